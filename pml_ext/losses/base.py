@@ -1,0 +1,69 @@
+"""What the losses of this package share: checked input, float32 arithmetic, named arguments only."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_embeddings, check_labels
+from pml_ext._pml import BaseMetricLossFunction
+
+PML_ARGUMENTS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight", "collect_stats")
+
+
+class EmbeddingLoss(BaseMetricLossFunction):
+    """A PML loss that checks its input before any work and computes in float32 or better.
+
+    Half-precision embeddings are converted to float32 and autocast is switched off inside: sums over
+    thousands of pairs lose all digits in 16 bits. The loss then is float32, gradients keep the input's type.
+
+    Raises:
+        TypeError: an argument that neither the loss nor PML knows.
+        ValueError: embeddings that are not (N, D) floating, an empty batch, labels of another length or of
+            floating type.
+    """
+
+    def __init__(self, **pml: Any) -> None:
+        unknown = sorted(set(pml) - set(PML_ARGUMENTS))
+        if unknown:
+            own = [name for name, p in inspect.signature(type(self)).parameters.items() if p.kind is not p.VAR_KEYWORD]
+            raise TypeError(
+                f"{type(self).__name__} got unknown argument {', '.join(map(repr, unknown))}; "
+                f"known: {', '.join([*own, *PML_ARGUMENTS])}"
+            )
+        super().__init__(**pml)
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        indices_tuple: tuple[Tensor, ...] | None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            embeddings: (B, D), need not be normalised.
+            labels: (B,) integer class ids; may be None where indices_tuple says everything.
+            indices_tuple: a miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices.
+            ref_emb, ref_labels: (R, D) and (R,): positives and negatives are taken from here instead.
+        Returns:
+            what the reducer makes of it: a scalar by default.
+        """
+        check_embeddings(embeddings)
+        if labels is not None:
+            check_labels(labels, len(embeddings))
+        if ref_emb is not None:
+            check_embeddings(ref_emb, "ref_emb")
+            if ref_labels is not None:
+                check_labels(ref_labels, len(ref_emb), "ref_labels")
+            ref_emb = at_least_float32(ref_emb)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return super().forward(at_least_float32(embeddings), labels, indices_tuple, ref_emb, ref_labels)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """16-bit floats as float32, others as they are."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

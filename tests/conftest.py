@@ -1,0 +1,20 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+DATA = Path(os.environ.get("PML_EXT_DATA", Path(__file__).parents[1] / ".." / "shared" / "data")).resolve()
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def real_data(name: str) -> Path:
+    """The folder of a real data set, or a skip that says what is missing."""
+    folder = DATA / name
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is missing: set PML_EXT_DATA to the folder that holds {name}/")
+    return folder
