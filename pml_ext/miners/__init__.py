@@ -1,0 +1,13 @@
+"""The miners of this package, and every miner of pytorch-metric-learning under the same roof."""
+
+import inspect
+
+from pml_ext import _pml
+
+_PML_MINERS = {name: miner for name, miner in vars(_pml.miners).items() if inspect.isclass(miner)}
+globals().update(_PML_MINERS)
+
+# Ours; each also registers into PML, see pml_ext.registration.
+OURS: list[str] = []
+
+__all__ = [*OURS, *sorted(_PML_MINERS)]  # noqa: PLE0604
