@@ -10,4 +10,4 @@ globals().update(_PML_LOSSES)
 # Ours; each also registers into PML, see pml_ext.registration.
 OURS: list[str] = []
 
-__all__ = [*OURS, *sorted(_PML_LOSSES)]  # noqa: PLE0604
+__all__ = [*OURS, *sorted(_PML_LOSSES)]

@@ -10,4 +10,4 @@ globals().update(_PML_MINERS)
 # Ours; each also registers into PML, see pml_ext.registration.
 OURS: list[str] = []
 
-__all__ = [*OURS, *sorted(_PML_MINERS)]  # noqa: PLE0604
+__all__ = [*OURS, *sorted(_PML_MINERS)]
