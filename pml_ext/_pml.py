@@ -3,13 +3,17 @@
 Version 3 renames the hooks that a loss overrides; keeping every import here leaves one file to change.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from pytorch_metric_learning import distances, losses, miners, reducers
 from pytorch_metric_learning.distances import BaseDistance, CosineSimilarity, LpDistance
 from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, SelfSupervisedLoss
 from pytorch_metric_learning.miners import BaseMiner
 from pytorch_metric_learning.reducers import AvgNonZeroReducer, MeanReducer
 from pytorch_metric_learning.utils import loss_and_miner_utils
-from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+if TYPE_CHECKING:
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
 __all__ = [
     "AccuracyCalculator",
@@ -28,3 +32,12 @@ __all__ = [
     "miners",
     "reducers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """AccuracyCalculator on demand: it brings faiss and scikit-learn, which a training loop does without."""
+    if name == "AccuracyCalculator":
+        from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+        return AccuracyCalculator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
