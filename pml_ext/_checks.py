@@ -42,6 +42,13 @@ def check_labels_below(labels: Tensor, num_classes: int, name: str = "labels") -
         )
 
 
+def check_finite(values: Tensor, name: str = "embeddings") -> None:
+    """No NaN and no infinity: a measurement of them would be a plain, wrong number. Reads the values."""
+    if not bool(torch.isfinite(values).all()):
+        bad = int((~torch.isfinite(values)).reshape(len(values), -1).any(dim=1).sum())
+        raise ValueError(f"{name} must be finite; got NaN or infinity in {bad} of {len(values)} rows")
+
+
 def check_in_range(value: float, low: float, high: float, name: str) -> None:
     """low <= value <= high (nan fails)."""
     if not low <= value <= high:

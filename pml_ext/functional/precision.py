@@ -1,0 +1,28 @@
+"""Full-precision arithmetic for measurements, whatever the training around them runs in."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """No gradients, no autocast and no TF32 inside: 16-bit products move a distance by more than a grid step."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+def unit_rows(embeddings: Tensor) -> Tensor:
+    """(N, D) rows scaled to length 1 in float32 or better; a zero row stays zero (cosine 0 with everything)."""
+    x = embeddings.detach()
+    x = x if x.dtype == torch.float64 else x.float()
+    # By the largest entry first, so that the squares of tiny and of huge rows stay in range.
+    x = x / x.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+    return torch.nn.functional.normalize(x, dim=1)

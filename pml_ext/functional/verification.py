@@ -1,0 +1,48 @@
+"""Verification: true accepts at a bounded rate of false accepts."""
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_finite
+
+
+def tar_at_far(scores: Tensor, same: Tensor, far: float) -> Tensor:
+    """The largest true accept rate among the thresholds whose false accept rate is at most `far`.
+
+    A pair is accepted when its score >= threshold. An impostor pair is a false accept when it is accepted. Tied
+    scores are accepted together; nothing is interpolated.
+
+    Args:
+        scores: (P,) similarities, higher is more alike, finite (negate distances).
+        same: (P,) bool, True for genuine pairs.
+        far: allowed false accept rate, in (0, 1].
+    Returns:
+        0-dim float64, a fraction; nan without genuine pairs, and where impostor pairs are too few to support the
+        rate (far < 1 / impostor pairs: not one false accept would be allowed).
+    Raises:
+        ValueError: shapes that differ, same not bool, far outside (0, 1], scores not finite.
+    Source: the standard TAR at FAR of the NIST and IJB protocols. FastReID labels impostors 1 and takes the nearest
+        rate: it reports impostor rejection.
+    """
+    if scores.ndim != 1 or not scores.is_floating_point():
+        raise ValueError(f"scores must be a floating (P,) tensor; got {scores.dtype} {tuple(scores.shape)}")
+    if same.shape != scores.shape or same.dtype != torch.bool:
+        raise ValueError(f"same must be bool of shape {tuple(scores.shape)}; got {same.dtype} {tuple(same.shape)}")
+    if not 0 < far <= 1:
+        raise ValueError(f"far must be in (0, 1]; got {far!r}")
+    check_finite(scores, "scores")
+    genuine, impostors = scores[same], scores[~same]
+    allowed = largest_count_within(far, len(impostors))
+    if not len(genuine) or not allowed:
+        return torch.full((), torch.nan, dtype=torch.float64, device=scores.device)
+    if allowed == len(impostors):
+        return torch.ones((), dtype=torch.float64, device=scores.device)
+    # The threshold must pass above the first impostor that is one too many, and above all that tie with it.
+    first_refused = impostors.sort(descending=True).values[allowed]
+    return (genuine > first_refused).double().mean()
+
+
+def largest_count_within(rate: float, total: int) -> int:
+    """The largest m with m / total <= rate, free of the rounding of rate * total."""
+    m = int(rate * total)
+    return m + (m < total and (m + 1) / total <= rate)

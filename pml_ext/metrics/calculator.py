@@ -1,0 +1,318 @@
+"""PML's AccuracyCalculator with this package's metrics, aware of cameras."""
+
+from collections.abc import Sequence
+from functools import partialmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pml_ext import _pml
+from pml_ext._checks import check_finite, check_in_range, check_labels
+from pml_ext.functional.clustering import clustering_f1
+from pml_ext.functional.opis import check_far_range_and_grid, epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.ranking import JUNK, Ranking
+from pml_ext.functional.spectrum import spectral_variance
+from pml_ext.metrics.evaluation_set import EvaluationSet
+
+CMC_RANKS = (1, 5, 10)
+FAR_EXPONENTS = (2, 3, 4)
+
+_PER_QUERY = (
+    *(f"cmc_rank_{rank}" for rank in CMC_RANKS),
+    "mean_inverse_negative_penalty",
+    "reid_mean_average_precision",
+)
+_TAR = tuple(f"tar_at_far_1e-{exponent}" for exponent in FAR_EXPONENTS)
+# Measured by this package; f1 is not among them, since PML makes the clusters.
+_OURS = (*_PER_QUERY, *_TAR, "opis", "epsilon_opis", "spectral_variance")
+_SINGLE_VALUED = (*_TAR, "opis", "epsilon_opis", "spectral_variance", "f1")
+_KNN = (
+    "precision_at_1",
+    "mean_average_precision",
+    "mean_average_precision_at_r",
+    "r_precision",
+    "mean_reciprocal_rank",
+)
+_CLUSTERING = ("NMI", "AMI", "f1")
+
+
+class AccuracyCalculator(_pml.AccuracyCalculator):
+    """Every metric of PML's calculator, and: opis, epsilon_opis, cmc_rank_1/5/10, mean_inverse_negative_penalty,
+    reid_mean_average_precision, tar_at_far_1e-2/3/4, f1 (of the clustering), spectral_variance.
+
+    Without cameras PML's own metrics are PML's, number for number, on the embeddings as handed in (PML's default
+    neighbours are by L2 distance). Ours normalise the embeddings. What each is taken over:
+
+    - cmc, inverse negative penalty, reid mAP: queries against references (`functional.rank_matches`); queries
+      without a match are not counted.
+    - opis, epsilon_opis, tar_at_far: all pairs of queries and references together, of the classes that have a query.
+      Verification knows no cameras: pairs of one camera count.
+    - f1, NMI, AMI, spectral_variance: the queries.
+
+    With cameras, references of the query's identity and camera are removed and identity −1 is junk and left out; PML's
+    neighbour metrics are then computed by this package's ranking (cosine) and none ignores the cameras.
+
+    Args:
+        include, exclude, avg_of_avgs, return_per_class, k, label_comparison_fn, device, knn_func, kmeans_func:
+            as PML's. Per-class values and their average exist for the ranking metrics.
+        far_range, grid, epsilon: of opis and epsilon_opis, see `functional.epsilon_opis`.
+    """
+
+    def __init__(
+        self,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        avg_of_avgs: bool = False,
+        return_per_class: bool = False,
+        k: int | str | None = None,
+        label_comparison_fn: Any = None,
+        device: torch.device | None = None,
+        knn_func: Any = None,
+        kmeans_func: Any = None,
+        *,
+        far_range: tuple[float, float] = (1e-2, 1e-1),
+        grid: int = 100,
+        epsilon: float = 0.1,
+    ) -> None:
+        check_far_range_and_grid(far_range, grid)
+        check_in_range(epsilon, 0, 1, "epsilon")
+        self._far_range, self._grid, self._epsilon = far_range, grid, epsilon
+        self._has_own_knn = knn_func is not None
+        super().__init__(
+            include=include,
+            exclude=exclude,
+            avg_of_avgs=avg_of_avgs,
+            return_per_class=return_per_class,
+            k=k,
+            label_comparison_fn=label_comparison_fn,
+            device=None if device is None else torch.device(device),
+            knn_func=knn_func,
+            kmeans_func=kmeans_func,
+        )
+
+    def requires_clustering(self) -> list[str]:
+        return [*super().requires_clustering(), "f1"]
+
+    def requires_knn(self) -> list[str]:
+        # PML 2.9 forgets it: asked for alone it would be called without neighbours.
+        return [*super().requires_knn(), "mean_reciprocal_rank"]
+
+    def check_primary_metrics(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        for name, metrics in (("include", include), ("exclude", exclude)):
+            if not isinstance(metrics, (tuple, list)):
+                raise TypeError(f"{name} must be a tuple or list of metric names; got {type(metrics).__name__}")
+            if unknown := [metric for metric in metrics if metric not in self.original_function_dict]:
+                known = ", ".join(self.original_function_dict)
+                raise ValueError(f"{name} must name known metrics; got {', '.join(map(repr, unknown))}; known: {known}")
+
+    def get_accuracy(
+        self,
+        query: Any,
+        query_labels: Any,
+        reference: Any = None,
+        reference_labels: Any = None,
+        ref_includes_query: bool = False,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        *,
+        query_cameras: Any = None,
+        reference_cameras: Any = None,
+    ) -> dict[str, Any]:
+        """Measure.
+
+        Args:
+            query, reference: (Q, D) and (R, D) embeddings, tensors or numpy arrays, finite. reference None: the
+                queries themselves, each without itself.
+            query_labels, reference_labels: (Q,) and (R,) class ids of any size.
+            ref_includes_query: reference starts with the queries.
+            include, exclude: names to take or leave among those of the constructor.
+            query_cameras, reference_cameras: (Q,) and (R,) integers, both or (without reference) the first alone.
+        Returns:
+            name to fraction (never × 100), or to a list by class, ordered by class id, with return_per_class.
+        Raises:
+            ValueError: unknown names; lengths that differ; values that are not finite; a metric without per-class
+                values under return_per_class or avg_of_avgs; with cameras, a metric that cannot respect them.
+            NotImplementedError: one of our metrics, or cameras, with a custom label_comparison_fn.
+        """
+        self.check_primary_metrics(include, exclude)
+        names = list(self.get_function_dict(include, exclude))
+        by_camera = query_cameras is not None or reference_cameras is not None
+        self._check_selection(names, by_camera)
+        if reference is None:
+            if reference_labels is not None or reference_cameras is not None:
+                raise ValueError("reference_labels and reference_cameras need reference; got reference=None")
+            reference, reference_labels, reference_cameras = query, query_labels, query_cameras
+            ref_includes_query = True
+        if by_camera and (query_cameras is None or reference_cameras is None):
+            raise ValueError("query_cameras and reference_cameras must be given together; got only one of them")
+
+        query, query_labels, query_cameras = self._prepared("query", query, query_labels, query_cameras)
+        reference, reference_labels, reference_cameras = self._prepared(
+            "reference", reference, reference_labels, reference_cameras
+        )
+        if ref_includes_query:
+            self._check_prefix(query, reference, "reference")
+            self._check_prefix(query_labels, reference_labels, "reference_labels")
+            if query_cameras is not None:
+                self._check_prefix(query_cameras, reference_cameras, "reference_cameras")
+        if self.label_comparison_fn is torch.eq:
+            # PML compares labels as float32, in which ids above 2^24 collide.
+            both = torch.cat([query_labels, reference_labels])
+            query_ids, reference_ids = torch.unique(both, dim=0, return_inverse=True)[1].split(
+                [len(query_labels), len(reference_labels)]
+            )
+        else:
+            query_ids, reference_ids = query_labels, reference_labels
+        if by_camera:
+            is_query, is_reference = query_labels != JUNK, reference_labels != JUNK
+            query, query_ids, query_cameras = query[is_query], query_ids[is_query], query_cameras[is_query]
+            reference, reference_ids = reference[is_reference], reference_ids[is_reference]
+            reference_cameras = reference_cameras[is_reference]
+        if not len(query) or not len(reference):
+            raise ValueError(f"query and reference must not be empty; got {len(query)} and {len(reference)} samples")
+
+        measured = EvaluationSet(
+            query=query,
+            query_labels=query_ids,
+            reference=reference,
+            reference_labels=reference_ids,
+            ref_includes_query=ref_includes_query,
+            query_cameras=query_cameras,
+            reference_cameras=reference_cameras,
+            k=self.k,
+            far_range=self._far_range,
+            grid=self._grid,
+        )
+        mine = [name for name in names if name in _OURS or (by_camera and name in _KNN)]
+        results = {}
+        if pml := [name for name in names if name not in mine]:
+            results = super().get_accuracy(query, query_ids, reference, reference_ids, ref_includes_query, include=pml)
+        for name in mine:
+            # Under cameras PML's own functions would not see them.
+            results[name] = (
+                self._camera_aware(name, measured) if name in _KNN else self.original_function_dict[name](measured)
+            )
+        return {name: results[name] for name in names}
+
+    def calculate_f1(self, query_labels: Tensor, cluster_labels: Tensor, **kwargs: Any) -> float:
+        return float(clustering_f1(cluster_labels.long(), query_labels.long()))
+
+    def calculate_opis(self, measured: EvaluationSet) -> float:
+        curves = measured.curves
+        return float("nan") if curves is None else float(opis_of_curves(curves))
+
+    def calculate_epsilon_opis(self, measured: EvaluationSet) -> float:
+        curves = measured.curves
+        return float("nan") if curves is None else float(epsilon_opis_of_curves(curves, self._epsilon))
+
+    def calculate_spectral_variance(self, measured: EvaluationSet) -> float:
+        return float(spectral_variance(measured.query))
+
+    def calculate_mean_inverse_negative_penalty(self, measured: EvaluationSet) -> float | list[float]:
+        return self._mean_over_queries(measured.ranking.inverse_negative_penalty, measured)
+
+    def calculate_reid_mean_average_precision(self, measured: EvaluationSet) -> float | list[float]:
+        return self._mean_over_queries(measured.ranking.average_precision, measured)
+
+    def _cmc_rank(self, measured: EvaluationSet, *, rank: int) -> float | list[float]:
+        return self._mean_over_queries((measured.ranking.first_match_rank <= rank).double(), measured)
+
+    def _tar_at_far(self, measured: EvaluationSet, *, far: float) -> float:
+        return measured.tar_at_far(far)
+
+    def _camera_aware(self, name: str, measured: EvaluationSet) -> float | list[float]:
+        """PML's metric of this name from our ranking."""
+        ranking: Ranking = measured.ranking_within_k
+        first = ranking.first_match_rank
+        found = first <= (measured.limit or len(measured.reference))
+        per_query = {
+            "precision_at_1": (first == 1).double(),
+            "mean_average_precision": ranking.average_precision,
+            "mean_average_precision_at_r": ranking.average_precision_at_r,
+            "r_precision": ranking.r_precision,
+            "mean_reciprocal_rank": torch.where(found, 1 / first, 0.0),
+        }
+        return self._mean_over_queries(per_query[name], measured)
+
+    def _mean_over_queries(self, values: Tensor, measured: EvaluationSet) -> float | list[float]:
+        """The mean over queries with a match, by class where asked for: as PML, classes in the order of their ids."""
+        has_match = measured.ranking.matches > 0
+        if not bool(has_match.any()):
+            classes = len(torch.unique(measured.query_labels))
+            return [float("nan")] * classes if self.return_per_class else float("nan")
+        values, labels = values[has_match], measured.query_labels[has_match]
+        if not self.return_per_class and not self.avg_of_avgs:
+            return float(values.mean())
+        _, index, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+        by_class = torch.zeros(len(counts), dtype=values.dtype, device=values.device).index_add_(0, index, values)
+        by_class /= counts
+        return by_class.tolist() if self.return_per_class else float(by_class.mean())
+
+    def _check_selection(self, names: list[str], by_camera: bool) -> None:
+        """Refuse what the chosen metrics cannot honour."""
+        if self.label_comparison_fn is not torch.eq:
+            if equal_only := [name for name in names if name in _OURS]:
+                raise NotImplementedError(
+                    f"{', '.join(equal_only)} compare labels for equality, not by label_comparison_fn: exclude them"
+                )
+            if by_camera:
+                raise NotImplementedError("cameras cannot be combined with label_comparison_fn")
+        if self.return_per_class or self.avg_of_avgs:
+            option = "return_per_class" if self.return_per_class else "avg_of_avgs"
+            if single := [name for name in names if name in _SINGLE_VALUED]:
+                raise ValueError(
+                    f"{option} needs metrics with a value per class: {', '.join((*_PER_QUERY, *_KNN))}; "
+                    f"got {', '.join(single)}: exclude them"
+                )
+        if by_camera:
+            if blind := [name for name in names if name not in (*_OURS, *_KNN, *_CLUSTERING)]:
+                raise ValueError(
+                    f"{', '.join(blind)} cannot take cameras into account: exclude them or leave cameras out"
+                )
+            if self._has_own_knn and (neighbours := [name for name in names if name in _KNN]):
+                raise ValueError(
+                    f"knn_func knows no cameras, and {', '.join(neighbours)} would not use it: "
+                    "leave out knn_func or the cameras"
+                )
+
+    def _prepared(self, name: str, embeddings: Any, labels: Any, cameras: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Tensors on the calculator's device, one label and one camera a row."""
+        x = torch.as_tensor(embeddings, device=self.device)
+        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        if x.ndim != 2:
+            raise ValueError(f"{name} must have shape (N, D), one row per sample; got {tuple(x.shape)}")
+        check_finite(x, name)
+        if labels is None:
+            raise ValueError(f"{name}_labels must be given with {name}; got None")
+        y = torch.as_tensor(labels, device=self.device)
+        c = None if cameras is None else torch.as_tensor(cameras, device=self.device)
+        for values, what in ((y, "labels"), (c, "cameras")):
+            if values is not None and len(values) != len(x):
+                raise ValueError(f"{name}_{what} must have {len(x)} entries, one per embedding; got {len(values)}")
+        if c is not None:
+            check_labels(c, len(x), f"{name}_cameras")
+            check_labels(y, len(x), f"{name}_labels")
+        return x, y, c
+
+    @staticmethod
+    def _check_prefix(query: Tensor, reference: Tensor, name: str) -> None:
+        start = reference[: len(query)]
+        same = start.shape == query.shape
+        if not (
+            same
+            and (
+                torch.allclose(start, query.to(start.dtype))
+                if start.is_floating_point()
+                else bool((start == query).all())
+            )
+        ):
+            raise ValueError(f"{name} must start with the query's entries when ref_includes_query is True")
+
+
+# Names with a number or a rate in them, found by PML as every calculate_* method is.
+for _rank in CMC_RANKS:
+    setattr(AccuracyCalculator, f"calculate_cmc_rank_{_rank}", partialmethod(AccuracyCalculator._cmc_rank, rank=_rank))
+for _exponent, _name in zip(FAR_EXPONENTS, _TAR, strict=True):
+    _method = partialmethod(AccuracyCalculator._tar_at_far, far=10.0**-_exponent)
+    setattr(AccuracyCalculator, f"calculate_{_name}", _method)
