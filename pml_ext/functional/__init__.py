@@ -1,7 +1,10 @@
 """The maths, tensors in and tensors out; torch only."""
 
+from pml_ext.functional.arcs import arc_distance, closest_on_arcs
 from pml_ext.functional.centroids import discriminative_loss, kmeans_centroids, one_hot_centroids, simplex_centroids
 from pml_ext.functional.clustering import clustering_f1
+from pml_ext.functional.concordance import concordance_index
+from pml_ext.functional.loop import loop_pairs
 from pml_ext.functional.opis import (
     UtilityCurves,
     epsilon_opis,
@@ -12,6 +15,7 @@ from pml_ext.functional.opis import (
 )
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
+from pml_ext.functional.segments import closest_on_segments, segment_distance
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification import tar_at_far
 
@@ -19,17 +23,23 @@ __all__ = [
     "PairDistances",
     "Ranking",
     "UtilityCurves",
+    "arc_distance",
+    "closest_on_arcs",
+    "closest_on_segments",
     "clustering_f1",
+    "concordance_index",
     "cumulative_matches",
     "discriminative_loss",
     "epsilon_opis",
     "epsilon_opis_of_curves",
     "kmeans_centroids",
+    "loop_pairs",
     "one_hot_centroids",
     "opis",
     "opis_of_curves",
     "rank_matches",
     "rank_matches_from_distances",
+    "segment_distance",
     "simplex_centroids",
     "spectral_variance",
     "tar_at_far",

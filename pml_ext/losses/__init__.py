@@ -3,11 +3,22 @@
 import inspect
 
 from pml_ext import _pml
+from pml_ext.losses.discriminative import DiscriminativeLoss
+from pml_ext.losses.loop import LoOp
+from pml_ext.losses.smooth_ap import SmoothAPLoss
 
-_PML_LOSSES = {name: loss for name, loss in vars(_pml.losses).items() if inspect.isclass(loss)}
+# Ours in place of PML's of the same name, where PML 2.9 computes something else; PML's own module keeps its own.
+CORRECTED: list[str] = ["SmoothAPLoss"]
+
+_PML_LOSSES = {
+    name: loss for name, loss in vars(_pml.losses).items() if inspect.isclass(loss) and name not in CORRECTED
+}
 globals().update(_PML_LOSSES)
 
 # Ours; each also registers into PML, see pml_ext.registration.
-OURS: list[str] = []
+OURS: list[str] = [
+    "LoOp",
+    "DiscriminativeLoss",
+]
 
-__all__ = [*OURS, *sorted(_PML_LOSSES)]
+__all__ = [*OURS, *CORRECTED, *sorted(_PML_LOSSES)]

@@ -1,0 +1,200 @@
+"""The discriminative loss of Do et al. (CVPR 2019): samples against fixed class centroids."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, normalize
+
+from pml_ext._checks import check_choice, check_labels_below
+from pml_ext._pml import LpDistance, loss_and_miner_utils, reducers
+from pml_ext.functional.centroids import discriminative_loss, kmeans_centroids, simplex_centroids
+from pml_ext.losses.base import EmbeddingLoss
+
+_KINDS = ("one_hot", "kmeans", "simplex", "given")  # a kind's position is stored in state_dict: append only
+_NORM_TOLERANCE = 1e-3  # what rounding to 16 bits does to a unit vector
+
+
+class DiscriminativeLoss(EmbeddingLoss):
+    """‖x − c_y‖ against the distances to all other classes' fixed centroids, an upper bound of the triplet loss.
+
+    A classification loss: labels are class ids, and ref_emb is refused. Its values are negative near the optimum.
+    Where embedding and centroid sizes differ, `projection`, a learnable linear map without bias, stands between
+    them: hand the loss's parameters to an optimizer, and keep the embedding before it at test time.
+    indices_tuple weights each sample by how often it occurs, as in PML's classification losses; an empty one
+    weighs all alike.
+
+    On several ranks: with embeddings gathered by a differentiable all_gather and gradients averaged, the projection's
+    gradient is that of one process. PML's DistributedLossWrapper multiplies the loss by the world size to make up
+    for its plain all_gather; the parameters inside the loss have seen the whole batch and need no such thing, so
+    divide it away, before wrapping in DistributedDataParallel:
+
+        for p in loss.parameters():
+            p.register_hook(lambda grad: grad / torch.distributed.get_world_size())
+
+    Args:
+        num_classes: C, 2 or more; labels lie in [0, C).
+        embedding_size: dimension of the embeddings, which need not be normalised.
+        centroids: "one_hot"; "kmeans", spread over the sphere; "simplex", the regular simplex, which needs
+            centroid_size ≥ C − 1; or a (C, centroid_size) tensor of unit vectors. Saved in state_dict (one-hot: its
+            kind only) and never trained.
+        centroid_size: dimension of the centroids. None: C for one_hot, embedding_size for kmeans, the larger of
+            embedding_size and C − 1 for simplex, the tensor's own for a tensor.
+        paper_scale: eq. 8 literally, G Σ_i, where a batch must have more than C samples; else the batch mean.
+        seed: of the k-means centroids.
+        pml: reducer (default: MeanReducer, with paper_scale SumReducer), embedding_regularizer,
+            embedding_reg_weight, collect_stats; distance only as LpDistance(p=2), the default.
+    Raises:
+        TypeError: unknown arguments, or a distance that is not LpDistance(p=2) on normalised embeddings.
+        ValueError: sizes that do not fit, centroids that are not finite unit vectors; in the call: another embedding
+            size, class ids outside [0, C), no labels, ref_emb, too small a batch for paper_scale.
+    Source: Do et al., CVPR 2019, eq. 8. Paper: scaled by G = 3(C − 1)(N/C − 1)(N/C), last layer normalised;
+        here: G is dropped, and the last layer is the projection. "simplex" is ours: the optimum of its eq. 9.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        centroids: str | Tensor = "one_hot",
+        centroid_size: int | None = None,
+        paper_scale: bool = False,
+        seed: int = 0,
+        **pml: Any,
+    ) -> None:
+        if paper_scale and pml.get("reducer") is None:
+            pml["reducer"] = reducers.SumReducer()
+        super().__init__(**pml)
+        _check_distance(self.distance)
+        if num_classes < 2:
+            raise ValueError(f"num_classes must be at least 2; got {num_classes}")
+        if embedding_size < 1:
+            raise ValueError(f"embedding_size must be at least 1; got {embedding_size}")
+        self.num_classes = num_classes
+        self.embedding_size = embedding_size
+        self.paper_scale = paper_scale
+        self.add_to_recordable_attributes(list_of_names=["num_classes", "embedding_size"], is_stat=False)
+
+        kind, values = _make_centroids(centroids, num_classes, embedding_size, centroid_size, seed)
+        size = num_classes if values is None else values.shape[1]
+        self.centroids: Tensor | None
+        self.register_buffer("centroids", values)
+        self.centroid_layout: Tensor
+        self.register_buffer("centroid_layout", torch.tensor([_KINDS.index(kind), num_classes, size]))
+        self.projection = nn.Linear(embedding_size, size, bias=False) if size != embedding_size else None
+
+    def compute_loss(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        indices_tuple: tuple[Tensor, ...] | None,
+        ref_emb: Tensor,
+        ref_labels: Tensor | None,
+    ) -> dict[str, dict[str, Any]]:
+        if labels is None:
+            raise ValueError("DiscriminativeLoss needs labels: class ids, one for each embedding; got None")
+        if ref_emb is not embeddings:
+            raise ValueError(
+                "DiscriminativeLoss is a classification loss: it compares embeddings with its own centroids, and "
+                "ref_emb must be None. Concatenate the two batches to train on both"
+            )
+        if embeddings.shape[1] != self.embedding_size:
+            raise ValueError(
+                f"embeddings must have {self.embedding_size} columns (embedding_size={self.embedding_size}); "
+                f"got {embeddings.shape[1]}"
+            )
+        check_labels_below(labels, self.num_classes)
+        if self.paper_scale and len(labels) <= self.num_classes:
+            raise ValueError(
+                f"paper_scale=True needs more samples than classes (eq. 8: G > 0 only for N > C); got a batch of "
+                f"{len(labels)} for {self.num_classes} classes. Use paper_scale=False for small batches"
+            )
+        if self.centroid_layout.device != embeddings.device:
+            self.to(embeddings.device)  # as PML's classification losses follow their input
+
+        values = discriminative_loss(self._to_sphere(embeddings), labels, self._centroids_as(embeddings.dtype))
+        if self.paper_scale:
+            per_class = len(labels) / self.num_classes
+            values = values * (3 * (self.num_classes - 1) * (per_class - 1) * per_class)
+        weights = loss_and_miner_utils.convert_to_weights(indices_tuple, labels, dtype=values.dtype)
+        indices = torch.arange(len(labels), device=labels.device)
+        return {"loss": {"losses": values * weights, "indices": indices, "reduction_type": "element"}}
+
+    def _to_sphere(self, embeddings: Tensor) -> Tensor:
+        if self.projection is not None:
+            embeddings = linear(embeddings, self.projection.weight.to(embeddings.dtype))
+        return normalize(embeddings)
+
+    def _centroids_as(self, dtype: torch.dtype) -> Tensor | None:
+        return None if self.centroids is None else self.centroids.to(dtype)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, *lists: list[str]
+    ) -> None:
+        """Refuses, before anything is copied, centroids of another kind or size, or that are not unit vectors."""
+        problem = self._problem_with(state_dict.get(prefix + "centroid_layout"), state_dict.get(prefix + "centroids"))
+        if problem:
+            raise RuntimeError(
+                problem
+            )  # not one more entry in the list of errors: the projection would still be loaded
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
+
+    def _problem_with(self, layout: Tensor | None, centroids: Tensor | None) -> str | None:
+        if layout is not None and layout.tolist() != self.centroid_layout.tolist():
+            own = _describe(self.centroid_layout)
+            return f"{_describe(layout)} in state_dict do not fit a DiscriminativeLoss with {own}"
+        if centroids is not None:
+            try:
+                _check_unit_vectors(centroids, "centroids in state_dict")
+            except ValueError as error:
+                return str(error)
+        return None
+
+
+def _describe(layout: Tensor) -> str:
+    kind, num_classes, size = layout.tolist()
+    return f"{_KINDS[kind]} centroids of shape ({num_classes}, {size})"
+
+
+def _check_distance(distance: Any) -> None:
+    euclidean = isinstance(distance, LpDistance) and distance.p == 2 and distance.power == 1
+    if not (euclidean and distance.normalize_embeddings):
+        raise TypeError(
+            "distance of DiscriminativeLoss must be LpDistance(p=2, power=1, normalize_embeddings=True), the "
+            f"Euclidean distance on the sphere that eq. 8 is made of; got {distance}. Leave it out"
+        )
+
+
+def _check_unit_vectors(centroids: Tensor, name: str) -> None:
+    if not centroids.isfinite().all():
+        raise ValueError(f"{name} must be finite; got nan or infinite values")
+    norms = torch.linalg.vector_norm(centroids.double(), dim=1)
+    if (norms - 1).abs().max() > _NORM_TOLERANCE:
+        raise ValueError(
+            f"{name} must be unit vectors; got norms from {norms.min():.4g} to {norms.max():.4g}. "
+            "Normalise with torch.nn.functional.normalize(centroids)"
+        )
+
+
+def _make_centroids(
+    centroids: str | Tensor, num_classes: int, embedding_size: int, size: int | None, seed: int
+) -> tuple[str, Tensor | None]:
+    """Kind and (C, size) values; no values for one-hot centroids, which their kind says all about."""
+    if isinstance(centroids, Tensor):
+        given = tuple(centroids.shape)
+        if centroids.ndim != 2 or given[0] != num_classes or size not in (None, given[1]):
+            expected = f"({num_classes}, {'centroid_size' if size is None else size})"
+            raise ValueError(f"centroids must have shape {expected}, one row per class; got {given}")
+        if not centroids.is_floating_point():
+            raise ValueError(f"centroids must be of floating type; got {centroids.dtype}")
+        _check_unit_vectors(centroids, "centroids")
+        return "given", centroids.detach().clone()
+    check_choice(centroids, _KINDS[:-1], "centroids")
+    if centroids == "kmeans":
+        return centroids, kmeans_centroids(num_classes, embedding_size if size is None else size, seed)
+    if centroids == "simplex":
+        return centroids, simplex_centroids(num_classes, max(embedding_size, num_classes - 1) if size is None else size)
+    if size not in (None, num_classes):
+        raise ValueError(f"centroid_size of one_hot centroids is num_classes={num_classes}; got {size}")
+    return centroids, None
