@@ -68,8 +68,9 @@ def rank_matches(
     check_finite(query, "query")
     check_finite(gallery, "gallery")
     rows, columns = unit_rows(query), unit_rows(gallery).T
+    dtype = torch.promote_types(rows.dtype, columns.dtype)
+    rows, columns = rows.to(dtype), columns.to(dtype)
 
-    # One tensor makes both rows of a block and their order: cosines of equal rows tie only when computed alike.
     def distances(block: slice, kept: Tensor | None) -> Tensor:
         return -(rows[block] @ (columns if kept is None else columns[:, kept]))
 

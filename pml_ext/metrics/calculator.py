@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from pml_ext import _pml
-from pml_ext._checks import check_finite, check_in_range, check_labels
+from pml_ext._checks import check_in_range
 from pml_ext.functional.clustering import clustering_f1
 from pml_ext.functional.opis import check_far_range_and_grid, epsilon_opis_of_curves, opis_of_curves
-from pml_ext.functional.ranking import JUNK, Ranking
+from pml_ext.functional.ranking import Ranking
 from pml_ext.functional.spectrum import spectral_variance
-from pml_ext.metrics.evaluation_set import EvaluationSet
+from pml_ext.metrics.evaluation_set import EvaluationSet, evaluation_set
 
 CMC_RANKS = (1, 5, 10)
 FAR_EXPONENTS = (2, 3, 4)
@@ -135,51 +135,18 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
                 values under return_per_class or avg_of_avgs; with cameras, a metric that cannot respect them.
             NotImplementedError: one of our metrics, or cameras, with a custom label_comparison_fn.
         """
+        if reference is None and (reference_labels is not None or reference_cameras is not None):
+            raise ValueError("reference_labels and reference_cameras need reference; got reference=None")
         self.check_primary_metrics(include, exclude)
         names = list(self.get_function_dict(include, exclude))
         by_camera = query_cameras is not None or reference_cameras is not None
         self._check_selection(names, by_camera)
-        if reference is None:
-            if reference_labels is not None or reference_cameras is not None:
-                raise ValueError("reference_labels and reference_cameras need reference; got reference=None")
-            reference, reference_labels, reference_cameras = query, query_labels, query_cameras
-            ref_includes_query = True
-        if by_camera and (query_cameras is None or reference_cameras is None):
-            raise ValueError("query_cameras and reference_cameras must be given together; got only one of them")
-
-        query, query_labels, query_cameras = self._prepared("query", query, query_labels, query_cameras)
-        reference, reference_labels, reference_cameras = self._prepared(
-            "reference", reference, reference_labels, reference_cameras
-        )
-        if ref_includes_query:
-            self._check_prefix(query, reference, "reference")
-            self._check_prefix(query_labels, reference_labels, "reference_labels")
-            if query_cameras is not None:
-                self._check_prefix(query_cameras, reference_cameras, "reference_cameras")
-        if self.label_comparison_fn is torch.eq:
-            # PML compares labels as float32, in which ids above 2^24 collide.
-            both = torch.cat([query_labels, reference_labels])
-            query_ids, reference_ids = torch.unique(both, dim=0, return_inverse=True)[1].split(
-                [len(query_labels), len(reference_labels)]
-            )
-        else:
-            query_ids, reference_ids = query_labels, reference_labels
-        if by_camera:
-            is_query, is_reference = query_labels != JUNK, reference_labels != JUNK
-            query, query_ids, query_cameras = query[is_query], query_ids[is_query], query_cameras[is_query]
-            reference, reference_ids = reference[is_reference], reference_ids[is_reference]
-            reference_cameras = reference_cameras[is_reference]
-        if not len(query) or not len(reference):
-            raise ValueError(f"query and reference must not be empty; got {len(query)} and {len(reference)} samples")
-
-        measured = EvaluationSet(
-            query=query,
-            query_labels=query_ids,
-            reference=reference,
-            reference_labels=reference_ids,
-            ref_includes_query=ref_includes_query,
-            query_cameras=query_cameras,
-            reference_cameras=reference_cameras,
+        measured = evaluation_set(
+            (query, query_labels, query_cameras),
+            None if reference is None else (reference, reference_labels, reference_cameras),
+            ref_includes_query,
+            device=self.device,
+            labels_are_ids=self.label_comparison_fn is torch.eq,
             k=self.k,
             far_range=self._far_range,
             grid=self._grid,
@@ -187,7 +154,14 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         mine = [name for name in names if name in _OURS or (by_camera and name in _KNN)]
         results = {}
         if pml := [name for name in names if name not in mine]:
-            results = super().get_accuracy(query, query_ids, reference, reference_ids, ref_includes_query, include=pml)
+            results = super().get_accuracy(
+                measured.query,
+                measured.query_labels,
+                measured.reference,
+                measured.reference_labels,
+                measured.ref_includes_query,
+                include=pml,
+            )
         for name in mine:
             # Under cameras PML's own functions would not see them.
             results[name] = (
@@ -275,39 +249,6 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
                     f"knn_func knows no cameras, and {', '.join(neighbours)} would not use it: "
                     "leave out knn_func or the cameras"
                 )
-
-    def _prepared(self, name: str, embeddings: Any, labels: Any, cameras: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Tensors on the calculator's device, one label and one camera a row."""
-        x = torch.as_tensor(embeddings, device=self.device)
-        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        if x.ndim != 2:
-            raise ValueError(f"{name} must have shape (N, D), one row per sample; got {tuple(x.shape)}")
-        check_finite(x, name)
-        if labels is None:
-            raise ValueError(f"{name}_labels must be given with {name}; got None")
-        y = torch.as_tensor(labels, device=self.device)
-        c = None if cameras is None else torch.as_tensor(cameras, device=self.device)
-        for values, what in ((y, "labels"), (c, "cameras")):
-            if values is not None and len(values) != len(x):
-                raise ValueError(f"{name}_{what} must have {len(x)} entries, one per embedding; got {len(values)}")
-        if c is not None:
-            check_labels(c, len(x), f"{name}_cameras")
-            check_labels(y, len(x), f"{name}_labels")
-        return x, y, c
-
-    @staticmethod
-    def _check_prefix(query: Tensor, reference: Tensor, name: str) -> None:
-        start = reference[: len(query)]
-        same = start.shape == query.shape
-        if not (
-            same
-            and (
-                torch.allclose(start, query.to(start.dtype))
-                if start.is_floating_point()
-                else bool((start == query).all())
-            )
-        ):
-            raise ValueError(f"{name} must start with the query's entries when ref_includes_query is True")
 
 
 # Names with a number or a rate in them, found by PML as every calculate_* method is.

@@ -3,13 +3,15 @@
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_finite, check_labels
 from pml_ext.functional.opis import TooFewClassesError, UtilityCurves, curves_of_pairs
 from pml_ext.functional.pair_statistics import PairDistances
-from pml_ext.functional.ranking import Ranking, rank_matches
+from pml_ext.functional.ranking import JUNK, Ranking, rank_matches
 from pml_ext.functional.verification import largest_count_within
 
 
@@ -60,7 +62,7 @@ class EvaluationSet:
         if self.ref_includes_query:
             embeddings, labels = self.reference, self.reference_labels
         else:
-            embeddings = torch.cat([self.query, self.reference.to(self.query.dtype)])
+            embeddings = torch.cat([self.query, self.reference])
             labels = torch.cat([self.query_labels, self.reference_labels])
         wanted = torch.isin(labels, self.query_labels)
         return PairDistances(embeddings[wanted], labels[wanted])
@@ -86,3 +88,74 @@ class EvaluationSet:
         first_refused = self.pairs.negative_distances_at([allowed + 1])
         below = torch.nextafter(first_refused, torch.full_like(first_refused, -torch.inf))
         return int(self.pairs.accepted(below, positives_only=True)[0].sum()) / genuine
+
+
+def evaluation_set(
+    query: tuple[Any, Any, Any],
+    reference: tuple[Any, Any, Any] | None,
+    ref_includes_query: bool,
+    *,
+    device: torch.device,
+    labels_are_ids: bool,
+    k: int | str | None,
+    far_range: tuple[float, float],
+    grid: int,
+) -> EvaluationSet:
+    """Check and align embeddings, labels and cameras (or None) of the queries and of the references.
+
+    Labels that are ids are numbered: PML compares labels as float32, in which ids above 2^24 collide.
+    """
+    reference = query if reference is None else reference
+    ref_includes_query = ref_includes_query or reference is query
+    if (query[2] is None) != (reference[2] is None):
+        raise ValueError("query_cameras and reference_cameras must be given together; got only one of them")
+    x, labels, cameras = _tensors("query", query, device)
+    ref_x, ref_labels, ref_cameras = _tensors("reference", reference, device)
+    if x.shape[1] != ref_x.shape[1]:
+        raise ValueError(f"reference must have the query's {x.shape[1]} columns; got {ref_x.shape[1]}")
+    dtype = torch.promote_types(x.dtype, ref_x.dtype)
+    x, ref_x = x.to(dtype), ref_x.to(dtype)
+    if ref_includes_query:
+        _check_start(x, ref_x, "reference")
+        _check_start(labels, ref_labels, "reference_labels")
+        if cameras is not None and ref_cameras is not None:
+            _check_start(cameras, ref_cameras, "reference_cameras")
+    ids, ref_ids = labels, ref_labels
+    if labels_are_ids:
+        numbered = torch.unique(torch.cat([labels, ref_labels]), dim=0, return_inverse=True)[1]
+        ids, ref_ids = numbered[: len(labels)], numbered[len(labels) :]
+    if cameras is not None and ref_cameras is not None:
+        known, ref_known = labels != JUNK, ref_labels != JUNK
+        x, ids, cameras = x[known], ids[known], cameras[known]
+        ref_x, ref_ids, ref_cameras = ref_x[ref_known], ref_ids[ref_known], ref_cameras[ref_known]
+    if not len(x) or not len(ref_x):
+        raise ValueError(f"query and reference must not be empty; got {len(x)} and {len(ref_x)} samples")
+    return EvaluationSet(x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, k, far_range, grid)
+
+
+def _tensors(name: str, data: tuple[Any, Any, Any], device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Tensors on the device, one label and one camera a row."""
+    embeddings, labels, cameras = data
+    x = torch.as_tensor(embeddings, device=device)
+    x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    if x.ndim != 2:
+        raise ValueError(f"{name} must have shape (N, D), one row per sample; got {tuple(x.shape)}")
+    check_finite(x, name)
+    if labels is None:
+        raise ValueError(f"{name}_labels must be given with {name}; got None")
+    y = torch.as_tensor(labels, device=device)
+    if len(y) != len(x):
+        raise ValueError(f"{name}_labels must have {len(x)} entries, one label per embedding; got {len(y)}")
+    if cameras is None:
+        return x, y, None
+    c = torch.as_tensor(cameras, device=device)
+    check_labels(y, len(x), f"{name}_labels")
+    check_labels(c, len(x), f"{name}_cameras")
+    return x, y, c
+
+
+def _check_start(query: Tensor, reference: Tensor, name: str) -> None:
+    start = reference[: len(query)]
+    equal = torch.isclose if query.is_floating_point() else torch.eq
+    if start.shape != query.shape or not bool(equal(start, query).all()):
+        raise ValueError(f"{name} must start with the query's entries when ref_includes_query is True; it does not")

@@ -1,0 +1,141 @@
+"""Metrics as nested loops in float64, written from the formulas."""
+
+import math
+
+import numpy as np
+
+
+def distance(a, b):
+    a, b = a / np.linalg.norm(a), b / np.linalg.norm(b)
+    return math.sqrt(sum((u - v) ** 2 for u, v in zip(a, b, strict=True)))
+
+
+def all_pairs(embeddings, labels):
+    """(distance, label of one, label of the other) of every unordered pair."""
+    return [
+        (distance(embeddings[i], embeddings[j]), labels[i], labels[j])
+        for i in range(len(labels))
+        for j in range(i + 1, len(labels))
+    ]
+
+
+def calibration_range(pairs, far_range):
+    """The smallest negative distance at which the pooled FAR reaches each rate."""
+    negatives = sorted(d for d, a, b in pairs if a != b)
+    ends = []
+    for far in far_range:
+        for d in negatives:
+            if sum(other <= d for other in negatives) / len(negatives) >= far:
+                ends.append(d)
+                break
+    return ends
+
+
+def harmonic(phi, psi):
+    return 0.0 if phi + psi == 0 else 2 * phi * psi / (phi + psi)
+
+
+def rates(pairs, thresholds):
+    """{class: ([tpr at each threshold], [tnr at each threshold])} of the classes with both kinds of pairs."""
+    result = {}
+    for c in sorted({a for _, a, _ in pairs} | {b for _, _, b in pairs}):
+        positives = [d for d, a, b in pairs if a == b == c]
+        negatives = [d for d, a, b in pairs if (a == c) != (b == c)]
+        if positives and negatives:
+            result[c] = (
+                [sum(d <= t for d in positives) / len(positives) for t in thresholds],
+                [sum(d > t for d in negatives) / len(negatives) for t in thresholds],
+            )
+    return result
+
+
+def grid_of(pairs, far_range, grid):
+    low, high = calibration_range(pairs, far_range)
+    # the two ends as they are: rounding must not turn away the pairs that define them
+    return [low] + [low + (high - low) * i / (grid - 1) for i in range(1, grid - 1)] + [high]
+
+
+def opis(embeddings, labels, far_range, grid):
+    pairs = all_pairs(embeddings, labels)
+    curves = [
+        [harmonic(phi, psi) for psi, phi in zip(tpr, tnr, strict=True)]
+        for tpr, tnr in rates(pairs, grid_of(pairs, far_range, grid)).values()
+    ]
+    total = 0.0
+    for at in range(grid):
+        mean = sum(curve[at] for curve in curves) / len(curves)
+        total += sum((curve[at] - mean) ** 2 for curve in curves) / len(curves)
+    return total / grid
+
+
+def epsilon_opis(embeddings, labels, far_range, grid, epsilon):
+    pairs = all_pairs(embeddings, labels)
+    by_class = list(rates(pairs, grid_of(pairs, far_range, grid)).values())
+    by_class.sort(key=lambda r: sum(harmonic(phi, psi) for psi, phi in zip(*r, strict=True)))
+    size = max(1, round(epsilon * len(by_class)))
+    total = 0.0
+    for at in range(grid):
+        worst, best = (
+            harmonic(sum(tnr[at] for _, tnr in group) / size, sum(tpr[at] for tpr, _ in group) / size)
+            for group in (by_class[:size], by_class[-size:])
+        )
+        total += (worst - best) ** 2
+    return total / grid
+
+
+def ranking(distances, query_labels, gallery_labels, query_cameras=None, gallery_cameras=None, includes_query=False):
+    """Per query (matches, first rank, AP, INP, AP at R, R-precision); None where it has no match.
+
+    Ties: non-matches first.
+    """
+    results = []
+    for q, label in enumerate(query_labels):
+        items = []
+        for g, other in enumerate(gallery_labels):
+            same_camera = query_cameras is not None and query_cameras[q] == gallery_cameras[g]
+            removed = (other == label and same_camera) or other == -1 or (includes_query and g == q)
+            if not removed:
+                items.append((distances[q][g], other == label))
+        ranks = [rank for rank, (_, match) in enumerate(sorted(items), start=1) if match]
+        if not ranks:
+            results.append(None)
+            continue
+        r = len(ranks)
+        results.append(
+            (
+                r,
+                ranks[0],
+                sum((j + 1) / rank for j, rank in enumerate(ranks)) / r,
+                r / ranks[-1],
+                sum((j + 1) / rank for j, rank in enumerate(ranks) if rank <= r) / r,
+                sum(rank <= r for rank in ranks) / r,
+            )
+        )
+    return results
+
+
+def clustering_f1(clusters, labels):
+    both = together = alike = 0
+    for i in range(len(labels)):
+        for j in range(i + 1, len(labels)):
+            together += clusters[i] == clusters[j]
+            alike += labels[i] == labels[j]
+            both += clusters[i] == clusters[j] and labels[i] == labels[j]
+    precision, recall = both / together, both / alike
+    return 2 * precision * recall / (precision + recall)
+
+
+def spectral_variance(embeddings):
+    s = np.linalg.svd(np.asarray(embeddings, dtype=np.float64), compute_uv=False)
+    s = s / s.sum()
+    return sum((1 / len(s)) * math.log((1 / len(s)) / value) for value in s)
+
+
+def tar_at_far(scores, same, far):
+    genuine = [s for s, is_same in zip(scores, same, strict=True) if is_same]
+    impostors = [s for s, is_same in zip(scores, same, strict=True) if not is_same]
+    best = 0.0
+    for threshold in [*sorted(set(scores)), math.inf]:
+        if sum(s >= threshold for s in impostors) / len(impostors) <= far:
+            best = max(best, sum(s >= threshold for s in genuine) / len(genuine))
+    return best
