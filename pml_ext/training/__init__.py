@@ -1,0 +1,1 @@
+"""Train and evaluate embedding models from FastReID-style YAML files (`pml-ext train`, `pml-ext eval`)."""

@@ -1,0 +1,59 @@
+"""SmoothAP for any class sizes and any order of the batch."""
+
+from typing import Any
+
+from torch import Tensor
+
+from pml_ext import _pml
+from pml_ext._checks import warn_once
+from pml_ext._pml import CosineSimilarity
+from pml_ext.functional.smooth_ap import smooth_average_precision
+from pml_ext.losses.base import EmbeddingLoss
+
+
+class SmoothAPLoss(EmbeddingLoss):
+    """1 − smoothed average precision, the batch ranked for each of its samples.
+
+    Takes the place of PML 2.9's loss of the same name, which reads a batch of C classes with K samples as K classes
+    of C samples and so is right only where C = K (there both agree). Here classes may have any size, stand in any
+    order, and ref_emb may be ranked instead of the batch.
+
+    Args:
+        temperature: of the sigmoids, above 0.
+        **pml: distance (CosineSimilarity), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
+    Source: Brown et al., "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, eq. 7.
+    As in the authors' code a sample is among its own positives when the batch ranks itself.
+    """
+
+    def __init__(self, temperature: float = 0.01, **pml: Any) -> None:
+        super().__init__(**pml)
+        if not temperature > 0:
+            raise ValueError(f"temperature must be above 0; got {temperature!r}")
+        if not isinstance(self.distance, CosineSimilarity):
+            raise TypeError(f"SmoothAPLoss needs CosineSimilarity; got {type(self.distance).__name__}")
+        self.temperature = temperature
+        self.add_to_recordable_attributes(name="temperature", is_stat=False)
+
+    def compute_loss(
+        self, embeddings: Tensor, labels: Tensor | None, indices_tuple: Any, ref_emb: Tensor, ref_labels: Tensor
+    ) -> dict[str, dict[str, Any]]:
+        if labels is None:
+            raise ValueError("SmoothAPLoss needs labels: it ranks the whole batch")
+        positive = labels[:, None] == ref_labels[None, :]
+        # Alone in its class, a sample has nothing to find: its precision is 1 whatever the embedding.
+        own = 1 if ref_emb is embeddings else 0
+        queries = (positive.sum(dim=1) > own).nonzero().squeeze(1)
+        if len(queries) == 0:
+            warn_once(self, "SmoothAPLoss: no sample of the batch has a positive; the loss is 0")
+            return self.zero_losses()
+        precision = smooth_average_precision(
+            self.distance(embeddings, ref_emb)[queries], positive[queries], self.temperature
+        )
+        weights = _pml.loss_and_miner_utils.convert_to_weights(
+            indices_tuple, labels, dtype=precision.dtype, using_ref=own == 0
+        )
+        losses = (1 - precision) * weights[queries]
+        return {"loss": {"losses": losses, "indices": queries, "reduction_type": "element"}}
+
+    def get_default_distance(self) -> CosineSimilarity:
+        return CosineSimilarity()

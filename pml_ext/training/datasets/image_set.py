@@ -1,0 +1,77 @@
+"""Labelled images: what every data set becomes."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+
+class DataError(ValueError):
+    """A data set that is missing, empty or damaged."""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images with identities and cameras.
+
+    Attributes:
+        images: uint8 (C, h, w) tensors.
+        identities: (N,) int64, the data set's own ids.
+        cameras: (N,) int64.
+        names: (N,) where each image came from, for messages.
+    """
+
+    images: Sequence[Tensor]
+    identities: np.ndarray
+    cameras: np.ndarray
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(N,) class ids 0 … C − 1 in the order of the identities."""
+        return np.unique(self.identities, return_inverse=True)[1]
+
+    @staticmethod
+    def joined(sets: Sequence["ImageSet"]) -> "ImageSet":
+        """One set of several; identities are renumbered so that those of different sets never meet."""
+        if len(sets) == 1:
+            return sets[0]
+        shifts = np.cumsum([0] + [s.labels.max() + 1 for s in sets[:-1]])
+        return ImageSet(
+            [image for s in sets for image in s.images],
+            np.concatenate([s.labels + shift for s, shift in zip(sets, shifts, strict=True)]),
+            np.concatenate([s.cameras for s in sets]),
+            [name for s in sets for name in s.names],
+        )
+
+
+@dataclass(frozen=True)
+class OpenSet:
+    """A data set for an open-set protocol: training and test identities do not meet.
+
+    Attributes:
+        train: the training images.
+        query: the test queries.
+        gallery: what they search; None where every query searches all other queries.
+    """
+
+    train: ImageSet
+    query: ImageSet
+    gallery: ImageSet | None = None
+
+
+def decode_image(content: bytes, name: str, grey: bool) -> Tensor:
+    """Bytes of an image file as a uint8 (1 or 3, h, w) tensor; damaged or truncated input is a DataError."""
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            pixels = np.array(image.convert("L" if grey else "RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"image {name} cannot be decoded ({error}): is the file truncated or not an image?") from error
+    return torch.from_numpy(pixels[None] if grey else pixels.transpose(2, 0, 1).copy())
