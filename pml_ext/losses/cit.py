@@ -1,0 +1,162 @@
+"""The concordance-induced triplet loss."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_choice, check_in_range, warn_once
+from pml_ext._pml import BaseDistance, CosineSimilarity, LpDistance, MeanReducer, distances, loss_and_miner_utils
+from pml_ext.functional.concordance import concordance_index, concordance_loss, triplet_losses
+from pml_ext.functional.concordance_kernel import LARGEST_CLASS, fast_concordance_loss
+from pml_ext.functional.pairs import count_triplets, same_and_different
+from pml_ext.losses.base import EmbeddingLoss
+from pml_ext.losses.fast_path import is_plain_cosine, reduces_by_mean
+
+
+class CITLoss(EmbeddingLoss):
+    """Concordance-induced triplet loss: γ L_e + (1 − γ) L_p over all triplets of a batch.
+
+        L_e = mean of relu(1 − exp(S_ap − S_an)),  L_p = mean of log(exp(S_an) + exp(S_pn)) − S_ap
+
+    All triplets are counted exactly, yet never enumerated: time and memory grow as for a pair loss. Triplets are
+    written out one by one only for a miner's indices_tuple or a reducer other than PML's MeanReducer.
+    Once a batch is concordant γ = 1 gives no gradient: train it beside an identity (cross-entropy) loss, as the
+    paper does; alone it trails a plain triplet loss.
+
+    Args:
+        gamma: in [0, 1]; the paper's experiments use 1, its recommended trade-off is 0.5.
+        similarity: "unit", S = (1 + cosine)/2, the paper's range [0, 1]; or "cosine", the raw cosine.
+        hinge_partial_likelihood: count no triplet below zero in L_p, so that there is no gradient from a positive
+            that is already similar enough.
+        pml: distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats. The distance is
+            CosineSimilarity (default), or LpDistance(p=2) on normalised embeddings, which means S = 1 − d/2.
+            A reducer other than MeanReducer gets the loss of each triplet.
+    Attributes:
+        concordance_index: with collect_stats, the share of all triplets of the last batch with S_ap > S_an (a tie
+            counts one half), whatever a miner picked; nan where there is no triplet or there were no labels.
+    Raises:
+        ValueError: gamma outside [0, 1], an unknown similarity, neither labels nor indices_tuple.
+        TypeError: a distance that is not bounded on both sides, as S must be.
+    Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7, 8.
+        Paper: the text speaks of no penalty where S_ap ≥ log(e^S_an + e^S_pn), eq. 7 has no hinge; here: eq. 7, and
+        the hinge by hinge_partial_likelihood.
+        Paper: mean over all triplets, those of loss 0 included; here: the default reducer, others work too.
+    """
+
+    def __init__(
+        self,
+        *,
+        gamma: float = 1.0,
+        similarity: str = "unit",
+        hinge_partial_likelihood: bool = False,
+        **pml: Any,
+    ) -> None:
+        check_in_range(gamma, 0, 1, "gamma")
+        check_choice(similarity, ("unit", "cosine"), "similarity")
+        super().__init__(**pml)
+        _check_distance(self.distance, similarity)
+        self.gamma = gamma
+        self.similarity = similarity
+        self.hinge_partial_likelihood = hinge_partial_likelihood
+        self.add_to_recordable_attributes(name="gamma", is_stat=False)
+        self.add_to_recordable_attributes(name="concordance_index", is_stat=True)
+
+    def get_default_distance(self) -> BaseDistance:
+        return CosineSimilarity()
+
+    def get_default_reducer(self) -> Any:
+        return MeanReducer()
+
+    def compute_loss(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        indices_tuple: tuple[Tensor, ...] | None,
+        ref_emb: Tensor,
+        ref_labels: Tensor | None,
+    ) -> dict[str, Any]:
+        if indices_tuple is None:
+            if labels is None or ref_labels is None:
+                raise ValueError(
+                    "labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. "
+                    "Give them, or a miner's indices_tuple that says which triplets to take"
+                )
+            if reduces_by_mean(self):
+                return self._mean_of_all(embeddings, labels, ref_emb, ref_labels)
+        similarities, among_ref = self._both_similarities(embeddings, ref_emb)
+        self._record_concordance(similarities, labels, ref_labels)
+        a, p, n = loss_and_miner_utils.convert_to_triplets(indices_tuple, labels, ref_labels, t_per_anchor="all")
+        if len(a) == 0:
+            return self._no_triplets() if indices_tuple is None else self.zero_losses()
+        s_pn = None if among_ref is None else among_ref[p, n]
+        losses = triplet_losses(similarities[a, p], similarities[a, n], s_pn, self.gamma, self.hinge_partial_likelihood)
+        return {"loss": {"losses": losses, "indices": (a, p, n), "reduction_type": "triplet"}}
+
+    def _mean_of_all(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> dict[str, Any]:
+        value = None
+        with_itself = ref_emb is embeddings and ref_labels is labels
+        if with_itself and is_plain_cosine(self.distance) and not self.collect_stats:
+            value = self._fast(embeddings, labels)
+        if value is None:
+            similarities, among_ref = self._both_similarities(embeddings, ref_emb)
+            self._record_concordance(similarities, labels, ref_labels)
+            same, different = same_and_different(labels, None if ref_labels is labels else ref_labels)
+            if count_triplets(same, different) == 0:
+                return self._no_triplets()
+            hinge = self.hinge_partial_likelihood
+            value = concordance_loss(similarities, among_ref, same, different, self.gamma, hinge)
+        return {"loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
+
+    def _fast(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
+        """The value over all triplets; None where a class is too large for it or there is no triplet."""
+        sizes = torch.unique(labels, return_counts=True)[1]
+        if len(sizes) == 1 or not 1 < int(sizes.max()) <= LARGEST_CLASS:
+            return None
+        unit = self.distance.normalize(embeddings)
+        return fast_concordance_loss(unit, labels, self.gamma, self.similarity, self.hinge_partial_likelihood)
+
+    def _both_similarities(self, embeddings: Tensor, ref_emb: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Of the anchors to ref_emb; and, where L_p needs the pairs (positive, negative), inside ref_emb."""
+        similarities = self._similarities(embeddings, ref_emb)
+        if self.gamma == 1:
+            return similarities, None
+        return similarities, similarities if ref_emb is embeddings else self._similarities(ref_emb, ref_emb)
+
+    def _similarities(self, embeddings: Tensor, ref_emb: Tensor) -> Tensor:
+        matrix = self.distance(embeddings, ref_emb)
+        if not self.distance.is_inverted:
+            return 1 - matrix / 2
+        return (1 + matrix) / 2 if self.similarity == "unit" else matrix
+
+    def _record_concordance(self, similarities: Tensor, labels: Tensor | None, ref_labels: Tensor | None) -> None:
+        if not self.collect_stats:
+            return
+        if labels is None or ref_labels is None:
+            self.concordance_index = float("nan")
+        else:
+            others = None if ref_labels is labels else ref_labels
+            self.concordance_index = concordance_index(similarities, labels, others).item()
+
+    def _no_triplets(self) -> dict[str, Any]:
+        warn_once(
+            self,
+            "CITLoss: this batch has no triplet (two samples of a class and one of another), so its loss is 0; "
+            "use a sampler that draws several samples of each class",
+        )
+        return self.zero_losses()
+
+
+def _check_distance(distance: BaseDistance, similarity: str) -> None:
+    settings = {name: getattr(distance, name, None) for name in ("p", "power", "normalize_embeddings")}
+    bounded = isinstance(distance, (distances.DotProductSimilarity, LpDistance))
+    if not bounded or settings != {"p": 2, "power": 1, "normalize_embeddings": True}:
+        raise TypeError(
+            "CITLoss needs a similarity with bounds: distance must be CosineSimilarity(), or LpDistance(p=2, power=1, "
+            f"normalize_embeddings=True) for S = 1 − d/2; got {type(distance).__name__} with {settings}"
+        )
+    if similarity == "cosine" and not distance.is_inverted:
+        raise ValueError(
+            f"similarity must be 'unit' with {type(distance).__name__}, whose S is 1 − d/2; got 'cosine', "
+            "which needs CosineSimilarity()"
+        )

@@ -1,0 +1,17 @@
+"""When a loss may take its own kernel in place of the distance and the reducer that it was given."""
+
+from pml_ext._pml import BaseDistance, BaseMetricLossFunction, CosineSimilarity, MeanReducer, reducers
+
+
+def is_plain_cosine(distance: BaseDistance) -> bool:
+    """A cosine matrix is all that this distance computes: no subclass, no stand-in, no statistics of norms."""
+    return type(distance) is CosineSimilarity and distance.p == 2 and distance.power == 1 and not distance.collect_stats
+
+
+def reduces_by_mean(loss: BaseMetricLossFunction) -> bool:
+    """Every sub-loss but the embedding regularizer is reduced by PML's MeanReducer."""
+    reducer = loss.reducer
+    if type(reducer) is not reducers.MultipleReducers:
+        return type(reducer) is MeanReducer
+    named = dict(reducer.reducers.items())
+    return all(type(named.get(name, reducer.default_reducer)) is MeanReducer for name in loss._sub_loss_names())

@@ -1,0 +1,243 @@
+import copy
+import pickle
+
+import pytest
+import torch
+from pytorch_metric_learning.regularizers import LpRegularizer
+from torch.nn.functional import normalize
+
+from pml_ext import _pml
+from pml_ext.losses import CITLoss
+from tests.functional import oracle_concordance as oracle
+
+LABELS = [0, 1, 2, 0, 1, 2, 2, 5, 0]
+
+
+def embeddings(count=9, dtype=torch.float64, size=6):
+    """Not normalised, cosines over the whole range."""
+    x = torch.randn(count, size, dtype=torch.float64)
+    x[1] = -2 * x[0] + 0.02 * torch.randn(size)
+    x[3] = 3 * x[0] + 0.02 * torch.randn(size)
+    return x.to(dtype)
+
+
+def similarity(x, y=None, kind="unit"):
+    cosines = normalize(x.double()) @ normalize(x.double() if y is None else y.double()).T
+    return ((1 + cosines) / 2 if kind == "unit" else cosines).tolist()
+
+
+def expected(x, labels=LABELS, gamma=1.0, kind="unit", hinge=False):
+    s = similarity(x, kind=kind)
+    return oracle.cit(s, s, oracle.triplets(labels), gamma, hinge)
+
+
+@pytest.mark.parametrize("similarity_kind", ["unit", "cosine"])
+@pytest.mark.parametrize("hinge", [False, True])
+@pytest.mark.parametrize("gamma", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float16, 5e-3), (torch.bfloat16, 4e-2), (torch.float32, 1e-5), (torch.float64, 1e-10)],
+)
+def test_value_against_loops(dtype, tolerance, gamma, hinge, similarity_kind):
+    x = embeddings(dtype=dtype).requires_grad_()
+    loss = CITLoss(gamma=gamma, similarity=similarity_kind, hinge_partial_likelihood=hinge)(x, torch.tensor(LABELS))
+    assert loss.item() == pytest.approx(expected(x.detach(), LABELS, gamma, similarity_kind, hinge), abs=tolerance)
+    assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    loss.backward()
+    assert x.grad.dtype == dtype and x.grad.isfinite().all() and x.grad.any()
+
+
+def test_autocast_changes_nothing():
+    x = embeddings(dtype=torch.float32)
+    outside = CITLoss(gamma=0.5)(x, torch.tensor(LABELS))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(CITLoss(gamma=0.5)(x, torch.tensor(LABELS)), outside)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
+def test_gradcheck_in_both_ways_of_computing(gamma):
+    x, labels = embeddings(size=3).requires_grad_(), torch.tensor(LABELS)
+    for loss in (CITLoss(gamma=gamma), CITLoss(gamma=gamma, collect_stats=True)):
+        torch.autograd.gradcheck(lambda x, loss=loss: loss(x, labels), (x,))
+
+
+@pytest.mark.parametrize("make", [torch.ones, lambda *s: torch.ones(s) * torch.tensor([[1.0], [-1.0]] * (s[0] // 2))])
+@pytest.mark.parametrize("gamma", [0.5, 1.0])
+def test_gradient_is_finite_for_identical_and_opposite_embeddings(make, gamma):
+    x = make(6, 4).requires_grad_()
+    CITLoss(gamma=gamma)(x, torch.tensor([0, 0, 1, 1, 2, 2])).backward()
+    assert x.grad.isfinite().all()
+
+
+def test_invariances():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    loss = CITLoss(gamma=0.5)
+    value = loss(x, labels)
+    order = torch.randperm(len(x))
+    turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0]
+    for same in (loss(x[order], labels[order]), loss(x @ turn, labels), loss(x, 77 - 3 * labels), loss(5 * x, labels)):
+        torch.testing.assert_close(same, value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0])
+def test_ref_emb_of_another_length(gamma):
+    x, ref = embeddings(), embeddings(5)
+    ref_labels = [0, 0, 2, 5, 1]
+    chosen = oracle.triplets(LABELS, ref_labels)
+    value = CITLoss(gamma=gamma)(x, torch.tensor(LABELS), ref_emb=ref, ref_labels=torch.tensor(ref_labels))
+    assert value.item() == pytest.approx(oracle.cit(similarity(x, ref), similarity(ref), chosen, gamma), abs=1e-10)
+
+
+def test_ref_emb_that_is_the_batch_excludes_self_as_pml_does():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    loss = CITLoss(gamma=0.5)
+    torch.testing.assert_close(loss(x, labels, ref_emb=x, ref_labels=labels), loss(x, labels))
+    with_self = loss(x, labels, ref_emb=x, ref_labels=labels.clone())
+    assert with_self.item() == pytest.approx(
+        oracle.cit(similarity(x), similarity(x), oracle.triplets(LABELS, LABELS), 0.5), abs=1e-10
+    )
+
+
+@pytest.mark.parametrize("labels_given", [False, True])
+@pytest.mark.parametrize("chosen", [[(0, 3, 1), (1, 4, 0), (5, 2, 7)], [(0, 3, 1)]])
+def test_triplets_of_a_miner(chosen, labels_given):
+    x = embeddings()
+    indices = tuple(torch.tensor(column) for column in zip(*chosen, strict=True))
+    value = CITLoss(gamma=0.5)(x, torch.tensor(LABELS) if labels_given else None, indices)
+    assert value.item() == pytest.approx(oracle.cit(similarity(x), similarity(x), chosen, 0.5), abs=1e-10)
+
+
+def test_pairs_of_a_miner_join_at_their_anchor():
+    x = embeddings()
+    pairs = tuple(torch.tensor(v) for v in ([0, 0, 1], [3, 8, 4], [0, 1, 1, 2], [1, 0, 7, 0]))
+    chosen = [(0, 3, 1), (0, 8, 1), (1, 4, 0), (1, 4, 7)]
+    value = CITLoss(gamma=0.5)(x, torch.tensor(LABELS), pairs)
+    assert value.item() == pytest.approx(oracle.cit(similarity(x), similarity(x), chosen, 0.5), abs=1e-10)
+
+
+@pytest.mark.parametrize("parts", [3, 4])
+def test_a_miner_that_found_nothing_gives_zero(parts):
+    x = embeddings().requires_grad_()
+    value = CITLoss(gamma=0.5)(x, torch.tensor(LABELS), (torch.tensor([], dtype=torch.long),) * parts)
+    value.backward()
+    assert value == 0 and not x.grad.any()
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [4]])
+@pytest.mark.parametrize("pml", [{}, {"reducer": _pml.AvgNonZeroReducer()}, {"collect_stats": True}])
+def test_a_batch_without_triplets_gives_zero_and_one_warning(labels, pml):
+    x, labels = torch.randn(len(labels), 3, requires_grad=True), torch.tensor(labels)
+    loss = CITLoss(gamma=0.5, **pml)
+    with pytest.warns(UserWarning, match="no triplet"):
+        value = loss(x, labels)
+    value.backward()
+    assert value == 0 and not x.grad.any()
+    assert loss(x, labels) == 0  # a second warning would be an error
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0])
+def test_other_reducers_get_each_triplet(gamma):
+    x, labels = embeddings(), torch.tensor(LABELS)
+    chosen = oracle.triplets(LABELS)
+    s = similarity(x)
+    each = [oracle.cit(s, s, [t], gamma) for t in chosen]
+    total = CITLoss(gamma=gamma, reducer=_pml.reducers.SumReducer())(x, labels)
+    assert total.item() == pytest.approx(sum(each), abs=1e-9)
+    above = [v for v in each if v > 0]
+    averaged = CITLoss(gamma=gamma, reducer=_pml.AvgNonZeroReducer())(x, labels)
+    assert averaged.item() == pytest.approx(sum(above) / len(above), abs=1e-10)
+    out = CITLoss(gamma=gamma, reducer=_pml.reducers.DoNothingReducer())(x, labels)
+    assert out["loss"]["losses"].shape == (len(chosen),) and out["loss"]["reduction_type"] == "triplet"
+
+
+def test_embedding_regularizer_is_added():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    value = CITLoss(embedding_regularizer=LpRegularizer(), embedding_reg_weight=0.3)(x, labels)
+    assert value.item() == pytest.approx(expected(x) + 0.3 * x.norm(dim=1).mean().item(), abs=1e-9)
+
+
+def test_distance_becomes_a_similarity():
+    x = embeddings()
+    unit = normalize(x)
+    s = (1 - torch.cdist(unit, unit) / 2).tolist()
+    value = CITLoss(gamma=0.5, distance=_pml.LpDistance(p=2))(x, torch.tensor(LABELS))
+    assert value.item() == pytest.approx(oracle.cit(s, s, oracle.triplets(LABELS), 0.5), abs=1e-6)
+
+
+def test_a_class_too_large_for_the_fast_way():
+    labels = [0] * 70 + [1, 2, 2]
+    x = embeddings(len(labels))
+    value = CITLoss(gamma=1.0)(x, torch.tensor(labels))
+    assert value.item() == pytest.approx(expected(x, labels), abs=1e-10)
+
+
+def test_concordance_index_is_recorded_only_on_request():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    loss = CITLoss(collect_stats=True)
+    loss(x, labels)
+    assert loss.concordance_index == pytest.approx(oracle.concordance(similarity(x), oracle.triplets(LABELS)))
+    assert "concordance_index" in loss._record_these_stats
+    indices = (torch.tensor([0]), torch.tensor([3]), torch.tensor([1]))
+    loss(x, labels, indices)  # a miner's choice does not change what is measured
+    assert loss.concordance_index == pytest.approx(oracle.concordance(similarity(x), oracle.triplets(LABELS)))
+    quiet = CITLoss()
+    quiet(x, labels)
+    assert not hasattr(quiet, "concordance_index")
+
+
+def test_statistics_do_not_change_the_value():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    torch.testing.assert_close(CITLoss(gamma=0.5, collect_stats=True)(x, labels), CITLoss(gamma=0.5)(x, labels))
+
+
+def test_nan_embeddings_give_a_nan_loss():
+    x = embeddings()
+    x[2, 1] = torch.nan
+    assert CITLoss()(x, torch.tensor(LABELS)).isnan()
+
+
+def test_copies_compute_the_same():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    loss = CITLoss(gamma=0.5, similarity="cosine")
+    for twin in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        assert torch.equal(twin(x, labels), loss(x, labels))
+    assert not loss.state_dict()
+
+
+@pytest.mark.parametrize("gamma", [-0.1, 1.1, float("nan")])
+def test_gamma_out_of_range(gamma):
+    with pytest.raises(ValueError, match=r"gamma must be in \[0, 1\]"):
+        CITLoss(gamma=gamma)
+
+
+@pytest.mark.parametrize(
+    "distance",
+    [
+        _pml.distances.SNRDistance(),
+        _pml.distances.DotProductSimilarity(normalize_embeddings=False),
+        _pml.LpDistance(p=1),
+        _pml.LpDistance(power=2),
+        _pml.LpDistance(normalize_embeddings=False),
+        _pml.CosineSimilarity(power=2),
+        _pml.distances.BatchedDistance(_pml.CosineSimilarity()),
+    ],
+)
+def test_distances_without_bounds_are_refused(distance):
+    with pytest.raises(TypeError, match=r"CosineSimilarity\(\), or LpDistance"):
+        CITLoss(distance=distance)
+
+
+def test_other_errors():
+    x = embeddings()
+    with pytest.raises(ValueError, match="similarity must be one of 'unit', 'cosine'"):
+        CITLoss(similarity="euclidean")
+    with pytest.raises(ValueError, match="'cosine', which needs CosineSimilarity"):
+        CITLoss(similarity="cosine", distance=_pml.LpDistance())
+    with pytest.raises(TypeError, match="margin"):
+        CITLoss(margin=0.1)
+    with pytest.raises(ValueError, match="labels"):
+        CITLoss()(x)
+    with pytest.raises(ValueError, match="ref_labels"):
+        CITLoss()(x, torch.tensor(LABELS), ref_emb=x)
+    with pytest.raises(ValueError, match="one label per embedding"):
+        CITLoss()(x, torch.tensor(LABELS[:-1]))
