@@ -1,0 +1,93 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import pytorch_metric_learning.losses
+import pytorch_metric_learning.miners
+import torch
+from pytorch_metric_learning.losses import CrossBatchMemory, SelfSupervisedLoss
+
+import pml_ext
+from pml_ext import losses, miners
+
+PML_LOSSES, PML_MINERS = pytorch_metric_learning.losses, pytorch_metric_learning.miners
+WRAPPERS = (CrossBatchMemory, SelfSupervisedLoss)
+
+
+@pytest.fixture(autouse=True)
+def _unregistered() -> Iterator[None]:
+    pml_ext.unregister()
+    yield
+    pml_ext.unregister()
+
+
+def state() -> tuple[object, ...]:
+    return set(vars(PML_LOSSES)), set(vars(PML_MINERS)), *(vars(wrapper)["supported_losses"] for wrapper in WRAPPERS)
+
+
+def test_names_appear_once_and_go() -> None:
+    before = state()
+    assert pml_ext.register() == [*losses.OURS, *miners.OURS]
+    for name in losses.OURS:
+        assert getattr(PML_LOSSES, name) is getattr(losses, name)
+    for name in miners.OURS:
+        assert getattr(PML_MINERS, name) is getattr(miners, name)
+    after = state()
+    assert pml_ext.register() == [] and state() == after
+    assert pml_ext.unregister() == [*losses.OURS, *miners.OURS]
+    assert state() == before
+    assert pml_ext.unregister() == [] and state() == before
+    assert pml_ext.register() != []
+
+
+def test_wrappers_accept_what_compares_embeddings() -> None:
+    before = [wrapper.supported_losses() for wrapper in WRAPPERS]
+    pml_ext.register()
+    for wrapper, names in zip(WRAPPERS, before, strict=True):
+        assert wrapper.supported_losses() == names + [name for name in losses.OURS if name != "DiscriminativeLoss"]
+        wrapper.check_loss_support("TripletMarginLoss")
+        with pytest.raises(Exception, match="not supported for DiscriminativeLoss"):
+            wrapper.check_loss_support("DiscriminativeLoss")
+    pml_ext.unregister()
+    assert [wrapper.supported_losses() for wrapper in WRAPPERS] == before
+
+
+def test_another_object_under_a_name_is_an_error_and_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PML_LOSSES, "DiscriminativeLoss", torch.nn.MSELoss, raising=False)
+    before = state()
+    with pytest.raises(ValueError, match=r"is already torch\.nn\.modules\.loss\.MSELoss.*pml_ext\.losses\.disc"):
+        pml_ext.register()
+    assert state() == before
+    pml_ext.unregister()
+    assert PML_LOSSES.DiscriminativeLoss is torch.nn.MSELoss
+
+
+def test_a_later_patch_by_others_survives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CrossBatchMemory, "supported_losses", vars(CrossBatchMemory)["supported_losses"])
+    pml_ext.register()
+    ours = CrossBatchMemory.supported_losses
+    theirs = staticmethod(lambda: [*ours(), "TheirLoss"])
+    CrossBatchMemory.supported_losses = theirs
+    pml_ext.unregister()
+    assert vars(CrossBatchMemory)["supported_losses"] is theirs
+    assert "TheirLoss" in CrossBatchMemory.supported_losses()
+    assert not set(losses.OURS) & set(CrossBatchMemory.supported_losses())
+    pml_ext.register()
+    names = CrossBatchMemory.supported_losses()
+    assert "LoOp" in names and len(names) == len(set(names))
+
+
+def test_import_brings_torch_and_pml_only() -> None:
+    code = (
+        "import sys, pml_ext, pml_ext.losses, pml_ext.miners, pml_ext.functional\n"
+        "print([m for m in ('lightning', 'yacs', 'timm', 'torchvision', 'matplotlib', 'faiss', 'sklearn')"
+        " if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (result.stdout.strip(), result.stderr, result.returncode) == ("[]", "", 0)
+
+
+def test_public_names() -> None:
+    assert set(pml_ext.__all__) == {"__version__", "register", "unregister"}
+    assert all(hasattr(pml_ext, name) for name in pml_ext.__all__)
