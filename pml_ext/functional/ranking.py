@@ -21,7 +21,7 @@ class Ranking(NamedTuple):
     average_precision: mean over the matches of (matches so far) / rank.
     inverse_negative_penalty: R / rank of the hardest match.
     average_precision_at_r: the same sum as the average precision over ranks up to R only, divided by R.
-    r_precision: share of matches among the first R.
+    r_precision: share of matches among the first R (among the first `within` where that is fewer).
     """
 
     matches: Tensor
@@ -176,7 +176,8 @@ def _block_ranks(row: Tensor, own: Tensor, exists: Tensor, matches: Tensor, with
     closer = torch.searchsorted(row, matched, right=True) - torch.searchsorted(same, matched, right=True)
     ranks = (nth + closer).double()
     real = nth <= count[:, None]
-    precision = torch.where(real & (ranks <= (within or row.shape[1])), nth / ranks, 0.0)
+    limit = within or max(1, row.shape[1])
+    precision = torch.where(real & (ranks <= limit), nth / ranks, 0.0)
     total = count.double()  # x / 0 is nan for 0 / 0: what a query without a match gets
     at_r = real & (ranks <= total[:, None])
     hardest = torch.where(real, ranks, 0.0).amax(dim=1) if real.shape[1] else torch.zeros_like(total)
@@ -187,7 +188,7 @@ def _block_ranks(row: Tensor, own: Tensor, exists: Tensor, matches: Tensor, with
         precision.sum(dim=1) / total,
         total / hardest,
         (precision * at_r).sum(dim=1) / total,
-        (at_r & (precision > 0)).sum(dim=1) / total,
+        (at_r & (precision > 0)).sum(dim=1) / total.clamp_max(limit),
     )
 
 

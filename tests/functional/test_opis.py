@@ -13,7 +13,9 @@ from pml_ext.functional.opis import TooFewClassesError
 from tests.functional import oracle_metrics as oracle
 
 
-def a_set(count: int = 40, classes: int = 6, size: int = 5, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+def a_set(
+    count: int = 40, classes: int = 6, size: int = 5, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor]:
     """Classes of unequal spread and size; the last is a single sample."""
     labels = torch.sort(torch.randint(0, classes, (count,)))[0]
     labels[-1] = classes

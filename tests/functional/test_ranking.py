@@ -89,7 +89,7 @@ def test_within_cuts_the_precisions() -> None:
     found = rank_matches_from_distances(distances, query, gallery, within=2)
     assert found.average_precision.item() == pytest.approx(1 / 3)
     assert found.average_precision_at_r.item() == pytest.approx(1 / 3)
-    assert found.r_precision.item() == pytest.approx(1 / 3)
+    assert found.r_precision.item() == pytest.approx(1 / 2)
     assert found.inverse_negative_penalty.item() == pytest.approx(3 / 4)
 
 

@@ -1,0 +1,260 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator as PMLAccuracyCalculator
+from torch import Tensor
+
+from pml_ext.functional import epsilon_opis, opis, spectral_variance
+from pml_ext.functional.pair_statistics import PairDistances
+from pml_ext.metrics import AccuracyCalculator, evaluation_set
+from tests.functional import oracle_metrics as oracle
+
+CPU = torch.device("cpu")
+KNN = ("precision_at_1", "mean_average_precision", "mean_average_precision_at_r", "r_precision", "mean_reciprocal_rank")
+PER_QUERY = ("cmc_rank_1", "cmc_rank_5", "cmc_rank_10", "mean_inverse_negative_penalty", "reid_mean_average_precision")
+OTHERS = ("opis", "epsilon_opis", "tar_at_far_1e-2", "tar_at_far_1e-3", "tar_at_far_1e-4", "f1", "spectral_variance")
+
+
+def kmeans(x: Tensor, count: int) -> Tensor:
+    """A clustering that does not depend on the machine."""
+    return torch.arange(len(x)) % count
+
+
+def calculator(cls: Any = AccuracyCalculator, **options: Any) -> Any:
+    return cls(device=CPU, kmeans_func=kmeans, **options)
+
+
+def a_set(count: int = 80, classes: int = 8) -> tuple[Tensor, Tensor, Tensor]:
+    labels = torch.randint(0, classes, (count,))
+    labels[5] = classes  # a query without a match
+    x = torch.nn.functional.normalize(torch.randn(classes + 1, 6)[labels] + torch.randn(count, 6))
+    return x, labels, torch.randint(0, 3, (count,))
+
+
+def test_adds_its_names_to_those_of_pml() -> None:
+    assert set(calculator().get_curr_metrics()) == {
+        *calculator(PMLAccuracyCalculator).get_curr_metrics(),
+        *PER_QUERY,
+        *OTHERS,
+    }
+
+
+@pytest.mark.parametrize("reference", ["none", "other", "includes query"])
+@pytest.mark.parametrize(
+    "options", [{}, {"k": 3}, {"k": "max_bin_count"}, {"avg_of_avgs": True}, {"return_per_class": True}]
+)
+def test_without_cameras_pml_metrics_are_pmls(reference: str, options: dict[str, Any]) -> None:
+    x, y, _ = a_set()
+    arguments: tuple[Any, ...] = (x, y)
+    if reference == "other":
+        arguments = (x[:40], y[:40], x[40:], y[40:])
+    elif reference == "includes query":
+        arguments = (x[:40], y[:40], x, y, True)
+    expected = calculator(PMLAccuracyCalculator, **options).get_accuracy(*arguments)
+    names = tuple(expected)
+    assert set(names) == {*KNN, "NMI", "AMI"}
+    assert calculator(**options, include=names).get_accuracy(*arguments) == expected
+
+
+def test_each_of_ours_equals_its_function() -> None:
+    x, y, _ = a_set()
+    result = calculator(far_range=(0.05, 0.2), grid=20, epsilon=0.3).get_accuracy(x, y)
+    assert result["opis"] == float(opis(x, y, far_range=(0.05, 0.2), grid=20))
+    assert result["epsilon_opis"] == float(epsilon_opis(x, y, epsilon=0.3, far_range=(0.05, 0.2), grid=20))
+    assert result["spectral_variance"] == float(spectral_variance(x))
+    assert result["f1"] == pytest.approx(oracle.clustering_f1(kmeans(x, 9).tolist(), y.tolist()))
+    pairs = oracle.all_pairs(x.double().numpy(), y.tolist())
+    for name, far in (("tar_at_far_1e-2", 1e-2), ("tar_at_far_1e-3", 1e-3)):
+        expected = oracle.tar_at_far([-d for d, _, _ in pairs], [a == b for _, a, b in pairs], far)
+        assert result[name] == pytest.approx(expected)
+    assert math.isnan(result["tar_at_far_1e-4"])  # under 10,000 impostor pairs
+    distances = (1 - x.double() @ x.double().T).tolist()
+    rows = [r for r in oracle.ranking(distances, y.tolist(), y.tolist(), includes_query=True) if r]
+    assert len(rows) == 79
+    for rank in (1, 5, 10):
+        assert result[f"cmc_rank_{rank}"] == pytest.approx(np.mean([first <= rank for _, first, *_ in rows]))
+    assert result["reid_mean_average_precision"] == pytest.approx(np.mean([r[2] for r in rows]))
+    assert result["mean_inverse_negative_penalty"] == pytest.approx(np.mean([r[3] for r in rows]))
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_with_cameras_every_ranking_metric_respects_them(separate: bool) -> None:
+    x, y, cameras = a_set()
+    y[50:53] = -1
+    if separate:
+        found = calculator().get_accuracy(
+            x[:30], y[:30], x[30:], y[30:], query_cameras=cameras[:30], reference_cameras=cameras[30:]
+        )
+        parts = [v.tolist() for v in (y[:30], y[30:], cameras[:30], cameras[30:])]
+        distances = (1 - x[:30].double() @ x[30:].double().T).tolist()
+    else:
+        found = calculator().get_accuracy(x, y, query_cameras=cameras)
+        parts = [v.tolist() for v in (y, y, cameras, cameras)]
+        distances = (1 - x.double() @ x.double().T).tolist()
+    rows = [row for row, label in zip(oracle.ranking(distances, *parts), parts[0], strict=True) if row and label != -1]
+    _, first, ap, inp, ap_at_r, r_precision = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    expected = {
+        "precision_at_1": first == 1,
+        "mean_average_precision": ap,
+        "mean_average_precision_at_r": ap_at_r,
+        "r_precision": r_precision,
+        "mean_reciprocal_rank": 1 / first,
+        "cmc_rank_1": first <= 1,
+        "cmc_rank_5": first <= 5,
+        "cmc_rank_10": first <= 10,
+        "mean_inverse_negative_penalty": inp,
+        "reid_mean_average_precision": ap,
+    }
+    assert {name: found[name] for name in expected} == pytest.approx({n: v.mean() for n, v in expected.items()})
+
+
+@pytest.mark.parametrize("k", [None, 3, "max_bin_count"])
+@pytest.mark.parametrize("option", ["avg_of_avgs", "return_per_class", None])
+def test_cameras_that_remove_nothing_leave_pmls_values(k: Any, option: str | None) -> None:
+    x, y, _ = a_set()
+    options: dict[str, Any] = {"k": k, "include": KNN} | ({option: True} if option else {})
+    reference = (x[:40], y[:40], x[40:], y[40:])
+    expected = calculator(PMLAccuracyCalculator, **options).get_accuracy(*reference)
+    zeros = torch.zeros(40).long()
+    found = calculator(**options).get_accuracy(*reference, query_cameras=zeros, reference_cameras=zeros + 1)
+    assert found.keys() == expected.keys()
+    for name in KNN:
+        assert found[name] == pytest.approx(expected[name], rel=1e-6), name
+
+
+def test_distractors_are_no_class_of_the_threshold_metrics() -> None:
+    x, y, _ = a_set()
+    extra, none = torch.nn.functional.normalize(torch.randn(30, 6)), torch.zeros(30).long() + 77
+    keys = ("opis", "tar_at_far_1e-2")
+    plain = calculator(include=keys).get_accuracy(x[:40], y[:40], x[40:], y[40:])
+    wanted = torch.isin(y, y[:40])
+    assert plain["opis"] == pytest.approx(float(opis(x[wanted], y[wanted])), rel=1e-6)
+    more = calculator(include=keys).get_accuracy(x[:40], y[:40], torch.cat([x[40:], extra]), torch.cat([y[40:], none]))
+    assert more == plain
+
+
+def test_large_ids_do_not_collide_and_keep_their_order() -> None:
+    x, y, _ = a_set()
+    assert calculator().get_accuracy(x, y + 2**24) == pytest.approx(calculator().get_accuracy(x, y), nan_ok=True)
+    by_class = calculator(return_per_class=True, include=(*KNN, *PER_QUERY))
+    assert by_class.get_accuracy(x, y + 2**24) == by_class.get_accuracy(x, y)
+    reference = calculator(PMLAccuracyCalculator, include=("precision_at_1",))
+    # PML alone takes neighbours of another class for matches
+    assert reference.get_accuracy(x, y + 2**24) != reference.get_accuracy(x, y)
+
+
+def test_per_class_values() -> None:
+    x, y, _ = a_set()
+    by_class = calculator(return_per_class=True, include=(*KNN, *PER_QUERY)).get_accuracy(x, y)
+    assert by_class["cmc_rank_1"] == pytest.approx(by_class["precision_at_1"])
+    assert by_class["reid_mean_average_precision"] == pytest.approx(by_class["mean_average_precision"])
+    assert len(by_class["mean_inverse_negative_penalty"]) == 8  # the class without a match is left out, as by PML
+    average = calculator(avg_of_avgs=True, include=(*KNN, *PER_QUERY)).get_accuracy(x, y)
+    assert average == pytest.approx({name: np.mean(values) for name, values in by_class.items()})
+
+
+def test_numpy_and_narrow_input() -> None:
+    x, y, cameras = a_set()
+    expected = calculator().get_accuracy(x, y, query_cameras=cameras)
+    found = calculator().get_accuracy(x.numpy(), y.numpy(), query_cameras=cameras.numpy())
+    assert found == pytest.approx(expected, nan_ok=True)
+    mixed = calculator().get_accuracy(x.double().numpy(), y.numpy(), x, y, True)
+    assert mixed == pytest.approx(calculator().get_accuracy(x, y), nan_ok=True, rel=1e-6)
+    half = x.half()
+    assert calculator().get_accuracy(half, y) == pytest.approx(calculator().get_accuracy(half.float(), y), nan_ok=True)
+
+
+@pytest.mark.parametrize("name", [*KNN, *PER_QUERY, *OTHERS, "NMI", "AMI"])
+def test_each_metric_can_be_asked_for_alone(name: str) -> None:
+    x, y, cameras = a_set()
+    everything = calculator().get_accuracy(x, y)
+    assert calculator(include=(name,)).get_accuracy(x, y) == pytest.approx({name: everything[name]}, nan_ok=True)
+    assert calculator().get_accuracy(x, y, include=(name,)).keys() == {name}
+    assert name not in calculator().get_accuracy(x, y, exclude=[name])
+    assert calculator(include=(name,)).get_accuracy(x, y, query_cameras=cameras).keys() == {name}
+
+
+def test_shared_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    rank, counted = evaluation_set.rank_matches, PairDistances.accepted
+    monkeypatch.setattr(evaluation_set, "rank_matches", lambda *a, **k: (calls.append("rank"), rank(*a, **k))[1])
+    monkeypatch.setattr(
+        PairDistances,
+        "accepted",
+        lambda self, *a, **k: (calls.append("all pairs") if not k else None, counted(self, *a, **k))[1],
+    )
+    x, y, cameras = a_set()
+    calculator().get_accuracy(x, y, query_cameras=cameras)
+    assert sorted(calls) == ["all pairs", "rank"]
+
+
+def test_queries_without_any_match_are_nan(recwarn: pytest.WarningsRecorder) -> None:
+    x, y = torch.randn(6, 4), torch.arange(6)
+    found = calculator(include=(*KNN, *PER_QUERY)).get_accuracy(x, y, query_cameras=y)
+    assert all(math.isnan(value) for value in found.values())
+    by_class = calculator(include=PER_QUERY, return_per_class=True).get_accuracy(x, y)
+    assert all(len(value) == 6 and all(map(math.isnan, value)) for value in by_class.values())
+    assert not recwarn.list
+
+
+def test_too_few_classes_for_opis_is_nan_with_the_reason() -> None:
+    with pytest.warns(UserWarning, match="opis and epsilon_opis are nan: OPIS needs at least 2 classes"):
+        found = calculator(include=("opis", "epsilon_opis")).get_accuracy(torch.randn(6, 4), torch.zeros(6).long())
+    assert all(math.isnan(value) for value in found.values())
+
+
+def test_errors() -> None:
+    x, y, cameras = a_set()
+    with pytest.raises(ValueError, match=r"include must name known metrics; got 'opsi'; known: AMI, .*opis"):
+        calculator(include=("opsi",))
+    with pytest.raises(ValueError, match="exclude must name known metrics; got 'opsi'"):
+        calculator().get_accuracy(x, y, exclude=("opsi",))
+    with pytest.raises(ValueError, match="query_cameras and reference_cameras must be given together"):
+        calculator().get_accuracy(x, y, x, y, query_cameras=cameras)
+    with pytest.raises(ValueError, match="need reference"):
+        calculator().get_accuracy(x, y, reference_cameras=cameras)
+    with pytest.raises(ValueError, match="query_labels must have 80 entries"):
+        calculator().get_accuracy(x, y[1:])
+    with pytest.raises(ValueError, match="reference_labels must start with the query's entries"):
+        calculator().get_accuracy(x, y, x, y + 1, ref_includes_query=True)
+    with pytest.raises(ValueError, match=r"return_per_class needs metrics with a value per class: .*; got .*opis"):
+        calculator(return_per_class=True).get_accuracy(x, y)
+    with pytest.raises(ValueError, match=r"avg_of_avgs needs metrics with a value per class: .*; got f1: exclude"):
+        calculator(avg_of_avgs=True, include=("f1", "cmc_rank_1")).get_accuracy(x, y)
+    with pytest.raises(ValueError, match="knn_func knows no cameras, and precision_at_1"):
+        calculator(knn_func=lambda *a: None, include=("precision_at_1",)).get_accuracy(x, y, query_cameras=cameras)
+    with pytest.raises(ValueError, match="grid must be at least 10"):
+        calculator(grid=3)
+    with pytest.raises(ValueError, match="epsilon must be in"):
+        calculator(epsilon=2)
+    with pytest.raises(ValueError, match="must not be empty; got 0 and 0"):
+        calculator().get_accuracy(x, torch.full_like(y, -1), query_cameras=cameras)
+    x[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="query must be finite"):
+        calculator(include=("precision_at_1",)).get_accuracy(x, y)
+
+
+def test_a_users_own_metric_is_called_as_pml_calls_it_and_refused_with_cameras() -> None:
+    class Mine(AccuracyCalculator):
+        def calculate_share_of_first(self, query_labels: Tensor, **kwargs: Any) -> float:
+            return float((query_labels == 0).float().mean())
+
+    x, y, cameras = a_set()
+    mine = calculator(Mine, include=("share_of_first", "cmc_rank_1"))
+    assert mine.get_accuracy(x, y)["share_of_first"] == pytest.approx((y == 0).float().mean().item())
+    with pytest.raises(ValueError, match="share_of_first cannot take cameras into account"):
+        mine.get_accuracy(x, y, query_cameras=cameras)
+
+
+def test_a_label_comparison_of_ones_own() -> None:
+    x, y, cameras = a_set()
+    options = {"label_comparison_fn": lambda a, b: a == b}
+    with pytest.raises(NotImplementedError, match=r"opis.* compare labels for equality"):
+        calculator(**options, exclude=("NMI", "AMI", "f1")).get_accuracy(x, y)
+    with pytest.raises(NotImplementedError, match="cameras cannot be combined"):
+        calculator(**options, include=("precision_at_1",)).get_accuracy(x, y, query_cameras=cameras)
+    expected = calculator(PMLAccuracyCalculator, include=("r_precision",)).get_accuracy(x, y)
+    assert calculator(**options, include=("r_precision",)).get_accuracy(x, y) == expected
