@@ -3,6 +3,7 @@
 import inspect
 
 from pml_ext import _pml
+from pml_ext.losses.cit import CITLoss
 from pml_ext.losses.discriminative import DiscriminativeLoss
 from pml_ext.losses.loop import LoOp
 from pml_ext.losses.smooth_ap import SmoothAPLoss
@@ -17,6 +18,7 @@ globals().update(_PML_LOSSES)
 
 # Ours; each also registers into PML, see pml_ext.registration.
 OURS: list[str] = [
+    "CITLoss",
     "LoOp",
     "DiscriminativeLoss",
 ]
