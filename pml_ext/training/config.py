@@ -117,7 +117,7 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(default, (tuple, list)) and isinstance(value, (tuple, list)):
-        if default and any(isinstance(v, str) for v in value) != isinstance(default[0], str):
+        if default and any(isinstance(v, str) != isinstance(default[0], str) for v in value):
             kind = "strings" if isinstance(default[0], str) else "numbers"
             raise ConfigError(f"{source}: {name} must hold {kind}, such as {default!r}; got {given!r}")
         return type(default)(value)
