@@ -17,6 +17,7 @@ from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
 from pml_ext.functional.segments import closest_on_segments, segment_distance
 from pml_ext.functional.spectrum import spectral_variance
+from pml_ext.functional.threshold_consistency import margins_from_distance_range, shortfall_and_excess
 from pml_ext.functional.verification import tar_at_far
 
 __all__ = [
@@ -34,12 +35,14 @@ __all__ = [
     "epsilon_opis_of_curves",
     "kmeans_centroids",
     "loop_pairs",
+    "margins_from_distance_range",
     "one_hot_centroids",
     "opis",
     "opis_of_curves",
     "rank_matches",
     "rank_matches_from_distances",
     "segment_distance",
+    "shortfall_and_excess",
     "simplex_centroids",
     "spectral_variance",
     "tar_at_far",

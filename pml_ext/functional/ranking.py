@@ -10,7 +10,9 @@ from pml_ext._checks import check_embeddings, check_finite, check_labels
 from pml_ext.functional.precision import full_precision, unit_rows
 
 JUNK = -1
-_DISTANCES_AT_ONCE = 2**20
+_DISTANCES_AT_ONCE = 2**19
+# Up to here one comparison with the whole row per match is cheaper than sorting the row (measured, float32).
+_COMPARED_AT_MOST = 64
 
 
 class Ranking(NamedTuple):
@@ -67,12 +69,13 @@ def rank_matches(
         raise ValueError(f"gallery must have the query's {query.shape[1]} columns; got {gallery.shape[1]}")
     check_finite(query, "query")
     check_finite(gallery, "gallery")
-    rows, columns = unit_rows(query), unit_rows(gallery).T
+    rows, columns = unit_rows(query), unit_rows(gallery)
     dtype = torch.promote_types(rows.dtype, columns.dtype)
     rows, columns = rows.to(dtype), columns.to(dtype)
 
-    def distances(block: slice, kept: Tensor | None) -> Tensor:
-        return -(rows[block] @ (columns if kept is None else columns[:, kept]))
+    def distances(kept: Tensor | None) -> Callable[[slice], Tensor]:
+        others = (columns if kept is None else columns[kept]).T
+        return lambda block: -(rows[block] @ others)
 
     labels_and_cameras = (query_labels, gallery_labels, query_cameras, gallery_cameras)
     return _rank((len(query), len(gallery)), distances, *labels_and_cameras, gallery_includes_query, within)
@@ -92,13 +95,16 @@ def rank_matches_from_distances(
     check_embeddings(distances, "distances")
     check_finite(distances, "distances")
 
-    # A copy: the block is sorted in place.
-    def block_of(block: slice, kept: Tensor | None) -> Tensor:
-        return distances[block].detach().clone() if kept is None else distances[block].detach()[:, kept]
+    given = distances.detach()
+
+    def blocks(kept: Tensor | None) -> Callable[[slice], Tensor]:
+        # 16 bits hold every distance but not the counts that follow.
+        dtype = torch.promote_types(given.dtype, torch.float32)
+        return lambda block: (given[block] if kept is None else given[block][:, kept]).to(dtype)
 
     shape = (distances.shape[0], distances.shape[1])
     labels_and_cameras = (query_labels, gallery_labels, query_cameras, gallery_cameras)
-    return _rank(shape, block_of, *labels_and_cameras, gallery_includes_query, within)
+    return _rank(shape, blocks, *labels_and_cameras, gallery_includes_query, within)
 
 
 def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> Tensor:
@@ -118,7 +124,7 @@ def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> T
 
 def _rank(
     shape: tuple[int, int],
-    distances: Callable[[slice, Tensor | None], Tensor],
+    distances: Callable[[Tensor | None], Callable[[slice], Tensor]],
     query_labels: Tensor,
     gallery_labels: Tensor,
     query_cameras: Tensor | None,
@@ -146,6 +152,7 @@ def _rank(
     starts = torch.searchsorted(ordered, query_labels.contiguous())
     sizes = torch.searchsorted(ordered, query_labels.contiguous(), right=True) - starts
 
+    distances_of = distances(kept)
     size = max(1, _DISTANCES_AT_ONCE // max(1, len(labels)))
     results = []
     for begin in range(0, shape[0], size):
@@ -160,7 +167,7 @@ def _rank(
         if gallery_includes_query:
             removed |= place == torch.arange(begin, block.stop, device=place.device)[:, None]
         with full_precision(starts.device):
-            row = distances(block, kept)
+            row = distances_of(block)
             results.append(_block_ranks(row, row.gather(1, own), exists, exists & ~removed, within))
     return Ranking(*(torch.cat(parts) for parts in zip(*results, strict=True)))
 
@@ -169,11 +176,10 @@ def _block_ranks(row: Tensor, own: Tensor, exists: Tensor, matches: Tensor, with
     """rank of the j-th match = j + non-matches at most as far: all at most as far, less those of the identity."""
     count = matches.sum(dim=1)
     beyond = torch.finfo(row.dtype).max
-    matched = _sorted(torch.where(matches, own, beyond))
-    same = _sorted(torch.where(exists, own, beyond))
-    row = _sorted(row)
+    matched = torch.where(matches, own, beyond).sort(dim=1).values[:, : int(count.max())].contiguous()
+    same = torch.where(exists, own, beyond).sort(dim=1).values
     nth = torch.arange(1, matched.shape[1] + 1, device=row.device)
-    closer = torch.searchsorted(row, matched, right=True) - torch.searchsorted(same, matched, right=True)
+    closer = _count_up_to(row, matched) - torch.searchsorted(same, matched, right=True)
     ranks = (nth + closer).double()
     real = nth <= count[:, None]
     limit = within or max(1, row.shape[1])
@@ -192,9 +198,12 @@ def _block_ranks(row: Tensor, own: Tensor, exists: Tensor, matches: Tensor, with
     )
 
 
-def _sorted(rows: Tensor) -> Tensor:
-    if rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64):
-        rows = rows.contiguous()
-        rows.numpy().sort(axis=1)  # several times faster than torch's sort, which carries indices
-        return rows
-    return rows.sort(dim=1).values
+def _count_up_to(row: Tensor, limits: Tensor) -> Tensor:
+    """(q, K) how many entries of each row of (q, G) are at most each of its K limits."""
+    if limits.shape[1] > _COMPARED_AT_MOST or row.shape[1] >= 2**24:  # the largest count that float32 sums exactly
+        return torch.searchsorted(row.sort(dim=1).values, limits, right=True)
+    below = torch.empty_like(row)  # as numbers, not bools: several times faster to add up
+    counts = torch.empty_like(limits, dtype=torch.int64)
+    for k in range(limits.shape[1]):
+        counts[:, k] = torch.le(row, limits[:, k : k + 1], out=below).sum(dim=1)
+    return counts

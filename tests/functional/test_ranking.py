@@ -33,8 +33,12 @@ def assert_equals_loops(found: Ranking, expected: list) -> None:
 @pytest.mark.parametrize("cameras", [True, False])
 @pytest.mark.parametrize("at_once", [1, 200, 2**20])
 @pytest.mark.parametrize("ties", [True, False])
-def test_equals_the_loops(cameras: bool, at_once: int, ties: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compared", [0, 64])
+def test_equals_the_loops(
+    cameras: bool, at_once: int, ties: bool, compared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ranking, "_DISTANCES_AT_ONCE", at_once)
+    monkeypatch.setattr(ranking, "_COMPARED_AT_MOST", compared)
     protocol = a_protocol()
     if not cameras:
         protocol = {name: values for name, values in protocol.items() if "labels" in name}
@@ -44,6 +48,13 @@ def test_equals_the_loops(cameras: bool, at_once: int, ties: bool, monkeypatch: 
     found = rank_matches_from_distances(distances, **protocol)
     assert torch.equal(distances, given)
     assert_equals_loops(found, oracle.ranking(distances.tolist(), *(v.tolist() for v in protocol.values())))
+
+
+def test_half_precision_distances_are_counted_exactly() -> None:
+    # 3,000 non-matches are closer: float16 would count 2,048 of them.
+    distances = torch.cat([torch.zeros(1, 3000), torch.ones(1, 1)], dim=1).half()
+    gallery = torch.cat([torch.zeros(3000), torch.ones(1)]).long()
+    assert rank_matches_from_distances(distances, torch.tensor([1]), gallery).first_match_rank.item() == 3001
 
 
 def test_features_are_ranked_by_cosine() -> None:
