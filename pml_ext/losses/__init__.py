@@ -7,6 +7,8 @@ from pml_ext.losses.cit import CITLoss
 from pml_ext.losses.discriminative import DiscriminativeLoss
 from pml_ext.losses.loop import LoOp
 from pml_ext.losses.smooth_ap import SmoothAPLoss
+from pml_ext.losses.tcm import TCMLoss
+from pml_ext.losses.tcm_regularizer import TCMRegularizer
 
 # Ours in place of PML's of the same name, where PML 2.9 computes something else; PML's own module keeps its own.
 CORRECTED: list[str] = ["SmoothAPLoss"]
@@ -19,6 +21,8 @@ globals().update(_PML_LOSSES)
 # Ours; each also registers into PML, see pml_ext.registration.
 OURS: list[str] = [
     "CITLoss",
+    "TCMLoss",
+    "TCMRegularizer",
     "LoOp",
     "DiscriminativeLoss",
 ]

@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_in_range, warn_once
-from pml_ext._pml import BaseDistance, CosineSimilarity, LpDistance, MeanReducer, distances, loss_and_miner_utils
+from pml_ext._pml import (
+    BaseDistance,
+    CosineSimilarity,
+    DotProductSimilarity,
+    LpDistance,
+    MeanReducer,
+    loss_and_miner_utils,
+)
 from pml_ext.functional.concordance import concordance_index, concordance_loss, triplet_losses
 from pml_ext.functional.concordance_kernel import LARGEST_CLASS, fast_concordance_loss
 from pml_ext.functional.pairs import count_triplets, same_and_different
@@ -149,7 +156,7 @@ class CITLoss(EmbeddingLoss):
 
 def _check_distance(distance: BaseDistance, similarity: str) -> None:
     settings = {name: getattr(distance, name, None) for name in ("p", "power", "normalize_embeddings")}
-    bounded = isinstance(distance, (distances.DotProductSimilarity, LpDistance))
+    bounded = isinstance(distance, (DotProductSimilarity, LpDistance))
     if not bounded or settings != {"p": 2, "power": 1, "normalize_embeddings": True}:
         raise TypeError(
             "CITLoss needs a similarity with bounds: distance must be CosineSimilarity(), or LpDistance(p=2, power=1, "

@@ -1,0 +1,140 @@
+"""The threshold-consistent margin term as a loss of its own."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_in_range, warn_once
+from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, MeanReducer
+from pml_ext.functional.pairs import same_and_different
+from pml_ext.functional.threshold_consistency import counted_negatives, counted_positives
+from pml_ext.functional.threshold_consistency_kernel import fast_threshold_consistency
+from pml_ext.losses.base import EmbeddingLoss
+from pml_ext.losses.fast_path import is_plain_cosine, reduces_by_mean
+
+
+class TCMLoss(EmbeddingLoss):
+    """Threshold-consistent margin: pulls positive pairs above one cosine margin, pushes negative pairs below another.
+
+        λ⁺ · mean of (m⁺ − s) over positive pairs with s ≤ m⁺  +  λ⁻ · mean of (s − m⁻) over negative pairs with s ≥ m⁻
+
+    A term whose set is empty is 0. The sets are made of *all* pairs of the batch (batch × ref_emb where that is
+    given): an indices_tuple is accepted, since trainers pass it, and not used, since the paper defines the term over
+    all pairs whatever a miner picked for the base loss.
+
+    Args:
+        lambda_plus, lambda_minus: weights of the two terms, >= 0; 0 leaves a term out (ablations of its Table 9).
+        margin_plus, margin_minus: cosines in [-1, 1]; see functional.margins_from_distance_range.
+        indicator: False: every pair counts, also with a negative shortfall or excess (ablation of Table 9).
+        pml: distance (CosineSimilarity only), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
+            A reducer gets two sub-losses, "pos_loss" and "neg_loss": λ⁺ (m⁺ − s) of every positive pair that counts
+            and λ⁻ (s − m⁻) of every negative one. The default, MeanReducer, makes eq. 5 of them.
+    Raises:
+        TypeError: another distance: the margins are cosines.
+        ValueError: a weight or margin out of range, no labels.
+    Source: Zhang et al., "Threshold-Consistent Margin Loss for Open-World Deep Metric Learning", arXiv 2307.04047,
+        eq. 5.
+    """
+
+    def __init__(
+        self,
+        *,
+        lambda_plus: float = 1.0,
+        lambda_minus: float = 1.0,
+        margin_plus: float = 0.9,
+        margin_minus: float = 0.5,
+        indicator: bool = True,
+        **pml: Any,
+    ) -> None:
+        check_in_range(lambda_plus, 0, float("inf"), "lambda_plus")
+        check_in_range(lambda_minus, 0, float("inf"), "lambda_minus")
+        check_in_range(margin_plus, -1, 1, "margin_plus")
+        check_in_range(margin_minus, -1, 1, "margin_minus")
+        super().__init__(**pml)
+        _check_cosine(self.distance)
+        self.lambda_plus = lambda_plus
+        self.lambda_minus = lambda_minus
+        self.margin_plus = margin_plus
+        self.margin_minus = margin_minus
+        self.indicator = indicator
+        names = ["lambda_plus", "lambda_minus", "margin_plus", "margin_minus"]
+        self.add_to_recordable_attributes(list_of_names=names, is_stat=False)
+
+    def get_default_distance(self) -> BaseDistance:
+        return CosineSimilarity()
+
+    def get_default_reducer(self) -> Any:
+        return MeanReducer()
+
+    def _sub_loss_names(self) -> list[str]:
+        return ["pos_loss", "neg_loss"]
+
+    def compute_loss(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        indices_tuple: tuple[Tensor, ...] | None,
+        ref_emb: Tensor,
+        ref_labels: Tensor | None,
+    ) -> dict[str, Any]:
+        if labels is None or ref_labels is None:
+            raise ValueError(
+                "labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. "
+                "TCM is defined over all pairs, an indices_tuple does not replace them"
+            )
+        with_itself = ref_emb is embeddings and ref_labels is labels
+        if with_itself and reduces_by_mean(self) and is_plain_cosine(self.distance):
+            sizes = torch.unique(labels, return_counts=True)[1]
+            self._warn_of_missing_pairs(positives=bool((sizes > 1).any()), negatives=len(sizes) > 1)
+            weights = (self.lambda_plus, self.lambda_minus)
+            margins = (self.margin_plus, self.margin_minus)
+            unit = self.distance.normalize(embeddings)
+            value = fast_threshold_consistency(unit, labels, *weights, *margins, indicator=self.indicator)
+            # One value for both terms: MultipleReducers adds what it gets.
+            return {"pos_loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
+
+        cosines = self.distance(embeddings, ref_emb)
+        same, different = same_and_different(labels, None if ref_labels is labels else ref_labels)
+        self._warn_of_missing_pairs(positives=bool(same.any()), negatives=bool(different.any()))
+        positive = torch.nonzero(same & counted_positives(cosines, self.margin_plus, self.indicator), as_tuple=True)
+        negative = torch.nonzero(
+            different & counted_negatives(cosines, self.margin_minus, self.indicator), as_tuple=True
+        )
+        return {
+            "pos_loss": self._sub_loss(self.lambda_plus * (self.margin_plus - cosines[positive]), positive, "pos_pair"),
+            "neg_loss": self._sub_loss(
+                self.lambda_minus * (cosines[negative] - self.margin_minus), negative, "neg_pair"
+            ),
+        }
+
+    def _sub_loss(self, losses: Tensor, pairs: tuple[Tensor, ...], reduction_type: str) -> dict[str, Any]:
+        if len(losses) == 0:
+            return self.zero_loss()
+        return {"losses": losses, "indices": pairs, "reduction_type": reduction_type}
+
+    def _warn_of_missing_pairs(self, *, positives: bool, negatives: bool) -> None:
+        missing = [
+            kind
+            for kind, there, weight in (
+                ("positive", positives, self.lambda_plus),
+                ("negative", negatives, self.lambda_minus),
+            )
+            if weight > 0 and not there
+        ]
+        if missing:
+            warn_once(
+                self,
+                f"TCMLoss: this batch has no {' and no '.join(missing)} pair, so that term is 0; "
+                "use a sampler that draws several samples of each of several classes",
+            )
+
+
+def _check_cosine(distance: BaseDistance) -> None:
+    settings = {name: getattr(distance, name, None) for name in ("p", "power", "normalize_embeddings")}
+    is_dot_product = isinstance(distance, DotProductSimilarity)
+    if not is_dot_product or settings != {"p": 2, "power": 1, "normalize_embeddings": True}:
+        raise TypeError(
+            "TCMLoss needs cosines, which its margins are: distance must be CosineSimilarity(); "
+            f"got {type(distance).__name__} with {settings}"
+        )

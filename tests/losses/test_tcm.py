@@ -1,0 +1,216 @@
+import copy
+import pickle
+
+import pytest
+import torch
+from pytorch_metric_learning.losses import ThresholdConsistentMarginLoss
+from pytorch_metric_learning.regularizers import LpRegularizer
+from torch.nn.functional import normalize
+
+from pml_ext import _pml
+from pml_ext.losses import TCMLoss
+from tests.functional import oracle_threshold_consistency as oracle
+
+LABELS = [0, 1, 2, 0, 1, 2, 2, 5, 0]
+DEFAULTS = {"lambda_plus": 1.0, "lambda_minus": 1.0, "margin_plus": 0.9, "margin_minus": 0.5}
+
+
+def embeddings(count=9, dtype=torch.float64, size=3):
+    """Not normalised, cosines over the whole range."""
+    x = torch.randn(count, size, dtype=torch.float64)
+    x[1] = 2 * x[0] + 0.02 * torch.randn(size)
+    x[3] = -3 * x[0] + 0.02 * torch.randn(size)
+    return x.to(dtype)
+
+
+def cosines(x, y=None):
+    return (normalize(x.double()) @ normalize(x.double() if y is None else y.double()).T).tolist()
+
+
+def expected(x, labels=LABELS, lambda_plus=1.0, lambda_minus=1.0, margin_plus=0.9, margin_minus=0.5, indicator=True):
+    plus, minus = oracle.terms(*oracle.split(cosines(x), labels), margin_plus, margin_minus, indicator)
+    return lambda_plus * plus + lambda_minus * minus
+
+
+OPTIONS = [
+    {},
+    {"lambda_plus": 0.3, "lambda_minus": 2.0, "margin_plus": 0.7, "margin_minus": 0.1},
+    {"lambda_minus": 0.0},
+    {"lambda_plus": 0.0},
+    {"indicator": False},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float16, 5e-3), (torch.bfloat16, 4e-2), (torch.float32, 1e-5), (torch.float64, 1e-10)],
+)
+def test_value_against_loops(dtype, tolerance, fast, options):
+    x = embeddings(dtype=dtype).requires_grad_()
+    distance = _pml.CosineSimilarity(collect_stats=not fast)
+    value = TCMLoss(**options, distance=distance)(x, torch.tensor(LABELS))
+    assert value.item() == pytest.approx(expected(x.detach(), **options), abs=tolerance)
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    value.backward()
+    assert x.grad.dtype == dtype and x.grad.isfinite().all() and x.grad.any()
+
+
+def test_autocast_changes_nothing():
+    x = embeddings(dtype=torch.float32)
+    outside = TCMLoss()(x, torch.tensor(LABELS))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(TCMLoss()(x, torch.tensor(LABELS)), outside)
+
+
+def test_same_arguments_and_value_as_in_pml():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    options = {"lambda_plus": 0.3, "lambda_minus": 2.0, "margin_plus": 0.7, "margin_minus": 0.1}
+    torch.testing.assert_close(TCMLoss(**options)(x, labels), ThresholdConsistentMarginLoss(**options)(x, labels))
+
+
+@pytest.mark.parametrize("reducer", [None, _pml.reducers.SumReducer()])
+def test_gradcheck(reducer):
+    x, labels = embeddings().requires_grad_(), torch.tensor(LABELS)
+    torch.autograd.gradcheck(lambda x: TCMLoss(reducer=reducer)(x, labels), (x,))
+
+
+@pytest.mark.parametrize("signs", [[1.0] * 6, [1.0, -1.0] * 3])
+def test_gradient_is_finite_for_identical_and_opposite_embeddings(signs):
+    x = (torch.ones(6, 4) * torch.tensor(signs)[:, None]).requires_grad_()
+    TCMLoss()(x, torch.tensor([0, 0, 1, 1, 2, 2])).backward()
+    assert x.grad.isfinite().all()
+
+
+def test_invariances():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    loss = TCMLoss()
+    value = loss(x, labels)
+    order = torch.randperm(len(x))
+    turn = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
+    for same in (loss(x[order], labels[order]), loss(x @ turn, labels), loss(x, 77 - 3 * labels), loss(5 * x, labels)):
+        torch.testing.assert_close(same, value, rtol=0, atol=1e-12)
+
+
+def test_ref_emb_of_another_length():
+    x, ref, ref_labels = embeddings(), embeddings(5), [0, 0, 2, 5, 1]
+    value = TCMLoss()(x, torch.tensor(LABELS), ref_emb=ref, ref_labels=torch.tensor(ref_labels))
+    terms = oracle.terms(*oracle.split(cosines(x, ref), LABELS, ref_labels))
+    assert value.item() == pytest.approx(sum(terms), abs=1e-10)
+
+
+def test_ref_emb_that_is_the_batch_excludes_self_as_pml_does():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    loss = TCMLoss(indicator=False)
+    torch.testing.assert_close(loss(x, labels, ref_emb=x, ref_labels=labels), loss(x, labels))
+    with_self = loss(x, labels, ref_emb=x, ref_labels=labels.clone())
+    terms = oracle.terms(*oracle.split(cosines(x), LABELS, LABELS), indicator=False)
+    assert with_self.item() == pytest.approx(sum(terms), abs=1e-10)
+
+
+@pytest.mark.parametrize("parts", [3, 4])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_miner_changes_nothing(parts, count):
+    x, labels = embeddings(), torch.tensor(LABELS)
+    indices = tuple(torch.zeros(count, dtype=torch.long) for _ in range(parts))
+    assert torch.equal(TCMLoss()(x, labels, indices), TCMLoss()(x, labels))
+
+
+def test_reducers_get_the_pairs_that_count():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    positives, negatives = oracle.split(cosines(x), LABELS)
+    below, above = [0.9 - s for s in positives if s <= 0.9], [s - 0.5 for s in negatives if s >= 0.5]
+    options = {"lambda_plus": 2.0, "lambda_minus": 3.0}
+    total = TCMLoss(**options, reducer=_pml.reducers.SumReducer())(x, labels)
+    assert total.item() == pytest.approx(2 * sum(below) + 3 * sum(above), abs=1e-9)
+    out = TCMLoss(**options, reducer=_pml.reducers.DoNothingReducer())(x, labels)
+    assert sorted(out["pos_loss"]["losses"].tolist()) == pytest.approx(sorted(2 * v for v in below))
+    assert sorted(out["neg_loss"]["losses"].tolist()) == pytest.approx(sorted(3 * v for v in above))
+    assert [out[name]["reduction_type"] for name in ("pos_loss", "neg_loss")] == ["pos_pair", "neg_pair"]
+    rows, columns = out["pos_loss"]["indices"]
+    assert (labels[rows] == labels[columns]).all() and (rows != columns).all()
+
+
+def test_one_reducer_for_each_term():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    each = {"pos_loss": _pml.reducers.SumReducer(), "neg_loss": _pml.MeanReducer()}
+    value = TCMLoss(reducer=_pml.reducers.MultipleReducers(each))(x, labels)
+    positives, negatives = oracle.split(cosines(x), LABELS)
+    minus = oracle.terms(positives, negatives)[1]
+    assert value.item() == pytest.approx(sum(0.9 - s for s in positives if s <= 0.9) + minus, abs=1e-9)
+
+
+def test_embedding_regularizer_is_added():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    value = TCMLoss(embedding_regularizer=LpRegularizer(), embedding_reg_weight=0.3)(x, labels)
+    assert value.item() == pytest.approx(expected(x) + 0.3 * x.norm(dim=1).mean().item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("pml", [{}, {"reducer": _pml.reducers.SumReducer()}])
+@pytest.mark.parametrize(
+    ("labels", "missing"),
+    [([0, 1, 2], "no positive pair"), ([4, 4, 4], "no negative pair"), ([1], "no positive and no negative pair")],
+)
+def test_missing_pairs_leave_the_other_term_and_warn_once(labels, missing, pml):
+    x, labels = torch.ones(len(labels), 3, requires_grad=True), torch.tensor(labels)
+    loss = TCMLoss(**pml)
+    with pytest.warns(UserWarning, match=missing):
+        value = loss(x, labels)
+    value.backward()
+    assert x.grad.isfinite().all()
+    if missing == "no positive pair":
+        assert value.item() == pytest.approx(0.5 * (1 if not pml else 6))
+    else:
+        assert value == 0
+    loss(x, labels)  # a second warning would be an error
+
+
+def test_a_term_with_weight_zero_misses_nothing():
+    assert TCMLoss(lambda_plus=0)(torch.ones(3, 2), torch.arange(3)).item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("pml", [{}, {"reducer": _pml.reducers.SumReducer()}])
+def test_nan_embeddings_give_a_nan_loss(pml):
+    x = embeddings()
+    x[2, 1] = torch.nan
+    assert TCMLoss(**pml)(x, torch.tensor(LABELS)).isnan()
+
+
+def test_copies_compute_the_same():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    loss = TCMLoss(margin_plus=0.8)
+    for twin in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        assert torch.equal(twin(x, labels), loss(x, labels))
+    assert not loss.state_dict()
+
+
+@pytest.mark.parametrize(
+    "option", [{"lambda_plus": -1}, {"lambda_minus": float("nan")}, {"margin_plus": 1.1}, {"margin_minus": -2}]
+)
+def test_options_out_of_range(option):
+    with pytest.raises(ValueError, match=f"{next(iter(option))} must be in"):
+        TCMLoss(**option)
+
+
+@pytest.mark.parametrize(
+    "distance",
+    [
+        _pml.LpDistance(),
+        _pml.distances.SNRDistance(),
+        _pml.DotProductSimilarity(normalize_embeddings=False),
+        _pml.CosineSimilarity(power=2),
+        _pml.CosineSimilarity(p=1),
+    ],
+)
+def test_only_cosines(distance):
+    with pytest.raises(TypeError, match=r"must be CosineSimilarity\(\)"):
+        TCMLoss(distance=distance)
+
+
+def test_labels_are_needed_also_with_indices():
+    x = embeddings()
+    with pytest.raises(ValueError, match="all pairs"):
+        TCMLoss()(x, None, (torch.tensor([0]),) * 3)
+    with pytest.raises(ValueError, match="ref_labels"):
+        TCMLoss()(x, torch.tensor(LABELS), ref_emb=x)

@@ -1,0 +1,136 @@
+import copy
+import pickle
+
+import pytest
+import torch
+from pytorch_metric_learning.utils.distributed import DistributedLossWrapper
+
+from pml_ext import _pml
+from pml_ext.losses import CITLoss, TCMLoss, TCMRegularizer
+from pml_ext.miners import MultiSimilarityMiner
+
+OPTIONS = {"lambda_plus": 0.5, "lambda_minus": 2.0, "margin_plus": 0.8, "margin_minus": 0.3}
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 2, 0])
+
+
+class Memory(_pml.CrossBatchMemory):
+    @staticmethod
+    def supported_losses():
+        return [*_pml.CrossBatchMemory.supported_losses(), "TCMRegularizer"]
+
+
+def embeddings(count=8):
+    return torch.randn(count, 4, dtype=torch.float64)
+
+
+def bases():
+    torch.manual_seed(1)
+    return [
+        _pml.losses.TripletMarginLoss(),
+        _pml.losses.MultiSimilarityLoss(),
+        _pml.losses.SmoothAPLoss(),
+        _pml.losses.ProxyAnchorLoss(3, 4).double(),
+        CITLoss(gamma=0.5),
+        _pml.losses.MultipleLosses([_pml.losses.ContrastiveLoss(), _pml.losses.NCALoss()], weights=[1, 0.5]),
+    ]
+
+
+@pytest.mark.parametrize("index", range(len(bases())))
+def test_value_and_gradient_are_the_sum(index):
+    base, labels = bases()[index], torch.tensor([0, 0, 1, 1, 2, 2])
+    x = embeddings(6).requires_grad_()
+    expected = base(x, labels) + TCMLoss(**OPTIONS)(x, labels)
+    value = TCMRegularizer(base, **OPTIONS)(x, labels)
+    torch.testing.assert_close(value, expected)
+    (got,), (wanted,) = torch.autograd.grad(value, x), torch.autograd.grad(expected, x)
+    torch.testing.assert_close(got, wanted)
+
+
+def test_a_miner_picks_for_the_loss_only():
+    x, base = embeddings(), _pml.losses.MultiSimilarityLoss()
+    indices = MultiSimilarityMiner(epsilon=0.01)(x, LABELS)
+    value = TCMRegularizer(base)(x, LABELS, indices)
+    torch.testing.assert_close(value, base(x, LABELS, indices) + TCMLoss()(x, LABELS))
+    assert base(x, LABELS, indices) != base(x, LABELS)
+
+
+def test_ref_emb_reaches_both():
+    x, ref, ref_labels = embeddings(), embeddings(5), torch.tensor([0, 1, 2, 2, 0])
+    base = _pml.losses.ContrastiveLoss()
+    value = TCMRegularizer(base)(x, LABELS, ref_emb=ref, ref_labels=ref_labels)
+    expected = base(x, LABELS, None, ref, ref_labels) + TCMLoss()(x, LABELS, None, ref, ref_labels)
+    torch.testing.assert_close(value, expected)
+
+
+def test_around_cross_batch_memory_takes_the_pairs_of_the_batch():
+    x = embeddings()
+    memory = _pml.CrossBatchMemory(_pml.losses.ContrastiveLoss(), 4, memory_size=32)
+    regularized = TCMRegularizer(copy.deepcopy(memory))
+    for _ in range(2):
+        torch.testing.assert_close(regularized(x, LABELS), memory(x, LABELS) + TCMLoss()(x, LABELS))
+    assert "loss.embedding_memory" in regularized.state_dict()
+
+
+def test_inside_cross_batch_memory_takes_batch_and_memory():
+    first, second = embeddings(), embeddings().requires_grad_()
+    inside = Memory(TCMRegularizer(_pml.losses.ContrastiveLoss()), 4, memory_size=32)
+    apart = _pml.CrossBatchMemory(_pml.losses.ContrastiveLoss(), 4, memory_size=32)
+    for x in (first, second):
+        value, base = inside(x, LABELS), apart(x, LABELS)
+    ref, ref_labels = torch.cat([first, second.detach()]), torch.cat([LABELS, LABELS])
+    torch.testing.assert_close(value, base + TCMLoss()(second, LABELS, None, ref, ref_labels))
+    value.backward()
+    assert second.grad.any()
+
+
+def test_distributed_wrapper_accepts_it():
+    x = embeddings()
+    with pytest.warns(UserWarning, match="non-distributed"):
+        value = DistributedLossWrapper(TCMRegularizer(_pml.losses.ContrastiveLoss()))(x, LABELS)
+    torch.testing.assert_close(value, TCMRegularizer(_pml.losses.ContrastiveLoss())(x, LABELS))
+
+
+def test_parameters_of_the_loss_are_trained_and_saved():
+    base = _pml.losses.ProxyAnchorLoss(3, 4).double()
+    regularized = TCMRegularizer(base)
+    assert list(regularized.state_dict()) == ["loss.proxies"]
+    regularized(embeddings(), LABELS).backward()
+    assert base.proxies.grad.any()
+    other = TCMRegularizer(_pml.losses.ProxyAnchorLoss(3, 4).double())
+    other.load_state_dict(regularized.state_dict())
+    assert torch.equal(other.loss.proxies, base.proxies)
+
+
+def test_copies_compute_the_same():
+    x, loss = embeddings(), TCMRegularizer(_pml.losses.ContrastiveLoss(), **OPTIONS)
+    for twin in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        assert torch.equal(twin(x, LABELS), loss(x, LABELS))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    x = embeddings().to(dtype).requires_grad_()
+    value = TCMRegularizer(CITLoss())(x, LABELS)
+    assert value.dtype == torch.float32
+    value.backward()
+    assert x.grad.dtype == dtype and x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("loss", [torch.nn.CrossEntropyLoss(), _pml.CosineSimilarity(), "TripletMarginLoss", TCMLoss])
+def test_something_that_is_no_loss(loss):
+    with pytest.raises(TypeError, match="loss must be a loss of pytorch-metric-learning or pml_ext"):
+        TCMRegularizer(loss)
+
+
+def test_other_errors():
+    x = embeddings()
+    several = TCMRegularizer(_pml.losses.MultipleLosses([_pml.losses.ContrastiveLoss()]))
+    with pytest.raises(ValueError, match="ref_emb must be None around MultipleLosses"):
+        several(x, LABELS, ref_emb=x, ref_labels=LABELS)
+    with pytest.raises(ValueError, match="labels"):
+        several(x)
+    unreduced = TCMRegularizer(_pml.losses.ContrastiveLoss(reducer=_pml.reducers.DoNothingReducer()))
+    with pytest.raises(TypeError, match="DoNothingReducer"):
+        unreduced(x, LABELS)
+    with pytest.raises(ValueError, match="margin_plus must be in"):
+        TCMRegularizer(_pml.losses.ContrastiveLoss(), margin_plus=3)
