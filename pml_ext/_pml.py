@@ -6,7 +6,7 @@ Version 3 renames the hooks that a loss overrides; keeping every import here lea
 from typing import TYPE_CHECKING, Any
 
 from pytorch_metric_learning import distances, losses, miners, reducers
-from pytorch_metric_learning.distances import BaseDistance, CosineSimilarity, LpDistance
+from pytorch_metric_learning.distances import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance
 from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, SelfSupervisedLoss
 from pytorch_metric_learning.miners import BaseMiner
 from pytorch_metric_learning.reducers import AvgNonZeroReducer, MeanReducer
@@ -23,6 +23,7 @@ __all__ = [
     "BaseMiner",
     "CosineSimilarity",
     "CrossBatchMemory",
+    "DotProductSimilarity",
     "LpDistance",
     "MeanReducer",
     "SelfSupervisedLoss",

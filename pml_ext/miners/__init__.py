@@ -3,11 +3,14 @@
 import inspect
 
 from pml_ext import _pml
+from pml_ext.miners.loop import LoOpMiner
 
 _PML_MINERS = {name: miner for name, miner in vars(_pml.miners).items() if inspect.isclass(miner)}
 globals().update(_PML_MINERS)
 
 # Ours; each also registers into PML, see pml_ext.registration.
-OURS: list[str] = []
+OURS: list[str] = [
+    "LoOpMiner",
+]
 
 __all__ = [*OURS, *sorted(_PML_MINERS)]

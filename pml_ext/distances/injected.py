@@ -1,0 +1,84 @@
+"""A distance that hands a loss or miner a given matrix in place of the one it would compute."""
+
+import copy
+from types import MethodType
+from typing import Any
+
+from torch import Tensor, nn
+
+from pml_ext._pml import BaseDistance
+
+_CLASSES: dict[type, type] = {}  # one stand-in class for each class of distance
+
+
+class InjectedDistance(BaseDistance):
+    """Answers every call with a given matrix. Made by `inject`, never directly.
+
+    It is also an instance of the distance's own class with all its settings, so `is_inverted`, `margin()`,
+    `normalize()`, `pairwise_distance()` and checks of the type behave as they do there. A loss with a faster way
+    than `self.distance(embeddings, ref_emb)` tests for this type and leaves that way.
+    """
+
+    matrix: Tensor
+    was_read: bool
+
+    def forward(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
+        """The given matrix, as a copy: several losses write into what they get.
+
+        Raises:
+            ValueError: asked for the distances of other embeddings than the matrix is about.
+        """
+        asked = (len(query_emb), len(query_emb if ref_emb is None else ref_emb))
+        if asked != tuple(self.matrix.shape):
+            raise ValueError(
+                f"the loss or miner asked its distance for a matrix of shape {asked}; the one that replaces it has "
+                f"{tuple(self.matrix.shape)}. It must call self.distance(embeddings, ref_emb) on the whole batch"
+            )
+        self.was_read = True
+        return self.matrix.clone()
+
+
+def inject(distance: BaseDistance, matrix: Tensor) -> InjectedDistance:
+    """A stand-in for the distance that returns the matrix.
+
+    Args:
+        distance: what the stand-in behaves like; it is not changed.
+        matrix: (B, R), in the distance's own measure, with its power already applied.
+    Returns:
+        an InjectedDistance; its `was_read` says whether it has been called.
+    """
+    kind = _injected_class(type(distance))
+    twin = kind.__new__(kind)
+    twin.__dict__.update(vars(distance), matrix=matrix, was_read=False)
+    return twin
+
+
+def _injected_class(base: type) -> Any:
+    if base not in _CLASSES:
+        _CLASSES[base] = type(f"Injected{base.__name__}", (InjectedDistance, base), {})
+    return _CLASSES[base]
+
+
+def run_with_distance(module: nn.Module, distance: BaseDistance, *args: Any, **kwargs: Any) -> Any:
+    """What a loss or miner returns when it has another distance; the module itself keeps its own.
+
+    The call runs on a shallow copy, which shares parameters and buffers, so that threads do not see each
+    other's distance and an exception leaves nothing behind. What the call records (statistics, running histograms)
+    is written back when it has succeeded.
+
+    Args:
+        module: a PML loss or miner with a `distance`.
+        distance: the distance to run with.
+        args, kwargs: handed on.
+    """
+    twin = copy.copy(module)
+    twin._modules = {**module._modules, "distance": distance}
+    for name, value in vars(module).items():
+        # PML stores bound methods (GenericPairLoss.loss_method), which would run on the original.
+        if isinstance(value, MethodType) and value.__self__ is module:
+            twin.__dict__[name] = MethodType(value.__func__, twin)
+    before = dict(vars(twin))
+    result = twin(*args, **kwargs)
+    recorded = {name: value for name, value in vars(twin).items() if before.get(name) is not value}
+    vars(module).update(recorded)
+    return result

@@ -1,0 +1,71 @@
+"""The matrix that LoOp hands to a loss or miner: its own distances, with the negative ones replaced."""
+
+import torch
+from torch import Tensor
+
+from pml_ext._pml import BaseDistance, DotProductSimilarity, LpDistance
+from pml_ext.functional.arcs import safe_sqrt
+from pml_ext.functional.loop import loop_pairs
+
+_ACCEPTED = {
+    "arc": "CosineSimilarity(), DotProductSimilarity() that normalises, LpDistance(p=2, power=1 or 2) that normalises",
+    "segment": "LpDistance(normalize_embeddings=False, p=2, power=1 or 2)",
+}
+
+
+def check_loop_distance(distance: BaseDistance, geometry: str) -> None:
+    """Raises a TypeError unless LoOp's distances can be expressed in the measure of this distance."""
+    is_lp = isinstance(distance, LpDistance) and distance.p == 2 and distance.power in (1, 2)
+    is_cosine = isinstance(distance, DotProductSimilarity) and distance.p == 2 and distance.power == 1
+    if geometry == "arc":
+        accepted = distance.normalize_embeddings and (is_lp or is_cosine)
+    else:
+        accepted = is_lp and not distance.normalize_embeddings
+    if not accepted:
+        raise TypeError(
+            f"LoOp with geometry={geometry!r} needs one of the distances {_ACCEPTED[geometry]}; got "
+            f"{type(distance).__name__}(normalize_embeddings={distance.normalize_embeddings}, p={distance.p}, "
+            f"power={distance.power})"
+        )
+
+
+def loop_matrix(
+    distance: BaseDistance,
+    embeddings: Tensor,
+    labels: Tensor,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    *,
+    pairing: str,
+    geometry: str,
+) -> tuple[Tensor, Tensor]:
+    """The distance's own matrix with LoOp's distances at the negative entries.
+
+    Args:
+        distance: one that check_loop_distance accepts.
+        embeddings, labels: (B, D) and (B,).
+        ref_emb, ref_labels: (R, D) and (R,); without them the batch is compared with itself.
+        pairing, geometry: as in `functional.loop_pairs`.
+    Returns:
+        (B, R) in the distance's measure and its power, and which entries are negative.
+    """
+    own = distance(embeddings, ref_emb)
+    points, ref_points = (None, None) if ref_emb is None else (embeddings, ref_emb)
+    if points is not None and ref_points is not None:
+        points, ref_points = distance.maybe_normalize(points), distance.maybe_normalize(ref_points)
+    squares = own**2 if not distance.is_inverted and distance.power == 1 else own
+    closest = loop_pairs(
+        1 - squares / 2 if geometry == "arc" and not distance.is_inverted else squares,
+        labels,
+        ref_labels if ref_emb is not None else None,
+        points=points,
+        ref_points=ref_points,
+        pairing=pairing,
+        geometry=geometry,
+    )
+    if not distance.is_inverted:
+        closest = (2 - 2 * closest).clamp_min(0) if geometry == "arc" else closest
+        closest = safe_sqrt(closest) if distance.power == 1 else closest
+    other = labels if ref_emb is None or ref_labels is None else ref_labels
+    is_negative = labels.unsqueeze(1) != other.unsqueeze(0)
+    return torch.where(is_negative, closest, own), is_negative

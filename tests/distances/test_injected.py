@@ -1,0 +1,108 @@
+import threading
+
+import pytest
+import torch
+from pytorch_metric_learning import distances, losses, miners
+
+from pml_ext.distances import InjectedDistance, inject, run_with_distance
+
+
+def test_it_has_the_settings_and_the_type_of_what_it_stands_for() -> None:
+    matrix = torch.rand(3, 4)
+    for own in (
+        distances.CosineSimilarity(),
+        distances.LpDistance(power=2, normalize_embeddings=False),
+        distances.SNRDistance(),
+    ):
+        stand_in = inject(own, matrix)
+        assert isinstance(stand_in, InjectedDistance) and isinstance(stand_in, type(own))
+        for name in ("is_inverted", "p", "power", "normalize_embeddings"):
+            assert getattr(stand_in, name) == getattr(own, name)
+        assert stand_in.margin(3, 1) == own.margin(3, 1)
+        assert torch.equal(stand_in.smallest_dist(matrix, dim=1)[0], own.smallest_dist(matrix, dim=1)[0])
+        assert not isinstance(own, InjectedDistance)
+
+
+def test_it_returns_the_matrix_untouched_by_those_who_write_into_it() -> None:
+    matrix = torch.rand(3, 3, requires_grad=True)
+    stand_in = inject(distances.LpDistance(), matrix)
+    assert not stand_in.was_read
+    stand_in(torch.rand(3, 2)).fill_diagonal_(7)
+    assert stand_in.was_read
+    assert torch.equal(stand_in(torch.rand(3, 2), torch.rand(3, 2)), matrix)
+
+
+def test_other_embeddings_are_an_error() -> None:
+    stand_in = inject(distances.LpDistance(), torch.rand(3, 4))
+    with pytest.raises(ValueError, match=r"shape \(3, 3\); the one that replaces it has \(3, 4\)"):
+        stand_in(torch.rand(3, 2))
+
+
+def test_a_loss_computes_from_the_matrix_and_keeps_its_own_distance() -> None:
+    x, labels = torch.randn(8, 4), torch.arange(8) // 2
+    for loss in (losses.TripletMarginLoss(), losses.MultiSimilarityLoss(), losses.ContrastiveLoss()):
+        own = loss.distance
+        same = run_with_distance(loss, inject(own, own(x)), x, labels)
+        assert torch.equal(same, loss(x, labels))
+        other = torch.randn(8, 4)
+        assert torch.equal(run_with_distance(loss, inject(own, own(other)), x, labels), loss(other, labels))
+        assert loss.distance is own
+
+
+def test_a_miner_mines_from_the_matrix() -> None:
+    x, other, labels = torch.randn(8, 4), torch.randn(8, 4), torch.arange(8) // 2
+    miner = miners.BatchHardMiner()
+    found = run_with_distance(miner, inject(miner.distance, miner.distance(other)), x, labels)
+    for ours, expected in zip(found, miner(other, labels), strict=True):
+        assert torch.equal(ours, expected)
+
+
+class Raising(losses.TripletMarginLoss):
+    def compute_loss(self, *args):  # type: ignore[no-untyped-def]
+        self.calls = 1
+        self.distance(args[0])
+        raise RuntimeError("in the middle")
+
+
+def test_an_exception_leaves_the_loss_as_it_was() -> None:
+    loss, x = Raising(), torch.randn(4, 3)
+    before = dict(vars(loss), _modules=dict(loss._modules))
+    with pytest.raises(RuntimeError, match="in the middle"):
+        run_with_distance(loss, inject(loss.distance, torch.rand(4, 4)), x, torch.arange(4) // 2)
+    assert dict(vars(loss), _modules=dict(loss._modules)) == before
+
+
+def test_what_the_call_records_reaches_the_loss() -> None:
+    x, labels = torch.randn(8, 4), torch.arange(8) // 2
+    loss = losses.TupletMarginLoss(collect_stats=True)
+    run_with_distance(loss, inject(loss.distance, loss.distance(x)), x, labels)
+    assert loss.avg_neg_angle > 0
+    soft = losses.DynamicSoftMarginLoss()
+    run_with_distance(soft, inject(soft.distance, soft.distance(x)), x, labels)
+    assert soft.hist_.sum().item() == pytest.approx(1)
+
+
+class Waiting(losses.ContrastiveLoss):
+    barrier = threading.Barrier(2)
+
+    def compute_loss(self, *args):  # type: ignore[no-untyped-def]
+        self.barrier.wait(timeout=20)
+        return super().compute_loss(*args)
+
+
+def test_two_threads_each_get_their_own_matrix() -> None:
+    x, labels = torch.randn(8, 4), torch.arange(8) // 2
+    loss, plain = Waiting(), losses.ContrastiveLoss()
+    matrices = [torch.rand(8, 8), torch.rand(8, 8)]
+    found: dict[int, torch.Tensor] = {}
+
+    def run(i: int) -> None:
+        found[i] = run_with_distance(loss, inject(loss.distance, matrices[i]), x, labels)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, matrix in enumerate(matrices):
+        assert torch.equal(found[i], run_with_distance(plain, inject(plain.distance, matrix), x, labels))

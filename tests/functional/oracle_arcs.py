@@ -1,0 +1,156 @@
+"""LoOp by brute force and by loops, in float64: the closest points of arcs and segments from their definition."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def frame(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """(N, D) unit tangent at a towards b, and the angle of the arc."""
+    cos = (a * b).sum(-1).clamp(-1, 1)
+    tangent = b - cos[:, None] * a
+    length = tangent.norm(dim=-1)
+    return tangent / length.clamp_min(1e-300)[:, None], torch.atan2(length, cos)
+
+
+def brute_force_arcs(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor, coarse: int = 129, fine: int = 17) -> Tensor:
+    """Smallest distance of (N, D) unit vectors' arcs: a refined grid of points p, each with its nearest q.
+
+    A grid over both angles would miss narrow ridges (arcs on almost the same circle); the sinusoid of one angle
+    has its maximum at its phase or at an end.
+    """
+    ex, angle_x = frame(x1, x2)
+    ey, angle_y = frame(y1, y2)
+    low, high = torch.zeros_like(angle_x)[:, None], angle_x[:, None]
+    for size in [coarse] + [fine] * 24:
+        alpha = low + (high - low) * torch.linspace(0, 1, size, dtype=torch.float64)
+        beside = alpha.cos() * (x1 * y1).sum(-1, keepdim=True) + alpha.sin() * (ex * y1).sum(-1, keepdim=True)
+        ahead = alpha.cos() * (x1 * ey).sum(-1, keepdim=True) + alpha.sin() * (ex * ey).sum(-1, keepdim=True)
+        phase = torch.atan2(ahead, beside)
+        candidates = torch.stack(
+            [
+                phase.clamp_min(0).minimum(angle_y[:, None]),
+                *(torch.zeros_like(phase) + end for end in (torch.zeros_like(angle_y)[:, None], angle_y[:, None])),
+            ]
+        )
+        value, which = (beside * candidates.cos() + ahead * candidates.sin()).max(0)
+        beta = candidates.gather(0, which[None]).squeeze(0)
+        at = value.argmax(1, keepdim=True)
+        best = alpha.gather(1, at)
+        width = (high - low) * 4 / (size - 1)
+        low, high = (best - width).clamp_min(0), (best + width).minimum(angle_x[:, None])
+    beta = beta.gather(1, at)
+    return (best.cos() * x1 + best.sin() * ex - beta.cos() * y1 - beta.sin() * ey).norm(dim=-1)
+
+
+def brute_force_segments(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor, coarse: int = 33, fine: int = 17) -> Tensor:
+    """Smallest distance of (N, D) straight segments on a refined grid of k1, k2 in [0, 1]."""
+    low = torch.zeros(len(x1), 2, dtype=torch.float64)
+    high = torch.ones_like(low)
+    for size in [coarse] + [fine] * 24:
+        unit = torch.linspace(0, 1, size, dtype=torch.float64)
+        k1 = low[:, :1] + (high - low)[:, :1] * unit
+        k2 = low[:, 1:] + (high - low)[:, 1:] * unit
+        p = x1[:, None] + k1[..., None] * (x2 - x1)[:, None]
+        q = y1[:, None] + k2[..., None] * (y2 - y1)[:, None]
+        value = (p[:, :, None] - q[:, None]).norm(dim=-1)
+        at = value.flatten(1).argmin(1, keepdim=True)
+        best = torch.cat([k1.gather(1, at // size), k2.gather(1, at % size)], 1)
+        width = (high - low) * 4 / (size - 1)
+        low, high = (best - width).clamp_min(0), (best + width).clamp_max(1)
+    return value.flatten(1).gather(1, at).squeeze(1)
+
+
+def trigonometric_similarity(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
+    """Largest p·q of two arcs, differentiable by plain autograd: sinusoids on the edges, a singular value inside.
+
+    x1 … are (D,) unit vectors whose arcs are neither points nor antipodal.
+    """
+
+    def basis(a: Tensor, b: Tensor) -> tuple[Tensor, float]:
+        tangent = b - (a @ b) * a
+        return torch.stack([a, tangent / tangent.norm()]), math.acos(max(-1.0, min(1.0, (a @ b).item())))
+
+    bx, angle_x = basis(x1, x2)
+    by, angle_y = basis(y1, y2)
+    inner = bx @ by.t()
+    candidates = [x1 @ y1, x1 @ y2, x2 @ y1, x2 @ y2]
+    for u, v, angle in (
+        (inner[0, 0], inner[0, 1], angle_y),
+        (x2 @ by[0], x2 @ by[1], angle_y),
+        (inner[0, 0], inner[1, 0], angle_x),
+        (bx[0] @ y2, bx[1] @ y2, angle_x),
+    ):
+        if 0 < math.atan2(v.item(), u.item()) < angle:
+            candidates.append(torch.sqrt(u * u + v * v))
+    left, values, right = torch.linalg.svd(inner)
+    alpha = math.atan2(left[1, 0].item(), left[0, 0].item())
+    beta = math.atan2(right[0, 1].item(), right[0, 0].item())
+    for turn in (0.0, math.pi):
+        a, b = (alpha + turn) % (2 * math.pi), (beta + turn) % (2 * math.pi)
+        if 0 < a < angle_x and 0 < b < angle_y:
+            candidates.append(values[0])
+    return torch.stack(candidates).max()
+
+
+def partners(labels: list[int], pairing: str) -> list[list[int]]:
+    """For each sample the other ends of the arcs it is on."""
+    result = []
+    for i, label in enumerate(labels):
+        members = [j for j, other in enumerate(labels) if other == label]
+        rank = members.index(i)
+        if pairing == "all":
+            result.append([j for j in members if j != i] or [i])
+        else:
+            other = rank + 1 if rank % 2 == 0 else rank - 1
+            result.append([members[other] if other < len(members) else i])
+    return result
+
+
+def loop_distances(
+    x: Tensor, labels: list[int], ref: Tensor, ref_labels: list[int], pairing: str, geometry: str = "arc"
+) -> list[list[float]]:
+    """The LoOp distance of every negative pair; plain distances (of unit vectors for arcs) of the others."""
+    if geometry == "arc":
+        x, ref = x / x.norm(dim=1, keepdim=True), ref / ref.norm(dim=1, keepdim=True)
+    own, others = partners(labels, pairing), partners(ref_labels, pairing)
+    result = [[float((x[a] - ref[n]).norm()) for n in range(len(ref))] for a in range(len(x))]
+    cases = []
+    for a in range(len(x)):
+        for n in range(len(ref)):
+            if labels[a] != ref_labels[n]:
+                result[a][n] = math.inf
+                cases += [(a, i, n, j) for i in own[a] for j in others[n]]
+    a, i, n, j = torch.tensor(cases).t()
+    brute_force = brute_force_arcs if geometry == "arc" else brute_force_segments
+    found = brute_force(x[a], x[i], ref[n], ref[j]).tolist()
+    for (row, _, column, _), value in zip(cases, found, strict=True):
+        result[row][column] = min(result[row][column], value)
+    return result
+
+
+def triplet_loss(d: list[list[float]], labels: list[int], margin: float) -> float:
+    """Eq. 15 over all triplets of the batch, mean over those above zero (the triplet loss's own reduction)."""
+    terms = []
+    for a, label in enumerate(labels):
+        for p in range(len(labels)):
+            for n in range(len(labels)):
+                if p != a and labels[p] == label and labels[n] != label:
+                    terms.append(max(0.0, d[a][p] - d[a][n] + margin))
+    positive = [t for t in terms if t > 0]
+    return sum(positive) / len(positive) if positive else 0.0
+
+
+def lifted_structure_loss(d: list[list[float]], labels: list[int], margin: float) -> float:
+    """Eq. 16: half the mean over positive pairs of relu(log(sum of exp(margin − negatives of both ends)) + d)²."""
+    total, count = 0.0, 0
+    for i, label in enumerate(labels):
+        for j in range(len(labels)):
+            if j == i or labels[j] != label:
+                continue
+            negatives = [d[end][k] for end in (i, j) for k in range(len(labels)) if labels[k] != label]
+            energy = math.log(sum(math.exp(margin - value) for value in negatives)) + d[i][j]
+            total += max(0.0, energy) ** 2
+            count += 1
+    return total / (2 * count)
