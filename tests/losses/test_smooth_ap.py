@@ -1,0 +1,133 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import pml_ext.functional.smooth_ap
+from pml_ext import _pml
+from pml_ext.functional.smooth_ap import smooth_average_precision
+from pml_ext.losses import SmoothAPLoss
+
+
+def oracle(embeddings: Tensor, labels: Tensor, temperature: float) -> float:
+    """1 − mean smoothed AP, from eq. 7 of the paper, a sample among its own positives as in the authors' code."""
+    x = [[float(v) for v in row] for row in embeddings]
+    x = [[v / math.sqrt(sum(w * w for w in row)) for v in row] for row in x]
+    s = [[sum(a * b for a, b in zip(p, q, strict=True)) for q in x] for p in x]
+    y = labels.tolist()
+
+    def sigmoid(z: float) -> float:
+        return 1 / (1 + math.exp(-z)) if z > 0 else math.exp(z) / (1 + math.exp(z))
+
+    losses = []
+    for q in range(len(x)):
+        positives = [i for i in range(len(x)) if y[i] == y[q]]
+        if len(positives) < 2:
+            continue
+        terms = []
+        for i in positives:
+            closer = [sigmoid((s[q][j] - s[q][i]) / temperature) if j != i else 0.0 for j in range(len(x))]
+            terms.append((1 + sum(closer[j] for j in positives)) / (1 + sum(closer)))
+        losses.append(1 - sum(terms) / len(terms))
+    return sum(losses) / len(losses)
+
+
+def batch(classes: int, each: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    labels = torch.arange(classes).repeat_interleave(each)
+    embeddings = torch.randn(classes, 8, dtype=torch.float64)[labels] + torch.randn(len(labels), 8)
+    return embeddings.to(dtype), labels
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-10), (torch.float32, 1e-5), (torch.float16, 5e-3), (torch.bfloat16, 4e-2)],
+)
+def test_value(dtype: torch.dtype, tolerance: float) -> None:
+    embeddings, labels = batch(5, 3, dtype)
+    labels[-1] = 99  # a class of one, and one of two
+    assert SmoothAPLoss(temperature=0.1)(embeddings, labels).item() == pytest.approx(
+        oracle(embeddings, labels, 0.1), abs=tolerance
+    )
+
+
+def test_blocks_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    embeddings, labels = batch(5, 3)
+    whole = SmoothAPLoss(temperature=0.1)(embeddings, labels)
+    monkeypatch.setattr(pml_ext.functional.smooth_ap, "_BLOCK", 50)
+    torch.testing.assert_close(SmoothAPLoss(temperature=0.1)(embeddings, labels), whole)
+
+
+def test_equals_pml_where_there_are_as_many_classes_as_samples_each_and_not_elsewhere() -> None:
+    embeddings, labels = batch(4, 4, torch.float32)
+    torch.testing.assert_close(SmoothAPLoss()(embeddings, labels), _pml.losses.SmoothAPLoss()(embeddings, labels))
+    embeddings, labels = batch(8, 2, torch.float32)
+    theirs = _pml.losses.SmoothAPLoss(temperature=0.1)(embeddings, labels).item()
+    truth = oracle(embeddings, labels, 0.1)
+    assert SmoothAPLoss(temperature=0.1)(embeddings, labels).item() == pytest.approx(truth, abs=1e-5)
+    assert abs(theirs - truth) > 0.02, "PML computes it right now: ours is no longer needed"
+
+
+def test_gradient() -> None:
+    embeddings, labels = batch(3, 3)
+    assert torch.autograd.gradcheck(
+        lambda e: SmoothAPLoss(temperature=0.2)(e, labels), embeddings.requires_grad_(), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("embeddings", [torch.ones(4, 3), torch.tensor([[1.0, 0], [-1, 0], [1, 0], [-1, 0]])])
+def test_gradient_is_finite_at_identical_and_opposite_embeddings(embeddings: Tensor) -> None:
+    embeddings = embeddings.clone().requires_grad_()
+    SmoothAPLoss()(embeddings, torch.tensor([0, 0, 1, 1])).backward()
+    assert embeddings.grad is not None
+    assert torch.isfinite(embeddings.grad).all()
+
+
+def test_order_rotation_and_names_do_not_matter() -> None:
+    embeddings, labels = batch(4, 3)
+    loss = SmoothAPLoss(temperature=0.1)
+    value = loss(embeddings, labels)
+    order = torch.randperm(len(labels))
+    rotation = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64))[0]
+    torch.testing.assert_close(loss(embeddings[order], labels[order]), value)
+    torch.testing.assert_close(loss(embeddings @ rotation, labels), value)
+    torch.testing.assert_close(loss(embeddings, 2**40 - labels), value)
+
+
+def test_another_reference_set() -> None:
+    embeddings, labels = batch(3, 2)
+    references, reference_labels = batch(4, 3)
+    value = SmoothAPLoss(temperature=0.1)(embeddings, labels, ref_emb=references, ref_labels=reference_labels)
+    similarities = torch.nn.functional.normalize(embeddings) @ torch.nn.functional.normalize(references).T
+    precision = smooth_average_precision(similarities, labels[:, None] == reference_labels, 0.1)
+    torch.testing.assert_close(value, 1 - precision.mean())
+
+
+def test_towards_no_temperature_it_is_average_precision() -> None:
+    similarities = torch.tensor([[0.9, 0.8, 0.7, 0.6]], dtype=torch.float64)
+    positive = torch.tensor([[True, False, True, False]])
+    value = smooth_average_precision(similarities, positive, 1e-4)
+    assert value.item() == pytest.approx((1 / 1 + 2 / 3) / 2, abs=1e-9)
+
+
+def test_a_batch_without_positives_is_zero_with_one_warning() -> None:
+    embeddings = torch.randn(3, 4, requires_grad=True)
+    loss = SmoothAPLoss()
+    with pytest.warns(UserWarning, match="no sample of the batch has a positive"):
+        value = loss(embeddings, torch.arange(3))
+    value.backward()
+    assert value == 0
+    loss(embeddings, torch.arange(3))  # a second warning would be an error
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="temperature must be above 0; got 0"):
+        SmoothAPLoss(temperature=0)
+    with pytest.raises(TypeError, match="SmoothAPLoss needs CosineSimilarity; got LpDistance"):
+        SmoothAPLoss(distance=_pml.LpDistance())
+    with pytest.raises(TypeError, match=r"unknown argument 'temprature'; known: temperature, distance, reducer"):
+        SmoothAPLoss(temprature=1)
+    with pytest.raises(ValueError, match="needs labels"):
+        SmoothAPLoss()(torch.randn(2, 2), None, (torch.tensor([0]),) * 3)
+    with pytest.raises(ValueError, match=r"labels must have shape \(2,\), one label per embedding; got \(3,\)"):
+        SmoothAPLoss()(torch.randn(2, 2), torch.arange(3))
