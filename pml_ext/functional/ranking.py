@@ -78,7 +78,9 @@ def rank_matches(
         return lambda block: -(rows[block] @ others)
 
     labels_and_cameras = (query_labels, gallery_labels, query_cameras, gallery_cameras)
-    return _rank((len(query), len(gallery)), distances, *labels_and_cameras, gallery_includes_query, within)
+    return _rank(
+        (len(query), len(gallery)), query.device, distances, *labels_and_cameras, gallery_includes_query, within
+    )
 
 
 def rank_matches_from_distances(
@@ -104,7 +106,7 @@ def rank_matches_from_distances(
 
     shape = (distances.shape[0], distances.shape[1])
     labels_and_cameras = (query_labels, gallery_labels, query_cameras, gallery_cameras)
-    return _rank(shape, blocks, *labels_and_cameras, gallery_includes_query, within)
+    return _rank(shape, distances.device, blocks, *labels_and_cameras, gallery_includes_query, within)
 
 
 def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> Tensor:
@@ -124,6 +126,7 @@ def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> T
 
 def _rank(
     shape: tuple[int, int],
+    device: torch.device,
     distances: Callable[[Tensor | None], Callable[[slice], Tensor]],
     query_labels: Tensor,
     gallery_labels: Tensor,
@@ -144,20 +147,24 @@ def _rank(
     if within is not None and within < 1:
         raise ValueError(f"within must be a rank of 1 or more; got {within!r}")
 
+    query_labels, gallery_labels = (ids.to(device, torch.int64) for ids in (query_labels, gallery_labels))
+    if query_cameras is not None and gallery_cameras is not None:
+        query_cameras, gallery_cameras = query_cameras.to(device), gallery_cameras.to(device)
+
     # Junk leaves the gallery for good; `kept` are the places of what stays.
     kept = None if bool((gallery_labels != JUNK).all()) else (gallery_labels != JUNK).nonzero().squeeze(1)
     labels = gallery_labels if kept is None else gallery_labels[kept]
     by_label = torch.argsort(labels, stable=True)
     ordered = labels[by_label]
-    starts = torch.searchsorted(ordered, query_labels.contiguous())
-    sizes = torch.searchsorted(ordered, query_labels.contiguous(), right=True) - starts
+    starts = torch.searchsorted(ordered, query_labels)
+    sizes = torch.searchsorted(ordered, query_labels, right=True) - starts
 
     distances_of = distances(kept)
     size = max(1, _DISTANCES_AT_ONCE // max(1, len(labels)))
     results = []
     for begin in range(0, shape[0], size):
         block = slice(begin, min(begin + size, shape[0]))
-        steps = torch.arange(int(sizes[block].max()), device=starts.device)
+        steps = torch.arange(int(sizes[block].max()), device=device)
         exists = steps < sizes[block, None]
         own = by_label[(starts[block, None] + steps).clamp_max(max(0, len(labels) - 1))]  # (q, K) same identity
         place = own if kept is None else kept[own]
@@ -165,8 +172,8 @@ def _rank(
         if query_cameras is not None and gallery_cameras is not None:
             removed |= gallery_cameras[place] == query_cameras[block, None]
         if gallery_includes_query:
-            removed |= place == torch.arange(begin, block.stop, device=place.device)[:, None]
-        with full_precision(starts.device):
+            removed |= place == torch.arange(begin, block.stop, device=device)[:, None]
+        with full_precision(device):
             row = distances_of(block)
             results.append(_block_ranks(row, row.gather(1, own), exists, exists & ~removed, within))
     return Ranking(*(torch.cat(parts) for parts in zip(*results, strict=True)))

@@ -117,6 +117,18 @@ def test_neither_order_nor_rotation_nor_names_matter() -> None:
         torch.testing.assert_close(a, b, equal_nan=True)
 
 
+def test_integer_types_of_the_two_sides_may_differ() -> None:
+    protocol = a_protocol()
+    query, gallery = torch.randn(23, 5), torch.randn(60, 5)
+    expected = rank_matches(query, gallery=gallery, **protocol)
+    narrow = protocol | {
+        "query_labels": protocol["query_labels"].int(),
+        "query_cameras": protocol["query_cameras"].byte(),
+    }
+    for a, b in zip(rank_matches(query, gallery=gallery, **narrow), expected, strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True, rtol=0, atol=0)
+
+
 def test_cumulative_matches() -> None:
     protocol = a_protocol()
     found = rank_matches(torch.randn(23, 5), gallery=torch.randn(60, 5), **protocol)
