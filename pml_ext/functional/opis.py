@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_in_range
 from pml_ext.functional.pair_statistics import PairDistances
+from pml_ext.functional.sampled_pairs import SampledPairDistances
 
 
 class TooFewClassesError(ValueError):
@@ -38,8 +39,10 @@ def utility_curves(
     far_range: tuple[float, float] = (1e-2, 1e-1),
     grid: int = 100,
     thresholds: Tensor | None = None,
+    negatives_per_positive: int | None = None,
+    seed: int = 0,
 ) -> UtilityCurves:
-    """Per-class utility over the calibration range, or at given thresholds, from all pairs.
+    """Per-class utility over the calibration range, or at given thresholds.
 
     Args:
         embeddings: (N, D), finite; normalised here.
@@ -48,19 +51,26 @@ def utility_curves(
             the set pooled. Its ends are the smallest negative distances at which the rate reaches them.
         grid: number of thresholds, uniform in distance over the calibration range; at least 10.
         thresholds: (M,) ascending distances to use instead of the grid, to plot over the full range [0, 2].
+        negatives_per_positive: None for all negative pairs; or how many to draw per positive pair (the paper: 10).
+        seed: of the draw.
     Returns:
         UtilityCurves; `opis_of_curves` and `epsilon_opis_of_curves` read the two metrics off it.
     Raises:
         ValueError: grid below 10, far_range not ascending in (0, 1], thresholds not ascending, embeddings not finite.
         TooFewClassesError: (a ValueError) fewer than two classes with positive and negative pairs.
     Source: Zhang et al., arXiv 2307.04047, eq. 1.
-        Paper: 10 sampled negatives per positive; here: all pairs. Paper: no word on classes without positives
-        (one sample); here: left out, their samples still serve as negatives.
+        Paper: 10 sampled negatives per positive; here: all pairs unless asked for. Paper: no word on classes
+        without positives (one sample); here: left out, their samples still serve as negatives.
     """
     check_far_range_and_grid(far_range, grid)
     if thresholds is not None and (thresholds.ndim != 1 or not len(thresholds) or bool((thresholds.diff() < 0).any())):
         raise ValueError(f"thresholds must be an ascending, non-empty (M,) tensor; got {tuple(thresholds.shape)}")
-    return curves_of_pairs(PairDistances(embeddings, labels), far_range=far_range, grid=grid, thresholds=thresholds)
+    pairs = (
+        PairDistances(embeddings, labels)
+        if negatives_per_positive is None
+        else SampledPairDistances(embeddings, labels, negatives_per_positive=negatives_per_positive, seed=seed)
+    )
+    return curves_of_pairs(pairs, far_range=far_range, grid=grid, thresholds=thresholds)
 
 
 def check_far_range_and_grid(far_range: tuple[float, float], grid: int) -> None:
@@ -109,12 +119,18 @@ def epsilon_opis_of_curves(curves: UtilityCurves, epsilon: float = 0.1) -> Tenso
 
 
 def opis(
-    embeddings: Tensor, labels: Tensor, *, far_range: tuple[float, float] = (1e-2, 1e-1), grid: int = 100
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    far_range: tuple[float, float] = (1e-2, 1e-1),
+    grid: int = 100,
+    negatives_per_positive: int | None = None,
+    seed: int = 0,
 ) -> Tensor:
     """Operating-point inconsistency score: the variance of the utility between classes, lower is better.
 
     Args:
-        embeddings, labels, far_range, grid: see `utility_curves`.
+        embeddings, labels, far_range, grid, negatives_per_positive, seed: see `utility_curves`.
     Returns:
         0-dim float64, in [0, 0.25].
     Raises:
@@ -122,7 +138,10 @@ def opis(
     Source: Zhang et al., arXiv 2307.04047, eq. 2, as the mean over the grid. Paper: A.1.2 bounds it by 2α(1−α);
         here: α(1−α), the variance of a variable with values 0 and 1, so at most 0.25.
     """
-    return opis_of_curves(utility_curves(embeddings, labels, far_range=far_range, grid=grid))
+    curves = utility_curves(
+        embeddings, labels, far_range=far_range, grid=grid, negatives_per_positive=negatives_per_positive, seed=seed
+    )
+    return opis_of_curves(curves)
 
 
 def epsilon_opis(
@@ -132,11 +151,13 @@ def epsilon_opis(
     epsilon: float = 0.1,
     far_range: tuple[float, float] = (1e-2, 1e-1),
     grid: int = 100,
+    negatives_per_positive: int | None = None,
+    seed: int = 0,
 ) -> Tensor:
     """Squared utility gap between the worst and the best classes, over the calibration range; lower is better.
 
     Args:
-        embeddings, labels, far_range, grid: see `utility_curves`.
+        embeddings, labels, far_range, grid, negatives_per_positive, seed: see `utility_curves`.
         epsilon: share of the classes in each of the two groups, in [0, 1]; at least one class. 0 results at 1.
     Returns:
         0-dim float64, in [0, 1].
@@ -146,7 +167,10 @@ def epsilon_opis(
         are averaged over each group, then combined. Paper: no size; here: max(1, round(ε T)) classes a group.
     """
     check_in_range(epsilon, 0, 1, "epsilon")
-    return epsilon_opis_of_curves(utility_curves(embeddings, labels, far_range=far_range, grid=grid), epsilon)
+    curves = utility_curves(
+        embeddings, labels, far_range=far_range, grid=grid, negatives_per_positive=negatives_per_positive, seed=seed
+    )
+    return epsilon_opis_of_curves(curves, epsilon)
 
 
 def _utility(tpr: Tensor, tnr: Tensor) -> Tensor:
