@@ -1,0 +1,271 @@
+"""What every loss of this package promises, whatever it computes."""
+
+import copy
+import io
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from pytorch_metric_learning import reducers
+from pytorch_metric_learning.losses import (
+    BaseMetricLossFunction,
+    CrossBatchMemory,
+    MultipleLosses,
+    SelfSupervisedLoss,
+    TripletMarginLoss,
+)
+from pytorch_metric_learning.regularizers import LpRegularizer
+from torch import Tensor
+
+import pml_ext
+from pml_ext import losses
+from pml_ext.registration import WITHOUT_REFERENCES
+
+# How to make each loss with options of PML's; a wrapper hands them to the loss that it wraps.
+FACTORIES: dict[str, Callable[..., Any]] = {
+    "CITLoss": lambda **pml: losses.CITLoss(gamma=0.5, **pml),
+    "DiscriminativeLoss": lambda **pml: losses.DiscriminativeLoss(3, 8, **pml),
+    "LoOp": lambda **pml: losses.LoOp(TripletMarginLoss(**pml)),
+    "SmoothAPLoss": lambda **pml: losses.SmoothAPLoss(temperature=0.1, **pml),
+    "TCMLoss": lambda **pml: losses.TCMLoss(**pml),
+    "TCMRegularizer": lambda **pml: losses.TCMRegularizer(TripletMarginLoss(**pml)),
+}
+WRAPPERS = ("LoOp", "TCMRegularizer")
+NAMES = [*losses.OURS, *losses.CORRECTED]
+
+every_loss = pytest.mark.parametrize("name", NAMES)
+
+
+def make(name: str, **options: Any) -> Any:
+    """The loss, with the same parameters at every call."""
+    torch.manual_seed(1)
+    return FACTORIES[name](**options)
+
+
+def batch(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    labels = torch.arange(3).repeat_interleave(4)
+    return torch.randn(12, 8).to(dtype).requires_grad_(), labels
+
+
+def finite_with_gradient(value: Tensor, x: Tensor) -> Tensor:
+    assert value.ndim == 0 and value.isfinite(), value
+    (gradient,) = torch.autograd.grad(value, x)
+    assert gradient.shape == x.shape and gradient.dtype == x.dtype and gradient.isfinite().all()
+    return gradient
+
+
+def test_every_loss_is_here() -> None:
+    assert set(FACTORIES) == set(NAMES)
+
+
+@every_loss
+def test_is_a_pml_loss_and_repeats_itself(name: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    assert isinstance(loss, BaseMetricLossFunction)
+    value = loss(x, labels)
+    assert finite_with_gradient(value, x).abs().sum() > 0
+    assert torch.equal(loss(x, labels), value)
+    torch.testing.assert_close(loss(x, labels.int()), value)
+
+
+@every_loss
+@pytest.mark.parametrize(
+    "reducer",
+    [
+        reducers.MeanReducer(),
+        reducers.AvgNonZeroReducer(),
+        reducers.SumReducer(),
+        reducers.PerAnchorReducer(),
+        reducers.ClassWeightedReducer(torch.tensor([0.5, 1.0, 2.0])),
+        reducers.ThresholdReducer(low=-2.0, high=2.0),
+    ],
+    ids=lambda reducer: type(reducer).__name__,
+)
+def test_reducers(name: str, reducer: Any) -> None:
+    loss, (x, labels) = make(name, reducer=reducer), batch()
+    try:
+        value = loss(x, labels)
+    except NotImplementedError as error:
+        assert isinstance(reducer, reducers.PerAnchorReducer) and str(error) == "Triplet reduction not supported"
+        return
+    assert finite_with_gradient(value, x).abs().sum() > 0
+
+
+@every_loss
+def test_multiple_reducers_and_none(name: str) -> None:
+    x, labels = batch()
+    mean = make(name, reducer=reducers.MeanReducer())(x, labels)
+    torch.testing.assert_close(make(name, reducer=reducers.MultipleReducers({}))(x, labels), mean)
+    nothing = make(name, reducer=reducers.DoNothingReducer())
+    if name == "TCMRegularizer":  # it adds its term to a value, so there must be one
+        with pytest.raises(TypeError, match="DoNothingReducer"):
+            nothing(x, labels)
+    else:
+        assert all({"losses", "indices", "reduction_type"} <= set(part) for part in nothing(x, labels).values())
+
+
+@every_loss
+@pytest.mark.parametrize("reducer", [None, reducers.SumReducer()], ids=["default", "sum"])
+def test_embedding_regularizer(name: str, reducer: Any) -> None:
+    x, labels = batch()
+    regularized = make(name, reducer=reducer, embedding_regularizer=LpRegularizer(), embedding_reg_weight=0.5)
+    expected = make(name, reducer=reducer)(x, labels) + 0.5 * x.norm(dim=1).mean()
+    torch.testing.assert_close(regularized(x, labels), expected)
+
+
+@every_loss
+@pytest.mark.parametrize("kind", ["pairs", "triplets", "one pair", "one triplet", "no pairs", "no triplets"])
+def test_indices_tuple(name: str, kind: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    a, p, n = torch.tensor([0, 0, 5]), torch.tensor([1, 2, 4]), torch.tensor([4, 8, 11])
+    count = {"one": 1, "no": 0}.get(kind.split()[0], 3)
+    mined = (a[:count], p[:count], n[:count]) if "triplet" in kind else (a[:count], p[:count], a[:count], n[:count])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if count == 0 else "error", UserWarning)
+        finite_with_gradient(loss(x, labels, mined), x)
+
+
+@every_loss
+def test_ref_emb_of_another_length(name: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    ref, ref_labels = torch.randn(7, 8), torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    if name in WITHOUT_REFERENCES:
+        with pytest.raises(ValueError, match="ref_emb"):
+            loss(x, labels, ref_emb=ref, ref_labels=ref_labels)
+        return
+    gradient = finite_with_gradient(loss(x, labels, ref_emb=ref, ref_labels=ref_labels), x)
+    assert gradient.abs().sum() > 0
+    mined = torch.tensor([0, 5]), torch.tensor([3, 4]), torch.tensor([4, 6])
+    finite_with_gradient(loss(x, labels, mined, ref, ref_labels), x)
+    with pytest.raises(ValueError, match=r"ref_labels must have shape \(7,\).*got \(6,\)"):
+        loss(x, labels, ref_emb=ref, ref_labels=ref_labels[:6])
+
+
+@every_loss
+def test_input_is_checked(name: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    with pytest.raises(ValueError, match=r"labels must have shape \(12,\), one label per embedding; got \(11,\)"):
+        loss(x, labels[:11])
+    with pytest.raises(ValueError, match=r"labels must be of integer type.*got torch\.float32"):
+        loss(x, labels.float())
+    with pytest.raises(ValueError, match=r"at least one row.*got \(0, 8\)"):
+        loss(x[:0], labels[:0])
+    with pytest.raises(ValueError, match=r"must have shape \(N, D\).*got \(12,\)"):
+        loss(x[:, 0], labels)
+    with pytest.raises(ValueError, match=r"floating type; got torch\.int64"):
+        loss(x.long(), labels)
+    with pytest.raises(ValueError, match="labels"):
+        loss(x)
+
+
+@every_loss
+def test_nan_propagates(name: str) -> None:
+    loss, (x, labels) = make(name, reducer=reducers.MeanReducer()), batch()
+    broken = x.detach().clone()
+    broken[3, 2] = torch.nan
+    assert loss(broken.requires_grad_(), labels).isnan()
+
+
+@every_loss
+@pytest.mark.parametrize("labels", [torch.zeros(3, dtype=torch.long), torch.arange(3)], ids=["one", "all different"])
+def test_no_negatives_or_no_positives(name: str, labels: Tensor) -> None:
+    loss, x = make(name), torch.randn(3, 8, requires_grad=True)
+    if name == "DiscriminativeLoss":  # a classification loss: its samples need no others
+        finite_with_gradient(loss(x, labels), x)
+        return
+    with pytest.warns(UserWarning) as caught:
+        value = loss(x, labels)
+    assert len(caught) == 1
+    finite_with_gradient(value, x)
+    if name not in ("TCMLoss", "TCMRegularizer"):  # of whose two terms one is left
+        assert value == 0
+    finite_with_gradient(loss(x, labels), x)  # and no second warning
+
+
+@every_loss
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 5e-3), (torch.bfloat16, 4e-2), (torch.float64, 1e-5)])
+def test_precision(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    loss, (x, labels) = make(name), batch()
+    value = loss(x.detach().to(dtype).requires_grad_(), labels)
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(value.float(), loss(x, labels), rtol=tolerance, atol=tolerance)
+    low = x.detach().to(dtype).requires_grad_()
+    finite_with_gradient(loss(low, labels), low)
+
+
+@every_loss
+def test_autocast_changes_nothing(name: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    value = loss(x, labels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(loss(x, labels), value)
+
+
+@every_loss
+def test_copies_and_state(name: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    value = loss(x, labels)
+    assert torch.equal(copy.deepcopy(loss)(x, labels), value)
+    assert torch.equal(pickle.loads(pickle.dumps(loss))(x, labels), value)
+    torch.manual_seed(2)
+    other, file = FACTORIES[name](), io.BytesIO()
+    torch.save(loss.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(other(x, labels), value)
+
+
+@every_loss
+def test_unknown_argument(name: str) -> None:
+    if name in WRAPPERS:
+        with pytest.raises(TypeError, match="unexpected keyword argument 'margn'"):
+            getattr(losses, name)(TripletMarginLoss(), margn=1)
+    else:
+        with pytest.raises(TypeError, match=r"unknown argument 'margn'; known: .*reducer, embedding_regularizer"):
+            FACTORIES[name](margn=1)
+
+
+@every_loss
+def test_in_multiple_losses(name: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    both = MultipleLosses([loss, TripletMarginLoss()], weights=[2.0, 1.0])
+    value = both(x, labels)
+    torch.testing.assert_close(value, 2 * loss(x, labels) + TripletMarginLoss()(x, labels))
+    finite_with_gradient(value, x)
+
+
+@pytest.fixture
+def _registered() -> Iterator[None]:
+    pml_ext.register()
+    yield
+    pml_ext.unregister()
+
+
+@pytest.mark.usefixtures("_registered")
+@pytest.mark.parametrize("name", losses.OURS)
+def test_in_cross_batch_memory(name: str) -> None:
+    loss = make(name)
+    if name in WITHOUT_REFERENCES:
+        with pytest.raises(Exception, match=f"not supported for {name}"):
+            CrossBatchMemory(loss, embedding_size=8)
+        return
+    memory = CrossBatchMemory(loss, embedding_size=8, memory_size=20)
+    for _ in range(3):
+        x, labels = batch()
+        assert finite_with_gradient(memory(x, labels), x).abs().sum() > 0
+
+
+@pytest.mark.usefixtures("_registered")
+@pytest.mark.parametrize("name", losses.OURS)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_in_self_supervised_loss(name: str, symmetric: bool) -> None:
+    loss, (x, _) = make(name), batch()
+    if name in WITHOUT_REFERENCES:
+        with pytest.raises(Exception, match=f"not supported for {name}"):
+            SelfSupervisedLoss(loss)
+        return
+    value = SelfSupervisedLoss(loss, symmetric=symmetric)(x, x.detach() + 2 * torch.randn(12, 8))
+    assert finite_with_gradient(value, x).abs().sum() > 0
