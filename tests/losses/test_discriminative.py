@@ -231,3 +231,12 @@ def test_projection_gradient_on_two_ranks(tmp_path: Path) -> None:
         for corrected, factor in ((False, 2), (True, 1)):
             torch.testing.assert_close(gradients[corrected][0], model.weight.grad)
             torch.testing.assert_close(gradients[corrected][1], factor * loss.projection.weight.grad)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_follows_its_input_to_the_device(kind: str) -> None:
+    loss, (x, labels) = make(kind, embedding_size=5), batch(size=5)
+    expected_value = loss(x, labels)
+    torch.testing.assert_close(loss(x.cuda(), labels.cuda()).cpu(), expected_value)
