@@ -132,3 +132,12 @@ def test_concordance_index_without_triplets_is_nan():
 def test_partial_likelihood_needs_the_pairs_of_positives_and_negatives():
     with pytest.raises(ValueError, match="ref_similarities must be"):
         concordance_loss(torch.rand(4, 4), None, *same_and_different(torch.tensor([0, 0, 1, 1])), gamma=0.5)
+
+
+@pytest.mark.parametrize("loss", [plain, fast_concordance_loss])
+def test_a_tie_is_no_discordance_and_has_no_gradient(loss):
+    """relu at 0: a negative exactly as similar as the positive neither costs nor pulls."""
+    x = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, -1]], dtype=torch.float64, requires_grad=True)
+    value = loss(x, torch.tensor([0, 0, 1, 2]))
+    value.backward()
+    assert value == 0 and not x.grad.any()

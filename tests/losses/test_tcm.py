@@ -177,6 +177,21 @@ def test_nan_embeddings_give_a_nan_loss(pml):
     assert TCMLoss(**pml)(x, torch.tensor(LABELS)).isnan()
 
 
+@pytest.mark.parametrize(
+    ("options", "labels"), [({"lambda_minus": 0.0}, [0, 0, 0, 0]), ({"lambda_plus": 0.0}, [0, 1, 2, 3])]
+)
+def test_nan_in_one_term_alone_shows_with_any_reducer(options, labels):
+    x = embeddings(4)
+    x[2] = torch.nan
+    assert TCMLoss(**options, reducer=_pml.reducers.SumReducer())(x, torch.tensor(labels)).isnan()
+
+
+def test_statistics_of_the_distance_are_recorded_on_request():
+    x, loss = embeddings(), TCMLoss(distance=_pml.CosineSimilarity(collect_stats=True))
+    loss(x, torch.tensor(LABELS))
+    assert loss.distance.initial_avg_query_norm == pytest.approx(x.norm(dim=1).mean().item())
+
+
 def test_copies_compute_the_same():
     x, labels = embeddings(), torch.tensor(LABELS)
     loss = TCMLoss(margin_plus=0.8)
