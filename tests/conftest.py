@@ -7,6 +7,10 @@ import torch
 DATA = Path(os.environ.get("PML_EXT_DATA", Path(__file__).parents[1] / ".." / "shared" / "data")).resolve()
 
 
+# Small work: a parallel region costs more than it gives, and stalls where other processes use the cores.
+torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)

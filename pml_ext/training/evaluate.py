@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode as CN
 
-from pml_ext.functional.opis import epsilon_opis_of_curves, opis_of_curves, utility_curves
 from pml_ext.metrics import AccuracyCalculator
 from pml_ext.training.config import ConfigError
-from pml_ext.training.datasets import DataError, OpenSet
+from pml_ext.training.datasets import OpenSet
 
 # the calculator's name -> what the table calls it
 METRICS = {
@@ -31,16 +30,26 @@ class Features(NamedTuple):
     gallery: Tensor | None
 
 
-def evaluate(data: OpenSet, features: Features, cfg: CN) -> dict[str, float]:
+def build_calculator(cfg: CN) -> AccuracyCalculator:
+    """The calculator of all METRICS with TEST.OPIS's options."""
+    options = cfg.TEST.OPIS
+    try:
+        return AccuracyCalculator(
+            include=tuple(METRICS),
+            device=torch.device("cpu"),
+            far_range=tuple(options.FAR_RANGE),
+            grid=options.GRID,
+            epsilon=options.EPSILON,
+        )
+    except ValueError as error:
+        raise ConfigError(f"TEST.OPIS: {error}") from error
+
+
+def evaluate(data: OpenSet, features: Features, calculator: AccuracyCalculator) -> dict[str, float]:
     """All METRICS of a test set as fractions.
 
     Gallery items of the query's identity and camera do not count, for any of the retrieval metrics.
     """
-    if not torch.isfinite(features.query).all():
-        raise DataError("the model gives embeddings that are not finite: nothing can be measured")
-    calculator = AccuracyCalculator(
-        include=tuple(name for name in METRICS if "opis" not in name), device=torch.device("cpu")
-    )
     reference: dict[str, Any] = {}
     if features.gallery is not None and data.gallery is not None:
         reference = {
@@ -54,13 +63,6 @@ def evaluate(data: OpenSet, features: Features, cfg: CN) -> dict[str, float]:
         query_cameras=torch.from_numpy(data.query.cameras),
         **reference,
     )
-    options = cfg.TEST.OPIS
-    try:
-        curves = utility_curves(*test_embeddings(data, features), far_range=tuple(options.FAR_RANGE), grid=options.GRID)
-    except ValueError as error:
-        raise ConfigError(f"TEST.OPIS on this test set: {error}") from error
-    result["opis"] = opis_of_curves(curves)
-    result["epsilon_opis"] = epsilon_opis_of_curves(curves, options.EPSILON)
     return {name: float(result[name]) for name in METRICS}
 
 

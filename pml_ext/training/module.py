@@ -11,7 +11,7 @@ from pml_ext.training.backbones import build_backbone
 from pml_ext.training.build import ID_LOSS, build_losses, build_miner
 from pml_ext.training.config import ConfigError, require
 from pml_ext.training.datasets import ImageSet, OpenSet
-from pml_ext.training.evaluate import Features, evaluate
+from pml_ext.training.evaluate import Features, build_calculator, evaluate
 from pml_ext.training.heads import HeadOutput, build_head
 from pml_ext.training.samplers import steps_per_epoch
 from pml_ext.training.solver import build_optimizer, build_schedule
@@ -41,6 +41,7 @@ class Baseline(lightning.LightningModule):
         if len(cfg.MODEL.PIXEL_MEAN) not in (1, 3) or len(cfg.MODEL.PIXEL_STD) != len(cfg.MODEL.PIXEL_MEAN):
             raise ConfigError("MODEL.PIXEL_MEAN and PIXEL_STD must both have 1 value (grey) or 3 (RGB)")
         self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
+        self.calculator = build_calculator(cfg)
         self.backbone = build_backbone(cfg)
         num_classes = 0 if train_set is None else int(train_set.labels.max()) + 1
         self.heads = build_head(cfg, self.backbone, num_classes if ID_LOSS in cfg.MODEL.LOSSES.NAME else 0)
@@ -144,7 +145,7 @@ class Baseline(lightning.LightningModule):
             query = next(parts)
             self.features[name] = Features(query, None if data.gallery is None else next(parts))
             # One rank measures, all need the numbers (the best checkpoint is chosen on every rank alike).
-            result = evaluate(data, self.features[name], self.cfg) if self.trainer.is_global_zero else {}
+            result = evaluate(data, self.features[name], self.calculator) if self.trainer.is_global_zero else {}
             self.results[name] = self.trainer.strategy.broadcast(result)
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"
             self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)

@@ -3,8 +3,11 @@
 import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 import lightning
@@ -50,32 +53,31 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False) -> dict[str, dict[st
     """
     _check_solver(cfg)
     output = _prepare_output(cfg)
-    lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-    train_set, test_sets = load_train_set(cfg), load_test_sets(cfg)
-    module = Baseline(cfg, train_set, test_sets)
-    if cfg.MODEL.WEIGHTS:
-        load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
-    checkpoints = output / "checkpoints"
-    trainer = _trainer(cfg, launch, output, checkpoints)
-    # Lightning knows the rank of this process only now, and the samplers need it.
-    loader = train_loader(cfg, train_set, trainer.global_rank, trainer.world_size)
-    tests = _test_loaders(cfg, test_sets, trainer)
-    last = checkpoints / "last.ckpt"
-    if resume and not last.is_file():
-        log.info("nothing to resume in %s: starting from the beginning", checkpoints)
-    log.info(
-        "training on %d images of %d identities, %d steps an epoch",
-        len(train_set), int(train_set.labels.max()) + 1, len(loader),
-    )  # fmt: skip
-    with _quiet_lightning():
-        trainer.fit(module, loader, tests, ckpt_path=last if resume and last.is_file() else None, weights_only=True)
+    with _logged(output, "train.log"):
+        lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
+        train_set, test_sets = load_train_set(cfg), load_test_sets(cfg)
+        module = Baseline(cfg, train_set, test_sets)
+        if cfg.MODEL.WEIGHTS:
+            load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
+        checkpoints = output / "checkpoints"
+        trainer = _trainer(cfg, launch, output, checkpoints)
+        # Lightning knows the rank of this process only now, and the samplers need it.
+        loader = train_loader(cfg, train_set, trainer.global_rank, trainer.world_size)
+        tests = _test_loaders(cfg, test_sets, trainer)
+        last = checkpoints / "last.ckpt"
+        if resume and not last.is_file():
+            log.info("nothing to resume in %s: starting from the beginning", checkpoints)
+        identities = int(train_set.labels.max()) + 1
+        log.info("training on %d images of %d identities, %d steps an epoch", len(train_set), identities, len(loader))
+        ckpt_path = last if resume and last.is_file() else None
+        trainer.fit(module, loader, tests, ckpt_path=ckpt_path, weights_only=True)
         # Lightning swallows Ctrl-C; the run then ends here, with the last checkpoint in place.
         if trainer.interrupted:
             raise KeyboardInterrupt
         trainer.save_checkpoint(last)
-        if not module.results or trainer.max_epochs % cfg.TEST.EVAL_PERIOD:
+        if not module.results or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD:
             trainer.validate(module, tests, verbose=False)
-    return _report(cfg, trainer, module, output, last, "metrics.json")
+        return _report(cfg, trainer, module, output, last, "metrics.json")
 
 
 def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
@@ -85,14 +87,14 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
             "evaluation needs MODEL.WEIGHTS: the checkpoint to measure, such as logs/…/checkpoints/last.ckpt"
         )
     output = _prepare_output(cfg)
-    lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-    test_sets = load_test_sets(cfg)
-    module = Baseline(cfg, None, test_sets)
-    load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
-    trainer = _trainer(cfg, launch, output, None)
-    with _quiet_lightning():
+    with _logged(output, "eval.log"):
+        lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
+        test_sets = load_test_sets(cfg)
+        module = Baseline(cfg, None, test_sets)
+        load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
+        trainer = _trainer(cfg, launch, output, None)
         trainer.validate(module, _test_loaders(cfg, test_sets, trainer), verbose=False)
-    return _report(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json")
+        return _report(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json")
 
 
 def _trainer(cfg: CN, launch: Launch, output: Path, checkpoints: Path | None) -> lightning.Trainer:
@@ -130,7 +132,7 @@ def _trainer(cfg: CN, launch: Launch, output: Path, checkpoints: Path | None) ->
         use_distributed_sampler=False,
         default_root_dir=output,
         logger=[CSVLogger(output, "", "csv"), TensorBoardLogger(str(output), "", "tensorboard")] if training else False,
-        callbacks=[TQDMProgressBar(refresh_rate=5), *_checkpointing(cfg, checkpoints)],
+        callbacks=[_ProgressBar(refresh_rate=5), *_checkpointing(cfg, checkpoints)],
         enable_checkpointing=training,
         enable_model_summary=False,
         log_every_n_steps=10,
@@ -174,24 +176,38 @@ def _prepare_output(cfg: CN) -> Path:
     try:
         output.mkdir(parents=True, exist_ok=True)
         (output / "config.yaml").write_text(cfg.dump(), encoding="utf-8")
-        handler = logging.FileHandler(output / "train.log", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"OUTPUT_DIR {output} cannot be written: {error}") from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
     return output
 
 
-class _quiet_lightning(warnings.catch_warnings):
-    """Lightning's advice that does not fit here: workers on two cores, metrics logged on every rank."""
+@contextmanager
+def _logged(output: Path, file: str) -> Iterator[None]:
+    """Our messages also in a file; Lightning's only where something is wrong."""
+    handler = logging.FileHandler(output / file, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    lightning_log = logging.getLogger("lightning.pytorch")
+    level = lightning_log.level
+    log.addHandler(handler)
+    lightning_log.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            # Advice that does not fit here: more workers than cores, metrics reduced over ranks that hold the same.
+            for advice in ("does not have many workers", "sync_dist=True", "exists and is not empty", "LeafSpec",
+                           "number of training batches"):  # fmt: skip
+                warnings.filterwarnings("ignore", message=f".*{advice}.*")
+            yield
+    finally:
+        lightning_log.setLevel(level)
+        log.removeHandler(handler)
+        handler.close()
 
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
-        warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
-        warnings.filterwarnings("ignore", message=".*number of training batches.*")
-        warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+
+class _ProgressBar(TQDMProgressBar):
+    """Lightning's, without the logger's version number."""
+
+    def get_metrics(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> dict[str, Any]:
+        return {k: v for k, v in super().get_metrics(trainer, module).items() if k != "v_num"}
 
 
 def _report(

@@ -1,0 +1,40 @@
+"""Two processes on the CPU give what one process gives on the joint batch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+CONFIG = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+
+
+def train(output: Path, processes: int, losses: str) -> dict[str, torch.Tensor]:
+    # Batch norm would see each rank's own part of the batch; with plain SGD a step is the gradient.
+    opts = f"""MODEL.DEVICE cpu MODEL.BACKBONE.NORM GN MODEL.HEADS.NORM GN SOLVER.OPT SGD SOLVER.BASE_LR 0.05
+        SOLVER.MAX_EPOCH 1 SOLVER.WARMUP_ITERS 0 TEST.EVAL_PERIOD 1 MODEL.LOSSES.DISC.CENTROIDS simplex
+        MODEL.LOSSES.DISC.CENTROID_SIZE 8 OUTPUT_DIR {output}""".split()
+    command = [sys.executable, "-m", "pml_ext.training.cli", "train", "--config-file", str(CONFIG)]
+    done = subprocess.run(
+        [*command, "--num-gpus", str(processes), *opts, "MODEL.LOSSES.NAME", losses],
+        capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return torch.load(output / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+
+
+@pytest.mark.parametrize(
+    "losses", ['("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")', '("SmoothAPLoss","LoOp")']
+)
+def test_two_processes_train_as_one_on_the_joint_batch(tmp_path: Path, losses: str) -> None:
+    one, two = train(tmp_path / "one", 1, losses), train(tmp_path / "two", 2, losses)
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+    results = [json.loads((tmp_path / n / "metrics.json").read_text())["results"]["Digits"] for n in ("one", "two")]
+    assert results[1]["reid_mean_average_precision"] == pytest.approx(
+        results[0]["reid_mean_average_precision"], abs=1e-3
+    ), "every test image is measured once"

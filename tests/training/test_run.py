@@ -1,0 +1,208 @@
+"""Whole runs through the command line, on digits."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import pml_ext.training.module
+from pml_ext.training.cli import main
+
+CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
+DIGITS = CONFIGS / "Digits" / "sap_tcm.yml"
+QUICK = ["SOLVER.MAX_EPOCH", "2", "TEST.EVAL_PERIOD", "2", "SOLVER.CHECKPOINT_PERIOD", "1", "MODEL.DEVICE", "cpu"]
+
+
+def train(output: Path, *opts: str, flags: tuple[str, ...] = (), config: Path = DIGITS) -> int:
+    return main(["train", "--config-file", str(config), *flags, "OUTPUT_DIR", str(output), *QUICK, *opts])
+
+
+def metrics(output: Path, file: str = "metrics.json") -> dict[str, Any]:
+    return json.loads((output / file).read_text())["results"]["Digits"]
+
+
+def weights(output: Path) -> dict[str, torch.Tensor]:
+    return torch.load(output / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("run") / "out"
+    assert train(output) == 0
+    return output
+
+
+def test_a_run_learns_and_leaves_its_files(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = metrics(trained)
+    assert list(found) == [
+        "precision_at_1", "mean_average_precision_at_r", "reid_mean_average_precision",
+        "mean_inverse_negative_penalty", "opis", "epsilon_opis", "NMI",
+    ]  # fmt: skip
+    assert found["precision_at_1"] > 0.9
+    assert 0 < found["opis"] < 0.25
+    assert yaml.safe_load((trained / "config.yaml").read_text())["SOLVER"]["MAX_EPOCH"] == 2
+    log = (trained / "train.log").read_text()
+    assert "901 images of 5 identities" in log
+    assert "ε-OPIS" in log
+    with (trained / "csv" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {"loss", "loss/SmoothAPLoss", "loss/TCMLoss", "opis"} <= set(rows[0])
+    assert list((trained / "tensorboard").glob("events*"))
+    with Image.open(trained / "utility_Digits.png") as figure:
+        assert figure.size > (600, 400)
+        assert len(np.unique(np.asarray(figure))) > 50, "an empty figure"
+
+
+def test_the_best_checkpoint_is_kept_beside_the_last(trained: Path) -> None:
+    assert {p.name for p in (trained / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+
+
+def test_eval_repeats_the_numbers_exactly(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    opts = ["OUTPUT_DIR", str(tmp_path), *QUICK, "MODEL.WEIGHTS", str(trained / "checkpoints" / "last.ckpt")]
+    assert main(["eval", "--config-file", str(DIGITS), *opts]) == 0
+    assert metrics(tmp_path, "eval_metrics.json") == metrics(trained)
+    shown = capfd.readouterr().err
+    assert "R@1" in shown
+    assert str(tmp_path / "eval_metrics.json") in shown
+    assert main(["train", "--eval-only", "--config-file", str(trained / "config.yaml"), *opts]) == 0
+    assert metrics(tmp_path, "eval_metrics.json") == metrics(trained)
+
+
+def test_a_run_repeats_itself_and_another_seed_does_not(trained: Path, tmp_path: Path) -> None:
+    assert train(tmp_path / "a") == 0
+    assert train(tmp_path / "b", "SEED", "1") == 0
+    same, other = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert all(torch.equal(v, same[k]) for k, v in weights(trained).items())
+    assert not torch.equal(same["backbone.0.weight"], other["backbone.0.weight"])
+
+
+LEARNED = (
+    "MODEL.LOSSES.NAME", '("CrossEntropyLoss", "DiscriminativeLoss", "LoOp")', "MODEL.HEADS.WITH_BNNECK", "True",
+    "MODEL.LOSSES.DISC.CENTROIDS", "kmeans", "MODEL.LOSSES.DISC.CENTROID_SIZE", "7", "INPUT.PADDING.ENABLED", "True",
+    "INPUT.PADDING.SIZE", "1", "SOLVER.CLIP_GRADIENTS.ENABLED", "True", "SOLVER.AMP.ENABLED", "True",
+)  # fmt: skip
+
+
+def test_resume_continues_bit_for_bit_with_the_state_of_the_losses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train(tmp_path / "whole", *LEARNED) == 0
+
+    class KilledError(Exception):
+        pass
+
+    def stop_in_the_second_epoch(self: Any) -> None:
+        if self.current_epoch == 1:
+            raise KilledError
+
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(
+            pml_ext.training.module.Baseline, "on_train_batch_start", lambda s, *_: stop_in_the_second_epoch(s)
+        )
+        train(tmp_path / "parts", *LEARNED)
+    assert not (tmp_path / "parts" / "metrics.json").exists()
+    assert train(tmp_path / "parts", *LEARNED, flags=("--resume",)) == 0
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    assert any(k.startswith("losses.DiscriminativeLoss.") for k in whole)
+    assert all(torch.equal(v, parts[k]) for k, v in whole.items())
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
+
+
+def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    forward = pml_ext.training.module.Baseline.forward
+
+    def spoiled(self: Any, images: torch.Tensor) -> Any:
+        output = forward(self, images)
+        spoil = self.training and self.global_step == 13
+        return output._replace(features=output.features * torch.nan) if spoil else output
+
+    monkeypatch.setattr(pml_ext.training.module.Baseline, "forward", spoiled)
+    assert train(tmp_path) == 2
+    message = capfd.readouterr().err
+    assert "SmoothAPLoss is nan at step 13 (epoch 1); the batch was sklearn.datasets.load_digits()[" in message
+    good = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+    assert good["global_step"] == 11
+    assert all(torch.isfinite(v).all() for v in good["state_dict"].values())
+
+
+def test_weights_that_are_not_finite_are_never_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def spoil(self: Any, *_: Any) -> None:
+        if self.global_step == 11:
+            self.backbone[0].weight.data.mul_(torch.nan)
+
+    monkeypatch.setattr(pml_ext.training.module.Baseline, "on_train_batch_end", spoil)
+    assert train(tmp_path) == 2
+    assert "the weights backbone.0.weight are not finite after step 11" in capfd.readouterr().err
+    assert (
+        not list((tmp_path / "checkpoints").glob("*")) or torch.isfinite(weights(tmp_path)["backbone.0.weight"]).all()
+    )
+
+
+@pytest.mark.parametrize(
+    ("opts", "message"),
+    [
+        (("MODEL.LOSSES.NAME", '("CITLos",)'), "LOSSES.NAME: unknown value 'CITLos'; did you mean 'CITLoss'? Known:"),
+        (("MODEL.LOSSES.NAME", "()"), "must name one or more different losses"),
+        (("MODEL.LOSSES.CIT.GAMMA", "2", "MODEL.LOSSES.NAME", '("CITLoss",)'), "LOSSES.CIT: gamma must be in [0, 1]"),
+        (("MODEL.LOSSES.LOOP.LOSS", "LoOp", "MODEL.LOSSES.NAME", '("LoOp",)'), "MODEL.LOSSES.LOOP.LOSS: unknown value"),
+        (("MODEL.LOSSES.CE.EPSILON", "1.5", "MODEL.LOSSES.NAME", '("CrossEntropyLoss",)'), "EPSILON must be in [0, 1)"),
+        (("MODEL.MINER.NAME", "MultiSimilarityMiner"), "none of the losses ('SmoothAPLoss', 'TCMLoss') takes a miner"),
+        (("MODEL.META_ARCHITECTURE", "MGN"), "MODEL.META_ARCHITECTURE: unknown value 'MGN' Known: 'Baseline'"),
+        (("MODEL.DEVICE", "cuda"), "torch sees no CUDA device here; set MODEL.DEVICE cpu"),
+        (("MODEL.PIXEL_STD", "[1, 1]"), "must both have 1 value (grey) or 3 (RGB)"),
+        (("TEST.BEST", "R@1"), "TEST.BEST: unknown value 'R@1' Known: 'precision_at_1'"),
+        (("TEST.OPIS.GRID", "5"), "TEST.OPIS: grid must be at least 10"),
+        (("INPUT.SIZE_TRAIN", "[8, 8, 8]"), "INPUT.SIZE_TRAIN must be [height, width]"),
+        (("DATALOADER.NUM_INSTANCE", "7"), "SOLVER.IMS_PER_BATCH must be a multiple"),
+        (("SOLVER.MAX_EPOCH", "0"), "SOLVER.MAX_EPOCH must be 1 or more; got 0"),
+        (("MODEL.WEIGHTS", "none.pth"), "no weights file at none.pth"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_clear_message(
+    tmp_path: Path, opts: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if opts[0] == "MODEL.DEVICE" and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    assert train(tmp_path, *opts, "SOLVER.MAX_EPOCH" if "SOLVER.MAX_EPOCH" not in opts else "SEED", "1") == 2
+    shown = capfd.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+
+
+def test_an_output_folder_that_cannot_be_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert train(tmp_path / "file" / "out") == 2
+    assert f"OUTPUT_DIR {tmp_path}/file/out cannot be written" in capfd.readouterr().err
+
+
+def test_eval_of_another_architecture(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    checkpoint = str(trained / "checkpoints" / "last.ckpt")
+    opts = ["OUTPUT_DIR", str(tmp_path), *QUICK, "MODEL.WEIGHTS", checkpoint, "MODEL.HEADS.EMBEDDING_DIM", "32"]
+    assert main(["eval", "--config-file", str(DIGITS), *opts]) == 2
+    shown = capfd.readouterr().err
+    assert "of another architecture than the config's model" in shown
+    assert "heads.bottleneck.0.weight (file (64, 64, 1, 1), model (32, 64, 1, 1))" in shown
+    assert main(["eval", "--config-file", str(DIGITS), *opts[:-4]]) == 2
+    assert "evaluation needs MODEL.WEIGHTS" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("config", sorted(CONFIGS.rglob("*.yml")), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_every_config_trains_and_evaluates(config: Path, tmp_path: Path) -> None:
+    """Each with its own model and losses, for one epoch of digits in its image size."""
+    if config.stem.startswith("Base-"):
+        return
+    data = ("DATASETS.NAMES", '("Digits",)', "DATASETS.TESTS", '("Digits",)', "SOLVER.IMS_PER_BATCH", "80")
+    batch = ("DATALOADER.NUM_INSTANCE", "16", "SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "1")
+    assert train(tmp_path, *data, *batch, config=config) == 0
+    assert 0.2 < metrics(tmp_path)["precision_at_1"] <= 1
