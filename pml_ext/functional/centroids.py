@@ -28,8 +28,8 @@ def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
     """(C, D) unit vectors spread over the sphere: the normalised centres of k-means on uniform points.
 
     100 points a class and at most 25 iterations, by faiss where it is installed, else by scikit-learn (the two
-    find different centroids). Takes 400·C·D bytes and 5000·C²·D operations: seconds at C = 1000, D = 512, hours
-    at C = 100 000, where `simplex` or `one_hot` centroids cost nothing.
+    find different centroids). Takes 400·C·D bytes and 5000·C²·D operations: half a minute at C = 1000, D = 512, an hour
+    at C = 10 000, where simplex or one-hot centroids cost nothing.
 
     Args:
         num_classes: C, 2 or more.

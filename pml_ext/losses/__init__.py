@@ -1,5 +1,6 @@
 """The losses of this package, and every loss of pytorch-metric-learning under the same roof."""
 
+# ruff: noqa: F401, imported for __all__, which ruff does not read through OURS
 import inspect
 
 from pml_ext import _pml
