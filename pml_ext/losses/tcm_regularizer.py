@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from pml_ext._pml import BaseDistance, BaseMetricLossFunction, CosineSimilarity, CrossBatchMemory, losses
+from pml_ext.losses.base import at_least_float32
 from pml_ext.losses.tcm import TCMLoss
 
 
@@ -12,6 +13,8 @@ class TCMRegularizer(BaseMetricLossFunction):
     The loss gets what this gets: a miner's indices_tuple, ref_emb and ref_labels. TCM gets the embeddings and labels,
     and the pairs batch × ref_emb where ref_emb is given. Around CrossBatchMemory the memory is the loss's own and TCM
     takes the pairs of the batch; inside CrossBatchMemory both take batch × memory.
+
+    The loss gets 16-bit embeddings as float32: most of PML's own do not run, or not well, on 16 bits.
 
     Args:
         loss: any loss of pytorch-metric-learning or of this package, with parameters or without; MultipleLosses;
@@ -59,8 +62,10 @@ class TCMRegularizer(BaseMetricLossFunction):
         if ref_emb is not None and not takes_ref:
             raise ValueError(f"ref_emb must be None around {type(self.loss).__name__}, which takes none; got a tensor")
         tcm = self.tcm(embeddings, labels, None, ref_emb, ref_labels)
+        if ref_emb is not None:
+            ref_emb = at_least_float32(ref_emb)
         ref = (ref_emb, ref_labels) if takes_ref else ()
-        base = self.loss(embeddings, labels, indices_tuple, *ref)
+        base = self.loss(at_least_float32(embeddings), labels, indices_tuple, *ref)
         if isinstance(base, dict):
             raise TypeError(
                 f"{type(self.loss).__name__} must return a tensor that TCM can be added to; got a dict. "

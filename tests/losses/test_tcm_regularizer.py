@@ -108,12 +108,15 @@ def test_copies_compute_the_same():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype):
-    x = embeddings().to(dtype).requires_grad_()
-    value = TCMRegularizer(CITLoss())(x, LABELS)
-    assert value.dtype == torch.float32
-    value.backward()
-    assert x.grad.dtype == dtype and x.grad.isfinite().all()
+def test_half_precision_reaches_the_loss_as_float32(dtype):
+    x, ref, base = embeddings().to(dtype).requires_grad_(), embeddings(5).to(dtype), _pml.losses.TripletMarginLoss()
+    for refs in ((None, None), (ref, torch.tensor([0, 1, 2, 2, 0]))):
+        value = TCMRegularizer(base)(x, LABELS, None, *refs)
+        as_float = [None if refs[0] is None else refs[0].float(), refs[1]]
+        expected = base(x.float(), LABELS, None, *as_float) + TCMLoss()(x, LABELS, None, *refs)
+        torch.testing.assert_close(value, expected)
+        value.backward()
+        assert x.grad.dtype == dtype and x.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("loss", [torch.nn.CrossEntropyLoss(), _pml.CosineSimilarity(), "TripletMarginLoss", TCMLoss])
