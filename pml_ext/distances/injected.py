@@ -20,6 +20,7 @@ class InjectedDistance(BaseDistance):
     """
 
     matrix: Tensor
+    two_sets: bool
     was_read: bool
 
     def forward(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
@@ -34,22 +35,28 @@ class InjectedDistance(BaseDistance):
                 f"the loss or miner asked its distance for a matrix of shape {asked}; the one that replaces it has "
                 f"{tuple(self.matrix.shape)}. It must call self.distance(embeddings, ref_emb) on the whole batch"
             )
+        if self.two_sets and (ref_emb is None or ref_emb is query_emb):
+            raise ValueError(
+                "the loss or miner asked its distance for a matrix inside one set; the one that replaces it is "
+                "between embeddings and ref_emb. It works without ref_emb"
+            )
         self.was_read = True
         return self.matrix.clone()
 
 
-def inject(distance: BaseDistance, matrix: Tensor) -> InjectedDistance:
+def inject(distance: BaseDistance, matrix: Tensor, *, two_sets: bool = False) -> InjectedDistance:
     """A stand-in for the distance that returns the matrix.
 
     Args:
         distance: what the stand-in behaves like; it is not changed.
         matrix: (B, R), in the distance's own measure, with its power already applied.
+        two_sets: the matrix is between embeddings and a ref_emb; asking for one inside a set then is an error.
     Returns:
         an InjectedDistance; its `was_read` says whether it has been called.
     """
     kind = _injected_class(type(distance))
     twin = kind.__new__(kind)
-    twin.__dict__.update(vars(distance), matrix=matrix, was_read=False)
+    twin.__dict__.update(vars(distance), matrix=matrix, two_sets=two_sets, was_read=False)
     return twin
 
 

@@ -14,7 +14,7 @@ _GEOMETRIES: dict[str, tuple[Any, int, float]] = {
     "arc": (closest_on_arcs, 1, 1.0),
     "segment": (closest_on_segments, -1, 0.0),
 }
-_BLOCK = 2**18  # elements at a time: the temporaries stay in cache
+_BLOCK = 2**16  # elements at a time: the temporaries stay in cache
 
 
 def loop_pairs(

@@ -58,4 +58,5 @@ class LoOpMiner(BaseMiner):
             matrix, _ = loop_matrix(
                 self.distance, embeddings, labels, other, other_labels, pairing=self.pairing, geometry=self.geometry
             )
-            return run_with_distance(self.miner, inject(self.distance, matrix), embeddings, labels, other, other_labels)
+            injected = inject(self.distance, matrix, two_sets=other is not None)
+            return run_with_distance(self.miner, injected, embeddings, labels, other, other_labels)

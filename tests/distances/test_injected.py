@@ -38,6 +38,14 @@ def test_other_embeddings_are_an_error() -> None:
         stand_in(torch.rand(3, 2))
 
 
+def test_a_matrix_between_two_sets_is_not_one_inside_a_set() -> None:
+    stand_in, x = inject(distances.LpDistance(), torch.rand(3, 3), two_sets=True), torch.rand(3, 2)
+    assert stand_in(x, torch.rand(3, 2)).shape == (3, 3)
+    for ref in (None, x):
+        with pytest.raises(ValueError, match="inside one set"):
+            stand_in(x, ref)
+
+
 def test_a_loss_computes_from_the_matrix_and_keeps_its_own_distance() -> None:
     x, labels = torch.randn(8, 4), torch.arange(8) // 2
     for loss in (losses.TripletMarginLoss(), losses.MultiSimilarityLoss(), losses.ContrastiveLoss()):

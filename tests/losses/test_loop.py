@@ -5,7 +5,7 @@ import pytest
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
 
-from pml_ext.losses import LoOp
+from pml_ext.losses import CITLoss, LoOp, TCMLoss, TCMRegularizer
 from tests.functional.oracle_arcs import lifted_structure_loss, loop_distances, triplet_loss
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
@@ -31,6 +31,10 @@ SERVED = {
     "SupConLoss": lambda: losses.SupConLoss(),
     "TripletMarginLoss": lambda: losses.TripletMarginLoss(),
     "TupletMarginLoss": lambda: losses.TupletMarginLoss(),
+}
+OURS = {
+    "CITLoss": lambda: CITLoss(gamma=0.5),
+    "TCMLoss": lambda: TCMLoss(margin_minus=-0.3),
 }
 WITH_WEIGHTS = {
     "ArcFaceLoss": (3, 4),
@@ -87,11 +91,11 @@ def test_lifted_structure_equals_equation_16(pairing: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
 @pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", [*SERVED, *OURS])
 def test_every_tuple_loss_computes_from_the_oracle_matrix(name: str, pairing: str) -> None:
     labels = [i // 3 for i in range(12)]
     x = torch.randn(12, 5, dtype=torch.float64)
-    loss = SERVED[name]()
+    loss = {**SERVED, **OURS}[name]()
     if name == "SmoothAPLoss":  # computes in float32 whatever it is given
         x = x.float()
     matrix = torch.tensor(loop_distances(x.double(), labels, x.double(), labels, pairing)).to(x.dtype)
@@ -272,6 +276,7 @@ def test_losses_with_class_weights_are_refused(name: str) -> None:
         (losses.TripletMarginLoss(distance=distances.LpDistance(power=3)), "power=3"),
         (losses.TripletMarginLoss(distance=distances.LpDistance(normalize_embeddings=False)), "that normalises"),
         (LoOp(losses.TripletMarginLoss()), "contains another loss"),
+        (TCMRegularizer(losses.TripletMarginLoss()), r"TCMRegularizer\(LoOp"),
         (losses.CrossBatchMemory(losses.TripletMarginLoss(), 4), "got CrossBatchMemory"),
         (losses.TripletMarginLoss, "got type"),
     ],
@@ -291,6 +296,8 @@ def test_errors() -> None:
     loss = LoOp(losses.TripletMarginLoss())
     with pytest.raises(TypeError, match=r"Blind did not call self.distance"):
         LoOp(Blind())(x, labels)
+    with pytest.raises(ValueError, match="inside one set"):  # CIT wants the pairs (positive, negative) too
+        LoOp(CITLoss(gamma=0.5))(x, labels, ref_emb=x + 1, ref_labels=labels)
     with pytest.raises(ValueError, match="LoOp needs labels"):
         loss(x)
     with pytest.raises(ValueError, match="ref_labels beside ref_emb"):
