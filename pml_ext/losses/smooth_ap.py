@@ -46,6 +46,8 @@ class SmoothAPLoss(EmbeddingLoss):
         if len(queries) == 0:
             warn_once(self, "SmoothAPLoss: no sample of the batch has a positive; the loss is 0")
             return self.zero_losses()
+        if bool(positive.all()):
+            warn_once(self, "SmoothAPLoss: the batch has no negatives (one class); the loss is 0")
         precision = smooth_average_precision(
             self.distance(embeddings, ref_emb)[queries], positive[queries], self.temperature
         )
