@@ -14,9 +14,9 @@ CONFIG = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.ym
 
 def train(output: Path, processes: int, losses: str) -> dict[str, torch.Tensor]:
     # One step of plain SGD is the gradient. Batch norm would see each rank's own part of the batch.
-    opts = f"""MODEL.DEVICE cpu MODEL.BACKBONE.NORM GN MODEL.HEADS.NORM GN SOLVER.OPT SGD SOLVER.BASE_LR 0.05
-        SOLVER.MAX_EPOCH 1 DATALOADER.NUM_INSTANCE 125 SOLVER.IMS_PER_BATCH 500 SOLVER.WARMUP_ITERS 0 TEST.EVAL_PERIOD 1 MODEL.LOSSES.DISC.CENTROIDS simplex
-        MODEL.LOSSES.DISC.CENTROID_SIZE 8 OUTPUT_DIR {output}""".split()
+    opts = f"""MODEL.DEVICE cpu MODEL.BACKBONE.NORM GN MODEL.HEADS.NORM GN MODEL.LOSSES.DISC.CENTROIDS simplex
+        MODEL.LOSSES.DISC.CENTROID_SIZE 8 SOLVER.OPT SGD SOLVER.BASE_LR 0.05 SOLVER.MAX_EPOCH 1 SOLVER.WARMUP_ITERS 0
+        SOLVER.IMS_PER_BATCH 500 DATALOADER.NUM_INSTANCE 125 TEST.EVAL_PERIOD 1 OUTPUT_DIR {output}""".split()
     command = [sys.executable, "-m", "pml_ext.training.cli", "train", "--config-file", str(CONFIG)]
     done = subprocess.run(
         [*command, "--num-gpus", str(processes), *opts, "MODEL.LOSSES.NAME", losses],
