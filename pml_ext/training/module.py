@@ -50,6 +50,11 @@ class Baseline(lightning.LightningModule):
         if train_set is not None:
             self.terms, self.losses = build_losses(cfg, num_classes, self.heads.feature_size)
             self.miner = build_miner(cfg)
+            if self.heads.classifier is None and cfg.MODEL.HEADS.NECK_FEAT == "before" and len(self.heads.bottleneck):
+                raise ConfigError(
+                    "MODEL.HEADS.NECK_FEAT is before, so the losses do not train the neck that tests use: set it to "
+                    f"after, or add {ID_LOSS} to MODEL.LOSSES.NAME"
+                )
         self.pixel_mean: Tensor
         self.pixel_std: Tensor
         self.results: dict[str, dict[str, float]] = {}

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,12 +66,17 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False) -> dict[str, dict[st
         loader = train_loader(cfg, train_set, trainer.global_rank, trainer.world_size)
         tests = _test_loaders(cfg, test_sets, trainer)
         last = checkpoints / "last.ckpt"
-        if resume and not last.is_file():
-            log.info("nothing to resume in %s: starting from the beginning", checkpoints)
-        identities = int(train_set.labels.max()) + 1
-        log.info("training on %d images of %d identities, %d steps an epoch", len(train_set), identities, len(loader))
-        ckpt_path = last if resume and last.is_file() else None
-        trainer.fit(module, loader, tests, ckpt_path=ckpt_path, weights_only=True)
+        resumed = last if resume and last.is_file() else None
+        if resumed:
+            # Says which keys differ where the checkpoint is of another model; Lightning then restores all of it.
+            load_weights(module, resumed)
+        if trainer.is_global_zero:
+            (output / "config.yaml").write_text(cfg.dump(), encoding="utf-8")
+            identities = int(train_set.labels.max()) + 1
+            log.info("%d images of %d identities, %d steps an epoch", len(train_set), identities, len(loader))
+            if resume:
+                log.info("resuming from %s", resumed or f"nothing: no {last}, so from the beginning")
+        trainer.fit(module, loader, tests, ckpt_path=resumed, weights_only=True)
         # Lightning swallows Ctrl-C; the run then ends here, with the last checkpoint in place.
         if trainer.interrupted:
             raise KeyboardInterrupt
@@ -171,14 +177,14 @@ def _check_solver(cfg: CN) -> None:
 
 
 def _prepare_output(cfg: CN) -> Path:
-    """OUTPUT_DIR with config.yaml in it; an error before any work where it cannot be written."""
+    """OUTPUT_DIR; an error before any work where it cannot be written."""
     output = Path(cfg.OUTPUT_DIR).expanduser()
     try:
         output.mkdir(parents=True, exist_ok=True)
-        (output / "config.yaml").write_text(cfg.dump(), encoding="utf-8")
+        with tempfile.TemporaryFile(dir=output):
+            return output
     except OSError as error:
         raise ConfigError(f"OUTPUT_DIR {output} cannot be written: {error}") from error
-    return output
 
 
 @contextmanager
@@ -215,7 +221,7 @@ def _report(
 ) -> dict[str, dict[str, float]]:
     if not trainer.is_global_zero:
         return {}
-    files = {"metrics": output / metrics_file, "weights": weights, "config": output / "config.yaml"}
+    files = {"metrics": output / metrics_file, "weights": weights}
     write_metrics(files["metrics"], module.results, weights=str(weights), epochs=trainer.current_epoch, seed=cfg.SEED)
     for name, data in module.test_sets.items():
         files[f"figure {name}"] = output / f"utility_{name}.png"

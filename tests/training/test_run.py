@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_a_run_learns_and_leaves_its_files(trained: Path, capsys: pytest.Capture
     assert 0 < found["opis"] < 0.25
     assert yaml.safe_load((trained / "config.yaml").read_text())["SOLVER"]["MAX_EPOCH"] == 2
     log = (trained / "train.log").read_text()
-    assert "901 images of 5 identities" in log
+    assert "901 images of 5 identities, 11 steps an epoch" in log
     assert "ε-OPIS" in log
     with (trained / "csv" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -115,6 +116,21 @@ def test_resume_continues_bit_for_bit_with_the_state_of_the_losses(
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
 
 
+def test_resume_of_another_model_and_of_nothing(
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained, tmp_path / "other")
+    assert train(tmp_path / "other", "MODEL.HEADS.EMBEDDING_DIM", "32", flags=("--resume",)) == 2
+    assert "last.ckpt is of another architecture than the config's model" in capfd.readouterr().err
+    kept = (tmp_path / "other" / "config.yaml").read_text()
+    assert kept == (trained / "config.yaml").read_text(), "a failed start left the run's config as it was"
+    assert train(tmp_path, flags=("--resume",)) == 0
+    assert "resuming from nothing" in capfd.readouterr().err
+    (tmp_path / "checkpoints" / "last.ckpt").write_bytes(b"cut")
+    assert train(tmp_path, flags=("--resume",)) == 2
+    assert "last.ckpt is not a readable weights file" in capfd.readouterr().err
+
+
 def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,6 +177,7 @@ def test_weights_that_are_not_finite_are_never_saved(
         (("MODEL.META_ARCHITECTURE", "MGN"), "MODEL.META_ARCHITECTURE: unknown value 'MGN' Known: 'Baseline'"),
         (("MODEL.DEVICE", "cuda"), "torch sees no CUDA device here; set MODEL.DEVICE cpu"),
         (("MODEL.PIXEL_STD", "[1, 1]"), "must both have 1 value (grey) or 3 (RGB)"),
+        (("MODEL.HEADS.NECK_FEAT", "before"), "the losses do not train the neck that tests use: set it to after"),
         (("TEST.BEST", "R@1"), "TEST.BEST: unknown value 'R@1' Known: 'precision_at_1'"),
         (("TEST.OPIS.GRID", "5"), "TEST.OPIS: grid must be at least 10"),
         (("INPUT.SIZE_TRAIN", "[8, 8, 8]"), "INPUT.SIZE_TRAIN must be [height, width]"),
