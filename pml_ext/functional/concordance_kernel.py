@@ -25,7 +25,8 @@ def fast_concordance_loss(
     """What `concordance_loss` gives for the cosines of a batch with itself, several times faster.
 
     The gradient is computed together with the value. A backward pass with create_graph=True goes through
-    `concordance_loss`, so that it can be differentiated again.
+    `concordance_loss`, so that it can be differentiated again. To torch.compile it is one operator, without a break
+    of the graph and with a first derivative only.
 
     Args:
         unit_embeddings: (B, D) of norm 1, float32 or float64.
@@ -37,6 +38,8 @@ def fast_concordance_loss(
         a scalar; 0 where there is no triplet.
     """
     scale, shift = (0.5, 0.5) if similarity == "unit" else (1.0, 0.0)
+    if torch.compiler.is_compiling():
+        return _operator(unit_embeddings, labels, gamma, scale, shift, hinge_partial_likelihood)[0]
     return _FastConcordance.apply(unit_embeddings, labels, gamma, scale, shift, hinge_partial_likelihood)
 
 
@@ -45,25 +48,11 @@ class _FastConcordance(torch.autograd.Function):
     def forward(
         ctx: Any, embeddings: Tensor, labels: Tensor, gamma: float, scale: float, shift: float, hinge: bool
     ) -> Tensor:
-        similarities = embeddings @ embeddings.T
-        similarities.mul_(scale).add_(shift)
-        positives, valid = positive_columns(labels)
-        negatives = len(labels) - 1 - valid.sum(1)
-        triplets = (valid.sum(1) * negatives).sum().clamp(min=1)
-        # Neither term reads another anchor's row once it has its own, but L_p reads those of the positives.
-        gradient = similarities if gamma == 1 else torch.empty_like(similarities)
-        value = similarities.new_zeros(())
-        rows = max(1, BLOCK // (len(labels) * max(1, positives.shape[1])))
-        for first in range(0, len(labels), rows):
-            block = slice(first, first + rows)
-            value += _block(
-                similarities, gradient, block, labels, positives[block], valid[block], negatives[block], gamma, hinge
-            )
-        if ctx.needs_input_grad[0]:
-            symmetric = gradient.T.contiguous().add_(gradient)  # a blocked transpose first: 4 times faster than + alone
-            ctx.save_for_backward(embeddings, labels, (symmetric @ embeddings).mul_(scale).div_(triplets))
+        value, gradient = _value_and_gradient(embeddings, labels, gamma, scale, shift, hinge, ctx.needs_input_grad[0])
+        if gradient is not None:
+            ctx.save_for_backward(embeddings, labels, gradient)
             ctx.options = (gamma, scale, shift, hinge)
-        return value / triplets
+        return value
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -74,6 +63,61 @@ class _FastConcordance(torch.autograd.Function):
             loss = concordance_loss(similarities, similarities, *same_and_different(labels), gamma, hinge)
             (gradient,) = torch.autograd.grad(loss, embeddings, create_graph=True)
         return grad * gradient, None, None, None, None, None
+
+
+def _value_and_gradient(
+    embeddings: Tensor,
+    labels: Tensor,
+    gamma: float,
+    scale: float,
+    shift: float,
+    hinge: bool,
+    needs_gradient: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    similarities = embeddings @ embeddings.T
+    similarities.mul_(scale).add_(shift)
+    positives, valid = positive_columns(labels)
+    negatives = len(labels) - 1 - valid.sum(1)
+    triplets = (valid.sum(1) * negatives).sum().clamp(min=1)
+    # Neither term reads another anchor's row once it has its own, but L_p reads those of the positives.
+    gradient = similarities if gamma == 1 else torch.empty_like(similarities)
+    value = similarities.new_zeros(())
+    rows = max(1, BLOCK // (len(labels) * max(1, positives.shape[1])))
+    for first in range(0, len(labels), rows):
+        block = slice(first, first + rows)
+        value += _block(
+            similarities, gradient, block, labels, positives[block], valid[block], negatives[block], gamma, hinge
+        )
+    if not needs_gradient:
+        return value / triplets, None
+    symmetric = gradient.T.contiguous().add_(gradient)  # a blocked transpose first: 4 times faster than + alone
+    return value / triplets, (symmetric @ embeddings).mul_(scale).div_(triplets)
+
+
+@torch.library.custom_op("pml_ext::concordance", mutates_args=())
+def _operator(
+    embeddings: Tensor, labels: Tensor, gamma: float, scale: float, shift: float, hinge: bool
+) -> tuple[Tensor, Tensor]:
+    """Value and gradient, as torch.compile sees them: how many positives a sample has is no matter of its graph."""
+    value, gradient = _value_and_gradient(embeddings, labels, gamma, scale, shift, hinge)
+    assert gradient is not None
+    return value, gradient
+
+
+@_operator.register_fake
+def _(embeddings: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return embeddings.new_empty(()), torch.empty_like(embeddings)
+
+
+def _keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1])
+
+
+def _times_gradient(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    return grad * ctx.saved_tensors[0], None, None, None, None, None
+
+
+_operator.register_autograd(_times_gradient, setup_context=_keep_gradient)
 
 
 def _block(

@@ -28,6 +28,8 @@ class CITLoss(EmbeddingLoss):
 
     All triplets are counted exactly, yet never enumerated: time and memory grow as for a pair loss. Triplets are
     written out one by one only for a miner's indices_tuple or a reducer other than PML's MeanReducer.
+    torch.compile makes one graph of it (fullgraph=True) with the default distance and reducer, and then warns of
+    nothing; with others it breaks the graph.
     Once a batch is concordant γ = 1 gives no gradient: train it beside an identity (cross-entropy) loss, as the
     paper does; alone it trails a plain triplet loss.
 
@@ -117,9 +119,14 @@ class CITLoss(EmbeddingLoss):
 
     def _fast(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
         """The value over all triplets; None where a class is too large for it or there is no triplet."""
+        if torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
+            return self._kernel(embeddings, labels)
         sizes = torch.unique(labels, return_counts=True)[1]
         if len(sizes) == 1 or not 1 < int(sizes.max()) <= LARGEST_CLASS:
             return None
+        return self._kernel(embeddings, labels)
+
+    def _kernel(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         unit = self.distance.normalize(embeddings)
         return fast_concordance_loss(unit, labels, self.gamma, self.similarity, self.hinge_partial_likelihood)
 

@@ -22,6 +22,8 @@ class TCMLoss(EmbeddingLoss):
     A term whose set is empty is 0. The sets are made of *all* pairs of the batch (batch × ref_emb where that is
     given): an indices_tuple is accepted, since trainers pass it, and not used, since the paper defines the term over
     all pairs whatever a miner picked for the base loss.
+    torch.compile makes one graph of it (fullgraph=True) with the default reducer and without ref_emb, and then warns of
+    nothing; otherwise it breaks the graph.
 
     Args:
         lambda_plus, lambda_minus: weights of the two terms, >= 0; 0 leaves a term out (ablations of its Table 9).
@@ -85,8 +87,9 @@ class TCMLoss(EmbeddingLoss):
             )
         with_itself = ref_emb is embeddings and ref_labels is labels
         if with_itself and reduces_by_mean(self) and is_plain_cosine(self.distance):
-            sizes = torch.unique(labels, return_counts=True)[1]
-            self._warn_of_missing_pairs(positives=bool((sizes > 1).any()), negatives=len(sizes) > 1)
+            if not torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
+                sizes = torch.unique(labels, return_counts=True)[1]
+                self._warn_of_missing_pairs(positives=bool((sizes > 1).any()), negatives=len(sizes) > 1)
             weights = (self.lambda_plus, self.lambda_minus)
             margins = (self.margin_plus, self.margin_minus)
             unit = self.distance.normalize(embeddings)

@@ -1,0 +1,77 @@
+"""torch.compile: one graph for the losses of all pairs or samples; breaks, and the same values, for the others."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext import losses
+from tests.losses.test_contract import FACTORIES, batch, every_loss, make
+
+# The default path of each, for batches of a fixed shape. The others choose by what they find in the batch, as PML's
+# own losses do, and the losses inside a wrapper too.
+ONE_GRAPH: dict[str, Callable[[], Any]] = {
+    "CITLoss": lambda: losses.CITLoss(),
+    "CITLoss, both terms": lambda: losses.CITLoss(gamma=0.5),
+    "CITLoss, hinge": lambda: losses.CITLoss(gamma=0, similarity="cosine", hinge_partial_likelihood=True),
+    "TCMLoss": lambda: losses.TCMLoss(),
+    "TCMLoss, every pair": lambda: losses.TCMLoss(lambda_plus=2, indicator=False),
+    "DiscriminativeLoss": lambda: losses.DiscriminativeLoss(3, 8),
+    "DiscriminativeLoss, k-means": lambda: losses.DiscriminativeLoss(3, 8, centroids="kmeans"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def assert_same(compiled: Callable[..., Tensor], loss: Callable[..., Tensor], x: Tensor, labels: Tensor) -> None:
+    actual, expected = compiled(x, labels), loss(x, labels)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(torch.autograd.grad(3 * actual, x), torch.autograd.grad(3 * expected, x))
+
+
+@pytest.mark.parametrize("name", ONE_GRAPH)
+def test_no_graph_break(name: str) -> None:
+    loss, (x, labels) = ONE_GRAPH[name](), batch()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    assert_same(compiled, loss, x, labels)
+    # The graph knows nothing of the classes: the same one serves other sizes of them, and a batch without triplets.
+    x = batch()[0]
+    for other in (torch.tensor([0, 1, 1, 1, 1, 1, 1, 2, 2, 0, 0, 0]), torch.zeros_like(labels)):
+        with torch.compiler.set_stance("fail_on_recompile"):
+            actual = compiled(x, other)
+        fresh = ONE_GRAPH[name]()
+        fresh.load_state_dict(loss.state_dict())
+        fresh._has_warned = True
+        torch.testing.assert_close(actual, fresh(x, other))
+
+
+@pytest.mark.parametrize("name", ["CITLoss", "TCMLoss", "DiscriminativeLoss"])
+def test_under_autocast_it_stays_float32(name: str) -> None:
+    loss, (x, labels) = ONE_GRAPH[name](), batch()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(compiled(x, labels), loss(x, labels))
+    assert_same(compiled, loss, x.detach().bfloat16().requires_grad_(), labels)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own, at a break
+@every_loss
+def test_with_breaks_the_values_are_the_same(name: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    compiled = torch.compile(loss, backend="eager")
+    assert_same(compiled, loss, x, labels)
+
+
+@pytest.mark.parametrize("name", sorted(set(FACTORIES) - set(ONE_GRAPH)))
+def test_the_others_break_the_graph(name: str) -> None:
+    """So that a loss which no longer does is moved to ONE_GRAPH."""
+    x, labels = batch()
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException):
+        torch.compile(make(name), fullgraph=True, backend="eager")(x, labels)
