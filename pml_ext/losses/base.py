@@ -1,6 +1,7 @@
 """What the losses of this package share: checked input, float32 arithmetic, named arguments only."""
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from pml_ext._checks import check_embeddings, check_labels
 from pml_ext._pml import BaseMetricLossFunction
 
 PML_ARGUMENTS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight", "collect_stats")
+OF_THE_WRAPPED = f"; {', '.join(PML_ARGUMENTS)} are those of the wrapped loss"
 
 
 class EmbeddingLoss(BaseMetricLossFunction):
@@ -25,13 +27,7 @@ class EmbeddingLoss(BaseMetricLossFunction):
     """
 
     def __init__(self, **pml: Any) -> None:
-        unknown = sorted(set(pml) - set(PML_ARGUMENTS))
-        if unknown:
-            own = [name for name, p in inspect.signature(type(self)).parameters.items() if p.kind is not p.VAR_KEYWORD]
-            raise TypeError(
-                f"{type(self).__name__} got unknown argument {', '.join(map(repr, unknown))}; "
-                f"known: {', '.join([*own, *PML_ARGUMENTS])}"
-            )
+        refuse_unknown(type(self), set(pml) - set(PML_ARGUMENTS), f", {', '.join(PML_ARGUMENTS)}")
         super().__init__(**pml)
 
     def forward(
@@ -62,6 +58,15 @@ class EmbeddingLoss(BaseMetricLossFunction):
             ref_emb = at_least_float32(ref_emb)
         with torch.autocast(embeddings.device.type, enabled=False):
             return super().forward(at_least_float32(embeddings), labels, indices_tuple, ref_emb, ref_labels)
+
+
+def refuse_unknown(kind: type, unknown: Iterable[str], beside: str = "") -> None:
+    """A TypeError that lists the constructor's own arguments, and what is said beside them, if any is unknown."""
+    names = sorted(unknown)
+    if names:
+        parameters = inspect.signature(kind).parameters.items()
+        own = ", ".join(name for name, parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
+        raise TypeError(f"{kind.__name__} got unknown argument {', '.join(map(repr, names))}; known: {own}{beside}")
 
 
 def at_least_float32(x: Tensor) -> Tensor:

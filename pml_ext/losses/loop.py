@@ -1,5 +1,7 @@
 """LoOp: a tuple loss on the closest points of arcs between samples of two classes."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -7,18 +9,8 @@ from pml_ext._checks import check_choice, check_embeddings, check_labels, warn_o
 from pml_ext._pml import BaseMetricLossFunction
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
-from pml_ext.losses.base import at_least_float32
-
-# Losses without class weights that LoOp cannot serve, by class name, and why.
-_REFUSED = {
-    "AngularLoss": "it reads the embeddings themselves, not pair distances",
-    "CentroidTripletLoss": "it compares samples with centroids, not with samples",
-    "DiscriminativeLoss": "it compares samples with class centroids, so it has no negative pairs",
-    "InstanceLoss": "it reads column c of the matrix as class c, so it has no negative pairs",
-    "NPairsLoss": "it asks its distance for a part of the batch only",
-    "ThresholdConsistentMarginLoss": "it computes its cosines itself; TCMLoss is the same loss and works",
-    "VICRegLoss": "it has no labels and no pair distances",
-}
+from pml_ext.losses.base import OF_THE_WRAPPED, at_least_float32, refuse_unknown
+from pml_ext.losses.tuple_loss import check_tuple_loss
 
 
 class LoOp(BaseMetricLossFunction):
@@ -35,16 +27,21 @@ class LoOp(BaseMetricLossFunction):
             its own arc.
         geometry: "arc" for distances that normalise, "segment" (straight, in the space itself) for those that do not.
     Raises:
-        TypeError: a loss with class weights, one that does not read pairs, or a distance without a LoOp form.
+        TypeError: a loss with class weights, one that does not read pairs, a distance without a LoOp form, or
+            an unknown argument.
         ValueError: no labels: the arcs are inside classes, so indices_tuple alone does not do.
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021, eqs. 15 and 16.
         Paper: consecutive pairs, an even count a class; here: any count, and `pairing="all"`.
     """
 
-    def __init__(self, loss: BaseMetricLossFunction, *, pairing: str = "consecutive", geometry: str = "arc") -> None:
+    def __init__(
+        self, loss: BaseMetricLossFunction, *, pairing: str = "consecutive", geometry: str = "arc", **unknown: Any
+    ) -> None:
+        refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
         check_choice(pairing, ("consecutive", "all"), "pairing")
         check_choice(geometry, ("arc", "segment"), "geometry")
-        _check_tuple_loss(loss)
+        name = type(loss).__name__
+        check_tuple_loss(loss, cannot="LoOp cannot wrap", nested=f"put LoOp around that one: {name}(LoOp(...))")
         check_loop_distance(loss.distance, geometry)
         super().__init__(distance=loss.distance)
         self.reducer = loss.reducer
@@ -98,21 +95,3 @@ class LoOp(BaseMetricLossFunction):
                 "its pairs"
             )
         return value
-
-
-def _check_tuple_loss(loss: object) -> None:
-    """A TypeError with the reason unless the loss compares pairs of samples through its own distance."""
-    name = type(loss).__name__
-    if not isinstance(loss, BaseMetricLossFunction):
-        raise TypeError(
-            f"loss must be a loss with a `distance` (BaseMetricLossFunction); got {name}. Wrap the inner loss"
-        )
-    if any(isinstance(part, BaseMetricLossFunction) for part in loss.modules() if part is not loss):
-        raise TypeError(f"{name} contains another loss; put LoOp around that one: {name}(LoOp(...))")
-    for kind in type(loss).__mro__:
-        if kind.__name__ in _REFUSED:
-            raise TypeError(f"LoOp cannot wrap {name}: {_REFUSED[kind.__name__]}")
-    if any(parameter.ndim > 1 for parameter in loss.parameters()):
-        raise TypeError(
-            f"LoOp cannot wrap {name}: it has class weights (proxies), so its negatives are not pairs of samples"
-        )

@@ -1,9 +1,11 @@
 """The threshold-consistent margin added to any other loss."""
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from pml_ext._pml import BaseDistance, BaseMetricLossFunction, CosineSimilarity, CrossBatchMemory, losses
-from pml_ext.losses.base import at_least_float32
+from pml_ext.losses.base import OF_THE_WRAPPED, at_least_float32, refuse_unknown
 from pml_ext.losses.tcm import TCMLoss
 
 
@@ -21,7 +23,8 @@ class TCMRegularizer(BaseMetricLossFunction):
             CrossBatchMemory. Its parameters are in state_dict under "loss.".
         lambda_plus, lambda_minus, margin_plus, margin_minus: see TCMLoss.
     Raises:
-        TypeError: something else as the loss, or a loss that does not return a tensor (DoNothingReducer).
+        TypeError: something else as the loss, a loss that does not return a tensor (DoNothingReducer), or an unknown
+            argument.
         ValueError: ref_emb around a loss that takes none; labels missing; a weight or margin out of range.
     Source: Zhang et al., arXiv 2307.04047, eq. 6.
     """
@@ -34,7 +37,9 @@ class TCMRegularizer(BaseMetricLossFunction):
         lambda_minus: float = 1.0,
         margin_plus: float = 0.9,
         margin_minus: float = 0.5,
+        **unknown: Any,
     ) -> None:
+        refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
         if not isinstance(loss, (BaseMetricLossFunction, CrossBatchMemory, losses.MultipleLosses)):
             raise TypeError(
                 "loss must be a loss of pytorch-metric-learning or pml_ext, MultipleLosses or CrossBatchMemory; "
