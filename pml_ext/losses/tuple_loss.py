@@ -1,0 +1,36 @@
+"""Which losses compare pairs of samples through their own distance, so that another matrix can be put there."""
+
+from pml_ext._pml import BaseMetricLossFunction
+
+# Losses without class weights that do not, by class name, and why.
+_REFUSED = {
+    "AngularLoss": "it reads the embeddings themselves, not pair distances",
+    "CentroidTripletLoss": "it compares samples with centroids, not with samples",
+    "DiscriminativeLoss": "it compares samples with class centroids, so it has no negative pairs",
+    "InstanceLoss": "it reads column c of the matrix as class c, so it has no negative pairs",
+    "NPairsLoss": "it asks its distance for a part of the batch only",
+    "ThresholdConsistentMarginLoss": "it computes its cosines itself; TCMLoss is the same loss and works",
+    "VICRegLoss": "it has no labels and no pair distances",
+}
+
+
+def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
+    """A TypeError with the reason unless the loss compares pairs of samples through its own distance.
+
+    Args:
+        loss: what was handed in.
+        cannot: how the refusal begins: "LoOp cannot wrap".
+        nested: what to do with a loss that contains another one.
+    """
+    name = type(loss).__name__
+    if not isinstance(loss, BaseMetricLossFunction):
+        raise TypeError(
+            f"loss must be a loss with a `distance` (BaseMetricLossFunction); got {name}. Take its inner loss"
+        )
+    if any(isinstance(part, BaseMetricLossFunction) for part in loss.modules() if part is not loss):
+        raise TypeError(f"{name} contains another loss; {nested}")
+    for kind in type(loss).__mro__:
+        if kind.__name__ in _REFUSED:
+            raise TypeError(f"{cannot} {name}: {_REFUSED[kind.__name__]}")
+    if any(parameter.ndim > 1 for parameter in loss.parameters()):
+        raise TypeError(f"{cannot} {name}: it has class weights (proxies), so its negatives are not pairs of samples")
