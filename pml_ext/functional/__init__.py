@@ -4,6 +4,7 @@ from pml_ext.functional.arcs import arc_distance, closest_on_arcs
 from pml_ext.functional.centroids import discriminative_loss, kmeans_centroids, one_hot_centroids, simplex_centroids
 from pml_ext.functional.clustering import clustering_f1
 from pml_ext.functional.concordance import concordance_index
+from pml_ext.functional.hardest_triplets import hardest_triplets
 from pml_ext.functional.loop import loop_pairs
 from pml_ext.functional.opis import (
     UtilityCurves,
@@ -15,9 +16,11 @@ from pml_ext.functional.opis import (
 )
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
+from pml_ext.functional.recall_at_k import smooth_recall_at_k
 from pml_ext.functional.segments import closest_on_segments, segment_distance
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.threshold_consistency import margins_from_distance_range, shortfall_and_excess
+from pml_ext.functional.triplet_kinds import count_triplet_kinds, triplets_of_kind
 from pml_ext.functional.verification import tar_at_far
 
 __all__ = [
@@ -29,10 +32,12 @@ __all__ = [
     "closest_on_segments",
     "clustering_f1",
     "concordance_index",
+    "count_triplet_kinds",
     "cumulative_matches",
     "discriminative_loss",
     "epsilon_opis",
     "epsilon_opis_of_curves",
+    "hardest_triplets",
     "kmeans_centroids",
     "loop_pairs",
     "margins_from_distance_range",
@@ -44,7 +49,9 @@ __all__ = [
     "segment_distance",
     "shortfall_and_excess",
     "simplex_centroids",
+    "smooth_recall_at_k",
     "spectral_variance",
     "tar_at_far",
+    "triplets_of_kind",
     "utility_curves",
 ]

@@ -4,9 +4,12 @@
 import inspect
 
 from pml_ext import _pml
+from pml_ext.losses.centroid_triplet import CentroidTripletLoss
 from pml_ext.losses.cit import CITLoss
 from pml_ext.losses.discriminative import DiscriminativeLoss
+from pml_ext.losses.hphn_triplet import HPHNTripletLoss
 from pml_ext.losses.loop import LoOp
+from pml_ext.losses.recall_at_k import RecallAtKSurrogateLoss
 from pml_ext.losses.smooth_ap import SmoothAPLoss
 from pml_ext.losses.tcm import TCMLoss
 from pml_ext.losses.tcm_regularizer import TCMRegularizer
@@ -26,6 +29,9 @@ OURS: list[str] = [
     "TCMRegularizer",
     "LoOp",
     "DiscriminativeLoss",
+    "RecallAtKSurrogateLoss",
+    "HPHNTripletLoss",
+    "CentroidTripletLoss",
 ]
 
 __all__ = [*OURS, *CORRECTED, *sorted(_PML_LOSSES)]

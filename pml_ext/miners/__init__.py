@@ -4,6 +4,8 @@
 import inspect
 
 from pml_ext import _pml
+from pml_ext.miners.concordance import ConcordanceMiner
+from pml_ext.miners.hphn import HPHNMiner
 from pml_ext.miners.loop import LoOpMiner
 
 _PML_MINERS = {name: miner for name, miner in vars(_pml.miners).items() if inspect.isclass(miner)}
@@ -12,6 +14,8 @@ globals().update(_PML_MINERS)
 # Ours; each also registers into PML, see pml_ext.registration.
 OURS: list[str] = [
     "LoOpMiner",
+    "ConcordanceMiner",
+    "HPHNMiner",
 ]
 
 __all__ = [*OURS, *sorted(_PML_MINERS)]

@@ -23,10 +23,13 @@ LOSS_NODES = {
     "DiscriminativeLoss": "DISC",
     "TCMLoss": "TCM",
     "LoOp": "LOOP",
+    "RecallAtKSurrogateLoss": "RSK",
+    "HPHNTripletLoss": "HPHN",
+    "CentroidTripletLoss": "CTL",
 }
 MINER_NODES = {"MultiSimilarityMiner": "MS", "TripletMarginMiner": "TRIPLETMARGIN"}
 # TCM is defined over all pairs of the batch; the others take no tuples.
-NOT_MINED = (ID_LOSS, "DiscriminativeLoss", "SmoothAPLoss", "TCMLoss")
+NOT_MINED = (ID_LOSS, "DiscriminativeLoss", "SmoothAPLoss", "TCMLoss", "RecallAtKSurrogateLoss")
 
 
 class CrossEntropy(nn.Module):

@@ -80,6 +80,9 @@ def _losses() -> CN:
     losses.DISC = CN({"CENTROIDS": "one_hot", "CENTROID_SIZE": 0, "PAPER_SCALE": False, "SEED": 0, "SCALE": 1.0})
     losses.TCM = CN({"LAMBDA_PLUS": 1.0, "LAMBDA_MINUS": 1.0, "MARGIN_PLUS": 0.9, "MARGIN_MINUS": 0.5, "SCALE": 1.0})
     losses.LOOP = CN({"LOSS": "TripletMarginLoss", "PAIRING": "consecutive", "GEOMETRY": "arc", "SCALE": 1.0})
+    losses.RSK = CN({"KS": (1, 2, 4, 8, 16), "TEMPERATURE": 0.01, "RANK_TEMPERATURE": 1.0, "SCALE": 1.0})
+    losses.HPHN = CN({"MARGIN": 0.2, "SCALE": 1.0})
+    losses.CTL = CN({"MARGIN": 0.5, "NEGATIVES": "hardest", "SCALE": 1.0})
     return losses
 
 

@@ -26,9 +26,12 @@ from pml_ext.registration import WITHOUT_REFERENCES
 
 # How to make each loss with options of PML's; a wrapper hands them to the loss that it wraps.
 FACTORIES: dict[str, Callable[..., Any]] = {
+    "CentroidTripletLoss": lambda **pml: losses.CentroidTripletLoss(**pml),
     "CITLoss": lambda **pml: losses.CITLoss(gamma=0.5, **pml),
     "DiscriminativeLoss": lambda **pml: losses.DiscriminativeLoss(3, 8, **pml),
+    "HPHNTripletLoss": lambda **pml: losses.HPHNTripletLoss(**pml),
     "LoOp": lambda **pml: losses.LoOp(TripletMarginLoss(**pml)),
+    "RecallAtKSurrogateLoss": lambda **pml: losses.RecallAtKSurrogateLoss(temperature=0.1, **pml),
     "SmoothAPLoss": lambda **pml: losses.SmoothAPLoss(temperature=0.1, **pml),
     "TCMLoss": lambda **pml: losses.TCMLoss(**pml),
     "TCMRegularizer": lambda **pml: losses.TCMRegularizer(TripletMarginLoss(**pml)),

@@ -1,0 +1,33 @@
+"""The hard positive, hard negative triplets of a distance matrix."""
+
+import torch
+from torch import Tensor
+
+
+def hardest_triplets(
+    distances: Tensor, positive: Tensor, negative: Tensor, *, among_themselves: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For each row its farthest positive, and the nearest negative of either end of that pair. Not differentiable.
+
+    Args:
+        distances: (B, R), larger = further apart (hand in minus the similarities).
+        positive, negative: (B, R) bool, the pairs to choose from.
+        among_themselves: rows and columns are the same samples, so that the positive has negatives too: where its
+            nearest is nearer than the row's, it becomes the anchor and the row the positive. Otherwise the nearest
+            negative of the row counts.
+    Returns:
+        (anchors, positives, negatives), one triplet for each row with a positive and a negative (of either end), in
+        the order of the rows. Of equals the first, and the row's own end before the other. Two samples that are each
+        other's farthest positive give the same triplet twice.
+    """
+    distances = distances.detach()
+    farthest = distances.masked_fill(~positive, -torch.inf).argmax(dim=1)
+    nearest, at = distances.masked_fill(~negative, torch.inf).min(dim=1)
+    rows = torch.arange(len(distances), device=distances.device)
+    anchors, positives = rows, farthest
+    has_negative = negative.any(dim=1)
+    if among_themselves:
+        turned = nearest[farthest] < nearest
+        anchors, positives = torch.where(turned, farthest, rows), torch.where(turned, rows, farthest)
+    kept = positive.any(dim=1) & has_negative[anchors]
+    return anchors[kept], positives[kept], at[anchors[kept]]

@@ -1,0 +1,60 @@
+"""Which triplets are discordant, hard, semi-hard or easy, and how many there are of each."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+# entries of a block of (positive pair, negative) combinations
+_BLOCK = 1 << 18
+
+# By the gap S_ap − S_an. A tie is hard, as in PML's TripletMarginMiner, but it is not discordant.
+KINDS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "discordant": lambda gap, margin: gap < 0,
+    "hard": lambda gap, margin: gap <= 0,
+    "semihard": lambda gap, margin: (gap > 0) & (gap <= margin),
+    "easy": lambda gap, margin: gap > margin,
+}
+
+
+def triplets_of_kind(
+    similarities: Tensor, same: Tensor, different: Tensor, kind: str, margin: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Every (anchor, positive, negative) of one kind, ordered by anchor, then positive, then negative.
+
+    Args:
+        similarities: (B, R), larger = more alike (hand in minus the distances).
+        same, different: (B, R) bool, the positive and the negative pairs.
+        kind: by the gap g = S_ap − S_an: "discordant" g < 0, "hard" g <= 0, "semihard" 0 < g <= margin,
+            "easy" g > margin. The last three are all triplets, each once.
+        margin: in the measure of the similarities, >= 0.
+    Returns:
+        three index tensors of one length. Beyond them memory is a block: no (B, R, R) tensor.
+    """
+    is_kind = KINDS[kind]
+    found = []
+    for anchors, positives, gap, negative in _gaps(similarities, same, different):
+        pair, n = torch.nonzero(is_kind(gap, margin) & negative, as_tuple=True)
+        found.append((anchors[pair], positives[pair], n))
+    a, p, n = (torch.cat(part) for part in zip(*found, strict=True))
+    return a, p, n
+
+
+def count_triplet_kinds(similarities: Tensor, same: Tensor, different: Tensor, margin: float) -> dict[str, int]:
+    """How many triplets there are of each kind; the arguments are those of triplets_of_kind.
+
+    The concordance index is 1 − (discordant + hard)/(2 · all triplets), a tie counting one half.
+    """
+    counts = dict.fromkeys(KINDS, 0)
+    for _, _, gap, negative in _gaps(similarities, same, different):
+        for kind, is_kind in KINDS.items():
+            counts[kind] += int((is_kind(gap, margin) & negative).sum())
+    return counts
+
+
+def _gaps(similarities: Tensor, same: Tensor, different: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Blocks of positive pairs: anchors, positives, the gaps to every column, and which columns are negatives."""
+    anchors, positives = torch.nonzero(same, as_tuple=True)
+    rows = max(1, _BLOCK // similarities.shape[1])
+    for a, p in zip(anchors.split(rows), positives.split(rows), strict=True):
+        yield a, p, similarities[a, p][:, None] - similarities[a], different[a]

@@ -1,0 +1,111 @@
+"""The triplet loss of a sample and class centroids."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_choice, check_in_range, warn_once
+from pml_ext._pml import LpDistance, loss_and_miner_utils
+from pml_ext.functional.class_means import class_means, means_of_others
+from pml_ext.losses.base import EmbeddingLoss
+
+# So many rows at a time torch.cdist subtracts instead of multiplying, and so is exact for close rows.
+_BLOCK = 25
+
+
+class CentroidTripletLoss(EmbeddingLoss):
+    """relu(d(x, own class's centroid) − d(x, another class's centroid) + margin) for each sample x of the batch.
+
+    A centroid is the mean of the embeddings of a class in the batch (or in ref_emb), which are normalised before
+    where the distance normalises; the distance then treats it as any embedding. The own class's centroid leaves the
+    sample itself out; with ref_emb it is of the whole class there. A sample alone in its class is left out.
+    An indices_tuple limits both: the own centroid is of the sample's mined positives, the other ones are of the
+    classes (whole) that its mined negatives belong to. Labels are needed all the same.
+    Not for LoOp, nor for another wrapper that replaces the distances of pairs: it compares no pairs of samples.
+
+    Args:
+        margin: >= 0, in the measure of the distance.
+        negatives: "hardest", the nearest centroid of another class; or "all", every one of them, each a triplet.
+        **pml: distance (any), reducer (MeanReducer), embedding_regularizer, embedding_reg_weight, collect_stats.
+            A reducer gets the loss of each (sample, other class), by the sample.
+    Raises:
+        ValueError: a negative margin, an unknown name, no labels.
+    Source: Wieczorek et al., "On the Unreasonable Effectiveness of Centroids in Image Retrieval", 2021, section 3.
+        Paper: squared Euclidean distances, one centroid of another class; here: LpDistance(power=2) by default, and
+        the nearest, as the authors' code mines it (there among the samples of its fold too, with margin 0.5).
+        Paper: embeddings as they come; here: normalised by the default distance, as everywhere in PML;
+        LpDistance(power=2, normalize_embeddings=False) is the paper's.
+        Paper: in each of its folds all classes leave a sample out; here: only the own class does.
+    """
+
+    def __init__(self, *, margin: float = 0.5, negatives: str = "hardest", **pml: Any) -> None:
+        check_in_range(margin, 0, float("inf"), "margin")
+        check_choice(negatives, ("hardest", "all"), "negatives")
+        super().__init__(**pml)
+        self.margin = margin
+        self.negatives = negatives
+        self.add_to_recordable_attributes(name="margin", is_stat=False)
+
+    def get_default_distance(self) -> LpDistance:
+        return LpDistance(power=2)
+
+    def compute_loss(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        indices_tuple: tuple[Tensor, ...] | None,
+        ref_emb: Tensor,
+        ref_labels: Tensor | None,
+    ) -> dict[str, Any]:
+        if labels is None or ref_labels is None:
+            raise ValueError(
+                "labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. "
+                "Centroids are of classes, an indices_tuple does not replace them"
+            )
+        with_itself = ref_emb is embeddings and ref_labels is labels
+        points = self.distance.maybe_normalize(embeddings)
+        ref_points = points if with_itself else self.distance.maybe_normalize(ref_emb)
+        known, classes = torch.unique(ref_labels, return_inverse=True)
+        centroids = class_means(ref_points, classes, len(known))
+        is_own = labels[:, None] == known[None, :]
+        if indices_tuple is not None:
+            a1, p, a2, n = loss_and_miner_utils.convert_to_pairs(indices_tuple, labels, ref_labels)
+            mined = points.new_zeros(len(points), len(ref_points))
+            mined[a1, p] = 1
+            count = mined.sum(dim=1)
+            own = mined @ ref_points / count.clamp(min=1)[:, None]
+            is_other = torch.zeros_like(is_own)
+            is_other[a2, classes[n]] = True
+        else:
+            is_other = ~is_own
+            if with_itself:
+                own, count = means_of_others(points, classes, len(known)), classes.bincount()[classes] - 1
+            else:
+                own, count = centroids[is_own.int().argmax(dim=1)], is_own.sum(dim=1)
+        anchors = ((count > 0) & is_other.any(dim=1)).nonzero().squeeze(1)
+        if len(anchors) == 0:
+            if indices_tuple is None:
+                warn_once(
+                    self,
+                    "CentroidTripletLoss: this batch has no sample with both another one of its class and another "
+                    "class, so its loss is 0; use a sampler that draws several samples of each of several classes",
+                )
+            return self.zero_losses()
+        return self._losses(points[anchors], own[anchors], centroids, is_other[anchors], anchors)
+
+    def _losses(
+        self, points: Tensor, own: Tensor, centroids: Tensor, is_other: Tensor, anchors: Tensor
+    ) -> dict[str, Any]:
+        to_own = torch.cat(
+            [self.distance(x, c).diagonal() for x, c in zip(points.split(_BLOCK), own.split(_BLOCK), strict=True)]
+        )
+        to_others = self.distance(points, centroids)
+        if self.negatives == "hardest":
+            farthest = -torch.inf if self.distance.is_inverted else torch.inf
+            to_others = self.distance.smallest_dist(to_others.masked_fill(~is_other, farthest), dim=1)[0]
+        else:
+            rows, columns = is_other.nonzero(as_tuple=True)
+            to_own, to_others, anchors = to_own[rows], to_others[rows, columns], anchors[rows]
+        losses = torch.relu(self.distance.margin(to_own, to_others) + self.margin)
+        return {"loss": {"losses": losses, "indices": anchors, "reduction_type": "element"}}

@@ -1,0 +1,100 @@
+"""The recall@k surrogate loss."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import warn_once
+from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
+from pml_ext.functional.recall_at_k import smooth_recall_at_k
+from pml_ext.losses.base import EmbeddingLoss
+
+
+class RecallAtKSurrogateLoss(EmbeddingLoss):
+    """1 − smoothed recall@k, the mean over several k, the batch ranked for each of its samples.
+
+        recall@k of a query = Σ over its positives of σ((k − r)/τ_rank) / min(k, number of positives),
+        r = 1 + Σ over the other items of σ((s_other − s_positive)/τ)
+
+    Classes may have any size and stand in any order; ref_emb may be ranked instead of the batch. A query without a
+    positive is left out. The paper's similarity mixup is not part of it.
+    indices_tuple weights each query by how often it occurs, as in PML's SmoothAPLoss; an empty one weighs all alike.
+
+    Args:
+        ks: short-list lengths, integers of 1 or more; they may exceed the batch.
+        temperature: τ, of the comparisons of cosines, above 0.
+        rank_temperature: τ_rank, of the comparisons of rank and k, above 0.
+        **pml: distance (CosineSimilarity), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
+    Raises:
+        TypeError: another distance: the temperature is made for cosines.
+        ValueError: a k or temperature out of range, no labels.
+    Source: Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, section 3.
+        Paper: one temperature for all k; here too (the authors' code defaults to k itself).
+        Paper: a query is no item of its own ranking; here too (the authors' code ranks it, first, in every one).
+        The denominator and the missing clip at k: see functional.smooth_recall_at_k.
+    """
+
+    def __init__(
+        self,
+        *,
+        ks: Sequence[int] = (1, 2, 4, 8, 16),
+        temperature: float = 0.01,
+        rank_temperature: float = 1.0,
+        **pml: Any,
+    ) -> None:
+        if not isinstance(ks, Sequence) or not ks or not all(isinstance(k, int) and k >= 1 for k in ks):
+            raise ValueError(f"ks must be one or more integers of 1 or more; got {ks!r}")
+        for name, value in (("temperature", temperature), ("rank_temperature", rank_temperature)):
+            if not value > 0:
+                raise ValueError(f"{name} must be above 0; got {value!r}")
+        super().__init__(**pml)
+        if not isinstance(self.distance, CosineSimilarity):
+            raise TypeError(f"RecallAtKSurrogateLoss needs CosineSimilarity; got {type(self.distance).__name__}")
+        self.ks = tuple(ks)
+        self.temperature = temperature
+        self.rank_temperature = rank_temperature
+        self.add_to_recordable_attributes(list_of_names=["temperature", "rank_temperature"], is_stat=False)
+
+    def get_default_distance(self) -> CosineSimilarity:
+        return CosineSimilarity()
+
+    def compute_loss(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        indices_tuple: tuple[Tensor, ...] | None,
+        ref_emb: Tensor,
+        ref_labels: Tensor | None,
+    ) -> dict[str, Any]:
+        if labels is None or ref_labels is None:
+            raise ValueError(
+                "labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. "
+                "RecallAtKSurrogateLoss ranks everything, an indices_tuple does not replace them"
+            )
+        with_itself = ref_emb is embeddings and ref_labels is labels
+        positive = labels[:, None] == ref_labels[None, :]
+        one_class = bool(positive.all())
+        similarities = self.distance(embeddings, ref_emb)
+        if with_itself:
+            positive.fill_diagonal_(False)
+            itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+            similarities = similarities.masked_fill(itself, -torch.inf)
+        queries = positive.any(dim=1).nonzero().squeeze(1)
+        if one_class or len(queries) == 0:
+            missing = "no sample of another class" if one_class else "no two samples of a class"
+            warn_once(
+                self,
+                f"RecallAtKSurrogateLoss: there is {missing} to rank, so the loss is 0; "
+                "use a sampler that draws several samples of each of several classes",
+            )
+            return self.zero_losses()
+        recalls = smooth_recall_at_k(
+            similarities[queries], positive[queries], self.ks, self.temperature, self.rank_temperature
+        )
+        weights = loss_and_miner_utils.convert_to_weights(
+            indices_tuple, labels, dtype=recalls.dtype, using_ref=not with_itself
+        )
+        losses = (1 - recalls.mean(dim=1)) * weights[queries]
+        return {"loss": {"losses": losses, "indices": queries, "reduction_type": "element"}}

@@ -1,0 +1,55 @@
+"""Triplets by concordance."""
+
+from typing import Any
+
+from torch import Tensor
+
+from pml_ext._checks import check_choice, check_in_range
+from pml_ext._pml import CosineSimilarity
+from pml_ext.functional.pairs import same_and_different
+from pml_ext.functional.triplet_kinds import KINDS, count_triplet_kinds, triplets_of_kind
+from pml_ext.miners.base import EmbeddingMiner
+
+
+class ConcordanceMiner(EmbeddingMiner):
+    """All triplets of one kind: discordant ones, whose negative is the more similar one to the anchor, or others.
+
+    By the gap g = S_ap − S_an (with a distance d_an − d_ap): "discordant" is g < 0; "hard" g ≤ 0, so with the ties;
+    "semihard" 0 < g ≤ margin; "easy" g > margin. Hard, semi-hard and easy make up all triplets, and are those of
+    PML's TripletMarginMiner, here without a tensor of B³ entries.
+
+    Args:
+        type_of_triplets: "discordant", "hard", "semihard" or "easy".
+        margin: >= 0, in the measure of the distance; says where semi-hard ends.
+        **pml: distance (any; CosineSimilarity is the default), collect_stats.
+    Attributes:
+        num_discordant, num_hard, num_semihard, num_easy: with collect_stats, how many triplets of each kind the last
+            batch had, whichever were asked for. The concordance index is
+            1 − (num_discordant + num_hard) / (2 (num_hard + num_semihard + num_easy)).
+    Raises:
+        ValueError: an unknown type, a negative margin.
+    Source: "Triplet Similarity Learning on Concordance Constraint", Fig. 1a. Ties are ours.
+    """
+
+    def __init__(self, *, type_of_triplets: str = "discordant", margin: float = 0.2, **pml: Any) -> None:
+        check_choice(type_of_triplets, KINDS, "type_of_triplets")
+        check_in_range(margin, 0, float("inf"), "margin")
+        super().__init__(**pml)
+        self.type_of_triplets = type_of_triplets
+        self.margin = margin
+        self.add_to_recordable_attributes(name="margin", is_stat=False)
+        self.add_to_recordable_attributes(list_of_names=[f"num_{kind}" for kind in KINDS], is_stat=True)
+
+    def get_default_distance(self) -> CosineSimilarity:
+        return CosineSimilarity()
+
+    def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
+        """The triplets, ordered by anchor, then positive, then negative."""
+        with_itself = ref_emb is embeddings and ref_labels is labels
+        same, different = same_and_different(labels, None if with_itself else ref_labels)
+        matrix = self.distance(embeddings, ref_emb)
+        similarities = matrix if self.distance.is_inverted else -matrix
+        if self.collect_stats:
+            for kind, count in count_triplet_kinds(similarities, same, different, self.margin).items():
+                setattr(self, f"num_{kind}", count)
+        return triplets_of_kind(similarities, same, different, self.type_of_triplets, self.margin)

@@ -1,0 +1,33 @@
+"""Hard positive, hard negative."""
+
+from typing import Any
+
+from torch import Tensor
+
+from pml_ext.functional.hardest_triplets import hardest_triplets
+from pml_ext.functional.pairs import same_and_different
+from pml_ext.miners.base import EmbeddingMiner
+
+
+class HPHNMiner(EmbeddingMiner):
+    """One triplet for each sample: the pair with its farthest positive, and the nearest negative of either end.
+
+    Where the positive has the nearer negative, the two change places, so that anchor and negative are that pair.
+    With ref_emb the nearest negative is the anchor's own, as PML's BatchHardMiner takes it always. Of equals the
+    first is taken. A sample without a positive, or a batch of one class, gives no triplet.
+
+    Args:
+        **pml: distance (any; LpDistance is PML's default), collect_stats.
+    Source: as HPHNTripletLoss, which is the mean triplet loss of these.
+    """
+
+    def __init__(self, **pml: Any) -> None:
+        super().__init__(**pml)
+
+    def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
+        """The triplets, in the order of the samples that they are for."""
+        with_itself = ref_emb is embeddings and ref_labels is labels
+        positive, negative = same_and_different(labels, None if with_itself else ref_labels)
+        matrix = self.distance(embeddings, ref_emb)
+        distances = -matrix if self.distance.is_inverted else matrix
+        return hardest_triplets(distances, positive, negative, among_themselves=with_itself)

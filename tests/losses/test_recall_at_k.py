@@ -1,0 +1,147 @@
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from pml_ext import _pml
+from pml_ext.losses import LoOp, RecallAtKSurrogateLoss
+from tests.functional.oracle_arcs import loop_distances
+from tests.functional.oracle_recall_at_k import recall, smooth_recall_loss
+
+LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
+
+
+def batch(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    labels = torch.tensor(LABELS)
+    return (torch.randn(4, 5)[labels] + torch.randn(len(LABELS), 5)).to(dtype), labels
+
+
+def cosines(x: Tensor, ref: Tensor | None = None) -> list[list[float]]:
+    ref = x if ref is None else ref
+    rows: list[list[float]] = (normalize(x.double()) @ normalize(ref.double()).T).tolist()
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-10), (torch.float32, 1e-5), (torch.float16, 5e-3), (torch.bfloat16, 4e-2)],
+)
+@pytest.mark.parametrize(("ks", "rank_temperature"), [((1, 2, 4, 8, 16), 1.0), ((3,), 0.4)])
+def test_value(dtype: torch.dtype, tolerance: float, ks: tuple[int, ...], rank_temperature: float) -> None:
+    x, labels = batch(dtype)
+    loss = RecallAtKSurrogateLoss(ks=ks, temperature=0.1, rank_temperature=rank_temperature)
+    expected = smooth_recall_loss(cosines(x), LABELS, None, ks, 0.1, rank_temperature)
+    assert loss(x, labels).item() == pytest.approx(expected, abs=tolerance)
+
+
+def test_defaults_are_the_papers() -> None:
+    x, labels = batch()
+    expected = smooth_recall_loss(cosines(x), LABELS, None, (1, 2, 4, 8, 16), 0.01, 1.0)
+    assert RecallAtKSurrogateLoss()(x, labels).item() == pytest.approx(expected, abs=1e-10)
+
+
+def test_gradient() -> None:
+    x, labels = batch()
+    loss = RecallAtKSurrogateLoss(temperature=0.3)
+    assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x.requires_grad_(),), atol=1e-6)
+
+
+@pytest.mark.parametrize("x", [torch.ones(4, 3), torch.tensor([[1.0, 0], [-1, 0], [1, 0], [-1, 0]]), torch.zeros(4, 2)])
+def test_gradient_is_finite_at_identical_opposite_and_zero_embeddings(x: Tensor) -> None:
+    x = x.clone().requires_grad_()
+    RecallAtKSurrogateLoss()(x, torch.tensor([0, 0, 1, 1])).backward()
+    assert x.grad is not None and x.grad.isfinite().all()
+
+
+def test_a_step_along_the_gradient_ranks_better() -> None:
+    x, labels = batch()
+    x.requires_grad_()
+    loss = RecallAtKSurrogateLoss(temperature=0.1)
+    value = loss(x, labels)
+    (gradient,) = torch.autograd.grad(value, x)
+    assert loss(x - 0.1 * gradient, labels) < value
+
+
+def test_order_rotation_lengths_and_names_do_not_matter() -> None:
+    x, labels = batch()
+    loss = RecallAtKSurrogateLoss(temperature=0.1)
+    value = loss(x, labels)
+    order = torch.randperm(len(labels))
+    rotation = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64))[0]
+    torch.testing.assert_close(loss(x[order], labels[order]), value)
+    torch.testing.assert_close(loss(x @ rotation * (1 + torch.rand(len(x), 1)), labels), value)
+    torch.testing.assert_close(loss(x, 2**40 - labels), value)
+
+
+def test_another_reference_set_is_ranked_whole() -> None:
+    x, labels = batch()
+    ref, ref_labels = torch.randn(7, 5, dtype=torch.float64), [1, 0, 5, 1, 0, 0, 2]
+    loss = RecallAtKSurrogateLoss(ks=(1, 3), temperature=0.1)
+    expected = smooth_recall_loss(cosines(x, ref), LABELS, ref_labels, (1, 3), 0.1, 1.0)
+    value = loss(x, labels, ref_emb=ref, ref_labels=torch.tensor(ref_labels))
+    assert value.item() == pytest.approx(expected, abs=1e-10)
+    # A copy of the batch is another set: every query then finds itself first.
+    assert loss(x, labels, ref_emb=x.clone(), ref_labels=labels.clone()) < loss(x, labels)
+
+
+def test_indices_tuple_weighs_the_queries() -> None:
+    x, labels = batch()
+    loss = RecallAtKSurrogateLoss(temperature=0.1, reducer=_pml.reducers.DoNothingReducer())
+    plain = loss(x, labels)["loss"]
+    assert plain["indices"].tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]  # sample 7 has no positive
+    a, p, n = (torch.tensor(i) for i in ([0, 0], [2, 5], [1, 1]))
+    weighted = loss(x, labels, (a, p, n))["loss"]["losses"]
+    torch.testing.assert_close(weighted, plain["losses"] * torch.tensor([1, 1, 0.5, 0, 0, 0.5, 0, 0, 0]))
+    none = torch.empty(0, dtype=torch.long)
+    assert torch.equal(loss(x, labels, (none, none, none))["loss"]["losses"], plain["losses"])
+
+
+@pytest.mark.parametrize("labels", [[3, 3, 3], [1, 2, 3], [1]])
+def test_a_batch_without_positives_or_negatives_is_zero_with_one_warning(labels: list[int]) -> None:
+    x = torch.randn(len(labels), 4, requires_grad=True)
+    loss = RecallAtKSurrogateLoss()
+    with pytest.warns(UserWarning, match=r"there is no (sample of another class|two samples of a class) to rank"):
+        value = loss(x, torch.tensor(labels))
+    value.backward()
+    assert value == 0 and x.grad is not None and x.grad.isfinite().all()
+    loss(x, torch.tensor(labels))  # a second warning would be an error
+
+
+def test_towards_no_temperature_it_is_recall_at_k() -> None:
+    """Rank k itself counts ½, so recall@k is twice the value less what k − 1 places hold; for k = 1 just twice it."""
+    x, labels = batch()
+    value = RecallAtKSurrogateLoss(ks=(1,), temperature=1e-6, rank_temperature=1e-3)(x, labels)
+    recalls = []
+    for q, row in enumerate(cosines(x)):
+        ranked = [z for z in range(len(LABELS)) if z != q]
+        positives = [z for z in ranked if LABELS[z] == LABELS[q]]
+        recalls += [recall(row, positives, ranked, 1)] if positives else []
+    assert 0 < sum(recalls) < len(recalls)
+    assert 2 * (1 - value.item()) == pytest.approx(sum(recalls) / len(recalls), abs=1e-9)
+
+
+@pytest.mark.parametrize("pairing", ["consecutive", "all"])
+def test_inside_loop_it_ranks_by_the_distances_of_arcs(pairing: str) -> None:
+    x, labels = batch()
+    distances = torch.tensor(loop_distances(x, LABELS, x, LABELS, pairing), dtype=torch.float64)
+    expected = smooth_recall_loss((1 - distances**2 / 2).tolist(), LABELS, None, (1, 2), 0.1, 1.0)
+    loss = RecallAtKSurrogateLoss(ks=(1, 2), temperature=0.1)
+    value = LoOp(loss, pairing=pairing)(x, labels)
+    assert value.item() == pytest.approx(expected, abs=1e-6)
+    assert value > loss(x, labels)
+
+
+def test_errors() -> None:
+    for ks in ((), (1, 0), (1.5,), 4, "12"):
+        with pytest.raises(ValueError, match="ks must be one or more integers of 1 or more; got"):
+            RecallAtKSurrogateLoss(ks=ks)
+    with pytest.raises(ValueError, match="temperature must be above 0; got 0"):
+        RecallAtKSurrogateLoss(temperature=0)
+    with pytest.raises(ValueError, match="rank_temperature must be above 0; got nan"):
+        RecallAtKSurrogateLoss(rank_temperature=float("nan"))
+    with pytest.raises(TypeError, match="RecallAtKSurrogateLoss needs CosineSimilarity; got LpDistance"):
+        RecallAtKSurrogateLoss(distance=_pml.LpDistance())
+    with pytest.raises(TypeError, match=r"unknown argument 'k'; known: ks, temperature, rank_temperature, distance"):
+        RecallAtKSurrogateLoss(k=1)
+    with pytest.raises(ValueError, match="an indices_tuple does not replace them"):
+        RecallAtKSurrogateLoss()(torch.randn(2, 2), None, (torch.tensor([0]),) * 3)
