@@ -4,12 +4,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pml_ext.functional.concordance import concordance_loss
 from pml_ext.functional.pairs import positive_columns, same_and_different
 
-BLOCK = 2**19
-"""Entries of the largest temporary tensor, (anchors, positives, negatives): about a processor's cache."""
+BLOCK = 2**18
+"""Entries of one block, (anchors, all samples): the few that are in use stay in a processor's cache."""
 
 LARGEST_CLASS = 64
 """Up to this class size comparing with every positive is faster than sorting."""
@@ -37,57 +38,60 @@ def fast_concordance_loss(
     Returns:
         a scalar; 0 where there is no triplet.
     """
-    scale, shift = (0.5, 0.5) if similarity == "unit" else (1.0, 0.0)
+    # The constant of "unit" drops out: both terms read differences of similarities.
+    scale = 0.5 if similarity == "unit" else 1.0
     if torch.compiler.is_compiling():
-        return _operator(unit_embeddings, labels, gamma, scale, shift, hinge_partial_likelihood)[0]
-    return _FastConcordance.apply(unit_embeddings, labels, gamma, scale, shift, hinge_partial_likelihood)
+        return _operator(unit_embeddings, labels, gamma, scale, hinge_partial_likelihood)[0]
+    return _FastConcordance.apply(unit_embeddings, labels, gamma, scale, hinge_partial_likelihood)
 
 
 class _FastConcordance(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, embeddings: Tensor, labels: Tensor, gamma: float, scale: float, shift: float, hinge: bool
-    ) -> Tensor:
-        value, gradient = _value_and_gradient(embeddings, labels, gamma, scale, shift, hinge, ctx.needs_input_grad[0])
+    def forward(ctx: Any, embeddings: Tensor, labels: Tensor, gamma: float, scale: float, hinge: bool) -> Tensor:
+        value, gradient = _value_and_gradient(embeddings, labels, gamma, scale, hinge, ctx.needs_input_grad[0])
         if gradient is not None:
             ctx.save_for_backward(embeddings, labels, gradient)
-            ctx.options = (gamma, scale, shift, hinge)
+            ctx.options = (gamma, scale, hinge)
         return value
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         embeddings, labels, gradient = ctx.saved_tensors
         if torch.is_grad_enabled():
-            gamma, scale, shift, hinge = ctx.options
-            similarities = scale * embeddings @ embeddings.T + shift
+            gamma, scale, hinge = ctx.options
+            similarities = scale * embeddings @ embeddings.T
             loss = concordance_loss(similarities, similarities, *same_and_different(labels), gamma, hinge)
             (gradient,) = torch.autograd.grad(loss, embeddings, create_graph=True)
-        return grad * gradient, None, None, None, None, None
+        return grad * gradient, None, None, None, None
 
 
 def _value_and_gradient(
-    embeddings: Tensor,
-    labels: Tensor,
-    gamma: float,
-    scale: float,
-    shift: float,
-    hinge: bool,
-    needs_gradient: bool = True,
+    embeddings: Tensor, labels: Tensor, gamma: float, scale: float, hinge: bool, needs_gradient: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    similarities = embeddings @ embeddings.T
-    similarities.mul_(scale).add_(shift)
-    positives, valid = positive_columns(labels)
-    negatives = len(labels) - 1 - valid.sum(1)
-    triplets = (valid.sum(1) * negatives).sum().clamp(min=1)
-    # Neither term reads another anchor's row once it has its own, but L_p reads those of the positives.
-    gradient = similarities if gamma == 1 else torch.empty_like(similarities)
-    value = similarities.new_zeros(())
-    rows = max(1, BLOCK // (len(labels) * max(1, positives.shape[1])))
+    itself = torch.arange(len(labels), device=labels.device).unsqueeze(1)
+    positives, is_positive = positive_columns(labels)
+    positives, valid = torch.where(is_positive, positives, itself), is_positive.to(embeddings.dtype)
+    same = torch.cat([positives, itself], 1)
+    counts = is_positive.sum(1)
+    negatives = len(labels) - 1 - counts
+    triplets = (counts * negatives).sum().clamp(min=1)
+
+    # From here on a similarity S is x = e^S, which keeps the order and leaves neither term another exponential.
+    x = torch.addmm(embeddings.new_empty(()), embeddings, embeddings.T, beta=0, alpha=scale).exp_()
+    # L_e reads an anchor's own row, which can give way to its gradient; L_p reads those of the positives too.
+    gradient = x if gamma == 1 else torch.empty_like(x)
+    value = x.new_zeros(())
+    rows = max(1, BLOCK // len(labels))
     for first in range(0, len(labels), rows):
         block = slice(first, first + rows)
-        value += _block(
-            similarities, gradient, block, labels, positives[block], valid[block], negatives[block], gamma, hinge
-        )
+        sums = torch.zeros_like(x[block]), torch.zeros_like(valid[block])
+        if gamma > 0:
+            value += _discordance(x[block], valid[block], same[block], gamma, *sums)
+        if gamma < 1:
+            value += _partial_likelihood(x, block, valid[block], same[block], negatives[block], 1 - gamma, hinge, *sums)
+        by_negative, by_positive = sums
+        # The columns of the anchor's class take the derivatives by its positives, and 0 by itself.
+        gradient[block] = by_negative.scatter_(1, same[block], pad(by_positive * valid[block], (0, 1)))
     if not needs_gradient:
         return value / triplets, None
     symmetric = gradient.T.contiguous().add_(gradient)  # a blocked transpose first: 4 times faster than + alone
@@ -95,11 +99,9 @@ def _value_and_gradient(
 
 
 @torch.library.custom_op("pml_ext::concordance", mutates_args=())
-def _operator(
-    embeddings: Tensor, labels: Tensor, gamma: float, scale: float, shift: float, hinge: bool
-) -> tuple[Tensor, Tensor]:
+def _operator(embeddings: Tensor, labels: Tensor, gamma: float, scale: float, hinge: bool) -> tuple[Tensor, Tensor]:
     """Value and gradient, as torch.compile sees them: how many positives a sample has is no matter of its graph."""
-    value, gradient = _value_and_gradient(embeddings, labels, gamma, scale, shift, hinge)
+    value, gradient = _value_and_gradient(embeddings, labels, gamma, scale, hinge)
     assert gradient is not None
     return value, gradient
 
@@ -114,58 +116,65 @@ def _keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 
 def _times_gradient(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return grad * ctx.saved_tensors[0], None, None, None, None, None
+    return grad * ctx.saved_tensors[0], None, None, None, None
 
 
 _operator.register_autograd(_times_gradient, setup_context=_keep_gradient)
 
 
-def _block(
-    similarities: Tensor,
-    gradient: Tensor,
-    block: slice,
-    labels: Tensor,
-    positives: Tensor,
-    valid: Tensor,
-    negatives: Tensor,
-    gamma: float,
-    hinge: bool,
+def _discordance(
+    own: Tensor, valid: Tensor, same: Tensor, weight: float, by_negative: Tensor, by_positive: Tensor
 ) -> Tensor:
-    """The sum over the triplets of a block of anchors; writes their rows of the gradient by similarity."""
-    own = similarities[block]
-    different = (labels[block, None] != labels).to(own.dtype)
-    s_ap = own.gather(1, positives)
-    valid_float = valid.to(own.dtype)
+    """weight · Σ 1 − x_ap / x_an over the triplets of a block with x_an > x_ap; its derivatives are added.
+
+    Args:
+        own: (anchors, B) of x.
+        valid: (anchors, P) of 1, and 0 on the padding.
+        same: (anchors, P + 1) columns of the positives and of the anchor itself.
+        by_negative, by_positive: (anchors, B) and (anchors, P); what is added on columns of `same` means nothing.
+    """
+    x_ap = own.gather(1, same[:, :-1])
+    growth = x_ap * valid
+    candidates = own.scatter(1, same, 0)  # x > 0: nothing of the anchor's own class lies above a positive
+    decay = own.reciprocal()
+    above, pull, lost = torch.empty_like(own), torch.zeros_like(own), torch.empty_like(x_ap)
+    count = own.new_zeros(())
+    for j in range(x_ap.shape[1]):
+        torch.gt(candidates, x_ap[:, j, None], out=above)
+        pull.addcmul_(above, growth[:, j, None])
+        lost[:, j] = torch.linalg.vecdot(above, decay)
+        count += above.sum(1) @ valid[:, j]
+    by_negative.addcmul_(pull, decay, value=weight)
+    by_positive.sub_(lost.mul_(growth), alpha=weight)
+    return weight * (count - lost.sum())
+
+
+def _partial_likelihood(
+    x: Tensor,
+    block: slice,
+    valid: Tensor,
+    same: Tensor,
+    negatives: Tensor,
+    weight: float,
+    hinge: bool,
+    by_negative: Tensor,
+    by_positive: Tensor,
+) -> Tensor:
+    """weight · Σ log(x_an + x_pn) − S_ap over the triplets of a block; arguments as in `_discordance`."""
+    own = x[block]
+    s_ap = own.gather(1, same[:, :-1]).log_()
+    shares = torch.zeros_like(own)
     value = own.new_zeros(())
-    by_negative = torch.zeros_like(own)
-    by_positive = torch.zeros_like(s_ap)
-
-    if gamma > 0:
-        decay = own.neg().exp_().mul_(different)  # e^{−S_an}, 0 where n is no negative
-        growth = s_ap.exp() * valid_float
-        # No similarity reaches the padding's 4; columns that are no negatives are moved below every positive.
-        moved = torch.sub(different, 1).mul_(8).add_(own)
-        above = torch.empty(*s_ap.shape, own.shape[1], dtype=own.dtype, device=own.device)
-        torch.gt(moved[:, None], torch.where(valid, s_ap, 4)[:, :, None], out=above)
-        # L_e: Σ 1 − e^{S_ap} e^{−S_an} over what is above.
-        by_negative += gamma * decay * torch.bmm(growth[:, None], above)[:, 0]
-        lost = growth * torch.bmm(above, decay[:, :, None])[:, :, 0]
-        by_positive -= gamma * lost
-        value += gamma * (above.sum() - lost.sum())
-
-    if gamma < 1:
-        weight = (1 - gamma) * valid_float
-        e_an, e_pn = own.exp(), similarities[positives].exp_()
-        total = e_pn.add_(e_an[:, None])
-        share = total.reciprocal()
-        likelihood = total.log_().sub_(s_ap[:, :, None])
-        counted = different[:, None] * weight[:, :, None]
+    for j in range(s_ap.shape[1]):
+        total = x[same[:, j]].add_(own)
+        likelihood = total.log().sub_(s_ap[:, j, None]).scatter_(1, same, 0)
+        share, counted = total.reciprocal_(), negatives
         if hinge:
-            counted = counted * (likelihood > 0)
-        value += (likelihood * counted).sum()
-        by_positive -= counted.sum(2)
-        # (a, p) and (p, a) share one logarithm: twice the derivative by S_an.
-        by_negative += 2 * e_an * (share * counted).sum(1)
-
-    gradient[block] = by_negative.scatter_add_(1, positives, by_positive * valid_float)
-    return value
+            above = likelihood > 0
+            share, counted, likelihood = share.mul_(above), above.sum(1), likelihood.relu_()
+        shares.addcmul_(share, valid[:, j, None])
+        by_positive[:, j].sub_(counted, alpha=weight)
+        value += likelihood.sum(1) @ valid[:, j]
+    # (a, p) and (p, a) share one logarithm: twice the derivative by S_an.
+    by_negative.addcmul_(shares, own, value=2 * weight)
+    return weight * value

@@ -17,6 +17,7 @@ from pml_ext._pml import (
 from pml_ext.functional.concordance import concordance_index, concordance_loss, triplet_losses
 from pml_ext.functional.concordance_kernel import LARGEST_CLASS, fast_concordance_loss
 from pml_ext.functional.pairs import count_triplets, same_and_different
+from pml_ext.functional.sphere import to_sphere
 from pml_ext.losses.base import EmbeddingLoss
 from pml_ext.losses.fast_path import is_plain_cosine, reduces_by_mean
 
@@ -127,8 +128,8 @@ class CITLoss(EmbeddingLoss):
         return self._kernel(embeddings, labels)
 
     def _kernel(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        unit = self.distance.normalize(embeddings)
-        return fast_concordance_loss(unit, labels, self.gamma, self.similarity, self.hinge_partial_likelihood)
+        options = (self.gamma, self.similarity, self.hinge_partial_likelihood)
+        return fast_concordance_loss(to_sphere(embeddings), labels, *options)
 
     def _both_similarities(self, embeddings: Tensor, ref_emb: Tensor) -> tuple[Tensor, Tensor | None]:
         """Of the anchors to ref_emb; and, where L_p needs the pairs (positive, negative), inside ref_emb."""

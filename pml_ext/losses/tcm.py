@@ -8,6 +8,7 @@ from torch import Tensor
 from pml_ext._checks import check_in_range, warn_once
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, MeanReducer
 from pml_ext.functional.pairs import same_and_different
+from pml_ext.functional.sphere import to_sphere
 from pml_ext.functional.threshold_consistency import counted_negatives, counted_positives
 from pml_ext.functional.threshold_consistency_kernel import fast_threshold_consistency
 from pml_ext.losses.base import EmbeddingLoss
@@ -92,7 +93,7 @@ class TCMLoss(EmbeddingLoss):
                 self._warn_of_missing_pairs(positives=bool((sizes > 1).any()), negatives=len(sizes) > 1)
             weights = (self.lambda_plus, self.lambda_minus)
             margins = (self.margin_plus, self.margin_minus)
-            unit = self.distance.normalize(embeddings)
+            unit = to_sphere(embeddings)
             value = fast_threshold_consistency(unit, labels, *weights, *margins, indicator=self.indicator)
             # One value for both terms: MultipleReducers adds what it gets.
             return {"pos_loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}

@@ -1,0 +1,150 @@
+"""Time and memory of the losses against PML's nearest, their own plain versions and the two-matrix-product floor.
+
+    python examples/benchmarks/losses.py [--quick] [--sizes 64 256] [--cases CIT TCM] [--out FOLDER]
+
+Prints a table for each case and writes results.json and growth.png to the folder. One thread; a step is forward and
+backward; the time is the median over interleaved rounds, the memory the rise of the peak in a fresh process.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from cases import CASES, Batch, Case
+from measure import growth_exponent, median_times, peak_bytes
+
+SMALL = 16  # the batch that warms a process up before its memory is measured
+
+
+def main() -> None:
+    options = parse_arguments()
+    torch.set_num_threads(1)
+    device = torch.device(options.device)
+    if options.peak_of:
+        case, method = options.cases[0], options.peak_of
+        batch = batch_of(CASES[case], options.sizes[0], options)
+        make = CASES[case].methods[method].make
+        warm_up = make(batch_of(CASES[case], SMALL, options))
+        print(peak_bytes(warm_up, make(batch), device))
+        return
+    machine = describe(device)
+    print(machine)
+    rows = []
+    for name in options.cases:
+        rows += run_case(name, options, device)
+    folder = Path(options.out or tempfile.mkdtemp(prefix="pml_ext_benchmark_"))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
+    plot(rows, folder / "growth.png")
+    print(f"\nwritten: {folder}/results.json, growth.png")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="sizes 64 and 256, one second a case, no memory")
+    parser.add_argument("--sizes", type=int, nargs="+", help="batch sizes (default: 64 256 1024 4096)")
+    parser.add_argument("--dim", type=int, default=512, help="of the embeddings (default: 512)")
+    parser.add_argument("--per-class", type=int, default=4, help="samples a class (default: 4)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--limit-gb", type=float, default=3.0, help="skip what is estimated to need more (default: 3)")
+    parser.add_argument("--out", help="folder of the results (default: a new temporary one)")
+    parser.add_argument("--peak-of", metavar="METHOD", help="print the peak bytes of one method of one case and size")
+    options = parser.parse_args()
+    options.sizes = options.sizes or ([64, 256] if options.quick else [64, 256, 1024, 4096])
+    return options
+
+
+def run_case(name: str, options: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
+    case = CASES[name]
+    print(f"\n## {name}\n\n| size | method | time | × floor | peak memory |\n|---|---|---|---|---|")
+    rows = []
+    for size in case.sizes or options.sizes:
+        batch = batch_of(case, size, options)
+        needs = {method: case.methods[method].needs(batch) / 1e9 for method in case.methods}
+        possible = {method: m for method, m in case.methods.items() if needs[method] <= options.limit_gb}
+        budget = 1.0 if options.quick else 4.0
+        times = median_times({method: m.make(batch) for method, m in possible.items()}, device, budget)
+        for method in case.methods:
+            if method not in possible:
+                print(f"| {size} | {method} | – | – | about {needs[method]:.0f} GB by its growth: skipped |")
+                continue
+            row = {"case": name, "size": size, "method": method, "seconds": times[method], "bytes": None}
+            row["ratio"] = times[method] / times[case.floor]
+            if not options.quick:
+                row["bytes"] = measure_peak(name, method, size, options)
+            rows.append(row)
+            memory = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:.1f} MB"
+            print(f"| {size} | {method} | {1e3 * row['seconds']:.2f} ms | {row['ratio']:.2f} | {memory} |", flush=True)
+    print_growth(rows)
+    return rows
+
+
+def print_growth(rows: list[dict[str, Any]]) -> None:
+    """Fitted where the growth shows: from 256 samples on."""
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = [row for row in rows if row["method"] == method and row["size"] >= 256]
+        if len(own) < 2:
+            continue
+        sizes = [row["size"] for row in own]
+        text = f"time ∝ B^{growth_exponent(sizes, [1e9 * row['seconds'] for row in own]):.2f}"
+        if all(row["bytes"] is not None for row in own):
+            text += f", memory ∝ B^{growth_exponent(sizes, [row['bytes'] for row in own]):.2f}"
+        print(f"\n{method}: {text} (B = {', '.join(map(str, sizes))})", end="")
+    print()
+
+
+def measure_peak(case: str, method: str, size: int, options: argparse.Namespace) -> int:
+    shape = ["--sizes", size, "--dim", options.dim, "--per-class", options.per_class, "--device", options.device]
+    command = [sys.executable, __file__, "--cases", case, "--peak-of", method, *map(str, shape)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def batch_of(case: Case, size: int, options: argparse.Namespace) -> Batch:
+    return Batch(size, case.dim or options.dim, options.per_class, torch.device(options.device))
+
+
+def describe(device: torch.device) -> str:
+    processor = platform.processor()
+    if Path("/proc/cpuinfo").exists():
+        found = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        processor = found[0].split(":")[1].strip() if found else processor
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor
+    capability = torch.backends.cpu.get_cpu_capability()
+    return (
+        f"{name} ({capability}), {torch.get_num_threads()} thread, Python {platform.python_version()}, "
+        f"torch {torch.__version__}, pytorch-metric-learning {version('pytorch-metric-learning')}"
+    )
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = [name for name in CASES if len({row["size"] for row in rows if row["case"] == name}) > 1]
+    if not names:
+        return
+    figure, axes = pyplot.subplots(2, len(names), figsize=(5 * len(names), 8), squeeze=False)
+    for column, name in enumerate(names):
+        for axis, key, label in ((axes[0][column], "seconds", "seconds a step"), (axes[1][column], "bytes", "bytes")):
+            for method in CASES[name].methods:
+                own = [row for row in rows if row["case"] == name and row["method"] == method and row[key]]
+                axis.plot([row["size"] for row in own], [row[key] for row in own], "o-", label=method)
+            scale = "log" if axis.lines and any(len(line.get_xdata()) for line in axis.lines) else "linear"
+            axis.set(xscale=scale, yscale=scale, xlabel="batch size", ylabel=label, title=name)
+        axes[0][column].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from pml_ext.functional.sphere import to_sphere
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+def test_value_and_gradient_are_those_of_normalize(dtype: torch.dtype, tolerance: float) -> None:
+    x = (torch.randn(7, 5, dtype=dtype) * torch.logspace(-3, 3, 7, dtype=dtype)[:, None]).requires_grad_()
+    weight = torch.randn(7, 5, dtype=dtype)
+    ours, theirs = to_sphere(x), normalize(x)
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+    for got, expected in zip(*((torch.autograd.grad((u * weight).sum(), x)[0]) for u in (ours, theirs)), strict=True):
+        assert (got - expected).norm() <= tolerance * expected.norm()
+
+
+def test_gradcheck_and_second_derivative() -> None:
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(to_sphere, x)
+    assert torch.autograd.gradgradcheck(to_sphere, x)
+
+
+def test_a_row_of_zeros_stays_and_has_the_gradient_of_normalize() -> None:
+    x = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    ours, theirs = to_sphere(x), normalize(x)
+    assert torch.equal(ours, theirs)
+    assert torch.equal(*(torch.autograd.grad(u[0].sum(), x)[0] for u in (ours, theirs)))
+
+
+def test_nan_stays_in_its_row() -> None:
+    x = torch.ones(3, 2)
+    x[1, 0] = torch.nan
+    assert to_sphere(x).isnan().any(1).tolist() == [False, True, False]
