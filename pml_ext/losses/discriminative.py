@@ -80,8 +80,9 @@ class DiscriminativeLoss(EmbeddingLoss):
         size = num_classes if values is None else values.shape[1]
         self.centroids: Tensor | None
         self.register_buffer("centroids", values)
-        self.centroid_layout: Tensor
-        self.register_buffer("centroid_layout", torch.tensor([_KINDS.index(kind), num_classes, size]))
+        self._layout = [_KINDS.index(kind), num_classes, size]
+        self.centroid_layout: Tensor  # the copy in state_dict: after to_empty() its values are anything
+        self.register_buffer("centroid_layout", torch.tensor(self._layout))
         self.projection = nn.Linear(embedding_size, size, bias=False) if size != embedding_size else None
 
     def compute_loss(
@@ -141,9 +142,9 @@ class DiscriminativeLoss(EmbeddingLoss):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
 
     def _problem_with(self, layout: Tensor | None, centroids: Tensor | None) -> str | None:
-        if layout is not None and layout.tolist() != self.centroid_layout.tolist():
-            own = _describe(self.centroid_layout)
-            return f"{_describe(layout)} in state_dict do not fit a DiscriminativeLoss with {own}"
+        if layout is not None and layout.tolist() != self._layout:
+            own = _describe(self._layout)
+            return f"{_describe(layout.tolist())} in state_dict do not fit a DiscriminativeLoss with {own}"
         if centroids is not None:
             try:
                 _check_unit_vectors(centroids, "centroids in state_dict")
@@ -152,8 +153,8 @@ class DiscriminativeLoss(EmbeddingLoss):
         return None
 
 
-def _describe(layout: Tensor) -> str:
-    kind, num_classes, size = layout.tolist()
+def _describe(layout: list[int]) -> str:
+    kind, num_classes, size = layout
     return f"{_KINDS[kind]} centroids of shape ({num_classes}, {size})"
 
 

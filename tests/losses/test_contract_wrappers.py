@@ -1,0 +1,220 @@
+"""Every loss with PML's distances and wrappers, in each other, with any labels and on any device."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from pytorch_metric_learning import distances
+from pytorch_metric_learning import losses as pml_losses
+from pytorch_metric_learning.losses import CrossBatchMemory, MultipleLosses, TripletMarginLoss
+from pytorch_metric_learning.miners import TripletMarginMiner
+from torch import Tensor
+
+import pml_ext
+from pml_ext import losses, miners
+from pml_ext.losses import CITLoss, LoOp, TCMLoss, TCMRegularizer
+from pml_ext.registration import WITHOUT_REFERENCES
+from tests.losses.test_contract import WRAPPERS, batch, every_loss, finite_with_gradient, make
+
+DISTANCES = {
+    "CosineSimilarity": distances.CosineSimilarity(),
+    "LpDistance": distances.LpDistance(),
+    "LpDistance squared": distances.LpDistance(power=2),
+    "LpDistance not normalised": distances.LpDistance(normalize_embeddings=False),
+    "DotProductSimilarity": distances.DotProductSimilarity(normalize_embeddings=False),
+    "SNRDistance": distances.SNRDistance(),
+}
+LABELS = torch.arange(3).repeat_interleave(4)
+SMALL = {  # the same class ids in other clothes
+    "int8": LABELS.to(torch.int8),
+    "uint8": LABELS.to(torch.uint8),
+    "int16": LABELS.short(),
+    "int32": LABELS.int(),
+    "strided": torch.stack([LABELS, torch.full((12,), -7)], 1)[:, 0],
+    "expanded": torch.arange(3)[:, None].expand(3, 4).reshape(-1),
+}
+LARGE = {  # the same classes under other ids, in the same order or its reverse
+    "up to 2**63 - 1": 2**63 - 3 + LABELS,
+    "from -2**63": -(2**63) + LABELS,
+    "beyond float64": 2**53 + LABELS,
+    "beyond float32, int32": (2**31 - 3 + LABELS).int(),
+    "negative": -5 * (1 + LABELS),
+}
+MINERS: dict[str, Any] = {"LoOpMiner": lambda: miners.LoOpMiner(TripletMarginMiner(margin=0.1))}
+
+
+@pytest.fixture
+def _registered() -> Iterator[None]:
+    pml_ext.register()
+    yield
+    pml_ext.unregister()
+
+
+@every_loss
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_distances_work_or_the_error_names_those_that_do(name: str, distance: str) -> None:
+    x, labels = batch()
+    try:
+        loss = make(name, distance=DISTANCES[distance])
+    except TypeError as error:
+        assert "CosineSimilarity" in str(error) or "LpDistance" in str(error)
+        assert type(DISTANCES[distance]).__name__ in str(error).partition("got")[2]
+        return
+    value = loss(x, labels)
+    assert finite_with_gradient(value, x).abs().sum() > 0
+    own = make(name).distance
+    if type(own) is not type(DISTANCES[distance]) and name != "TCMRegularizer":  # it was not ignored
+        assert value != make(name)(x, labels)
+
+
+@every_loss
+@pytest.mark.parametrize("count", [3, 4])
+def test_without_labels_a_miners_indices_do_or_the_error_says_why(name: str, count: int) -> None:
+    loss, (x, labels) = make(name), batch()
+    a, p, n = torch.tensor([0, 0, 5]), torch.tensor([1, 2, 4]), torch.tensor([4, 8, 11])
+    mined = (a, p, n) if count == 3 else (a, p, a, n)
+    try:
+        value = loss(x, None, mined)
+    except ValueError as error:
+        assert "labels" in str(error)
+        return
+    torch.testing.assert_close(value, loss(x, labels, mined))
+
+
+@every_loss
+@pytest.mark.parametrize("kind", [*SMALL, *LARGE])
+def test_labels_of_any_integer_type_and_size(name: str, kind: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    expected = loss(x, labels)
+    if kind in LARGE and name == "DiscriminativeLoss":
+        with pytest.raises(ValueError, match=r"class ids in \[0, 3\)"):
+            loss(x, LARGE[kind])
+        return
+    given = {**SMALL, **LARGE}[kind]
+    torch.testing.assert_close(loss(x, given), expected)
+    if name not in WITHOUT_REFERENCES:
+        ref, order = torch.randn(12, 8), torch.randperm(12)
+        torch.testing.assert_close(loss(x, given, None, ref, given[order]), loss(x, labels, None, ref, labels[order]))
+
+
+@every_loss
+def test_embeddings_that_are_not_contiguous(name: str) -> None:
+    loss, labels = make(name), LABELS
+    x = torch.randn(8, 24)[:, ::2].T
+    assert not x.is_contiguous()
+    torch.testing.assert_close(loss(x, labels), loss(x.contiguous(), labels))
+
+
+@pytest.mark.parametrize("name", miners.OURS)
+@pytest.mark.parametrize("kind", [*SMALL, *LARGE])
+def test_miners_with_labels_of_any_integer_type_and_size(name: str, kind: str) -> None:
+    miner, x = MINERS.get(name, getattr(miners, name))(), torch.randn(12, 8)
+    expected = miner(x, LABELS)
+    assert sum(len(part) for part in expected) > 0
+    for given, wanted in zip(miner(x, {**SMALL, **LARGE}[kind]), expected, strict=True):
+        assert torch.equal(given, wanted)
+
+
+@pytest.mark.usefixtures("_registered")
+@pytest.mark.parametrize("name", [name for name in losses.OURS if name not in WITHOUT_REFERENCES])
+def test_a_memory_resumed_in_the_middle(name: str) -> None:
+    """PML keeps the place in the queue outside state_dict; with it the losses go on as if nothing had happened."""
+
+    def steps(memory: CrossBatchMemory, count: int) -> list[Tensor]:
+        return [memory(torch.randn(12, 8), LABELS) for _ in range(count)]
+
+    memory = CrossBatchMemory(make(name), embedding_size=8, memory_size=30)
+    steps(memory, 4)
+    file = io.BytesIO()
+    torch.save(memory.state_dict(), file)
+    place = memory.queue_idx, memory.has_been_filled
+    torch.manual_seed(5)
+    expected = steps(memory, 3)
+
+    file.seek(0)
+    resumed = CrossBatchMemory(make(name), embedding_size=8, memory_size=30)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    resumed.queue_idx, resumed.has_been_filled = place
+    torch.manual_seed(5)
+    assert all(torch.equal(*pair) for pair in zip(steps(resumed, 3), expected, strict=True))
+
+
+@pytest.mark.usefixtures("_registered")
+def test_the_wrappers_in_each_other() -> None:
+    x, labels = batch()
+    triplet, tcm = TripletMarginLoss(), TCMLoss()
+    torch.testing.assert_close(TCMRegularizer(LoOp(triplet))(x, labels), LoOp(triplet)(x, labels) + tcm(x, labels))
+    several = MultipleLosses([LoOp(triplet), CITLoss()], weights=[1, 3])
+    expected = LoOp(triplet)(x, labels) + 3 * CITLoss()(x, labels) + tcm(x, labels)
+    torch.testing.assert_close(TCMRegularizer(several)(x, labels), expected)
+
+    around = TCMRegularizer(CrossBatchMemory(LoOp(triplet), embedding_size=8, memory_size=30))
+    inside = CrossBatchMemory(TCMRegularizer(LoOp(triplet)), embedding_size=8, memory_size=30)
+    apart = CrossBatchMemory(LoOp(triplet), embedding_size=8, memory_size=30)
+    seen = []
+    for _ in range(3):
+        x, _ = batch()
+        base = apart(x, labels)
+        torch.testing.assert_close(around(x, labels), base + tcm(x, labels))
+        seen.append(x.detach())
+        memory, memory_labels = torch.cat(seen)[-30:], LABELS.repeat(len(seen))[-30:]
+        # From step 3 on the queue wraps: the same samples in another order, which LoOp's arcs feel and TCM does not.
+        torch.testing.assert_close(inside(x, labels), base + tcm(x, labels, None, memory, memory_labels))
+
+
+@pytest.mark.parametrize("inner", [lambda: TripletMarginLoss(), lambda: CITLoss(gamma=0.5)])
+def test_loop_around_the_regularizer_is_refused_with_the_way_out(inner: Any) -> None:
+    with pytest.raises(TypeError, match=r"TCMRegularizer contains another loss.*TCMRegularizer\(LoOp\(\.\.\.\)\)"):
+        LoOp(TCMRegularizer(inner()))
+    with pytest.raises(TypeError, match="got MultipleLosses"):
+        LoOp(MultipleLosses([inner()]))
+    with pytest.raises(TypeError, match="LoOp contains another loss"):
+        LoOp(LoOp(inner()))
+
+
+def test_loop_around_both_terms_of_cit_has_no_matrix_inside_the_references() -> None:
+    x, labels = batch()
+    message = r"inside one set; the one that replaces it is between embeddings and ref_emb.*works without ref_emb"
+    for loss in (LoOp(CITLoss(gamma=0.5)), TCMRegularizer(LoOp(CITLoss(gamma=0.5)))):
+        with pytest.raises(ValueError, match=message):
+            loss(x, labels, ref_emb=torch.randn(7, 8), ref_labels=torch.arange(7) % 3)
+        finite_with_gradient(loss(x, labels), x)
+    one_term = LoOp(CITLoss(gamma=1))(x, labels, ref_emb=torch.randn(7, 8), ref_labels=torch.arange(7) % 3)
+    finite_with_gradient(one_term, x)
+
+
+@every_loss
+def test_moves_to_another_device_and_type(name: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    expected, state = loss(x, labels), {key: value.clone() for key, value in loss.state_dict().items()}
+    loss.to("meta")
+    assert all(value.is_meta for value in loss.state_dict().values())
+    loss.to_empty(device="cpu")
+    loss.load_state_dict(state)
+    assert torch.equal(loss(x, labels), expected)
+    torch.testing.assert_close(loss.double()(x.double(), labels).float(), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@every_loss
+def test_cuda(name: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    expected = loss(x, labels)
+    (gradient,) = torch.autograd.grad(expected, x)
+    there = x.detach().cuda().requires_grad_()
+    value = loss.to("cuda")(there, labels.cuda())
+    assert value.is_cuda
+    torch.testing.assert_close(value.cpu(), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(finite_with_gradient(value, there).cpu(), gradient, rtol=1e-3, atol=1e-5)
+    assert torch.equal(loss(there, labels), value)  # labels left on the CPU
+    with torch.autocast("cuda", dtype=torch.float16):
+        assert torch.equal(loss(there, labels.cuda()), value)
+
+
+def test_every_wrapper_refuses_to_be_given_a_class() -> None:
+    for name in WRAPPERS:
+        with pytest.raises(TypeError, match="got type"):
+            getattr(losses, name)(pml_losses.TripletMarginLoss)
