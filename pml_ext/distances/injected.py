@@ -61,6 +61,8 @@ def inject(distance: BaseDistance, matrix: Tensor, *, two_sets: bool = False) ->
 
 
 def _injected_class(base: type) -> Any:
+    if issubclass(base, InjectedDistance):  # a loss that runs on a stand-in hands on another to its miner
+        return base
     if base not in _CLASSES:
         _CLASSES[base] = type(f"Injected{base.__name__}", (InjectedDistance, base), {})
     return _CLASSES[base]

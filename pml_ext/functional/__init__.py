@@ -15,6 +15,7 @@ from pml_ext.functional.opis import (
     utility_curves,
 )
 from pml_ext.functional.pair_statistics import PairDistances
+from pml_ext.functional.pair_weights import WEIGHTINGS
 from pml_ext.functional.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
 from pml_ext.functional.recall_at_k import smooth_recall_at_k
 from pml_ext.functional.segments import closest_on_segments, segment_distance
@@ -24,6 +25,7 @@ from pml_ext.functional.triplet_kinds import count_triplet_kinds, triplets_of_ki
 from pml_ext.functional.verification import tar_at_far
 
 __all__ = [
+    "WEIGHTINGS",
     "PairDistances",
     "Ranking",
     "UtilityCurves",

@@ -9,6 +9,7 @@ from pml_ext.losses.cit import CITLoss
 from pml_ext.losses.discriminative import DiscriminativeLoss
 from pml_ext.losses.hphn_triplet import HPHNTripletLoss
 from pml_ext.losses.loop import LoOp
+from pml_ext.losses.pair_weighting import PairWeightingLoss
 from pml_ext.losses.recall_at_k import RecallAtKSurrogateLoss
 from pml_ext.losses.smooth_ap import SmoothAPLoss
 from pml_ext.losses.tcm import TCMLoss
@@ -29,6 +30,7 @@ OURS: list[str] = [
     "TCMRegularizer",
     "LoOp",
     "DiscriminativeLoss",
+    "PairWeightingLoss",
     "RecallAtKSurrogateLoss",
     "HPHNTripletLoss",
     "CentroidTripletLoss",

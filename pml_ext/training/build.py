@@ -26,6 +26,7 @@ LOSS_NODES = {
     "RecallAtKSurrogateLoss": "RSK",
     "HPHNTripletLoss": "HPHN",
     "CentroidTripletLoss": "CTL",
+    "PairWeightingLoss": "GPW",
 }
 MINER_NODES = {"MultiSimilarityMiner": "MS", "TripletMarginMiner": "TRIPLETMARGIN"}
 # TCM is defined over all pairs of the batch; the others take no tuples.
@@ -107,6 +108,8 @@ def _build_loss(cfg: CN, name: str, num_classes: int, feature_size: int) -> nn.M
     elif name == "LoOp":
         require(node.LOSS, [n for n in LOSS_NODES if n not in (ID_LOSS, name)], f"{where}.LOSS")
         given = {"loss": _build_loss(cfg, node.LOSS, num_classes, feature_size)}
+    elif name == "PairWeightingLoss":
+        given = {"mining": node.MINING or None}
     return _construct(getattr(pml_ext.losses, name), node, where, **given)
 
 

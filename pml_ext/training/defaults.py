@@ -83,6 +83,7 @@ def _losses() -> CN:
     losses.RSK = CN({"KS": (1, 2, 4, 8, 16), "TEMPERATURE": 0.01, "RANK_TEMPERATURE": 1.0, "SCALE": 1.0})
     losses.HPHN = CN({"MARGIN": 0.2, "SCALE": 1.0})
     losses.CTL = CN({"MARGIN": 0.5, "NEGATIVES": "hardest", "SCALE": 1.0})
+    losses.GPW = CN({"WEIGHTING": "multi_similarity", "MINING": 0.0, "SCALE": 1.0})  # MINING 0: none
     return losses
 
 

@@ -32,6 +32,7 @@ FACTORIES: dict[str, Callable[..., Any]] = {
     "HPHNTripletLoss": lambda **pml: losses.HPHNTripletLoss(**pml),
     "LoOp": lambda **pml: losses.LoOp(TripletMarginLoss(**pml)),
     "RecallAtKSurrogateLoss": lambda **pml: losses.RecallAtKSurrogateLoss(temperature=0.1, **pml),
+    "PairWeightingLoss": lambda **pml: losses.PairWeightingLoss(beta=4.0, **pml),
     "SmoothAPLoss": lambda **pml: losses.SmoothAPLoss(temperature=0.1, **pml),
     "TCMLoss": lambda **pml: losses.TCMLoss(**pml),
     "TCMRegularizer": lambda **pml: losses.TCMRegularizer(TripletMarginLoss(**pml)),

@@ -1,0 +1,182 @@
+"""Weights |∂L/∂S_ij| of pair-based losses in closed form: General Pair Weighting.
+
+Every function takes a similarity matrix S (B, R) and two boolean masks of its shape, the positive and the negative
+pairs (disjoint; a sample with itself is in neither), and returns the (B, R) weights, >= 0, 0 outside the masks. They
+are the derivatives of Σ_i L_i, L_i the loss of anchor (row) i that the docstring gives; P_i and N_i are the anchor's
+positives and negatives. An anchor for which L_i is not defined has no weights. Nothing is differentiated.
+
+Source: Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning", CVPR 2019.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    """1 for every pair, so that mining alone decides: "MS mining" in the paper's Table 2."""
+    return (positive | negative).to(similarity.dtype)
+
+
+def contrastive_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, neg_margin: float = 0.5) -> Tensor:
+    """L_i = Σ_N relu(S_in − neg_margin) − Σ_P S_ip (eq. 4)."""
+    return (positive | (negative & (similarity > neg_margin))).to(similarity.dtype)
+
+
+def triplet_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, margin: float = 0.1) -> Tensor:
+    """L_i = Σ_P Σ_N relu(S_in − S_ip + margin) (eq. 5): the number of violated triplets that a pair is in.
+
+    Counted by sorting each row, O(B R log R); no tensor of triplets.
+    """
+    lowered = similarity - margin  # both sides compare the same two numbers, so they agree on ties
+    positives = torch.where(positive, lowered, torch.inf).sort(dim=1).values
+    negatives = torch.where(negative, similarity, -torch.inf).sort(dim=1).values
+    per_negative = torch.searchsorted(positives, similarity.contiguous())
+    per_positive = similarity.shape[1] - torch.searchsorted(negatives, lowered.contiguous(), right=True)
+    return torch.where(positive, per_positive, torch.where(negative, per_negative, 0)).to(similarity.dtype)
+
+
+def lifted_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, margin: float = 1.0) -> Tensor:
+    """L_i = relu(log Σ_P e^(margin − S_ip) + log Σ_N e^(S_in)) (eqs. 6 to 8)."""
+    towards, w_positive = _log_sum_and_softmax(-similarity, positive)
+    away, w_negative = _log_sum_and_softmax(similarity, negative)
+    return (w_positive + w_negative) * (towards + margin + away > 0)
+
+
+def lifted_star_weights(
+    similarity: Tensor, positive: Tensor, negative: Tensor, *, alpha: float = 2.0, beta: float = 50.0
+) -> Tensor:
+    """L_i = 1/α log Σ_P e^(−α S_ip) + 1/β log Σ_N e^(β S_in) (eq. 16): lifted structure without its hinge."""
+    _check_above_zero(alpha=alpha, beta=beta)
+    return _log_sum_and_softmax(-alpha * similarity, positive)[1] + _log_sum_and_softmax(beta * similarity, negative)[1]
+
+
+def binomial_deviance_weights(
+    similarity: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    alpha: float = 2.0,
+    beta: float = 50.0,
+    base: float = 0.5,
+) -> Tensor:
+    """L_i = mean_P log(1 + e^(−α(S_ip − base))) + mean_N log(1 + e^(β(S_in − base))) (eqs. 9 and 10)."""
+    _check_above_zero(alpha=alpha, beta=beta)
+    towards = alpha * torch.sigmoid(alpha * (base - similarity)) / _count(positive)
+    away = beta * torch.sigmoid(beta * (similarity - base)) / _count(negative)
+    return torch.where(positive, towards, torch.where(negative, away, 0))
+
+
+def bin_lifted_weights(
+    similarity: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    alpha: float = 2.0,
+    beta: float = 50.0,
+    base: float = 0.5,
+) -> Tensor:
+    """The mean of the binomial deviance weights and those of lifted* (supplement, eq. 10)."""
+    binomial = binomial_deviance_weights(similarity, positive, negative, alpha=alpha, beta=beta, base=base)
+    return (binomial + lifted_star_weights(similarity, positive, negative, alpha=alpha, beta=beta)) / 2
+
+
+def multi_similarity_weights(
+    similarity: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    alpha: float = 2.0,
+    beta: float = 50.0,
+    base: float = 0.5,
+) -> Tensor:
+    """L_i = 1/α log(1 + Σ_P e^(−α(S_ip − base))) + 1/β log(1 + Σ_N e^(β(S_in − base))) (eqs. 13 to 15).
+
+    Paper: base (its λ) is 1; here: 0.5, as in the authors' code and in PML's MultiSimilarityLoss.
+    """
+    _check_above_zero(alpha=alpha, beta=beta)
+    _, w_positive = _log_sum_and_softmax(alpha * (base - similarity), positive, add_one=True)
+    _, w_negative = _log_sum_and_softmax(beta * (similarity - base), negative, add_one=True)
+    return w_positive + w_negative
+
+
+def nca_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> Tensor:
+    """L_i = −log(Σ_P e^(scale S_ip) / Σ_{P and N} e^(scale S_ik)); none for an anchor without positives."""
+    _check_above_zero(scale=scale)
+    _, among_all = _log_sum_and_softmax(scale * similarity, positive | negative)
+    _, among_positives = _log_sum_and_softmax(scale * similarity, positive)
+    weights = torch.where(positive, among_positives - among_all, among_all)
+    # Without negatives the difference is 0 up to rounding, and a weight is not below 0.
+    return scale * weights.clamp_min(0) * positive.any(dim=1, keepdim=True)
+
+
+def n_pairs_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> Tensor:
+    """L_i = mean_P log(1 + Σ_N e^(scale (S_in − S_ip))).
+
+    N-pairs batches have one positive an anchor; with several each is compared with all the anchor's negatives.
+    """
+    _check_above_zero(scale=scale)
+    log_negatives, among_negatives = _log_sum_and_softmax(scale * similarity, negative)
+    missed = torch.where(positive, torch.sigmoid(log_negatives - scale * similarity) / _count(positive), 0)
+    return scale * (missed + among_negatives * missed.sum(dim=1, keepdim=True))
+
+
+def histogram_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, bins: int = 100) -> Tensor:
+    """B × the derivative of Σ_r h⁻_r Σ_{q<=r} h⁺_q, the overlap of the histograms of all positives and negatives.
+
+    A pair between two of the bins + 1 nodes on [−1, 1] counts in both, the nearer one more. The loss is a mean over
+    pairs already; times the number of anchors, so that here too the mean over anchors is the loss.
+    """
+    if not isinstance(bins, int) or bins < 1:
+        raise ValueError(f"bins must be an integer of 1 or more; got {bins!r}")
+    # The last node belongs to the last interval; nan goes to interval 0 and stays nan in the product with S.
+    place = ((similarity.clamp(-1, 1) + 1) * (bins / 2)).nan_to_num()
+    left = place.long().clamp(max=bins - 1)
+    nodes = []
+    for mask in (positive, negative):
+        share, at = (place - left)[mask], left[mask]
+        node = similarity.new_zeros(bins + 1).index_add(0, at, 1 - share).index_add(0, at + 1, share)
+        nodes.append(node / mask.sum().clamp_min(1))
+    # Moving right, a positive leaves the cumulative count of its left node only; a negative gains what h⁺ has at
+    # its right one.
+    w_positive = nodes[1][left] / positive.sum().clamp_min(1)
+    w_negative = nodes[0][left + 1] / negative.sum().clamp_min(1)
+    slope = len(similarity) * bins / 2
+    return slope * torch.where(positive, w_positive, torch.where(negative, w_negative, 0))
+
+
+WEIGHTINGS: dict[str, Callable[..., Tensor]] = {
+    "uniform": uniform_weights,
+    "contrastive": contrastive_weights,
+    "triplet": triplet_weights,
+    "lifted": lifted_weights,
+    "lifted_star": lifted_star_weights,
+    "binomial_deviance": binomial_deviance_weights,
+    "bin_lifted": bin_lifted_weights,
+    "multi_similarity": multi_similarity_weights,
+    "nca": nca_weights,
+    "n_pairs": n_pairs_weights,
+    "histogram": histogram_weights,
+}
+
+
+def _log_sum_and_softmax(logits: Tensor, mask: Tensor, *, add_one: bool = False) -> tuple[Tensor, Tensor]:
+    """(B, 1) log Σ e^logit over each row's mask (and 1), −inf for an empty one; (B, R) the share of each term in it."""
+    kept = torch.where(mask, logits, -torch.inf)
+    if add_one:
+        kept = torch.cat([kept, kept.new_zeros(len(kept), 1)], dim=1)
+    total = kept.logsumexp(dim=1, keepdim=True)
+    # exp(−inf − −inf) would be nan in a row without entries
+    return total, torch.where(mask, torch.exp(logits - total), 0)
+
+
+def _count(mask: Tensor) -> Tensor:
+    return mask.sum(dim=1, keepdim=True).clamp_min(1)
+
+
+def _check_above_zero(**options: float) -> None:
+    for name, value in options.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be above 0 and finite; got {value!r}")

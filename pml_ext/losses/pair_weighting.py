@@ -1,0 +1,124 @@
+"""A loss made from a weighting of pairs: General Pair Weighting."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_choice, check_in_range, warn_once
+from pml_ext._pml import CosineSimilarity, loss_and_miner_utils, miners
+from pml_ext.distances.injected import inject, run_with_distance
+from pml_ext.functional.pair_weights import WEIGHTINGS
+from pml_ext.functional.pairs import same_and_different
+from pml_ext.losses.base import PML_ARGUMENTS, EmbeddingLoss, refuse_unknown
+
+
+class PairWeightingLoss(EmbeddingLoss):
+    """The sum of weighted similarities whose gradient is that of the loss that the weights come from.
+
+        F_i = Σ_N w_in S_in − Σ_P w_ip S_ip for every anchor i, w computed from S and then held constant
+
+    The value is not that of the original loss, only the gradient is; F_i may be negative. So reducers that select by
+    value (ThresholdReducer, AvgNonZeroReducer) select something else here than there. No second derivatives.
+
+    Args:
+        weighting: a name in functional.WEIGHTINGS: "uniform", "contrastive", "triplet", "lifted", "lifted_star",
+            "binomial_deviance", "bin_lifted", "multi_similarity", "nca", "n_pairs", "histogram". Its function says
+            which loss it comes from; contrastive and triplet are sums over pairs and triplets, as in the paper.
+        mining: None, or the ε >= 0 of multi-similarity mining (the paper's is 0.1): the weighting sees those of the
+            batch's or indices_tuple's pairs that PML's MultiSimilarityMiner keeps.
+        **options: of the weighting (alpha, beta, base, scale, margin, neg_margin, bins), and distance (a
+            similarity: CosineSimilarity by default), reducer (mean over anchors by default), embedding_regularizer,
+            embedding_reg_weight, collect_stats.
+    Raises:
+        TypeError: an option that neither the weighting nor PML knows, a distance that is not a similarity.
+        ValueError: an unknown weighting, an option out of range, no labels where they are needed.
+    Source: Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning", CVPR 2019,
+        eqs. 2 and 3. All rows of its Table 2 are "binomial_deviance", "lifted_star", "bin_lifted" and
+        "multi_similarity" with and without mining, and "uniform" with mining.
+    """
+
+    def __init__(self, weighting: str = "multi_similarity", mining: float | None = None, **options: Any) -> None:
+        check_choice(weighting, WEIGHTINGS, "weighting")
+        known = _options_of(weighting)
+        refuse_unknown(
+            type(self),
+            set(options) - set(known) - set(PML_ARGUMENTS),
+            f", {', '.join([*known, *PML_ARGUMENTS])}" + f" (weighting={weighting!r})",
+        )
+        if mining is not None:
+            check_in_range(mining, 0, float("inf"), "mining")
+        super().__init__(**{name: value for name, value in options.items() if name in PML_ARGUMENTS})
+        if not self.distance.is_inverted:
+            raise TypeError(
+                "PairWeightingLoss needs a similarity, such as CosineSimilarity(): its weightings are defined on "
+                f"similarities; got {type(self.distance).__name__}"
+            )
+        self.weighting = weighting
+        self.mining = mining
+        self.options = {name: options[name] for name in known if name in options}
+        self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # the weighting checks its options
+        self.add_to_recordable_attributes(list_of_names=["weighting", "mining"], is_stat=False)
+
+    def get_default_distance(self) -> CosineSimilarity:
+        return CosineSimilarity()
+
+    def weights(self, similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """w of a (B, R) similarity matrix and masks of its positive and negative pairs; no mining, no gradient."""
+        with torch.no_grad():
+            return WEIGHTINGS[self.weighting](similarity, positive, negative, **self.options)
+
+    def compute_loss(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        indices_tuple: tuple[Tensor, ...] | None,
+        ref_emb: Tensor,
+        ref_labels: Tensor | None,
+    ) -> dict[str, dict[str, Any]]:
+        if (labels is None or ref_labels is None) and (indices_tuple is None or self.mining is not None):
+            raise ValueError(
+                "labels (and ref_labels beside ref_emb) must be tensors of class ids; got None. Only an "
+                "indices_tuple without mining replaces them"
+            )
+        with_itself = ref_emb is embeddings
+        similarity = self.distance(embeddings, ref_emb)
+        if indices_tuple is None:
+            assert labels is not None
+            positive, negative = same_and_different(labels, None if with_itself else ref_labels)
+            if not positive.any() or not negative.any():
+                warn_once(
+                    self,
+                    "PairWeightingLoss: this batch has no positive or no negative pair, so the loss is 0; use a "
+                    "sampler that draws several samples of each of several classes",
+                )
+                return self.zero_losses()
+        else:
+            positive, negative = _masks(indices_tuple, similarity)
+        if self.mining is not None:
+            miner = miners.MultiSimilarityMiner(epsilon=self.mining, distance=self.distance)
+            references = (None, None) if with_itself else (ref_emb, ref_labels)
+            # The miner gets the matrix at hand: computing it is most of its cost.
+            matrix = inject(self.distance, similarity.detach(), two_sets=not with_itself)
+            mined = run_with_distance(miner, matrix, embeddings, labels, *references)
+            kept = _masks(mined, similarity)
+            positive, negative = positive & kept[0], negative & kept[1]
+        weights = self.weights(similarity, positive, negative)
+        losses = (torch.where(positive, -weights, weights) * similarity).sum(dim=1)
+        indices = torch.arange(len(losses), device=losses.device)
+        return {"loss": {"losses": losses, "indices": indices, "reduction_type": "element"}}
+
+
+def _options_of(weighting: str) -> list[str]:
+    parameters = inspect.signature(WEIGHTINGS[weighting]).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+
+
+def _masks(indices_tuple: tuple[Tensor, ...], like: Tensor) -> tuple[Tensor, Tensor]:
+    """The pairs of an indices_tuple as two boolean matrices; a pair named twice counts once, as in PML."""
+    a1, p, a2, n = loss_and_miner_utils.convert_to_pairs(indices_tuple, None)
+    positive, negative = torch.zeros(2, *like.shape, dtype=torch.bool, device=like.device)
+    positive[a1, p] = True
+    negative[a2, n] = True
+    return positive, negative

@@ -1,0 +1,282 @@
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pytorch_metric_learning import distances, losses, miners, reducers
+from torch import Tensor
+from torch.nn.functional import normalize
+
+import pml_ext
+from pml_ext.functional import WEIGHTINGS
+from pml_ext.losses import LoOp, PairWeightingLoss
+from tests.functional.oracle_pair_weights import total_loss
+
+LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
+CONFIGS = Path(__file__).parents[2] / "fastreid_configs" / "Omniglot" / "gpw"
+
+
+def batch(dtype: torch.dtype = torch.float64, size: int = 4) -> tuple[Tensor, Tensor]:
+    labels = torch.tensor(LABELS)
+    x = 1.5 * torch.randn(4, size, dtype=torch.float64)[labels] + torch.randn(len(LABELS), size, dtype=torch.float64)
+    return (torch.linspace(0.5, 3, len(LABELS), dtype=torch.float64)[:, None] * x).to(dtype), labels
+
+
+def pairs(similarity: Tensor, labels: list[int], epsilon: float | None) -> tuple[list[list[int]], list[list[int]]]:
+    """Positive and negative columns of each anchor; with ε by eqs. 11 and 12."""
+    positives, negatives = [], []
+    for i, row in enumerate(similarity.tolist()):
+        p = [j for j in range(len(labels)) if labels[j] == labels[i] and j != i]
+        n = [j for j in range(len(labels)) if labels[j] != labels[i]]
+        hard_n, hard_p = n, p
+        if epsilon is not None:
+            hard_n = [j for j in n if p and row[j] > min(row[k] for k in p) - epsilon]
+            hard_p = [j for j in p if n and row[j] < max(row[k] for k in n) + epsilon]
+        positives.append(hard_p)
+        negatives.append(hard_n)
+    return positives, negatives
+
+
+def expected_gradient(name: str, x: Tensor, mining: float | None, **options: float) -> Tensor:
+    """Of the mean over anchors of the loss that the weighting comes from."""
+    x = x.detach().double().requires_grad_()
+    similarity = normalize(x) @ normalize(x).T
+    loss = total_loss(name, similarity, *pairs(similarity.detach(), LABELS, mining), **options) / len(x)
+    return torch.autograd.grad(loss, x)[0]
+
+
+def gradient(loss: Any, x: Tensor, labels: Tensor, *more: Any) -> Tensor:
+    x = x.detach().requires_grad_()
+    return torch.autograd.grad(loss(x, labels, *more), x)[0]
+
+
+@pytest.mark.parametrize("mining", [None, 0.1])
+@pytest.mark.parametrize("name", WEIGHTINGS)
+def test_gradient_is_that_of_the_loss_the_weights_come_from(name: str, mining: float | None) -> None:
+    x, labels = batch()
+    actual = gradient(PairWeightingLoss(name, mining), x, labels)
+    assert actual.abs().max() > 1e-3
+    torch.testing.assert_close(actual, expected_gradient(name, x, mining), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 5e-3), (torch.bfloat16, 4e-2), (torch.float32, 1e-5)])
+def test_gradient_in_other_types(dtype: torch.dtype, tolerance: float) -> None:
+    x, labels = batch(dtype)
+    actual = gradient(PairWeightingLoss(beta=5.0), x, labels)
+    assert actual.dtype == dtype
+    expected = expected_gradient("multi_similarity", x, None, beta=5.0)
+    torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_value_is_the_signed_sum_of_weighted_similarities() -> None:
+    x, labels = batch()
+    similarity = normalize(x) @ normalize(x).T
+    expected = 0.0
+    for i, (p, n) in enumerate(zip(*pairs(similarity, LABELS, None), strict=True)):
+        expected += sum(float(similarity[i, j]) for j in n if similarity[i, j] > 0.2)
+        expected -= sum(float(similarity[i, j]) for j in p)
+    value = PairWeightingLoss("contrastive", neg_margin=0.2, reducer=reducers.SumReducer())(x, labels)
+    assert value.item() == pytest.approx(expected, abs=1e-10)
+
+
+COSINE: dict[str, Any] = {"distance": distances.CosineSimilarity()}
+SUM: dict[str, Any] = {"reducer": reducers.SumReducer()}
+MEAN: dict[str, Any] = {"reducer": reducers.MeanReducer()}
+# weighting, our options, PML's loss with the same gradient, whether it agrees on anchors without positives too
+IN_PML = [
+    ("multi_similarity", {}, losses.MultiSimilarityLoss(), True),
+    ("multi_similarity", {"base": 1.0, "alpha": 3.0}, losses.MultiSimilarityLoss(base=1, alpha=3), True),
+    ("contrastive", {**SUM}, losses.ContrastiveLoss(pos_margin=1, neg_margin=0.5, **COSINE, **SUM), True),
+    ("triplet", {**SUM}, losses.TripletMarginLoss(margin=0.1, **COSINE, **SUM), True),
+    ("nca", {"scale": 4.0}, losses.NCALoss(softmax_scale=4, **COSINE, **MEAN), False),
+    ("lifted", {"margin": 0.7}, losses.GeneralizedLiftedStructureLoss(0, 0.7, **COSINE), False),
+    ("histogram", {}, losses.HistogramLoss(100), True),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
+@pytest.mark.parametrize(("name", "options", "theirs", "on_lone"), IN_PML, ids=[row[0] for row in IN_PML])
+def test_gradient_is_that_of_the_loss_in_pml(name: str, options: Any, theirs: Any, on_lone: bool) -> None:
+    x, labels = batch()
+    if not on_lone:
+        x, labels = x[labels != 3], labels[labels != 3]
+    ours = gradient(PairWeightingLoss(name, **options), x, labels)
+    tolerance = 1e-5 if name == "histogram" else 1e-9  # PML's places its bins in float32
+    torch.testing.assert_close(ours, gradient(theirs, x, labels), rtol=tolerance, atol=tolerance)
+
+
+def test_n_pairs_is_pmls_ntxent_where_classes_are_of_one_size() -> None:
+    labels = torch.arange(4).repeat_interleave(3)
+    x = torch.randn(12, 5, dtype=torch.float64)
+    ours = gradient(PairWeightingLoss("n_pairs", scale=1 / 0.3), x, labels)
+    torch.testing.assert_close(ours, gradient(losses.NTXentLoss(temperature=0.3), x, labels))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5])
+def test_multi_similarity_with_mining_is_pmls_loss_with_its_miner(epsilon: float) -> None:
+    x, labels = batch()
+    mined = miners.MultiSimilarityMiner(epsilon)(x, labels)
+    expected = gradient(losses.MultiSimilarityLoss(), x, labels, mined)
+    torch.testing.assert_close(gradient(PairWeightingLoss(mining=epsilon), x, labels), expected)
+    torch.testing.assert_close(gradient(PairWeightingLoss(), x, labels, mined), expected)
+    assert not torch.equal(expected, gradient(PairWeightingLoss(), x, labels))
+
+
+def test_gradcheck_of_the_product_with_constant_weights() -> None:
+    # "uniform" has weights that do not depend on S: there F is a loss in the ordinary sense
+    x, labels = batch()
+    assert torch.autograd.gradcheck(lambda x: PairWeightingLoss("uniform")(x, labels), (x.requires_grad_(),))
+
+
+@pytest.mark.parametrize("mining", [None, 0.1])
+@pytest.mark.parametrize("name", WEIGHTINGS)
+@pytest.mark.parametrize("kind", ["identical", "antipodal"])
+def test_finite_at_singular_points(name: str, mining: float | None, kind: str) -> None:
+    x = torch.ones(8, 4)
+    if kind == "antipodal":
+        x[::2] *= -1
+    assert gradient(PairWeightingLoss(name, mining), x, torch.arange(8) // 2).isfinite().all()
+
+
+@pytest.mark.parametrize("name", WEIGHTINGS)
+def test_order_rotation_and_names_do_not_matter(name: str) -> None:
+    x, labels = batch()
+    loss = PairWeightingLoss(name, 0.1)
+    value = loss(x, labels)
+    order = torch.randperm(len(x))
+    rotation = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64))[0]
+    torch.testing.assert_close(loss(x[order], labels[order]), value)
+    torch.testing.assert_close(loss(x @ rotation, 2**40 - labels), value)
+
+
+@pytest.mark.parametrize("mining", [None, 0.1])
+def test_another_reference_set(mining: float | None) -> None:
+    x, labels = batch()
+    ref, ref_labels = torch.randn(6, 4, dtype=torch.float64), torch.tensor([2, 0, 1, 1, 5, 0])
+    mined = None if mining is None else miners.MultiSimilarityMiner(mining)(x, labels, ref, ref_labels)
+    expected = gradient(losses.MultiSimilarityLoss(), x, labels, mined, ref, ref_labels)
+    actual = gradient(PairWeightingLoss(mining=mining), x, labels, None, ref, ref_labels)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_pairs_and_triplets_from_a_miner() -> None:
+    x, labels = batch()
+    similarity = normalize(x) @ normalize(x).T
+    a, p, n = torch.tensor([0, 0, 1]), torch.tensor([2, 2, 4]), torch.tensor([1, 3, 0])
+    loss = PairWeightingLoss("uniform", reducer=reducers.SumReducer())
+    expected = (similarity[0, 1] + similarity[0, 3] + similarity[1, 0]) - (similarity[0, 2] + similarity[1, 4])
+    torch.testing.assert_close(loss(x, labels, (a, p, n)), expected)  # (0, 2) is in two triplets and one pair
+    torch.testing.assert_close(loss(x, None, (a, p, a, n)), expected)
+    one = loss(x, labels, (a[:1], p[:1], a[:0], n[:0]))
+    torch.testing.assert_close(one, -similarity[0, 2])
+    assert gradient(loss, x, labels, (a[:0], p[:0], n[:0])).abs().sum() == 0
+
+
+def test_mining_is_among_the_pairs_that_are_given() -> None:
+    x, labels = batch()
+    everything = torch.where(labels[:, None] != labels)
+    mined = miners.MultiSimilarityMiner(0.1)(x, labels)
+    loss = PairWeightingLoss("uniform", 0.1, reducer=reducers.SumReducer())
+    only_negatives = loss(x, labels, (mined[0][:0], mined[1][:0], *everything))
+    similarity = normalize(x) @ normalize(x).T
+    torch.testing.assert_close(only_negatives, similarity[mined[2], mined[3]].sum())
+
+
+def test_mining_that_finds_nothing_is_zero_without_a_warning() -> None:
+    x = torch.eye(3).repeat_interleave(2, 0).requires_grad_()
+    value = PairWeightingLoss(mining=0.1)(x, torch.arange(6) // 2)
+    value.backward()
+    assert value == 0 and x.grad is not None and x.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2]])
+def test_a_batch_without_negatives_or_positives_is_zero_and_warns_once(labels: list[int]) -> None:
+    loss, x = PairWeightingLoss(), torch.randn(3, 4, requires_grad=True)
+    with pytest.warns(UserWarning, match="no positive or no negative pair"):
+        value = loss(x, torch.tensor(labels))
+    value.backward()
+    assert value == 0 and x.grad is not None
+    loss(x, torch.tensor(labels))  # a second warning would be an error
+
+
+@pytest.mark.usefixtures("_registered")
+def test_mining_in_a_memory() -> None:
+    memory = losses.CrossBatchMemory(PairWeightingLoss(mining=0.1), embedding_size=4, memory_size=30)
+    for _ in range(3):
+        x, labels = batch(torch.float32)
+        assert gradient(memory, x, labels).abs().sum() > 0
+
+
+@pytest.fixture
+def _registered() -> Any:
+    pml_ext.register()
+    yield
+    pml_ext.unregister()
+
+
+def test_inside_loop_mining_sees_the_closest_points() -> None:
+    x, labels = batch()
+    ours = gradient(LoOp(PairWeightingLoss("multi_similarity", None)), x, labels)
+    torch.testing.assert_close(ours, gradient(LoOp(losses.MultiSimilarityLoss()), x, labels))
+    assert gradient(LoOp(PairWeightingLoss(mining=0.1)), x, labels).isfinite().all()
+
+
+def test_no_trace_of_the_weights_in_state_and_copies() -> None:
+    loss = PairWeightingLoss("n_pairs", 0.2, scale=3.0)
+    assert not loss.state_dict()
+    other = copy.deepcopy(loss)
+    assert (other.weighting, other.mining, other.options) == ("n_pairs", 0.2, {"scale": 3.0})
+
+
+def test_errors() -> None:
+    x, labels = batch()
+    with pytest.raises(ValueError, match=r"weighting must be one of 'uniform', 'contrastive'.*'histogram'; got 'ms'"):
+        PairWeightingLoss("ms")
+    with pytest.raises(
+        TypeError, match=r"unknown argument 'bins'; known: weighting, mining, alpha, beta, base, distance.*similarity'"
+    ):
+        PairWeightingLoss(bins=3)
+    with pytest.raises(TypeError, match=r"known: weighting, mining, distance.*weighting='uniform'"):
+        PairWeightingLoss("uniform", beta=3)
+    with pytest.raises(ValueError, match="beta must be above 0 and finite; got -1"):
+        PairWeightingLoss(beta=-1)
+    with pytest.raises(ValueError, match=r"mining must be in \[0, inf\]; got -0.1"):
+        PairWeightingLoss(mining=-0.1)
+    with pytest.raises(TypeError, match=r"needs a similarity.*got LpDistance"):
+        PairWeightingLoss(distance=distances.LpDistance())
+    for loss, mined in ((PairWeightingLoss(), None), (PairWeightingLoss(mining=0.1), (torch.tensor([0]),) * 3)):
+        with pytest.raises(ValueError, match=r"labels.*must be tensors of class ids; got None"):
+            loss(x, None, mined)
+    with pytest.raises(ValueError, match="ref_labels"):
+        PairWeightingLoss()(x, labels, ref_emb=x[:3])
+
+
+TABLE_2 = {
+    "binomial": ("binomial_deviance", None),
+    "lifted_star": ("lifted_star", None),
+    "ms_mining": ("uniform", 0.1),
+    "bin_lifted": ("bin_lifted", None),
+    "ms_weighting": ("multi_similarity", None),
+    "binomial_ms_mining": ("binomial_deviance", 0.1),
+    "lifted_star_ms_mining": ("lifted_star", 0.1),
+    "ms": ("multi_similarity", 0.1),
+}
+
+
+def test_the_configs_are_the_rows_of_table_2() -> None:
+    assert {path.stem for path in CONFIGS.glob("*.yml")} == set(TABLE_2)
+
+
+@pytest.mark.parametrize("row", TABLE_2)
+def test_every_config_builds_its_loss(row: str) -> None:
+    pytest.importorskip("yacs")
+    from pml_ext.training.build import build_losses
+    from pml_ext.training.config import load_config
+
+    cfg = load_config(CONFIGS / f"{row}.yml")
+    terms, modules = build_losses(cfg, num_classes=5, feature_size=8)
+    assert [(term.name, term.scale) for term in terms] == [("PairWeightingLoss", 1.0)]
+    built: Any = modules["PairWeightingLoss"]
+    assert (built.weighting, built.mining) == TABLE_2[row]
+    assert str(cfg.OUTPUT_DIR) == f"logs/omniglot/gpw/{row}"
