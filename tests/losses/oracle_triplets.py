@@ -1,0 +1,72 @@
+"""HPHN triplets and centroid triplets by plain loops over lists of float64."""
+
+import math
+
+Vector = list[float]
+Triplet = tuple[int, int, int]
+
+
+def unit(x: Vector) -> Vector:
+    norm = math.sqrt(sum(v * v for v in x))
+    return [v / norm for v in x]
+
+
+def distance(x: Vector, y: Vector) -> float:
+    return math.sqrt(sum((v - w) ** 2 for v, w in zip(x, y, strict=True)))
+
+
+def mean(vectors: list[Vector]) -> Vector:
+    return [sum(column) / len(vectors) for column in zip(*vectors, strict=True)]
+
+
+def hphn_triplets(d: list[list[float]], labels: list[int], ref_labels: list[int] | None = None) -> list[Triplet]:
+    """For each sample the farthest positive; of the two, the one with the nearest negative is the anchor.
+
+    d is (samples, samples), or (samples, ref): then the positive is no sample and only the sample can be the anchor.
+    """
+    others = labels if ref_labels is None else ref_labels
+    triplets = []
+    for a in range(len(labels)):
+        positives = [p for p in range(len(others)) if others[p] == labels[a] and (ref_labels is not None or p != a)]
+        negatives = [n for n in range(len(others)) if others[n] != labels[a]]
+        if not positives or not negatives:
+            continue
+        p = max(positives, key=lambda i: d[a][i])
+        ends = [(a, p)] if ref_labels is not None else [(a, p), (p, a)]
+        triplets.append(min(((e, o, n) for e, o in ends for n in negatives), key=lambda t: d[t[0]][t[2]]))
+    return triplets
+
+
+def triplet_losses(d: list[list[float]], triplets: list[Triplet], margin: float) -> list[float]:
+    return [max(0.0, d[a][p] - d[a][n] + margin) for a, p, n in triplets]
+
+
+def centroid_triplet_losses(
+    x: list[Vector],
+    labels: list[int],
+    margin: float,
+    *,
+    ref: list[Vector] | None = None,
+    ref_labels: list[int] | None = None,
+    normalize: bool = True,
+    power: int = 2,
+    hardest: bool = True,
+) -> list[float]:
+    """relu(d(x, own centroid) − d(x, other centroid) + margin); by sample, and by the other class in order."""
+    convert = unit if normalize else list
+    x = [convert(v) for v in x]
+    others = x if ref is None else [convert(v) for v in ref]
+    other_labels = labels if ref_labels is None else ref_labels
+    losses = []
+    for a in range(len(x)):
+        own = [others[i] for i in range(len(others)) if other_labels[i] == labels[a] and (ref is not None or i != a)]
+        classes = [c for c in sorted(set(other_labels)) if c != labels[a]]
+        if not own or not classes:
+            continue
+        d_own = distance(x[a], convert(mean(own))) ** power
+        d_others = [
+            distance(x[a], convert(mean([others[i] for i in range(len(others)) if other_labels[i] == c]))) ** power
+            for c in classes
+        ]
+        losses += [max(0.0, d_own - d + margin) for d in ([min(d_others)] if hardest else d_others)]
+    return losses
