@@ -1,0 +1,198 @@
+from typing import Any
+
+import pytest
+import torch
+from pytorch_metric_learning import distances, miners, reducers
+from torch import Tensor
+
+import pml_ext.losses.centroid_triplet
+from pml_ext.losses import CentroidTripletLoss, LoOp
+from tests.losses.oracle_triplets import centroid_triplet_losses, distance, mean, unit
+
+LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
+
+
+def batch(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    labels = torch.tensor(LABELS)
+    return (torch.randn(4, 5)[labels] + torch.randn(len(LABELS), 5)).to(dtype), labels
+
+
+def average(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-7), (torch.float32, 1e-5), (torch.float16, 5e-3), (torch.bfloat16, 4e-2)],
+)
+@pytest.mark.parametrize("negatives", ["hardest", "all"])
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+def test_value(dtype: torch.dtype, tolerance: float, negatives: str, margin: float) -> None:
+    x, labels = batch(dtype)
+    expected = average(centroid_triplet_losses(x.double().tolist(), LABELS, margin, hardest=negatives == "hardest"))
+    value = CentroidTripletLoss(margin=margin, negatives=negatives)(x, labels)
+    assert value.item() == pytest.approx(expected, abs=tolerance)
+    assert expected > 0
+
+
+def test_defaults_are_the_hardest_negative_and_a_margin_of_one_half() -> None:
+    x, labels = batch()
+    assert torch.equal(
+        CentroidTripletLoss()(x, labels),
+        CentroidTripletLoss(
+            margin=0.5, negatives="hardest", distance=distances.LpDistance(power=2), reducer=reducers.MeanReducer()
+        )(x, labels),
+    )
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("power", [1, 2])
+def test_embeddings_are_averaged_as_the_distance_sees_them(normalize: bool, power: int) -> None:
+    x, labels = batch()
+    measure = distances.LpDistance(power=power, normalize_embeddings=normalize)
+    expected = average(centroid_triplet_losses(x.tolist(), LABELS, 0.5, normalize=normalize, power=power))
+    value = CentroidTripletLoss(distance=measure)(x, labels)
+    assert value.item() == pytest.approx(expected, abs=1e-7)
+    longer = CentroidTripletLoss(distance=measure)(x * torch.arange(1, 11)[:, None], labels)
+    assert (abs(longer - value) < 1e-9) == normalize
+
+
+@pytest.mark.parametrize("negatives", ["hardest", "all"])
+def test_similarities_have_the_opposite_sign(negatives: str) -> None:
+    """Squared distances of unit vectors are 2 − 2 cosines, so half the margin gives half the loss."""
+    x, labels = batch()
+    value = CentroidTripletLoss(margin=0.25, negatives=negatives, distance=distances.CosineSimilarity())(x, labels)
+    torch.testing.assert_close(2 * value, CentroidTripletLoss(margin=0.5, negatives=negatives)(x, labels))
+
+
+@pytest.mark.parametrize("negatives", ["hardest", "all"])
+@pytest.mark.parametrize(
+    "measure", [distances.LpDistance(power=2), distances.LpDistance(), distances.CosineSimilarity()]
+)
+def test_gradient_equals_finite_differences(negatives: str, measure: Any) -> None:
+    x, labels = batch()
+    loss = CentroidTripletLoss(margin=9, negatives=negatives, distance=measure)
+    assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x.requires_grad_(),))
+
+
+@pytest.mark.parametrize("x", [torch.ones(4, 3), torch.tensor([[1.0, 0], [-1, 0], [1, 0], [-1, 0]]), torch.zeros(4, 2)])
+@pytest.mark.parametrize("power", [1, 2])
+def test_gradient_is_finite_at_identical_opposite_and_zero_embeddings(x: Tensor, power: int) -> None:
+    x = x.clone().requires_grad_()
+    loss = CentroidTripletLoss(distance=distances.LpDistance(power=power), negatives="all")
+    value = loss(x, torch.tensor([0, 0, 1, 1]))
+    value.backward()
+    assert value.isfinite() and x.grad is not None and x.grad.isfinite().all()
+
+
+def test_near_their_centroid_samples_keep_their_digits() -> None:
+    """By matrix products float32 distances of 3e-4 between vectors of length 3 would be wrong by as much."""
+    labels = torch.arange(2).repeat_interleave(40)
+    x = torch.randn(2, 8)[labels] + 1e-4 * torch.randn(80, 8)
+    measure = distances.LpDistance(normalize_embeddings=False)
+    loss = CentroidTripletLoss(margin=4, distance=measure, reducer=reducers.DoNothingReducer())
+    exact = loss(x.double(), labels)["loss"]["losses"]
+    assert exact.min() > 0
+    torch.testing.assert_close(loss(x, labels)["loss"]["losses"].double(), exact, atol=5e-6, rtol=0)
+
+
+def test_blocks_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, labels = batch()
+    whole = CentroidTripletLoss()(x, labels)
+    monkeypatch.setattr(pml_ext.losses.centroid_triplet, "_BLOCK", 2)
+    torch.testing.assert_close(CentroidTripletLoss()(x, labels), whole)
+
+
+@pytest.mark.parametrize("negatives", ["hardest", "all"])
+def test_order_rotation_and_names_do_not_matter(negatives: str) -> None:
+    x, labels = batch()
+    loss = CentroidTripletLoss(negatives=negatives)
+    value = loss(x, labels)
+    order = torch.randperm(len(labels))
+    rotation = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64))[0]
+    torch.testing.assert_close(loss(x[order], labels[order]), value)
+    torch.testing.assert_close(loss(x @ rotation, labels), value)
+    torch.testing.assert_close(loss(x, 2**40 - labels), value)
+
+
+@pytest.mark.parametrize("hardest", [True, False])
+def test_centroids_of_another_reference_set_are_of_whole_classes(hardest: bool) -> None:
+    x, labels = batch()
+    ref, ref_labels = torch.randn(7, 5, dtype=torch.float64), [1, 0, 5, 1, 0, 0, 2]
+    expected = centroid_triplet_losses(
+        x.tolist(), LABELS, 0.5, ref=ref.tolist(), ref_labels=ref_labels, hardest=hardest
+    )
+    loss = CentroidTripletLoss(negatives="hardest" if hardest else "all")
+    value = loss(x, labels, ref_emb=ref, ref_labels=torch.tensor(ref_labels))
+    assert value.item() == pytest.approx(average(expected), abs=1e-7)
+    assert len(expected) == 9 * (1 if hardest else 3)  # class 3 is not there, class 5 is
+
+
+def test_losses_are_by_sample_for_the_reducer() -> None:
+    x, labels = batch()
+    nothing = reducers.DoNothingReducer()
+    part = CentroidTripletLoss(reducer=nothing)(x, labels)["loss"]
+    assert part["indices"].tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]  # sample 7 is alone
+    part = CentroidTripletLoss(reducer=nothing, negatives="all")(x, labels)["loss"]
+    assert part["indices"].tolist() == [i for i in (0, 1, 2, 3, 4, 5, 6, 8, 9) for _ in range(3)]
+    torch.testing.assert_close(
+        part["losses"], torch.tensor(centroid_triplet_losses(x.tolist(), LABELS, 0.5, hardest=False)).double()
+    )
+
+
+def test_indices_tuple_limits_own_centroid_and_other_classes() -> None:
+    x, labels = batch()
+    rows = [unit(row) for row in x.tolist()]
+    a, p, n = torch.tensor([0, 0, 4]), torch.tensor([2, 5, 6]), torch.tensor([1, 1, 3])
+    own = [mean([rows[2], rows[5]]), rows[6]]
+    other = [mean([rows[i] for i in (1, 4, 6)]), mean([rows[i] for i in (3, 9)])]
+    expected = [
+        distance(rows[i], unit(own[j])) ** 2 - distance(rows[i], unit(other[j])) ** 2 + 9 for j, i in enumerate((0, 4))
+    ]
+    loss = CentroidTripletLoss(margin=9)
+    for mined in ((a, p, n), (a, p, a, n)):
+        assert loss(x, labels, mined).item() == pytest.approx(average(expected), abs=1e-7)
+    everything = miners.TripletMarginMiner(margin=9)(x, labels)
+    torch.testing.assert_close(loss(x, labels, everything), loss(x, labels))
+    none = torch.empty(0, dtype=torch.long)
+    for empty in ((none, none, none), (none, none, none, none), (a, p, none, none)):
+        value = loss(x.requires_grad_(), labels, empty)
+        assert value == 0 and torch.autograd.grad(value, x)[0].eq(0).all()
+
+
+@pytest.mark.parametrize("labels", [[3, 3, 3], [1, 2, 3], [1]])
+def test_a_batch_without_positives_or_negatives_is_zero_with_one_warning(labels: list[int]) -> None:
+    x = torch.randn(len(labels), 4, requires_grad=True)
+    loss = CentroidTripletLoss()
+    with pytest.warns(UserWarning, match="CentroidTripletLoss: this batch has no sample with both"):
+        value = loss(x, torch.tensor(labels))
+    value.backward()
+    assert value == 0 and x.grad is not None and x.grad.isfinite().all()
+    loss(x, torch.tensor(labels))  # a second warning would be an error
+
+
+def test_loop_refuses_it() -> None:
+    with pytest.raises(TypeError, match="LoOp cannot wrap CentroidTripletLoss: it compares samples with centroids"):
+        LoOp(CentroidTripletLoss(distance=distances.LpDistance()))
+
+
+def test_in_a_memory_that_holds_the_batch_a_sample_is_not_in_its_own_centroid() -> None:
+    x, labels = batch()
+    loss = CentroidTripletLoss()
+    pairs = torch.nonzero((labels[:, None] == labels) & ~torch.eye(10, dtype=torch.bool), as_tuple=True)
+    others = torch.nonzero(labels[:, None] != labels, as_tuple=True)
+    value = loss(x, labels, (*pairs, *others), ref_emb=x.clone(), ref_labels=labels.clone())
+    torch.testing.assert_close(value, loss(x, labels))
+
+
+def test_errors() -> None:
+    x, labels = batch()
+    for margin in (-0.1, float("nan")):
+        with pytest.raises(ValueError, match=r"margin must be in \[0, inf\]; got"):
+            CentroidTripletLoss(margin=margin)
+    with pytest.raises(ValueError, match="negatives must be one of 'hardest', 'all'; got 'easy'"):
+        CentroidTripletLoss(negatives="easy")
+    with pytest.raises(TypeError, match=r"unknown argument 'alpha'; known: margin, negatives, distance"):
+        CentroidTripletLoss(alpha=1)
+    with pytest.raises(ValueError, match="an indices_tuple does not replace them"):
+        CentroidTripletLoss()(x, None, (labels, labels, labels))

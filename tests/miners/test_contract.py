@@ -1,0 +1,169 @@
+"""What every miner of this package promises, whatever it mines."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pytorch_metric_learning import distances
+from pytorch_metric_learning.losses import TripletMarginLoss
+from pytorch_metric_learning.miners import BaseMiner, MultiSimilarityMiner
+from torch import Tensor
+
+from pml_ext import miners
+
+# How to make each miner with options of PML's; a wrapper hands them to the miner that it wraps.
+FACTORIES: dict[str, Callable[..., Any]] = {
+    "ConcordanceMiner": lambda **pml: miners.ConcordanceMiner(**pml),
+    "HPHNMiner": lambda **pml: miners.HPHNMiner(**pml),
+    "LoOpMiner": lambda **pml: miners.LoOpMiner(MultiSimilarityMiner(**pml)),
+}
+WRAPPERS = ("LoOpMiner",)
+
+every_miner = pytest.mark.parametrize("name", miners.OURS)
+
+
+def make(name: str, **options: Any) -> Any:
+    return FACTORIES[name](**options)
+
+
+def batch(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    labels = torch.arange(3).repeat_interleave(4)
+    return torch.randn(12, 8).to(dtype), labels
+
+
+def check(mined: tuple[Tensor, ...], labels: Tensor, ref_labels: Tensor | None = None) -> None:
+    """Pairs or triplets of valid indices, no sample its own positive, of the right classes."""
+    assert len(mined) in (3, 4)
+    others = labels if ref_labels is None else ref_labels
+    assert all(i.dtype == torch.long and i.ndim == 1 and not i.requires_grad for i in mined)
+    a1, p, a2, n = mined if len(mined) == 4 else (mined[0], mined[1], mined[0], mined[2])
+    assert len(a1) == len(p) and len(a2) == len(n)
+    for anchors, column in ((a1, p), (a2, n)):
+        assert ((anchors >= 0) & (anchors < len(labels))).all() and ((column >= 0) & (column < len(others))).all()
+    assert (labels[a1] == others[p]).all() and (labels[a2] != others[n]).all()
+    assert ref_labels is not None or (a1 != p).all()
+
+
+def same(mined: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> bool:
+    return len(mined) == len(expected) and all(map(torch.equal, mined, expected))
+
+
+def test_every_miner_is_here() -> None:
+    assert set(FACTORIES) == set(miners.OURS)
+
+
+@every_miner
+def test_is_a_pml_miner_and_repeats_itself(name: str) -> None:
+    miner, (x, labels) = make(name), batch()
+    assert isinstance(miner, BaseMiner)
+    mined = miner(x.requires_grad_(), labels)
+    check(mined, labels)
+    assert all(len(i) > 0 for i in mined)
+    assert same(miner(x, labels), mined)
+    assert same(miner(x, labels.int()), mined)
+    assert same(miner(x, 2**40 - labels), mined)
+
+
+@every_miner
+@pytest.mark.parametrize("measure", [distances.LpDistance(), distances.LpDistance(power=2)])
+def test_another_distance(name: str, measure: distances.BaseDistance) -> None:
+    miner, (x, labels) = make(name, distance=measure), batch()
+    assert miner.distance is measure
+    check(miner(x, labels), labels)
+
+
+@every_miner
+def test_a_reference_set_of_another_length(name: str) -> None:
+    miner, (x, labels) = make(name), batch()
+    ref, ref_labels = torch.randn(7, 8), torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    mined = miner(x, labels, ref, ref_labels)
+    check(mined, labels, ref_labels)
+    assert all(len(i) > 0 for i in mined)
+    value = TripletMarginLoss(margin=1)(x.requires_grad_(), labels, mined, ref, ref_labels)
+    assert value > 0
+    with pytest.raises(ValueError, match=r"ref_labels must have shape \(7,\).*got \(6,\)|must equal number of labels"):
+        miner(x, labels, ref, ref_labels[:6])
+
+
+@every_miner
+@pytest.mark.parametrize("labels", [torch.zeros(3, dtype=torch.long), torch.arange(3)], ids=["one", "all different"])
+def test_no_triplet(name: str, labels: Tensor) -> None:
+    x = torch.randn(3, 8, requires_grad=True)
+    mined = make(name)(x, labels)
+    check(mined, labels)
+    assert len(mined[1]) == 0 or len(mined[-1]) == 0
+    value = TripletMarginLoss()(x, labels, mined)
+    value.backward()
+    assert value == 0 and x.grad is not None and x.grad.isfinite().all()
+
+
+@every_miner
+def test_input_is_checked(name: str) -> None:
+    miner, (x, labels) = make(name), batch()
+    with pytest.raises(ValueError, match="labels"):
+        miner(x, labels[:11])
+    with pytest.raises(ValueError, match=r"labels must be of integer type.*got torch\.float32"):
+        miner(x, labels.float())
+    with pytest.raises(ValueError, match=r"at least one row.*got \(0, 8\)"):
+        miner(x[:0], labels[:0])
+    with pytest.raises(ValueError, match=r"must have shape \(N, D\).*got \(12,\)"):
+        miner(x[:, 0], labels)
+    with pytest.raises(ValueError, match=r"floating type; got torch\.int64"):
+        miner(x.long(), labels)
+
+
+@every_miner
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_precision(name: str, dtype: torch.dtype) -> None:
+    """What is mined in 16 bits is what float32 mines from the same, rounded, embeddings."""
+    miner, (x, labels) = make(name), batch(dtype)
+    mined = miner(x, labels)
+    assert same(mined, miner(x.to(torch.promote_types(dtype, torch.float32)), labels))
+    check(miner(x, labels, torch.randn(7, 8).to(dtype), torch.arange(7) % 3), labels, torch.arange(7) % 3)
+
+
+@every_miner
+def test_autocast_changes_nothing(name: str) -> None:
+    miner, (x, labels) = make(name), batch()
+    mined = miner(x, labels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert same(miner(x, labels), mined)
+
+
+@every_miner
+def test_copies(name: str) -> None:
+    miner, (x, labels) = make(name, collect_stats=True), batch()
+    mined = miner(x, labels)
+    assert same(copy.deepcopy(miner)(x, labels), mined)
+    assert same(pickle.loads(pickle.dumps(miner))(x, labels), mined)
+    assert not miner.state_dict()
+
+
+@every_miner
+def test_number_of_what_was_mined(name: str) -> None:
+    miner, (x, labels) = make(name), batch()
+    mined = miner(x, labels)
+    numbers = (miner.num_triplets,) if len(mined) == 3 else (miner.num_pos_pairs, miner.num_neg_pairs)
+    assert numbers == tuple(len(i) for i in (mined[:1] if len(mined) == 3 else mined[::2]))
+
+
+@every_miner
+def test_unknown_argument(name: str) -> None:
+    if name in WRAPPERS:
+        with pytest.raises(TypeError, match=r"unknown argument 'margn'|unexpected keyword argument 'margn'"):
+            getattr(miners, name)(MultiSimilarityMiner(), margn=1)
+    else:
+        with pytest.raises(TypeError, match=r"unknown argument 'margn'; known: .*distance, collect_stats"):
+            FACTORIES[name](margn=1)
+
+
+@pytest.mark.parametrize("name", [name for name in miners.OURS if name not in WRAPPERS])
+def test_reference_labels_belong_to_a_reference_set(name: str) -> None:
+    x, labels = batch()
+    with pytest.raises(ValueError, match=r"ref_labels must have shape \(12,\) where ref_emb is given; got None"):
+        make(name)(x, labels, x)
+    with pytest.raises(ValueError, match=r"labels must have shape \(12,\), one label per embedding; got \(11,\)"):
+        make(name)(x, labels[:11])
