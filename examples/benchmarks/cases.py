@@ -13,6 +13,7 @@ from pml_ext.functional.centroids import discriminative_loss
 from pml_ext.functional.concordance import concordance_loss
 from pml_ext.functional.loop import loop_pairs
 from pml_ext.functional.pairs import same_and_different
+from pml_ext.functional.sphere import inner_products
 from pml_ext.functional.threshold_consistency import shortfall_and_excess
 from pml_ext.losses import CITLoss, DiscriminativeLoss, LoOp, TCMLoss
 
@@ -89,8 +90,7 @@ def arcs(pairing: str) -> Callable[[Tensor, Tensor], Tensor]:
     """The LoOp matrix of unit embeddings between the two products, the mean over its negative pairs as the loss."""
 
     def value(x: Tensor, labels: Tensor) -> Tensor:
-        closest = loop_pairs(x @ x.T, labels, pairing=pairing)
-        return closest.mean()
+        return loop_pairs(inner_products(x), labels, pairing=pairing).mean()
 
     return value
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._pml import BaseDistance, DotProductSimilarity, LpDistance
+from pml_ext.distances.plain_cosine import matrix_within
 from pml_ext.functional.arcs import safe_sqrt
 from pml_ext.functional.loop import loop_pairs
 
@@ -49,7 +50,7 @@ def loop_matrix(
     Returns:
         (B, R) in the distance's measure and its power, and which entries are negative.
     """
-    own = distance(embeddings, ref_emb)
+    own = matrix_within(distance, embeddings) if ref_emb is None else distance(embeddings, ref_emb)
     points, ref_points = (None, None) if ref_emb is None else (embeddings, ref_emb)
     if points is not None and ref_points is not None:
         points, ref_points = distance.maybe_normalize(points), distance.maybe_normalize(ref_points)

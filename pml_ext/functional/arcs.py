@@ -50,7 +50,7 @@ def closest_on_arcs(
     cy, iy = _curvature(cy)
     # Best q first: an end of its arc, the point nearest to an end of the other arc, or the interior optimum.
     best, at_y2 = _to_arc(g11, g21, cx, ix), _to_arc(g12, g22, cx, ix)
-    v2 = (at_y2 > best).to(best.dtype)
+    v2 = _exceeds(at_y2, best)
     v1 = 1 - v2
     best = torch.maximum(best, at_y2)
     found = _better((best, v1, v2), _peak(g11, g12, cy, iy))
@@ -59,10 +59,14 @@ def closest_on_arcs(
     # Then p is the point of its arc nearest to q.
     g1, g2 = v1 * g11 + v2 * g12, v1 * g21 + v2 * g22
     height, u1, u2, inside = _peak(g1, g2, cx, ix)
-    at_peak = inside.to(best.dtype)
-    at_x2 = (g2 > g1).to(best.dtype)
-    h = torch.lerp(torch.maximum(g1, g2), height, at_peak).clamp(-1, 1)
-    return h, torch.lerp(1 - at_x2, u1, at_peak), torch.lerp(at_x2, u2, at_peak), v1, v2
+    at_x2 = _exceeds(g2, g1)
+    h = torch.lerp(torch.maximum(g1, g2), height, inside).clamp_(-1, 1)
+    return h, torch.lerp(1 - at_x2, u1, inside), torch.lerp(at_x2, u2, inside), v1, v2
+
+
+def _exceeds(a: Tensor, b: Tensor | float) -> Tensor:
+    """1 where a > b and 0 elsewhere, written as floats: a boolean in between costs several times as much."""
+    return torch.gt(a, b, out=torch.empty_like(a))
 
 
 def _better(
@@ -70,7 +74,7 @@ def _better(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The candidate (height, weights, inside) where it is inside and higher than what was found."""
     height, u1, u2, inside = candidate
-    wins = (inside & (height > found[0])).to(height.dtype)
+    wins = _exceeds(height, found[0]).mul_(inside)
     return torch.lerp(found[0], height, wins), torch.lerp(found[1], u1, wins), torch.lerp(found[2], u2, wins)
 
 
@@ -86,14 +90,14 @@ def _peak(g1: Tensor, g2: Tensor, c: Tensor, i: Tensor) -> tuple[Tensor, Tensor,
     n1, n2 = g1 - c * g2, g2 - c * g1
     height = ((g1 * n1 + g2 * n2) * i).clamp_min(1e-30).sqrt()
     scale = i / height
-    return height, n1 * scale, n2 * scale, torch.minimum(n1, n2) > 0
+    return height, n1 * scale, n2 * scale, _exceeds(torch.minimum(n1, n2), 0)
 
 
 def _to_arc(g1: Tensor, g2: Tensor, c: Tensor, i: Tensor) -> Tensor:
     """Largest inner product of a point with an arc: the peak if inside, else the better end."""
     n1, n2 = g1 - c * g2, g2 - c * g1
     height = ((g1 * n1 + g2 * n2) * i).clamp_min(1e-30).sqrt()
-    return torch.lerp(torch.maximum(g1, g2), height, (torch.minimum(n1, n2) > 0).to(height.dtype))
+    return torch.lerp(torch.maximum(g1, g2), height, _exceeds(torch.minimum(n1, n2), 0))
 
 
 def _interior(
@@ -107,11 +111,10 @@ def _interior(
     cos2, sin2 = g11 * g11 + m12 * m12 - m21 * m21 - m22 * m22, 2 * (g11 * m21 + m12 * m22)
     large, small = torch.hypot(cos2, sin2) + cos2.abs(), sin2.abs()
     norm = torch.hypot(large, small).clamp_min(1e-30)
-    is_small_angle = (cos2 >= 0).to(norm.dtype)
+    is_small_angle = torch.ge(cos2, 0, out=torch.empty_like(cos2))
     cos = torch.copysign(torch.lerp(small, large, is_small_angle) / norm, sin2)
     sin = torch.lerp(large, small, is_small_angle) / norm
     t1, t2 = cos * g11 + sin * m21, cos * m12 + sin * m22
     height = torch.hypot(t1, t2).clamp_min(1e-30)
     u1, u2 = (t1 - cy * ry * t2) / height, ry * t2 / height
-    inside = torch.minimum(torch.minimum(u1, u2), cos - cx * rx * sin) > 0
-    return height, u1, u2, inside
+    return height, u1, u2, _exceeds(torch.minimum(torch.minimum(u1, u2), cos - cx * rx * sin), 0)

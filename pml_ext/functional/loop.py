@@ -14,7 +14,7 @@ _GEOMETRIES: dict[str, tuple[Any, int, float]] = {
     "arc": (closest_on_arcs, 1, 1.0),
     "segment": (closest_on_segments, -1, 0.0),
 }
-_BLOCK = 2**16  # elements at a time: the temporaries stay in cache
+_BLOCK = 2**15  # elements at a time: the temporaries stay in cache
 
 
 def loop_pairs(
@@ -48,7 +48,8 @@ def loop_pairs(
     within = _within(pairs, points if ref_labels is not None else None, partners, geometry)
     ref_within = within if ref_labels is None else _within(pairs, ref_points, ref_partners, geometry)
     if len(partners) == len(ref_partners) == 1:
-        rows, columns = _Arcs(partners[0]), _Arcs(ref_partners[0])
+        rows = _Arcs(partners[0])
+        columns = rows if ref_labels is None else _Arcs(ref_partners[0])
         closest = _closest_of_arcs(pairs, rows, columns, within[0], ref_within[0], geometry)
         return closest.index_select(0, rows.arc_of).index_select(1, columns.arc_of)
     row_round, column_round = _closest_rounds(pairs.detach(), partners, ref_partners, within, ref_within, geometry)
@@ -101,7 +102,7 @@ class _Arcs:
         is_first = itself <= partner
         number = is_first.cumsum(0) - 1
         self.first = itself[is_first]
-        self.second = partner[is_first]
+        self.ends = torch.cat([self.first, partner[is_first]])
         self.arc_of = torch.where(is_first, number, number[partner])
 
 
@@ -121,13 +122,10 @@ def _closest_of_arcs(
     pairs: Tensor, rows: _Arcs, columns: _Arcs, within: Tensor, ref_within: Tensor, geometry: str
 ) -> Tensor:
     """(arcs, ref arcs): the closest points of two arcs each."""
-    of_first, of_second = pairs.index_select(0, rows.first), pairs.index_select(0, rows.second)
-    return _ClosestPoints.apply(
+    return _ClosestOfGrid.apply(
         geometry,
-        of_first.index_select(1, columns.first),
-        of_first.index_select(1, columns.second),
-        of_second.index_select(1, columns.first),
-        of_second.index_select(1, columns.second),
+        rows is columns,
+        pairs.index_select(0, rows.ends).index_select(1, columns.ends),
         within[rows.first].unsqueeze(1),
         ref_within[columns.first].unsqueeze(0),
     )
@@ -169,23 +167,63 @@ class _ClosestPoints(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, geometry: str, *entries: Tensor) -> Tensor:
-        solve = _GEOMETRIES[geometry][0]
-        height, width = entries[0].shape
-        step = max(1, _BLOCK // max(1, width))
-        blocks = [solve(*(e if e.shape[0] == 1 else e[i : i + step] for e in entries)) for i in range(0, height, step)]
-        value, w1, w2, v1, v2 = (
-            blocks[0] if len(blocks) == 1 else (torch.cat(part) for part in zip(*blocks, strict=True))
-        )
-        ctx.save_for_backward(value if geometry == "arc" else torch.ones_like(value[:1, :1]), w1, w2, v1, v2)
-        ctx.shapes = entries[4].shape, entries[5].shape
-        return value
+        return _solve_and_save(ctx, geometry, False, *entries)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        scale, w1, w2, v1, v2 = ctx.saved_tensors
-        x_shape, y_shape = ctx.shapes
-        at1, at2, minus = grad * w1, grad * w2, -grad * scale
-        inside_x = (minus * w1 * w2).sum_to_size(x_shape)
-        inside_y = (minus * v1 * v2).sum_to_size(y_shape)
+        at1, at2, v1, v2, inside_x, inside_y = _derivatives(ctx, grad)
         return None, at1 * v1, at1 * v2, at2 * v1, at2 * v2, inside_x, inside_y
+
+
+class _ClosestOfGrid(torch.autograd.Function):
+    """The same for all arcs of a batch: the entries between them come as one matrix, first ends before second ends."""
+
+    @staticmethod
+    def forward(ctx: Any, geometry: str, symmetric: bool, ends: Tensor, within: Tensor, ref_within: Tensor) -> Tensor:
+        height, width = within.shape[0], ref_within.shape[1]
+        entries = (quarter for half in ends.split(height) for quarter in half.split(width, 1))
+        return _solve_and_save(ctx, geometry, symmetric, *entries, within, ref_within)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        at1, at2, v1, v2, inside_x, inside_y = _derivatives(ctx, grad)
+        height, width = grad.shape
+        by_ends = grad.new_empty(2 * height, 2 * width)
+        for half, at in zip(by_ends.split(height), (at1, at2), strict=True):
+            for quarter, v in zip(half.split(width, 1), (v1, v2), strict=True):
+                torch.mul(at, v, out=quarter)
+        return None, None, by_ends, inside_x, inside_y
+
+
+def _solve_and_save(ctx: Any, geometry: str, symmetric: bool, *entries: Tensor) -> Tensor:
+    """The closest points in blocks of rows; of a symmetric grid only what is not the mirror image of a block before."""
+    solve = _GEOMETRIES[geometry][0]
+    height, width = entries[0].shape
+    value, w1, w2, v1, v2 = found = tuple(entries[0].new_empty(height, width) for _ in range(5))
+    step = max(1, _BLOCK // max(1, width))
+    for first in range(0, height, step):
+        rows, columns = slice(first, first + step), slice(first if symmetric else 0, width)
+        block = [e[rows if e.shape[0] > 1 else slice(1), columns if e.shape[1] > 1 else slice(1)] for e in entries]
+        for whole, part in zip(found, solve(*block), strict=True):
+            whole[rows, columns] = part
+        if symmetric:
+            below = slice(first + step, height)
+            for whole, mirrored in ((value, value), (w1, v1), (w2, v2), (v1, w1), (v2, w2)):
+                # Also inside the block: which of two roundings an entry gets must not depend on the blocks.
+                whole[rows, rows] = whole[rows, rows].triu() + mirrored[rows, rows].triu(1).t()
+                whole[below, rows] = mirrored[rows, below].t()
+    ctx.save_for_backward(value if geometry == "arc" else torch.ones_like(value[:1, :1]), w1, w2, v1, v2)
+    ctx.shapes = entries[4].shape, entries[5].shape
+    return value
+
+
+def _derivatives(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    """grad · w1, grad · w2, v1, v2 and the derivatives by the entries inside the two arcs."""
+    scale, w1, w2, v1, v2 = ctx.saved_tensors
+    x_shape, y_shape = ctx.shapes
+    at1, at2, minus = grad * w1, grad * w2, -grad * scale
+    inside_x = (minus * w1 * w2).sum_to_size(x_shape)
+    inside_y = (minus * v1 * v2).sum_to_size(y_shape)
+    return at1, at2, v1, v2, inside_x, inside_y

@@ -1,11 +1,9 @@
 """When a loss may take its own kernel in place of the distance and the reducer that it was given."""
 
-from pml_ext._pml import BaseDistance, BaseMetricLossFunction, CosineSimilarity, MeanReducer, reducers
+from pml_ext._pml import BaseMetricLossFunction, MeanReducer, reducers
+from pml_ext.distances.plain_cosine import is_plain_cosine
 
-
-def is_plain_cosine(distance: BaseDistance) -> bool:
-    """A cosine matrix is all that this distance computes: no subclass, no stand-in, no statistics of norms."""
-    return type(distance) is CosineSimilarity and distance.p == 2 and distance.power == 1 and not distance.collect_stats
+__all__ = ["is_plain_cosine", "reduces_by_mean"]
 
 
 def reduces_by_mean(loss: BaseMetricLossFunction) -> bool:

@@ -132,3 +132,14 @@ def test_nan_of_a_sample_reaches_its_arcs(pairing: str) -> None:
     assert found[1, 4:].isnan().all()
     if pairing == "consecutive":
         assert found[0, 4:].isnan().all() and found[2, 4:].isfinite().all()
+
+
+def test_within_a_batch_is_a_batch_against_itself() -> None:
+    """There the arcs' grid is its own mirror image, and only one half of it is computed."""
+    x, labels = unit(len(LABELS), 4).requires_grad_(), torch.tensor(LABELS)
+    within = loop_pairs(x @ x.t(), labels)
+    between = loop_pairs(x @ x.t(), labels, labels, points=x, ref_points=x)
+    weight = torch.randn(len(x), len(x), dtype=torch.float64) * is_negative(LABELS, LABELS)
+    torch.testing.assert_close(within * weight, between * weight, rtol=0, atol=1e-12)
+    ours, theirs = (torch.autograd.grad((t * weight).sum(), x, retain_graph=True)[0] for t in (within, between))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)

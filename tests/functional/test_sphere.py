@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pml_ext.functional.sphere import to_sphere
+from pml_ext.functional.sphere import inner_products, to_sphere
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
@@ -32,3 +32,16 @@ def test_nan_stays_in_its_row() -> None:
     x = torch.ones(3, 2)
     x[1, 0] = torch.nan
     assert to_sphere(x).isnan().any(1).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_inner_products_and_their_derivatives(count: int) -> None:
+    x = torch.randn(count, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.equal(inner_products(x), x @ x.T)
+    weight = torch.randn(count, count, dtype=torch.float64)
+    kept = weight.clone()
+    ours, theirs = (torch.autograd.grad((p * weight).sum(), x)[0] for p in (inner_products(x), x @ x.T))
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert torch.equal(weight, kept)
+    assert torch.autograd.gradcheck(inner_products, x)
+    assert torch.autograd.gradgradcheck(inner_products, x)
