@@ -1,0 +1,182 @@
+"""Which weight a loss gives to each pair of a batch, and which similarities that weight responds to."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_embeddings, check_in_range, check_labels
+from pml_ext._pml import BaseMetricLossFunction
+from pml_ext.distances.injected import inject, run_with_distance
+from pml_ext.functional.pairs import same_and_different
+from pml_ext.losses.base import at_least_float32
+from pml_ext.losses.pair_weighting import PairWeightingLoss
+from pml_ext.losses.tuple_loss import check_tuple_loss
+
+# The negative pairs that the perturbation of similarity_dependence singles out, each for two runs of the loss.
+_PROBES = 16
+
+
+def pair_weights(
+    loss: BaseMetricLossFunction,
+    embeddings: Tensor,
+    labels: Tensor,
+    indices_tuple: tuple[Tensor, ...] | None = None,
+) -> Tensor:
+    """The weight |∂L/∂S_ij| of every pair, for any loss that reads its pairs through `self.distance`.
+
+    S is the loss's own matrix, distance power included: the cosine for CosineSimilarity, and for a distance d the
+    similarity −d (|∂L/∂d_ij|; with unit vectors and L2 divide by d_ij for the weight with respect to the cosine).
+    (i, j) and (j, i) are two entries, and L is the loss as it is, its reducer's division included; an embedding
+    regularizer is not part of the weights. The loss is left as found, statistics included.
+
+    Args:
+        loss: a tuple loss of PML or of this package.
+        embeddings: (B, D).
+        labels: (B,) integer class ids.
+        indices_tuple: a miner's pairs or triplets.
+    Returns:
+        (B, B), >= 0, row i for anchor i; 0 for a pair that the loss does not read.
+    Raises:
+        TypeError: a loss with class weights, one that does not compare pairs, wraps another loss, or whose reducer
+            does not return a scalar.
+    Source: Wang et al., CVPR 2019, eqs. 1 to 3: Σ_N w S − Σ_P w S with these w held constant has the loss's
+        gradient if no pair of the loss has a derivative of the other sign.
+    """
+    _check_batch(loss, embeddings, labels)
+    return _weights_at(loss, _matrix(loss, embeddings), embeddings, labels, indices_tuple)
+
+
+@dataclass(frozen=True)
+class SimilarityDependence:
+    """By which share the weight of a negative pair changes when similarities move, for the pair that changes most.
+
+    A share is 0 for no change, 1 for a weight that goes to or comes from 0.
+
+    Attributes:
+        self_similarity: all pairs move together, so that only the pair's own level changes (Similarity-S).
+        negative_relative: the other negative pairs move (Similarity-N).
+        positive_relative: the positive pairs move (Similarity-P).
+    """
+
+    self_similarity: float
+    negative_relative: float
+    positive_relative: float
+
+    @property
+    def kinds(self) -> str:
+        """Those of "S", "N" and "P" to which the weight responds, such as "SN": changes above 0.2 %."""
+        changes = {"S": self.self_similarity, "N": self.negative_relative, "P": self.positive_relative}
+        return "".join(kind for kind, change in changes.items() if change > 2e-3)
+
+
+def similarity_dependence(
+    loss: BaseMetricLossFunction | str, embeddings: Tensor, labels: Tensor, *, shift: float = 0.1
+) -> SimilarityDependence:
+    """Which of Similarity-S, -N and -P the weights of negative pairs respond to, measured on a batch.
+
+    Similarities are moved up and down by `shift`, past 1 too, and the weights taken again. What is reported holds at
+    this batch: a hinge that no pair comes near does not show. A reducer that counts nonzero terms
+    (AvgNonZeroReducer) makes each weight depend on all pairs; give the loss a SumReducer to see its weighting alone.
+
+    Args:
+        loss: as for `pair_weights`, or the name of a weighting of PairWeightingLoss.
+        embeddings: (B, D), labels: (B,) with positive and negative pairs.
+        shift: of the similarities, in [1e-6, 2].
+    Returns:
+        a SimilarityDependence; its `kinds` is the loss's row in the paper's Table 1.
+    Raises:
+        TypeError: as `pair_weights`.
+        ValueError: a batch without positive or without negative pairs, or no negative pair with a weight.
+    Source: Wang et al., CVPR 2019, section 3 and Table 1. Paper: by argument; here: by perturbation of a loss's real
+        gradient. They agree but for N-pairs: Paper: N; here: N and P, as e^(S_in − S_ip) compares with the positive;
+        and in Table 2 for binomial deviance with mining: Paper: S and P; here: N too, as eq. 10 divides by N_i, the
+        number of negatives that are mined.
+    """
+    check_in_range(shift, 1e-6, 2, "shift")
+    if isinstance(loss, str):
+        loss = PairWeightingLoss(loss)
+    _check_batch(loss, embeddings, labels)
+    labels = labels.to(embeddings.device)
+    same, different = same_and_different(labels)
+    if not same.any() or not different.any():
+        raise ValueError("labels must have positive and negative pairs, two samples of a class and two classes")
+    embeddings = embeddings.detach().double()
+    matrix = _matrix(loss, embeddings)
+    closer = 1.0 if loss.distance.is_inverted else -1.0
+
+    def weights(moved: Tensor, by: float) -> Tensor:
+        return _weights_at(loss, matrix + by * closer * moved, embeddings, labels, None)
+
+    before = weights(torch.zeros_like(matrix), 0.0)
+    if not before[different].max() > 0:
+        raise ValueError("no negative pair of this batch has a weight; take a batch with harder negatives")
+    changes = {"self": 0.0, "negative": 0.0, "positive": 0.0}
+    pairs = different.triu().nonzero()
+    probes = pairs[torch.linspace(0, len(pairs) - 1, min(_PROBES, len(pairs))).long()]
+    for by in (-shift, shift):
+        for name, moved in (("self", same | different), ("positive", same)):
+            changes[name] = max(changes[name], _largest_change(before, weights(moved, by), different))
+        for i, j in probes.tolist():
+            probe = torch.zeros_like(different)
+            probe[i, j] = probe[j, i] = True
+            changes["negative"] = max(
+                changes["negative"], _largest_change(before, weights(different & ~probe, by), probe)
+            )
+    return SimilarityDependence(changes["self"], changes["negative"], changes["positive"])
+
+
+def _largest_change(before: Tensor, after: Tensor, among: Tensor) -> float:
+    either = torch.maximum(before, after)
+    # Below that, rounding in losses that compute in float32 would pass for a response.
+    counted = among & (either > 1e-4 * either.max())
+    return float(((after - before).abs() / either)[counted].max()) if counted.any() else 0.0
+
+
+def _check_batch(loss: BaseMetricLossFunction, embeddings: Tensor, labels: Tensor) -> None:
+    name = type(loss).__name__
+    nested = f"ask for the weights of the loss inside the {name}"
+    check_tuple_loss(loss, cannot="there are no pair weights of", nested=nested)
+    check_embeddings(embeddings)
+    check_labels(labels, len(embeddings))
+
+
+def _matrix(loss: BaseMetricLossFunction, embeddings: Tensor) -> Tensor:
+    with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
+        matrix: Tensor = copy.deepcopy(loss.distance)(at_least_float32(embeddings))
+    return matrix
+
+
+def _weights_at(
+    loss: BaseMetricLossFunction,
+    matrix: Tensor,
+    embeddings: Tensor,
+    labels: Tensor,
+    indices_tuple: tuple[Tensor, ...] | None,
+) -> Tensor:
+    """The weights where the loss's matrix is the given one."""
+    matrix = matrix.detach().requires_grad_()
+    injected = inject(loss.distance, matrix)
+    own = _copy(loss)  # it counts, records and warns without a trace on the caller's
+    with torch.enable_grad(), torch.autocast(embeddings.device.type, enabled=False):
+        # A gradient path of their own, on which PML's zero losses stand.
+        points = at_least_float32(embeddings.detach()).clone().requires_grad_()
+        value = run_with_distance(own, injected, points, labels.to(points.device), indices_tuple)
+        if not isinstance(value, Tensor) or value.ndim:
+            raise TypeError(f"the reducer of {type(loss).__name__} must return a scalar; got {type(value).__name__}")
+        (gradient,) = torch.autograd.grad(value, matrix, allow_unused=True)
+    if gradient is not None:
+        return gradient.abs()
+    same, different = same_and_different(labels)
+    if indices_tuple is None and not injected.was_read and bool(same.any()) and bool(different.any()):
+        raise TypeError(
+            f"{type(loss).__name__} did not call self.distance(embeddings, ref_emb), so its pairs cannot be reached"
+        )
+    return torch.zeros_like(matrix)
+
+
+def _copy(loss: BaseMetricLossFunction) -> BaseMetricLossFunction:
+    """A deep copy; what the loss keeps of its last step (DynamicSoftMarginLoss does) is cut from that step's graph."""
+    kept = [value for part in loss.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    return copy.deepcopy(loss, {id(value): value.detach().clone() for value in kept if not value.is_leaf})

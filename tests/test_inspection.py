@@ -1,0 +1,340 @@
+import copy
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from pytorch_metric_learning import distances, losses, miners, reducers
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from pml_ext.inspection import pair_weights, similarity_dependence
+from pml_ext.losses import (
+    CentroidTripletLoss,
+    CITLoss,
+    DiscriminativeLoss,
+    HPHNTripletLoss,
+    LoOp,
+    PairWeightingLoss,
+    RecallAtKSurrogateLoss,
+    SmoothAPLoss,
+    TCMLoss,
+    TCMRegularizer,
+)
+
+COSINE: dict[str, Any] = {"distance": distances.CosineSimilarity()}
+
+# Every loss with pair weights in which no pair has a derivative of the wrong sign.
+OF_ONE_SIGN = {
+    "CITLoss": lambda: CITLoss(gamma=0.5),
+    "CircleLoss": lambda: losses.CircleLoss(),
+    "ContrastiveLoss": lambda: losses.ContrastiveLoss(),
+    "DynamicSoftMarginLoss": lambda: losses.DynamicSoftMarginLoss(),
+    "GeneralizedLiftedStructureLoss": lambda: losses.GeneralizedLiftedStructureLoss(),
+    "HPHNTripletLoss": lambda: HPHNTripletLoss(),
+    "HistogramLoss": lambda: losses.HistogramLoss(),
+    "LiftedStructureLoss": lambda: losses.LiftedStructureLoss(),
+    "MarginLoss": lambda: losses.MarginLoss(learn_beta=True),
+    "MultiSimilarityLoss": lambda: losses.MultiSimilarityLoss(),
+    "NCALoss": lambda: losses.NCALoss(),
+    "NTXentLoss": lambda: losses.NTXentLoss(),
+    "PNPLoss": lambda: losses.PNPLoss(),
+    "PairWeightingLoss": lambda: PairWeightingLoss("triplet", 0.1),
+    "SmoothAPLoss": lambda: SmoothAPLoss(temperature=0.1),
+    "TCMLoss": lambda: TCMLoss(),
+    "TripletMarginLoss": lambda: losses.TripletMarginLoss(margin=0.3),
+    "TupletMarginLoss": lambda: losses.TupletMarginLoss(),
+}
+# Those that push some positives apart or pull some negatives together, against the paper's assumption.
+OF_BOTH_SIGNS = {
+    "FastAPLoss": lambda: losses.FastAPLoss(),  # a negative that moves past a bin's centre may lift the precision
+    "IntraPairVarianceLoss": lambda: losses.IntraPairVarianceLoss(),  # every pair towards the mean of its kind
+    "RankedListLoss": lambda: losses.RankedListLoss(margin=0.4, Tn=5),  # its weights e^(T (α − d)) are differentiated
+    "RecallAtKSurrogateLoss": lambda: RecallAtKSurrogateLoss(),  # positives compete for the first k ranks
+    "SupConLoss": lambda: losses.SupConLoss(),  # positives are in the denominator too
+}
+ALL = {**OF_ONE_SIGN, **OF_BOTH_SIGNS}
+quiet = pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
+
+
+def batch(seed: int = 0, spread: float = 1.0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(5).repeat_interleave(3)
+    centres, noise = torch.randn(2, 15, 6, dtype=torch.float64, generator=generator)
+    return 1.2 * centres[labels] + spread * noise, labels
+
+
+def similarity(loss: Any, x: Tensor) -> Tensor:
+    matrix: Tensor = loss.distance(x)
+    return matrix if loss.distance.is_inverted else -matrix
+
+
+def masks(labels: Tensor) -> tuple[Tensor, Tensor]:
+    same = labels[:, None] == labels
+    return same & ~torch.eye(len(labels), dtype=torch.bool), ~same
+
+
+def general_pair_weighting_error(name: str, seed: int) -> float:
+    """How far the gradient of F = Σ_N w S − Σ_P w S, w constant, is from the loss's, relative to that."""
+    x, labels = batch(seed)
+    loss = ALL[name]()
+    weights = pair_weights(loss, x, labels)
+    x.requires_grad_()
+    positive, negative = masks(labels)
+    f = (weights * similarity(loss, x) * (negative.double() - positive.double())).sum()
+    (ours,), (theirs,) = torch.autograd.grad(f, x), torch.autograd.grad(loss(x, labels), x)
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+@quiet
+@pytest.mark.parametrize("name", OF_ONE_SIGN)
+def test_weights_carry_the_gradient_of_the_loss(name: str) -> None:
+    assert max(general_pair_weighting_error(name, seed) for seed in range(3)) < 1e-6
+
+
+@pytest.mark.parametrize("name", OF_BOTH_SIGNS)
+def test_losses_with_pairs_of_the_wrong_sign(name: str) -> None:
+    assert max(general_pair_weighting_error(name, seed) for seed in range(3)) > 1e-3
+
+
+def test_contrastive_in_closed_form() -> None:
+    x, labels = batch()
+    loss = losses.ContrastiveLoss(pos_margin=0.8, neg_margin=0.2, reducer=reducers.SumReducer(), **COSINE)
+    s = (normalize(x) @ normalize(x).T).tolist()
+    weights = pair_weights(loss, x, labels).tolist()
+    for i in range(15):
+        for j in range(15):
+            counts = s[i][j] < 0.8 if labels[i] == labels[j] else s[i][j] > 0.2
+            assert weights[i][j] == (1 if counts and i != j else 0), (i, j)
+
+
+def test_multi_similarity_in_closed_form() -> None:
+    x, labels = batch()
+    s = (normalize(x) @ normalize(x).T).tolist()
+    weights = pair_weights(losses.MultiSimilarityLoss(alpha=3, beta=20, base=0.4), x, labels)
+    for i in range(15):
+        for j in range(15):
+            same = [k for k in range(15) if labels[k] == labels[i] and k != i]
+            other = [k for k in range(15) if labels[k] != labels[i]]
+            expected = 0.0
+            if j in same:  # eq. 14
+                expected = 1 / (math.exp(-3 * (0.4 - s[i][j])) + sum(math.exp(-3 * (s[i][k] - s[i][j])) for k in same))
+            elif j in other:  # eq. 13
+                expected = 1 / (math.exp(20 * (0.4 - s[i][j])) + sum(math.exp(20 * (s[i][k] - s[i][j])) for k in other))
+            assert float(weights[i, j]) == pytest.approx(expected / 15, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["MultiSimilarityLoss", "NCALoss", "SupConLoss", "FastAPLoss", "TupletMarginLoss", "CITLoss", "SmoothAPLoss"],
+)
+def test_weights_equal_finite_differences(name: str) -> None:
+    x, labels = batch()
+    loss = ALL[name]()
+    matrix = loss.distance(x)
+
+    def value(moved: Tensor) -> float:
+        class Fixed(type(loss.distance)):  # type: ignore[misc]
+            def forward(self, *args: Any) -> Tensor:
+                return moved.clone()
+
+        twin = copy.deepcopy(loss)
+        # collect_stats, so that no loss takes a faster way than its distance
+        twin.distance = Fixed(power=loss.distance.power, collect_stats=True)
+        return float(twin(x, labels))
+
+    weights = pair_weights(loss, x, labels)
+    for i, j in ((0, 1), (0, 2), (4, 3), (0, 5), (7, 2), (14, 0), (3, 3)):
+        step = torch.zeros_like(matrix)
+        step[i, j] = 1e-5
+        slope = (value(matrix + step) - value(matrix - step)) / 2e-5
+        assert float(weights[i, j]) == pytest.approx(abs(slope), rel=1e-5, abs=1e-8), (i, j)
+
+
+def test_weights_of_a_distance_loss_are_those_of_its_distances() -> None:
+    x, labels = batch()
+    loss = losses.ContrastiveLoss(pos_margin=0.1, neg_margin=1.1, reducer=reducers.SumReducer())
+    d = torch.cdist(normalize(x), normalize(x))
+    positive, negative = masks(labels)
+    expected = (positive & (d > 0.1)) | (negative & (d < 1.1))
+    assert torch.equal(pair_weights(loss, x, labels), expected.double())
+    squared = losses.TripletMarginLoss(margin=9, distance=distances.LpDistance(power=2), reducer=reducers.SumReducer())
+    # every triplet is violated: a positive is in 12 of them, a negative in 2
+    assert torch.equal(pair_weights(squared, x, labels), 12.0 * positive + 2.0 * negative)
+
+
+def test_weights_of_a_pair_weighting_loss_are_its_own() -> None:
+    x, labels = batch()
+    loss = PairWeightingLoss("nca", scale=5.0)
+    own = loss.weights(normalize(x) @ normalize(x).T, *masks(labels))
+    torch.testing.assert_close(pair_weights(loss, x, labels), own / 15)
+
+
+def test_mined_pairs_only() -> None:
+    x, labels = batch()
+    mined = miners.MultiSimilarityMiner(0.1)(x, labels)
+    weights = pair_weights(losses.MultiSimilarityLoss(), x, labels, mined)
+    named = torch.zeros(15, 15, dtype=torch.bool)
+    named[mined[0], mined[1]] = named[mined[2], mined[3]] = True
+    assert (weights[~named] == 0).all() and (weights[named] > 0).all() and named.any() and not named.all()
+    none = torch.empty(0, dtype=torch.long)
+    assert (pair_weights(losses.TripletMarginLoss(), x, labels, (none, none, none)) == 0).all()
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [0]])
+def test_a_batch_without_pairs_has_no_weights(labels: list[int]) -> None:
+    x = torch.randn(len(labels), 4)
+    assert (pair_weights(losses.TripletMarginLoss(), x, torch.tensor(labels)) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_other_types_and_autocast(dtype: torch.dtype) -> None:
+    x, labels = batch()
+    loss = losses.MultiSimilarityLoss(beta=5)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        weights = pair_weights(loss, x.to(dtype), labels.int())
+    assert weights.dtype == torch.float32 and not weights.requires_grad
+    torch.testing.assert_close(weights, pair_weights(loss, x.to(dtype).double(), labels).float())
+
+
+@quiet
+@pytest.mark.parametrize("name", ALL)
+def test_the_loss_is_left_as_found(name: str) -> None:
+    x, labels = batch()
+    x.requires_grad_()
+    loss = ALL[name]()
+    loss.distance.collect_stats = loss.collect_stats = True
+    loss(x, labels).backward()  # some keep what they saw
+    assert x.grad is not None
+    x.grad = None
+    loss.zero_grad()
+
+    def state() -> list[dict[str, Any]]:
+        return [{k: v for k, v in vars(part).items() if k != "_modules"} for part in loss.modules()]
+
+    before, distance = [dict(part) for part in state()], loss.distance
+    pair_weights(loss, 3 * x, labels)
+    assert loss.distance is distance and x.grad is None
+    assert all(parameter.grad is None for parameter in loss.parameters())
+    for was, now in zip(before, state(), strict=True):
+        assert set(was) == set(now) and all(was[k] is now[k] or was[k] == now[k] for k in was)
+
+
+def test_warnings_of_the_loss_stay_its_own() -> None:
+    loss, x = TCMLoss(), torch.randn(3, 4)
+    with pytest.warns(UserWarning, match="no positive"):
+        pair_weights(loss, x, torch.arange(3))
+    with pytest.warns(UserWarning, match="no positive"):  # the loss itself has not warned yet
+        loss(x, torch.arange(3))
+
+
+def test_threads_do_not_see_each_other() -> None:
+    loss = losses.MultiSimilarityLoss()
+    batches = [batch(seed) for seed in range(8)]
+    weights = [pair_weights(loss, *one) for one in batches]
+    values = [loss(*one) for one in batches]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            found = pool.map(lambda one: (pair_weights(loss, *one), loss(*one)), batches)
+            for (w, v), expected, value in zip(found, weights, values, strict=True):
+                assert torch.equal(w, expected) and torch.equal(v, value)
+
+
+class Blind(losses.BaseMetricLossFunction):
+    def compute_loss(self, embeddings: Tensor, *args: Any) -> dict[str, Any]:
+        return {"loss": {"losses": embeddings.sum(), "indices": None, "reduction_type": "already_reduced"}}
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (losses.ArcFaceLoss(5, 6), "no pair weights of ArcFaceLoss: it has class weights"),
+        (losses.ProxyAnchorLoss(5, 6), "ProxyAnchorLoss: it has class weights"),
+        (DiscriminativeLoss(5, 6), "compares samples with class centroids"),
+        (CentroidTripletLoss(), "compares samples with centroids"),
+        (losses.AngularLoss(), "reads the embeddings themselves"),
+        (losses.NPairsLoss(), "a part of the batch only"),
+        (losses.ThresholdConsistentMarginLoss(), "TCMLoss is the same loss and works"),
+        (LoOp(losses.TripletMarginLoss()), "ask for the weights of the loss inside the LoOp"),
+        (TCMRegularizer(losses.TripletMarginLoss()), "inside the TCMRegularizer"),
+        (losses.CrossBatchMemory(losses.TripletMarginLoss(), 6), "got CrossBatchMemory"),
+        (Blind(), "Blind did not call self.distance"),
+        (losses.ContrastiveLoss(reducer=reducers.DoNothingReducer()), "must return a scalar; got dict"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_losses_without_pair_weights(loss: Any, message: str) -> None:
+    for inspect in (pair_weights, similarity_dependence):
+        with pytest.raises(TypeError, match=message):
+            inspect(loss, *batch())
+
+
+def test_errors() -> None:
+    x, labels = batch()
+    loss = losses.MultiSimilarityLoss()
+    with pytest.raises(ValueError, match=r"labels must have shape \(15,\)"):
+        pair_weights(loss, x, labels[1:])
+    with pytest.raises(ValueError, match="integer type"):
+        pair_weights(loss, x, labels.float())
+    with pytest.raises(ValueError, match=r"must have shape \(N, D\)"):
+        similarity_dependence(loss, x[0], labels)
+    with pytest.raises(ValueError, match=r"shift must be in .*; got 0"):
+        similarity_dependence(loss, x, labels, shift=0)
+    with pytest.raises(ValueError, match=r"weighting must be one of 'uniform'.*; got 'best'"):
+        similarity_dependence("best", x, labels)
+    with pytest.raises(ValueError, match="positive and negative pairs"):
+        similarity_dependence(loss, x, torch.arange(15))
+    with pytest.raises(ValueError, match="no negative pair of this batch has a weight"):
+        similarity_dependence(PairWeightingLoss("contrastive", neg_margin=1.0), x, labels)
+
+
+# The paper's Table 1, and the combinations of its Table 2.
+TABLE_1 = {
+    ("contrastive", None): "S",
+    ("binomial_deviance", None): "S",
+    ("lifted", None): "N",
+    ("lifted_star", None): "N",
+    ("triplet", None): "P",
+    ("histogram", None): "P",
+    ("nca", None): "NP",
+    ("bin_lifted", None): "SN",
+    ("multi_similarity", None): "SN",
+    ("uniform", 0.1): "P",
+    ("lifted_star", 0.1): "NP",
+    ("multi_similarity", 0.1): "SNP",
+}
+# Paper: N; but the weight e^(S_in − S_ip) / (1 + …) compares with the positive too.
+# Paper: SP; but eq. 10 divides by the number of negatives, and how many are mined is their own affair.
+DIFFERENT = {("n_pairs", None): "NP", ("binomial_deviance", 0.1): "SNP", ("uniform", None): ""}
+
+
+def trained_batch() -> tuple[Tensor, Tensor]:
+    """Classes that overlap: positives from 0.20, negatives up to 0.88, nothing beyond 0.9 that a shift would clip."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(5).repeat_interleave(4)
+    centres, noise = torch.randn(2, 20, 8, dtype=torch.float64, generator=generator)
+    return 1.5 * centres[labels] + noise, labels
+
+
+@pytest.mark.parametrize(("weighting", "mining"), [*TABLE_1, *DIFFERENT])
+def test_table_1(weighting: str, mining: float | None) -> None:
+    found = similarity_dependence(PairWeightingLoss(weighting, mining), *trained_batch())
+    assert found.kinds == {**TABLE_1, **DIFFERENT}[weighting, mining], found
+    if mining is None:
+        assert similarity_dependence(weighting, *trained_batch()) == found
+
+
+def test_a_reducer_that_counts_hides_the_weighting_of_the_loss() -> None:
+    options = {"pos_margin": 1, "neg_margin": 0.5, **COSINE}
+    alone = similarity_dependence(losses.ContrastiveLoss(reducer=reducers.SumReducer(), **options), *trained_batch())
+    assert (alone.kinds, alone.negative_relative) == ("S", 0.0)
+    assert similarity_dependence(losses.ContrastiveLoss(**options), *trained_batch()).kinds == "SN"
+
+
+def test_similarity_is_the_negative_of_a_distance() -> None:
+    loss = losses.ContrastiveLoss(neg_margin=1.0, reducer=reducers.SumReducer())
+    found = similarity_dependence(loss, *trained_batch(), shift=0.2)
+    assert found.kinds == "S" and found.self_similarity == 1.0
+    triplet = losses.TripletMarginLoss(margin=0.2, reducer=reducers.SumReducer())
+    assert similarity_dependence(triplet, *trained_batch()).kinds == "P"
