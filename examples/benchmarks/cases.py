@@ -101,6 +101,10 @@ def _triplets_bytes(batch: Batch) -> float:
     return all_of_them + 54 * batch.size * (batch.per_class - 1) * (batch.size - batch.per_class)
 
 
+def _plain_bytes(batch: Batch) -> float:
+    return 50 * batch.size**2
+
+
 def _pml_tcm_bytes(batch: Batch) -> float:
     return 30 * batch.size**2 * batch.dim
 
@@ -166,8 +170,8 @@ CASES = {
             FLOOR: Method(two_products),
             "CITLoss(gamma=1)": Method(embedding_step(CITLoss())),
             "CITLoss(gamma=0.5)": Method(embedding_step(CITLoss(gamma=0.5))),
-            "plain gamma=1": Method(embedding_step(plain_cit(1.0))),
-            "plain gamma=0.5": Method(embedding_step(plain_cit(0.5))),
+            "plain gamma=1": Method(embedding_step(plain_cit(1.0)), _plain_bytes),
+            "plain gamma=0.5": Method(embedding_step(plain_cit(0.5)), _plain_bytes),
             "PML TripletMarginLoss(all)": Method(
                 embedding_step(pml.TripletMarginLoss(triplets_per_anchor="all")), _triplets_bytes
             ),
@@ -178,7 +182,7 @@ CASES = {
         {
             FLOOR: Method(two_products),
             "TCMLoss": Method(embedding_step(TCMLoss())),
-            "plain": Method(embedding_step(plain_tcm)),
+            "plain": Method(embedding_step(plain_tcm), _plain_bytes),
             "PML ThresholdConsistentMarginLoss": Method(
                 embedding_step(pml.ThresholdConsistentMarginLoss()), _pml_tcm_bytes
             ),

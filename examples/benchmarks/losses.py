@@ -3,21 +3,22 @@
     python examples/benchmarks/losses.py [--quick] [--sizes 64 256] [--cases CIT TCM] [--out FOLDER]
 
 Prints a table for each case and writes results.json and growth.png to the folder. One thread; a step is forward and
-backward; the time is the median over interleaved rounds, the memory the rise of the peak in a fresh process.
+backward; the time is the median over interleaved rounds, the memory the rise of the peak in a process of its own.
 """
 
 import argparse
 import json
 import platform
-import subprocess
-import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
-from cases import CASES, Batch, Case
+from cases import CASES, Batch, Case, Method
 from measure import growth_exponent, median_times, peak_bytes
 
 SMALL = 16  # the batch that warms a process up before its memory is measured
@@ -27,18 +28,13 @@ def main() -> None:
     options = parse_arguments()
     torch.set_num_threads(1)
     device = torch.device(options.device)
-    if options.peak_of:
-        case, method = options.cases[0], options.peak_of
-        batch = batch_of(CASES[case], options.sizes[0], options)
-        make = CASES[case].methods[method].make
-        warm_up = make(batch_of(CASES[case], SMALL, options))
-        print(peak_bytes(warm_up, make(batch), device))
-        return
+    # First, while nothing has run in this process that the forked ones would inherit.
+    peaks = {} if options.quick else measure_peaks(options)
     machine = describe(device)
     print(machine)
     rows = []
     for name in options.cases:
-        rows += run_case(name, options, device)
+        rows += run_case(name, options, device, peaks)
     folder = Path(options.out or tempfile.mkdtemp(prefix="pml_ext_benchmark_"))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
@@ -56,30 +52,36 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--limit-gb", type=float, default=3.0, help="skip what is estimated to need more (default: 3)")
     parser.add_argument("--out", help="folder of the results (default: a new temporary one)")
-    parser.add_argument("--peak-of", metavar="METHOD", help="print the peak bytes of one method of one case and size")
     options = parser.parse_args()
     options.sizes = options.sizes or ([64, 256] if options.quick else [64, 256, 1024, 4096])
     return options
 
 
-def run_case(name: str, options: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
+def run_case(
+    name: str, options: argparse.Namespace, device: torch.device, peaks: dict[tuple[str, int, str], int]
+) -> list[dict[str, Any]]:
     case = CASES[name]
     print(f"\n## {name}\n\n| size | method | time | × floor | peak memory |\n|---|---|---|---|---|")
     rows = []
     for size in case.sizes or options.sizes:
         batch = batch_of(case, size, options)
-        needs = {method: case.methods[method].needs(batch) / 1e9 for method in case.methods}
-        possible = {method: m for method, m in case.methods.items() if needs[method] <= options.limit_gb}
-        budget = 1.0 if options.quick else 4.0
+        possible = within_reach(case, batch, options)
+        budget = 1.0 if options.quick else 3.0
         times = median_times({method: m.make(batch) for method, m in possible.items()}, device, budget)
         for method in case.methods:
             if method not in possible:
-                print(f"| {size} | {method} | – | – | about {needs[method]:.0f} GB by its growth: skipped |")
+                print(
+                    f"| {size} | {method} | – | – | skipped: about {case.methods[method].needs(batch) / 1e9:.0f} GB |"
+                )
                 continue
-            row = {"case": name, "size": size, "method": method, "seconds": times[method], "bytes": None}
+            row = {
+                "case": name,
+                "size": size,
+                "method": method,
+                "seconds": times[method],
+                "bytes": peaks.get((name, size, method)),
+            }
             row["ratio"] = times[method] / times[case.floor]
-            if not options.quick:
-                row["bytes"] = measure_peak(name, method, size, options)
             rows.append(row)
             memory = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:.1f} MB"
             print(f"| {size} | {method} | {1e3 * row['seconds']:.2f} ms | {row['ratio']:.2f} | {memory} |", flush=True)
@@ -101,10 +103,26 @@ def print_growth(rows: list[dict[str, Any]]) -> None:
     print()
 
 
-def measure_peak(case: str, method: str, size: int, options: argparse.Namespace) -> int:
-    shape = ["--sizes", size, "--dim", options.dim, "--per-class", options.per_class, "--device", options.device]
-    command = [sys.executable, __file__, "--cases", case, "--peak-of", method, *map(str, shape)]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def measure_peaks(options: argparse.Namespace) -> dict[tuple[str, int, str], int]:
+    """Peak bytes by case, size and method, each from a process of its own that has run nothing but a small batch."""
+    peaks = {}
+    for name in options.cases:
+        case = CASES[name]
+        for size in case.sizes or options.sizes:
+            batch = batch_of(case, size, options)
+            for method in within_reach(case, batch, options):
+                with ProcessPoolExecutor(1, mp_context=get_context("fork")) as fresh:
+                    peaks[name, size, method] = fresh.submit(measure_peak, name, method, batch).result()
+    return peaks
+
+
+def measure_peak(name: str, method: str, batch: Batch) -> int:
+    make = CASES[name].methods[method].make
+    return peak_bytes(make(replace(batch, size=SMALL)), make(batch), batch.device)
+
+
+def within_reach(case: Case, batch: Batch, options: argparse.Namespace) -> dict[str, Method]:
+    return {name: method for name, method in case.methods.items() if method.needs(batch) <= 1e9 * options.limit_gb}
 
 
 def batch_of(case: Case, size: int, options: argparse.Namespace) -> Batch:

@@ -13,7 +13,9 @@ Step = Callable[[], object]
 
 
 def median_times(steps: Mapping[str, Step], device: torch.device, budget: float) -> dict[str, float]:
-    """Median seconds of each step, in rounds of one call each, until `budget` seconds are spent (3 to 200 rounds).
+    """Median seconds of each step, in rounds of one call each, until `budget` seconds are spent.
+
+    At least 3 rounds, but for steps so long that one round takes ten budgets; at most 200.
 
     On a processor it is the process's CPU time, which another process on the machine does not lengthen (but for the
     caches that the two share). Rounds, so that a slow minute of the machine falls on all steps alike.
@@ -22,7 +24,7 @@ def median_times(steps: Mapping[str, Step], device: torch.device, budget: float)
         step()
     times: dict[str, list[float]] = {name: [] for name in steps}
     spent, rounds = 0.0, 0
-    while rounds < 3 or (spent < budget and rounds < 200):
+    while rounds == 0 or (rounds < 3 and spent < 10 * budget) or (rounds < 200 and spent < budget):
         for name, step in steps.items():
             seconds = _cuda_seconds(step) if device.type == "cuda" else _cpu_seconds(step)
             times[name].append(seconds)

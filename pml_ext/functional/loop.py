@@ -75,7 +75,7 @@ def class_pairings(labels: Tensor, pairing: str) -> Tensor:
         meet once (a round-robin tournament).
     """
     order = labels.argsort(stable=True)
-    _, classes, counts = torch.unique(labels[order], return_inverse=True, return_counts=True)
+    _, classes, counts = torch.unique_consecutive(labels[order], return_inverse=True, return_counts=True)
     start = (counts.cumsum(0) - counts)[classes]
     size, rank = counts[classes], torch.arange(len(labels), device=labels.device) - start
     if pairing == "consecutive":

@@ -4,11 +4,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, normalize
+from torch.nn.functional import linear
 
 from pml_ext._checks import check_choice, check_labels_below
 from pml_ext._pml import LpDistance, loss_and_miner_utils, reducers
 from pml_ext.functional.centroids import discriminative_loss, kmeans_centroids, simplex_centroids
+from pml_ext.functional.sphere import to_sphere
 from pml_ext.losses.base import EmbeddingLoss
 
 _KINDS = ("one_hot", "kmeans", "simplex", "given")  # a kind's position is stored in state_dict: append only
@@ -125,7 +126,7 @@ class DiscriminativeLoss(EmbeddingLoss):
     def _to_sphere(self, embeddings: Tensor) -> Tensor:
         if self.projection is not None:
             embeddings = linear(embeddings, self.projection.weight.to(embeddings.dtype))
-        return normalize(embeddings)
+        return to_sphere(embeddings)
 
     def _centroids_as(self, dtype: torch.dtype) -> Tensor | None:
         return None if self.centroids is None else self.centroids.to(dtype)
