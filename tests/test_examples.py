@@ -1,5 +1,6 @@
 """Every example runs as a user would run it, and training helps."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+NEEDS = {"swap_in_hydra_target": ("hydra",), "swap_in_lightning": ("lightning",)}
 
 
 def test_there_are_examples() -> None:
@@ -18,6 +20,8 @@ def test_there_are_examples() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path: Path) -> None:
     pytest.importorskip("sklearn")
+    if missing := [name for name in NEEDS.get(path.stem, ()) if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"needs {', '.join(missing)}")
     assert len(path.read_text().splitlines()) < 60
     environment = os.environ | {"PYTHONPATH": str(path.parents[1]), "OMP_NUM_THREADS": "1"}
     result = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False)

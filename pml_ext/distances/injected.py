@@ -29,16 +29,16 @@ class InjectedDistance(BaseDistance):
         Raises:
             ValueError: asked for the distances of other embeddings than the matrix is about.
         """
+        if self.two_sets and (ref_emb is None or ref_emb is query_emb):
+            raise ValueError(
+                "the loss or miner asked its distance for a matrix inside one set; the one that replaces it is "
+                "between embeddings and ref_emb. It works without ref_emb"
+            )
         asked = (len(query_emb), len(query_emb if ref_emb is None else ref_emb))
         if asked != tuple(self.matrix.shape):
             raise ValueError(
                 f"the loss or miner asked its distance for a matrix of shape {asked}; the one that replaces it has "
                 f"{tuple(self.matrix.shape)}. It must call self.distance(embeddings, ref_emb) on the whole batch"
-            )
-        if self.two_sets and (ref_emb is None or ref_emb is query_emb):
-            raise ValueError(
-                "the loss or miner asked its distance for a matrix inside one set; the one that replaces it is "
-                "between embeddings and ref_emb. It works without ref_emb"
             )
         self.was_read = True
         return self.matrix.clone()

@@ -40,8 +40,9 @@ class LoOp(BaseMetricLossFunction):
         refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
         check_choice(pairing, ("consecutive", "all"), "pairing")
         check_choice(geometry, ("arc", "segment"), "geometry")
-        name = type(loss).__name__
-        check_tuple_loss(loss, cannot="LoOp cannot wrap", nested=f"put LoOp around that one: {name}(LoOp(...))")
+        around = f"put LoOp around that one: {type(loss).__name__}(LoOp(...))"
+        nested = "the distances are replaced already" if isinstance(loss, LoOp) else around
+        check_tuple_loss(loss, cannot="LoOp cannot wrap", nested=nested)
         check_loop_distance(loss.distance, geometry)
         super().__init__(distance=loss.distance)
         self.reducer = loss.reducer

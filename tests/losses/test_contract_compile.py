@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pml_ext import losses
-from tests.losses.test_contract import FACTORIES, batch, every_loss, make
+from tests.losses.test_contract import batch, every_loss, make
 
 # The default path of each, for batches of a fixed shape. The others choose by what they find in the batch, as PML's
-# own losses do, and the losses inside a wrapper too.
+# own losses do, and the losses inside a wrapper too: examples/COMPATIBILITY.md says which.
 ONE_GRAPH: dict[str, Callable[[], Any]] = {
     "CITLoss": lambda: losses.CITLoss(),
     "CITLoss, both terms": lambda: losses.CITLoss(gamma=0.5),
@@ -67,11 +67,3 @@ def test_with_breaks_the_values_are_the_same(name: str) -> None:
     loss, (x, labels) = make(name), batch()
     compiled = torch.compile(loss, backend="eager")
     assert_same(compiled, loss, x, labels)
-
-
-@pytest.mark.parametrize("name", sorted(set(FACTORIES) - set(ONE_GRAPH)))
-def test_the_others_break_the_graph(name: str) -> None:
-    """So that a loss which no longer does is moved to ONE_GRAPH."""
-    x, labels = batch()
-    with pytest.raises(torch._dynamo.exc.TorchDynamoException):
-        torch.compile(make(name), fullgraph=True, backend="eager")(x, labels)

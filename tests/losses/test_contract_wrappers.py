@@ -170,7 +170,7 @@ def test_loop_around_the_regularizer_is_refused_with_the_way_out(inner: Any) -> 
         LoOp(TCMRegularizer(inner()))
     with pytest.raises(TypeError, match="got MultipleLosses"):
         LoOp(MultipleLosses([inner()]))
-    with pytest.raises(TypeError, match="LoOp contains another loss"):
+    with pytest.raises(TypeError, match="LoOp contains another loss; the distances are replaced already"):
         LoOp(LoOp(inner()))
 
 

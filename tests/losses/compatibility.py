@@ -1,0 +1,266 @@
+"""What works with what, found out by running it.
+
+    python -m tests.losses.compatibility > examples/COMPATIBILITY.md
+
+A cell says "yes" where the value and its gradient are finite and the gradient is not zero, and otherwise points to the
+error that was raised.
+"""
+
+import copy
+import functools
+import inspect
+import io
+import pickle
+import re
+import textwrap
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pytorch_metric_learning import distances, reducers
+from pytorch_metric_learning import losses as pml_losses
+from pytorch_metric_learning.losses import CrossBatchMemory, MultipleLosses, SelfSupervisedLoss, TripletMarginLoss
+from pytorch_metric_learning.regularizers import LpRegularizer
+from pytorch_metric_learning.utils.distributed import DistributedLossWrapper, get_indices_tuple
+from torch import Tensor
+
+import pml_ext
+from pml_ext.inspection import pair_weights
+from pml_ext.losses import LoOp, TCMRegularizer
+from tests.losses.test_contract import FACTORIES, NAMES, WRAPPERS
+from tests.losses.test_loop import SERVED, WITH_WEIGHTS
+
+Make = Callable[..., Any]  # a loss with options of PML's
+Check = Callable[[Make], Any]  # runs it, or raises what the user would see
+
+A, P, N = torch.tensor([0, 0, 5]), torch.tensor([1, 2, 4]), torch.tensor([4, 8, 11])
+ABSTRACT = ("BaseLossWrapper", "BaseMetricLossFunction", "GenericPairLoss")
+PML_WRAPPERS = ("CrossBatchMemory", "MultipleLosses", "SelfSupervisedLoss")
+INTRODUCTION = """# What works with what
+
+Made by `python -m tests.losses.compatibility > examples/COMPATIBILITY.md`, which runs every combination on a small
+batch; nothing here is written by hand. "yes": it runs, and value and gradient are finite. A number: it is refused, with
+the error of that number below the table. `pml_ext.register()` has been called.
+"""
+
+
+def batch(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(12, 8).to(dtype).requires_grad_(), torch.arange(3).repeat_interleave(4)
+
+
+def run(loss: Any, *others: Any, dtype: torch.dtype = torch.float32, labelled: bool = True) -> Tensor:
+    """The value of the batch; others follow the labels."""
+    x, labels = batch(dtype)
+    return check(loss(x, labels if labelled else None, *others), x)
+
+
+def check(value: Tensor, x: Tensor) -> Tensor:
+    (gradient,) = torch.autograd.grad(value, x)
+    assert value.isfinite() and gradient.isfinite().all() and gradient.any(), (value, gradient)
+    return value
+
+
+def with_reference(make: Make) -> None:
+    torch.manual_seed(0)
+    run(make(), None, torch.randn(7, 8), torch.arange(7) % 3)
+
+
+def in_memory(make: Make) -> None:
+    memory = CrossBatchMemory(make(), embedding_size=8, memory_size=30)
+    for _ in range(3):
+        run(memory)
+
+
+def self_supervised(make: Make) -> None:
+    x, _ = batch()
+    check(SelfSupervisedLoss(make())(x, x.detach() + 2 * torch.randn(12, 8)), x)
+
+
+def efficient(make: Make) -> None:
+    """What efficient=True hands to the loss of a rank: its own anchors, and everybody's samples to compare with."""
+    loss, (x, labels) = DistributedLossWrapper(make(), efficient=True).loss, batch()
+    own, own_labels = x[::2], labels[::2]
+    both, both_labels = torch.cat([own, x[1::2].detach()]), torch.cat([own_labels, labels[1::2]])
+    check(loss(own, own_labels, get_indices_tuple(own_labels, both_labels), both, both_labels), x)
+
+
+def one_graph(make: Make) -> None:
+    torch.compiler.reset()
+    try:
+        run(torch.compile(make(), fullgraph=True, backend="aot_eager"))
+    except torch._dynamo.exc.TorchDynamoException:
+        raise NotImplementedError("the graph depends on what is in the batch; works without fullgraph=True") from None
+
+
+def autocast(make: Make) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        run(make())
+
+
+def copied(make: Make) -> None:
+    loss = make()
+    twins = copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))
+    assert all(torch.equal(run(twin), run(loss)) for twin in twins)
+
+
+def saved(make: Make) -> None:
+    loss, other, file = make(), make(), io.BytesIO()
+    torch.save(loss.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(run(other), run(loss))
+
+
+def weights(make: Make) -> None:
+    x, labels = batch()
+    found = pair_weights(make(), x, labels)
+    assert found.isfinite().all() and found.any()
+
+
+def given(*args: Any, **options: Any) -> Check:
+    """Runs with these arguments after the labels; with labelled= and dtype= as in `run`."""
+    return lambda make: run(make(), *args, **options)
+
+
+def made(**options: Any) -> Check:
+    """Runs a loss made with these options of PML's."""
+    return lambda make: run(make(**options))
+
+
+WITH_WRAPPERS: dict[str, Check] = {
+    "ref_emb": with_reference,
+    "CrossBatchMemory": in_memory,
+    "SelfSupervisedLoss": self_supervised,
+    "MultipleLosses": lambda make: run(MultipleLosses([make(), TripletMarginLoss()])),
+    "DistributedLossWrapper": lambda make: run(DistributedLossWrapper(make())),
+    "… efficient": efficient,
+    "LoOp": lambda make: run(LoOp(make())),
+    "LoOp, ref_emb": lambda make: with_reference(lambda: LoOp(make())),
+    "TCMRegularizer": lambda make: run(TCMRegularizer(make())),
+}
+TABLES: dict[str, dict[str, Check]] = {
+    "Wrappers": WITH_WRAPPERS,
+    "Distances": {
+        "CosineSimilarity": made(distance=distances.CosineSimilarity()),
+        "LpDistance": made(distance=distances.LpDistance()),
+        "LpDistance, power 2": made(distance=distances.LpDistance(power=2)),
+        "LpDistance, not normalised": made(distance=distances.LpDistance(normalize_embeddings=False)),
+        "DotProductSimilarity, not normalised": made(
+            distance=distances.DotProductSimilarity(normalize_embeddings=False)
+        ),
+        "SNRDistance": made(distance=distances.SNRDistance()),
+    },
+    "Reducers and regularizers": {
+        "Mean": made(reducer=reducers.MeanReducer()),
+        "AvgNonZero": made(reducer=reducers.AvgNonZeroReducer()),
+        "Sum": made(reducer=reducers.SumReducer()),
+        "PerAnchor": made(reducer=reducers.PerAnchorReducer()),
+        "ClassWeighted": made(reducer=reducers.ClassWeightedReducer(torch.tensor([0.5, 1.0, 2.0]))),
+        "Threshold": made(reducer=reducers.ThresholdReducer(low=-2.0, high=2.0)),
+        "Multiple": made(reducer=reducers.MultipleReducers({})),
+        "DoNothing": lambda make: make(reducer=reducers.DoNothingReducer())(*batch()),
+        "embedding_regularizer": made(embedding_regularizer=LpRegularizer()),
+    },
+    "indices_tuple": {
+        "pairs": given((A, P, A, N)),
+        "triplets": given((A, P, N)),
+        "pairs, no labels": given((A, P, A, N), labelled=False),
+        "triplets, no labels": given((A, P, N), labelled=False),
+    },
+    "Numbers, copies, compilation": {
+        "float16": given(dtype=torch.float16),
+        "bfloat16": given(dtype=torch.bfloat16),
+        "float64": given(dtype=torch.float64),
+        "autocast": autocast,
+        "deepcopy, pickle": copied,
+        "state_dict, weights_only": saved,
+        "torch.compile, one graph": one_graph,
+    },
+}
+AROUND_PML: dict[str, Check] = {
+    "alone": lambda make: run(make()),
+    "LoOp": WITH_WRAPPERS["LoOp"],
+    "LoOp, ref_emb": WITH_WRAPPERS["LoOp, ref_emb"],
+    "TCMRegularizer": WITH_WRAPPERS["TCMRegularizer"],
+    "pair_weights": weights,
+    "TCMRegularizer(LoOp)": lambda make: run(TCMRegularizer(LoOp(make()))),
+}
+
+
+def makes_of_pml() -> dict[str, Make]:
+    """PML's own losses, made with the sizes that some need."""
+    found: dict[str, Make] = {}
+    for name, kind in sorted(vars(pml_losses).items()):
+        if not inspect.isclass(kind) or not kind.__module__.startswith("pytorch_metric_learning"):
+            continue
+        if name.endswith("Mixin") or name in (*ABSTRACT, *PML_WRAPPERS):
+            continue
+        sizes = WITH_WEIGHTS.get(name)
+        if isinstance(sizes, dict):
+            found[name] = functools.partial(kind, **{**sizes, "embedding_size": 8})
+        elif sizes is not None:
+            # The sizes of a batch of 8 columns and 3 classes, in the order in which the loss wants them.
+            found[name] = functools.partial(kind, *(8 if size == 4 else size for size in sizes))
+        else:
+            found[name] = SERVED.get(name, kind)
+    return found
+
+
+def table(title: str, makes: dict[str, Make], columns: dict[str, Check]) -> str:
+    """A Markdown table with the reasons of its refusals below."""
+    reasons: list[str] = []
+    lines = [f"## {title}", "", f"| | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+    for name, make in makes.items():
+        cells = [cell(name, make, column, reasons) for column in columns.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1)), ""])
+
+
+def cell(name: str, make: Make, check: Check, reasons: list[str]) -> str:
+    """ "yes", or the number of the reason, which is added where it is new."""
+
+    def seeded(**options: Any) -> Any:
+        torch.manual_seed(1)
+        return make(**options)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            check(seeded)
+    except AssertionError:
+        raise
+    except Exception as error:
+        # PML's own refusals are plain exceptions; anything more special is a fault.
+        if type(error) not in (TypeError, ValueError, NotImplementedError, Exception):
+            raise
+        reason = reason_of(name, error)
+        if reason not in reasons:
+            reasons.append(reason)
+        return str(1 + reasons.index(reason))
+    return "yes"
+
+
+def reason_of(name: str, error: Exception) -> str:
+    """The message in one line, without what was given and, but for wrappers, without the name of the loss."""
+    message = re.sub(r"; got .*?(?=\. [A-Z]|$)", "", " ".join(str(error).split()))
+    if name not in WRAPPERS:
+        message = re.sub(rf"\b{name}\b", "this loss", message)
+    return f"{type(error).__name__}: {textwrap.shorten(message, 200, placeholder=' …')}"
+
+
+def document() -> str:
+    """The whole of COMPATIBILITY.md."""
+    pml_ext.register()
+    try:
+        ours = {name: FACTORIES[name] for name in NAMES}
+        tables = [table(title, ours, columns) for title, columns in TABLES.items()]
+        tables.append(table("PML's own losses", makes_of_pml(), AROUND_PML))
+    finally:
+        pml_ext.unregister()
+    return "\n".join([INTRODUCTION, *tables])
+
+
+if __name__ == "__main__":
+    print(document(), end="")
