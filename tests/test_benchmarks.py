@@ -1,0 +1,30 @@
+"""The benchmark runs; what it measures is not tested."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "examples" / "benchmarks" / "losses.py"
+
+
+def test_tables_and_files(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, str(SCRIPT), "--quick", "--sizes", "16", "32", "--dim", "8", "--cases", "TCM"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [*command, "--limit-gb", "1e-4", "--out", str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "| 32 | PML ThresholdConsistentMarginLoss | – | – | skipped" in result.stdout
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert {(row["size"], row["method"]) for row in rows} >= {(16, "TCMLoss"), (32, "TCMLoss"), (32, "plain")}
+    assert all(row["seconds"] > 0 for row in rows)
+    assert (tmp_path / "growth.png").stat().st_size > 0
