@@ -157,11 +157,11 @@ def _weights_at(
 ) -> Tensor:
     """The weights where the loss's matrix is the given one."""
     matrix = matrix.detach().requires_grad_()
-    injected = inject(loss.distance, matrix)
+    # A gradient path of their own, on which PML's zero losses stand.
+    points = at_least_float32(embeddings.detach()).clone().requires_grad_()
+    injected = inject(loss.distance, matrix, points=(points, points))
     own = _copy(loss)  # it counts, records and warns without a trace on the caller's
     with torch.enable_grad(), torch.autocast(embeddings.device.type, enabled=False):
-        # A gradient path of their own, on which PML's zero losses stand.
-        points = at_least_float32(embeddings.detach()).clone().requires_grad_()
         value = run_with_distance(own, injected, points, labels.to(points.device), indices_tuple)
         if not isinstance(value, Tensor) or value.ndim:
             raise TypeError(f"the reducer of {type(loss).__name__} must return a scalar; got {type(value).__name__}")

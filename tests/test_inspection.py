@@ -241,6 +241,17 @@ def test_threads_do_not_see_each_other() -> None:
                 assert torch.equal(w, expected) and torch.equal(v, value)
 
 
+def test_n_pairs_which_asks_for_some_rows_of_the_batch() -> None:
+    labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
+    x = torch.randn(8, 5, dtype=torch.float64)
+    unit = torch.nn.functional.normalize(x)
+    anchors, positives = torch.tensor([0, 3, 6]), torch.tensor([1, 4, 7])
+    share = torch.softmax(unit[anchors] @ unit[positives].T, dim=1)
+    expected = torch.zeros(8, 8, dtype=torch.float64)
+    expected[anchors[:, None], positives] = (share - torch.eye(3)).abs() / 3
+    torch.testing.assert_close(pair_weights(losses.NPairsLoss(), x, labels), expected)
+
+
 class Blind(losses.BaseMetricLossFunction):
     def compute_loss(self, embeddings: Tensor, *args: Any) -> dict[str, Any]:
         return {"loss": {"losses": embeddings.sum(), "indices": None, "reduction_type": "already_reduced"}}
@@ -254,7 +265,6 @@ class Blind(losses.BaseMetricLossFunction):
         (DiscriminativeLoss(5, 6), "compares samples with class centroids"),
         (CentroidTripletLoss(), "compares samples with centroids"),
         (losses.AngularLoss(), "reads the embeddings themselves"),
-        (losses.NPairsLoss(), "a part of the batch only"),
         (losses.ThresholdConsistentMarginLoss(), "TCMLoss is the same loss and works"),
         (LoOp(losses.TripletMarginLoss()), "ask for the weights of the loss inside the LoOp"),
         (TCMRegularizer(losses.TripletMarginLoss()), "inside the TCMRegularizer"),

@@ -4,6 +4,7 @@ import copy
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from pml_ext._pml import BaseDistance
@@ -20,6 +21,7 @@ class InjectedDistance(BaseDistance):
     """
 
     matrix: Tensor
+    points: tuple[Tensor, Tensor] | None
     two_sets: bool
     was_read: bool
 
@@ -34,29 +36,39 @@ class InjectedDistance(BaseDistance):
                 "the loss or miner asked its distance for a matrix inside one set; the one that replaces it is "
                 "between embeddings and ref_emb. It works without ref_emb"
             )
-        asked = (len(query_emb), len(query_emb if ref_emb is None else ref_emb))
-        if asked != tuple(self.matrix.shape):
+        asked = (query_emb, query_emb if ref_emb is None else ref_emb)
+        shape = tuple(len(part) for part in asked)
+        if shape == tuple(self.matrix.shape):
+            self.was_read = True
+            return self.matrix.clone()
+        rows = None if self.points is None else [_rows_of(*pair) for pair in zip(asked, self.points, strict=True)]
+        if rows is None or any(found is None for found in rows):
             raise ValueError(
-                f"the loss or miner asked its distance for a matrix of shape {asked}; the one that replaces it has "
-                f"{tuple(self.matrix.shape)}. It must call self.distance(embeddings, ref_emb) on the whole batch"
+                f"the loss or miner asked its distance for a matrix of shape {shape}; the one that replaces it has "
+                f"{tuple(self.matrix.shape)}. It must call self.distance(embeddings, ref_emb) on the whole batch or "
+                "on some of its rows"
             )
         self.was_read = True
-        return self.matrix.clone()
+        return self.matrix[rows[0]][:, rows[1]]
 
 
-def inject(distance: BaseDistance, matrix: Tensor, *, two_sets: bool = False) -> InjectedDistance:
+def inject(
+    distance: BaseDistance, matrix: Tensor, *, points: tuple[Tensor, Tensor] | None = None, two_sets: bool = False
+) -> InjectedDistance:
     """A stand-in for the distance that returns the matrix.
 
     Args:
         distance: what the stand-in behaves like; it is not changed.
         matrix: (B, R), in the distance's own measure, with its power already applied.
+        points: the (B, D) and (R, D) embeddings of its rows and columns, for losses that ask for some of them only
+            (N-pairs); of identical embeddings the first is taken. None: the whole matrix is to be asked for.
         two_sets: the matrix is between embeddings and a ref_emb; asking for one inside a set then is an error.
     Returns:
         an InjectedDistance; its `was_read` says whether it has been called.
     """
     kind = _injected_class(type(distance))
     twin = kind.__new__(kind)
-    twin.__dict__.update(vars(distance), matrix=matrix, two_sets=two_sets, was_read=False)
+    twin.__dict__.update(vars(distance), matrix=matrix, points=points, two_sets=two_sets, was_read=False)
     return twin
 
 
@@ -66,6 +78,19 @@ def _injected_class(base: type) -> Any:
     if base not in _CLASSES:
         _CLASSES[base] = type(f"Injected{base.__name__}", (InjectedDistance, base), {})
     return _CLASSES[base]
+
+
+def _rows_of(part: Tensor, whole: Tensor) -> Tensor | None:
+    """Where the rows of a part stand in the whole; None where one does not."""
+    if part.shape[1:] != whole.shape[1:] or part.dtype != whole.dtype:
+        return None
+    # Compared as bits, in which nan equals itself; sorted, so that nothing of size part × whole × D arises.
+    bits = torch.cat([whole, part]).detach().contiguous().view(torch.uint8)
+    group = torch.unique(bits, dim=0, return_inverse=True)[1]
+    first = torch.full_like(group, len(whole))
+    first.scatter_reduce_(0, group[: len(whole)], torch.arange(len(whole), device=group.device), "amin")
+    rows = first[group[len(whole) :]]
+    return rows if bool((rows < len(whole)).all()) else None
 
 
 def run_with_distance(module: nn.Module, distance: BaseDistance, *args: Any, **kwargs: Any) -> Any:

@@ -80,7 +80,8 @@ class LoOp(BaseMetricLossFunction):
             matrix, is_negative = loop_matrix(
                 self.distance, embeddings, labels, ref_emb, ref_labels, pairing=self.pairing, geometry=self.geometry
             )
-            injected = inject(self.distance, matrix, two_sets=ref_emb is not None)
+            points = (embeddings, embeddings if ref_emb is None else ref_emb)
+            injected = inject(self.distance, matrix, points=points, two_sets=ref_emb is not None)
             value = run_with_distance(self.loss, injected, embeddings, labels, indices_tuple, ref_emb, ref_labels)
         negatives = int(is_negative.count_nonzero())
         positives = is_negative.numel() - negatives - (len(labels) if ref_emb is None else 0)

@@ -8,7 +8,6 @@ _REFUSED = {
     "CentroidTripletLoss": "it compares samples with centroids, not with samples",
     "DiscriminativeLoss": "it compares samples with class centroids, so it has no negative pairs",
     "InstanceLoss": "it reads column c of the matrix as class c, so it has no negative pairs",
-    "NPairsLoss": "it asks its distance for a part of the batch only",
     "ThresholdConsistentMarginLoss": "it computes its cosines itself; TCMLoss is the same loss and works",
     "VICRegLoss": "it has no labels and no pair distances",
 }

@@ -38,6 +38,18 @@ def test_other_embeddings_are_an_error() -> None:
         stand_in(torch.rand(3, 2))
 
 
+def test_some_rows_of_the_batch_are_found_by_their_values() -> None:
+    x, y, matrix = torch.randn(5, 3), torch.randn(4, 3), torch.randn(5, 4)
+    stand_in = inject(distances.LpDistance(), matrix, points=(x, y), two_sets=True)
+    rows, columns = torch.tensor([4, 0, 4]), torch.tensor([2, 1])
+    assert torch.equal(stand_in(x[rows], y[columns]), matrix[rows][:, columns])
+    assert stand_in.was_read
+    x[1], y[2] = torch.nan, y[0]  # nan is found, of identical rows the first
+    assert torch.equal(stand_in(x[[1]], y[columns]), matrix[[1]][:, [0, 1]])
+    with pytest.raises(ValueError, match=r"matrix of shape \(2, 2\).* or on some of its rows"):
+        stand_in(x[:2] + 1, y[:2])
+
+
 def test_a_matrix_between_two_sets_is_not_one_inside_a_set() -> None:
     stand_in, x = inject(distances.LpDistance(), torch.rand(3, 3), two_sets=True), torch.rand(3, 2)
     assert stand_in(x, torch.rand(3, 2)).shape == (3, 3)
