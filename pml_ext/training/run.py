@@ -30,6 +30,16 @@ log = logging.getLogger("pml_ext")
 # What a checkpoint may have and the model not, or the other way round, when only embeddings are wanted.
 ONLY_FOR_TRAINING = ("heads.classifier", "losses.", "miner.")
 
+# More workers than cores, metrics reduced over ranks that hold the same; and what Lightning calls in torch.
+_UNFITTING_ADVICE = (
+    "does not have many workers",
+    "sync_dist=True",
+    "exists and is not empty",
+    "number of training batches",
+    "LeafSpec",
+    "all_gather is deprecated",
+)
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -198,9 +208,7 @@ def _logged(output: Path, file: str) -> Iterator[None]:
     lightning_log.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            # Advice that does not fit here: more workers than cores, metrics reduced over ranks that hold the same.
-            for advice in ("does not have many workers", "sync_dist=True", "exists and is not empty", "LeafSpec",
-                           "number of training batches"):  # fmt: skip
+            for advice in _UNFITTING_ADVICE:
                 warnings.filterwarnings("ignore", message=f".*{advice}.*")
             yield
     finally:
