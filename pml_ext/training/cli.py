@@ -18,7 +18,8 @@ def main(argv: list[str] | None = None) -> int:
         from pml_ext.training.config import ConfigError, load_config
         from pml_ext.training.datasets import DataError
         from pml_ext.training.module import TrainingError
-        from pml_ext.training.run import Launch, evaluate_only, train
+        from pml_ext.training.run import evaluate_only, train
+        from pml_ext.training.trainer import Launch
         from pml_ext.training.weights import WeightsError
     except ModuleNotFoundError as error:
         print(f"error: {error}. The runner needs its extra: pip install 'pml_ext[train]'", file=sys.stderr)

@@ -1,0 +1,130 @@
+"""Lightning's trainer as a config and a launch describe it, and what it says while it runs."""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.config import ConfigError, require
+
+log = logging.getLogger("pml_ext")
+
+# More workers than cores, metrics reduced over ranks that hold the same; and what Lightning calls in torch.
+_UNFITTING_ADVICE = (
+    "does not have many workers",
+    "sync_dist=True",
+    "exists and is not empty",
+    "number of training batches",
+    "LeafSpec",
+    "all_gather is deprecated",
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Processes of a run, FastReID's command-line names.
+
+    Args:
+        num_gpus: processes a machine (CPU processes with MODEL.DEVICE cpu).
+        dist_url: tcp://address:port of machine 0; its default lets Lightning choose a free port here.
+    """
+
+    num_gpus: int = 1
+    num_machines: int = 1
+    machine_rank: int = 0
+    dist_url: str = "auto"
+
+
+def build_trainer(cfg: CN, launch: Launch, output: Path, checkpoints: Path | None) -> lightning.Trainer:
+    require(cfg.MODEL.DEVICE, ["cuda", "cpu", "auto"], "MODEL.DEVICE")
+    has_cuda = torch.cuda.is_available()
+    if cfg.MODEL.DEVICE == "cuda" and not has_cuda:
+        raise ConfigError("MODEL.DEVICE is cuda, but torch sees no CUDA device here; set MODEL.DEVICE cpu (or auto)")
+    on_gpu = has_cuda and cfg.MODEL.DEVICE != "cpu"
+    if launch.num_gpus < 1 or not 0 <= launch.machine_rank < launch.num_machines:
+        raise ConfigError("--num-gpus must be 1 or more and --machine-rank below --num-machines")
+    if on_gpu and launch.num_gpus > torch.cuda.device_count():
+        raise ConfigError(f"--num-gpus is {launch.num_gpus}; torch sees {torch.cuda.device_count()} CUDA devices here")
+    if launch.dist_url != "auto":
+        url = urlparse(launch.dist_url)
+        if url.scheme != "tcp" or not url.hostname or not url.port:
+            raise ConfigError(f"--dist-url must be tcp://address:port; got {launch.dist_url!r}")
+        os.environ |= {"MASTER_ADDR": url.hostname, "MASTER_PORT": str(url.port)}
+    if launch.num_machines > 1:
+        os.environ["NODE_RANK"] = str(launch.machine_rank)
+    several = launch.num_gpus * launch.num_machines > 1
+    clip = cfg.SOLVER.CLIP_GRADIENTS
+    training = checkpoints is not None
+    return lightning.Trainer(
+        accelerator="gpu" if on_gpu else "cpu",
+        devices=launch.num_gpus,
+        num_nodes=launch.num_machines,
+        strategy="ddp" if several else "auto",
+        precision=("16-mixed" if on_gpu else "bf16-mixed") if cfg.SOLVER.AMP.ENABLED else "32-true",
+        max_epochs=cfg.SOLVER.MAX_EPOCH,
+        check_val_every_n_epoch=cfg.TEST.EVAL_PERIOD,
+        num_sanity_val_steps=0,
+        gradient_clip_val=clip.CLIP_VALUE if clip.ENABLED else None,
+        gradient_clip_algorithm=clip.CLIP_TYPE if clip.ENABLED else None,
+        benchmark=cfg.CUDNN_BENCHMARK,
+        use_distributed_sampler=False,
+        default_root_dir=output,
+        logger=[CSVLogger(output, "", "csv"), TensorBoardLogger(str(output), "", "tensorboard")] if training else False,
+        callbacks=[_ProgressBar(refresh_rate=5), *_checkpointing(cfg, checkpoints)],
+        enable_checkpointing=training,
+        enable_model_summary=False,
+        log_every_n_steps=10,
+    )
+
+
+def _checkpointing(cfg: CN, folder: Path | None) -> list[ModelCheckpoint]:
+    if folder is None:
+        return []
+    monitor = cfg.TEST.BEST if len(cfg.DATASETS.TESTS) == 1 else f"{cfg.DATASETS.TESTS[0]}/{cfg.TEST.BEST}"
+    best = ModelCheckpoint(
+        folder, "best", monitor=monitor, mode="min" if "opis" in cfg.TEST.BEST else "max",
+        auto_insert_metric_name=False, enable_version_counter=False,
+    )  # fmt: skip
+    last = ModelCheckpoint(
+        folder, "last", every_n_epochs=cfg.SOLVER.CHECKPOINT_PERIOD, save_on_train_epoch_end=True,
+        enable_version_counter=False,
+    )  # fmt: skip
+    return [best, last]
+
+
+@contextmanager
+def logged(output: Path, file: str) -> Iterator[None]:
+    """Our messages also in a file; Lightning's only where something is wrong."""
+    handler = logging.FileHandler(output / file, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    lightning_log = logging.getLogger("lightning.pytorch")
+    level = lightning_log.level
+    log.addHandler(handler)
+    lightning_log.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for advice in _UNFITTING_ADVICE:
+                warnings.filterwarnings("ignore", message=f".*{advice}.*")
+            yield
+    finally:
+        lightning_log.setLevel(level)
+        log.removeHandler(handler)
+        handler.close()
+
+
+class _ProgressBar(TQDMProgressBar):
+    """Lightning's, without the logger's version number."""
+
+    def get_metrics(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> dict[str, Any]:
+        return {k: v for k, v in super().get_metrics(trainer, module).items() if k != "v_num"}
