@@ -11,7 +11,8 @@ def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
     Args:
         x1, x2, y1, y2: (..., D), broadcastable; normalised here, so any non-zero length will do.
     Returns:
-        (...,) in [0, 2]. The gradient is finite everywhere, 0 where the arcs meet.
+        (...,) in [0, 2]. The gradient is finite everywhere. Where the arcs meet the distance has a kink: there it is
+        0, or by rounding that of a distance of the order of sqrt(eps).
         Ends that coincide are a point; antipodal ends span no unique arc and count as two points.
     Source: Vasudeva et al., "LoOp", ICCV 2021, section 4.1. Paper: nine KKT cases; here: the same optimum
         as the best of the interior, four edges and four corners.

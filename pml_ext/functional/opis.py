@@ -59,6 +59,8 @@ def utility_curves(
         ValueError: grid below 10, far_range not ascending in (0, 1], thresholds not ascending, embeddings not finite.
         TooFewClassesError: (a ValueError) fewer than two classes with positive and negative pairs.
     Source: Zhang et al., arXiv 2307.04047, eq. 1.
+        Distances are square roots of rounded numbers: equal embeddings are up to sqrt(eps) apart, so a calibration
+        range that lies at 0 (many duplicates across classes) measures rounding.
         Paper: 10 sampled negatives per positive; here: all pairs unless asked for. Paper: no word on classes
         without positives (one sample); here: left out, their samples still serve as negatives.
     """

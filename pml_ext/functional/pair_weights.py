@@ -78,7 +78,7 @@ def bin_lifted_weights(
     beta: float = 50.0,
     base: float = 0.5,
 ) -> Tensor:
-    """The mean of the binomial deviance weights and those of lifted* (supplement, eq. 10)."""
+    """The plain mean of the binomial deviance weights and those of lifted*, our reading of the supplement's eq. 10."""
     binomial = binomial_deviance_weights(similarity, positive, negative, alpha=alpha, beta=beta, base=base)
     return (binomial + lifted_star_weights(similarity, positive, negative, alpha=alpha, beta=beta)) / 2
 

@@ -50,6 +50,7 @@ def rank_matches(
     Gallery items of the query's identity *and* camera are removed before ranking; identity −1 is junk: ignored in
     the gallery, not evaluated as a query. Other identities, Market-1501's distractor 0 among them, are plain
     non-matches of everybody else. Ties are pessimistic: a non-match as close as a match ranks before it.
+    Ties are those of the computed distances: equal rows of the gallery can come out an ulp apart.
 
     Args:
         query, gallery: (Q, D) and (G, D), finite; normalised here. A zero row has cosine 0 with everything.

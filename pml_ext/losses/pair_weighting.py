@@ -21,6 +21,7 @@ class PairWeightingLoss(EmbeddingLoss):
 
     The value is not that of the original loss, only the gradient is; F_i may be negative. So reducers that select by
     value (ThresholdReducer, AvgNonZeroReducer) select something else here than there. No second derivatives.
+    A batch without positive or without negative pairs gives 0 and warns once, also where the original loss would not.
 
     Args:
         weighting: a name in functional.WEIGHTINGS: "uniform", "contrastive", "triplet", "lifted", "lifted_star",

@@ -22,7 +22,8 @@ class SmoothAPLoss(EmbeddingLoss):
         temperature: of the sigmoids, above 0.
         **pml: distance (CosineSimilarity), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
     Source: Brown et al., "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, eq. 7.
-    As in the authors' code a sample is among its own positives when the batch ranks itself.
+    As in the authors' code a sample is among its own positives when the batch ranks itself; samples without another
+    one of their class are ranked, but no queries.
     """
 
     def __init__(self, temperature: float = 0.01, **pml: Any) -> None:
