@@ -79,6 +79,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         check_in_range(epsilon, 0, 1, "epsilon")
         self._far_range, self._grid, self._epsilon = far_range, grid, epsilon
         self._has_own_knn = knn_func is not None
+        self._named = tuple(include)
         super().__init__(
             include=include,
             exclude=exclude,
@@ -140,7 +141,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         self.check_primary_metrics(include, exclude)
         names = list(self.get_function_dict(include, exclude))
         by_camera = query_cameras is not None or reference_cameras is not None
-        self._check_selection(names, by_camera)
+        self._check_selection(names, by_camera, named=include or self._named)
         measured = evaluation_set(
             (query, query_labels, query_cameras),
             None if reference is None else (reference, reference_labels, reference_cameras),
@@ -223,7 +224,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         by_class /= counts
         return by_class.tolist() if self.return_per_class else float(by_class.mean())
 
-    def _check_selection(self, names: list[str], by_camera: bool) -> None:
+    def _check_selection(self, names: list[str], by_camera: bool, named: Sequence[str]) -> None:
         """Refuse what the chosen metrics cannot honour."""
         if self.label_comparison_fn is not torch.eq:
             if equal_only := [name for name in names if name in _OURS]:
@@ -234,7 +235,8 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
                 raise NotImplementedError("cameras cannot be combined with label_comparison_fn")
         if self.return_per_class or self.avg_of_avgs:
             option = "return_per_class" if self.return_per_class else "avg_of_avgs"
-            if single := [name for name in names if name in _SINGLE_VALUED]:
+            # Those that nobody asked for by name give their one value, as PML's NMI does.
+            if single := [name for name in names if name in _SINGLE_VALUED and name in named]:
                 raise ValueError(
                     f"{option} needs metrics with a value per class: {', '.join((*_PER_QUERY, *_KNN))}; "
                     f"got {', '.join(single)}: exclude them"

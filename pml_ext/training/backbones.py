@@ -69,6 +69,8 @@ class TimmBackbone(nn.Module):
 def build_backbone(cfg: CN) -> nn.Module:
     """The backbone named by MODEL.BACKBONE, with PRETRAIN_PATH's weights where PRETRAIN is set."""
     options, in_channels = cfg.MODEL.BACKBONE, len(cfg.MODEL.PIXEL_MEAN)
+    if options.FEAT_DIM < 1:
+        raise ConfigError(f"MODEL.BACKBONE.FEAT_DIM must be 1 or more; got {options.FEAT_DIM}")
     backbone: nn.Module
     if options.NAME.startswith("timm:"):
         timm_backbone = TimmBackbone(options.NAME.removeprefix("timm:"), in_channels)

@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         log.error("error: %s", error)
         return 2
     except KeyboardInterrupt:
-        log.error("interrupted; continue with --resume")
+        log.error("stopped before the end; continue with --resume from the last checkpoint")
         return 130
     return 0
 

@@ -32,7 +32,9 @@ def load_config(config_file: str | Path, overrides: list[str] | None = None) -> 
         _merge(cfg, tree, "", str(path))
     overrides = overrides or []
     if len(overrides) % 2:
-        raise ConfigError(f"overrides must be KEY VALUE pairs; got an odd number of words: {' '.join(overrides)}")
+        raise ConfigError(
+            f"overrides must be KEY VALUE pairs, after all --options; got an odd number of words: {' '.join(overrides)}"
+        )
     for key, value in zip(overrides[::2], overrides[1::2], strict=True):
         tree = {key.rpartition(".")[2]: value}
         for part in reversed(key.split(".")[:-1]):
@@ -111,14 +113,17 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
     given = value
     if isinstance(value, str) and not isinstance(default, str):
         try:
-            value = ast.literal_eval(value)
+            value = {"true": True, "false": False}.get(value.lower()) if isinstance(default, bool) else None
+            value = ast.literal_eval(given) if value is None else value
         except (ValueError, SyntaxError):
             value = given
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(default, (tuple, list)) and isinstance(value, (tuple, list)):
-        if default and any(isinstance(v, str) != isinstance(default[0], str) for v in value):
-            kind = "strings" if isinstance(default[0], str) else "numbers"
+        strings = bool(default) and isinstance(default[0], str)
+        allowed = (str,) if strings else (int, float)
+        if default and any(not isinstance(v, allowed) or isinstance(v, bool) for v in value):
+            kind = "strings" if strings else "numbers"
             raise ConfigError(f"{source}: {name} must hold {kind}, such as {default!r}; got {given!r}")
         return type(default)(value)
     if type(value) is not type(default):

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import lightning
+import torch
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config import ConfigError, require
@@ -46,16 +47,20 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False) -> dict[str, dict[st
         if resumed:
             # Says which keys differ where the checkpoint is of another model; Lightning then restores all of it.
             load_weights(module, resumed)
+            done = torch.load(resumed, map_location="cpu", weights_only=True)["epoch"]
+            if done > cfg.SOLVER.MAX_EPOCH:
+                raise ConfigError(f"SOLVER.MAX_EPOCH is {cfg.SOLVER.MAX_EPOCH}; {resumed} has {done} epochs behind it")
         if trainer.is_global_zero:
             (output / "config.yaml").write_text(cfg.dump(), encoding="utf-8")
             identities = int(train_set.labels.max()) + 1
             log.info("%d images of %d identities, %d steps an epoch", len(train_set), identities, len(loader))
             if resume:
                 log.info("resuming from %s", resumed or f"nothing: no {last}, so from the beginning")
-        trainer.fit(module, loader, tests, ckpt_path=resumed, weights_only=True)
-        # Lightning swallows Ctrl-C; the run then ends here, with the last checkpoint in place.
-        if trainer.interrupted:
-            raise KeyboardInterrupt
+        try:
+            trainer.fit(module, loader, tests, ckpt_path=resumed, weights_only=True)
+        except SystemExit as stop:
+            # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0.
+            raise KeyboardInterrupt from stop
         trainer.save_checkpoint(last)
         if not module.results or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD:
             trainer.validate(module, tests, verbose=False)
@@ -89,6 +94,10 @@ def _check_solver(cfg: CN) -> None:
     require(cfg.SOLVER.CLIP_GRADIENTS.CLIP_TYPE, ["norm", "value"], "SOLVER.CLIP_GRADIENTS.CLIP_TYPE")
     if cfg.SOLVER.CLIP_GRADIENTS.NORM_TYPE != 2.0:
         raise ConfigError("SOLVER.CLIP_GRADIENTS.NORM_TYPE must be 2.0, the only norm that Lightning clips by")
+    if not 0 <= cfg.SEED < 2**32:
+        raise ConfigError(f"SEED must be in [0, 2^32); got {cfg.SEED}")
+    if len(set(cfg.DATASETS.TESTS)) < len(cfg.DATASETS.TESTS):
+        raise ConfigError(f"DATASETS.TESTS must name different data sets; got {cfg.DATASETS.TESTS}")
     for key in ("SOLVER.MAX_EPOCH", "SOLVER.CHECKPOINT_PERIOD", "TEST.EVAL_PERIOD"):
         node, name = key.split(".")
         if cfg[node][name] < 1:
@@ -112,7 +121,7 @@ def _report(
     if not trainer.is_global_zero:
         return {}
     files = {"metrics": output / metrics_file, "weights": weights}
-    write_metrics(files["metrics"], module.results, weights=str(weights), epochs=trainer.current_epoch, seed=cfg.SEED)
+    write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED)
     for name, data in module.test_sets.items():
         files[f"figure {name}"] = output / f"utility_{name}.png"
         draw_utility(files[f"figure {name}"], data, module.features[name], cfg)

@@ -80,7 +80,7 @@ def build_trainer(cfg: CN, launch: Launch, output: Path, checkpoints: Path | Non
         benchmark=cfg.CUDNN_BENCHMARK,
         use_distributed_sampler=False,
         default_root_dir=output,
-        logger=[CSVLogger(output, "", "csv"), TensorBoardLogger(str(output), "", "tensorboard")] if training else False,
+        logger=[CSVLogger(output, "csv"), TensorBoardLogger(str(output), "", "tensorboard")] if training else False,
         callbacks=[_ProgressBar(refresh_rate=5), *_checkpointing(cfg, checkpoints)],
         enable_checkpointing=training,
         enable_model_summary=False,

@@ -221,7 +221,9 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="reference_labels must start with the query's entries"):
         calculator().get_accuracy(x, y, x, y + 1, ref_includes_query=True)
     with pytest.raises(ValueError, match=r"return_per_class needs metrics with a value per class: .*; got .*opis"):
-        calculator(return_per_class=True).get_accuracy(x, y)
+        calculator(return_per_class=True, include=("opis", "cmc_rank_1")).get_accuracy(x, y)
+    everything = calculator(avg_of_avgs=True).get_accuracy(x, y)
+    assert everything["f1"] == calculator(include=("f1",)).get_accuracy(x, y)["f1"]  # as PML's NMI
     with pytest.raises(ValueError, match=r"avg_of_avgs needs metrics with a value per class: .*; got f1: exclude"):
         calculator(avg_of_avgs=True, include=("f1", "cmc_rank_1")).get_accuracy(x, y)
     with pytest.raises(ValueError, match="knn_func knows no cameras, and precision_at_1"):

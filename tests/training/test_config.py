@@ -32,6 +32,7 @@ def test_a_base_chain_is_overlaid_from_the_bottom_up(tmp_path: Path) -> None:
         ("DATASETS: {NAMES: !!python/tuple [Digits]}", "DATASETS.NAMES", ("Digits",)),
         ("INPUT:\n  SIZE_TRAIN: (8, 8)", "INPUT.SIZE_TRAIN", [8, 8]),
         ("INPUT: {FLIP: {ENABLED: True}}", "INPUT.FLIP.ENABLED", True),
+        ("INPUT: {FLIP: {ENABLED: 'false'}}", "INPUT.FLIP.ENABLED", False),  # as on the command line
     ],
 )
 def test_values_take_the_type_of_the_default(tmp_path: Path, text: str, key: str, expected: object) -> None:
@@ -79,7 +80,7 @@ def test_overrides_are_checked_alike(tmp_path: Path) -> None:
         ConfigError, match=r"the command line: unknown key SOLVER\.MAX_EPOCHS; did you mean SOLVER\.MAX_EPOCH"
     ):
         load_config(path, ["SOLVER.MAX_EPOCHS", "3"])
-    with pytest.raises(ConfigError, match="KEY VALUE pairs; got an odd number of words: SEED"):
+    with pytest.raises(ConfigError, match="KEY VALUE pairs, after all --options; got an odd number of words: SEED"):
         load_config(path, ["SEED"])
 
 

@@ -2,7 +2,12 @@
 
 import csv
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +56,7 @@ def test_a_run_learns_and_leaves_its_files(trained: Path, capsys: pytest.Capture
     log = (trained / "train.log").read_text()
     assert "901 images of 5 identities, 11 steps an epoch" in log
     assert "ε-OPIS" in log
-    with (trained / "csv" / "metrics.csv").open() as file:
+    with (trained / "csv" / "version_0" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {"loss", "loss/SmoothAPLoss", "loss/TCMLoss", "opis"} <= set(rows[0])
     assert list((trained / "tensorboard").glob("events*"))
@@ -131,6 +136,32 @@ def test_resume_of_another_model_and_of_nothing(
     assert "last.ckpt is not a readable weights file" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_with_a_message_and_it_can_be_resumed(
+    trained: Path, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-m", "pml_ext.training.cli", "train", "--config-file", str(DIGITS)]
+    opts = ["OUTPUT_DIR", str(tmp_path), *QUICK, "SOLVER.MAX_EPOCH", "500", "TEST.EVAL_PERIOD", "500"]
+    running = subprocess.Popen(
+        [*command, *opts],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    while not (tmp_path / "checkpoints" / "last.ckpt").exists():
+        assert running.poll() is None
+        time.sleep(0.1)
+    running.send_signal(number)
+    _, message = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "stopped before the end; continue with --resume" in message
+    logged = (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
+    epochs = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["epoch"]
+    assert train(tmp_path, "SOLVER.MAX_EPOCH", str(epochs + 3), flags=("--resume",)) == 0
+    assert (tmp_path / "csv" / "version_0" / "metrics.csv").read_text() == logged, "what was logged stays"
+
+
 def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +214,10 @@ def test_weights_that_are_not_finite_are_never_saved(
         (("INPUT.SIZE_TRAIN", "[8, 8, 8]"), "INPUT.SIZE_TRAIN must be [height, width]"),
         (("DATALOADER.NUM_INSTANCE", "7"), "SOLVER.IMS_PER_BATCH must be a multiple"),
         (("SOLVER.MAX_EPOCH", "0"), "SOLVER.MAX_EPOCH must be 1 or more; got 0"),
+        (("SEED", "-1"), "SEED must be in [0, 2^32); got -1"),
+        (("DATASETS.TESTS", '("Digits", "Digits")'), "DATASETS.TESTS must name different data sets"),
+        (("MODEL.BACKBONE.FEAT_DIM", "0"), "FEAT_DIM must be 1 or more; got 0"),
+        (("MODEL.PIXEL_MEAN", "[None]"), "MODEL.PIXEL_MEAN must hold numbers"),
         (("MODEL.WEIGHTS", "none.pth"), "no weights file at none.pth"),
     ],
 )  # fmt: skip

@@ -62,11 +62,13 @@ def test_files_stay_data(tmp_path: Path) -> None:
     (tmp_path / "cut.pth").write_bytes(whole.read_bytes()[:-200])
     (tmp_path / "cut.safetensors").write_bytes(b"\x10\x00\x00")
     torch.save([1, 2], tmp_path / "list.pth")
+    (tmp_path / "text.ckpt").write_bytes(b".plain text")
     for name, message in [
         ("evil.pth", "not a readable weights file"),
         ("evil2.pth", "not a readable weights file"),
         ("cut.pth", "not a readable weights file"),
         ("cut.safetensors", "not a readable safetensors file"),
+        ("text.ckpt", "not a readable weights file"),
         ("list.pth", "holds no state_dict"),
         ("none.pth", "no weights file at"),
     ]:
