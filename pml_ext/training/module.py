@@ -40,6 +40,8 @@ class Baseline(lightning.LightningModule):
         require(cfg.TEST.METRIC, ["cosine"], "TEST.METRIC")
         if len(cfg.MODEL.PIXEL_MEAN) not in (1, 3) or len(cfg.MODEL.PIXEL_STD) != len(cfg.MODEL.PIXEL_MEAN):
             raise ConfigError("MODEL.PIXEL_MEAN and PIXEL_STD must both have 1 value (grey) or 3 (RGB)")
+        if min(cfg.MODEL.PIXEL_STD) <= 0:
+            raise ConfigError(f"MODEL.PIXEL_STD must be above 0, pixels are divided by it; got {cfg.MODEL.PIXEL_STD}")
         self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
         self.calculator = build_calculator(cfg)
         self.backbone = build_backbone(cfg)

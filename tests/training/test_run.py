@@ -216,6 +216,7 @@ def test_weights_that_are_not_finite_are_never_saved(
         (("SOLVER.MAX_EPOCH", "0"), "SOLVER.MAX_EPOCH must be 1 or more; got 0"),
         (("SEED", "-1"), "SEED must be in [0, 2^32); got -1"),
         (("DATASETS.TESTS", '("Digits", "Digits")'), "DATASETS.TESTS must name different data sets"),
+        (("MODEL.PIXEL_STD", "[0]"), "MODEL.PIXEL_STD must be above 0"),
         (("MODEL.BACKBONE.FEAT_DIM", "0"), "FEAT_DIM must be 1 or more; got 0"),
         (("MODEL.PIXEL_MEAN", "[None]"), "MODEL.PIXEL_MEAN must hold numbers"),
         (("MODEL.WEIGHTS", "none.pth"), "no weights file at none.pth"),
