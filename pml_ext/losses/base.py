@@ -72,3 +72,12 @@ def refuse_unknown(kind: type, unknown: Iterable[str], beside: str = "") -> None
 def at_least_float32(x: Tensor) -> Tensor:
     """16-bit floats as float32, others as they are."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def given_labels(labels: Tensor | None, ref_labels: Tensor | None, why: str) -> tuple[Tensor, Tensor]:
+    """Both labels, or a ValueError: `why` an indices_tuple alone does not do, or what to give."""
+    if labels is None or ref_labels is None:
+        raise ValueError(
+            f"labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. {why}"
+        )
+    return labels, ref_labels

@@ -8,7 +8,7 @@ from torch import Tensor
 from pml_ext._checks import check_choice, check_in_range, warn_once
 from pml_ext._pml import LpDistance, loss_and_miner_utils
 from pml_ext.functional.class_means import class_means, means_of_others
-from pml_ext.losses.base import EmbeddingLoss
+from pml_ext.losses.base import EmbeddingLoss, given_labels
 
 # So many rows at a time torch.cdist subtracts instead of multiplying, and so is exact for close rows.
 _BLOCK = 25
@@ -58,11 +58,9 @@ class CentroidTripletLoss(EmbeddingLoss):
         ref_emb: Tensor,
         ref_labels: Tensor | None,
     ) -> dict[str, Any]:
-        if labels is None or ref_labels is None:
-            raise ValueError(
-                "labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. "
-                "Centroids are of classes, an indices_tuple does not replace them"
-            )
+        labels, ref_labels = given_labels(
+            labels, ref_labels, "Centroids are of classes, an indices_tuple does not replace them"
+        )
         with_itself = ref_emb is embeddings and ref_labels is labels
         points = self.distance.maybe_normalize(embeddings)
         ref_points = points if with_itself else self.distance.maybe_normalize(ref_emb)

@@ -14,12 +14,13 @@ from pml_ext._pml import (
     MeanReducer,
     loss_and_miner_utils,
 )
+from pml_ext.distances.plain_cosine import is_plain_cosine
 from pml_ext.functional.concordance import concordance_index, concordance_loss, triplet_losses
 from pml_ext.functional.concordance_kernel import LARGEST_CLASS, fast_concordance_loss
 from pml_ext.functional.pairs import count_triplets, same_and_different
 from pml_ext.functional.sphere import to_sphere
-from pml_ext.losses.base import EmbeddingLoss
-from pml_ext.losses.fast_path import is_plain_cosine, reduces_by_mean
+from pml_ext.losses.base import EmbeddingLoss, given_labels
+from pml_ext.losses.fast_path import reduces_by_mean
 
 
 class CITLoss(EmbeddingLoss):
@@ -87,11 +88,9 @@ class CITLoss(EmbeddingLoss):
         ref_labels: Tensor | None,
     ) -> dict[str, Any]:
         if indices_tuple is None:
-            if labels is None or ref_labels is None:
-                raise ValueError(
-                    "labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. "
-                    "Give them, or a miner's indices_tuple that says which triplets to take"
-                )
+            labels, ref_labels = given_labels(
+                labels, ref_labels, "Give them, or a miner's indices_tuple that says which triplets to take"
+            )
             if reduces_by_mean(self):
                 return self._mean_of_all(embeddings, labels, ref_emb, ref_labels)
         similarities, among_ref = self._both_similarities(embeddings, ref_emb)

@@ -1,9 +1,6 @@
-"""When a loss may take its own kernel in place of the distance and the reducer that it was given."""
+"""When a loss may take its own kernel in place of the reducer that it was given."""
 
 from pml_ext._pml import BaseMetricLossFunction, MeanReducer, reducers
-from pml_ext.distances.plain_cosine import is_plain_cosine
-
-__all__ = ["is_plain_cosine", "reduces_by_mean"]
 
 
 def reduces_by_mean(loss: BaseMetricLossFunction) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 from pml_ext._checks import warn_once
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.recall_at_k import smooth_recall_at_k
-from pml_ext.losses.base import EmbeddingLoss
+from pml_ext.losses.base import EmbeddingLoss, given_labels
 
 
 class RecallAtKSurrogateLoss(EmbeddingLoss):
@@ -68,11 +68,9 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         ref_emb: Tensor,
         ref_labels: Tensor | None,
     ) -> dict[str, Any]:
-        if labels is None or ref_labels is None:
-            raise ValueError(
-                "labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. "
-                "RecallAtKSurrogateLoss ranks everything, an indices_tuple does not replace them"
-            )
+        labels, ref_labels = given_labels(
+            labels, ref_labels, "RecallAtKSurrogateLoss ranks everything, an indices_tuple does not replace them"
+        )
         with_itself = ref_emb is embeddings and ref_labels is labels
         positive = labels[:, None] == ref_labels[None, :]
         one_class = bool(positive.all())

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from pml_ext._checks import check_in_range, warn_once
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, MeanReducer
+from pml_ext.distances.plain_cosine import is_plain_cosine
 from pml_ext.functional.pairs import same_and_different
 from pml_ext.functional.sphere import to_sphere
 from pml_ext.functional.threshold_consistency import counted_negatives, counted_positives
 from pml_ext.functional.threshold_consistency_kernel import fast_threshold_consistency
-from pml_ext.losses.base import EmbeddingLoss
-from pml_ext.losses.fast_path import is_plain_cosine, reduces_by_mean
+from pml_ext.losses.base import EmbeddingLoss, given_labels
+from pml_ext.losses.fast_path import reduces_by_mean
 
 
 class TCMLoss(EmbeddingLoss):
@@ -81,11 +82,9 @@ class TCMLoss(EmbeddingLoss):
         ref_emb: Tensor,
         ref_labels: Tensor | None,
     ) -> dict[str, Any]:
-        if labels is None or ref_labels is None:
-            raise ValueError(
-                "labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. "
-                "TCM is defined over all pairs, an indices_tuple does not replace them"
-            )
+        labels, ref_labels = given_labels(
+            labels, ref_labels, "TCM is defined over all pairs, an indices_tuple does not replace them"
+        )
         with_itself = ref_emb is embeddings and ref_labels is labels
         if with_itself and reduces_by_mean(self) and is_plain_cosine(self.distance):
             if not torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph

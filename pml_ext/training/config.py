@@ -112,11 +112,7 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
     """The value in the default's type: a string is read as a literal, int serves as float, list and tuple convert."""
     given = value
     if isinstance(value, str) and not isinstance(default, str):
-        try:
-            value = {"true": True, "false": False}.get(value.lower()) if isinstance(default, bool) else None
-            value = ast.literal_eval(given) if value is None else value
-        except (ValueError, SyntaxError):
-            value = given
+        value = _literal(value.capitalize() if isinstance(default, bool) else value)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(default, (tuple, list)) and isinstance(value, (tuple, list)):
@@ -133,6 +129,14 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
             f"got {given!r} of type {type(value).__name__}{hint}"
         )
     return value
+
+
+def _literal(text: str) -> Any:
+    """What the text says in Python, or the text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def require(value: object, known: dict[str, Any] | list[str] | tuple[str, ...], name: str) -> None:

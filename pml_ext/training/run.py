@@ -1,4 +1,4 @@
-"""One run from a config: Lightning's trainer put together, then train or evaluate."""
+"""One run from a config: train, or evaluate."""
 
 import logging
 import tempfile
