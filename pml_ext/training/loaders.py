@@ -28,7 +28,7 @@ class LabelledImages(Dataset[tuple[Tensor, int, int]]):
 
 def train_loader(cfg: CN, images: ImageSet, rank: int, world_size: int) -> DataLoader:
     """This rank's part of every joint batch."""
-    sampler = build_sampler(cfg, images.labels, rank, world_size)
+    sampler = build_sampler(cfg, images.labels, images.cameras, rank, world_size)
     workers = _workers(cfg)
     return DataLoader(
         LabelledImages(images, build_transform(cfg, training=True)),
