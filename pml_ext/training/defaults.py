@@ -21,8 +21,18 @@ def get_cfg() -> CN:
     cfg.INPUT = CN()
     cfg.INPUT.SIZE_TRAIN = [256, 128]
     cfg.INPUT.SIZE_TEST = [256, 128]
+    cfg.INPUT.INTERPOLATION = "bicubic"  # ours: of resizing; FastReID's is bicubic always
+    cfg.INPUT.CROP = CN({"ENABLED": False, "SIZE": [224, 224], "SCALE": [0.16, 1.0], "RATIO": [3 / 4, 4 / 3]})
     cfg.INPUT.FLIP = CN({"ENABLED": False, "PROB": 0.5})
     cfg.INPUT.PADDING = CN({"ENABLED": False, "MODE": "constant", "SIZE": 10})
+    cfg.INPUT.CJ = CN(
+        {"ENABLED": False, "PROB": 0.5, "BRIGHTNESS": 0.15, "CONTRAST": 0.15, "SATURATION": 0.1, "HUE": 0.1}
+    )
+    cfg.INPUT.AFFINE = CN({"ENABLED": False})
+    cfg.INPUT.AUTOAUG = CN({"ENABLED": False, "PROB": 0.0})
+    cfg.INPUT.AUGMIX = CN({"ENABLED": False, "PROB": 0.0})
+    cfg.INPUT.REA = CN({"ENABLED": False, "PROB": 0.5, "VALUE": [0.485 * 255, 0.456 * 255, 0.406 * 255]})
+    cfg.INPUT.RPT = CN({"ENABLED": False, "PROB": 0.5})
     cfg.DATASETS = CN()
     cfg.DATASETS.ROOT = ""  # ours; empty: $FASTREID_DATASETS, then $PML_EXT_DATA, then ./datasets
     cfg.DATASETS.NAMES = ("Market1501",)
@@ -30,6 +40,7 @@ def get_cfg() -> CN:
     cfg.DATALOADER = CN()
     cfg.DATALOADER.SAMPLER_TRAIN = "TrainingSampler"
     cfg.DATALOADER.NUM_INSTANCE = 4
+    cfg.DATALOADER.SET_WEIGHT = []
     cfg.DATALOADER.NUM_WORKERS = 8
     cfg.SOLVER = _solver()
     cfg.TEST = CN()
