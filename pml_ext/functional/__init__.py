@@ -17,6 +17,7 @@ from pml_ext.functional.opis import (
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.pair_weights import WEIGHTINGS
 from pml_ext.functional.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
+from pml_ext.functional.rate_interval import rate_interval
 from pml_ext.functional.recall_at_k import smooth_recall_at_k
 from pml_ext.functional.segments import closest_on_segments, segment_distance
 from pml_ext.functional.spectrum import spectral_variance
@@ -48,6 +49,7 @@ __all__ = [
     "opis_of_curves",
     "rank_matches",
     "rank_matches_from_distances",
+    "rate_interval",
     "segment_distance",
     "shortfall_and_excess",
     "simplex_centroids",

@@ -1,0 +1,49 @@
+"""Confidence interval of an error rate."""
+
+import torch
+from torch import Tensor
+
+
+def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
+    """Clopper-Pearson interval of a rate that was measured as `errors` of `trials`.
+
+    The interval covers the true rate with at least the given probability, at any rate and number of trials, if the
+    trials are independent. Pairs are not: all pairs of one subject share its images, so that of pairs the interval is
+    too narrow, the more so the more pairs a subject has.
+
+    Args:
+        errors, trials: counts, integers or integer tensors of shapes that broadcast, 0 <= errors <= trials.
+        confidence: probability of covering the true rate, in (0, 1).
+    Returns:
+        lower, upper: float64 fractions of the broadcast shape (0-dim for integers); nan where trials is 0. Without
+        errors upper is 1 − (α / 2)^(1 / trials), about 3.7 / trials at 95 %.
+    Raises:
+        ValueError: counts that are not integers, errors not in [0, trials], confidence not in (0, 1).
+    Source: Clopper and Pearson, Biometrika 26 (1934): quantiles of beta distributions.
+    """
+    from scipy.special import betaincinv  # comes with scikit-learn, which pytorch-metric-learning brings
+
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be in (0, 1); got {confidence!r}")
+    counts = torch.broadcast_tensors(torch.as_tensor(errors), torch.as_tensor(trials))
+    for name, count in zip(("errors", "trials"), counts, strict=True):
+        if count.is_floating_point() or count.is_complex() or count.dtype == torch.bool:
+            raise ValueError(f"{name} must be integer counts; got {count.dtype}")
+    if bool(((counts[0] < 0) | (counts[0] > counts[1])).any()):
+        raise ValueError("errors must be from 0 to trials; got " + _first_outside(*counts))
+    k, n = (count.double().cpu().numpy() for count in counts)
+    tail = (1 - confidence) / 2
+    # At the ends of the range one parameter of the beta distribution is 0 and scipy's quantile is nan.
+    lower, upper = (
+        torch.as_tensor(quantile, dtype=torch.float64, device=counts[0].device)
+        for quantile in (betaincinv(k, n - k + 1, tail), betaincinv(k + 1, n - k, 1 - tail))
+    )
+    lower = torch.where(counts[0] == 0, 0.0, lower)
+    upper = torch.where(counts[0] == counts[1], 1.0, upper)
+    nothing = counts[1] == 0
+    return lower.masked_fill(nothing, torch.nan), upper.masked_fill(nothing, torch.nan)
+
+
+def _first_outside(errors: Tensor, trials: Tensor) -> str:
+    outside = (errors < 0) | (errors > trials)
+    return f"{int(errors[outside][0])} of {int(trials[outside][0])}"
