@@ -1,6 +1,8 @@
-"""Every config key that the runner honours, with FastReID's name and default where FastReID has it.
+"""Every config key of FastReID and FastFace with its name and default, and ours beside them (marked so).
 
-A key that is not here is an error: nothing in a YAML is silently ignored.
+A key that is not here is an error, and so is a value that asks for something not built (`support.py` says which):
+nothing in a YAML is silently ignored. Numbers that FastReID writes as whole ones and that may have digits after the
+point (a scale, say) are floats here.
 """
 
 from yacs.config import CfgNode as CN
@@ -14,6 +16,7 @@ def get_cfg() -> CN:
     cfg.CUDNN_BENCHMARK = False
     cfg.MODEL = _model()
     cfg.MODEL.LOSSES = _losses()
+    cfg.KD = CN({"MODEL_CONFIG": [], "MODEL_WEIGHTS": [], "EMA": {"ENABLED": False, "MOMENTUM": 0.999}})  # of Distiller
     cfg.MODEL.MINER = CN()  # ours: one miner for every loss that takes one
     cfg.MODEL.MINER.NAME = ""
     cfg.MODEL.MINER.MS = CN({"EPSILON": 0.1})
@@ -37,18 +40,15 @@ def get_cfg() -> CN:
     cfg.DATASETS.ROOT = ""  # ours; empty: $FASTREID_DATASETS, then $PML_EXT_DATA, then ./datasets
     cfg.DATASETS.NAMES = ("Market1501",)
     cfg.DATASETS.TESTS = ("Market1501",)
+    cfg.DATASETS.COMBINEALL = False  # train on query and gallery too
+    cfg.DATASETS.REC_PATH = ""  # FastFace's MXNet record file
     cfg.DATALOADER = CN()
     cfg.DATALOADER.SAMPLER_TRAIN = "TrainingSampler"
     cfg.DATALOADER.NUM_INSTANCE = 4
     cfg.DATALOADER.SET_WEIGHT = []
     cfg.DATALOADER.NUM_WORKERS = 8
     cfg.SOLVER = _solver()
-    cfg.TEST = CN()
-    cfg.TEST.EVAL_PERIOD = 20
-    cfg.TEST.IMS_PER_BATCH = 64
-    cfg.TEST.METRIC = "cosine"
-    cfg.TEST.BEST = "precision_at_1"  # ours: the metric by which the best checkpoint is kept
-    cfg.TEST.OPIS = CN({"FAR_RANGE": (1e-2, 1e-1), "GRID": 100, "EPSILON": 0.1})  # ours
+    cfg.TEST = _test()
     return cfg
 
 
@@ -57,23 +57,40 @@ def _model() -> CN:
     model.DEVICE = "cuda"  # cuda, cpu, or (ours) auto: cuda where there is one
     model.META_ARCHITECTURE = "Baseline"
     model.WEIGHTS = ""
+    model.FREEZE_LAYERS = []  # regular expressions, matched from the start of a parameter's name
+    model.QUEUE_SIZE = 8192  # of MoCo
     model.PIXEL_MEAN = [0.485 * 255, 0.456 * 255, 0.406 * 255]  # one value: images are read as grey
     model.PIXEL_STD = [0.229 * 255, 0.224 * 255, 0.225 * 255]
     model.BACKBONE = CN()
-    model.BACKBONE.NAME = "build_convnet_backbone"
-    model.BACKBONE.DEPTH = "4x"
-    model.BACKBONE.FEAT_DIM = 64
+    model.BACKBONE.NAME = "build_resnet_backbone"
+    model.BACKBONE.DEPTH = "50x"
+    model.BACKBONE.LAST_STRIDE = 1
+    model.BACKBONE.FEAT_DIM = 2048
     model.BACKBONE.NORM = "BN"
+    model.BACKBONE.WITH_IBN = False
+    model.BACKBONE.WITH_SE = False
+    model.BACKBONE.WITH_NL = False
     model.BACKBONE.PRETRAIN = False
     model.BACKBONE.PRETRAIN_PATH = ""
+    # of the vision transformer
+    model.BACKBONE.SIE_COE = 3.0
+    model.BACKBONE.STRIDE_SIZE = (16, 16)
+    model.BACKBONE.DROP_PATH_RATIO = 0.1
+    model.BACKBONE.DROP_RATIO = 0.0
+    model.BACKBONE.ATT_DROP_RATE = 0.0
+    model.BACKBONE.DROPOUT = 0.0  # of FastFace's iresnet
     model.HEADS = CN()
     model.HEADS.NAME = "EmbeddingHead"
     model.HEADS.NORM = "BN"
+    model.HEADS.NUM_CLASSES = 0  # 0: as many as the training set has identities
     model.HEADS.EMBEDDING_DIM = 0
     model.HEADS.WITH_BNNECK = False
     model.HEADS.NECK_FEAT = "before"
     model.HEADS.POOL_LAYER = "GlobalAvgPool"
     model.HEADS.CLS_LAYER = "Linear"
+    model.HEADS.MARGIN = 0.0
+    model.HEADS.SCALE = 1.0
+    model.HEADS.PFC = CN({"ENABLED": False, "SAMPLE_RATE": 0.1})  # FastFace's class-sharded classifier
     return model
 
 
@@ -81,7 +98,16 @@ def _losses() -> CN:
     """A node per loss: SCALE, and the loss's own arguments in capitals."""
     losses = CN()
     losses.NAME = ("CrossEntropyLoss",)
-    losses.CE = CN({"EPSILON": 0.0, "SCALE": 1.0})
+    losses.CE = CN({"EPSILON": 0.0, "ALPHA": 0.2, "SCALE": 1.0})  # EPSILON -1: as much as ALPHA × own probability
+    losses.FL = CN({"ALPHA": 0.25, "GAMMA": 2.0, "SCALE": 1.0})
+    losses.TRI = CN({"MARGIN": 0.3, "NORM_FEAT": False, "HARD_MINING": False, "SCALE": 1.0})  # MARGIN 0: soft margin
+    losses.CIRCLE = CN({"MARGIN": 0.25, "GAMMA": 128.0, "SCALE": 1.0})
+    losses.COSFACE = CN({"MARGIN": 0.25, "GAMMA": 128.0, "SCALE": 1.0})
+    # ours from here on
+    losses.SOFTTRIPLE = CN({"CENTERS_PER_CLASS": 10, "LA": 20.0, "GAMMA": 0.1, "MARGIN": 0.01, "SCALE": 1.0})
+    losses.PROXYNCA = CN({"SOFTMAX_SCALE": 1.0, "SCALE": 1.0})
+    losses.ARCFACE = CN({"MARGIN": 28.6, "LOGIT_SCALE": 64.0, "SCALE": 1.0})  # MARGIN in degrees
+    losses.ANGULAR = CN({"ALPHA": 40.0, "SCALE": 1.0})  # degrees
     losses.TRIPLETMARGIN = CN({"MARGIN": 0.05, "SWAP": False, "SMOOTH_LOSS": False, "SCALE": 1.0})
     losses.CONTRASTIVE = CN({"POS_MARGIN": 0.0, "NEG_MARGIN": 1.0, "SCALE": 1.0})
     losses.LIFTED = CN({"POS_MARGIN": 0.0, "NEG_MARGIN": 1.0, "SCALE": 1.0})
@@ -103,6 +129,7 @@ def _solver() -> CN:
     solver.AMP = CN({"ENABLED": False})
     solver.OPT = "Adam"
     solver.MAX_EPOCH = 120
+    solver.FREEZE_ITERS = 0  # how long MODEL.FREEZE_LAYERS stay as they are
     solver.BASE_LR = 3e-4
     solver.HEADS_LR_FACTOR = 1.0
     solver.BIAS_LR_FACTOR = 1.0
@@ -119,7 +146,23 @@ def _solver() -> CN:
     solver.WARMUP_FACTOR = 0.1
     solver.WARMUP_ITERS = 1000
     solver.WARMUP_METHOD = "linear"
+    solver.ONECYCLE = CN({"PCT_START": 0.3, "DIV_FACTOR": 25.0, "FINAL_DIV_FACTOR": 1e4})  # ours, of OneCycleLR
     solver.CHECKPOINT_PERIOD = 20
     solver.IMS_PER_BATCH = 64
     solver.CLIP_GRADIENTS = CN({"ENABLED": False, "CLIP_TYPE": "norm", "CLIP_VALUE": 5.0, "NORM_TYPE": 2.0})
     return solver
+
+
+def _test() -> CN:
+    test = CN()
+    test.EVAL_PERIOD = 20
+    test.IMS_PER_BATCH = 64
+    test.METRIC = "cosine"
+    test.ROC = CN({"ENABLED": False})
+    test.FLIP = CN({"ENABLED": False})
+    test.AQE = CN({"ENABLED": False, "ALPHA": 3.0, "QE_TIME": 1, "QE_K": 5})
+    test.RERANK = CN({"ENABLED": False, "K1": 20, "K2": 6, "LAMBDA": 0.3})
+    test.PRECISE_BN = CN({"ENABLED": False, "DATASET": "Market1501", "NUM_ITER": 300})
+    test.BEST = "precision_at_1"  # ours: the metric by which the best checkpoint is kept
+    test.OPIS = CN({"FAR_RANGE": (1e-2, 1e-1), "GRID": 100, "EPSILON": 0.1})  # ours
+    return test

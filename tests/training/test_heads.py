@@ -12,6 +12,7 @@ def config(**heads: object) -> CfgNode:
     cfg = get_cfg()
     cfg.MODEL.PIXEL_MEAN = cfg.MODEL.PIXEL_STD = [127.5]
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [12, 8]
+    cfg.MODEL.BACKBONE.NAME = "build_convnet_backbone"
     cfg.MODEL.BACKBONE.DEPTH = "2x"
     cfg.MODEL.BACKBONE.FEAT_DIM = 6
     for key, value in heads.items():
