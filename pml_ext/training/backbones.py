@@ -11,6 +11,10 @@ from yacs.config import CfgNode as CN
 from pml_ext.training.config import ConfigError, require
 from pml_ext.training.weights import load_weights
 
+BACKBONES = {
+    "build_convnet_backbone": "blocks of convolution, norm, ReLU and pooling, for small pictures (ours)",
+    "timm:<model>": "any convolutional timm network (ours)",
+}
 NORMS = ("BN", "GN", "none")
 
 
@@ -81,7 +85,7 @@ def build_backbone(cfg: CN) -> nn.Module:
             )
         backbone, target = timm_backbone, timm_backbone.net
     else:
-        require(options.NAME, ["build_convnet_backbone", "timm:<model>"], "MODEL.BACKBONE.NAME")
+        require(options.NAME, BACKBONES, "MODEL.BACKBONE.NAME")
         depth = re.fullmatch(r"(\d+)x", options.DEPTH)
         if not depth or not 1 <= int(depth[1]) <= 8:
             raise ConfigError(f"MODEL.BACKBONE.DEPTH must be '1x' to '8x' for {options.NAME}; got {options.DEPTH!r}")

@@ -9,6 +9,11 @@ from yacs.config import CfgNode as CN
 from pml_ext.training.backbones import build_norm
 from pml_ext.training.config import ConfigError, require
 
+HEADS = {
+    "EmbeddingHead": "pooling, reduction to EMBEDDING_DIM, BNNeck, classifier",
+    "FaceHead": "FastFace's name of the same without PFC",
+}
+CLS_LAYERS = {"Linear": "class scores as they are"}
 POOL_LAYERS = {
     "GlobalAvgPool": lambda: nn.AdaptiveAvgPool2d(1),
     "GlobalMaxPool": lambda: nn.AdaptiveMaxPool2d(1),
@@ -68,9 +73,9 @@ class EmbeddingHead(nn.Module):
 def build_head(cfg: CN, backbone: nn.Module, num_classes: int) -> EmbeddingHead:
     """The head named by MODEL.HEADS on top of a backbone; `num_classes` 0 where no loss needs class scores."""
     options = cfg.MODEL.HEADS
-    require(options.NAME, ["EmbeddingHead"], "MODEL.HEADS.NAME")
+    require(options.NAME, HEADS, "MODEL.HEADS.NAME")
     require(options.POOL_LAYER, POOL_LAYERS, "MODEL.HEADS.POOL_LAYER")
-    require(options.CLS_LAYER, ["Linear"], "MODEL.HEADS.CLS_LAYER")
+    require(options.CLS_LAYER, CLS_LAYERS, "MODEL.HEADS.CLS_LAYER")
     require(options.NECK_FEAT, ["before", "after"], "MODEL.HEADS.NECK_FEAT")
     if options.EMBEDDING_DIM < 0:
         raise ConfigError(f"MODEL.HEADS.EMBEDDING_DIM must be 0 (no reduction) or more; got {options.EMBEDDING_DIM}")
