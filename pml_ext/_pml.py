@@ -32,7 +32,15 @@ __all__ = [
     "losses",
     "miners",
     "reducers",
+    "retrieval_dataset",
 ]
+
+
+def retrieval_dataset(name: str) -> Any:
+    """PML's data set class of a name, imported only when asked for."""
+    from pytorch_metric_learning import datasets
+
+    return getattr(datasets, name)
 
 
 def __getattr__(name: str) -> Any:

@@ -42,6 +42,8 @@ def get_cfg() -> CN:
     cfg.DATASETS.TESTS = ("Market1501",)
     cfg.DATASETS.COMBINEALL = False  # train on query and gallery too
     cfg.DATASETS.REC_PATH = ""  # FastFace's MXNet record file
+    cfg.DATASETS.CHECK_IMAGES = True  # ours: decode every image file once before training, skip those that cannot be
+    cfg.DATASETS.MAX_UNREADABLE = 0.01  # ours: stop where a larger share of a set cannot be decoded
     cfg.DATALOADER = CN()
     cfg.DATALOADER.SAMPLER_TRAIN = "TrainingSampler"
     cfg.DATALOADER.NUM_INSTANCE = 4
@@ -146,7 +148,9 @@ def _solver() -> CN:
     solver.WARMUP_FACTOR = 0.1
     solver.WARMUP_ITERS = 1000
     solver.WARMUP_METHOD = "linear"
-    solver.ONECYCLE = CN({"PCT_START": 0.3, "DIV_FACTOR": 25.0, "FINAL_DIV_FACTOR": 1e4})  # ours, of OneCycleLR
+    solver.ONECYCLE = CN(  # ours: torch's OneCycleLR, its defaults
+        {"PCT_START": 0.3, "DIV_FACTOR": 25.0, "FINAL_DIV_FACTOR": 1e4, "CYCLE_MOMENTUM": True}
+    )
     solver.CHECKPOINT_PERIOD = 20
     solver.IMS_PER_BATCH = 64
     solver.CLIP_GRADIENTS = CN({"ENABLED": False, "CLIP_TYPE": "norm", "CLIP_VALUE": 5.0, "NORM_TYPE": 2.0})

@@ -38,18 +38,63 @@ class ImageSet:
         """(N,) class ids 0 … C − 1 in the order of the identities."""
         return np.unique(self.identities, return_inverse=True)[1]
 
+    def subset(self, rows: Sequence[int] | np.ndarray) -> "ImageSet":
+        """Some of the images, in the order of the rows."""
+        chosen = [int(row) for row in rows]
+        if isinstance(self.images, list):
+            images: Sequence[Tensor] = [self.images[row] for row in chosen]
+        else:
+            images = Selected(self.images, chosen)
+        return ImageSet(images, self.identities[chosen], self.cameras[chosen], [self.names[row] for row in chosen])
+
+    @staticmethod
+    def concatenated(sets: Sequence["ImageSet"]) -> "ImageSet":
+        """One set of several that share their identities."""
+        return ImageSet(
+            Joined([s.images for s in sets]),
+            np.concatenate([s.identities for s in sets]),
+            np.concatenate([s.cameras for s in sets]),
+            [name for s in sets for name in s.names],
+        )
+
     @staticmethod
     def joined(sets: Sequence["ImageSet"]) -> "ImageSet":
         """One set of several; identities are renumbered so that those of different sets never meet."""
         if len(sets) == 1:
             return sets[0]
         shifts = np.cumsum([0] + [s.labels.max() + 1 for s in sets[:-1]])
-        return ImageSet(
-            [image for s in sets for image in s.images],
-            np.concatenate([s.labels + shift for s, shift in zip(sets, shifts, strict=True)]),
-            np.concatenate([s.cameras for s in sets]),
-            [name for s in sets for name in s.names],
+        return ImageSet.concatenated(
+            [ImageSet(s.images, s.labels + shift, s.cameras, s.names) for s, shift in zip(sets, shifts, strict=True)]
         )
+
+
+@dataclass(frozen=True)
+class Selected(Sequence[Tensor]):
+    """Some images of a sequence, still where they were."""
+
+    images: Sequence[Tensor]
+    rows: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> Tensor:  # type: ignore[override]
+        return self.images[self.rows[row]]
+
+
+class Joined(Sequence[Tensor]):
+    """The images of several sequences, one after the other, still where they were."""
+
+    def __init__(self, parts: Sequence[Sequence[Tensor]]) -> None:
+        self.parts = parts
+        self.ends = np.cumsum([len(part) for part in parts])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, row: int) -> Tensor:  # type: ignore[override]
+        part = int(np.searchsorted(self.ends, row, side="right"))
+        return self.parts[part][row - int(self.ends[part]) + len(self.parts[part])]
 
 
 @dataclass(frozen=True)
