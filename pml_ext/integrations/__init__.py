@@ -1,0 +1,1 @@
+"""Our losses inside other frameworks."""
