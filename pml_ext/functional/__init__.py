@@ -1,10 +1,13 @@
 """The maths, tensors in and tensors out; torch only."""
 
 from pml_ext.functional.arcs import arc_distance, closest_on_arcs
+from pml_ext.functional.bootstrap import bootstrap_tar_at_far
 from pml_ext.functional.centroids import discriminative_loss, kmeans_centroids, one_hot_centroids, simplex_centroids
 from pml_ext.functional.clustering import clustering_f1
 from pml_ext.functional.concordance import concordance_index
+from pml_ext.functional.fold_accuracy import FoldAccuracy, contiguous_folds, fold_accuracy
 from pml_ext.functional.hardest_triplets import hardest_triplets
+from pml_ext.functional.labelled_pairs import labelled_pairs, labelled_pairs_roc
 from pml_ext.functional.loop import loop_pairs
 from pml_ext.functional.opis import (
     UtilityCurves,
@@ -19,43 +22,67 @@ from pml_ext.functional.pair_weights import WEIGHTINGS
 from pml_ext.functional.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
 from pml_ext.functional.rate_interval import rate_interval
 from pml_ext.functional.recall_at_k import smooth_recall_at_k
+from pml_ext.functional.roc import ROC, OperatingPoint, equal_error_rate, operating_point, roc_auc, roc_curve
+from pml_ext.functional.score_histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
 from pml_ext.functional.segments import closest_on_segments, segment_distance
 from pml_ext.functional.spectrum import spectral_variance
+from pml_ext.functional.template_pairs import Templates, pair_cosines, template_embeddings
 from pml_ext.functional.threshold_consistency import margins_from_distance_range, shortfall_and_excess
 from pml_ext.functional.triplet_kinds import count_triplet_kinds, triplets_of_kind
-from pml_ext.functional.verification import tar_at_far
+from pml_ext.functional.verification import VerificationErrors, errors_at, tar_at_far
 
 __all__ = [
+    "ROC",
     "WEIGHTINGS",
+    "FoldAccuracy",
+    "OperatingPoint",
     "PairDistances",
     "Ranking",
+    "ScoreHistogram",
+    "Templates",
     "UtilityCurves",
+    "VerificationErrors",
     "arc_distance",
+    "auc_bounds",
+    "bootstrap_tar_at_far",
     "closest_on_arcs",
     "closest_on_segments",
     "clustering_f1",
     "concordance_index",
+    "contiguous_folds",
     "count_triplet_kinds",
     "cumulative_matches",
     "discriminative_loss",
+    "eer_bounds",
     "epsilon_opis",
     "epsilon_opis_of_curves",
+    "equal_error_rate",
+    "errors_at",
+    "fold_accuracy",
     "hardest_triplets",
     "kmeans_centroids",
+    "labelled_pairs",
+    "labelled_pairs_roc",
     "loop_pairs",
     "margins_from_distance_range",
     "one_hot_centroids",
+    "operating_point",
     "opis",
     "opis_of_curves",
+    "pair_cosines",
     "rank_matches",
     "rank_matches_from_distances",
     "rate_interval",
+    "roc_auc",
+    "roc_curve",
     "segment_distance",
     "shortfall_and_excess",
     "simplex_centroids",
     "smooth_recall_at_k",
     "spectral_variance",
     "tar_at_far",
+    "tar_bounds",
+    "template_embeddings",
     "triplets_of_kind",
     "utility_curves",
 ]

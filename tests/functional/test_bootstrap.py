@@ -1,0 +1,68 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext.functional import bootstrap_tar_at_far, rate_interval, tar_at_far
+
+
+def all_pairs(subjects: int, images: int, spread: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores whose subjects differ by `spread` in how well they match themselves."""
+    ids = torch.arange(subjects).repeat_interleave(images)
+    a, b = torch.triu_indices(len(ids), len(ids), 1)
+    quality = spread * torch.randn(subjects)
+    scores = torch.randn(len(a)) + (ids[a] == ids[b]) * (3 + quality[ids[a]])
+    return scores, ids[a], ids[b]
+
+
+def test_is_a_percentile_of_resampled_subjects() -> None:
+    """The same draws, each resample's pairs written out and handed to tar_at_far."""
+    scores, a, b = all_pairs(8, 3, 1.0)
+    a, b = a * 10 - 3, b * 10 - 3
+    scores = (scores * 2).round()
+    generator = torch.Generator().manual_seed(5)
+    rates = []
+    for _ in range(40):
+        draws = torch.randint(8, (8,), generator=generator).bincount(minlength=8)
+        a_draws, b_draws = draws[(a + 3) // 10], draws[(b + 3) // 10]
+        times = torch.where(a == b, a_draws, a_draws * b_draws)
+        rates.append(tar_at_far(scores.repeat_interleave(times), (a == b).repeat_interleave(times), 0.2).item())
+    rates.sort()
+    expected = [rates[int(39 * 0.1)] * (1 - frac) + rates[int(39 * 0.1) + 1] * frac for frac in (39 * 0.1 % 1,)]
+    lower, upper = bootstrap_tar_at_far(scores, a, b, 0.2, resamples=40, confidence=0.8, seed=5)
+    assert lower.item() == pytest.approx(expected[0])
+    assert lower < tar_at_far(scores, a == b, 0.2) < upper
+
+
+def test_is_wider_than_that_of_independent_pairs_where_subjects_differ() -> None:
+    scores, a, b = all_pairs(20, 6, 2.0)
+    genuine = int((a == b).sum())
+    rate = tar_at_far(scores, a == b, 0.01)
+    lower, upper = bootstrap_tar_at_far(scores, a, b, 0.01, resamples=200)
+    naive_lower, naive_upper = rate_interval(round(rate.item() * genuine), genuine)
+    assert lower < rate < upper
+    assert upper - lower > 1.5 * (naive_upper - naive_lower)
+    again = bootstrap_tar_at_far(scores, a, b, 0.01, resamples=200)
+    other = bootstrap_tar_at_far(scores, a, b, 0.01, resamples=200, seed=1)
+    assert again == (lower, upper) != other
+
+
+def test_too_few_pairs_are_nan() -> None:
+    scores, a, b = all_pairs(4, 2, 0.0)
+    for arguments in ((a, b, 1e-3), (a, a, 0.5), (a, b + 9, 0.5)):
+        assert all(math.isnan(value) for value in bootstrap_tar_at_far(scores, *arguments, resamples=3))
+
+
+def test_errors() -> None:
+    scores, a, b = all_pairs(4, 2, 0.0)
+    with pytest.raises(ValueError, match="subjects_b must have shape"):
+        bootstrap_tar_at_far(scores, a, b[1:], 0.1)
+    with pytest.raises(ValueError, match="confidence must be in"):
+        bootstrap_tar_at_far(scores, a, b, 0.1, confidence=1.0)
+    with pytest.raises(ValueError, match="resamples must be at least 1"):
+        bootstrap_tar_at_far(scores, a, b, 0.1, resamples=0)
+    with pytest.raises(ValueError, match=r"far must be in \(0, 1\]"):
+        bootstrap_tar_at_far(scores, a, b, 0.0)
+    with pytest.raises(ValueError, match="scores must be finite"):
+        bootstrap_tar_at_far(scores * torch.nan, a, b, 0.1)

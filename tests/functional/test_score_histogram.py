@@ -1,0 +1,124 @@
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext.functional import (
+    ScoreHistogram,
+    auc_bounds,
+    eer_bounds,
+    equal_error_rate,
+    errors_at,
+    operating_point,
+    roc_auc,
+    roc_curve,
+    tar_bounds,
+)
+
+FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+
+
+def pairs(count: int, spread: float = 0.2, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    same = torch.rand(count) < 0.1
+    scores = (spread * torch.randn(count) + 0.4 * spread / 0.2 * same).clamp(-1, 1)
+    return scores.to(dtype), same
+
+
+def counted(scores: Tensor, same: Tensor, **options: int) -> ScoreHistogram:
+    histogram = ScoreHistogram(**options)
+    histogram.update(scores, same)
+    return histogram
+
+
+# The spread of 1e-5 puts thousands of scores into one bin.
+@pytest.mark.parametrize("spread", [0.2, 1e-3, 1e-5])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_exact_values_lie_within_the_bounds(spread: float, dtype: torch.dtype) -> None:
+    scores, same = pairs(200_000, spread, dtype)
+    exact, binned = roc_curve(scores, same), counted(scores, same).roc()
+    for far in FARS:
+        lower, upper = tar_bounds(binned, far)
+        assert lower <= operating_point(exact, far).tar <= upper
+        # The lower bound is reached, within the rate, at the threshold that is reported.
+        point = operating_point(binned, far)
+        at_threshold = errors_at(scores, same, point.threshold)
+        assert point.tar == lower and point.far <= far
+        assert at_threshold.far == point.far
+        assert 1 - at_threshold.frr == pytest.approx(lower.item())
+    for bounds, value in ((auc_bounds, roc_auc), (eer_bounds, lambda roc: equal_error_rate(roc).far)):
+        lower, upper = bounds(binned)
+        assert lower - 1e-12 <= value(exact) <= upper + 1e-12
+        assert lower - 1e-12 <= value(binned) <= upper + 1e-12
+
+
+def test_a_million_scores_lose_almost_nothing() -> None:
+    scores, same = pairs(1_000_000)
+    binned = counted(scores, same).roc()
+    for lower, upper in (*(tar_bounds(binned, far) for far in FARS), auc_bounds(binned), eer_bounds(binned)):
+        assert upper - lower < 5e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_score_is_on_the_wrong_side_of_an_edge(dtype: torch.dtype) -> None:
+    edges = torch.tensor([-1 + 2**-19, -0.25, 0.0, 2**-19, 0.3125, 1 - 2**-19, 1.0], dtype=dtype)
+    scores = torch.cat(
+        [edges, edges.nextafter(torch.tensor(-2.0, dtype=dtype)), torch.tensor([1e-30, -1e-30]).to(dtype)]
+    )
+    same = torch.ones(len(scores), dtype=torch.bool)
+    roc = counted(scores, same).roc()
+    for threshold, accepted in zip(roc.thresholds, roc.true_accepts, strict=True):
+        assert int((scores.double() >= threshold).sum()) == accepted
+    assert {*edges.tolist()} <= {*roc.thresholds.tolist()}
+
+
+def test_scores_outside_the_range_still_count() -> None:
+    scores = torch.tensor([-5.0, -1.5, 0.2, 1.00001, 7.0])
+    same = torch.tensor([False, True, False, False, True])
+    roc = counted(scores, same).roc()
+    assert roc.thresholds.tolist() == [torch.inf, 1.0, pytest.approx(0.2, abs=2e-6), -torch.inf]
+    assert roc.false_accepts.tolist() == [0, 1, 2, 3]
+    assert roc.true_accepts.tolist() == [0, 1, 1, 2]
+    for far in (0.34, 0.67, 1.0):
+        lower, upper = tar_bounds(roc, far)
+        assert lower <= operating_point(roc_curve(scores, same), far).tar <= upper
+
+
+def test_updates_merges_and_all_reduces_of_parts_equal_one_update() -> None:
+    scores, same = pairs(700_000)  # more than are counted at once
+    whole = counted(scores, same)
+    parts = [counted(*part) for part in zip(scores.split(300_000), same.split(300_000), strict=True)]
+    assert torch.equal(sum(part.counts for part in parts), whole.counts)
+    parts[0].merge(parts[1])
+    parts[0].update(scores[600_000:], same[600_000:])
+    assert torch.equal(parts[0].counts, whole.counts)
+    assert whole.counts.sum(1).tolist() == [int((~same).sum()), int(same.sum())]
+    whole.reset()
+    assert whole.roc().thresholds.tolist() == [torch.inf]
+
+
+def test_negated_distances() -> None:
+    scores, same = pairs(2000)
+    distances = (2 - 2 * scores).sqrt()
+    lower, upper = tar_bounds(counted(-distances, same, low=-2, high=0).roc(), 0.01)
+    assert lower <= operating_point(roc_curve(scores, same), 0.01).tar <= upper < lower + 0.01
+
+
+def test_missing_pairs_are_nan() -> None:
+    scores, same = pairs(100)
+    for kind in (True, False):
+        roc = counted(scores, torch.full_like(same, kind)).roc()
+        for bounds in (tar_bounds(roc, 0.5), auc_bounds(roc), eer_bounds(roc)):
+            assert all(value.isnan() for value in bounds)
+
+
+def test_errors() -> None:
+    for low, high in ((1, -1), (0, 0), (-0.5, 1)):
+        with pytest.raises(ValueError, match="low and high must be ascending integers"):
+            ScoreHistogram(low, high)
+    histogram = ScoreHistogram()
+    with pytest.raises(ValueError, match=r"this one's is \[-1, 1\]; got \[-2, 0\]"):
+        histogram.merge(ScoreHistogram(-2, 0))
+    with pytest.raises(ValueError, match="scores must be finite"):
+        histogram.update(torch.tensor([0.1, torch.nan]), torch.tensor([True, False]))
+    with pytest.raises(ValueError, match="same must be bool of shape"):
+        histogram.update(torch.rand(3), torch.ones(2, dtype=torch.bool))
+    assert histogram.counts.sum() == 0
