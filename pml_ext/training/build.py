@@ -3,17 +3,35 @@
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from yacs.config import CfgNode as CN
 
 import pml_ext.losses
 import pml_ext.miners
+from pml_ext.training import id_losses, pair_losses
 from pml_ext.training.config import ConfigError, require
 
-ID_LOSS = "CrossEntropyLoss"
+# FastReID's losses by FastReID's names; all other names are pml_ext.losses'
+ID_LOSSES: dict[str, type[nn.Module]] = {
+    "CrossEntropyLoss": id_losses.CrossEntropyLoss,
+    "FocalLoss": id_losses.FocalLoss,
+}
+PAIR_LOSSES: dict[str, type[nn.Module]] = {
+    "TripletLoss": pair_losses.TripletLoss,
+    "CircleLoss": pair_losses.CircleLoss,
+    "Cosface": pair_losses.CosfaceLoss,
+}
 # class name -> its node under MODEL.LOSSES; the node's keys are the constructor's arguments in capitals, and SCALE
 LOSS_NODES = {
-    ID_LOSS: "CE",
+    "CrossEntropyLoss": "CE",
+    "FocalLoss": "FL",
+    "TripletLoss": "TRI",
+    "CircleLoss": "CIRCLE",
+    "Cosface": "COSFACE",
+    "SoftTripleLoss": "SOFTTRIPLE",
+    "ProxyNCALoss": "PROXYNCA",
+    "ArcFaceLoss": "ARCFACE",
+    "AngularLoss": "ANGULAR",
     "TripletMarginLoss": "TRIPLETMARGIN",
     "ContrastiveLoss": "CONTRASTIVE",
     "LiftedStructureLoss": "LIFTED",
@@ -29,25 +47,10 @@ LOSS_NODES = {
     "PairWeightingLoss": "GPW",
 }
 MINER_NODES = {"MultiSimilarityMiner": "MS", "TripletMarginMiner": "TRIPLETMARGIN"}
+# These learn a vector or more for each identity.
+_WITH_CLASS_WEIGHTS = ("DiscriminativeLoss", "SoftTripleLoss", "ProxyNCALoss", "ArcFaceLoss")
 # TCM is defined over all pairs of the batch; the others take no tuples.
-NOT_MINED = (ID_LOSS, "DiscriminativeLoss", "SmoothAPLoss", "TCMLoss", "RecallAtKSurrogateLoss")
-
-
-class CrossEntropy(nn.Module):
-    """Softmax cross-entropy with FastReID's smoothing: ε spread over the C − 1 other classes.
-
-    Args:
-        epsilon: in [0, 1).
-    """
-
-    def __init__(self, epsilon: float) -> None:
-        super().__init__()
-        self.epsilon = epsilon
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        # torch spreads its smoothing over all C classes, the own one too
-        classes = logits.shape[1]
-        return nn.functional.cross_entropy(logits, labels, label_smoothing=self.epsilon * classes / (classes - 1))
+NOT_MINED = (*ID_LOSSES, *PAIR_LOSSES, *_WITH_CLASS_WEIGHTS, "SmoothAPLoss", "TCMLoss", "RecallAtKSurrogateLoss")
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def build_losses(cfg: CN, num_classes: int, feature_size: int) -> tuple[list[Los
     for name in names:
         modules[name] = _build_loss(cfg, name, num_classes, feature_size)
         node = cfg.MODEL.LOSSES[LOSS_NODES[name]]
-        terms.append(LossTerm(name, node.SCALE, name == ID_LOSS, name not in NOT_MINED))
+        terms.append(LossTerm(name, node.SCALE, name in ID_LOSSES, name not in NOT_MINED))
     if cfg.MODEL.MINER.NAME and not any(term.is_mined for term in terms):
         raise ConfigError(f"MODEL.MINER.NAME is {cfg.MODEL.MINER.NAME!r}, but none of the losses {names} takes a miner")
     return terms, modules
@@ -85,37 +88,34 @@ def build_miner(cfg: CN) -> nn.Module | None:
     if not name:
         return None
     require(name, MINER_NODES, "MODEL.MINER.NAME")
-    return _construct(getattr(pml_ext.miners, name), cfg.MODEL.MINER[MINER_NODES[name]], f"MODEL.MINER ({name})")
+    options = {key.lower(): value for key, value in cfg.MODEL.MINER[MINER_NODES[name]].items()}
+    return _construct(getattr(pml_ext.miners, name), options, f"MODEL.MINER ({name})")
 
 
 def _build_loss(cfg: CN, name: str, num_classes: int, feature_size: int) -> nn.Module:
     require(name, LOSS_NODES, "MODEL.LOSSES.NAME")
     node = cfg.MODEL.LOSSES[LOSS_NODES[name]]
     where = f"MODEL.LOSSES.{LOSS_NODES[name]}"
-    if name == ID_LOSS:
-        if not 0 <= node.EPSILON < 1:
-            raise ConfigError(f"{where}.EPSILON must be in [0, 1); got {node.EPSILON}")
-        if num_classes < 2:
-            raise ConfigError(f"{name} needs 2 or more training identities; got {num_classes}")
-        return CrossEntropy(node.EPSILON)
-    given: dict[str, Any] = {}
+    kind = (ID_LOSSES | PAIR_LOSSES).get(name) or getattr(pml_ext.losses, name)
+    options = {key.lower(): value for key, value in node.items() if key != "SCALE"}
+    if name in ID_LOSSES and num_classes < 2:
+        raise ConfigError(f"{name} needs 2 or more training identities; got {num_classes}")
+    if name in _WITH_CLASS_WEIGHTS:
+        options |= {"num_classes": num_classes, "embedding_size": feature_size}
     if name == "DiscriminativeLoss":
-        given = {
-            "num_classes": num_classes,
-            "embedding_size": feature_size,
-            "centroid_size": node.CENTROID_SIZE or None,
-        }
+        options["centroid_size"] = options["centroid_size"] or None
+    elif name == "ArcFaceLoss":
+        options["scale"] = options.pop("logit_scale")
     elif name == "LoOp":
-        require(node.LOSS, [n for n in LOSS_NODES if n not in (ID_LOSS, name)], f"{where}.LOSS")
-        given = {"loss": _build_loss(cfg, node.LOSS, num_classes, feature_size)}
+        wrapped = [n for n in LOSS_NODES if n not in (*ID_LOSSES, *PAIR_LOSSES, name)]
+        require(node.LOSS, wrapped, f"{where}.LOSS")
+        options["loss"] = _build_loss(cfg, node.LOSS, num_classes, feature_size)
     elif name == "PairWeightingLoss":
-        given = {"mining": node.MINING or None}
-    return _construct(getattr(pml_ext.losses, name), node, where, **given)
+        options["mining"] = options["mining"] or None
+    return _construct(kind, options, where)
 
 
-def _construct(kind: Any, node: CN, where: str, **given: Any) -> nn.Module:
-    """kind(**node), an argument in `given` taking the node's place."""
-    options = {key.lower(): value for key, value in node.items() if key != "SCALE"} | given
+def _construct(kind: Any, options: dict[str, Any], where: str) -> nn.Module:
     try:
         built: nn.Module = kind(**options)
     except (ValueError, TypeError) as error:

@@ -8,7 +8,7 @@ from torch import Tensor
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.backbones import build_backbone
-from pml_ext.training.build import ID_LOSS, build_losses, build_miner
+from pml_ext.training.build import ID_LOSSES, build_losses, build_miner
 from pml_ext.training.config import ConfigError, require
 from pml_ext.training.datasets import ImageSet, OpenSet
 from pml_ext.training.evaluate import Features, build_calculator, evaluate
@@ -45,8 +45,9 @@ class Baseline(lightning.LightningModule):
         self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
         self.calculator = build_calculator(cfg)
         self.backbone = build_backbone(cfg)
-        num_classes = 0 if train_set is None else int(train_set.labels.max()) + 1
-        self.heads = build_head(cfg, self.backbone, num_classes if ID_LOSS in cfg.MODEL.LOSSES.NAME else 0)
+        num_classes = 0 if train_set is None else _num_classes(cfg, train_set)
+        needs_scores = any(name in ID_LOSSES for name in cfg.MODEL.LOSSES.NAME)
+        self.heads = build_head(cfg, self.backbone, num_classes if needs_scores else 0)
         self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(1, -1, 1, 1), persistent=False)
         if train_set is not None:
@@ -55,7 +56,7 @@ class Baseline(lightning.LightningModule):
             if self.heads.classifier is None and cfg.MODEL.HEADS.NECK_FEAT == "before" and len(self.heads.bottleneck):
                 raise ConfigError(
                     "MODEL.HEADS.NECK_FEAT is before, so the losses do not train the neck that tests use: set it to "
-                    f"after, or add {ID_LOSS} to MODEL.LOSSES.NAME"
+                    "after, or add CrossEntropyLoss to MODEL.LOSSES.NAME"
                 )
         self.pixel_mean: Tensor
         self.pixel_std: Tensor
@@ -63,14 +64,14 @@ class Baseline(lightning.LightningModule):
         self.features: dict[str, Features] = {}
         self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
-    def forward(self, images: Tensor) -> HeadOutput:
-        """images (B, C, H, W) in 0–255; see EmbeddingHead for what comes back in training and evaluation."""
-        output: HeadOutput = self.heads(self.backbone((images - self.pixel_mean) / self.pixel_std))
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> HeadOutput:
+        """images (B, C, H, W) in 0–255, labels (B,) in training; see EmbeddingHead for what comes back."""
+        output: HeadOutput = self.heads(self.backbone((images - self.pixel_mean) / self.pixel_std), labels)
         return output
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
         images, labels, rows = batch
-        output = self(images)
+        output = self(images, labels)
         # Sums over pairs lose all digits in 16 bits.
         with torch.autocast(images.device.type, enabled=False):
             values = self._loss_values(output, labels)
@@ -172,3 +173,14 @@ class Baseline(lightning.LightningModule):
         steps = steps_per_epoch(len(self.train_set), self.cfg.SOLVER.IMS_PER_BATCH)
         schedule = build_schedule(self.cfg, optimizer, steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def _num_classes(cfg: CN, train_set: ImageSet) -> int:
+    """MODEL.HEADS.NUM_CLASSES, or the training set's identities where it is 0."""
+    identities, configured = int(train_set.labels.max()) + 1, int(cfg.MODEL.HEADS.NUM_CLASSES)
+    if 0 < configured < identities:
+        raise ConfigError(
+            f"MODEL.HEADS.NUM_CLASSES is {configured}, but the training set has {identities} identities; "
+            "0 takes as many as there are"
+        )
+    return configured or identities

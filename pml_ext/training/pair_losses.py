@@ -1,0 +1,130 @@
+"""FastReID's losses on the pairs of a batch, each over all rows as anchors."""
+
+import torch
+from torch import Tensor, nn
+
+
+class TripletLoss(nn.Module):
+    """One positive and one negative distance for each anchor, kept apart by a margin.
+
+    The anchor is among its own positives, at distance 0, so one alone in its class is pushed from the others.
+    Without hard mining the distances are means weighted by e^d over the positives and by e^−d over the negatives.
+    As in FastReID the sums of weights have 1e-6 added, and those of the negatives are not rescaled before: where
+    the negatives are farther than about 14, their weights sum to visibly less than 1.
+
+    Source: Hermans et al., arXiv 1703.07737 (hard mining, soft margin); Ye et al., arXiv 2001.04193 (weights).
+
+    Args:
+        margin: of the hinge; 0 for the soft margin, log(1 + e^(positive − negative)).
+        norm_feat: squared distance of unit-norm features, 2 − 2 cos; else the Euclidean distance.
+        hard_mining: the farthest positive and the nearest negative.
+    """
+
+    def __init__(self, *, margin: float = 0.3, norm_feat: bool = False, hard_mining: bool = False) -> None:
+        super().__init__()
+        _require_not_negative("margin", margin)
+        self.margin, self.norm_feat, self.hard_mining = margin, norm_feat, hard_mining
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        """features (B, D), labels (B,); a scalar. An anchor without negatives adds 0."""
+        distances = 2 - 2 * _cosines(features) if self.norm_feat else _euclidean(features)
+        same = labels[:, None] == labels
+        if self.hard_mining:
+            positive = distances.masked_fill(~same, 0).amax(dim=1)
+            negative = distances.masked_fill(same, torch.inf).amin(dim=1)
+        else:
+            positive = _weighted(distances, distances - distances.masked_fill(~same, 0).amax(dim=1, keepdim=True), same)
+            negative = _weighted(distances, -distances, ~same).masked_fill(same.all(dim=1), torch.inf)
+        if self.margin > 0:
+            return nn.functional.relu(positive - negative + self.margin).mean()
+        return nn.functional.softplus(positive - negative).mean()
+
+
+class CircleLoss(nn.Module):
+    """All positive against all negative cosines of an anchor, each weighted by how far it is from its optimum.
+
+    An anchor without positives or without negatives adds 0.
+
+    Source: Sun et al., arXiv 2002.10857, eq. 6 with softplus, anchor by anchor.
+
+    Args:
+        margin: in [0, 1]; optima 1 + margin and −margin, decision thresholds 1 − margin and margin.
+        gamma: scale of the logits, above 0.
+    """
+
+    def __init__(self, *, margin: float = 0.25, gamma: float = 128.0) -> None:
+        super().__init__()
+        _require_not_negative("margin", margin)
+        _require_above_0("gamma", gamma)
+        self.margin, self.gamma = margin, gamma
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        """features (B, D), labels (B,); a scalar."""
+        cosines = _cosines(features)
+        positive_weights = (1 + self.margin - cosines.detach()).clamp_min(0)
+        negative_weights = (cosines.detach() + self.margin).clamp_min(0)
+        return _over_anchors(
+            -self.gamma * positive_weights * (cosines - (1 - self.margin)),
+            self.gamma * negative_weights * (cosines - self.margin),
+            labels,
+        )
+
+
+class CosfaceLoss(nn.Module):
+    """All positive against all negative cosines of an anchor, the negatives raised by a margin.
+
+    An anchor without positives or without negatives adds 0.
+
+    Source: Sun et al., arXiv 2002.10857, eq. 1, anchor by anchor.
+
+    Args:
+        margin: 0 or more.
+        gamma: scale of the logits, above 0.
+    """
+
+    def __init__(self, *, margin: float = 0.25, gamma: float = 128.0) -> None:
+        super().__init__()
+        _require_not_negative("margin", margin)
+        _require_above_0("gamma", gamma)
+        self.margin, self.gamma = margin, gamma
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        """features (B, D), labels (B,); a scalar."""
+        cosines = _cosines(features)
+        return _over_anchors(-self.gamma * cosines, self.gamma * (cosines + self.margin), labels)
+
+
+def _over_anchors(positive_logits: Tensor, negative_logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over rows of log(1 + Σ_positives e^logit · Σ_negatives e^logit)."""
+    same = labels[:, None] == labels
+    positives = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    positive = positive_logits.masked_fill(~positives, -torch.inf).logsumexp(dim=1)
+    negative = negative_logits.masked_fill(same, -torch.inf).logsumexp(dim=1)
+    return nn.functional.softplus(positive + negative).mean()
+
+
+def _weighted(distances: Tensor, exponents: Tensor, among: Tensor) -> Tensor:
+    """(B,) means of the rows' distances `among` the given, weighted by e^exponent."""
+    weights = exponents.masked_fill(~among, -torch.inf).exp()
+    return (distances * weights).sum(dim=1) / (weights.sum(dim=1) + 1e-6)
+
+
+def _cosines(features: Tensor) -> Tensor:
+    normalized = nn.functional.normalize(features, dim=1)
+    return normalized @ normalized.mT
+
+
+def _euclidean(features: Tensor) -> Tensor:
+    """(B, B) distances; those under 1e-6 are 1e-6, where the root has no gradient."""
+    squares = features.square().sum(dim=1)
+    return (squares[:, None] + squares - 2 * features @ features.mT).clamp_min(1e-12).sqrt()
+
+
+def _require_not_negative(name: str, value: float) -> None:
+    if value < 0:
+        raise ValueError(f"{name} must be 0 or more; got {value}")
+
+
+def _require_above_0(name: str, value: float) -> None:
+    if value <= 0:
+        raise ValueError(f"{name} must be above 0; got {value}")
