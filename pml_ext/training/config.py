@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,14 @@ def _literal(text: str) -> Any:
         return text
 
 
-def require(value: object, known: dict[str, Any] | list[str] | tuple[str, ...], name: str) -> None:
+def require(value: object, known: Collection[str], name: str) -> None:
     """A config value out of a list of known ones, or an error that lists them."""
     if value not in known:
-        close = difflib.get_close_matches(str(value), list(known), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"{name}: unknown value {value!r}{hint} Known: {', '.join(map(repr, known))}")
+        raise ConfigError(f"{name}: unknown value {value!r}{known_values(value, known)}")
+
+
+def known_values(value: object, known: Collection[str]) -> str:
+    """`; did you mean 'b'? Known: 'a', 'b'`, the first half only where one is close."""
+    close = difflib.get_close_matches(str(value), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{hint} Known: {', '.join(map(repr, known))}"
