@@ -100,7 +100,7 @@ def curves_of_pairs(
     positives, negatives = pairs.accepted(thresholds)
     tpr = positives[kept].double() / pairs.positive_pairs[kept, None]
     tnr = 1 - negatives[kept].double() / pairs.negative_pairs[kept, None]
-    return UtilityCurves(thresholds, pairs.classes[kept], tpr, tnr, _utility(tpr, tnr), ends)
+    return UtilityCurves(thresholds, pairs.classes[kept], tpr, tnr, utility_of_rates(tpr, tnr), ends)
 
 
 def opis_of_curves(curves: UtilityCurves) -> Tensor:
@@ -114,7 +114,7 @@ def epsilon_opis_of_curves(curves: UtilityCurves, epsilon: float = 0.1) -> Tenso
     order = curves.utilities.mean(dim=1).argsort(stable=True)
     size = max(1, round(epsilon * len(order)))
     worst, best = (
-        _utility(curves.tpr[group].mean(dim=0), curves.tnr[group].mean(dim=0))
+        utility_of_rates(curves.tpr[group].mean(dim=0), curves.tnr[group].mean(dim=0))
         for group in (order[:size], order[-size:])
     )
     return (worst - best).square().mean()
@@ -175,7 +175,8 @@ def epsilon_opis(
     return epsilon_opis_of_curves(curves, epsilon)
 
 
-def _utility(tpr: Tensor, tnr: Tensor) -> Tensor:
+def utility_of_rates(tpr: Tensor, tnr: Tensor) -> Tensor:
+    """Harmonic mean of sensitivity and specificity (eq. 1 with c = 1), 0 where both are 0."""
     total = tpr + tnr
     return torch.where(total > 0, 2 * tpr * tnr / total, 0.0)
 
