@@ -1,0 +1,148 @@
+"""Pair lists of the face verification protocols. The files are text, and every line is checked."""
+
+from array import array
+from collections.abc import Iterator
+from os import PathLike
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class ImagePairs(NamedTuple):
+    """P pairs of images named by key, "name/number".
+
+    first, second: P keys each. same: (P,) bool, True for pairs of one subject. fold_ids: (P,) int64 from 0.
+    """
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    same: Tensor
+    fold_ids: Tensor
+
+
+class TemplatePairs(NamedTuple):
+    """P pairs of templates. first, second: (P,) int64 template ids; same: (P,) bool."""
+
+    first: Tensor
+    second: Tensor
+    same: Tensor
+
+
+class TemplateMedia(NamedTuple):
+    """N images of templates. images: N names; template_ids, media_ids: (N,) int64."""
+
+    images: tuple[str, ...]
+    template_ids: Tensor
+    media_ids: Tensor
+
+
+def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
+    """LFW's pairs.txt (10 folds), or pairsDevTrain.txt and pairsDevTest.txt (one fold).
+
+    The first line is "folds pairs", or "pairs" for one fold. Each fold lists `pairs` lines "name n1 n2" of one
+    subject, then as many lines "name1 n1 name2 n2" of two. Fields are separated by tabs or spaces.
+
+    Returns:
+        ImagePairs with keys such as "Aaron_Eckhart/1".
+    Raises:
+        ValueError: with the number of the line that is not what its place in the list asks for.
+        OSError: the file cannot be read.
+    """
+    lines = _fields(path)
+    number, header = next(lines, (1, []))
+    if len(header) not in (1, 2) or not all(map(_is_count, header)) or 0 in map(int, header):
+        raise _malformed(path, number, "'folds pairs' or 'pairs', positive whole numbers", header)
+    folds, pairs = (1, int(header[0])) if len(header) == 1 else map(int, header)
+    first: list[str] = []
+    second: list[str] = []
+    same: list[bool] = []
+    for number, fields in lines:
+        if len(same) == folds * 2 * pairs:
+            raise _malformed(path, number, f"the end after {folds} × 2 × {pairs} pairs", fields)
+        is_same = len(same) // pairs % 2 == 0
+        if is_same and len(fields) == 3 and _is_count(fields[1]) and _is_count(fields[2]):
+            name, n1, n2 = fields
+            other = name
+        elif not is_same and len(fields) == 4 and _is_count(fields[1]) and _is_count(fields[3]):
+            name, n1, other, n2 = fields
+            if name == other:
+                raise _malformed(path, number, "two different names", fields)
+        else:
+            raise _malformed(path, number, "'name n1 n2'" if is_same else "'name1 n1 name2 n2'", fields)
+        first.append(f"{name}/{int(n1)}")
+        second.append(f"{other}/{int(n2)}")
+        same.append(is_same)
+    if len(same) < folds * 2 * pairs:
+        raise ValueError(f"{path}: expected {folds} × 2 × {pairs} pairs; the file ends after {len(same)}")
+    fold_ids = torch.arange(len(same)) // (2 * pairs)
+    return ImagePairs(tuple(first), tuple(second), torch.tensor(same), fold_ids)
+
+
+def read_template_pairs(path: str | PathLike[str]) -> TemplatePairs:
+    """An IJB list of template pairs: lines "template1 template2 label", label 1 for one subject and 0 for two.
+
+    Raises:
+        ValueError: with the number of the line that is not of this form, or without any line.
+        OSError: the file cannot be read.
+    """
+    first, second, same = array("q"), array("q"), array("b")
+    for number, fields in _fields(path):
+        if len(fields) != 3 or not all(map(_is_count, fields)) or fields[2] not in ("0", "1"):
+            raise _malformed(path, number, "'template1 template2 label', whole numbers, label 0 or 1", fields)
+        first.append(int(fields[0]))
+        second.append(int(fields[1]))
+        same.append(fields[2] == "1")
+    _check_any(path, len(same))
+    return TemplatePairs(_tensor(first), _tensor(second), _tensor(same).bool())
+
+
+def read_template_media(path: str | PathLike[str]) -> TemplateMedia:
+    """An IJB list of the templates' images: lines "image template medium".
+
+    Raises:
+        ValueError: with the number of the line that is not of this form, or without any line.
+        OSError: the file cannot be read.
+    """
+    images: list[str] = []
+    templates, media = array("q"), array("q")
+    for number, fields in _fields(path):
+        if len(fields) != 3 or not all(map(_is_count, fields[1:])):
+            raise _malformed(path, number, "'image template medium', the last two whole numbers", fields)
+        images.append(fields[0])
+        templates.append(int(fields[1]))
+        media.append(int(fields[2]))
+    _check_any(path, len(images))
+    return TemplateMedia(tuple(images), _tensor(templates), _tensor(media))
+
+
+def _fields(path: str | PathLike[str]) -> Iterator[tuple[int, list[str]]]:
+    """The numbered lines, split at white space; a blank line is a line without fields, but at the end."""
+    blank: list[int] = []
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if fields := line.split():
+                yield from ((earlier, []) for earlier in blank)
+                blank.clear()
+                yield number, fields
+            else:
+                blank.append(number)
+
+
+def _is_count(field: str) -> bool:
+    """Digits alone, few enough for 64 bits: int() would take 1_0 too."""
+    return field.isascii() and field.isdigit() and len(field) <= 18
+
+
+def _malformed(path: object, number: int, expected: str, fields: list[str]) -> ValueError:
+    return ValueError(f"{path}, line {number}: expected {expected}; got {' '.join(fields)[:80]!r}")
+
+
+def _check_any(path: object, lines: int) -> None:
+    if not lines:
+        raise ValueError(f"{path}: expected at least one line; the file is empty")
+
+
+def _tensor(values: array) -> Tensor:
+    # A list of Python integers would take several times the memory.
+    return torch.frombuffer(values, dtype=torch.int64 if values.typecode == "q" else torch.int8)

@@ -1,0 +1,65 @@
+"""Verification over more pairs than fit in memory."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pml_ext.functional.score_histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
+from pml_ext.metrics.verification import FARS, check_both_kinds, checked_fars, name_of, rates_of
+
+
+class StreamingVerification:
+    """`VerificationEvaluator`'s rates of scores that come in pieces, in memory that does not grow (17 MB for cosines).
+
+    Scores are counted in bins of 2^-19 (1.9e-6). A reported threshold is a bin's edge, its TAR is exact over all
+    pairs, and its FAR never exceeds the target; a TAR larger by some pairs of one bin may have been missed: `bounds`
+    tells by how many at most. Processes each count their own pairs, then `merge`, or sum `histogram.counts` with
+    `torch.distributed.all_reduce`.
+
+    Args:
+        fars: the false accept rates to report, in (0, 1].
+        low, high: where scores lie, integers: −1 and 1 for cosines. Others count as the nearer end.
+        device: of the counts.
+    """
+
+    def __init__(
+        self,
+        fars: Sequence[float] = FARS,
+        *,
+        low: int = -1,
+        high: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.fars = checked_fars(fars)
+        self.histogram = ScoreHistogram(low, high, device=device)
+
+    def update(self, scores: Tensor, same: Tensor) -> None:
+        """Count pairs: (P,) scores, finite, higher is more alike; (P,) bool, True for pairs of one subject."""
+        self.histogram.update(scores, same)
+
+    def merge(self, other: "StreamingVerification") -> None:
+        """Add the pairs of another one of the same low and high."""
+        self.histogram.merge(other.histogram)
+
+    def reset(self) -> None:
+        self.histogram.reset()
+
+    def compute(self) -> dict[str, float]:
+        """The keys of `VerificationEvaluator` but for the accuracies.
+
+        Raises:
+            ValueError: no genuine or no impostor pair so far.
+        """
+        return rates_of(self.histogram.roc(), self.fars)
+
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """Between which values tar_at_far_…, auc and eer of the exact scores lie: (lower, upper); nan as the rates.
+
+        compute() reports the lower bound of a TAR, which is reached, and for auc and eer a value between the two.
+        """
+        roc = self.histogram.roc()
+        check_both_kinds(roc)
+        found = {f"tar_at_far_{name_of(far)}": tar_bounds(roc, far) for far in self.fars}
+        found |= {"auc": auc_bounds(roc), "eer": eer_bounds(roc)}
+        return {name: (float(lower), float(upper)) for name, (lower, upper) in found.items()}
