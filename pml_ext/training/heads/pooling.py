@@ -1,0 +1,59 @@
+"""Pooling layers: feature maps (B, C, h, w) to (B, C, 1, 1), by FastReID's names."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+class GeneralizedMean(nn.Module):
+    """(mean over places of x^p)^(1/p), x at least 1e-6 (GeM; Radenović et al., TPAMI 2019).
+
+    Args:
+        p: 1 is the mean; the larger, the nearer to the maximum.
+        trained: p is a parameter.
+    """
+
+    def __init__(self, p: float = 3.0, *, trained: bool = False) -> None:
+        super().__init__()
+        self.p = nn.Parameter(torch.tensor([p])) if trained else p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """In 32 bits at least: the cube of an activation overflows 16."""
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(torch.promote_types(x.dtype, torch.float32)).clamp(min=1e-6)
+            return x.pow(self.p).mean(dim=(2, 3), keepdim=True).pow(1 / self.p)
+
+
+class AvgPlusMax(nn.Module):
+    """Mean plus maximum over places."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=(2, 3), keepdim=True) + x.amax(dim=(2, 3), keepdim=True)
+
+
+class ClippedAvg(nn.Module):
+    """Mean over places, clipped to [0, 1]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=(2, 3), keepdim=True).clamp(0.0, 1.0)
+
+
+class Flatten(nn.Module):
+    """Every place of every channel a channel: (B, C·h·w, 1, 1)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)[..., None, None]
+
+
+POOL_LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "GlobalAvgPool": lambda: nn.AdaptiveAvgPool2d(1),
+    "FastGlobalAvgPool": lambda: nn.AdaptiveAvgPool2d(1),
+    "GlobalMaxPool": lambda: nn.AdaptiveMaxPool2d(1),
+    "GeneralizedMeanPooling": GeneralizedMean,
+    "GeneralizedMeanPoolingP": lambda: GeneralizedMean(trained=True),
+    "AdaptiveAvgMaxPool": AvgPlusMax,
+    "ClipGlobalAvgPool": ClippedAvg,
+    "Identity": nn.Identity,
+    "Flatten": Flatten,
+}

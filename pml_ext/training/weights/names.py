@@ -1,0 +1,63 @@
+"""Parameter names of other projects' files, turned into ours."""
+
+from torch import Tensor
+
+# Old FastReID (0.x) and today's -> ours. A name of ours is never one of the left ones.
+_FASTREID_HEADS = {
+    "heads.weight": "heads.classifier.weight",
+    "heads.bnneck.": "heads.bottleneck.0.",
+}
+
+
+def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A whole model's weights under this package's names.
+
+    Knows FastReID's (today's and its 0.x heads, saved from DataParallel or not) and insightface's iresnet, whose
+    `fc` and `features` are the head's reduction and BNNeck. Other names stay as they are.
+    """
+    state = without_prefix(state, "module.")
+    if {"prelu.weight", "fc.weight", "fc.bias", "features.running_mean"} <= state.keys():
+        return _from_insightface(state)
+    renamed = {}
+    for name, value in state.items():
+        for old, new in _FASTREID_HEADS.items():
+            if name.startswith(old):
+                name = new + name.removeprefix(old)
+        renamed[name] = value
+    return renamed
+
+
+def backbone_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A backbone's own weights out of a whole model's, or of a file that prefixes all of them."""
+    for prefix in ("module.", "encoder."):  # DataParallel; MoCo
+        state = without_prefix(state, prefix)
+    for prefix in ("backbone.", "net."):  # FastReID's models and ours; ours around timm's nets
+        inside = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        state = inside or state
+    return state
+
+
+def without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The state without a prefix that all of its names have; else as it is."""
+    if not all(name.startswith(prefix) for name in state):
+        return state
+    return {name.removeprefix(prefix): value for name, value in state.items()}
+
+
+def _from_insightface(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """fc (linear with a bias) and features (batch norm) as a 1×1 convolution without one and the BNNeck.
+
+    Batch norm subtracts its running mean, so the linear layer's bias goes in there: norm(Wx + b) with mean m is
+    norm(Wx) with mean m − b.
+    """
+    renamed = {}
+    for name, value in state.items():
+        if name == "fc.weight":
+            renamed["heads.bottleneck.0.weight"] = value[:, :, None, None]
+        elif name == "features.running_mean":
+            renamed["heads.bottleneck.1.running_mean"] = value - state["fc.bias"]
+        elif name.startswith("features."):
+            renamed[f"heads.bottleneck.1.{name.removeprefix('features.')}"] = value
+        elif name != "fc.bias":
+            renamed[f"backbone.{name}"] = value
+    return renamed

