@@ -6,7 +6,7 @@ from torch import Tensor
 from pml_ext.functional.roc import ROC, place_at_equal_errors, place_at_far
 from pml_ext.functional.verification import check_scores
 
-_COUNTED_AT_ONCE = 2**18
+_COUNTED_AT_ONCE = 2**16  # temporaries stay in the cache
 
 
 class ScoreHistogram:
@@ -52,9 +52,8 @@ class ScoreHistogram:
             some = some if some.dtype == torch.float64 else some.float()
             # Scaling by a power of two and floor are exact, so is the shift of the integers.
             place = some.clamp(self.low, self.high).mul_(self.BINS_PER_UNIT).floor_().long()
-            place -= self.low * self.BINS_PER_UNIT
-            place += alike.to(place.device) * width
-            flat.scatter_add_(0, place, torch.ones_like(place))
+            place.sub_(self.low * self.BINS_PER_UNIT).add_(alike.to(place.device), alpha=width)
+            flat.scatter_add_(0, place, place.new_ones(1).expand_as(place))
 
     def merge(self, other: "ScoreHistogram") -> None:
         """Add another histogram's counts, of the same low and high."""
