@@ -12,6 +12,7 @@ from pml_ext._checks import check_in_range
 from pml_ext.functional.clustering import clustering_f1
 from pml_ext.functional.opis import check_far_range_and_grid, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.ranking import Ranking
+from pml_ext.functional.roc import equal_error_rate, roc_auc
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.metrics.evaluation_set import EvaluationSet, evaluation_set
 
@@ -24,9 +25,10 @@ _PER_QUERY = (
     "reid_mean_average_precision",
 )
 _TAR = tuple(f"tar_at_far_1e-{exponent}" for exponent in FAR_EXPONENTS)
+_VERIFICATION = (*_TAR, "verification_auc", "equal_error_rate")
 # Measured by this package; f1 is not among them, since PML makes the clusters.
-_OURS = (*_PER_QUERY, *_TAR, "opis", "epsilon_opis", "spectral_variance")
-_SINGLE_VALUED = (*_TAR, "opis", "epsilon_opis", "spectral_variance", "f1")
+_OURS = (*_PER_QUERY, *_VERIFICATION, "opis", "epsilon_opis", "spectral_variance")
+_SINGLE_VALUED = (*_VERIFICATION, "opis", "epsilon_opis", "spectral_variance", "f1")
 _KNN = (
     "precision_at_1",
     "mean_average_precision",
@@ -39,15 +41,17 @@ _CLUSTERING = ("NMI", "AMI", "f1")
 
 class AccuracyCalculator(_pml.AccuracyCalculator):
     """Every metric of PML's calculator, and: opis, epsilon_opis, cmc_rank_1/5/10, mean_inverse_negative_penalty,
-    reid_mean_average_precision, tar_at_far_1e-2/3/4, f1 (of the clustering), spectral_variance.
+    reid_mean_average_precision, tar_at_far_1e-2/3/4, verification_auc, equal_error_rate, f1 (of the clustering),
+    spectral_variance.
 
     Without cameras PML's own metrics are PML's, number for number, on the embeddings as handed in (PML's default
     neighbours are by L2 distance). Ours normalise the embeddings. What each is taken over:
 
     - cmc, inverse negative penalty, reid mAP: queries against references (`functional.rank_matches`); queries
       without a match are not counted.
-    - opis, epsilon_opis, tar_at_far: all pairs of queries and references together, of the classes that have a query.
-      Verification knows no cameras: pairs of one camera count.
+    - opis, epsilon_opis, tar_at_far, verification_auc (see `functional.labelled_pairs_roc`), equal_error_rate: all
+      pairs of queries and references together, of the classes that have a query. Verification knows no cameras:
+      pairs of one camera count.
     - f1, NMI, AMI, spectral_variance: the queries.
 
     With cameras, references of the query's identity and camera are removed and identity −1 is junk and left out; PML's
@@ -180,6 +184,12 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
     def calculate_epsilon_opis(self, measured: EvaluationSet) -> float:
         curves = measured.curves
         return float("nan") if curves is None else float(epsilon_opis_of_curves(curves, self._epsilon))
+
+    def calculate_verification_auc(self, measured: EvaluationSet) -> float:
+        return float(roc_auc(measured.roc))
+
+    def calculate_equal_error_rate(self, measured: EvaluationSet) -> float:
+        return float(equal_error_rate(measured.roc).far)
 
     def calculate_spectral_variance(self, measured: EvaluationSet) -> float:
         return float(spectral_variance(measured.query))

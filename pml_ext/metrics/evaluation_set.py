@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_finite, check_labels
+from pml_ext.functional.labelled_pairs import labelled_pairs_roc
 from pml_ext.functional.opis import TooFewClassesError, UtilityCurves, curves_of_pairs
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.ranking import JUNK, Ranking, rank_matches
+from pml_ext.functional.roc import ROC
 from pml_ext.functional.verification import largest_count_within
 
 
@@ -57,15 +59,24 @@ class EvaluationSet:
         return max(1, int(self.ranking.matches.max())) if isinstance(self.k, str) else self.k
 
     @cached_property
-    def pairs(self) -> PairDistances:
-        """All pairs of the samples whose class has a query: a gallery's distractors are no class of their own."""
+    def _with_query(self) -> tuple[Tensor, Tensor]:
+        """Embeddings and labels of the samples whose class has a query: distractors are no class of their own."""
         if self.ref_includes_query:
             embeddings, labels = self.reference, self.reference_labels
         else:
             embeddings = torch.cat([self.query, self.reference])
             labels = torch.cat([self.query_labels, self.reference_labels])
         wanted = torch.isin(labels, self.query_labels)
-        return PairDistances(embeddings[wanted], labels[wanted])
+        return embeddings[wanted], labels[wanted]
+
+    @cached_property
+    def pairs(self) -> PairDistances:
+        return PairDistances(*self._with_query)
+
+    @cached_property
+    def roc(self) -> ROC:
+        """Of the cosines of the same pairs; its equal error rate is exact."""
+        return labelled_pairs_roc(*self._with_query)
 
     @cached_property
     def curves(self) -> UtilityCurves | None:

@@ -11,11 +11,13 @@ from pml_ext.functional import epsilon_opis, opis, spectral_variance
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.metrics import AccuracyCalculator, evaluation_set
 from tests.functional import oracle_metrics as oracle
+from tests.functional import oracle_verification as verification_oracle
 
 CPU = torch.device("cpu")
 KNN = ("precision_at_1", "mean_average_precision", "mean_average_precision_at_r", "r_precision", "mean_reciprocal_rank")
 PER_QUERY = ("cmc_rank_1", "cmc_rank_5", "cmc_rank_10", "mean_inverse_negative_penalty", "reid_mean_average_precision")
-OTHERS = ("opis", "epsilon_opis", "tar_at_far_1e-2", "tar_at_far_1e-3", "tar_at_far_1e-4", "f1", "spectral_variance")
+VERIFICATION = ("tar_at_far_1e-2", "tar_at_far_1e-3", "tar_at_far_1e-4", "verification_auc", "equal_error_rate")
+OTHERS = (*VERIFICATION, "opis", "epsilon_opis", "f1", "spectral_variance")
 
 
 def kmeans(x: Tensor, count: int) -> Tensor:
@@ -71,6 +73,9 @@ def test_each_of_ours_equals_its_function() -> None:
         expected = oracle.tar_at_far([-d for d, _, _ in pairs], [a == b for _, a, b in pairs], far)
         assert result[name] == pytest.approx(expected)
     assert math.isnan(result["tar_at_far_1e-4"])  # under 10,000 impostor pairs
+    scores, same = [-d for d, _, _ in pairs], [a == b for _, a, b in pairs]
+    assert result["verification_auc"] == pytest.approx(verification_oracle.auc(scores, same), abs=1e-6)
+    assert result["equal_error_rate"] == pytest.approx(verification_oracle.equal_error_rate(scores, same), abs=1e-6)
     distances = (1 - x.double() @ x.double().T).tolist()
     rows = [r for r in oracle.ranking(distances, y.tolist(), y.tolist(), includes_query=True) if r]
     assert len(rows) == 79
@@ -128,7 +133,7 @@ def test_cameras_that_remove_nothing_leave_pmls_values(k: Any, option: str | Non
 def test_distractors_are_no_class_of_the_threshold_metrics() -> None:
     x, y, _ = a_set()
     extra, none = torch.nn.functional.normalize(torch.randn(30, 6)), torch.zeros(30).long() + 77
-    keys = ("opis", "tar_at_far_1e-2")
+    keys = ("opis", "tar_at_far_1e-2", "verification_auc", "equal_error_rate")
     plain = calculator(include=keys).get_accuracy(x[:40], y[:40], x[40:], y[40:])
     wanted = torch.isin(y, y[:40])
     assert plain["opis"] == pytest.approx(float(opis(x[wanted], y[wanted])), rel=1e-6)
