@@ -1,6 +1,7 @@
 """Every example runs as a user would run it, and prints what it should."""
 
 import importlib.util
+import math
 import os
 import re
 import subprocess
@@ -11,7 +12,8 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 SMOOTH_AP = next(path for path in EXAMPLES if path.stem == "smooth_ap_of_any_batch")
-TRAINING = [path for path in EXAMPLES if path != SMOOTH_AP]
+VERIFICATION = next(path for path in EXAMPLES if path.stem == "verification")
+TRAINING = [path for path in EXAMPLES if path not in (SMOOTH_AP, VERIFICATION)]
 NEEDS = {"swap_in_hydra_target": ("hydra",), "swap_in_lightning": ("lightning",)}
 
 
@@ -40,3 +42,16 @@ def test_smooth_ap_is_the_exact_one_in_any_batch() -> None:
     for classes, samples, exact, ours, theirs in rows:
         assert float(ours) == pytest.approx(float(exact), abs=1e-3)
         assert (abs(float(theirs) - float(exact)) < 1e-3) == (classes == samples)
+
+
+def test_verification_supports_what_its_impostors_allow() -> None:
+    pytest.importorskip("sklearn")
+    shown = printed_by(VERIFICATION)
+    rows = dict(re.findall(r"^(.+? pairs|all pairs, streamed) +(\S.*)$", shown, re.M))
+    listed, exact, streamed = (
+        [float(number) for number in rows[name].split()]
+        for name in ("6000 listed pairs", "all pairs", "all pairs, streamed")
+    )
+    assert exact == pytest.approx(streamed, abs=2e-4)
+    assert math.isnan(listed[3]) and exact[:4] == sorted(exact[:4], reverse=True)
+    assert listed[:3] == pytest.approx(exact[:3], abs=0.05)
