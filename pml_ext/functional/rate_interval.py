@@ -9,7 +9,7 @@ def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float 
 
     The interval covers the true rate with at least the given probability, at any rate and number of trials, if the
     trials are independent. Pairs are not: all pairs of one subject share its images, so that of pairs the interval is
-    too narrow, the more so the more pairs a subject has.
+    too narrow, the more so the more pairs a subject has; `functional.bootstrap_tar_at_far` draws subjects instead.
 
     Args:
         errors, trials: counts, integers or integer tensors of shapes that broadcast, 0 <= errors <= trials.

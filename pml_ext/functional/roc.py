@@ -59,14 +59,14 @@ def roc_curve(scores: Tensor, same: Tensor) -> ROC:
         ValueError: shapes that differ, same not bool, scores not finite.
     """
     check_scores(scores, same)
-    ordered, order = scores.sort(descending=True)
+    ordered, order = scores.detach().sort(descending=True)
     last_of_ties = torch.ones_like(same)
     last_of_ties[:-1] = ordered[:-1] != ordered[1:]
     place = last_of_ties.nonzero().squeeze(1)
     true_accepts = same[order].cumsum(0)[place]
     nothing = torch.zeros_like(place[:1]) if len(place) else place.new_zeros(1)
     return ROC(
-        torch.cat([scores.new_full((1,), torch.inf), ordered[place]]),
+        torch.cat([ordered.new_full((1,), torch.inf), ordered[place]]),
         torch.cat([nothing, true_accepts]),
         torch.cat([nothing, place + 1 - true_accepts]),
     )

@@ -64,7 +64,7 @@ def test_order_and_monotone_maps_change_nothing() -> None:
     scores, same = pairs(True)
     order = torch.randperm(len(scores))
     expected = roc_curve(scores, same)
-    for other, kinds in ((scores[order], same[order]), (scores.exp() * 3, same)):
+    for other, kinds in ((scores[order], same[order]), (scores.exp().requires_grad_() * 3, same)):
         found = roc_curve(other, kinds)
         assert torch.equal(found.true_accepts, expected.true_accepts)
         assert torch.equal(found.false_accepts, expected.false_accepts)

@@ -52,9 +52,11 @@ def test_the_exact_values_lie_within_the_bounds(spread: float, dtype: torch.dtyp
 
 def test_a_million_scores_lose_almost_nothing() -> None:
     scores, same = pairs(1_000_000)
-    binned = counted(scores, same).roc()
-    for lower, upper in (*(tar_bounds(binned, far) for far in FARS), auc_bounds(binned), eer_bounds(binned)):
-        assert upper - lower < 5e-5
+    exact, binned = roc_curve(scores, same), counted(scores, same).roc()
+    found = [*(tar_bounds(binned, far) for far in FARS), auc_bounds(binned), eer_bounds(binned)]
+    expected = [*(operating_point(exact, far).tar for far in FARS), roc_auc(exact), equal_error_rate(exact).far]
+    for (lower, upper), value in zip(found, expected, strict=True):
+        assert lower - 1e-12 <= value <= upper + 1e-12 < lower + 5e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
