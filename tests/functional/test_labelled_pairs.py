@@ -11,6 +11,7 @@ from pml_ext.functional import (
     roc_auc,
     roc_curve,
     tar_at_far,
+    tar_bounds,
 )
 from tests.functional import oracle_verification as oracle
 
@@ -84,3 +85,13 @@ def test_errors() -> None:
     x[3, 1] = torch.nan
     with pytest.raises(ValueError, match="embeddings must be finite"):
         labelled_pairs_roc(x, labels)
+
+
+def test_a_bin_too_full_to_take_apart_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, labels = a_set(1100, 1e-4)
+    scores, same = all_at_once(x, labels)
+    monkeypatch.setattr("pml_ext.functional.labelled_pairs._KEPT_AT_MOST", 2)
+    roc = labelled_pairs_roc(x, labels, fars=FARS)
+    for far in FARS:
+        lower, upper = tar_bounds(roc, far)
+        assert operating_point(roc, far).tar == lower <= tar_at_far(scores, same, far) <= upper
