@@ -13,12 +13,13 @@ OURS, FLOOR = "opis", "half matmul"
 
 
 def a_set(size: Size, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Classes of four in random order, each around its own centre."""
+    """Classes of four in random order, each around its own centre and of its own spread, as trained networks have."""
     (count,) = size
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(count) // PER_CLASS
     centres = torch.randn(int(labels.max()) + 1, DIM, generator=generator)
-    x = normalize(centres[labels] + torch.randn(count, DIM, generator=generator))
+    spread = torch.rand(len(centres), 1, generator=generator) * 3
+    x = normalize(centres[labels] + spread[labels] * torch.randn(count, DIM, generator=generator))
     order = torch.randperm(count, generator=generator)
     return x[order].to(device), labels[order].to(device)
 

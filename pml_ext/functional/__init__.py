@@ -10,21 +10,26 @@ from pml_ext.functional.hardest_triplets import hardest_triplets
 from pml_ext.functional.labelled_pairs import labelled_pairs, labelled_pairs_roc
 from pml_ext.functional.loop import loop_pairs
 from pml_ext.functional.opis import (
+    OPISAtRange,
     UtilityCurves,
     epsilon_opis,
     epsilon_opis_of_curves,
     opis,
     opis_of_curves,
+    opis_sensitivity,
     utility_curves,
 )
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.pair_weights import WEIGHTINGS
+from pml_ext.functional.query_expansion import expand_features
 from pml_ext.functional.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
 from pml_ext.functional.rate_interval import rate_interval
 from pml_ext.functional.recall_at_k import smooth_recall_at_k
+from pml_ext.functional.reranking import rerank, rerank_blocks
 from pml_ext.functional.roc import ROC, OperatingPoint, equal_error_rate, operating_point, roc_auc, roc_curve
 from pml_ext.functional.score_histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
 from pml_ext.functional.segments import closest_on_segments, segment_distance
+from pml_ext.functional.single_shot import rank_single_shot, rank_single_shot_from_distances
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.template_pairs import Templates, pair_cosines, template_embeddings
 from pml_ext.functional.threshold_consistency import margins_from_distance_range, shortfall_and_excess
@@ -34,6 +39,7 @@ from pml_ext.functional.verification import VerificationErrors, errors_at, tar_a
 __all__ = [
     "ROC",
     "WEIGHTINGS",
+    "OPISAtRange",
     "FoldAccuracy",
     "OperatingPoint",
     "PairDistances",
@@ -58,6 +64,7 @@ __all__ = [
     "epsilon_opis_of_curves",
     "equal_error_rate",
     "errors_at",
+    "expand_features",
     "fold_accuracy",
     "hardest_triplets",
     "kmeans_centroids",
@@ -69,10 +76,15 @@ __all__ = [
     "operating_point",
     "opis",
     "opis_of_curves",
+    "opis_sensitivity",
     "pair_cosines",
     "rank_matches",
     "rank_matches_from_distances",
+    "rank_single_shot",
+    "rank_single_shot_from_distances",
     "rate_interval",
+    "rerank",
+    "rerank_blocks",
     "roc_auc",
     "roc_curve",
     "segment_distance",

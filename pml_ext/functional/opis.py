@@ -1,17 +1,30 @@
 """OPIS and ε-OPIS: how differently the classes of a test set behave at one distance threshold."""
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from pml_ext._checks import check_in_range
+from pml_ext.functional.pair_histograms import NegativeHistogram, negative_histogram
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.sampled_pairs import SampledPairDistances
+
+# Below this many samples exact counts take less than half a second.
+_COUNTED_EXACTLY = 2048
+# The largest error of OPIS, as a share of it, that reading counts inside bins may leave.
+_TOLERANCE = 5e-6
 
 
 class TooFewClassesError(ValueError):
     """Fewer than two classes have positive and negative pairs: no spread between classes to measure."""
+
+
+class TooFewPairsError(TooFewClassesError):
+    """Fewer negative pairs than a false accept rate needs: not one of them could be accepted at it."""
 
 
 class UtilityCurves(NamedTuple):
@@ -21,7 +34,8 @@ class UtilityCurves(NamedTuple):
     classes: (T,) ids of the classes with at least one positive and one negative pair, sorted.
     tpr, tnr: (T, M) sensitivity ψ and specificity φ, fractions, float64.
     utilities: (T, M) 2 φ ψ / (φ + ψ), 0 where φ + ψ = 0.
-    calibration_range: (2,) the distances d_min, d_max at which the pooled FAR reaches the ends of far_range.
+    calibration_range: (2,) the distances d_min, d_max at which the pooled FAR reaches the ends of far_range; nan
+        where thresholds are given and the set has too few negative pairs for the rate.
     """
 
     thresholds: Tensor
@@ -30,6 +44,16 @@ class UtilityCurves(NamedTuple):
     tnr: Tensor
     utilities: Tensor
     calibration_range: Tensor
+
+
+class OPISAtRange(NamedTuple):
+    """The two scores over one calibration range, and the distances that bound it."""
+
+    far_range: tuple[float, float]
+    opis: float
+    epsilon_opis: float
+    d_min: float
+    d_max: float
 
 
 def utility_curves(
@@ -41,6 +65,8 @@ def utility_curves(
     thresholds: Tensor | None = None,
     negatives_per_positive: int | None = None,
     seed: int = 0,
+    exact: bool = False,
+    group: dist.ProcessGroup | None = None,
 ) -> UtilityCurves:
     """Per-class utility over the calibration range, or at given thresholds.
 
@@ -53,26 +79,73 @@ def utility_curves(
         thresholds: (M,) ascending distances to use instead of the grid, to plot over the full range [0, 2].
         negatives_per_positive: None for all negative pairs; or how many to draw per positive pair (the paper: 10).
         seed: of the draw.
+        exact: count every pair at every threshold, in three passes over the pairs. By default large sets take one
+            pass: negative pairs are counted in narrow bins and read off between their edges, which moves OPIS by
+            less than 1e-5 of itself; where the bins cannot promise that (few pairs, many equal distances), the exact
+            count follows. Positive pairs, given thresholds and sampled pairs are always counted exactly.
+        group: the ranks that share the work (`torch.distributed.group.WORLD` for all), each of which hands in the
+            same embeddings and labels and gets the result. None: this process alone.
     Returns:
         UtilityCurves; `opis_of_curves` and `epsilon_opis_of_curves` read the two metrics off it.
     Raises:
         ValueError: grid below 10, far_range not ascending in (0, 1], thresholds not ascending, embeddings not finite.
         TooFewClassesError: (a ValueError) fewer than two classes with positive and negative pairs.
+        TooFewPairsError: (a ValueError) the lower rate allows less than one of the negative pairs.
     Source: Zhang et al., arXiv 2307.04047, eq. 1.
-        Distances are square roots of rounded numbers: equal embeddings are up to sqrt(eps) apart, so a calibration
-        range that lies at 0 (many duplicates across classes) measures rounding.
         Paper: 10 sampled negatives per positive; here: all pairs unless asked for. Paper: no word on classes
         without positives (one sample); here: left out, their samples still serve as negatives.
     """
     check_far_range_and_grid(far_range, grid)
-    if thresholds is not None and (thresholds.ndim != 1 or not len(thresholds) or bool((thresholds.diff() < 0).any())):
+    pairs = _pairs(embeddings, labels, negatives_per_positive, seed, group)
+    if thresholds is None:
+        return curves_of_pairs(pairs, far_range=far_range, grid=grid, exact=exact)
+    if thresholds.ndim != 1 or not len(thresholds) or bool((thresholds.diff() < 0).any()):
         raise ValueError(f"thresholds must be an ascending, non-empty (M,) tensor; got {tuple(thresholds.shape)}")
-    pairs = (
-        PairDistances(embeddings, labels)
-        if negatives_per_positive is None
-        else SampledPairDistances(embeddings, labels, negatives_per_positive=negatives_per_positive, seed=seed)
-    )
-    return curves_of_pairs(pairs, far_range=far_range, grid=grid, thresholds=thresholds)
+    kept = _measurable(pairs)
+    ranks = _ranks(pairs, far_range)
+    found = dict(zip(ranks, pairs.negative_distances_at([k for k in ranks if k]), strict=False)) if any(ranks) else {}
+    ends = torch.stack([found.get(k, torch.full_like(thresholds[0], torch.nan).to(pairs.unit)) for k in ranks])
+    positives, negatives = pairs.accepted(thresholds)
+    return _curves(pairs, kept, thresholds, positives[kept], negatives[kept], ends)
+
+
+def opis_sensitivity(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    far_ranges: Sequence[tuple[float, float]],
+    epsilon: float = 0.1,
+    grid: int = 100,
+    negatives_per_positive: int | None = None,
+    seed: int = 0,
+    exact: bool = False,
+    group: dist.ProcessGroup | None = None,
+) -> list[OPISAtRange]:
+    """OPIS and ε-OPIS over several calibration ranges, from one pass over the pairs.
+
+    Args:
+        far_ranges: pairs of false accept rates; they may overlap.
+        epsilon, others: see `epsilon_opis` and `utility_curves`.
+    Returns:
+        a row for each range, in the order given.
+    Raises:
+        ValueError: no far_ranges; see `utility_curves`.
+    Source: Zhang et al., arXiv 2307.04047, Fig. 8.
+    """
+    check_in_range(epsilon, 0, 1, "epsilon")
+    if not far_ranges:
+        raise ValueError("far_ranges must hold at least one pair of false accept rates; got none")
+    for far_range in far_ranges:
+        check_far_range_and_grid(far_range, grid)
+    pairs = _pairs(embeddings, labels, negatives_per_positive, seed, group)
+    rows = []
+    for far_range, curves in zip(
+        far_ranges, calibrated_curves(pairs, far_ranges=far_ranges, grid=grid, exact=exact), strict=True
+    ):
+        score, gap = opis_of_curves(curves), epsilon_opis_of_curves(curves, epsilon)
+        d_min, d_max = (float(end) for end in curves.calibration_range)
+        rows.append(OPISAtRange(tuple(far_range), float(score), float(gap), d_min, d_max))
+    return rows
 
 
 def check_far_range_and_grid(far_range: tuple[float, float], grid: int) -> None:
@@ -84,22 +157,109 @@ def check_far_range_and_grid(far_range: tuple[float, float], grid: int) -> None:
 
 
 def curves_of_pairs(
-    pairs: PairDistances, *, far_range: tuple[float, float], grid: int, thresholds: Tensor | None = None
+    pairs: PairDistances, *, far_range: tuple[float, float], grid: int, exact: bool = False
 ) -> UtilityCurves:
-    """`utility_curves` of pairs that other statistics are taken from too."""
+    """`utility_curves` over the calibration range, of pairs that other statistics are taken from too."""
+    return calibrated_curves(pairs, far_ranges=[far_range], grid=grid, exact=exact)[0]
+
+
+def calibrated_curves(
+    pairs: PairDistances, *, far_ranges: Sequence[tuple[float, float]], grid: int, exact: bool = False
+) -> list[UtilityCurves]:
+    """`utility_curves` over several calibration ranges."""
+    kept = _measurable(pairs)
+    ranks = [k for far_range in far_ranges for k in _ranks(pairs, far_range, required=True)]
+    sampled = isinstance(pairs, SampledPairDistances)
+    if not (exact or sampled) and len(pairs.unit) > _COUNTED_EXACTLY:
+        lows, highs = zip(*far_ranges, strict=True)
+        histogram = negative_histogram(pairs, (min(lows), max(highs)), kept)
+        if histogram is not None and (curves := _read_off(pairs, histogram, ranks, grid)) is not None:
+            return curves
+    ends = pairs.negative_distances_at(ranks).view(-1, 2)
+    grids, merged, places = _merged_grids(ends, grid)
+    positives, negatives = pairs.accepted(merged)
+    return [
+        _curves(pairs, kept, thresholds, positives[kept][:, place], negatives[kept][:, place], end)
+        for thresholds, place, end in zip(grids, places, ends, strict=True)
+    ]
+
+
+def _read_off(
+    pairs: PairDistances, histogram: NegativeHistogram, ranks: list[int], grid: int
+) -> list[UtilityCurves] | None:
+    """Curves with the negative counts of a histogram; None where they would be off by too much."""
+    found = [histogram.distance_at(k) for k in ranks]
+    if None in found:
+        return None
+    ends = torch.tensor(found, dtype=torch.float64, device=pairs.unit.device).view(-1, 2)
+    grids, merged, places = _merged_grids(ends, grid)
+    positives = pairs.accepted(merged, positives_only=True)[0][histogram.kept]
+    negatives = histogram.accepted(merged)
+    clumping = histogram.clumping()
+    result = []
+    for thresholds, place, end in zip(grids, places, ends, strict=True):
+        counts = negatives[:, place]
+        curves = _curves(pairs, histogram.kept, thresholds, positives[:, place], counts, end)
+        # Where in a bin its pairs lie is chance: off by the square root of a sixth of them, times their clumping.
+        bins = (float(end[1] ** 2 - end[0] ** 2) / 2) / histogram.width
+        in_a_bin = (counts[:, -1] - counts[:, 0]) / max(bins, 1.0)
+        error = float((clumping / 6 * in_a_bin / pairs.negative_pairs[histogram.kept].square()).mean())
+        score = float(opis_of_curves(curves))
+        if bins < grid / 10 or 2 * (error * score / counts.numel()) ** 0.5 + error > _TOLERANCE * score:
+            return None
+        result.append(curves)
+    return result
+
+
+def _pairs(
+    embeddings: Tensor,
+    labels: Tensor,
+    negatives_per_positive: int | None,
+    seed: int,
+    group: dist.ProcessGroup | None,
+) -> PairDistances:
+    if negatives_per_positive is None:
+        return PairDistances(embeddings, labels, group=group)
+    return SampledPairDistances(
+        embeddings, labels, negatives_per_positive=negatives_per_positive, seed=seed, group=group
+    )
+
+
+def _measurable(pairs: PairDistances) -> Tensor:
+    """(T,) bool: the classes with positive and negative pairs."""
     kept = (pairs.positive_pairs > 0) & (pairs.negative_pairs > 0)
     if int(kept.sum()) < 2:
         raise TooFewClassesError(
             "OPIS needs at least 2 classes with a positive and a negative pair (2 samples each); "
             f"got {int(kept.sum())} of {len(kept)} classes"
         )
+    return kept
+
+
+def _ranks(pairs: PairDistances, far_range: tuple[float, float], *, required: bool = False) -> list[int]:
+    """The smallest number of accepted negative pairs that reaches each rate; 0 for a rate below one of them."""
     total = pairs.total_negative_pairs
-    ends = pairs.negative_distances_at([_smallest_count_reaching(far, total) for far in far_range])
-    if thresholds is None:
-        thresholds = torch.linspace(float(ends[0]), float(ends[1]), grid, dtype=ends.dtype, device=ends.device)
-    positives, negatives = pairs.accepted(thresholds)
-    tpr = positives[kept].double() / pairs.positive_pairs[kept, None]
-    tnr = 1 - negatives[kept].double() / pairs.negative_pairs[kept, None]
+    if required and far_range[0] * total < 1:
+        raise TooFewPairsError(
+            f"far_range {far_range!r} needs at least {math.ceil(1 / far_range[0])} negative pairs, for one of them to "
+            f"be accepted at the lower rate; got {total}. Raise the rate or measure more samples"
+        )
+    return [_smallest_count_reaching(far, total) if far * total >= 1 else 0 for far in far_range]
+
+
+def _merged_grids(ends: Tensor, grid: int) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+    """The grid of each range, the thresholds of all of them in ascending order, and where each grid's are there."""
+    steps = torch.linspace(0, 1, grid, dtype=ends.dtype, device=ends.device)
+    grids = [torch.lerp(low, high, steps) for low, high in ends]
+    merged, places = torch.unique(torch.cat(grids), return_inverse=True)
+    return grids, merged, list(places.split(grid))
+
+
+def _curves(
+    pairs: PairDistances, kept: Tensor, thresholds: Tensor, positives: Tensor, negatives: Tensor, ends: Tensor
+) -> UtilityCurves:
+    tpr = positives.double() / pairs.positive_pairs[kept, None]
+    tnr = 1 - negatives.double() / pairs.negative_pairs[kept, None]
     return UtilityCurves(thresholds, pairs.classes[kept], tpr, tnr, utility_of_rates(tpr, tnr), ends)
 
 
@@ -128,11 +288,13 @@ def opis(
     grid: int = 100,
     negatives_per_positive: int | None = None,
     seed: int = 0,
+    exact: bool = False,
+    group: dist.ProcessGroup | None = None,
 ) -> Tensor:
     """Operating-point inconsistency score: the variance of the utility between classes, lower is better.
 
     Args:
-        embeddings, labels, far_range, grid, negatives_per_positive, seed: see `utility_curves`.
+        embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group: see `utility_curves`.
     Returns:
         0-dim float64, in [0, 0.25].
     Raises:
@@ -141,7 +303,14 @@ def opis(
         here: α(1−α), the variance of a variable with values 0 and 1, so at most 0.25.
     """
     curves = utility_curves(
-        embeddings, labels, far_range=far_range, grid=grid, negatives_per_positive=negatives_per_positive, seed=seed
+        embeddings,
+        labels,
+        far_range=far_range,
+        grid=grid,
+        negatives_per_positive=negatives_per_positive,
+        seed=seed,
+        exact=exact,
+        group=group,
     )
     return opis_of_curves(curves)
 
@@ -155,11 +324,13 @@ def epsilon_opis(
     grid: int = 100,
     negatives_per_positive: int | None = None,
     seed: int = 0,
+    exact: bool = False,
+    group: dist.ProcessGroup | None = None,
 ) -> Tensor:
     """Squared utility gap between the worst and the best classes, over the calibration range; lower is better.
 
     Args:
-        embeddings, labels, far_range, grid, negatives_per_positive, seed: see `utility_curves`.
+        embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group: see `utility_curves`.
         epsilon: share of the classes in each of the two groups, in [0, 1]; at least one class. 0 results at 1.
     Returns:
         0-dim float64, in [0, 1].
@@ -170,7 +341,14 @@ def epsilon_opis(
     """
     check_in_range(epsilon, 0, 1, "epsilon")
     curves = utility_curves(
-        embeddings, labels, far_range=far_range, grid=grid, negatives_per_positive=negatives_per_positive, seed=seed
+        embeddings,
+        labels,
+        far_range=far_range,
+        grid=grid,
+        negatives_per_positive=negatives_per_positive,
+        seed=seed,
+        exact=exact,
+        group=group,
     )
     return epsilon_opis_of_curves(curves, epsilon)
 

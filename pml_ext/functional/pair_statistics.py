@@ -3,38 +3,58 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels
-from pml_ext.functional.precision import full_precision, unit_rows
+from pml_ext.functional.precision import full_precision, normalise_
+from pml_ext.functional.process_group import gather_rows, own_share, sum_over_ranks
 
 BLOCK_ROWS = 1024
+# A search for accepted pairs waits for the device once a block: fewer, larger ones where that costs.
+_BLOCK_ROWS_ON_A_DEVICE = 4096
+_ROWS_OF_POSITIVES = 256
 # Bins a unit of distance: a power of two, so that scaling is exact and a bin's edges are exact floats.
 _BINS_PER_UNIT = 2**15
 _COLLECTED_AT_ONCE = 2**22
+_NORMALISED_AT_ONCE = 2**9
+# Squared distances of equal rows come out as a few units in the last place; all below this many are 0.
+_ULPS_OF_ZERO = 16
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
+    """Cosines of some rows with some columns, sorted by class; valid until the next block is asked for.
+
+    mixed: whether it holds positive pairs. A diagonal one holds every pair twice: those right of the diagonal count.
+    """
+
     rows: slice
     columns: slice
-    distances: Tensor  # (r, c)
-    positives: Tensor | None  # (r, c) masks of unordered pairs; None: the block holds negative pairs only
-    negatives: Tensor | None
+    cosines: Tensor  # (r, c)
+    mixed: bool
+
+    @property
+    def diagonal(self) -> bool:
+        return self.rows.start == self.columns.start
 
 
 class PairDistances:
     """The distances of all unordered pairs of a data set, never stored, with counts over them.
 
     Distances are L2 between L2-normalised embeddings, sqrt(2 − 2 cosine), in [0, 2], computed in float32 (float64
-    for float64 input) on the embeddings' device. In float32 the distance of two equal rows is below 1e-3, not
-    always 0. A zero row is at sqrt(2) from everything. Samples are sorted by class, so that positive pairs lie in
-    the blocks next to the diagonal only. All counts are exact and deterministic.
+    for float64 input) on the embeddings' device. Equal rows are at 0: in float32 all distances below 1.4e-3 are
+    rounding, and are 0. Two pairs that should tie elsewhere (one sample against two equal ones) can be one unit in
+    the last place apart. A zero row is at sqrt(2) from everything. Samples are sorted by class, so that positive
+    pairs lie in the blocks next to the diagonal only. All counts are exact and deterministic.
 
     Args:
         embeddings: (N, D), any finite values; normalised here.
         labels: (N,) integer class ids.
-        block_rows: rows of a block; memory is a few block_rows² floats.
+        block_rows: rows of a block; memory is a few block_rows² floats. None: 1024, or 4096 on a GPU.
+        group: the ranks that share the work, each given the same embeddings and labels; every count is then the sum
+            over them. None: this process does it all.
     Attributes:
         classes: (T,) the class ids, sorted.
         positive_pairs, negative_pairs: (T,) int64, pairs inside the class; pairs of one sample in it and one outside.
@@ -42,17 +62,29 @@ class PairDistances:
         ValueError: embeddings that are not (N, D) floating and finite; labels of another length or not integer.
     """
 
-    def __init__(self, embeddings: Tensor, labels: Tensor, *, block_rows: int = BLOCK_ROWS) -> None:
+    def __init__(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        block_rows: int | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         check_embeddings(embeddings)
         check_labels(labels, len(embeddings))
         check_finite(embeddings)
         order = torch.argsort(labels.to(embeddings.device), stable=True)
-        self._unit = unit_rows(embeddings)[order]
-        self.classes, self._index, sizes = torch.unique(
+        # In pieces that stay in the cache; and one copy of the set, not several.
+        dtype = torch.promote_types(embeddings.dtype, torch.float32)
+        self.unit = torch.empty(embeddings.shape, dtype=dtype, device=embeddings.device)
+        for piece, rows in zip(self.unit.split(_NORMALISED_AT_ONCE), order.split(_NORMALISED_AT_ONCE), strict=True):
+            normalise_(piece.copy_(embeddings.detach().index_select(0, rows)))
+        self.classes, self.index, sizes = torch.unique(
             labels.to(embeddings.device)[order], return_inverse=True, return_counts=True
         )
-        self._index_on_host = self._index.cpu()
-        self._block_rows = block_rows
+        self.group = group
+        self._index_on_host = self.index.cpu()
+        self._block_rows = block_rows or (BLOCK_ROWS if embeddings.device.type == "cpu" else _BLOCK_ROWS_ON_A_DEVICE)
         self.positive_pairs = sizes * (sizes - 1) // 2
         self.negative_pairs = sizes * (len(embeddings) - sizes)
 
@@ -78,9 +110,9 @@ class PairDistances:
         total = self.total_negative_pairs
         if any(not 1 <= k <= total for k in ranks):
             raise ValueError(f"ranks must be from 1 to {total}, the number of negative pairs; got {list(ranks)}")
-        wanted = torch.tensor(list(ranks), device=self._unit.device)
-        with full_precision(self._unit.device):
-            up_to = torch.cumsum(self._histogram(), dim=0)
+        wanted = torch.tensor(list(ranks), device=self.unit.device)
+        with full_precision(self.unit.device):
+            up_to = torch.cumsum(sum_over_ranks(self._histogram(), self.group), dim=0)
             bins = torch.searchsorted(up_to, wanted)
             below = torch.where(bins > 0, up_to[bins - 1], 0)
             values, counts = self._values_in(torch.unique(bins))
@@ -100,82 +132,127 @@ class PairDistances:
         Returns:
             positives, negatives: (T, M) int64. A negative pair counts for both of its classes.
         """
-        device = self._unit.device
-        thresholds = thresholds.to(device=device, dtype=self._unit.dtype).contiguous()
-        shape = (len(self.classes), len(thresholds))
-        positives, negatives = (torch.zeros(shape, dtype=torch.int64, device=device) for _ in range(2))
+        device = self.unit.device
+        thresholds = thresholds.to(device=device, dtype=self.unit.dtype).contiguous()
+        counts = torch.zeros((2, len(self.classes), len(thresholds)), dtype=torch.int64, device=device)
         with full_precision(device):
-            for block in self._blocks(positives_only=positives_only):
-                accepted = block.distances <= thresholds[-1]
-                if block.positives is not None:
-                    self._count(positives, block, accepted & block.positives, thresholds, [block.rows])
+            for block in self.blocks(positives_only=positives_only):
+                distances = _distances(block)
+                accepted = distances <= thresholds[-1]
+                if block.mixed:
+                    same, different = self._kinds(block)
+                    self._count(counts[0], block, distances, accepted & same, thresholds, [block.rows])
+                    accepted &= different
                 if not positives_only:
-                    taken = accepted if block.negatives is None else accepted & block.negatives
-                    self._count(negatives, block, taken, thresholds, [block.rows, block.columns])
-        return positives.cumsum(1), negatives.cumsum(1)
+                    self._count(counts[1], block, distances, accepted, thresholds, [block.rows, block.columns])
+        positives, negatives = sum_over_ranks(counts, self.group).cumsum(2)
+        return positives, negatives
 
-    def _count(self, into: Tensor, block: _Block, taken: Tensor, thresholds: Tensor, sides: list[slice]) -> None:
+    def classes_of(self, samples: slice) -> tuple[int, int]:
+        """The range of class numbers (places in `classes`) of a range of samples, without asking the device."""
+        return int(self._index_on_host[samples.start]), int(self._index_on_host[samples.stop - 1]) + 1
+
+    def blocks(self, *, positives_only: bool = False) -> Iterator[Block]:
+        """This rank's share of the blocks on and above the diagonal."""
+        buffer: Tensor | None = None
+        for rows, columns in own_share(self._cuts(positives_only), self.group):
+            height, width = rows.stop - rows.start, columns.stop - columns.start
+            if buffer is None:
+                size = self._block_rows**2
+                buffer = torch.empty(size, dtype=self.unit.dtype, device=self.unit.device)
+            cosines = buffer[: height * width].view(height, width)
+            torch.mm(self.unit[rows], self.unit[columns].T, out=cosines)
+            mixed = bool(self._index_on_host[rows.stop - 1] >= self._index_on_host[columns.start])
+            yield Block(rows, columns, cosines, mixed)
+
+    def _cuts(self, positives_only: bool) -> Iterator[tuple[slice, slice]]:
+        count, size = len(self.unit), self._block_rows
+        if not positives_only:
+            for i in range(0, count, size):
+                for j in range(i, count, size):
+                    yield slice(i, min(i + size, count)), slice(j, min(j + size, count))
+            return
+        ends = torch.bincount(self._index_on_host).cumsum(0)
+        for i in range(0, count, min(size, _ROWS_OF_POSITIVES)):
+            rows = slice(i, min(i + min(size, _ROWS_OF_POSITIVES), count))
+            end = int(ends[self._index_on_host[rows.stop - 1]])
+            for j in range(i, end, size):
+                yield rows, slice(j, min(j + size, end))
+
+    def _kinds(self, block: Block) -> tuple[Tensor, Tensor]:
+        """(r, c) masks of a mixed block's unordered positive and negative pairs."""
+        same = self.index[block.rows, None] == self.index[block.columns]
+        return (same.triu(1), (~same).triu(1)) if block.diagonal else (same, ~same)
+
+    def _count(
+        self, into: Tensor, block: Block, distances: Tensor, taken: Tensor, thresholds: Tensor, sides: list[slice]
+    ) -> None:
         """Add a block's pairs to the rows of their classes, at the first threshold that accepts them."""
-        places = taken.nonzero(as_tuple=True)
-        first = torch.bucketize(block.distances[places], thresholds)
+        flat, *places = true_places(taken)
+        first = torch.bucketize(distances.view(-1)[flat], thresholds)
         for side, place in zip(sides, places, strict=False):
-            classes = self._index[side]
-            low, high = int(self._index_on_host[side.start]), int(self._index_on_host[side.stop - 1]) + 1
+            low, high = self.classes_of(side)
             width = into.shape[1]
-            counts = torch.bincount((classes - low)[place] * width + first, minlength=(high - low) * width)
+            counts = torch.bincount((self.index[side] - low)[place] * width + first, minlength=(high - low) * width)
             into[low:high] += counts.view(high - low, width)
 
     def _histogram(self) -> Tensor:
         """Counts of negative distances in bins of 1 / _BINS_PER_UNIT from 0 to 2."""
         bins = 2 * _BINS_PER_UNIT + 1
-        histogram = torch.zeros(bins, dtype=torch.int64, device=self._unit.device)
-        for block in self._blocks():
-            distances = block.distances if block.negatives is None else block.distances[block.negatives]
+        histogram = torch.zeros(bins, dtype=torch.int64, device=self.unit.device)
+        for block in self.blocks():
+            distances = _distances(block)
+            if block.mixed:
+                distances = distances[self._kinds(block)[1]]
             histogram += torch.bincount((distances * _BINS_PER_UNIT).int().view(-1), minlength=bins)
         return histogram
 
     def _values_in(self, bins: Tensor) -> tuple[Tensor, Tensor]:
         """The distinct negative distances inside some bins, ascending, and how often each occurs."""
         edges = [(int(b) / _BINS_PER_UNIT, (int(b) + 1) / _BINS_PER_UNIT) for b in bins]
-        values = torch.empty(0, dtype=self._unit.dtype, device=self._unit.device)
-        counts = torch.empty(0, dtype=torch.int64, device=self._unit.device)
+        values = torch.empty(0, dtype=self.unit.dtype, device=self.unit.device)
+        counts = torch.empty(0, dtype=torch.int64, device=self.unit.device)
         pending: list[Tensor] = []
-
-        def merged() -> tuple[Tensor, Tensor]:
-            distinct, place = torch.unique(torch.cat([values, *pending]), return_inverse=True)
-            weights = torch.ones_like(place)
-            weights[: len(counts)] = counts
-            return distinct, torch.zeros_like(distinct, dtype=torch.int64).index_add_(0, place, weights)
-
-        for block in self._blocks():
-            d = block.distances
+        for block in self.blocks():
+            d = _distances(block)
             for low, high in edges:
                 inside = (d >= low) & (d < high)
-                pending.append(d[inside if block.negatives is None else inside & block.negatives])
+                if block.mixed:
+                    inside &= self._kinds(block)[1]
+                pending.append(d.view(-1)[true_places(inside)[0]])
             # Equal distances (collapsed embeddings) fold into one value: memory stays bounded.
             if sum(map(len, pending)) > _COLLECTED_AT_ONCE:
-                values, counts = merged()
+                values, counts = _merged(values, counts, pending)
                 pending = []
-        return merged()
+        values, counts = _merged(values, counts, pending)
+        if self.group is None:
+            return values, counts
+        values, counts = gather_rows(values, self.group), gather_rows(counts, self.group)
+        return _merged(values, counts, [])
 
-    def _blocks(self, *, positives_only: bool = False) -> Iterator[_Block]:
-        """Blocks on and above the diagonal, always cut the same way: a pair's distance is the same in every pass."""
-        count, size = len(self._unit), self._block_rows
-        for i in range(0, count, size):
-            rows = slice(i, min(i + size, count))
-            last_class = self._index_on_host[rows.stop - 1]
-            for j in range(i, count, size):
-                columns = slice(j, min(j + size, count))
-                mixed = bool(last_class >= self._index_on_host[j])
-                if positives_only and not mixed:
-                    break
-                distances = self._unit[rows] @ self._unit[columns].T
-                distances.mul_(-2).add_(2).clamp_(0, 4).sqrt_()
-                if not mixed:
-                    yield _Block(rows, columns, distances, None, None)
-                    continue
-                same = self._index[rows, None] == self._index[columns]
-                if i == j:
-                    yield _Block(rows, columns, distances, same.triu(1), (~same).triu(1))
-                else:
-                    yield _Block(rows, columns, distances, same, ~same)
+
+def true_places(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where a contiguous (r, c) mask is true: flat places, ascending (int64), and their rows and columns (integer)."""
+    width = mask.shape[1]
+    if mask.device.type == "cpu":  # numpy searches and divides several times faster than torch
+        flat = np.flatnonzero(mask.numpy())
+        narrow = flat.astype(np.int32)
+        rows = narrow // np.int32(width)
+        return torch.from_numpy(flat), torch.from_numpy(rows), torch.from_numpy(narrow - rows * np.int32(width))
+    rows, columns = mask.nonzero(as_tuple=True)
+    return rows * width + columns, rows, columns
+
+
+def _distances(block: Block) -> Tensor:
+    """The block's distances, in the place of its cosines."""
+    tiny = _ULPS_OF_ZERO * torch.finfo(block.cosines.dtype).eps
+    squares = block.cosines.mul_(-2).add_(2).clamp_max_(4)
+    return torch.nn.functional.threshold_(squares, tiny, 0.0).sqrt_()
+
+
+def _merged(values: Tensor, counts: Tensor, pending: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Distinct values, ascending, with their counts; each pending one counts once."""
+    distinct, place = torch.unique(torch.cat([values, *pending]), return_inverse=True)
+    weights = torch.ones_like(place)
+    weights[: len(counts)] = counts
+    return distinct, torch.zeros_like(distinct, dtype=torch.int64).index_add_(0, place, weights)

@@ -21,8 +21,12 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 def unit_rows(embeddings: Tensor) -> Tensor:
     """(N, D) rows scaled to length 1 in float32 or better; a zero row stays zero (cosine 0 with everything)."""
-    x = embeddings.detach()
-    x = x if x.dtype == torch.float64 else x.float()
+    return normalise_(embeddings.detach().to(torch.promote_types(embeddings.dtype, torch.float32), copy=True))
+
+
+def normalise_(x: Tensor) -> Tensor:
+    """`unit_rows` in the place of a float32 or float64 tensor."""
     # By the largest entry first, so that the squares of tiny and of huge rows stay in range.
-    x = x / x.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
-    return torch.nn.functional.normalize(x, dim=1)
+    x /= torch.linalg.vector_norm(x, torch.inf, dim=1, keepdim=True).clamp_min_(torch.finfo(x.dtype).tiny)
+    x /= torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min_(torch.finfo(x.dtype).tiny)
+    return x

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.precision import full_precision
@@ -21,14 +22,23 @@ class SampledPairDistances(PairDistances):
         embeddings, labels: see `PairDistances`.
         negatives_per_positive: negative pairs drawn per positive pair of the class, at least 1.
         seed: of the draw; the same on every device.
+        group: see `PairDistances`; every rank draws all negative pairs, the positive ones are shared.
     """
 
-    def __init__(self, embeddings: Tensor, labels: Tensor, *, negatives_per_positive: int, seed: int) -> None:
+    def __init__(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        negatives_per_positive: int,
+        seed: int,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         if negatives_per_positive < 1:
             raise ValueError(f"negatives_per_positive must be at least 1, or None; got {negatives_per_positive!r}")
-        super().__init__(embeddings, labels)
-        device, count = self._unit.device, len(self._unit)
-        sizes = torch.bincount(self._index)
+        super().__init__(embeddings, labels, group=group)
+        device, count = self.unit.device, len(self.unit)
+        sizes = torch.bincount(self.index)
         outside = count - sizes
         self.negative_pairs = torch.where(outside > 0, self.positive_pairs * negatives_per_positive, 0)
         self._class = torch.repeat_interleave(self.negative_pairs)
@@ -40,7 +50,7 @@ class SampledPairDistances(PairDistances):
         other += (other >= first) * sizes[self._class]  # samples are sorted by class: step over its own
         with full_precision(device):
             cosines = [
-                (self._unit[a] * self._unit[b]).sum(dim=1)
+                (self.unit[a] * self.unit[b]).sum(dim=1)
                 for a, b in zip(one.split(_PAIRS_AT_ONCE), other.split(_PAIRS_AT_ONCE), strict=True)
             ]
         self._negatives = torch.cat(cosines).mul_(-2).add_(2).clamp_(0, 4).sqrt_()
@@ -50,7 +60,7 @@ class SampledPairDistances(PairDistances):
         return len(self._negatives)
 
     def negative_distances_at(self, ranks: Sequence[int]) -> Tensor:
-        return self._negatives.sort().values[torch.tensor(list(ranks), device=self._unit.device) - 1]
+        return self._negatives.sort().values[torch.tensor(list(ranks), device=self.unit.device) - 1]
 
     def accepted(self, thresholds: Tensor, *, positives_only: bool = False) -> tuple[Tensor, Tensor]:
         positives, negatives = super().accepted(thresholds, positives_only=True)

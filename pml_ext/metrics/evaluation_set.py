@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_finite, check_labels
+from pml_ext.functional.gallery_protocol import JUNK
 from pml_ext.functional.labelled_pairs import labelled_pairs_roc
 from pml_ext.functional.opis import TooFewClassesError, UtilityCurves, curves_of_pairs
 from pml_ext.functional.pair_statistics import PairDistances
-from pml_ext.functional.ranking import JUNK, Ranking, rank_matches
+from pml_ext.functional.ranking import Ranking, rank_matches
 from pml_ext.functional.roc import ROC
 from pml_ext.functional.verification import largest_count_within
 
@@ -80,7 +81,7 @@ class EvaluationSet:
 
     @cached_property
     def curves(self) -> UtilityCurves | None:
-        """None, with a warning, where the set has too few classes to compare."""
+        """None, with a warning, where the set has too few classes to compare, or too few pairs for far_range."""
         try:
             return curves_of_pairs(self.pairs, far_range=self.far_range, grid=self.grid)
         except TooFewClassesError as error:

@@ -47,7 +47,7 @@ def test_memory_of_collected_values_is_bounded(monkeypatch: pytest.MonkeyPatch) 
 def test_blocks_hold_no_more_than_their_rows() -> None:
     x, y = a_set(100)
     pairs = PairDistances(x, y, block_rows=16)
-    shapes = [tuple(block.distances.shape) for block in pairs._blocks()]
+    shapes = [tuple(block.cosines.shape) for block in pairs.blocks()]
     assert max(map(max, shapes)) == 16
     seen = sum(d[0] * d[1] for d in shapes)
     assert seen < 100 * 100 * 0.6  # the upper triangle only
