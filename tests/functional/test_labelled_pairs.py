@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -90,7 +92,8 @@ def test_errors() -> None:
 def test_a_bin_too_full_to_take_apart_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     x, labels = a_set(1100, 1e-4)
     scores, same = all_at_once(x, labels)
-    monkeypatch.setattr("pml_ext.functional.labelled_pairs._KEPT_AT_MOST", 2)
+    # The function of the same name hides the module from a dotted path.
+    monkeypatch.setattr(sys.modules["pml_ext.functional.labelled_pairs"], "_KEPT_AT_MOST", 2)
     roc = labelled_pairs_roc(x, labels, fars=FARS)
     for far in FARS:
         lower, upper = tar_bounds(roc, far)
