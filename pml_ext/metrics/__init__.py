@@ -1,6 +1,7 @@
 """Metrics: pytorch-metric-learning's calculator extended, and evaluators for whole test sets."""
 
 from pml_ext.metrics.calculator import AccuracyCalculator
+from pml_ext.metrics.opis import OPIS
 from pml_ext.metrics.pair_lists import (
     ImagePairs,
     TemplateMedia,
@@ -11,15 +12,18 @@ from pml_ext.metrics.pair_lists import (
 )
 from pml_ext.metrics.reid import ReIDEvaluator
 from pml_ext.metrics.streaming_verification import StreamingVerification
+from pml_ext.metrics.threshold_report import ThresholdReport
 from pml_ext.metrics.verification import VerificationEvaluator
 
 __all__ = [
+    "OPIS",
     "AccuracyCalculator",
     "ImagePairs",
     "ReIDEvaluator",
     "StreamingVerification",
     "TemplateMedia",
     "TemplatePairs",
+    "ThresholdReport",
     "VerificationEvaluator",
     "read_lfw_pairs",
     "read_template_media",
