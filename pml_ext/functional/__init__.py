@@ -39,8 +39,8 @@ from pml_ext.functional.verification import VerificationErrors, errors_at, tar_a
 __all__ = [
     "ROC",
     "WEIGHTINGS",
-    "OPISAtRange",
     "FoldAccuracy",
+    "OPISAtRange",
     "OperatingPoint",
     "PairDistances",
     "Ranking",

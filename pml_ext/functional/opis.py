@@ -144,7 +144,7 @@ def opis_sensitivity(
     ):
         score, gap = opis_of_curves(curves), epsilon_opis_of_curves(curves, epsilon)
         d_min, d_max = (float(end) for end in curves.calibration_range)
-        rows.append(OPISAtRange(tuple(far_range), float(score), float(gap), d_min, d_max))
+        rows.append(OPISAtRange((far_range[0], far_range[1]), float(score), float(gap), d_min, d_max))
     return rows
 
 

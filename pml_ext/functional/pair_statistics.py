@@ -235,10 +235,10 @@ def true_places(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Where a contiguous (r, c) mask is true: flat places, ascending (int64), and their rows and columns (integer)."""
     width = mask.shape[1]
     if mask.device.type == "cpu":  # numpy searches and divides several times faster than torch
-        flat = np.flatnonzero(mask.numpy())
-        narrow = flat.astype(np.int32)
-        rows = narrow // np.int32(width)
-        return torch.from_numpy(flat), torch.from_numpy(rows), torch.from_numpy(narrow - rows * np.int32(width))
+        found = np.flatnonzero(mask.numpy())
+        narrow = found.astype(np.int32)
+        row = narrow // np.int32(width)
+        return torch.from_numpy(found), torch.from_numpy(row), torch.from_numpy(narrow - row * np.int32(width))
     rows, columns = mask.nonzero(as_tuple=True)
     return rows * width + columns, rows, columns
 
@@ -247,7 +247,7 @@ def _distances(block: Block) -> Tensor:
     """The block's distances, in the place of its cosines."""
     tiny = _ULPS_OF_ZERO * torch.finfo(block.cosines.dtype).eps
     squares = block.cosines.mul_(-2).add_(2).clamp_max_(4)
-    return torch.nn.functional.threshold_(squares, tiny, 0.0).sqrt_()
+    return torch.threshold_(squares, tiny, 0.0).sqrt_()
 
 
 def _merged(values: Tensor, counts: Tensor, pending: list[Tensor]) -> tuple[Tensor, Tensor]:

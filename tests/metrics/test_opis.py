@@ -1,0 +1,148 @@
+"""The object against the functions, on one process and on two."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext.functional import epsilon_opis, opis, opis_sensitivity
+from pml_ext.functional.opis import TooFewClassesError
+from pml_ext.metrics import OPIS
+
+FAR_RANGES = [(1e-2, 1e-1), (5e-2, 5e-1)]
+
+
+def a_set(count: int = 120) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(5)
+    labels = torch.randint(0, 12, (count,))
+    return torch.randn(12, 6)[labels] + torch.rand(12, 1)[labels] * torch.randn(count, 6), labels
+
+
+def test_batches_of_any_size_are_one_set() -> None:
+    x, y = a_set()
+    metric = OPIS(epsilon=0.3, grid=20)
+    for part in (slice(0, 1), slice(1, 70), slice(70, 120)):
+        metric.update(x[part], y[part])
+    found = metric.compute()
+    assert found["opis"] == opis(x, y, grid=20).item()
+    assert found["epsilon_opis"] == epsilon_opis(x, y, grid=20, epsilon=0.3).item()
+    assert (found["classes"], found["samples"]) == (12, 120)
+    assert 0 < found["d_min"] < found["d_max"] == found["curves"].thresholds[-1]
+    assert metric.sensitivity(FAR_RANGES) == opis_sensitivity(x, y, far_ranges=FAR_RANGES, epsilon=0.3, grid=20)
+
+
+def test_reset_forgets_and_later_writes_do_not_reach_what_was_given() -> None:
+    x, y = a_set()
+    metric = OPIS()
+    metric.update(torch.randn(4, 2), y[:4])
+    metric.reset()
+    given, labels = x.clone(), y.int()
+    metric.update(given, labels)
+    given.zero_()
+    labels.zero_()
+    assert metric.compute()["opis"] == opis(x, y).item()
+
+
+def test_sampled_negatives_and_exact_counts_are_reachable() -> None:
+    x, y = a_set()
+    metric = OPIS(negatives_per_positive=10, seed=3)
+    metric.update(x, y)
+    assert metric.compute()["opis"] == opis(x, y, negatives_per_positive=10, seed=3).item()
+    assert metric.compute()["opis"] != opis(x, y, negatives_per_positive=10, seed=4).item()
+    exact = OPIS(exact=True)
+    exact.update(x, y)
+    assert exact.compute()["opis"] == opis(x, y, exact=True).item()
+
+
+def test_half_precision_is_kept_small_and_measured_in_float32() -> None:
+    x, y = a_set()
+    metric = OPIS(device="cpu")
+    metric.update(x.half(), y)
+    assert metric._embeddings[0].dtype == torch.float16
+    assert metric.compute()["opis"] == opis(x.half(), y).item()
+
+
+def test_errors() -> None:
+    x, y = a_set()
+    metric = OPIS()
+    with pytest.raises(RuntimeError, match=r"compute\(\) needs at least one update"):
+        metric.compute()
+    with pytest.raises(ValueError, match="labels must have shape"):
+        metric.update(x, y[1:])
+    with pytest.raises(ValueError, match="embeddings must be finite"):
+        metric.update(x.log(), y)
+    metric.update(x, y)
+    with pytest.raises(ValueError, match=r"must have 6 columns as in the batches before; got 5. Call reset"):
+        metric.update(x[:, :5], y)
+    assert metric.compute()["opis"] == opis(x, y).item()  # nothing of the refused batches stayed
+    alone = OPIS()
+    alone.update(x, torch.zeros_like(y))
+    with pytest.raises(TooFewClassesError):
+        alone.compute()
+    with pytest.raises(ValueError, match="far_range must be"):
+        OPIS(far_range=(0.1, 0.1))
+    with pytest.raises(ValueError, match="grid must be"):
+        OPIS(grid=3)
+    with pytest.raises(ValueError, match="epsilon must be"):
+        OPIS(epsilon=-1)
+
+
+def _plain(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name != "curves"}
+
+
+def _rank(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    found: dict[str, Any] = {}
+    large = OPIS()
+    for name, metric in {"all": OPIS(), "sampled": OPIS(negatives_per_positive=5), "large": large}.items():
+        x, y = a_set(3000 if name == "large" else 120)
+        cut = len(y) // 3
+        own = slice(0, cut) if rank == 0 else slice(cut, None)
+        metric.update(x[own], y[own])
+        found[name] = _plain(metric.compute())
+    found["sensitivity"] = [tuple(row) for row in large.sensitivity(FAR_RANGES)]
+    one_sided = OPIS()
+    if rank == 1:
+        one_sided.update(*a_set())
+    found["one rank has none"] = _plain(one_sided.compute())
+    alone = OPIS(sync_on_compute=False)
+    alone.update(*a_set(80 + 40 * rank))
+    found["alone"] = _plain(alone.compute())
+    for name, columns in (("none on any", None), ("columns", 3 + rank)):
+        metric = OPIS()
+        if columns:
+            metric.update(torch.randn(4, columns), torch.arange(4))
+        try:
+            metric.compute()
+        except (RuntimeError, ValueError) as error:
+            found[name] = str(error)
+    torch.save(found, f"{folder}/{rank}.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_are_one(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(_rank, (port, str(tmp_path)), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    for name in ("all", "sampled", "large", "one rank has none", "sensitivity", "none on any", "columns"):
+        assert first[name] == second[name], name
+    for name, metric in {"all": OPIS(), "sampled": OPIS(negatives_per_positive=5), "large": OPIS()}.items():
+        metric.update(*a_set(3000 if name == "large" else 120))
+        # The same numbers but for the order in which fractions of bins are added.
+        assert first[name] == pytest.approx(_plain(metric.compute()), rel=1e-9), name
+    expected = opis_sensitivity(*a_set(3000), far_ranges=FAR_RANGES)
+    for found, row in zip(first["sensitivity"], expected, strict=True):
+        assert found[0] == row[0]
+        assert found[1:] == pytest.approx(row[1:], rel=1e-9)
+    assert first["one rank has none"]["opis"] == opis(*a_set()).item()
+    assert (first["alone"]["samples"], second["alone"]["samples"]) == (80, 120)
+    assert "on some rank; got none on any" in first["none on any"]
+    assert "got [3, 4]" in first["columns"]
