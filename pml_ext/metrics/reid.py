@@ -1,26 +1,72 @@
 """The numbers a person re-identification paper prints."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
-from pml_ext.functional.ranking import JUNK, cumulative_matches, rank_matches
+from pml_ext._checks import check_choice
+from pml_ext.functional.feature_distances import METRICS
+from pml_ext.functional.gallery_protocol import JUNK
+from pml_ext.functional.query_expansion import expand_features
+from pml_ext.functional.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
+from pml_ext.functional.reranking import rerank_blocks
+from pml_ext.functional.single_shot import rank_single_shot, rank_single_shot_from_distances
+
+_RERANK_OPTIONS = ("k1", "k2", "lambda_", "definition")
+_EXPANSION_OPTIONS = ("k", "alpha", "times")
 
 
 class ReIDEvaluator:
     """CMC, mAP and mINP of a query set against a gallery, gallery items of the query's identity and camera removed.
 
-    Identity −1 is junk: ignored in the gallery, not evaluated as a query. Queries left without a match are not
-    counted in the means, their number is reported. Ties are pessimistic, see `functional.rank_matches`.
+    Identity −1 is junk: ignored in the gallery (after re-ranking and query expansion, which see it), not evaluated as
+    a query. Queries left without a match are not counted in the means, their number is reported. Ties are
+    pessimistic, see `functional.rank_matches`.
 
     Args:
         ranks: the CMC ranks to report.
+        metric: "cosine" or "euclidean" distance of the features.
+        rerank: options of `functional.rerank` (k1, k2, lambda_, definition), {} for its defaults; None for none.
+        query_expansion: options of `functional.expand_features` (k, alpha, times), {} for its defaults; None for
+            none. Before re-ranking.
+        shots: "multi", the whole gallery, or "single", one random image an identity, see
+            `functional.rank_single_shot`.
+        repeats, seed: the draws of "single".
     """
 
-    def __init__(self, ranks: Sequence[int] = (1, 5, 10)) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[int] = (1, 5, 10),
+        *,
+        metric: str = "cosine",
+        rerank: Mapping[str, Any] | None = None,
+        query_expansion: Mapping[str, Any] | None = None,
+        shots: str = "multi",
+        repeats: int = 10,
+        seed: int = 0,
+    ) -> None:
         if not ranks or any(rank < 1 for rank in ranks):
             raise ValueError(f"ranks must be one or more ranks from 1; got {ranks!r}")
-        self.ranks = tuple(ranks)
+        check_choice(metric, METRICS, "metric")
+        check_choice(shots, ("multi", "single"), "shots")
+        if repeats < 1:
+            raise ValueError(f"repeats must be 1 or more; got {repeats!r}")
+        for name, given, known in (
+            ("rerank", rerank, _RERANK_OPTIONS),
+            ("query_expansion", query_expansion, _EXPANSION_OPTIONS),
+        ):
+            for option in given or ():
+                check_choice(option, known, f"an option of {name}")
+        self.ranks, self.metric = tuple(ranks), metric
+        self.rerank = None if rerank is None else dict(rerank)
+        self.query_expansion = None if query_expansion is None else dict(query_expansion)
+        self._rank: Callable[..., Ranking] = rank_matches
+        self._rank_distances: Callable[..., Ranking] = rank_matches_from_distances
+        if shots == "single":
+            self._rank = partial(rank_single_shot, repeats=repeats, seed=seed)
+            self._rank_distances = partial(rank_single_shot_from_distances, repeats=repeats, seed=seed)
 
     def __call__(
         self,
@@ -34,30 +80,83 @@ class ReIDEvaluator:
         """Evaluate.
 
         Args:
-            query, gallery: (Q, D) and (G, D) features, finite; compared by cosine.
+            query, gallery: (Q, D) and (G, D) features, finite.
             query_ids, gallery_ids: (Q,) and (G,) integer identities.
             query_cameras, gallery_cameras: (Q,) and (G,) integers; None for both: nothing is removed by camera.
         Returns:
-            rank_1, rank_5, … , mAP, mINP (fractions, nan where no query has a match), and how many queries count
-            (queries) and how many had no match left (queries_without_match).
+            `summary` of `per_query`.
         Raises:
-            ValueError: see `functional.rank_matches`.
+            ValueError: see `functional.rank_matches`, `functional.rerank` and `functional.expand_features`.
         """
-        ranking = rank_matches(
-            query,
-            query_ids,
-            gallery,
-            gallery_ids,
-            query_cameras=query_cameras,
-            gallery_cameras=gallery_cameras,
-        )
+        ranking = self.per_query(query, query_ids, query_cameras, gallery, gallery_ids, gallery_cameras)
+        return self.summary(ranking, query_ids)
+
+    def per_query(
+        self,
+        query: Tensor,
+        query_ids: Tensor,
+        query_cameras: Tensor | None,
+        gallery: Tensor,
+        gallery_ids: Tensor,
+        gallery_cameras: Tensor | None,
+    ) -> Ranking:
+        """The values of every query, of shape (Q,), or (repeats, Q) for single shots. Arguments as of a call."""
+        if self.query_expansion is not None:
+            query, gallery = expand_features(query, gallery, **self.query_expansion)
+        cameras = {"query_cameras": query_cameras, "gallery_cameras": gallery_cameras}
+        if self.rerank is not None:
+            blocks = rerank_blocks(query, gallery, metric=self.metric, **self.rerank)
+            # Blocks lie on the device of the labels.
+            ids = query_ids.to(query.device), gallery_ids.to(query.device)
+            return self._rank_distances(blocks, *ids, **cameras)
+        return self._rank(query, query_ids, gallery, gallery_ids, metric=self.metric, **cameras)
+
+    def per_query_from_distances(
+        self,
+        distances: Tensor | Iterable[Tensor],
+        query_ids: Tensor,
+        query_cameras: Tensor | None,
+        gallery_ids: Tensor,
+        gallery_cameras: Tensor | None,
+    ) -> Ranking:
+        """The values of every query from a (Q, G) matrix of distances, or from blocks of its rows in order.
+
+        Raises:
+            ValueError: the evaluator re-ranks or expands queries, which needs features.
+        """
+        if self.rerank is not None or self.query_expansion is not None:
+            raise ValueError("rerank and query_expansion need features; got distances: leave the two out")
+        cameras = {"query_cameras": query_cameras, "gallery_cameras": gallery_cameras}
+        return self._rank_distances(distances, query_ids, gallery_ids, **cameras)
+
+    def from_distances(
+        self,
+        distances: Tensor | Iterable[Tensor],
+        query_ids: Tensor,
+        query_cameras: Tensor | None,
+        gallery_ids: Tensor,
+        gallery_cameras: Tensor | None,
+    ) -> dict[str, float]:
+        """`summary` of `per_query_from_distances`."""
+        ranking = self.per_query_from_distances(distances, query_ids, query_cameras, gallery_ids, gallery_cameras)
+        return self.summary(ranking, query_ids)
+
+    def summary(self, ranking: Ranking, query_ids: Tensor) -> dict[str, float]:
+        """Means over the queries with a match.
+
+        Args:
+            ranking: of `per_query` or `per_query_from_distances`.
+            query_ids: (Q,) identities.
+        Returns:
+            rank_1, rank_5, … , mAP, mINP (fractions, nan where no query has a match; means over the draws of single
+            shots), and how many queries count (queries) and how many had no match left (queries_without_match).
+        """
         counted = ranking.matches > 0
-        results = {
-            f"rank_{rank}": float(share)
-            for rank, share in zip(self.ranks, cumulative_matches(ranking, self.ranks), strict=True)
-        }
+        shares = cumulative_matches(ranking, self.ranks)
+        results = {f"rank_{rank}": float(share) for rank, share in zip(self.ranks, shares, strict=True)}
         results["mAP"] = float(ranking.average_precision[counted].mean())
         results["mINP"] = float(ranking.inverse_negative_penalty[counted].mean())
-        results["queries"] = float(counted.sum())
-        results["queries_without_match"] = float((~counted & (query_ids != JUNK)).sum())
+        has_match = counted if counted.ndim == 1 else counted[0]
+        results["queries"] = float(has_match.sum())
+        results["queries_without_match"] = float((~has_match & (query_ids.to(has_match.device) != JUNK)).sum())
         return results

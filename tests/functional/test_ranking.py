@@ -5,7 +5,14 @@ import torch
 from sklearn.metrics import average_precision_score
 from torch import Tensor
 
-from pml_ext.functional import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances, ranking
+from pml_ext.functional import (
+    Ranking,
+    cumulative_matches,
+    gallery_protocol,
+    rank_matches,
+    rank_matches_from_distances,
+    row_counts,
+)
 from tests.functional import oracle_metrics as oracle
 
 
@@ -33,12 +40,10 @@ def assert_equals_loops(found: Ranking, expected: list) -> None:
 @pytest.mark.parametrize("cameras", [True, False])
 @pytest.mark.parametrize("at_once", [1, 200, 2**20])
 @pytest.mark.parametrize("ties", [True, False])
-@pytest.mark.parametrize("compared", [0, 64])
-def test_equals_the_loops(
-    cameras: bool, at_once: int, ties: bool, compared: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ranking, "_DISTANCES_AT_ONCE", at_once)
-    monkeypatch.setattr(ranking, "_COMPARED_AT_MOST", compared)
+@pytest.mark.parametrize("few", [0, 6, 1000])
+def test_equals_the_loops(cameras: bool, at_once: int, ties: bool, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gallery_protocol, "_DISTANCES_AT_ONCE", at_once)
+    monkeypatch.setattr(row_counts, "_FEW", few)
     protocol = a_protocol()
     if not cameras:
         protocol = {name: values for name, values in protocol.items() if "labels" in name}
@@ -48,6 +53,56 @@ def test_equals_the_loops(
     found = rank_matches_from_distances(distances, **protocol)
     assert torch.equal(distances, given)
     assert_equals_loops(found, oracle.ranking(distances.tolist(), *(v.tolist() for v in protocol.values())))
+
+
+def test_wide_galleries_equal_the_loops() -> None:
+    # Enough columns that some queries' matches are all near and others' are not.
+    query, gallery = torch.randn(6, 8).double(), torch.randn(900, 8).double()
+    labels, gallery_labels = torch.arange(6), torch.randint(-1, 40, (900,))
+    gallery[gallery_labels == 1] = query[1] + 0.1 * torch.randn(int((gallery_labels == 1).sum()), 8).double()
+    distances = torch.cdist(query, gallery)
+    expected = oracle.ranking(distances.tolist(), labels.tolist(), gallery_labels.tolist())
+    assert_equals_loops(rank_matches_from_distances(distances, labels, gallery_labels), expected)
+    assert_equals_loops(rank_matches(query, labels, gallery, gallery_labels, metric="euclidean"), expected)
+    assert_equals_loops(rank_matches_from_distances(distances.split([1, 0, 4, 1]), labels, gallery_labels), expected)
+
+
+def test_euclidean_distances_keep_their_digits_far_from_the_origin() -> None:
+    protocol = a_protocol()
+    query, gallery = torch.randn(23, 5), torch.randn(60, 5)
+    expected = rank_matches(query.double(), gallery=gallery.double(), metric="euclidean", **protocol)
+    found = rank_matches(query + 512, gallery=gallery + 512, metric="euclidean", **protocol)
+    assert torch.equal(found.matches, expected.matches)
+    torch.testing.assert_close(found.average_precision, expected.average_precision, equal_nan=True, rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("column", [0, 17, 899])
+@pytest.mark.parametrize("query", [0, 1, 2])
+def test_a_distance_that_is_not_finite_is_an_error(value: float, column: int, query: int) -> None:
+    # Query 0 finds its match near, query 1 far, query 2 has none.
+    distances = torch.rand(3, 900) + 1
+    distances[0, 5], distances[1, 6] = 0, 3
+    labels, gallery_labels = torch.tensor([1, 2, 3]), torch.zeros(900, dtype=torch.int64)
+    gallery_labels[5], gallery_labels[6] = 1, 2
+    assert rank_matches_from_distances(distances, labels, gallery_labels).matches.tolist() == [1, 1, 0]
+    distances[query, column] = value
+    with pytest.raises(ValueError, match="distances must be finite; got NaN or infinity in 1 of 3 rows"):
+        rank_matches_from_distances(distances, labels, gallery_labels)
+
+
+def test_huge_distances_are_finite() -> None:
+    distances = torch.full((1, 900), 1e38)
+    distances[0, 3] = 0
+    gallery = torch.zeros(900, dtype=torch.int64)
+    gallery[3] = 1
+    assert rank_matches_from_distances(distances, torch.tensor([1]), gallery).first_match_rank.item() == 1
+
+
+def test_no_gallery_is_left_after_junk() -> None:
+    found = rank_matches(torch.randn(2, 5), torch.tensor([7, -1]), torch.randn(3, 5), torch.tensor([-1, -1, -1]))
+    assert found.matches.tolist() == [0, 0]
+    assert all(field.isnan().all() for field in found[1:])
 
 
 def test_half_precision_distances_are_counted_exactly() -> None:
@@ -155,6 +210,15 @@ def test_errors() -> None:
         rank_matches(query, gallery=gallery, **protocol, within=0)
     with pytest.raises(ValueError, match="gallery must start with the 60 queries"):
         rank_matches(gallery, protocol["gallery_labels"], query, protocol["query_labels"], gallery_includes_query=True)
+    with pytest.raises(ValueError, match="metric must be one of 'cosine', 'euclidean'; got 'l1'"):
+        rank_matches(query, gallery=gallery, **protocol, metric="l1")
+    blocks = torch.rand(23, 60).split(10)
+    with pytest.raises(ValueError, match="must have 23 rows in all, one per query; got 20"):
+        rank_matches_from_distances(blocks[:2], **protocol)
+    with pytest.raises(ValueError, match="must have 23 rows in all, one per query; got 33 or more"):
+        rank_matches_from_distances([*blocks, blocks[0]], **protocol)
+    with pytest.raises(ValueError, match=r"must have 60 columns, one per gallery item; got shape \(10, 59\)"):
+        rank_matches_from_distances([blocks[0][:, :59]], **protocol)
     gallery[7, 0] = torch.inf
     with pytest.raises(ValueError, match="gallery must be finite; got NaN or infinity in 1 of 60 rows"):
         rank_matches(query, gallery=gallery, **protocol)

@@ -3,9 +3,99 @@ import math
 import numpy as np
 import pytest
 import torch
+from pytorch_metric_learning.utils import accuracy_calculator as pml_accuracy_calculator
+from torch import Tensor
 
+from pml_ext.functional import Ranking, expand_features, rank_matches_from_distances, rerank
 from pml_ext.metrics import ReIDEvaluator
 from tests.functional import oracle_metrics as oracle
+
+
+def a_set() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """A call's arguments: clusters with junk in the gallery; two queries without a match, one of them junk."""
+    centres = torch.randn(6, 8)
+    ids, gallery_ids = torch.randint(0, 6, (20,)), torch.randint(-1, 6, (70,))
+    query = centres[ids] + 0.7 * torch.randn(20, 8)
+    gallery = centres[gallery_ids] + 0.7 * torch.randn(70, 8)
+    ids[:2] = torch.tensor([99, -1])
+    return query, ids, torch.randint(0, 3, (20,)), gallery, gallery_ids, torch.randint(0, 3, (70,))
+
+
+def from_functions(distances: Tensor, data: tuple[Tensor, ...]) -> Ranking:
+    _, ids, cameras, _, gallery_ids, gallery_cameras = data
+    return rank_matches_from_distances(
+        distances, ids, gallery_ids, query_cameras=cameras, gallery_cameras=gallery_cameras
+    )
+
+
+def test_per_query_values_and_their_summary() -> None:
+    data = a_set()
+    evaluator = ReIDEvaluator()
+    ranking = evaluator.per_query(*data)
+    assert ranking.average_precision.shape == (20,)
+    assert ranking.matches[:2].tolist() == [0, 0]
+    assert evaluator.summary(ranking, data[1]) == evaluator(*data)
+    assert evaluator(*data)["mAP"] == pytest.approx(float(ranking.average_precision.nanmean()))
+    assert evaluator(*data)["queries_without_match"] == 1
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_from_distances_is_from_features(metric: str) -> None:
+    query, ids, cameras, gallery, gallery_ids, gallery_cameras = data = a_set()
+    evaluator = ReIDEvaluator(metric=metric)
+    unit = torch.nn.functional.normalize
+    distances = torch.cdist(query, gallery) if metric == "euclidean" else 1 - unit(query) @ unit(gallery).T
+    expected = evaluator(*data)
+    for given in (distances, distances.split(7)):
+        found = evaluator.from_distances(given, ids, cameras, gallery_ids, gallery_cameras)
+        assert found == pytest.approx(expected)
+
+
+def test_expansion_comes_before_reranking() -> None:
+    query, ids, _, gallery, *_ = data = a_set()
+    evaluator = ReIDEvaluator(rerank={"k1": 8, "k2": 3}, query_expansion={"k": 3})
+    expanded = expand_features(query, gallery, k=3)
+    expected = evaluator.summary(from_functions(rerank(*expanded, k1=8, k2=3), data), ids)
+    assert evaluator(*data) == expected
+    assert expected["mAP"] > ReIDEvaluator()(*data)["mAP"]
+    only = ReIDEvaluator(query_expansion={})
+    unit = [torch.nn.functional.normalize(x) for x in expand_features(query, gallery)]
+    assert only(*data) == only.summary(from_functions(1 - unit[0] @ unit[1].T, data), ids)
+
+
+@pytest.mark.parametrize("options", [{}, {"rerank": {}}])
+def test_single_shots(options: dict) -> None:
+    data = a_set()
+    evaluator = ReIDEvaluator(shots="single", repeats=4, seed=3, **options)
+    ranking = evaluator.per_query(*data)
+    assert ranking.first_match_rank.shape == (4, 20)
+    found = evaluator(*data)
+    first = ranking.first_match_rank[:, 2:]
+    assert found["rank_1"] == pytest.approx(float((first == 1).double().mean()))
+    assert found["mAP"] == found["mINP"] == pytest.approx(float((1 / first).mean()))
+    assert found["queries"] == 18
+    assert found["queries_without_match"] == 1
+    assert found == evaluator(*data)
+    assert found != ReIDEvaluator(shots="single", repeats=4, seed=4, **options)(*data)
+
+
+def test_agrees_with_the_calculator_of_pml() -> None:
+    labels = torch.arange(40) % 5
+    x = torch.nn.functional.normalize(torch.randn(40, 6))
+    found = ReIDEvaluator()(x[:15], labels[:15], None, x[15:], labels[15:], None)
+    theirs = pml_accuracy_calculator.AccuracyCalculator(k=25, include=("mean_average_precision", "precision_at_1"))
+    expected = theirs.get_accuracy(x[:15], labels[:15], x[15:], labels[15:])
+    assert found["mAP"] == pytest.approx(expected["mean_average_precision"], rel=1e-6)
+    assert found["rank_1"] == pytest.approx(expected["precision_at_1"], rel=1e-6)
+
+
+def test_zero_features_and_one_identity() -> None:
+    # Cosine 0 with everything: ties, and pessimistic ones.
+    gallery_ids = torch.tensor([1, 1, 2, 3])
+    found = ReIDEvaluator()(torch.zeros(1, 3), torch.tensor([1]), None, torch.randn(4, 3), gallery_ids, None)
+    assert found["mAP"] == pytest.approx((1 / 3 + 2 / 4) / 2)
+    same = ReIDEvaluator()(torch.randn(2, 3), torch.ones(2).long(), None, torch.randn(4, 3), torch.ones(4).long(), None)
+    assert same["mAP"] == same["mINP"] == same["rank_1"] == 1
 
 
 def test_equals_the_loops() -> None:
@@ -41,3 +131,20 @@ def test_no_match_at_all_is_nan() -> None:
 def test_errors() -> None:
     with pytest.raises(ValueError, match="ranks must be one or more ranks from 1"):
         ReIDEvaluator(ranks=(0, 1))
+    with pytest.raises(ValueError, match="metric must be one of 'cosine', 'euclidean'; got 'l2'"):
+        ReIDEvaluator(metric="l2")
+    with pytest.raises(ValueError, match="shots must be one of 'multi', 'single'; got 'one'"):
+        ReIDEvaluator(shots="one")
+    with pytest.raises(ValueError, match="repeats must be 1 or more; got 0"):
+        ReIDEvaluator(shots="single", repeats=0)
+    with pytest.raises(ValueError, match="an option of rerank must be one of 'k1', 'k2', 'lambda_', 'definition'"):
+        ReIDEvaluator(rerank={"lambda": 0.3})
+    with pytest.raises(ValueError, match="an option of query_expansion must be one of 'k', 'alpha', 'times'; got 'k1'"):
+        ReIDEvaluator(query_expansion={"k1": 3})
+    query, ids, cameras, gallery, gallery_ids, gallery_cameras = a_set()
+    with pytest.raises(ValueError, match="given together"):
+        ReIDEvaluator()(query, ids, None, gallery, gallery_ids, gallery_cameras)
+    with pytest.raises(ValueError, match="rerank and query_expansion need features; got distances"):
+        ReIDEvaluator(rerank={}).from_distances(torch.rand(20, 70), ids, cameras, gallery_ids, gallery_cameras)
+    with pytest.raises(ValueError, match="k1 must be from 1 to 89"):
+        ReIDEvaluator(rerank={"k1": 90})(query, ids, cameras, gallery, gallery_ids, gallery_cameras)
