@@ -10,7 +10,7 @@ from pml_ext.training.backbones import build_backbone
 from pml_ext.training.config import ConfigError
 from pml_ext.training.defaults import get_cfg
 from pml_ext.training.heads import CLS_LAYERS, POOL_LAYERS, EmbeddingHead, build_head
-from pml_ext.training.heads.pooling import GeneralizedMean
+from pml_ext.training.heads.pooling import TrainedGeneralizedMean
 from tests.training.oracle_heads import class_score, generalized_mean
 
 MARGINS = [name for name in CLS_LAYERS if name != "Linear"]
@@ -117,7 +117,7 @@ def test_pooling_against_loops(name: str, expected: Any) -> None:
 
 
 def test_the_trained_power_of_generalized_mean() -> None:
-    layer = GeneralizedMean(2.0, trained=True).double()
+    layer = TrainedGeneralizedMean(2.0).double()
     maps = torch.rand(2, 3, 4, 2, dtype=torch.float64) + 0.1
     assert dict(layer.named_parameters()).keys() == {"p"}
     pool = lambda x, p: torch.func.functional_call(layer, {"p": p}, (x,))  # noqa: E731

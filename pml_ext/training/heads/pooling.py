@@ -1,9 +1,21 @@
 """Pooling layers: feature maps (B, C, h, w) to (B, C, 1, 1), by FastReID's names."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
+
+
+class GlobalAvg(nn.AdaptiveAvgPool2d):
+    """Mean over places."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+class GlobalMax(nn.AdaptiveMaxPool2d):
+    """Maximum over places."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
 
 
 class GeneralizedMean(nn.Module):
@@ -11,18 +23,32 @@ class GeneralizedMean(nn.Module):
 
     Args:
         p: 1 is the mean; the larger, the nearer to the maximum.
-        trained: p is a parameter.
     """
 
-    def __init__(self, p: float = 3.0, *, trained: bool = False) -> None:
+    p: float | nn.Parameter
+
+    def __init__(self, p: float = 3.0) -> None:
         super().__init__()
-        self.p = nn.Parameter(torch.tensor([p])) if trained else p
+        self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
         """In 32 bits at least: the cube of an activation overflows 16."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32)).clamp(min=1e-6)
             return x.pow(self.p).mean(dim=(2, 3), keepdim=True).pow(1 / self.p)
+
+
+class TrainedGeneralizedMean(GeneralizedMean):
+    """Generalized mean whose power is trained.
+
+    Args:
+        p: to begin with.
+    """
+
+    def __init__(self, p: float = 3.0) -> None:
+        super().__init__()
+        del self.p
+        self.p = nn.Parameter(torch.tensor([p]))
 
 
 class AvgPlusMax(nn.Module):
@@ -46,12 +72,12 @@ class Flatten(nn.Module):
         return x.flatten(1)[..., None, None]
 
 
-POOL_LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "GlobalAvgPool": lambda: nn.AdaptiveAvgPool2d(1),
-    "FastGlobalAvgPool": lambda: nn.AdaptiveAvgPool2d(1),
-    "GlobalMaxPool": lambda: nn.AdaptiveMaxPool2d(1),
+POOL_LAYERS: dict[str, type[nn.Module]] = {
+    "GlobalAvgPool": GlobalAvg,
+    "FastGlobalAvgPool": GlobalAvg,
+    "GlobalMaxPool": GlobalMax,
     "GeneralizedMeanPooling": GeneralizedMean,
-    "GeneralizedMeanPoolingP": lambda: GeneralizedMean(trained=True),
+    "GeneralizedMeanPoolingP": TrainedGeneralizedMean,
     "AdaptiveAvgMaxPool": AvgPlusMax,
     "ClipGlobalAvgPool": ClippedAvg,
     "Identity": nn.Identity,

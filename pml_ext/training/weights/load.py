@@ -12,6 +12,8 @@ from pml_ext.training.weights.read import PACKAGE, WeightsError, packaged_file, 
 
 log = logging.getLogger("pml_ext")
 
+# What a checkpoint may have and the model not, or the other way round, when only embeddings are wanted.
+ONLY_FOR_TRAINING = ("heads.classifier", "losses.", "miner.")
 SHOWN = 8  # keys listed per kind of difference
 # Counts steps for batch norms without momentum, which none here is; files before 2018 lack it.
 _COUNTER = "num_batches_tracked"
