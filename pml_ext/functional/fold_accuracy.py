@@ -65,6 +65,7 @@ def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccurac
     ids, index = torch.unique(fold_ids.to(scores.device), return_inverse=True)
     if len(ids) < 2:
         raise ValueError(f"fold_ids must name at least 2 folds (one is judged by the others); got {len(ids)}")
+    scores = scores.double()  # float16 would round the middle between two scores onto one of them
     accuracies, thresholds = [], []
     for fold, name in enumerate(ids.tolist()):
         judged = index == fold
@@ -75,7 +76,7 @@ def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccurac
                 f"every fold must hold genuine and impostor pairs; fold {name} holds {pairs} {kind} pairs only. "
                 "Give fold_ids that mix them"
             )
-        threshold = _most_accurate_threshold(roc_curve(scores[~judged].double(), same[~judged]))
+        threshold = _most_accurate_threshold(roc_curve(scores[~judged], same[~judged]))
         accuracies.append(((scores[judged] >= threshold) == same[judged]).double().mean())
         thresholds.append(threshold)
     return FoldAccuracy(torch.stack(accuracies), torch.stack(thresholds))

@@ -44,6 +44,13 @@ def test_thresholds_beyond_all_scores() -> None:
     assert fold_accuracy(-wrong, ~same, folds).thresholds.tolist() == [-math.inf] * 2
 
 
+def test_a_threshold_between_neighbouring_16_bit_scores() -> None:
+    scores = torch.tensor([1 + 2**-10, 1.0] * 2, dtype=torch.float16)
+    found = fold_accuracy(scores, torch.tensor([True, False] * 2), torch.tensor([0, 0, 1, 1]))
+    assert found.mean == 1
+    assert found.thresholds.tolist() == [1 + 2**-11] * 2
+
+
 def test_contiguous_folds() -> None:
     assert contiguous_folds(6, 3).tolist() == [0, 0, 1, 1, 2, 2]
     sizes = contiguous_folds(6007).bincount()

@@ -124,3 +124,15 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="same must be bool of shape"):
         histogram.update(torch.rand(3), torch.ones(2, dtype=torch.bool))
     assert histogram.counts.sum() == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda() -> None:
+    scores, same = pairs(200_000)
+    expected, here, there = counted(scores, same), ScoreHistogram(), ScoreHistogram(device="cuda")
+    for histogram in (here, there):
+        histogram.update(scores.cuda(), same.cuda())
+        assert torch.equal(histogram.counts.cpu(), expected.counts)
+    for far in FARS:
+        assert operating_point(there.roc(), far).tar.item() == operating_point(expected.roc(), far).tar.item()
