@@ -1,6 +1,5 @@
 """Measure a test set: retrieval under the camera protocol, threshold consistency, clustering."""
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -10,17 +9,8 @@ from yacs.config import CfgNode as CN
 from pml_ext.metrics import AccuracyCalculator
 from pml_ext.training.config import ConfigError
 from pml_ext.training.datasets import OpenSet
-
-# the calculator's name -> what the table calls it
-METRICS = {
-    "precision_at_1": "R@1",
-    "mean_average_precision_at_r": "mAP@R",
-    "reid_mean_average_precision": "mAP",
-    "mean_inverse_negative_penalty": "mINP",
-    "opis": "OPIS",
-    "epsilon_opis": "ε-OPIS",
-    "NMI": "NMI",
-}
+from pml_ext.training.datasets.reid_folders import JUNK
+from pml_ext.training.results import METRICS
 
 
 class Features(NamedTuple):
@@ -67,15 +57,13 @@ def evaluate(data: OpenSet, features: Features, calculator: AccuracyCalculator) 
 
 
 def test_embeddings(data: OpenSet, features: Features) -> tuple[Tensor, Tensor]:
-    """All embeddings of a test set and their identities."""
-    if data.gallery is None or features.gallery is None:
-        return features.query, torch.from_numpy(data.query.identities)
-    identities = [torch.from_numpy(part.identities) for part in (data.query, data.gallery)]
-    return torch.cat([features.query, features.gallery]), torch.cat(identities)
+    """All embeddings of a test set and their identities; as in the metrics, of the identities that have a query.
 
-
-def as_text(name: str, value: float) -> str:
-    """A metric for the table: percent, but for the threshold-inconsistency metrics."""
-    if math.isnan(value):
-        return "nan"
-    return f"{value:.2e}" if name in ("opis", "epsilon_opis") else f"{100 * value:.2f} %"
+    What a gallery holds besides, junk (−1) and distractors, are no classes.
+    """
+    embeddings, identities = features.query, torch.from_numpy(data.query.identities)
+    if data.gallery is not None and features.gallery is not None:
+        embeddings = torch.cat([embeddings, features.gallery])
+        identities = torch.cat([identities, torch.from_numpy(data.gallery.identities)])
+    wanted = torch.isin(identities, torch.from_numpy(data.query.identities)) & (identities != JUNK)
+    return embeddings[wanted], identities[wanted]
