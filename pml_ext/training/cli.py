@@ -15,8 +15,12 @@ def main(argv: list[str] | None = None) -> int:
     log.propagate = False
     log.handlers = [logging.StreamHandler()]
     try:
+        from pml_ext.training.check import check_files
+        from pml_ext.training.checkpoints import CheckpointError
         from pml_ext.training.config import ConfigError, load_config
         from pml_ext.training.datasets import DataError
+        from pml_ext.training.export import ExportError, export
+        from pml_ext.training.listing import listing
         from pml_ext.training.module import TrainingError
         from pml_ext.training.run import evaluate_only, train
         from pml_ext.training.trainer import Launch
@@ -24,14 +28,24 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"error: {error}. The runner needs its extra: pip install 'pml_ext[train]'", file=sys.stderr)
         return 2
-    launch = Launch(arguments.num_gpus, arguments.num_machines, arguments.machine_rank, arguments.dist_url)
     try:
+        if arguments.command == "list":
+            print(listing(arguments.kind))
+            return 0
+        if arguments.command == "check-config":
+            text, all_run = check_files(arguments.words)
+            print(text)
+            return 0 if all_run else 1
+        if arguments.command == "export":
+            export(load_config(arguments.config_file, arguments.opts), arguments.output, arguments.format)
+            return 0
+        launch = Launch(arguments.num_gpus, arguments.num_machines, arguments.machine_rank, arguments.dist_url)
         cfg = load_config(arguments.config_file, arguments.opts)
         if arguments.command == "eval" or arguments.eval_only:
             evaluate_only(cfg, launch)
         else:
-            train(cfg, launch, resume=arguments.resume)
-    except (ConfigError, DataError, TrainingError, WeightsError) as error:
+            train(cfg, launch, resume=arguments.resume, profile=arguments.profile)
+    except (CheckpointError, ConfigError, DataError, ExportError, TrainingError, WeightsError) as error:
         log.error("error: %s", error)
         return 2
     except KeyboardInterrupt:
@@ -54,9 +68,22 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="config overrides")
         if name == "train":
             command.add_argument("--resume", action="store_true", help="go on from OUTPUT_DIR's last checkpoint")
+            command.add_argument("--profile", action="store_true", help="say where the time went")
         command.add_argument(
             "--eval-only", action="store_true", default=name == "eval", help="do not train; as `pml-ext eval`"
         )
+    does = "say whether configs can run, without data and training, or all that keeps them from it"
+    command = commands.add_parser("check-config", help=does, description=does)
+    command.add_argument("words", nargs="+", metavar="FILE… [KEY VALUE]", help="YAML files, then config overrides")
+    does = "list what a config can name"
+    command = commands.add_parser("list", help=does, description=does)
+    command.add_argument("kind", metavar="NAMES", help="losses, backbones, datasets, …; a wrong one lists all")
+    does = "write MODEL.WEIGHTS as one file for other programs, checked against the model"
+    command = commands.add_parser("export", help=does, description=does)
+    command.add_argument("--config-file", required=True, metavar="FILE", help="the YAML that it was trained with")
+    command.add_argument("--format", required=True, choices=["onnx", "torchscript"])
+    command.add_argument("--output", required=True, metavar="FILE")
+    command.add_argument("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="MODEL.WEIGHTS and more")
     return parser
 
 

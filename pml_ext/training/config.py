@@ -147,7 +147,7 @@ def require(value: object, known: Collection[str], name: str) -> None:
 
 
 def known_values(value: object, known: Collection[str]) -> str:
-    """`; did you mean 'b'? Known: 'a', 'b'`, the first half only where one is close."""
+    """`; did you mean 'b'? Known: 'a', 'b'`, or `. Known: 'a', 'b'` where none is close."""
     close = difflib.get_close_matches(str(value), known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else "."
     return f"{hint} Known: {', '.join(map(repr, known))}"

@@ -9,12 +9,13 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.training.backbones import build_backbone
 from pml_ext.training.build import ID_LOSSES, build_losses, build_miner
-from pml_ext.training.config import ConfigError, require
+from pml_ext.training.checkpoints import CONFIG
+from pml_ext.training.config import ConfigError
 from pml_ext.training.datasets import ImageSet, OpenSet
 from pml_ext.training.evaluate import Features, build_calculator, evaluate
 from pml_ext.training.heads import HeadOutput, build_head
 from pml_ext.training.samplers import steps_per_epoch
-from pml_ext.training.solver import build_optimizer, build_schedule
+from pml_ext.training.solver import build_optimizer, build_schedule, clip_gradients
 
 
 class TrainingError(RuntimeError):
@@ -36,12 +37,6 @@ class Baseline(lightning.LightningModule):
 
     def __init__(self, cfg: CN, train_set: ImageSet | None, test_sets: dict[str, OpenSet]) -> None:
         super().__init__()
-        require(cfg.MODEL.META_ARCHITECTURE, ["Baseline"], "MODEL.META_ARCHITECTURE")
-        require(cfg.TEST.METRIC, ["cosine"], "TEST.METRIC")
-        if len(cfg.MODEL.PIXEL_MEAN) not in (1, 3) or len(cfg.MODEL.PIXEL_STD) != len(cfg.MODEL.PIXEL_MEAN):
-            raise ConfigError("MODEL.PIXEL_MEAN and PIXEL_STD must both have 1 value (grey) or 3 (RGB)")
-        if min(cfg.MODEL.PIXEL_STD) <= 0:
-            raise ConfigError(f"MODEL.PIXEL_STD must be above 0, pixels are divided by it; got {cfg.MODEL.PIXEL_STD}")
         self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
         self.calculator = build_calculator(cfg)
         self.backbone = build_backbone(cfg)
@@ -81,6 +76,8 @@ class Baseline(lightning.LightningModule):
         total = torch.stack(list(values.values())).sum()
         self.log_dict({f"loss/{name}": value.detach() for name, value in values.items()})
         self.log("loss", total.detach(), prog_bar=True)
+        if output.scores is not None:
+            self.log("accuracy", (output.scores.argmax(dim=1) == labels).float().mean(), prog_bar=True)
         return total
 
     def _loss_values(self, output: HeadOutput, labels: Tensor) -> dict[str, Tensor]:
@@ -143,7 +140,10 @@ class Baseline(lightning.LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         images, _, rows = batch
-        embeddings = torch.nn.functional.normalize(self(images).features.float(), dim=1)
+        features = self(images).features.float()
+        if self.cfg.TEST.FLIP.ENABLED:
+            features = (features + self(images.flip(-1)).features.float()) / 2
+        embeddings = torch.nn.functional.normalize(features, dim=1)
         self._collected.setdefault(dataloader_idx, []).append((rows.cpu(), embeddings.cpu()))
 
     def on_validation_epoch_end(self) -> None:
@@ -166,6 +166,12 @@ class Baseline(lightning.LightningModule):
             torch.distributed.all_gather_object(every, (rows, embeddings))
             rows, embeddings = (torch.cat(parts) for parts in zip(*every, strict=True))
         return embeddings[rows.argsort()]
+
+    def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
+        clip_gradients(self.cfg, (p for group in optimizer.param_groups for p in group["params"]))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint[CONFIG] = self.cfg.dump()
 
     def configure_optimizers(self) -> Any:
         optimizer = build_optimizer(self.cfg, self)

@@ -5,40 +5,44 @@ import tempfile
 from pathlib import Path
 
 import lightning
-import torch
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.config import ConfigError, require
-from pml_ext.training.datasets import load_test_sets, load_train_set
-from pml_ext.training.evaluate import METRICS
+from pml_ext.training.check import require_supported
+from pml_ext.training.checkpoints import check_resumable
+from pml_ext.training.config import ConfigError
+from pml_ext.training.datasets import OpenSet, load_test_sets, load_train_set
+from pml_ext.training.freezing import freezing
 from pml_ext.training.loaders import test_loader, train_loader
 from pml_ext.training.module import Baseline
+from pml_ext.training.precise_bn import recompute_statistics
+from pml_ext.training.profiling import Profile
 from pml_ext.training.report import draw_utility, results_table, write_metrics
 from pml_ext.training.trainer import Launch, build_trainer, logged
-from pml_ext.training.weights import load_weights
+from pml_ext.training.weights import ONLY_FOR_TRAINING, load_weights
 
 log = logging.getLogger("pml_ext")
 
-# What a checkpoint may have and the model not, or the other way round, when only embeddings are wanted.
-ONLY_FOR_TRAINING = ("heads.classifier", "losses.", "miner.")
 
-
-def train(cfg: CN, launch: Launch, *, resume: bool = False) -> dict[str, dict[str, float]]:
+def train(cfg: CN, launch: Launch, *, resume: bool = False, profile: bool = False) -> dict[str, dict[str, float]]:
     """Train, evaluate, and leave config.yaml, metrics.json, checkpoints, logs and figures in OUTPUT_DIR.
 
+    Args:
+        resume: go on from OUTPUT_DIR's last checkpoint, where there is one.
+        profile: log where the time went.
     Returns:
         metrics of the final model by test set; empty on ranks other than 0.
     """
-    _check_solver(cfg)
+    require_supported(cfg)
     output = _prepare_output(cfg)
     with logged(output, "train.log"):
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        train_set, test_sets = load_train_set(cfg), load_test_sets(cfg)
+        train_set, test_sets = load_train_set(cfg), _test_sets(cfg)
         module = Baseline(cfg, train_set, test_sets)
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         checkpoints = output / "checkpoints"
-        trainer = build_trainer(cfg, launch, output, checkpoints)
+        profiles = [Profile()] if profile else []
+        trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *freezing(cfg))
         # Lightning knows the rank of this process only now, and the samplers need it.
         loader = train_loader(cfg, train_set, trainer.global_rank, trainer.world_size)
         tests = _test_loaders(cfg, test_sets, trainer)
@@ -47,9 +51,7 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False) -> dict[str, dict[st
         if resumed:
             # Says which keys differ where the checkpoint is of another model; Lightning then restores all of it.
             load_weights(module, resumed)
-            done = torch.load(resumed, map_location="cpu", weights_only=True)["epoch"]
-            if done > cfg.SOLVER.MAX_EPOCH:
-                raise ConfigError(f"SOLVER.MAX_EPOCH is {cfg.SOLVER.MAX_EPOCH}; {resumed} has {done} epochs behind it")
+            check_resumable(cfg, resumed)
         if trainer.is_global_zero:
             (output / "config.yaml").write_text(cfg.dump(), encoding="utf-8")
             identities = int(train_set.labels.max()) + 1
@@ -61,9 +63,14 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False) -> dict[str, dict[st
         except SystemExit as stop:
             # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0.
             raise KeyboardInterrupt from stop
+        if cfg.TEST.PRECISE_BN.ENABLED:
+            _recompute_statistics(cfg, module, trainer)
         trainer.save_checkpoint(last)
-        if not module.results or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD:
+        if not module.results or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD or cfg.TEST.PRECISE_BN.ENABLED:
             trainer.validate(module, tests, verbose=False)
+        if trainer.is_global_zero:
+            for measured in profiles:
+                log.info("\n%s", measured.table())
         return _report(cfg, trainer, module, output, last, "metrics.json")
 
 
@@ -73,10 +80,11 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
         raise ConfigError(
             "evaluation needs MODEL.WEIGHTS: the checkpoint to measure, such as logs/…/checkpoints/last.ckpt"
         )
+    require_supported(cfg)
     output = _prepare_output(cfg)
     with logged(output, "eval.log"):
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        test_sets = load_test_sets(cfg)
+        test_sets = _test_sets(cfg)
         module = Baseline(cfg, None, test_sets)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer = build_trainer(cfg, launch, output, None)
@@ -84,24 +92,28 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
         return _report(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json")
 
 
-def _test_loaders(cfg: CN, test_sets: dict, trainer: lightning.Trainer) -> list:
+def _test_sets(cfg: CN) -> dict[str, OpenSet]:
+    sets: dict[str, OpenSet] = {}
+    for name, data in load_test_sets(cfg).items():
+        if not isinstance(data, OpenSet):
+            raise ConfigError(f"DATASETS.TESTS: {name} holds pairs to verify, which the runner does not measure")
+        sets[name] = data
+    return sets
+
+
+def _test_loaders(cfg: CN, test_sets: dict[str, OpenSet], trainer: lightning.Trainer) -> list:
     parts = [part for data in test_sets.values() for part in (data.query, data.gallery) if part is not None]
     return [test_loader(cfg, part, trainer.global_rank, trainer.world_size) for part in parts]
 
 
-def _check_solver(cfg: CN) -> None:
-    require(cfg.TEST.BEST, METRICS, "TEST.BEST")
-    require(cfg.SOLVER.CLIP_GRADIENTS.CLIP_TYPE, ["norm", "value"], "SOLVER.CLIP_GRADIENTS.CLIP_TYPE")
-    if cfg.SOLVER.CLIP_GRADIENTS.NORM_TYPE != 2.0:
-        raise ConfigError("SOLVER.CLIP_GRADIENTS.NORM_TYPE must be 2.0, the only norm that Lightning clips by")
-    if not 0 <= cfg.SEED < 2**32:
-        raise ConfigError(f"SEED must be in [0, 2^32); got {cfg.SEED}")
-    if len(set(cfg.DATASETS.TESTS)) < len(cfg.DATASETS.TESTS):
-        raise ConfigError(f"DATASETS.TESTS must name different data sets; got {cfg.DATASETS.TESTS}")
-    for key in ("SOLVER.MAX_EPOCH", "SOLVER.CHECKPOINT_PERIOD", "TEST.EVAL_PERIOD"):
-        node, name = key.split(".")
-        if cfg[node][name] < 1:
-            raise ConfigError(f"{key} must be 1 or more; got {cfg[node][name]}")
+def _recompute_statistics(cfg: CN, module: Baseline, trainer: lightning.Trainer) -> None:
+    """TEST.PRECISE_BN over the training images of its data set, with the transforms and batches of training."""
+    cfg = cfg.clone()
+    cfg.defrost()
+    cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""
+    loader = train_loader(cfg, load_train_set(cfg), trainer.global_rank, trainer.world_size)
+    lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
+    recompute_statistics(module, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)
 
 
 def _prepare_output(cfg: CN) -> Path:

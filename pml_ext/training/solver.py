@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -56,6 +56,16 @@ def build_optimizer(cfg: CN, model: nn.Module) -> torch.optim.Optimizer:
     except ValueError as error:
         raise ConfigError(f"SOLVER: {error}") from error
     return optimizer
+
+
+def clip_gradients(cfg: CN, parameters: Iterable[nn.Parameter]) -> None:
+    """SOLVER.CLIP_GRADIENTS, as in FastReID one parameter at a time: its values, or the norm of its gradient."""
+    clip = cfg.SOLVER.CLIP_GRADIENTS
+    for parameter in parameters if clip.ENABLED else ():
+        if clip.CLIP_TYPE == "value":
+            nn.utils.clip_grad_value_(parameter, clip.CLIP_VALUE)
+        else:
+            nn.utils.clip_grad_norm_(parameter, clip.CLIP_VALUE, clip.NORM_TYPE)
 
 
 def build_schedule(cfg: CN, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> LRScheduler:

@@ -16,7 +16,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.config import ConfigError, require
+from pml_ext.training.checkpoints import WholeCheckpoints
+from pml_ext.training.config import ConfigError
 
 log = logging.getLogger("pml_ext")
 
@@ -46,8 +47,10 @@ class Launch:
     dist_url: str = "auto"
 
 
-def build_trainer(cfg: CN, launch: Launch, output: Path, checkpoints: Path | None) -> lightning.Trainer:
-    require(cfg.MODEL.DEVICE, ["cuda", "cpu", "auto"], "MODEL.DEVICE")
+def build_trainer(
+    cfg: CN, launch: Launch, output: Path, checkpoints: Path | None, *callbacks: lightning.Callback
+) -> lightning.Trainer:
+    """The trainer of a run: to train where there is a folder for checkpoints, else to evaluate only."""
     has_cuda = torch.cuda.is_available()
     if cfg.MODEL.DEVICE == "cuda" and not has_cuda:
         raise ConfigError("MODEL.DEVICE is cuda, but torch sees no CUDA device here; set MODEL.DEVICE cpu (or auto)")
@@ -64,24 +67,24 @@ def build_trainer(cfg: CN, launch: Launch, output: Path, checkpoints: Path | Non
     if launch.num_machines > 1:
         os.environ["NODE_RANK"] = str(launch.machine_rank)
     several = launch.num_gpus * launch.num_machines > 1
-    clip = cfg.SOLVER.CLIP_GRADIENTS
     training = checkpoints is not None
+    if training and cfg.SOLVER.AMP.ENABLED and not on_gpu:
+        log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
     return lightning.Trainer(
         accelerator="gpu" if on_gpu else "cpu",
         devices=launch.num_gpus,
         num_nodes=launch.num_machines,
         strategy="ddp" if several else "auto",
-        precision=("16-mixed" if on_gpu else "bf16-mixed") if cfg.SOLVER.AMP.ENABLED else "32-true",
+        precision="16-mixed" if cfg.SOLVER.AMP.ENABLED and on_gpu else "32-true",
         max_epochs=cfg.SOLVER.MAX_EPOCH,
         check_val_every_n_epoch=cfg.TEST.EVAL_PERIOD,
         num_sanity_val_steps=0,
-        gradient_clip_val=clip.CLIP_VALUE if clip.ENABLED else None,
-        gradient_clip_algorithm=clip.CLIP_TYPE if clip.ENABLED else None,
         benchmark=cfg.CUDNN_BENCHMARK,
         use_distributed_sampler=False,
         default_root_dir=output,
         logger=[CSVLogger(output, "csv"), TensorBoardLogger(str(output), "", "tensorboard")] if training else False,
-        callbacks=[_ProgressBar(refresh_rate=5), *_checkpointing(cfg, checkpoints)],
+        plugins=[WholeCheckpoints()],
+        callbacks=[_ProgressBar(refresh_rate=5), *callbacks, *_checkpointing(cfg, checkpoints)],
         enable_checkpointing=training,
         enable_model_summary=False,
         log_every_n_steps=10,

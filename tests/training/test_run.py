@@ -167,8 +167,8 @@ def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
 ) -> None:
     forward = pml_ext.training.module.Baseline.forward
 
-    def spoiled(self: Any, images: torch.Tensor) -> Any:
-        output = forward(self, images)
+    def spoiled(self: Any, *batch: torch.Tensor) -> Any:
+        output = forward(self, *batch)
         spoil = self.training and self.global_step == 13
         return output._replace(features=output.features * torch.nan) if spoil else output
 
@@ -199,24 +199,27 @@ def test_weights_that_are_not_finite_are_never_saved(
 @pytest.mark.parametrize(
     ("opts", "message"),
     [
-        (("MODEL.LOSSES.NAME", '("CITLos",)'), "LOSSES.NAME: unknown value 'CITLos'; did you mean 'CITLoss'? Known:"),
+        (("MODEL.LOSSES.NAME", '("CITLos",)'), "LOSSES.NAME = 'CITLos': unknown; did you mean 'CITLoss'? Known:"),
         (("MODEL.LOSSES.NAME", "()"), "must name one or more different losses"),
         (("MODEL.LOSSES.CIT.GAMMA", "2", "MODEL.LOSSES.NAME", '("CITLoss",)'), "LOSSES.CIT: gamma must be in [0, 1]"),
         (("MODEL.LOSSES.LOOP.LOSS", "LoOp", "MODEL.LOSSES.NAME", '("LoOp",)'), "MODEL.LOSSES.LOOP.LOSS: unknown value"),
-        (("MODEL.LOSSES.CE.EPSILON", "1.5", "MODEL.LOSSES.NAME", '("CrossEntropyLoss",)'), "EPSILON must be in [0, 1)"),
+        (("MODEL.LOSSES.CE.EPSILON", "2", "MODEL.LOSSES.NAME", '("CrossEntropyLoss",)'), "LOSSES.CE: epsilon must be"),
         (("MODEL.MINER.NAME", "MultiSimilarityMiner"), "none of the losses ('SmoothAPLoss', 'TCMLoss') takes a miner"),
-        (("MODEL.META_ARCHITECTURE", "MGN"), "MODEL.META_ARCHITECTURE: unknown value 'MGN' Known: 'Baseline'"),
+        (("MODEL.META_ARCHITECTURE", "MGN"), "MODEL.META_ARCHITECTURE = 'MGN': its branches with a head each"),
         (("MODEL.DEVICE", "cuda"), "torch sees no CUDA device here; set MODEL.DEVICE cpu"),
         (("MODEL.PIXEL_STD", "[1, 1]"), "must both have 1 value (grey) or 3 (RGB)"),
+        (("SOLVER.WEIGHT_DECAY", "-0.1"), "SOLVER.WEIGHT_DECAY = -0.1: must be 0 or more"),
+        (("MODEL.HEADS.NUM_CLASSES", "3"), "NUM_CLASSES is 3, but the training set has 5 identities"),
+        (("MODEL.FREEZE_LAYERS", "['neck']", "SOLVER.FREEZE_ITERS", "3"), "'neck' matches no parameter; names begin"),
         (("MODEL.HEADS.NECK_FEAT", "before"), "the losses do not train the neck that tests use: set it to after"),
-        (("TEST.BEST", "R@1"), "TEST.BEST: unknown value 'R@1' Known: 'precision_at_1'"),
+        (("TEST.BEST", "R@1"), "TEST.BEST = 'R@1': unknown. Known: 'precision_at_1'"),
         (("TEST.OPIS.GRID", "5"), "TEST.OPIS: grid must be at least 10"),
         (("INPUT.SIZE_TRAIN", "[8, 8, 8]"), "INPUT.SIZE_TRAIN must be [height, width]"),
-        (("DATALOADER.NUM_INSTANCE", "7"), "SOLVER.IMS_PER_BATCH must be a multiple"),
-        (("SOLVER.MAX_EPOCH", "0"), "SOLVER.MAX_EPOCH must be 1 or more; got 0"),
-        (("SEED", "-1"), "SEED must be in [0, 2^32); got -1"),
-        (("DATASETS.TESTS", '("Digits", "Digits")'), "DATASETS.TESTS must name different data sets"),
-        (("MODEL.PIXEL_STD", "[0]"), "MODEL.PIXEL_STD must be above 0"),
+        (("DATALOADER.NUM_INSTANCE", "30"), "SOLVER.IMS_PER_BATCH must be a multiple"),
+        (("SOLVER.MAX_EPOCH", "0"), "SOLVER.MAX_EPOCH = 0: must be 1 or more"),
+        (("SEED", "-1"), "SEED = -1: must be in [0, 2^32)"),
+        (("DATASETS.TESTS", '("Digits", "Digits")'), "('Digits', 'Digits'): must name one or more different data sets"),
+        (("MODEL.PIXEL_STD", "[0]"), "MODEL.PIXEL_STD = [0]: must be above 0, pixels are divided by it"),
         (("MODEL.BACKBONE.FEAT_DIM", "0"), "FEAT_DIM must be 1 or more; got 0"),
         (("MODEL.PIXEL_MEAN", "[None]"), "MODEL.PIXEL_MEAN must hold numbers"),
         (("MODEL.WEIGHTS", "none.pth"), "no weights file at none.pth"),

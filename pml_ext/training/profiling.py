@@ -1,0 +1,71 @@
+"""Where the time of a run goes: shares of data loading, forward, loss, backward, optimizer and evaluation."""
+
+import time
+from collections import defaultdict
+from typing import Any
+
+import lightning
+import torch
+
+PHASES = ("data loading", "forward", "loss", "backward", "optimizer", "evaluation")
+
+
+class Profile(lightning.Callback):
+    """Adds up the time of each phase.
+
+    The first iteration of every epoch counts for all but data loading, which then includes starting the workers. On a
+    GPU every mark waits for the device, which itself costs some time.
+
+    Attributes:
+        seconds: by phase.
+        iterations: how many training steps.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.iterations = 0
+        self._last = 0.0
+
+    def _mark(self, phase: str | None) -> None:
+        """The time since the last mark was this phase's; None leaves it out."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        if phase is not None:
+            self.seconds[phase] += now - self._last
+        self._last = now
+
+    def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        pl_module.register_forward_hook(lambda module, *_: self._mark("forward") if module.training else None)
+
+    def on_train_epoch_start(self, *_: Any) -> None:
+        self._mark(None)
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self._mark("data loading")
+
+    def on_before_backward(self, *_: Any) -> None:
+        self._mark("loss")
+
+    def on_after_backward(self, *_: Any) -> None:
+        self._mark("backward")
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self._mark("optimizer")
+        self.iterations += 1
+
+    def on_validation_start(self, *_: Any) -> None:
+        self._mark(None)
+
+    def on_validation_end(self, *_: Any) -> None:
+        self._mark("evaluation")
+
+    def table(self) -> str:
+        """A row each: seconds, share of the whole, and milliseconds an iteration but for evaluation."""
+        total = sum(self.seconds.values())
+        lines = [f"{'':12}  {'seconds':>9}  {'share':>7}  {'ms/iteration':>12}"]
+        for phase in PHASES:
+            each = "" if phase == "evaluation" else f"{1e3 * self.seconds[phase] / max(self.iterations, 1):.1f}"
+            share = 100 * self.seconds[phase] / total if total else 0.0
+            lines.append(f"{phase:12}  {self.seconds[phase]:9.2f}  {share:5.1f} %  {each:>12}")
+        return "\n".join(lines)
