@@ -13,7 +13,8 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 SMOOTH_AP = next(path for path in EXAMPLES if path.stem == "smooth_ap_of_any_batch")
 VERIFICATION = next(path for path in EXAMPLES if path.stem == "verification")
-TRAINING = [path for path in EXAMPLES if path not in (SMOOTH_AP, VERIFICATION)]
+FAULTS = next(path for path in EXAMPLES if path.stem == "fastreid_metric_faults")
+TRAINING = [path for path in EXAMPLES if path not in (SMOOTH_AP, VERIFICATION, FAULTS)]
 NEEDS = {"swap_in_hydra_target": ("hydra",), "swap_in_lightning": ("lightning",)}
 
 
@@ -55,3 +56,17 @@ def test_verification_supports_what_its_impostors_allow() -> None:
     assert exact == pytest.approx(streamed, abs=2e-4)
     assert math.isnan(listed[3]) and exact[:4] == sorted(exact[:4], reverse=True)
     assert listed[:3] == pytest.approx(exact[:3], abs=0.05)
+
+
+def test_faults_of_other_metrics_show() -> None:
+    pytest.importorskip("sklearn")
+    rows = re.findall(r"^(.+?) {2,}(\S+) +(\d\.\d{3})$", printed_by(FAULTS), re.M)
+    given, right = zip(*(row[1:] for row in rows), strict=True)
+    assert given[1] == "ValueError"
+    impostors_rejected, ties, negative_scores, equal_labels = (float(given[i]) for i in (0, 2, 3, 4))
+    genuine_accepted, rank_1, pessimistic, average_precision, precision = (float(value) for value in right)
+    assert abs(impostors_rejected - genuine_accepted) > 0.1
+    assert rank_1 == 0.5
+    assert ties > pessimistic + 0.01
+    assert (negative_scores, equal_labels, precision) == (0, 1, 0)
+    assert average_precision == pytest.approx(pessimistic, abs=0.02)

@@ -1,0 +1,58 @@
+"""What metrics of FastReID, torchmetrics and pytorch-metric-learning give on small made data, and what is right.
+
+FastReID's and torchmetrics' are a few lines here, from their definitions; pytorch-metric-learning's runs itself.
+"""
+
+import numpy as np
+import torch
+from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+from sklearn.metrics import average_precision_score, roc_curve
+
+from pml_ext import metrics
+from pml_ext.functional import cumulative_matches, rank_matches_from_distances, tar_at_far
+
+
+def show(fault: str, given: float | str, right: float) -> None:
+    print(f"{fault:<66}{given if isinstance(given, str) else f'{given:.3f}':>10}{right:>8.3f}")
+
+
+torch.manual_seed(0)
+print(f"{'':<66}{'given':>10}{'right':>8}")
+
+# FastReID's TPR@FPR: impostor pairs are labelled 1, the score is the distance, and the nearest FPR is taken.
+same = torch.arange(20_000) % 100 == 0
+distances = torch.where(same, 0.6, 1.0) + 0.15 * torch.randn(len(same))
+false_positives, true_positives, _ = roc_curve(~same, distances)
+tpr = true_positives[np.argmin(np.abs(false_positives - 1e-2))]
+show("FastReID TPR@FPR=1e-2: impostors rejected, not genuine accepted", tpr, float(tar_at_far(-distances, same, 1e-2)))
+
+# FastReID's CMC stacks rows of what stays of the gallery: 4 items for the first query, 5 for the second.
+query, gallery = torch.tensor([1, 2]), torch.tensor([1, 1, 2, 3, 3])
+cameras = {"query_cameras": torch.tensor([0, 0]), "gallery_cameras": torch.tensor([0, 1, 1, 0, 1])}
+distances = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5], [0.1, 0.3, 0.2, 0.4, 0.5]])
+kept = (gallery != query[:, None]) | (cameras["gallery_cameras"] != cameras["query_cameras"][:, None])
+rows = [(gallery[keep] == q).cumsum(0).clamp_max(1).tolist() for q, keep in zip(query, kept, strict=True)]
+try:
+    rank_1 = np.asarray(rows, dtype=np.float32).mean(axis=0)[0]
+except ValueError as error:
+    rank_1 = type(error).__name__
+right = float(cumulative_matches(rank_matches_from_distances(distances, query, gallery, **cameras), [1]))
+show("FastReID rank-1, junk removal leaves fewer than max_rank items", rank_1, right)
+
+# Distances in 16 bits are full of ties: sorted, matches that come first in the gallery win. Ours are pessimistic.
+is_match = torch.arange(2000) < 40
+distances = 1 - 0.02 * is_match + 0.01 * torch.randn(2000)
+found = is_match[distances.half().argsort(stable=True)].double()
+optimistic = float((found * found.cumsum(0) / torch.arange(1, 2001)).sum() / 40)
+right = float(rank_matches_from_distances(distances.half()[None], torch.tensor([1]), is_match.long()).average_precision)
+show("FastReID mAP, distances in 16 bits, matches first in the gallery", optimistic, right)
+
+# torchmetrics: a match with a negative score does not count, and negated distances are negative.
+given = average_precision_score(is_match, -distances) * float((is_match & (-distances > 0)).any())
+show("torchmetrics retrieval AP of negated distances", given, average_precision_score(is_match, -distances))
+
+# pytorch-metric-learning compares labels as float32: 16777216 and 16777217 are one class.
+labels, embeddings = torch.tensor([0, 1, 0, 1]) + 2**24, torch.tensor([[0.0, 1], [0.1, 1], [1, 0], [1, -1]])
+calculators = (kind(include=("precision_at_1",), k=1) for kind in (AccuracyCalculator, metrics.AccuracyCalculator))
+values = (calculator.get_accuracy(embeddings, labels)["precision_at_1"] for calculator in calculators)
+show("pytorch-metric-learning precision@1, labels above 2^24", *values)
