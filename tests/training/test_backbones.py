@@ -131,7 +131,10 @@ def test_non_local_blocks_follow_the_last_blocks_of_a_stage() -> None:
 
 
 def test_a_non_local_block_is_the_identity_at_first_and_then_attends() -> None:
-    block = NonLocal(6).double().eval()
+    for norm in ("BN", "GN", "FrozenBN", "none"):
+        x = torch.randn(2, 6, 3, 2)
+        torch.testing.assert_close(NonLocal(6, norm)(x), x)
+    block = NonLocal(6, "BN").double().eval()
     x = torch.randn(2, 6, 3, 2, dtype=torch.float64)
     torch.testing.assert_close(block(x), x)
     nn.init.constant_(block.W[1].weight, 0.7)

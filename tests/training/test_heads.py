@@ -182,7 +182,10 @@ def test_flatten_takes_fastreids_feat_dim() -> None:
         build_head(cfg, backbone, 0)
     cfg.MODEL.BACKBONE.FEAT_DIM = 25088
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [0]  # images as they are
-    assert build_head(cfg, backbone, 0).bottleneck[0].weight.shape == (8, 25088, 1, 1)
+    head = build_head(cfg, backbone, 0)
+    assert head.bottleneck[0].weight.shape == (8, 25088, 1, 1)
+    with pytest.raises(ConfigError, match=r"FEAT_DIM must be 3072 for images of this size; got 25088"):
+        head(backbone(torch.zeros(2, 1, 32, 48)))
 
 
 def test_identity_needs_maps_of_one_place() -> None:

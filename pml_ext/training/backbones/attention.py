@@ -1,6 +1,10 @@
 """The attention blocks that FastReID puts into ResNets, with its parameter names."""
 
+from typing import Any
+
 from torch import Tensor, nn
+
+from pml_ext.training.backbones.norms import build_norm
 
 
 class SqueezeExcitation(nn.Module):
@@ -35,14 +39,17 @@ class NonLocal(nn.Module):
 
     Args:
         channels: of the feature map.
+        norm: after W's convolution, a name that build_norm knows.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, norm: str) -> None:
         super().__init__()
         self.g = nn.Conv2d(channels, 1, 1)
-        norm = nn.BatchNorm2d(channels)
-        nn.init.zeros_(norm.weight)
-        self.W = nn.Sequential(nn.Conv2d(1, channels, 1), norm)
+        convolution, after = nn.Conv2d(1, channels, 1), build_norm(norm, channels)
+        last: Any = convolution if norm == "none" else after
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.W = nn.Sequential(convolution, after)
         self.theta = nn.Conv2d(channels, 1, 1)
         self.phi = nn.Conv2d(channels, 1, 1)
 

@@ -32,6 +32,7 @@ class ResNet(resnet.ResNet):
         in_channels: of the images.
         last_stride: of the last stage, 1 or 2; 1 changes the stride only, without dilation.
         non_local: per stage, the number of last blocks that a NonLocal block follows.
+        norm: of the non-local blocks; the net itself is built with batch norms.
         width: channels a group of a bottleneck's 3×3 convolution at 64 channels; with `cardinality` groups.
         ceil_mode: the stem's max-pool is without padding but rounds the size up (FastReID's ResNet).
     """
@@ -53,6 +54,7 @@ class ResNet(resnet.ResNet):
         *,
         last_stride: int,
         non_local: tuple[int, ...] = (0, 0, 0, 0),
+        norm: str = "BN",
         cardinality: int = 1,
         width: int = 64,
         ceil_mode: bool = True,
@@ -73,7 +75,7 @@ class ResNet(resnet.ResNet):
         if last_stride == 1:
             _remove_stride(self.layer4[0])
         for i, count in enumerate(non_local, start=1):
-            setattr(self, f"NL_{i}", nn.ModuleList(NonLocal(128 * 2**i) for _ in range(count)))
+            setattr(self, f"NL_{i}", nn.ModuleList(NonLocal(128 * 2**i, norm) for _ in range(count)))
 
     @property
     def stages(self) -> tuple[nn.Sequential, ...]:
@@ -124,6 +126,7 @@ def _build(
         len(cfg.MODEL.PIXEL_MEAN),
         last_stride=options.LAST_STRIDE,
         non_local=non_local[options.DEPTH] if options.WITH_NL else (0, 0, 0, 0),
+        norm=options.NORM,
         cardinality=cardinality,
         width=width,
         ceil_mode=ceil_mode,

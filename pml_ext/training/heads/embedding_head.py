@@ -49,7 +49,7 @@ class EmbeddingHead(nn.Module):
         margin: float = 0.0,
     ) -> None:
         super().__init__()
-        self.neck_feat = neck_feat
+        self.neck_feat, self.feat_dim = neck_feat, feat_dim
         self.pool_layer = POOL_LAYERS[pool]()
         self.embedding_size = embedding_dim or feat_dim
         # The size of what NECK_FEAT hands to the metric losses.
@@ -75,6 +75,10 @@ class EmbeddingHead(nn.Module):
         if pooled.shape[2:] != (1, 1):
             raise ConfigError(
                 f"MODEL.HEADS.POOL_LAYER Identity needs a backbone with maps of 1×1; got {tuple(pooled.shape[2:])}"
+            )
+        if pooled.shape[1] != self.feat_dim:
+            raise ConfigError(
+                f"MODEL.BACKBONE.FEAT_DIM must be {pooled.shape[1]} for images of this size; got {self.feat_dim}"
             )
         neck = self.bottleneck(pooled).flatten(1)
         if not self.training:
