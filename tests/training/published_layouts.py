@@ -193,3 +193,25 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
     "Cars196": cars196,
     "InShop": in_shop,
 }
+
+
+def ijb(root: Path, name: str = "IJBC") -> None:
+    """Two templates of one person, one of another; template 1 has a video of two frames."""
+    folder, lower = root / name, name.lower()
+    rows = [("1.jpg", 1, 10), ("2.jpg", 1, 11), ("3.jpg", 1, 11), ("4.jpg", 2, 12), ("5.jpg", 3, 13)]
+    write(folder / "loose_crop", *(row[0] for row in rows), content=picture(size=(120, 130)))
+    meta = folder / "meta"
+    meta.mkdir(parents=True)
+    (meta / f"{lower}_face_tid_mid.txt").write_text("".join(f"{a} {b} {c}\n" for a, b, c in rows))
+    (meta / f"{lower}_template_pair_label.txt").write_text("1 2 1\n1 3 0\n2 3 0\n")
+    points = "38.3 51.7 73.5 51.5 56.0 71.7 41.5 92.4 70.7 92.2"
+    (meta / f"{lower}_name_5pts_score.txt").write_text("".join(f"{row[0]} {points} 0.99\n" for row in rows))
+
+
+def lfw(root: Path) -> None:
+    """pairs.txt of two folds with one pair of each kind."""
+    names = ["Aaron_Eckhart", "Abel_Pacheco", "Akbar_Al_Baker"]
+    write(root / "lfw", *(f"{name}/{name}_{i:04}.jpg" for name in names for i in (1, 2)))
+    lines = ["2\t1", "Aaron_Eckhart\t1\t2", "Abel_Pacheco\t1\tAkbar_Al_Baker\t2"]
+    lines += ["Abel_Pacheco\t1\t2", "Aaron_Eckhart\t2\tAkbar_Al_Baker\t1"]
+    (root / "lfw" / "pairs.txt").write_text("\n".join(lines) + "\n")

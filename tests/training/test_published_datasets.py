@@ -25,6 +25,8 @@ from pml_ext.training.datasets import (
     load_train_set,
 )
 from pml_ext.training.datasets.face_pairs import read_bin
+from pml_ext.training.datasets.ijb import _LANDMARKS as LANDMARKS
+from pml_ext.training.datasets.ijb import TemplateSet, align
 from pml_ext.training.datasets.record_io import record_set
 from pml_ext.training.defaults import get_cfg
 from tests.conftest import real_data
@@ -386,6 +388,46 @@ def test_a_pickle_is_data_or_an_error(content: bytes, message: str, tmp_path: Pa
     with pytest.raises(DataError, match=message):
         read_bin(path, False)
     assert not Path("/tmp/pml_ext_must_not_exist").exists()
+
+
+def test_lfw_in_its_own_folder(tmp_path: Path) -> None:
+    layouts.lfw(tmp_path)
+    data = load("LFW", tmp_path, False)
+    assert isinstance(data, PairSet)
+    assert data.same.tolist() == [True, False, True, False]
+    assert data.images.names[3].endswith("Akbar_Al_Baker/Akbar_Al_Baker_0002.jpg")
+    assert data.images.images[3].shape == (3, 12, 6)
+    (tmp_path / "lfw" / "pairs.txt").write_text("2 1\nA 1\n")
+    with pytest.raises(DataError, match=r"pairs.txt, line 2: expected 'name n1 n2'"):
+        load("LFW", tmp_path, False)
+
+
+def test_ijb_templates(tmp_path: Path) -> None:
+    layouts.ijb(tmp_path)
+    data = load("IJBC", tmp_path, False)
+    assert isinstance(data, TemplateSet)
+    assert data.media.template_ids.tolist() == [1, 1, 1, 2, 3]
+    assert data.pairs.same.tolist() == [True, False, False]
+    assert data.images.images[4].shape == (3, 112, 112)
+    points = tmp_path / "IJBC" / "meta" / "ijbc_name_5pts_score.txt"
+    points.write_text(points.read_text().replace("5.jpg", "6.jpg"))
+    with pytest.raises(DataError, match=r"no landmarks for 1 images, such as 5.jpg"):
+        load("IJBC", tmp_path, False)
+    points.write_text("1.jpg 3 4\n")
+    with pytest.raises(DataError, match=r"line 1: expected `image x1 y1"):
+        load("IJBC", tmp_path, False)
+
+
+def test_alignment_undoes_a_turn_a_shift_and_a_scale() -> None:
+    rows, columns = torch.meshgrid(torch.arange(112.0), torch.arange(112.0), indexing="ij")
+    face = torch.stack([rows + columns, 2 * rows, 2 * columns]).to(torch.uint8)
+    assert (align(face, LANDMARKS).int() - face.int()).abs().max() <= 1, "landmarks in their places change nothing"
+    turned = face.rot90(1, (1, 2))  # counter-clockwise: x' = y, y' = 111 − x
+    places = np.stack([LANDMARKS[:, 1], 111 - LANDMARKS[:, 0]], 1)
+    assert (align(turned, places).int() - face.int()).abs().max() <= 1
+    large = torch.nn.functional.interpolate(face[None].float(), scale_factor=2, mode="bilinear")[0].round()
+    aligned = align(large.to(torch.uint8), 2 * LANDMARKS + 0.5)
+    assert (aligned.int() - face.int())[:, 1:-1, 1:-1].abs().max() <= 2
 
 
 # --- what a run loads ---

@@ -14,6 +14,8 @@ from pml_ext.training.datasets.digits import digits
 from pml_ext.training.datasets.face_pairs import NAMES as FACE_PAIRS
 from pml_ext.training.datasets.face_pairs import PairSet, face_pairs
 from pml_ext.training.datasets.folders import folder_per_identity
+from pml_ext.training.datasets.ijb import NAMES as TEMPLATE_SETS
+from pml_ext.training.datasets.ijb import TemplateSet, ijb
 from pml_ext.training.datasets.image_files import without_unreadable
 from pml_ext.training.datasets.image_set import DataError, ImageSet, OpenSet
 from pml_ext.training.datasets.omniglot import omniglot
@@ -26,8 +28,11 @@ from pml_ext.training.datasets.vehicles import vehicle_id, veri_wild
 
 log = logging.getLogger("pml_ext")
 
-Loaded = OpenSet | ImageSet | PairSet
-"""Images to train on and to test, to train on only, or pairs to verify."""
+TestSet = OpenSet | PairSet | TemplateSet
+"""Queries and what they search, pairs of images, or pairs of templates."""
+
+Loaded = TestSet | ImageSet
+"""A test set (an OpenSet trains too), or images to train on only."""
 
 DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
     "Digits": digits,
@@ -49,6 +54,7 @@ DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
     "MS1MV2": lambda root, grey: folder_per_identity(root / "MS_Celeb_1M", grey),
     "CASIAWebFace": lambda root, grey: folder_per_identity(root / "CASIA-WebFace", grey),
     **{name: partial(face_pairs, name=name) for name in FACE_PAIRS},
+    **{name: partial(ijb, name=name) for name in TEMPLATE_SETS},
 }
 
 NOBODY = {"Market1501": (JUNK, DISTRACTOR)}
@@ -60,7 +66,20 @@ OWN_DATA = {
 }
 """Names with a path in them."""
 
-__all__ = ["DATASETS", "OWN_DATA", "DataError", "ImageSet", "OpenSet", "PairSet", "load_test_sets", "load_train_set"]
+__all__ = [
+    "DATASETS",
+    "FACE_PAIRS",
+    "OWN_DATA",
+    "TEMPLATE_SETS",
+    "DataError",
+    "ImageSet",
+    "OpenSet",
+    "PairSet",
+    "TemplateSet",
+    "TestSet",
+    "load_test_sets",
+    "load_train_set",
+]
 
 
 def load_train_set(cfg: CN) -> ImageSet:
@@ -74,7 +93,7 @@ def load_train_set(cfg: CN) -> ImageSet:
         return _report("REC_PATH", "train", record_set(Path(cfg.DATASETS.REC_PATH).expanduser(), _grey(cfg)), cfg)
     sets = []
     for name, data in _load(cfg, "NAMES").items():
-        if isinstance(data, PairSet) or (isinstance(data, OpenSet) and not len(data.train)):
+        if isinstance(data, PairSet | TemplateSet) or (isinstance(data, OpenSet) and not len(data.train)):
             raise ConfigError(f"DATASETS.NAMES: {name} has no training images")
         if isinstance(data, ImageSet):
             sets.append(_report(name, "train", data, cfg))
@@ -87,19 +106,20 @@ def load_train_set(cfg: CN) -> ImageSet:
     return ImageSet.joined(sets)
 
 
-def load_test_sets(cfg: CN) -> dict[str, OpenSet | PairSet]:
+def load_test_sets(cfg: CN) -> dict[str, TestSet]:
     """The test sets of DATASETS.TESTS by name.
 
     Raises:
         ConfigError: an unknown name, or one without test images.
         DataError: a set that is missing or damaged.
     """
-    sets: dict[str, OpenSet | PairSet] = {}
+    sets: dict[str, TestSet] = {}
     for name, data in _load(cfg, "TESTS").items():
         if isinstance(data, ImageSet) or (isinstance(data, OpenSet) and not len(data.query)):
             raise ConfigError(f"DATASETS.TESTS: {name} has no test images")
-        if isinstance(data, PairSet):
-            log.info("%s: %d pairs, %d of one person", name, len(data.same), int(data.same.sum()))
+        if not isinstance(data, OpenSet):
+            same = data.same if isinstance(data, PairSet) else data.pairs.same
+            log.info("%s: %d pairs, %d of one person", name, len(same), int(same.sum()))
             sets[name] = data
             continue
         gallery = None if data.gallery is None else _report(name, "gallery", data.gallery, cfg)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from pml_ext.metrics.pair_lists import read_lfw_pairs
+from pml_ext.training.datasets.image_files import ImageFile, image_set
 from pml_ext.training.datasets.image_set import DataError, ImageSet, decode_image
 from pml_ext.training.datasets.layout import found_in
 
@@ -28,6 +30,11 @@ class PairSet:
     images: ImageSet
     same: np.ndarray
 
+    @property
+    def parts(self) -> list[ImageSet]:
+        """What a test embeds."""
+        return [self.images]
+
 
 class EncodedImages(Sequence[Tensor]):
     """uint8 (1 or 3, h, w) tensors of image files held in memory."""
@@ -45,6 +52,9 @@ class EncodedImages(Sequence[Tensor]):
 def face_pairs(root: Path, grey: bool, *, name: str) -> PairSet:
     """insightface's `<name>.bin` from the root or one of the folders it is published in.
 
+    LFW also comes as its own folder `lfw/<person>/<person>_0001.jpg` with `pairs.txt` in it or beside it; the images
+    should be aligned as those that the model was trained on.
+
     Raises:
         DataError: no such file; one that is damaged, of another form, or that asks for code to be run.
     """
@@ -52,10 +62,24 @@ def face_pairs(root: Path, grey: bool, *, name: str) -> PairSet:
     for folder in FOLDERS:
         if (root / folder / file).is_file():
             return read_bin(root / folder / file, grey)
+    if name == "LFW":
+        for listing in (root / "lfw" / "pairs.txt", root / "pairs.txt"):
+            if listing.is_file():
+                return _listed_pairs(listing, root / "lfw", grey)
     folders = ", ".join(str(root / folder) for folder in FOLDERS)
     raise DataError(
         f"{name}: no {file} in {folders}; {found_in(root)}. It is part of insightface's training sets (faces_emore)"
     )
+
+
+def _listed_pairs(listing: Path, folder: Path, grey: bool) -> PairSet:
+    try:
+        pairs = read_lfw_pairs(listing)
+    except (ValueError, OSError) as error:
+        raise DataError(str(error)) from error
+    keys = [key.split("/") for pair in zip(pairs.first, pairs.second, strict=True) for key in pair]
+    files = [ImageFile(folder / name / f"{name}_{int(number):04}.jpg", 0, 0) for name, number in keys]
+    return PairSet(image_set(files, grey), pairs.same.numpy())
 
 
 def read_bin(path: Path, grey: bool) -> PairSet:

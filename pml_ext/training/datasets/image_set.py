@@ -111,6 +111,11 @@ class OpenSet:
     query: ImageSet
     gallery: ImageSet | None = None
 
+    @property
+    def parts(self) -> list[ImageSet]:
+        """What a test embeds."""
+        return [self.query] if self.gallery is None else [self.query, self.gallery]
+
 
 def decode_image(content: bytes, name: str, grey: bool) -> Tensor:
     """Bytes of an image file as a uint8 (1 or 3, h, w) tensor; damaged or truncated input is a DataError."""
