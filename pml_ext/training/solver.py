@@ -61,7 +61,11 @@ def build_optimizer(cfg: CN, model: nn.Module) -> torch.optim.Optimizer:
 def clip_gradients(cfg: CN, parameters: Iterable[nn.Parameter]) -> None:
     """SOLVER.CLIP_GRADIENTS, as in FastReID one parameter at a time: its values, or the norm of its gradient."""
     clip = cfg.SOLVER.CLIP_GRADIENTS
-    for parameter in parameters if clip.ENABLED else ():
+    if not clip.ENABLED:
+        return
+    for parameter in parameters:
+        if parameter.grad is None:  # frozen, or without a part in the loss
+            continue
         if clip.CLIP_TYPE == "value":
             nn.utils.clip_grad_value_(parameter, clip.CLIP_VALUE)
         else:
