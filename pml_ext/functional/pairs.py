@@ -1,5 +1,7 @@
 """Which samples form positive pairs, negative pairs and triplets."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -26,22 +28,46 @@ def count_triplets(same: Tensor, different: Tensor) -> Tensor:
     return (same.sum(1) * different.sum(1)).sum()
 
 
-def positive_columns(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """For every sample the others of its class, as a table padded to the largest class.
+class ClassSpans(NamedTuple):
+    """Where the classes of a batch lie once it is sorted by class: those of one class are neighbours there."""
+
+    order: Tensor
+    """(B,) indices into the batch, sorted by class."""
+    start: Tensor
+    """(B, 1) for every sample, the place in `order` where its class begins."""
+    rank: Tensor
+    """(B, 1) for every sample, how many of its class come before it there."""
+    size: Tensor
+    """(B, 1) for every sample, the size of its class."""
+    smallest: int
+    largest: int
+    """The sizes of the smallest and the largest class: all that is read from the device."""
+
+
+def class_spans(labels: Tensor) -> ClassSpans:
+    """The spans of a batch. labels: (B,) class ids in any order."""
+    in_order, order = labels.sort(stable=True)
+    column = labels.contiguous().unsqueeze(1)  # searchsorted warns of others
+    start = torch.searchsorted(in_order, column)
+    size = torch.searchsorted(in_order, column, right=True).sub_(start)
+    rank = order.argsort().unsqueeze(1).sub_(start)
+    smallest, largest = torch.stack(torch.aminmax(size)).tolist()
+    return ClassSpans(order, start, rank, size, smallest, largest)
+
+
+def class_columns(spans: ClassSpans, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+    """For every sample the others of its class and then itself, as a table as wide as the largest class, K.
 
     Args:
-        labels: (B,) class ids in any order.
+        spans: of the batch.
+        rows: the samples whose rows of the table are wanted.
     Returns:
-        (B, K - 1) indices into the batch and a boolean mask of the same shape, False on the padding;
-        K is the size of the largest class.
+        (rows, K) indices into the batch, and a boolean (rows, K - 1) that is False where a positive is only padding:
+        the index of the sample itself, as in the last column.
     """
-    _, classes, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
-    by_class = torch.argsort(classes, stable=True)
-    start = (sizes.cumsum(0) - sizes)[classes]
-    rank = torch.empty_like(by_class)
-    rank[by_class] = torch.arange(len(labels), device=labels.device)
-    rank -= start
-    slot = torch.arange(int(sizes.max()) - 1, device=labels.device)
-    valid = slot < (sizes[classes] - 1)[:, None]
-    place = start[:, None] + slot + (slot >= rank[:, None])  # the sample's own place is stepped over
-    return by_class[place.clamp(max=len(labels) - 1)], valid
+    size = spans.size[rows]
+    step = torch.arange(1, spans.largest + 1, device=size.device)
+    valid = step < size
+    # From its own place on through its class, and past the end on from the beginning.
+    place = spans.start[rows] + (spans.rank[rows] + step * valid) % size
+    return torch.take(spans.order, place), valid[:, :-1]

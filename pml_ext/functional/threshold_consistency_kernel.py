@@ -1,20 +1,27 @@
 """The threshold-consistent margin term of a batch with itself, in blocks: no (B, B) tensor is kept."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
-from pml_ext.functional.pairs import same_and_different
-from pml_ext.functional.threshold_consistency import counted_negatives, counted_positives, shortfall_and_excess
+from pml_ext.functional.pairs import ClassSpans, class_columns, class_spans, same_and_different
+from pml_ext.functional.sphere import inverse_norms, to_sphere
+from pml_ext.functional.threshold_consistency import shortfall_and_excess
 
-BLOCK = 512
-"""Samples on each side of one block of pairs."""
+BLOCK = 2**18
+"""Pairs of one block, as far as MIN_ROWS allows: the few tensors of that size stay in a processor's cache."""
+
+MIN_ROWS = 256
+"""Anchors of one block, at least: with fewer the matrix product loses its speed."""
+
+FEW = 16
+"""Up to so many samples of a class adding their embeddings up is faster than a matrix product with zeros."""
 
 
 def fast_threshold_consistency(
-    unit_embeddings: Tensor,
+    embeddings: Tensor,
     labels: Tensor,
     lambda_plus: float = 1.0,
     lambda_minus: float = 1.0,
@@ -22,32 +29,32 @@ def fast_threshold_consistency(
     margin_minus: float = 0.5,
     *,
     indicator: bool = True,
+    spans: ClassSpans | None = None,
 ) -> Tensor:
     """λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a batch, in O(B D) memory.
 
-    The gradient is computed together with the value. A backward pass with create_graph=True goes through
-    `shortfall_and_excess`, so that it can be differentiated again. To torch.compile it is one operator, without a
-    break of the graph and with a first derivative only.
+    The gradient is computed together with the value, through the normalisation too. A backward pass with
+    create_graph=True goes through `shortfall_and_excess`, so that it can be differentiated again. To torch.compile it
+    is one operator, without a break of the graph and with a first derivative only.
 
     Args:
-        unit_embeddings: (B, D) of norm 1, float32 or float64.
+        embeddings: (B, D), need not be normalised, float32 or float64.
         labels: (B,) class ids.
         lambda_plus, lambda_minus, margin_plus, margin_minus, indicator: see `shortfall_and_excess` and TCMLoss.
+        spans: `class_spans(labels)`, where they are known.
     Returns:
         a scalar.
     """
     options = (lambda_plus, lambda_minus, margin_plus, margin_minus, indicator)
     if torch.compiler.is_compiling():
-        return _operator(unit_embeddings, labels, *options)[0]
-    return _FastThresholdConsistency.apply(unit_embeddings, labels, options)
+        return _operator(embeddings, labels, *options)[0]
+    return _FastThresholdConsistency.apply(embeddings, labels, spans or class_spans(labels), options)
 
 
 class _FastThresholdConsistency(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, embeddings: Tensor, labels: Tensor, options: tuple[float, float, float, float, bool]
-    ) -> Tensor:
-        value, gradient = _value_and_gradient(embeddings, labels, options, ctx.needs_input_grad[0])
+    def forward(ctx: Any, embeddings: Tensor, labels: Tensor, spans: ClassSpans, options: "_Options") -> Tensor:
+        value, gradient = _value_and_gradient(embeddings, spans, options, ctx.needs_input_grad[0])
         if gradient is not None:
             ctx.save_for_backward(embeddings, labels, gradient)
             ctx.options = options
@@ -58,49 +65,76 @@ class _FastThresholdConsistency(torch.autograd.Function):
         embeddings, labels, gradient = ctx.saved_tensors
         if torch.is_grad_enabled():
             lambda_plus, lambda_minus, margin_plus, margin_minus, indicator = ctx.options
-            cosines = embeddings @ embeddings.T
+            unit = to_sphere(embeddings)
+            cosines = unit @ unit.T
             same, different = same_and_different(labels)
             margins = (margin_plus, margin_minus)
             terms = shortfall_and_excess(cosines[same], cosines[different], *margins, indicator=indicator)
             loss = lambda_plus * terms[0] + lambda_minus * terms[1]
             (gradient,) = torch.autograd.grad(loss, embeddings, create_graph=True)
-        return grad * gradient, None, None
+        return grad * gradient, None, None, None
+
+
+_Options = tuple[float, float, float, float, bool]
+"""lambda_plus, lambda_minus, margin_plus, margin_minus, indicator"""
 
 
 def _value_and_gradient(
-    embeddings: Tensor,
-    labels: Tensor,
-    options: tuple[float, float, float, float, bool],
-    needs_gradient: bool = True,
+    embeddings: Tensor, spans: ClassSpans, options: _Options, needs_gradient: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    lambda_plus, lambda_minus, margin_plus, margin_minus, _ = options
-    shortfall = excess = embeddings.new_zeros(())
-    count_plus = count_minus = torch.zeros((), dtype=torch.long, device=embeddings.device)
-    relevant = []  # the places of the blocks with a pair that counts
-    for place in _upper_blocks(len(labels)):
-        cosines, positive, negative = _counted(embeddings, labels, place, options)
-        weight = 1 if place[0] == place[1] else 2  # stands for its mirror image too
-        in_block_plus, in_block_minus = positive.sum(), negative.sum()
-        shortfall = shortfall + weight * (positive * (margin_plus - cosines)).sum()
-        excess = excess + weight * (negative * (cosines - margin_minus)).sum()
-        count_plus, count_minus = count_plus + weight * in_block_plus, count_minus + weight * in_block_minus
-        if in_block_plus + in_block_minus > 0:
-            relevant.append(place)
-    by_positive = lambda_plus / count_plus.clamp(min=1).to(embeddings.dtype)
-    by_negative = lambda_minus / count_minus.clamp(min=1).to(embeddings.dtype)
+    """The gradient is a sum of embeddings over the pairs that count: few positives, and negatives only where some do.
+
+    With x = n u, ∂cos(i, j)/∂x_i = (u_j − cos u_i) / n_i: weights 1/n_j on x_j, and −cos/n_i on x_i itself.
+    """
+    lambda_plus, lambda_minus, margin_plus, margin_minus, indicator = options
+    inverse = inverse_norms(embeddings)
+    totals = embeddings.new_zeros(4)
+    toward, away = [], None
+    rows = max(MIN_ROWS, BLOCK // len(embeddings))
+    for first in range(0, len(embeddings), rows):
+        block = slice(first, first + rows)
+        own = inverse[block]
+        cosines = (embeddings[block] @ embeddings.T).mul_(own).mul_(inverse.T)
+        same, valid = class_columns(spans, block)
+        positives = same[:, :-1]
+        to_positives = cosines.gather(1, positives)
+        below = to_positives <= margin_plus if indicator else torch.ones_like(valid)
+        below = (below & valid).to(cosines.dtype)
+        shortfall = (below * (margin_plus - to_positives)).sum()
+
+        cosines.scatter_(1, same, -2)  # no negative
+        above = torch.ge(cosines, margin_minus if indicator else -1.5, out=torch.empty_like(cosines))
+        excess = cosines.sub_(margin_minus).mul_(above).sum(1)
+        counts = above.sum(1)
+        totals += torch.stack([shortfall, below.sum(), excess.sum(), counts.sum()])
+        if not needs_gradient:
+            continue
+        itself = -own * (below * to_positives).sum(1, keepdim=True)
+        weights = torch.cat([below * torch.take(inverse, positives), itself], 1)
+        toward.append(_weighted_sums(embeddings, same, weights))
+        # Reading which rows have a negative that counts is dear on a CUDA device, their product is not.
+        found = torch.arange(len(own), device=own.device) if own.is_cuda else counts.nonzero().squeeze(1)
+        if len(found):
+            away = torch.zeros_like(embeddings) if away is None else away
+            weights = above[found] * inverse.T
+            itself = -own[found, 0] * (excess + margin_minus * counts)[found]
+            weights[torch.arange(len(found), device=own.device), first + found] = itself
+            away[first + found] = weights @ embeddings
+    shortfall, count_plus, excess, count_minus = totals
+    by_positive = lambda_plus / count_plus.clamp(min=1)
+    by_negative = lambda_minus / count_minus.clamp(min=1)
     value = by_positive * shortfall + by_negative * excess
     if not needs_gradient:
         return value, None
-    gradient = torch.zeros_like(embeddings)
-    for rows, columns in relevant:
-        # Computing a block again costs less than a (B, D) sum for each of the two terms.
-        if len(labels) > BLOCK:
-            _, positive, negative = _counted(embeddings, labels, (rows, columns), options)
-        by_cosine = 2 * (by_negative * negative - by_positive * positive)
-        gradient[rows].addmm_(by_cosine, embeddings[columns])
-        if rows != columns:
-            gradient[columns].addmm_(by_cosine.T, embeddings[rows])
-    return value, gradient
+    gradient = (torch.cat(toward) if len(toward) > 1 else toward[0]).mul_(inverse * (-2 * by_positive))
+    return value, gradient if away is None else gradient.addcmul_(away, inverse * (2 * by_negative))
+
+
+def _weighted_sums(x: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
+    """Σ_j weights_ij x[columns_ij]. (N, D), (M, K), (M, K) → (M, D); a column occurs again only with weight 0."""
+    if columns.shape[1] <= FEW:
+        return embedding_bag(columns, x, per_sample_weights=weights, mode="sum")
+    return x.new_zeros(len(columns), len(x)).scatter_add_(1, columns, weights) @ x
 
 
 @torch.library.custom_op("pml_ext::threshold_consistency", mutates_args=())
@@ -115,7 +149,7 @@ def _operator(
 ) -> tuple[Tensor, Tensor]:
     """Value and gradient, as torch.compile sees them: what the blocks hold is no matter of its graph."""
     options = (lambda_plus, lambda_minus, margin_plus, margin_minus, indicator)
-    value, gradient = _value_and_gradient(embeddings, labels, options)
+    value, gradient = _value_and_gradient(embeddings, class_spans(labels), options)
     assert gradient is not None
     return value, gradient
 
@@ -134,23 +168,3 @@ def _times_gradient(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, .
 
 
 _operator.register_autograd(_times_gradient, setup_context=_keep_gradient)
-
-
-def _upper_blocks(count: int) -> Iterator[tuple[slice, slice]]:
-    """Rows and columns of the blocks on and above the diagonal."""
-    for first in range(0, count, BLOCK):
-        for other in range(first, count, BLOCK):
-            yield slice(first, first + BLOCK), slice(other, other + BLOCK)
-
-
-def _counted(
-    embeddings: Tensor, labels: Tensor, place: tuple[slice, slice], options: tuple[float, float, float, float, bool]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Cosines of a block, and where they are positive and negative pairs that count."""
-    _, _, margin_plus, margin_minus, indicator = options
-    rows, columns = place
-    cosines = embeddings[rows] @ embeddings[columns].T
-    same, different = same_and_different(labels[rows], None if rows == columns else labels[columns])
-    same &= counted_positives(cosines, margin_plus, indicator)
-    different &= counted_negatives(cosines, margin_minus, indicator)
-    return cosines, same, different

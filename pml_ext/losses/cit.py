@@ -17,8 +17,7 @@ from pml_ext._pml import (
 from pml_ext.distances.plain_cosine import is_plain_cosine
 from pml_ext.functional.concordance import concordance_index, concordance_loss, triplet_losses
 from pml_ext.functional.concordance_kernel import LARGEST_CLASS, fast_concordance_loss
-from pml_ext.functional.pairs import count_triplets, same_and_different
-from pml_ext.functional.sphere import to_sphere
+from pml_ext.functional.pairs import class_spans, count_triplets, same_and_different
 from pml_ext.losses.base import EmbeddingLoss, given_labels
 from pml_ext.losses.fast_path import reduces_by_mean
 
@@ -119,16 +118,13 @@ class CITLoss(EmbeddingLoss):
 
     def _fast(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
         """The value over all triplets; None where a class is too large for it or there is no triplet."""
-        if torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
-            return self._kernel(embeddings, labels)
-        sizes = torch.unique(labels, return_counts=True)[1]
-        if len(sizes) == 1 or not 1 < int(sizes.max()) <= LARGEST_CLASS:
-            return None
-        return self._kernel(embeddings, labels)
-
-    def _kernel(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         options = (self.gamma, self.similarity, self.hinge_partial_likelihood)
-        return fast_concordance_loss(to_sphere(embeddings), labels, *options)
+        if torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
+            return fast_concordance_loss(embeddings, labels, *options)
+        spans = class_spans(labels)
+        if not 1 < spans.largest <= LARGEST_CLASS or spans.largest == len(labels):
+            return None
+        return fast_concordance_loss(embeddings, labels, *options, spans=spans)
 
     def _both_similarities(self, embeddings: Tensor, ref_emb: Tensor) -> tuple[Tensor, Tensor | None]:
         """Of the anchors to ref_emb; and, where L_p needs the pairs (positive, negative), inside ref_emb."""

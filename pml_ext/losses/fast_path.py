@@ -1,12 +1,26 @@
-"""When a loss may take its own kernel in place of the reducer that it was given."""
+"""When a loss may take its own kernel in place of the reducer that it was given, and how its one value gets through."""
+
+from typing import Any
+
+from torch import Tensor
 
 from pml_ext._pml import BaseMetricLossFunction, MeanReducer, reducers
+
+
+class ReducersOfTerms(reducers.MultipleReducers):
+    """PML's MultipleReducers, which leaves a single term to its reducer at once: no buffer of terms, no sum of one."""
+
+    def forward(self, loss_dict: dict[str, Any], embeddings: Tensor, labels: Tensor | None) -> Any:
+        if len(loss_dict) > 1:
+            return super().forward(loss_dict, embeddings, labels)
+        (name,) = loss_dict
+        return self.reducers[name](loss_dict, embeddings, labels)
 
 
 def reduces_by_mean(loss: BaseMetricLossFunction) -> bool:
     """Every sub-loss but the embedding regularizer is reduced by PML's MeanReducer."""
     reducer = loss.reducer
-    if type(reducer) is not reducers.MultipleReducers:
+    if type(reducer) not in (reducers.MultipleReducers, ReducersOfTerms):
         return type(reducer) is MeanReducer
     named = dict(reducer.reducers.items())
     return all(type(named.get(name, reducer.default_reducer)) is MeanReducer for name in loss._sub_loss_names())

@@ -8,12 +8,11 @@ from torch import Tensor
 from pml_ext._checks import check_in_range, warn_once
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, MeanReducer
 from pml_ext.distances.plain_cosine import is_plain_cosine
-from pml_ext.functional.pairs import same_and_different
-from pml_ext.functional.sphere import to_sphere
+from pml_ext.functional.pairs import class_spans, same_and_different
 from pml_ext.functional.threshold_consistency import counted_negatives, counted_positives
 from pml_ext.functional.threshold_consistency_kernel import fast_threshold_consistency
 from pml_ext.losses.base import EmbeddingLoss, given_labels
-from pml_ext.losses.fast_path import reduces_by_mean
+from pml_ext.losses.fast_path import ReducersOfTerms, reduces_by_mean
 
 
 class TCMLoss(EmbeddingLoss):
@@ -40,6 +39,8 @@ class TCMLoss(EmbeddingLoss):
     Source: Zhang et al., "Threshold-Consistent Margin Loss for Open-World Deep Metric Learning", arXiv 2307.04047,
         eq. 5.
     """
+
+    reducer: Any
 
     def __init__(
         self,
@@ -71,6 +72,11 @@ class TCMLoss(EmbeddingLoss):
     def get_default_reducer(self) -> Any:
         return MeanReducer()
 
+    def set_reducer(self, reducer: Any) -> None:
+        super().set_reducer(reducer)
+        if self.reducer is not reducer:  # PML's own, one for each term
+            self.reducer = ReducersOfTerms(dict(self.reducer.reducers.items()))
+
     def _sub_loss_names(self) -> list[str]:
         return ["pos_loss", "neg_loss"]
 
@@ -87,13 +93,12 @@ class TCMLoss(EmbeddingLoss):
         )
         with_itself = ref_emb is embeddings and ref_labels is labels
         if with_itself and reduces_by_mean(self) and is_plain_cosine(self.distance):
+            spans = None
             if not torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
-                sizes = torch.unique(labels, return_counts=True)[1]
-                self._warn_of_missing_pairs(positives=bool((sizes > 1).any()), negatives=len(sizes) > 1)
-            weights = (self.lambda_plus, self.lambda_minus)
-            margins = (self.margin_plus, self.margin_minus)
-            unit = to_sphere(embeddings)
-            value = fast_threshold_consistency(unit, labels, *weights, *margins, indicator=self.indicator)
+                spans = class_spans(labels)
+                self._warn_of_missing_pairs(positives=spans.largest > 1, negatives=spans.largest < len(labels))
+            options = (self.lambda_plus, self.lambda_minus, self.margin_plus, self.margin_minus)
+            value = fast_threshold_consistency(embeddings, labels, *options, indicator=self.indicator, spans=spans)
             # One value for both terms: MultipleReducers adds what it gets.
             return {"pos_loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
 

@@ -2,7 +2,15 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pml_ext.functional.sphere import inner_products, to_sphere
+from pml_ext.functional import sphere
+from pml_ext.functional.sphere import (
+    add_transpose_,
+    gram,
+    inner_products,
+    through_sphere_,
+    to_sphere,
+    unit_and_inverse_norms,
+)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
@@ -45,3 +53,23 @@ def test_inner_products_and_their_derivatives(count: int) -> None:
     assert torch.equal(weight, kept)
     assert torch.autograd.gradcheck(inner_products, x)
     assert torch.autograd.gradgradcheck(inner_products, x)
+
+
+def test_kernel_steps_are_those_of_autograd() -> None:
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(5, 3, dtype=torch.float64)
+    unit, inverse = unit_and_inverse_norms(x.detach())
+    torch.testing.assert_close(unit, normalize(x.detach()), rtol=1e-14, atol=0)
+    (expected,) = torch.autograd.grad((normalize(x) * weight).sum(), x)
+    torch.testing.assert_close(through_sphere_(weight, unit, inverse), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_blocks_of_square_matrices_change_nothing(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(sphere, "BLOCK_SIDE", 3)
+    x = torch.randn(count, 2, dtype=torch.float64)
+    torch.testing.assert_close(gram(x, -0.5), -0.5 * x @ x.T, rtol=0, atol=1e-14)
+    assert torch.equal(gram(x), gram(x).T)
+    square = torch.randn(count, count, dtype=torch.float64)
+    expected = square + square.T
+    assert torch.equal(add_transpose_(square), expected)
