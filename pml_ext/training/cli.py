@@ -5,6 +5,8 @@ import logging
 import sys
 
 from pml_ext._version import __version__
+from pml_ext.training.embedding_files import EmbeddingFileError
+from pml_ext.training.embedding_files import __doc__ as LAYOUT
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -14,6 +16,11 @@ def main(argv: list[str] | None = None) -> int:
     log.setLevel(logging.INFO)
     log.propagate = False
     log.handlers = [logging.StreamHandler()]
+    if arguments.command == "threshold" or (arguments.command == "eval" and arguments.config_file is None):
+        return _measure_files(arguments, log)
+    if arguments.command == "eval" and (arguments.gallery or arguments.out):
+        log.error("error: --gallery and --out are for --embeddings; a config has DATASETS.TESTS and OUTPUT_DIR")
+        return 2
     try:
         from pml_ext.training.check import check_files
         from pml_ext.training.checkpoints import CheckpointError
@@ -54,13 +61,42 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _measure_files(arguments: argparse.Namespace, log: logging.Logger) -> int:
+    """The commands on embeddings from files: without a config, and without what a runner needs."""
+    try:
+        if arguments.command == "threshold":
+            from pml_ext.training.threshold import threshold
+
+            target = "utility" if arguments.max_utility else None
+            rates = {"far": arguments.far, "frr": arguments.frr, "target": target}
+            print(threshold(arguments.embeddings, checkpoint=arguments.checkpoint, out=arguments.out, **rates))
+            return 0
+        from pml_ext.training.evaluate_files import evaluate_files
+
+        launch = (arguments.num_gpus, arguments.num_machines, arguments.machine_rank, arguments.dist_url)
+        if arguments.opts or launch != (1, 1, 0, "auto"):
+            log.error("error: --embeddings takes --gallery and --out; KEY VALUE and processes are for --config-file")
+            return 2
+        print(evaluate_files(arguments.embeddings, arguments.gallery, arguments.out or "."))
+    except (EmbeddingFileError, ModuleNotFoundError, OSError) as error:
+        log.error("error: %s", error)
+        return 2
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("pml-ext", description="Train and evaluate embedding models from YAML files.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, does in (("train", "train, then evaluate"), ("eval", "evaluate MODEL.WEIGHTS")):
+    for name, does in (("train", "train, then evaluate"), ("eval", "evaluate MODEL.WEIGHTS, or embeddings from files")):
         command = commands.add_parser(name, help=does, description=does)
-        command.add_argument("--config-file", required=True, metavar="FILE", help="YAML, see fastreid_configs/")
+        source = command.add_mutually_exclusive_group(required=True)
+        source.add_argument("--config-file", metavar="FILE", help="YAML, see fastreid_configs/")
+        if name == "eval":
+            source.add_argument("--embeddings", metavar="FILE", help="measure embeddings made elsewhere, see below")
+            command.add_argument("--gallery", metavar="FILE", help="what --embeddings search; without: each other")
+            command.add_argument("--out", metavar="FOLDER", help="of --embeddings: for metrics.json; default: here")
+            command.epilog, command.formatter_class = LAYOUT, argparse.RawDescriptionHelpFormatter
         command.add_argument("--num-gpus", type=int, default=1, help="processes a machine (on CPU too)")
         command.add_argument("--num-machines", type=int, default=1)
         command.add_argument("--machine-rank", type=int, default=0, help="of this machine, from 0")
@@ -72,6 +108,17 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--eval-only", action="store_true", default=name == "eval", help="do not train; as `pml-ext eval`"
         )
+    does = "choose a decision threshold on embeddings, and report what it does to each class"
+    command = commands.add_parser(
+        "threshold", help=does, description=does, epilog=LAYOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument("--embeddings", required=True, metavar="FILE", help="of validation, see below")
+    target = command.add_mutually_exclusive_group(required=True)
+    target.add_argument("--far", type=float, metavar="RATE", help="the largest false accept rate")
+    target.add_argument("--frr", type=float, metavar="RATE", help="the largest false reject rate")
+    target.add_argument("--max-utility", action="store_true", help="the best harmonic mean of 1 - FAR and 1 - FRR")
+    command.add_argument("--checkpoint", metavar="FILE", help="the model; its hash is kept in the report")
+    command.add_argument("--out", metavar="FOLDER", help="default: that of --checkpoint, else the current one")
     does = "say whether configs can run, without data and training, or all that keeps them from it"
     command = commands.add_parser("check-config", help=does, description=does)
     command.add_argument("words", nargs="+", metavar="FILE… [KEY VALUE]", help="YAML files, then config overrides")
