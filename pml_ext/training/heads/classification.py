@@ -1,5 +1,6 @@
 """Classification layers (CLS_LAYER): class scores of the ID loss, with a margin or without."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -36,7 +37,7 @@ class Linear(nn.Module):
 
 
 class _CosineMargin(Linear):
-    """scale · cosine with something else in the own class's place or in all; in 32 bits at least."""
+    """scale · cosine, the own class's and the others' each changed; in 32 bits at least."""
 
     def forward(self, embeddings: Tensor, labels: Tensor | None) -> ClassScores:
         """embeddings (B, D), labels (B,) from 0."""
@@ -45,19 +46,24 @@ class _CosineMargin(Linear):
         with torch.autocast(embeddings.device.type, enabled=False):
             x = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
             cosines = nn.functional.linear(nn.functional.normalize(x), nn.functional.normalize(self.weight))
-            own = nn.functional.one_hot(labels, cosines.shape[1]).bool()
-            return ClassScores(self.scale * self.with_margin(cosines, own), self.scale * cosines)
+            own = labels[:, None]
+            logits = self.of_others(cosines).scatter(1, own, self.of_own(cosines.gather(1, own)))
+            return ClassScores(self.scale * logits, self.scale * cosines)
 
-    def with_margin(self, cosines: Tensor, own: Tensor) -> Tensor:
-        """cosines and own (B, classes), own true at each row's label."""
+    def of_own(self, cosines: Tensor) -> Tensor:
+        """Cosines to the own classes, with the margin."""
         raise NotImplementedError
+
+    def of_others(self, cosines: Tensor) -> Tensor:
+        """Cosines to the other classes."""
+        return cosines
 
 
 class CosSoftmax(_CosineMargin):
     """Own class: cos θ − margin (CosFace; Wang et al., CVPR 2018, eq. 4)."""
 
-    def with_margin(self, cosines: Tensor, own: Tensor) -> Tensor:
-        return torch.where(own, cosines - self.margin, cosines)
+    def of_own(self, cosines: Tensor) -> Tensor:
+        return cosines - self.margin
 
 
 class ArcSoftmax(_CosineMargin):
@@ -67,23 +73,22 @@ class ArcSoftmax(_CosineMargin):
     over 1, and an endless gradient at ±1; here both are finite.
     """
 
-    def with_margin(self, cosines: Tensor, own: Tensor) -> Tensor:
-        margin = cosines.new_tensor(self.margin)
+    def of_own(self, cosines: Tensor) -> Tensor:
         sines = ((1 - cosines) * (1 + cosines)).clamp_min(1e-12).sqrt()
-        return torch.where(own, cosines * margin.cos() - sines * margin.sin(), cosines)
+        return cosines * math.cos(self.margin) - sines * math.sin(self.margin)
 
 
 class CircleSoftmax(_CosineMargin):
-    """Own class: α⁺ (cos θ − 1 + margin); others: α⁻ (cos θ − margin) (Sun et al., CVPR 2020, eq. 6 and 8).
+    """Own class: α⁺ (cos θ − 1 + margin); others: α⁻ (cos θ − margin) (Sun et al., CVPR 2020, eq. 5 and 6).
 
     α⁺ = [1 + margin − cos θ]₊ and α⁻ = [cos θ + margin]₊ carry no gradient.
     """
 
-    def with_margin(self, cosines: Tensor, own: Tensor) -> Tensor:
-        fixed = cosines.detach()
-        own_scores = (1 + self.margin - fixed).clamp_min(0) * (cosines - 1 + self.margin)
-        other_scores = (fixed + self.margin).clamp_min(0) * (cosines - self.margin)
-        return torch.where(own, own_scores, other_scores)
+    def of_own(self, cosines: Tensor) -> Tensor:
+        return (1 + self.margin - cosines.detach()).clamp_min(0) * (cosines - 1 + self.margin)
+
+    def of_others(self, cosines: Tensor) -> Tensor:
+        return (cosines.detach() + self.margin).clamp_min(0) * (cosines - self.margin)
 
 
 CLS_LAYERS: dict[str, type[Linear]] = {
