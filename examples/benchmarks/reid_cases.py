@@ -91,14 +91,25 @@ def ranks_of(distances_of: Callable[[Size, torch.device], tuple[Tensor, Protocol
     return {SORT: Method(sort), OURS: Method(ours)} | built
 
 
+def products_of(rows: Tensor, columns: Tensor) -> Step:
+    """A block at a time, into one buffer."""
+    out = torch.empty(BLOCK * len(columns), device=rows.device)
+
+    def step() -> None:
+        for block in rows.split(BLOCK):
+            torch.mm(block, columns.T, out=out[: len(block) * len(columns)].view(len(block), len(columns)))
+
+    return step
+
+
 def product(size: Size, device: torch.device) -> Step:
     query, gallery = features(size, a_protocol(size, device), device)
-    return lambda: [torch.mm(rows, gallery.T)[0, 0] for rows in query.split(BLOCK)]
+    return products_of(query, gallery)
 
 
 def all_products(size: Size, device: torch.device) -> Step:
     x = torch.cat(features(size, a_protocol(size, device), device))
-    return lambda: [torch.mm(rows, x.T)[0, 0] for rows in x.split(BLOCK)]
+    return products_of(x, x)
 
 
 def from_features(size: Size, device: torch.device) -> Step:

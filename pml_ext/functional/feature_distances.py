@@ -9,6 +9,10 @@ from pml_ext._checks import check_choice, check_embeddings, check_finite
 from pml_ext.functional.precision import full_precision, unit_rows
 
 METRICS = ("cosine", "euclidean")
+# Of a block of distances: 8 MB in float32, large enough that a block's fixed costs do not show; but not fewer rows
+# than let a product with a large gallery compute rather than wait for the gallery's features.
+_DISTANCES_AT_ONCE = 2**21
+_ROWS_AT_LEAST = 64
 
 
 def check_features(query: Tensor, gallery: Tensor, metric: str) -> None:
@@ -22,6 +26,11 @@ def check_features(query: Tensor, gallery: Tensor, metric: str) -> None:
     check_finite(gallery, "gallery")
 
 
+def rows_at_once(columns: int) -> int:
+    """How many rows of distances a block has."""
+    return max(_ROWS_AT_LEAST, _DISTANCES_AT_ONCE // max(1, columns))
+
+
 def comparable(query: Tensor, gallery: Tensor, metric: str) -> tuple[Tensor, Tensor]:
     """Copies of both in one type, float32 or better: rows of length 1 (cosine), or about the gallery's mean."""
     dtype = torch.promote_types(torch.promote_types(query.dtype, gallery.dtype), torch.float32)
@@ -33,18 +42,18 @@ def comparable(query: Tensor, gallery: Tensor, metric: str) -> tuple[Tensor, Ten
     return query.detach().to(dtype) - centre, columns - centre
 
 
-def distance_blocks(rows: Tensor, columns: Tensor, rows_at_once: int, metric: str) -> Iterator[Tensor]:
-    """(q, G) distances for one block of rows after the other.
+def distance_blocks(rows: Tensor, columns: Tensor, metric: str) -> Iterator[Tensor]:
+    """(q, G) distances for one block of `rows_at_once` rows after the other.
 
     Args:
         rows, columns: (Q, D) and (G, D) of `comparable`.
-        rows_at_once: q, but for the last block.
         metric: "cosine": 1 − cosine, a zero row has cosine 0 with everything; "euclidean": the squared distance.
     """
     if metric == "euclidean":
         row_squares, squares = rows.square().sum(dim=1, keepdim=True), columns.square().sum(dim=1)
-    for begin in range(0, len(rows), rows_at_once):
-        block = slice(begin, begin + rows_at_once)
+    size = rows_at_once(len(columns))
+    for begin in range(0, len(rows), size):
+        block = slice(begin, begin + size)
         with full_precision(rows.device):
             if metric == "cosine":
                 distances = torch.mm(rows[block], columns.T).neg_().add_(1)

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_labels
+from pml_ext.functional.feature_distances import rows_at_once
 
 JUNK = -1
-# Of a block of distances: 8 MB in float32, large enough that a block's fixed costs do not show.
-_DISTANCES_AT_ONCE = 2**21
 
 
 class OwnIdentity(NamedTuple):
@@ -67,10 +66,6 @@ class GalleryProtocol:
         self._starts = torch.searchsorted(ordered, query_labels)
         self._sizes = torch.searchsorted(ordered, query_labels, right=True) - self._starts
 
-    @property
-    def rows_at_once(self) -> int:
-        return max(1, _DISTANCES_AT_ONCE // max(1, len(self.labels)))
-
     def own_identity(self, block: slice) -> OwnIdentity:
         """Of the queries in the block; columns count what stays of the gallery."""
         starts, sizes = self._starts[block, None], self._sizes[block, None]
@@ -91,7 +86,7 @@ class GalleryProtocol:
         Raises:
             ValueError: a block that does not have G columns.
         """
-        blocks = distances.split(self.rows_at_once) if isinstance(distances, Tensor) else distances
+        blocks = distances.split(rows_at_once(self._gallery)) if isinstance(distances, Tensor) else distances
         for block in blocks:
             if block.ndim != 2 or block.shape[1] != self._gallery:
                 raise ValueError(

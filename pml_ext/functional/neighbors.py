@@ -5,8 +5,6 @@ from torch import Tensor
 
 from pml_ext.functional.feature_distances import distance_blocks
 
-_DISTANCES_AT_ONCE = 2**20
-
 
 def nearest_rows(features: Tensor, count: int, metric: str) -> tuple[Tensor, Tensor, Tensor]:
     """The nearest rows of each, itself first.
@@ -20,8 +18,8 @@ def nearest_rows(features: Tensor, count: int, metric: str) -> tuple[Tensor, Ten
         itself is 0.
     """
     places, nearest, largest = [], [], []
-    size, begin = max(1, _DISTANCES_AT_ONCE // len(features)), 0
-    for rows in distance_blocks(features, features, size, metric):
+    begin = 0
+    for rows in distance_blocks(features, features, metric):
         own = torch.arange(len(rows), device=rows.device)
         rows[own, begin + own] = -torch.inf
         values, found = rows.topk(count, dim=1, largest=False)

@@ -73,7 +73,7 @@ def rank_matches(
         query.device,
     )
     rows, columns = comparable(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
-    blocks = distance_blocks(rows, columns, protocol.rows_at_once, metric)
+    blocks = distance_blocks(rows, columns, metric)
     return _rank(protocol, blocks, within)
 
 

@@ -12,7 +12,7 @@ from pml_ext.functional.feature_distances import check_features, comparable, dis
 from pml_ext.functional.neighbors import nearest_rows
 
 DEFINITIONS = ("zhong", "fastreid")
-_DISTANCES_AT_ONCE = 2**20
+_COORDINATES_AT_ONCE = 2**20
 
 
 def rerank(
@@ -78,10 +78,10 @@ def _blocks(
     scale = largest.clamp_min(torch.finfo(largest.dtype).tiny) if by_largest else torch.ones_like(largest)
     neighborhoods = _neighborhoods(features, places.cpu().numpy(), k1, k2, metric, factor / scale)
     mine, theirs = neighborhoods[: len(query)], neighborhoods[len(query) :].tocsc()
-    size = max(1, _DISTANCES_AT_ONCE // len(gallery))
-    feature_blocks = distance_blocks(features[: len(query)], features[len(query) :], size, metric)
-    for number, rows in enumerate(feature_blocks):
-        block = slice(number * size, number * size + len(rows))
+    begin = 0
+    for rows in distance_blocks(features[: len(query)], features[len(query) :], metric):
+        block = slice(begin, begin + len(rows))
+        begin = block.stop
         jaccard = torch.from_numpy(_jaccard(mine[block], theirs)).to(rows)
         yield jaccard.mul_(1 - lambda_).add_(rows.div_(scale[block, None]), alpha=lambda_)
 
@@ -122,7 +122,7 @@ def _distances_of(x: Tensor, one: np.ndarray, other: np.ndarray, metric: str, pe
     """The distances of the pairs, each times the factor of its first sample."""
     left, right = (torch.from_numpy(places.astype(np.int64)).to(x.device) for places in (one, other))
     found = []
-    for i, j in zip(*(side.split(max(1, _DISTANCES_AT_ONCE // x.shape[1])) for side in (left, right)), strict=True):
+    for i, j in zip(*(side.split(max(1, _COORDINATES_AT_ONCE // x.shape[1])) for side in (left, right)), strict=True):
         if metric == "cosine":
             found.append(1 - torch.linalg.vecdot(x[i], x[j]))
         else:

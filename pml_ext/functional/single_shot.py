@@ -45,7 +45,7 @@ def rank_single_shot(
     labels_and_cameras = (query_labels, gallery_labels, query_cameras, gallery_cameras)
     protocol = GalleryProtocol(shape, *labels_and_cameras, False, query.device)
     rows, columns = comparable(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
-    blocks = distance_blocks(rows, columns, protocol.rows_at_once, metric)
+    blocks = distance_blocks(rows, columns, metric)
     return _rank(protocol, blocks, repeats, seed)
 
 

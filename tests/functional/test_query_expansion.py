@@ -2,14 +2,15 @@ import numpy as np
 import pytest
 import torch
 
-from pml_ext.functional import expand_features, neighbors, rank_matches
+from pml_ext.functional import expand_features, feature_distances, rank_matches
 from tests.functional import oracle_reranking as oracle
 
 
 @pytest.mark.parametrize(("k", "alpha", "times"), [(5, 3.0, 1), (1, 2.0, 1), (4, 0.0, 2), (12, 0.5, 1), (30, 2.5, 1)])
 @pytest.mark.parametrize("at_once", [1, 2**20])
 def test_equals_the_loops(k: int, alpha: float, times: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbors, "_DISTANCES_AT_ONCE", at_once)
+    monkeypatch.setattr(feature_distances, "_DISTANCES_AT_ONCE", at_once)
+    monkeypatch.setattr(feature_distances, "_ROWS_AT_LEAST", 1)
     query, gallery = torch.randn(6, 4).double(), torch.randn(24, 4).double()
     expected = oracle.expand(torch.cat([query, gallery]).numpy(), k, alpha, times)
     found = expand_features(query, gallery, k=k, alpha=alpha, times=times)

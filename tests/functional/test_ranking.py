@@ -8,7 +8,7 @@ from torch import Tensor
 from pml_ext.functional import (
     Ranking,
     cumulative_matches,
-    gallery_protocol,
+    feature_distances,
     rank_matches,
     rank_matches_from_distances,
     row_counts,
@@ -42,7 +42,8 @@ def assert_equals_loops(found: Ranking, expected: list) -> None:
 @pytest.mark.parametrize("ties", [True, False])
 @pytest.mark.parametrize("few", [0, 6, 1000])
 def test_equals_the_loops(cameras: bool, at_once: int, ties: bool, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gallery_protocol, "_DISTANCES_AT_ONCE", at_once)
+    monkeypatch.setattr(feature_distances, "_DISTANCES_AT_ONCE", at_once)
+    monkeypatch.setattr(feature_distances, "_ROWS_AT_LEAST", 1)
     monkeypatch.setattr(row_counts, "_FEW", few)
     protocol = a_protocol()
     if not cameras:

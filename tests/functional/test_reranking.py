@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pml_ext.functional import neighbors, rank_matches_from_distances, rerank, rerank_blocks, reranking
+from pml_ext.functional import feature_distances, rank_matches_from_distances, rerank, rerank_blocks, reranking
 from tests.functional import oracle_reranking as oracle
 
 
@@ -29,9 +29,10 @@ def test_equals_the_loops(definition: str, metric: str, k1: int, k2: int, lambda
 def test_blocks_of_any_size_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     query, gallery = clusters()
     expected = rerank(query, gallery)
+    monkeypatch.setattr(feature_distances, "_ROWS_AT_LEAST", 1)
     for at_once in (1, 100):
-        monkeypatch.setattr(reranking, "_DISTANCES_AT_ONCE", at_once)
-        monkeypatch.setattr(neighbors, "_DISTANCES_AT_ONCE", at_once)
+        monkeypatch.setattr(reranking, "_COORDINATES_AT_ONCE", at_once)
+        monkeypatch.setattr(feature_distances, "_DISTANCES_AT_ONCE", at_once)
         blocks = list(rerank_blocks(query, gallery))
         assert len(blocks) > 1
         torch.testing.assert_close(torch.cat(blocks), expected, rtol=0, atol=1e-12)

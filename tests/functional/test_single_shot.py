@@ -5,7 +5,7 @@ import torch
 
 from pml_ext.functional import (
     cumulative_matches,
-    gallery_protocol,
+    feature_distances,
     rank_matches_from_distances,
     rank_single_shot,
     rank_single_shot_from_distances,
@@ -66,7 +66,8 @@ def test_seeds_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     query, gallery = torch.randn(8, 5), torch.randn(60, 5)
     labels, gallery_labels = torch.arange(8) % 4, torch.randint(0, 4, (60,))
     first = rank_single_shot(query, labels, gallery, gallery_labels).first_match_rank
-    monkeypatch.setattr(gallery_protocol, "_DISTANCES_AT_ONCE", 1)
+    monkeypatch.setattr(feature_distances, "_DISTANCES_AT_ONCE", 1)
+    monkeypatch.setattr(feature_distances, "_ROWS_AT_LEAST", 1)
     assert torch.equal(first, rank_single_shot(query, labels, gallery, gallery_labels).first_match_rank)
     assert not torch.equal(first, rank_single_shot(query, labels, gallery, gallery_labels, seed=1).first_match_rank)
     unit = torch.nn.functional.normalize
