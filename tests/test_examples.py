@@ -14,7 +14,8 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 SMOOTH_AP = next(path for path in EXAMPLES if path.stem == "smooth_ap_of_any_batch")
 VERIFICATION = next(path for path in EXAMPLES if path.stem == "verification")
 FAULTS = next(path for path in EXAMPLES if path.stem == "fastreid_metric_faults")
-TRAINING = [path for path in EXAMPLES if path not in (SMOOTH_AP, VERIFICATION, FAULTS)]
+FAR_RANGE = next(path for path in EXAMPLES if path.stem == "opis_far_range")
+TRAINING = [path for path in EXAMPLES if path not in (SMOOTH_AP, VERIFICATION, FAULTS, FAR_RANGE)]
 NEEDS = {"swap_in_hydra_target": ("hydra",), "swap_in_lightning": ("lightning",)}
 
 
@@ -70,3 +71,13 @@ def test_faults_of_other_metrics_show() -> None:
     assert ties > pessimistic + 0.01
     assert (negative_scores, equal_labels, precision) == (0, 1, 0)
     assert average_precision == pytest.approx(pessimistic, abs=0.02)
+
+
+def test_opis_depends_on_the_calibration_range() -> None:
+    pytest.importorskip("sklearn")
+    rows = [[float(number) for number in line.split()] for line in printed_by(FAR_RANGE).splitlines()[1:]]
+    scores = [row[4] for row in rows]
+    assert len(rows) == 6 and max(scores) > 1.5 * min(scores) > 0
+    for *_, opis, epsilon_opis, sampled in rows:
+        assert opis < epsilon_opis
+        assert sampled == pytest.approx(opis, rel=0.02)

@@ -13,9 +13,9 @@ from pml_ext.functional.pair_histograms import NegativeHistogram, negative_histo
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.sampled_pairs import SampledPairDistances
 
-# Below this many samples exact counts take less than half a second.
-_COUNTED_EXACTLY = 2048
-# The largest error of OPIS, as a share of it, that reading counts inside bins may leave.
+# Up to this many samples exact counts take less than half a second.
+_COUNTED_EXACTLY = 4096
+# The largest standard error of OPIS, as a share of it, that reading counts inside bins may leave.
 _TOLERANCE = 5e-6
 
 
@@ -103,8 +103,10 @@ def utility_curves(
         raise ValueError(f"thresholds must be an ascending, non-empty (M,) tensor; got {tuple(thresholds.shape)}")
     kept = _measurable(pairs)
     ranks = _ranks(pairs, far_range)
-    found = dict(zip(ranks, pairs.negative_distances_at([k for k in ranks if k]), strict=False)) if any(ranks) else {}
-    ends = torch.stack([found.get(k, torch.full_like(thresholds[0], torch.nan).to(pairs.unit)) for k in ranks])
+    reached = [k > 0 for k in ranks]
+    ends = torch.full((2,), torch.nan, dtype=pairs.unit.dtype, device=pairs.unit.device)
+    if any(reached):
+        ends[reached] = pairs.negative_distances_at([k for k in ranks if k])
     positives, negatives = pairs.accepted(thresholds)
     return _curves(pairs, kept, thresholds, positives[kept], negatives[kept], ends)
 
@@ -188,27 +190,43 @@ def _read_off(
     pairs: PairDistances, histogram: NegativeHistogram, ranks: list[int], grid: int
 ) -> list[UtilityCurves] | None:
     """Curves with the negative counts of a histogram; None where they would be off by too much."""
-    found = [histogram.distance_at(k) for k in ranks]
-    if None in found:
+    found = [end for k in ranks if (end := histogram.distance_at(k)) is not None]
+    if len(found) < len(ranks):
         return None
-    ends = torch.tensor(found, dtype=torch.float64, device=pairs.unit.device).view(-1, 2)
+    ends, errors = torch.tensor(found, dtype=torch.float64, device=pairs.unit.device).view(-1, 2, 2).unbind(2)
     grids, merged, places = _merged_grids(ends, grid)
     positives = pairs.accepted(merged, positives_only=True)[0][histogram.kept]
     negatives = histogram.accepted(merged)
-    clumping = histogram.clumping()
     result = []
-    for thresholds, place, end in zip(grids, places, ends, strict=True):
+    for thresholds, place, end, error in zip(grids, places, ends, errors, strict=True):
         counts = negatives[:, place]
         curves = _curves(pairs, histogram.kept, thresholds, positives[:, place], counts, end)
-        # Where in a bin its pairs lie is chance: off by the square root of a sixth of them, times their clumping.
+        # Where in a bin a class's pairs lie is chance: off by the root of a sixth of them, times their clumping.
         bins = (float(end[1] ** 2 - end[0] ** 2) / 2) / histogram.width
         in_a_bin = (counts[:, -1] - counts[:, 0]) / max(bins, 1.0)
-        error = float((clumping / 6 * in_a_bin / pairs.negative_pairs[histogram.kept].square()).mean())
-        score = float(opis_of_curves(curves))
-        if bins < grid / 10 or 2 * (error * score / counts.numel()) ** 0.5 + error > _TOLERANCE * score:
+        variance = histogram.clumping() / 6 * in_a_bin / pairs.negative_pairs[histogram.kept].square()
+        steps_off = float(error.max() / (thresholds[1] - thresholds[0]))
+        if bins < grid / 10 or _standard_error(curves, variance, steps_off) > _TOLERANCE * opis_of_curves(curves):
             return None
         result.append(curves)
     return result
+
+
+def _standard_error(curves: UtilityCurves, variance: Tensor, steps_off: float) -> float:
+    """Of OPIS, where the curves are read off bins.
+
+    Args:
+        variance: (T,) of a class's specificity at one threshold; independent between thresholds.
+        steps_off: standard error of the grid, in its steps.
+    """
+    off_mean = 2 * (curves.utilities - curves.utilities.mean(dim=0))
+    from_counts = float((off_mean.square().mean(dim=1) * variance).mean() / off_mean.numel()) + float(
+        variance.mean().square()
+    )
+    # A shifted grid moves all curves along; and where one jumps, it may jump a threshold earlier or later.
+    change = off_mean[:, 1:] * curves.utilities.diff(dim=1)
+    from_shift = (steps_off * float(change.mean())) ** 2 + steps_off * float(change.square().mean()) / change.numel()
+    return float((from_counts + from_shift) ** 0.5)
 
 
 def _pairs(

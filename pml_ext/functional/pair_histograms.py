@@ -15,8 +15,7 @@ from pml_ext.functional.process_group import sum_over_ranks
 _COUNTERS, _COUNTERS_OF_A_BLOCK, _ROWS_OF_A_BLOCK = 2**24, 2**17, 1024
 _FEWEST_BINS, _MOST_BINS = 256, 4096
 # The pooled counts are kept in parts of a bin: they tell where in a bin the pairs lie.
-_PARTS_SHIFT = 4
-_PARTS = 2**_PARTS_SHIFT
+_LOG_PARTS_OF_ALL_BINS = 16
 # Bins narrower than this many units in the last place of a cosine would count its rounding.
 _ULPS_A_BIN = 8
 _FEWEST_SAMPLED, _MOST_SAMPLED = 512, 2048
@@ -31,7 +30,8 @@ class NegativeHistogram(NamedTuple):
     width: of a bin, in cosine.
     kept: (T,) which classes have a row; the others are in the pooled counts alone.
     by_class: (rows, bins) this rank's counts; a pair counts for both of its classes.
-    pooled: (bins × _PARTS,) counts of all ranks.
+    pooled: (bins × parts of a bin,) counts of all ranks.
+    log_parts: the parts of a bin are 2 to this power, at least 16.
     """
 
     top: float
@@ -39,17 +39,29 @@ class NegativeHistogram(NamedTuple):
     kept: Tensor
     by_class: Tensor
     pooled: Tensor
+    log_parts: int
     group: dist.ProcessGroup | None
 
-    def distance_at(self, rank: int) -> float | None:
-        """The rank-th smallest negative distance, linear inside a part of a bin; None: it lies outside the bins."""
+    @property
+    def parts(self) -> int:
+        return 2**self.log_parts
+
+    def distance_at(self, rank: int) -> tuple[float, float] | None:
+        """The rank-th smallest negative distance, linear inside a part of a bin, and its standard error.
+
+        None where it lies outside the bins.
+        """
         up_to = self.pooled.cumsum(0)
-        if not int(up_to[_PARTS - 1]) < rank <= int(up_to[-1]):
+        if not int(up_to[self.parts - 1]) < rank <= int(up_to[-1]):
             return None
         part = int(torch.searchsorted(up_to, rank))
-        inside = (rank - int(up_to[part - 1])) / int(self.pooled[part])
-        cosine = self.top - self.width * ((part + inside) / _PARTS - 1)
-        return max(0.0, 2 - 2 * cosine) ** 0.5
+        count = int(self.pooled[part])
+        inside = (rank - int(up_to[part - 1]) - 0.5) / count
+        cosine = self.top - self.width * ((part + inside) / self.parts - 1)
+        distance = max(0.0, 2 - 2 * cosine) ** 0.5
+        # Where in the part its pairs lie is chance; a distance changes by 1 / distance as the cosine does.
+        error = self.width / self.parts / max(distance, 1e-6) * (self.clumping() / (6 * count)) ** 0.5
+        return distance, error
 
     def accepted(self, thresholds: Tensor) -> Tensor:
         """How many negative pairs of each kept class lie within each threshold; inside a bin as all pairs do.
@@ -62,9 +74,9 @@ class NegativeHistogram(NamedTuple):
         place = 1 + (self.top - (1 - thresholds.double().square() / 2)) / self.width
         bin_ = place.long().clamp(1, self.by_class.shape[1] - 1)
         pooled = torch.nn.functional.pad(self.pooled.cumsum(0), (1, 0)).double()
-        start, end = pooled[bin_ * _PARTS], pooled[(bin_ + 1) * _PARTS]
-        part = (place * _PARTS).long().clamp(0, len(self.pooled) - 1)
-        at = torch.lerp(pooled[part], pooled[part + 1], (place * _PARTS - part).clamp(0, 1))
+        start, end = pooled[bin_ * self.parts], pooled[(bin_ + 1) * self.parts]
+        part = (place * self.parts).long().clamp(0, len(self.pooled) - 1)
+        at = torch.lerp(pooled[part], pooled[part + 1], (place * self.parts - part).clamp(0, 1))
         inside = ((at - start) / (end - start).clamp_min(1)).clamp(0, 1)
         counts = []
         for rows in self.by_class.split(_CLASSES_AT_ONCE):  # one piece of the sums at a time
@@ -77,7 +89,7 @@ class NegativeHistogram(NamedTuple):
 
         About 1 for distances in general position, m where they come in groups of m equal ones.
         """
-        eighths = self.pooled.view(-1, 8, _PARTS // 8)[1:].sum(dim=2).double()
+        eighths = self.pooled.view(-1, 8, self.parts // 8)[1:].sum(dim=2).double()
         spread = (eighths - eighths.mean(dim=1, keepdim=True)).square().sum() / 7 * 8
         return max(1.0, float(spread / eighths.sum().clamp_min(1)))
 
@@ -103,12 +115,13 @@ def negative_histogram(pairs: PairDistances, far_range: tuple[float, float], kep
         bins = min(bins, int((top - bottom) / (_ULPS_A_BIN * torch.finfo(pairs.unit.dtype).eps)))
         if bins < _FEWEST_BINS:
             return None
+        log_parts = _LOG_PARTS_OF_ALL_BINS - bins.bit_length() + 1
         largest = int(pairs.negative_pairs.max())
         by_class = torch.zeros(
             (rows, bins + 1), dtype=torch.int32 if largest < 2**31 else torch.int64, device=pairs.unit.device
         )
-        pooled = torch.zeros((bins + 1) * _PARTS, dtype=torch.int64, device=pairs.unit.device)
-        histogram = NegativeHistogram(top, (top - bottom) / bins, kept, by_class, pooled, pairs.group)
+        pooled = torch.zeros((bins + 1) << log_parts, dtype=torch.int64, device=pairs.unit.device)
+        histogram = NegativeHistogram(top, (top - bottom) / bins, kept, by_class, pooled, log_parts, pairs.group)
         counter = _Counter(pairs, histogram)
         for block in pairs.blocks():
             counter.add(block, bottom)
@@ -127,8 +140,6 @@ class _Counter:
         self._kept = kept.cpu()
         self._row = (kept.cumsum(0) - kept.long()).int()[pairs.index]
         self._counted = None if bool(self._kept.all()) else kept[pairs.index]
-        self._ones = torch.ones(1, dtype=histogram.by_class.dtype, device=kept.device)
-        self._long_ones = torch.ones(1, dtype=torch.int64, device=kept.device)
 
     def add(self, block: Block, bottom: float) -> None:
         cosines, histogram = block.cosines, self._histogram
@@ -140,10 +151,10 @@ class _Counter:
             if block.diagonal:
                 negative &= column > row
             values, row, column = values[negative], row[negative], column[negative]
-        scale = _PARTS / histogram.width
-        parts = values.sub_(histogram.top).mul_(-scale).add_(_PARTS).clamp_(0, len(histogram.pooled) - 1).int()
-        histogram.pooled.scatter_add_(0, parts.long(), self._long_ones.expand(len(parts)))
-        bins = parts >> _PARTS_SHIFT
+        scale = histogram.parts / histogram.width
+        parts = values.sub_(histogram.top).mul_(-scale).add_(histogram.parts).clamp_(0, len(histogram.pooled) - 1).int()
+        _count_cells(histogram.pooled, parts)
+        bins = parts >> histogram.log_parts
         for side, place in ((block.rows, row), (block.columns, column)):
             self._add_side(side, place, bins)
 
@@ -157,8 +168,15 @@ class _Counter:
             place, bins = place[counted], bins[counted]
         into = self._histogram.by_class[first_row:end_row]
         offsets = (self._row[side] - first_row) * into.shape[1]
-        cells = offsets.index_select(0, place).add_(bins).long()
-        into.view(-1).scatter_add_(0, cells, self._ones.expand(len(cells)))
+        _count_cells(into.view(-1), offsets.index_select(0, place).add_(bins))
+
+
+def _count_cells(into: Tensor, cells: Tensor) -> None:
+    """into[cell] += 1 for each of the cells."""
+    if cells.is_cuda:  # bincount would wait for the device
+        into.scatter_add_(0, cells.long(), torch.ones_like(cells, dtype=into.dtype))
+    else:
+        into.add_(torch.bincount(cells, minlength=len(into)))
 
 
 def _at_least(cosines: Tensor, bottom: float) -> Tensor:

@@ -15,7 +15,7 @@ from pml_ext.functional.process_group import gather_rows, own_share, sum_over_ra
 BLOCK_ROWS = 1024
 # A search for accepted pairs waits for the device once a block: fewer, larger ones where that costs.
 _BLOCK_ROWS_ON_A_DEVICE = 4096
-_ROWS_OF_POSITIVES = 256
+_ROWS_OF_POSITIVES = 128
 # Bins a unit of distance: a power of two, so that scaling is exact and a bin's edges are exact floats.
 _BINS_PER_UNIT = 2**15
 _COLLECTED_AT_ONCE = 2**22

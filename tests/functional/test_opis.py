@@ -3,13 +3,14 @@ import torch
 from torch import Tensor
 
 from pml_ext.functional import (
+    PairDistances,
     epsilon_opis,
     epsilon_opis_of_curves,
     opis,
     opis_of_curves,
     utility_curves,
 )
-from pml_ext.functional.opis import TooFewClassesError
+from pml_ext.functional.opis import TooFewClassesError, TooFewPairsError
 from tests.functional import oracle_metrics as oracle
 
 
@@ -100,6 +101,32 @@ def test_ties_at_the_ends_of_the_range_are_accepted_together() -> None:
     curves = utility_curves(torch.eye(4, dtype=torch.float64)[y], y)
     assert curves.calibration_range.tolist() == pytest.approx([2**0.5] * 2)
     assert curves.tnr.max() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_copies_are_at_distance_zero(dtype: torch.dtype) -> None:
+    x, y = a_set(200, dtype=dtype, size=64)
+    x[100:] = x[:100]  # copies under other labels: a negative pair each
+    y[100:] += 1000
+    pairs = PairDistances(x, y)
+    found = pairs.negative_distances_at([1, 100, 101])
+    assert found[:2].tolist() == [0, 0]
+    assert found[2] > 0.01
+    assert pairs.accepted(torch.zeros(1, dtype=dtype))[1].sum() == 200  # for both of their classes
+
+
+def test_a_rate_below_one_pair_is_refused() -> None:
+    x, y = a_set()
+    total = PairDistances(x, y).total_negative_pairs
+    needed = int(1 / 1e-3)
+    with pytest.raises(TooFewPairsError, match=f"needs at least {needed} negative pairs, .*; got {total}"):
+        opis(x, y, far_range=(1e-3, 0.1))
+    with pytest.raises(TooFewPairsError):
+        opis(x, y, far_range=(1e-4, 0.1), negatives_per_positive=5)
+    # At given thresholds the range is reported only.
+    curves = utility_curves(x, y, far_range=(1e-3, 0.1), thresholds=torch.tensor([0.5, 1.0]))
+    assert curves.calibration_range.isnan().tolist() == [True, False]
+    assert curves.utilities.isfinite().all() and curves.utilities.std() > 0
 
 
 def test_errors() -> None:
