@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -160,6 +161,49 @@ def test_a_signal_ends_the_run_with_a_message_and_it_can_be_resumed(
     epochs = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["epoch"]
     assert train(tmp_path, "SOLVER.MAX_EPOCH", str(epochs + 3), flags=("--resume",)) == 0
     assert (tmp_path / "csv" / "version_0" / "metrics.csv").read_text() == logged, "what was logged stays"
+
+
+def test_a_killed_run_ends_with_the_same_metrics(trained: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pml_ext.training.cli", "train", "--config-file", str(DIGITS)]
+    running = subprocess.Popen(
+        [*command, "OUTPUT_DIR", str(tmp_path), *QUICK],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    while not (tmp_path / "checkpoints" / "last.ckpt").exists():
+        assert running.poll() is None
+        time.sleep(0.01)
+    running.kill()
+    running.wait()
+    assert train(tmp_path, flags=("--resume",)) == 0
+    assert metrics(tmp_path) == metrics(trained)
+    assert all(torch.equal(v, weights(tmp_path)[k]) for k, v in weights(trained).items())
+
+
+def test_resume_with_another_optimizer(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(trained, tmp_path / "other")
+    assert train(tmp_path / "other", "SOLVER.OPT", "SGD", flags=("--resume",)) == 2
+    assert "cannot be resumed with another optimizer or schedule:\n  SOLVER.OPT = 'SGD': was 'Adam'" in (
+        capfd.readouterr().err
+    )
+
+
+def test_freezing_precise_statistics_flipped_tests_and_the_profile(
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    opts = (
+        "TEST.PRECISE_BN.ENABLED", "True", "TEST.PRECISE_BN.DATASET", "Digits", "TEST.PRECISE_BN.NUM_ITER", "13",
+        "MODEL.FREEZE_LAYERS", "['backbone']", "SOLVER.FREEZE_ITERS", "22", "TEST.FLIP.ENABLED", "True",
+    )  # fmt: skip
+    assert train(tmp_path, *opts, flags=("--profile",)) == 0
+    fresh, other = weights(tmp_path), weights(trained)
+    assert not torch.equal(fresh["backbone.0.weight"], other["backbone.0.weight"])
+    assert fresh["backbone.1.num_batches_tracked"] == 13, "counted anew, and frozen before"
+    assert not torch.equal(fresh["backbone.1.running_mean"], torch.zeros(64))
+    assert metrics(tmp_path) != metrics(trained)
+    log = capfd.readouterr().err
+    shares = dict(re.findall(r"^([a-z ]+?) +[0-9.]+ +([0-9.]+) %", log, flags=re.MULTILINE))
+    assert list(shares) == ["data loading", "forward", "loss", "backward", "optimizer", "evaluation"]
+    assert sum(map(float, shares.values())) == pytest.approx(100, abs=0.5)
 
 
 def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
