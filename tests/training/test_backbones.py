@@ -190,6 +190,8 @@ def test_mistakes_are_named() -> None:
         ),
         ({"NAME": "build_osnet_backbone"}, r"build_osnet_backbone is not built: timm has no OSNet"),
         ({"NAME": "build_convnet_backbone", "DEPTH": "50x"}, r"DEPTH must be '1x' to '8x'.*got '50x'"),
+        ({"NAME": "timm:tf_efficientnet_lite0", "NORM": "GN"}, r"NORM GN .* has the layers BatchNormAct2d"),
+        ({"NAME": "timm:convnext_atto", "NORM": "GN"}, r"NORM GN .* has no batch norms: set BN"),
         ({"NAME": "timm:resnet18", "WITH_IBN": True}, r"WITH_IBN is not an option of timm:resnet18"),
         ({"PRETRAIN": True}, r"PRETRAIN needs .*PRETRAIN_PATH, a local .* \(FastReID would download"),
     ]:

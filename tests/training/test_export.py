@@ -7,6 +7,7 @@ from torch import nn
 from yacs.config import CfgNode
 
 from pml_ext.training import export as export_module
+from pml_ext.training.cli import main
 from pml_ext.training.config import ConfigError
 from pml_ext.training.defaults import get_cfg
 from pml_ext.training.export import FORMATS, ExportError, PixelsToEmbedding, export
@@ -79,3 +80,14 @@ def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytes
     trained.MODEL.WEIGHTS = ""
     with pytest.raises(ConfigError, match=r"export needs MODEL.WEIGHTS"):
         export(trained, tmp_path / "m.pt", "torchscript")
+
+
+def test_the_command(trained: CfgNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "small.yml").write_text(trained.dump(), encoding="utf-8")
+    words = ["export", "--config-file", str(tmp_path / "small.yml"), "--format", "torchscript", "--output"]
+    assert main([*words, str(tmp_path / "model.pt")]) == 0
+    assert (
+        "model.pt: images (batch, 3, 12, 8) in 0–255 to unit embeddings (batch, 6); largest" in capsys.readouterr().err
+    )
+    assert main([*words, str(tmp_path / "other.pt"), "MODEL.WEIGHTS", ""]) == 2
+    assert "error: export needs MODEL.WEIGHTS" in capsys.readouterr().err

@@ -38,13 +38,25 @@ def check_norm_device(name: str, device: str, key: str) -> None:
 
 
 def replace_batch_norms(net: nn.Module, name: str) -> None:
-    """Put the norm `name` in the place of every BatchNorm2d of a fresh net."""
+    """Put the norm `name` in the place of every batch norm of a fresh net.
+
+    Raises:
+        ConfigError: the net has none, or some that do more than to normalise.
+    """
     if name == "BN":
         return
-    for parent in list(net.modules()):
-        for child_name, child in parent.named_children():
-            if type(child) is nn.BatchNorm2d:
-                setattr(parent, child_name, build_norm(name, child.num_features))
+    places = [
+        (parent, child_name, child)
+        for parent in net.modules()
+        for child_name, child in parent.named_children()
+        if isinstance(child, nn.BatchNorm2d)
+    ]
+    others = {type(child).__name__ for _, _, child in places} - {"BatchNorm2d"}
+    if others or not places:
+        has = f"the layers {', '.join(sorted(others))}, which do more" if others else "no batch norms"
+        raise ConfigError(f"MODEL.BACKBONE.NORM {name} takes the place of batch norms; this net has {has}: set BN")
+    for parent, child_name, child in places:
+        setattr(parent, child_name, build_norm(name, child.num_features))
 
 
 class IBN(nn.Module):
