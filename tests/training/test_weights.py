@@ -6,6 +6,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from sklearn.datasets import load_sample_image
 from torch import nn
 
 from pml_ext.training.backbones import build_backbone
@@ -180,8 +181,13 @@ MODEL:
     assert len(ours) == len(file) - 2
     assert torch.equal(ours["net.conv_stem.weight"], file["_conv_stem.weight"])
     assert torch.equal(ours["net.blocks.6.0.bn3.running_var"], file["_blocks.15._bn2.running_var"])
-    with torch.no_grad():
-        assert torch.isfinite(backbone(torch.randn(1, 3, 64, 64))).all()
+    # The whole network works: its pooled map and the file's classifier know a daisy and a palace of ImageNet.
+    for picture, name in (("flower.jpg", 985), ("china.jpg", 698)):
+        pixels = torch.from_numpy(load_sample_image(picture).copy()).permute(2, 0, 1)[None, :, :, 106:533].float()
+        pixels = nn.functional.interpolate(pixels, size=(224, 224), mode="bilinear", antialias=True)
+        with torch.no_grad():
+            pooled = backbone((pixels - 127.5) / 127.5).mean((2, 3))
+        assert (pooled @ file["_fc.weight"].T + file["_fc.bias"]).argmax() == name
 
 
 def test_packages_that_do_not_fit() -> None:
