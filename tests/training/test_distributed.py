@@ -27,7 +27,11 @@ def train(output: Path, processes: int, losses: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "losses", ['("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")', '("SmoothAPLoss","LoOp")']
+    "losses",
+    [
+        '("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")',
+        '("SmoothAPLoss","LoOp","TripletLoss","SoftTripleLoss","ArcFaceLoss")',
+    ],
 )
 def test_two_processes_train_as_one_on_the_joint_batch(tmp_path: Path, losses: str) -> None:
     one, two = train(tmp_path / "one", 1, losses), train(tmp_path / "two", 2, losses)
