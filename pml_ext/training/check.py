@@ -9,7 +9,7 @@ from yacs.config import CfgNode as CN
 from pml_ext.training.backbones import build_backbone
 from pml_ext.training.build import build_losses, build_miner
 from pml_ext.training.config import ConfigError, load_config
-from pml_ext.training.evaluate import build_calculator
+from pml_ext.training.evaluate import Evaluation
 from pml_ext.training.heads import build_head
 from pml_ext.training.support import unsupported
 from pml_ext.training.transforms import build_transform
@@ -24,7 +24,7 @@ def problems(cfg: CN) -> list[str]:
         (("INPUT", "MODEL.PIXEL"), lambda c: build_transform(c, training=True)),
         (("INPUT", "MODEL.PIXEL"), lambda c: build_transform(c, training=False)),
         (("MODEL",), _build_model),
-        (("TEST",), build_calculator),
+        (("TEST",), Evaluation),
     ]
     for parts, build in attempts:
         # Where a part's keys have problems already, building it would only repeat the first of them.

@@ -167,6 +167,10 @@ def _test() -> CN:
     test.AQE = CN({"ENABLED": False, "ALPHA": 3.0, "QE_TIME": 1, "QE_K": 5})
     test.RERANK = CN({"ENABLED": False, "K1": 20, "K2": 6, "LAMBDA": 0.3})
     test.PRECISE_BN = CN({"ENABLED": False, "DATASET": "Market1501", "NUM_ITER": 300})
-    test.BEST = "precision_at_1"  # ours: the metric by which the best checkpoint is kept
+    # ours: the metric of the first test set by which the best checkpoint is kept; empty: precision_at_1, for pairs of
+    # images accuracy, for templates eer
+    test.BEST = ""
     test.OPIS = CN({"FAR_RANGE": (1e-2, 1e-1), "GRID": 100, "EPSILON": 0.1})  # ours
+    # ours: of pairs of images (in FOLDS blocks) and of templates
+    test.VERIFICATION = CN({"FARS": (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6), "FOLDS": 10})
     return test

@@ -11,8 +11,8 @@ from pml_ext.training.backbones import build_backbone
 from pml_ext.training.build import ID_LOSSES, build_losses, build_miner
 from pml_ext.training.checkpoints import CONFIG
 from pml_ext.training.config import ConfigError
-from pml_ext.training.datasets import ImageSet, OpenSet
-from pml_ext.training.evaluate import Features, build_calculator, evaluate
+from pml_ext.training.datasets import ImageSet, TestSet
+from pml_ext.training.evaluate import Evaluation, Features
 from pml_ext.training.heads import HeadOutput, build_head
 from pml_ext.training.samplers import steps_per_epoch
 from pml_ext.training.solver import build_optimizer, build_schedule, clip_gradients
@@ -35,10 +35,10 @@ class Baseline(lightning.LightningModule):
         test_sets: what validation measures.
     """
 
-    def __init__(self, cfg: CN, train_set: ImageSet | None, test_sets: dict[str, OpenSet]) -> None:
+    def __init__(self, cfg: CN, train_set: ImageSet | None, test_sets: dict[str, TestSet]) -> None:
         super().__init__()
         self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
-        self.calculator = build_calculator(cfg)
+        self.evaluation = Evaluation(cfg)
         self.backbone = build_backbone(cfg)
         num_classes = 0 if train_set is None else _num_classes(cfg, train_set)
         needs_scores = any(name in ID_LOSSES for name in cfg.MODEL.LOSSES.NAME)
@@ -150,10 +150,9 @@ class Baseline(lightning.LightningModule):
         parts = iter([self._gathered(i) for i in sorted(self._collected)])
         self._collected = {}
         for name, data in self.test_sets.items():
-            query = next(parts)
-            self.features[name] = Features(query, None if data.gallery is None else next(parts))
+            self.features[name] = [next(parts) for _ in data.parts]
             # One rank measures, all need the numbers (the best checkpoint is chosen on every rank alike).
-            result = evaluate(data, self.features[name], self.calculator) if self.trainer.is_global_zero else {}
+            result = self.evaluation(data, self.features[name]) if self.trainer.is_global_zero else {}
             self.results[name] = self.trainer.strategy.broadcast(result)
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"
             self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)

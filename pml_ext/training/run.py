@@ -1,6 +1,7 @@
 """One run from a config: train, or evaluate."""
 
 import logging
+import re
 import tempfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from yacs.config import CfgNode as CN
 from pml_ext.training.check import require_supported
 from pml_ext.training.checkpoints import check_resumable
 from pml_ext.training.config import ConfigError
-from pml_ext.training.datasets import OpenSet, load_test_sets, load_train_set
+from pml_ext.training.datasets import OpenSet, TestSet, load_test_sets, load_train_set
 from pml_ext.training.freezing import freezing
 from pml_ext.training.loaders import test_loader, train_loader
 from pml_ext.training.module import Baseline
@@ -36,7 +37,7 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False, profile: bool = Fals
     output = _prepare_output(cfg)
     with logged(output, "train.log"):
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        train_set, test_sets = load_train_set(cfg), _test_sets(cfg)
+        train_set, test_sets = load_train_set(cfg), load_test_sets(cfg)
         module = Baseline(cfg, train_set, test_sets)
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
@@ -84,7 +85,7 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
     output = _prepare_output(cfg)
     with logged(output, "eval.log"):
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        test_sets = _test_sets(cfg)
+        test_sets = load_test_sets(cfg)
         module = Baseline(cfg, None, test_sets)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer = build_trainer(cfg, launch, output, None)
@@ -92,17 +93,8 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
         return _report(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json")
 
 
-def _test_sets(cfg: CN) -> dict[str, OpenSet]:
-    sets: dict[str, OpenSet] = {}
-    for name, data in load_test_sets(cfg).items():
-        if not isinstance(data, OpenSet):
-            raise ConfigError(f"DATASETS.TESTS: {name} holds pairs to verify, which the runner does not measure")
-        sets[name] = data
-    return sets
-
-
-def _test_loaders(cfg: CN, test_sets: dict[str, OpenSet], trainer: lightning.Trainer) -> list:
-    parts = [part for data in test_sets.values() for part in (data.query, data.gallery) if part is not None]
+def _test_loaders(cfg: CN, test_sets: dict[str, TestSet], trainer: lightning.Trainer) -> list:
+    parts = [part for data in test_sets.values() for part in data.parts]
     return [test_loader(cfg, part, trainer.global_rank, trainer.world_size) for part in parts]
 
 
@@ -135,7 +127,8 @@ def _report(
     files = {"metrics": output / metrics_file, "weights": weights}
     write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED)
     for name, data in module.test_sets.items():
-        files[f"figure {name}"] = output / f"utility_{name}.png"
-        draw_utility(files[f"figure {name}"], data, module.features[name], cfg)
+        if isinstance(data, OpenSet):
+            files[f"figure {name}"] = output / f"utility_{re.sub('[^A-Za-z0-9_.-]', '_', name)}.png"
+            draw_utility(files[f"figure {name}"], data, module.features[name], cfg)
     log.info("\n%s", results_table(module.results, files))
     return module.results

@@ -11,8 +11,7 @@ from pml_ext.training import backbones, heads
 from pml_ext.training.build import LOSS_NODES, MINER_NODES
 from pml_ext.training.config import known_values
 from pml_ext.training.datasets import DATASETS, OWN_DATA
-from pml_ext.training.datasets.face_pairs import NAMES as FACE_PAIRS
-from pml_ext.training.evaluate import METRICS
+from pml_ext.training.evaluate import metrics_of_first
 from pml_ext.training.samplers import SAMPLERS
 from pml_ext.training.solver import OPTIMIZERS, SCHEDULES, WARMUPS
 
@@ -38,9 +37,6 @@ _NOT_BUILT = {
     "KD.MODEL_CONFIG": "knowledge distillation is not built",
     "KD.MODEL_WEIGHTS": "knowledge distillation is not built",
     "KD.EMA.ENABLED": "knowledge distillation is not built",
-    "TEST.ROC.ENABLED": "not built in the runner; pml_ext.metrics.VerificationEvaluator measures TAR at FAR",
-    "TEST.AQE.ENABLED": "query expansion is not built in the runner",
-    "TEST.RERANK.ENABLED": "re-ranking is not built in the runner",
 }
 _POSITIVE = "must be above 0", lambda value: value > 0
 _NOT_NEGATIVE = "must be 0 or more", lambda value: value >= 0
@@ -128,7 +124,7 @@ def _named(cfg: CN) -> Iterator[tuple[str, str, Collection[str]]]:
     yield "SOLVER.WARMUP_METHOD", solver.WARMUP_METHOD, WARMUPS
     yield "SOLVER.CLIP_GRADIENTS.CLIP_TYPE", solver.CLIP_GRADIENTS.CLIP_TYPE, ("norm", "value")
     yield "TEST.METRIC", test.METRIC, ("cosine",)
-    yield "TEST.BEST", test.BEST, METRICS
+    yield "TEST.BEST", test.BEST, ("", *metrics_of_first(cfg))
     if test.PRECISE_BN.ENABLED:
         yield "TEST.PRECISE_BN.DATASET", test.PRECISE_BN.DATASET, DATASETS
 
@@ -143,9 +139,6 @@ def _contradictions(cfg: CN) -> Iterator[Problem]:
         names = cfg.DATASETS[key]
         if not names or len(set(names)) < len(names):
             yield Problem(f"DATASETS.{key}", names, "must name one or more different data sets")
-    for name in cfg.DATASETS.TESTS:
-        if name in FACE_PAIRS:
-            yield Problem("DATASETS.TESTS", name, "pairs to verify are not measured by the runner, only identities are")
     names = model.LOSSES.NAME
     if not names or len(set(names)) < len(names):
         yield Problem("MODEL.LOSSES.NAME", names, "must name one or more different losses")

@@ -18,6 +18,8 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.training.checkpoints import WholeCheckpoints
 from pml_ext.training.config import ConfigError
+from pml_ext.training.evaluate import metrics_of_first
+from pml_ext.training.results import LOWER_IS_BETTER
 
 log = logging.getLogger("pml_ext")
 
@@ -94,9 +96,10 @@ def build_trainer(
 def _checkpointing(cfg: CN, folder: Path | None) -> list[ModelCheckpoint]:
     if folder is None:
         return []
-    monitor = cfg.TEST.BEST if len(cfg.DATASETS.TESTS) == 1 else f"{cfg.DATASETS.TESTS[0]}/{cfg.TEST.BEST}"
+    metric = cfg.TEST.BEST or metrics_of_first(cfg)[0]
+    monitor = metric if len(cfg.DATASETS.TESTS) == 1 else f"{cfg.DATASETS.TESTS[0]}/{metric}"
     best = ModelCheckpoint(
-        folder, "best", monitor=monitor, mode="min" if "opis" in cfg.TEST.BEST else "max",
+        folder, "best", monitor=monitor, mode="min" if metric in LOWER_IS_BETTER else "max",
         auto_insert_metric_name=False, enable_version_counter=False,
     )  # fmt: skip
     last = ModelCheckpoint(
