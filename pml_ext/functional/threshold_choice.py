@@ -91,10 +91,9 @@ def middle_of_gap(pairs: PairDistances, threshold: float) -> float:
     if positives < pairs.total_positive_pairs:
         high = _around_positive(pairs, positives + 1)[0]
     accepted, total = int(pairs.accepted(at)[1].sum()) // 2, pairs.total_negative_pairs
-    if accepted:
-        low = max(low, float(pairs.negative_distances_at([accepted])))
-    if accepted < total:
-        high = min(high, float(pairs.negative_distances_at([accepted + 1])))
+    accepted_end, refused_end = pairs.negative_distances_at([max(1, accepted), min(total, accepted + 1)]).tolist()
+    low = max(low, accepted_end) if accepted else low
+    high = min(high, refused_end) if accepted < total else high
     middle = (low + high) / 2
     return middle if low <= middle < high else threshold
 
