@@ -1,3 +1,4 @@
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pml_ext.training.backbones.norms import IBN
 from pml_ext.training.backbones.vit import ViT
 from pml_ext.training.config import ConfigError
 from pml_ext.training.defaults import get_cfg
+from pml_ext.training.weights import load_pretrained
 
 
 def config(name: str, **backbone: object) -> CfgNode:
@@ -96,6 +98,26 @@ def test_position_embeddings_of_another_grid_are_interpolated() -> None:
     distilled = {"pos_embed": torch.cat([state["pos_embed"][:, :1]] * 2 + [state["pos_embed"][:, 1:]], dim=1)}
     distilled["dist_token"] = torch.zeros(1, 1, 768)
     torch.testing.assert_close(net.adapt(distilled)["pos_embed"], adapted)
+
+
+def test_a_vision_transformers_file_of_another_size_loads(tmp_path: Path) -> None:
+    source, net = tiny_vit((64, 64)), tiny_vit()
+    torch.save({**source.state_dict(), "head.weight": torch.ones(1000, 768)}, tmp_path / "vit.pth")
+    load_pretrained(net, str(tmp_path / "vit.pth"), optional=net.only_in_files)
+    assert torch.equal(net.blocks[0].attn.qkv.weight, source.blocks[0].attn.qkv.weight)
+    torch.testing.assert_close(net.pos_embed, net.adapt(source.state_dict())["pos_embed"])
+
+
+def test_inherited_switches_without_effect_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("pml_ext")
+    logger.addHandler(caplog.handler)
+    try:
+        build_on_meta(config("build_resnest_backbone", WITH_NL=True))
+        build_on_meta(config("build_resnet_backbone", DEPTH="18x", FEAT_DIM=512, WITH_NL=True))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "BACKBONE.WITH_NL has no effect on build_resnest_backbone, as in FastReID" in caplog.text
+    assert "no non-local blocks at depth 18x" in caplog.text
 
 
 def test_fastreid_names_of_parameters() -> None:
