@@ -84,10 +84,13 @@ class GalleryProtocol:
         """Blocks of rows of a (Q, G) matrix, or given blocks of its rows, in float32 or better.
 
         Raises:
+            TypeError: a block that is no tensor.
             ValueError: a block that does not have G columns.
         """
         blocks = distances.split(rows_at_once(self._gallery)) if isinstance(distances, Tensor) else distances
         for block in blocks:
+            if not isinstance(block, Tensor):
+                raise TypeError(f"distances must be a torch.Tensor or blocks of them; got {type(block).__name__}")
             if block.ndim != 2 or block.shape[1] != self._gallery:
                 raise ValueError(
                     f"blocks of distances must have {self._gallery} columns, one per gallery item; "

@@ -194,6 +194,8 @@ def test_cumulative_matches() -> None:
     assert cumulative_matches(found).tolist() == pytest.approx(expected)
     lone = rank_matches(torch.randn(2, 5), torch.tensor([7, 8]), torch.randn(3, 5), torch.tensor([-1, -1, -1]))
     assert cumulative_matches(lone).isnan().all()
+    few = rank_matches_from_distances(torch.tensor([[1.0, 2.0]]), torch.tensor([1]), torch.tensor([0, 1]))
+    assert cumulative_matches(few, (1, 2, 50)).tolist() == [0, 1, 1]  # ranks beyond the gallery
     with pytest.raises(ValueError, match="ranks must be 1 or more"):
         cumulative_matches(found, (0, 1))
 
@@ -220,6 +222,8 @@ def test_errors() -> None:
         rank_matches_from_distances([*blocks, blocks[0]], **protocol)
     with pytest.raises(ValueError, match=r"must have 60 columns, one per gallery item; got shape \(10, 59\)"):
         rank_matches_from_distances([blocks[0][:, :59]], **protocol)
+    with pytest.raises(TypeError, match="distances must be a torch.Tensor or blocks of them; got ndarray"):
+        rank_matches_from_distances(torch.rand(23, 60).numpy(), **protocol)
     gallery[7, 0] = torch.inf
     with pytest.raises(ValueError, match="gallery must be finite; got NaN or infinity in 1 of 60 rows"):
         rank_matches(query, gallery=gallery, **protocol)
