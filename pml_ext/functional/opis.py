@@ -203,21 +203,26 @@ def _read_off(
         curves = _curves(pairs, histogram.kept, thresholds, positives[:, place], counts, end)
         # Where in a bin a class's pairs lie is chance: off by the root of a sixth of them, times their clumping.
         bins = (float(end[1] ** 2 - end[0] ** 2) / 2) / histogram.width
-        in_a_bin = (counts[:, -1] - counts[:, 0]) / max(bins, 1.0)
+        if bins < grid / 10:
+            return None
+        in_a_bin = (counts[:, -1] - counts[:, 0]) / bins
         variance = histogram.clumping() / 6 * in_a_bin / pairs.negative_pairs[histogram.kept].square()
-        steps_off = float(error.max() / (thresholds[1] - thresholds[0]))
-        if bins < grid / 10 or _standard_error(curves, variance, steps_off) > _TOLERANCE * opis_of_curves(curves):
+        step, off = float(thresholds[1] - thresholds[0]), float(error.max())
+        # Distances are rounded as much as this: where a curve jumps is not known better by counting.
+        jumps_off = off if off > torch.finfo(pairs.unit.dtype).eps * float(end[1]) else 0.0
+        if _standard_error(curves, variance, off / step, jumps_off / step) > _TOLERANCE * opis_of_curves(curves):
             return None
         result.append(curves)
     return result
 
 
-def _standard_error(curves: UtilityCurves, variance: Tensor, steps_off: float) -> float:
+def _standard_error(curves: UtilityCurves, variance: Tensor, steps_off: float, jumps_off: float) -> float:
     """Of OPIS, where the curves are read off bins.
 
     Args:
         variance: (T,) of a class's specificity at one threshold; independent between thresholds.
         steps_off: standard error of the grid, in its steps.
+        jumps_off: the same, as it matters to where a curve jumps.
     """
     off_mean = 2 * (curves.utilities - curves.utilities.mean(dim=0))
     from_counts = float((off_mean.square().mean(dim=1) * variance).mean() / off_mean.numel()) + float(
@@ -225,7 +230,7 @@ def _standard_error(curves: UtilityCurves, variance: Tensor, steps_off: float) -
     )
     # A shifted grid moves all curves along; and where one jumps, it may jump a threshold earlier or later.
     change = off_mean[:, 1:] * curves.utilities.diff(dim=1)
-    from_shift = (steps_off * float(change.mean())) ** 2 + steps_off * float(change.square().mean()) / change.numel()
+    from_shift = (steps_off * float(change.mean())) ** 2 + jumps_off * float(change.square().mean()) / change.numel()
     return float((from_counts + from_shift) ** 0.5)
 
 
