@@ -42,7 +42,9 @@ class WholeCheckpoints(TorchCheckpointIO):
             if part.exists():
                 part.unlink()
             kept = "the one before is kept as it was" if path.exists() else "there is none before it"
-            raise CheckpointError(f"checkpoint {path} cannot be written; {kept}: {error}") from error
+            # torch's writer fails once more over what the system said
+            reason = error.__context__ if isinstance(error.__context__, OSError) else error
+            raise CheckpointError(f"checkpoint {path} cannot be written; {kept}: {reason}") from error
 
 
 def check_resumable(cfg: CN, checkpoint: Path) -> None:
