@@ -1,16 +1,23 @@
-"""What a run leaves for people beside its numbers: the utility figure."""
+"""What a run leaves for people beside its numbers: the utility figure and the threshold report."""
 
+import logging
+import math
 from pathlib import Path
 
+import numpy as np
 import torch
 from yacs.config import CfgNode as CN
 
 from pml_ext.functional.opis import utility_curves
+from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.threshold_plots import draw_utilities
-from pml_ext.training.datasets import OpenSet
+from pml_ext.training.config import ConfigError
+from pml_ext.training.datasets import OpenSet, TestSet
+from pml_ext.training.datasets.reid_folders import JUNK
 from pml_ext.training.evaluate import Features, test_embeddings
-from pml_ext.training.results import results_table as results_table
-from pml_ext.training.results import write_metrics as write_metrics
+from pml_ext.training.threshold import write_files
+
+log = logging.getLogger("pml_ext")
 
 
 def draw_utility(path: Path, data: OpenSet, features: Features, cfg: CN) -> None:
@@ -29,3 +36,45 @@ def draw_utility(path: Path, data: OpenSet, features: Features, cfg: CN) -> None
     axes.set(title="One threshold, many classes: the spread is what OPIS measures")
     axes.legend()
     figure.savefig(path, dpi=120)
+
+
+def check_thresholds(cfg: CN, test_sets: dict[str, TestSet]) -> None:
+    """Before any work: whether TEST.THRESHOLD can be had from every test set.
+
+    Raises:
+        ConfigError: a set of pairs or templates, or one with too few impostor pairs for the FAR.
+    """
+    far = cfg.TEST.THRESHOLD.FAR
+    for name, data in test_sets.items() if cfg.TEST.THRESHOLD.ENABLED else ():
+        if not isinstance(data, OpenSet):
+            raise ConfigError(f"TEST.THRESHOLD needs test sets with queries; {name} has pairs or templates")
+        everybody = np.concatenate([part.identities for part in data.parts])
+        known = np.isin(everybody, data.query.identities) & (everybody != JUNK)
+        sizes = np.unique(everybody[known], return_counts=True)[1]
+        impostors = int(sizes.sum() ** 2 - (sizes**2).sum()) // 2
+        if far * impostors < 1:
+            raise ConfigError(
+                f"TEST.THRESHOLD.FAR {far:g} needs at least {math.ceil(1 / far)} impostor pairs; {name} has {impostors}"
+            )
+
+
+def write_threshold(stem: Path, data: OpenSet, features: Features, cfg: CN, weights: Path) -> dict[str, Path]:
+    """The threshold report as <stem>.json, .html and .png, with the hash of the weights.
+
+    Returns:
+        the files by what they are; none, with a warning in the log, where no threshold meets the target.
+    """
+    opis = cfg.TEST.OPIS
+    try:
+        report = ThresholdReport.from_embeddings(
+            *test_embeddings(data, features),
+            far=cfg.TEST.THRESHOLD.FAR,
+            far_range=tuple(opis.FAR_RANGE),
+            grid=opis.GRID,
+            epsilon=opis.EPSILON,
+            seed=cfg.SEED,
+        )
+    except ValueError as error:
+        log.warning("no report %s: %s", stem.name, error)
+        return {}
+    return {f"{stem.name}{file.suffix}": file for file in write_files(report, stem, weights)}

@@ -17,7 +17,8 @@ from pml_ext.training.loaders import test_loader, train_loader
 from pml_ext.training.module import Baseline
 from pml_ext.training.precise_bn import recompute_statistics
 from pml_ext.training.profiling import Profile
-from pml_ext.training.report import draw_utility, results_table, write_metrics
+from pml_ext.training.report import check_thresholds, draw_utility, write_threshold
+from pml_ext.training.results import results_table, write_metrics
 from pml_ext.training.trainer import Launch, build_trainer, logged
 from pml_ext.training.weights import ONLY_FOR_TRAINING, load_weights
 
@@ -38,6 +39,7 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False, profile: bool = Fals
     with logged(output, "train.log"):
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
         train_set, test_sets = load_train_set(cfg), load_test_sets(cfg)
+        check_thresholds(cfg, test_sets)
         module = Baseline(cfg, train_set, test_sets)
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
@@ -86,6 +88,7 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
     with logged(output, "eval.log"):
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
         test_sets = load_test_sets(cfg)
+        check_thresholds(cfg, test_sets)
         module = Baseline(cfg, None, test_sets)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer = build_trainer(cfg, launch, output, None)
@@ -128,7 +131,11 @@ def _report(
     write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED)
     for name, data in module.test_sets.items():
         if isinstance(data, OpenSet):
-            files[f"figure {name}"] = output / f"utility_{re.sub('[^A-Za-z0-9_.-]', '_', name)}.png"
+            in_file_name = re.sub("[^A-Za-z0-9_.-]", "_", name)
+            files[f"figure {name}"] = output / f"utility_{in_file_name}.png"
             draw_utility(files[f"figure {name}"], data, module.features[name], cfg)
+            if cfg.TEST.THRESHOLD.ENABLED:
+                stem = output / f"threshold_{in_file_name}"
+                files |= write_threshold(stem, data, module.features[name], cfg, weights.expanduser())
     log.info("\n%s", results_table(module.results, files))
     return module.results

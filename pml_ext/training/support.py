@@ -42,6 +42,7 @@ _POSITIVE = "must be above 0", lambda value: value > 0
 _NOT_NEGATIVE = "must be 0 or more", lambda value: value >= 0
 _COUNT = "must be 1 or more", lambda value: value >= 1
 _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "TEST.THRESHOLD.FAR": ("must be in (0, 1)", lambda value: 0 < value < 1),
     "SEED": ("must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
     "MODEL.PIXEL_STD": ("must be above 0, pixels are divided by it", lambda value: min(value, default=1) > 0),
     "MODEL.HEADS.NUM_CLASSES": _NOT_NEGATIVE,

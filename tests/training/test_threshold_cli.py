@@ -164,3 +164,34 @@ def test_no_runner_is_imported(tmp_path: Path) -> None:
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+DIGITS_RUN = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+
+
+def run(output: Path, *opts: str) -> int:
+    quick = ["SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "1", "SOLVER.CHECKPOINT_PERIOD", "1", "MODEL.DEVICE", "cpu"]
+    opts = ("OUTPUT_DIR", str(output), *quick, "TEST.THRESHOLD.ENABLED", "True", *opts)
+    return main(["train", "--config-file", str(DIGITS_RUN), *opts])
+
+
+def test_a_run_leaves_the_report_of_its_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "TEST.THRESHOLD.FAR", "0.01") == 0
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    found = ThresholdReport.load(tmp_path / "threshold_Digits.json", checkpoint=last)
+    assert (found.target.value, found.samples, [c.label for c in found.classes]) == (0.01, 896, [5, 6, 7, 8, 9])
+    assert 0.009 < found.far.rate <= 0.01
+    assert found.consistency is not None
+    assert found.consistency.opis == pytest.approx(metrics(tmp_path, "Digits")["opis"], rel=1e-4)
+    shown = capfd.readouterr().err
+    assert all(str(tmp_path / f"threshold_Digits.{kind}") in shown for kind in ("json", "html", "png"))
+
+
+def test_a_run_that_cannot_have_its_report_stops_before_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "TEST.THRESHOLD.FAR", "1e-9") == 2
+    assert "TEST.THRESHOLD.FAR 1e-09 needs at least 1000000000 impostor pairs; Digits has" in capfd.readouterr().err
+    assert run(tmp_path, "TEST.THRESHOLD.FAR", "1.0") == 2
+    assert "TEST.THRESHOLD.FAR = 1.0: must be in (0, 1)" in capfd.readouterr().err
+    assert not (tmp_path / "checkpoints").exists()
