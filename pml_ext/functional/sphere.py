@@ -63,7 +63,8 @@ def gram(x: Tensor, scale: float = 1.0) -> Tensor:
 
 def add_transpose_(square: Tensor) -> Tensor:
     """square + squareᵀ in place, in blocks that are transposed first: 4 times faster than the sum alone."""
-    blocks = [slice(first, first + BLOCK_SIDE) for first in range(0, len(square), BLOCK_SIDE)]
+    side = len(square) if square.is_cuda else BLOCK_SIDE
+    blocks = [slice(first, first + side) for first in range(0, len(square), side)]
     for i, rows in enumerate(blocks):
         for columns in blocks[i:]:
             upper, lower = square[rows, columns], square[columns, rows]
