@@ -65,8 +65,8 @@ def loop_matrix(
         geometry=geometry,
     )
     if not distance.is_inverted:
-        closest = (2 - 2 * closest).clamp_min(0) if geometry == "arc" else closest
-        closest = safe_sqrt(closest) if distance.power == 1 else closest
+        closest = 2 - 2 * closest if geometry == "arc" else closest
+        closest = safe_sqrt(closest) if distance.power == 1 else closest.clamp_min(0)
     other = labels if ref_emb is None or ref_labels is None else ref_labels
     is_negative = labels.unsqueeze(1) != other.unsqueeze(0)
     return torch.where(is_negative, closest, own), is_negative

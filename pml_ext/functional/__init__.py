@@ -9,6 +9,7 @@ from pml_ext.functional.fold_accuracy import FoldAccuracy, contiguous_folds, fol
 from pml_ext.functional.hardest_triplets import hardest_triplets
 from pml_ext.functional.labelled_pairs import labelled_pairs, labelled_pairs_roc
 from pml_ext.functional.loop import loop_pairs
+from pml_ext.functional.one_hot import one_hot_discriminative_loss
 from pml_ext.functional.opis import (
     OPISAtRange,
     UtilityCurves,
@@ -73,6 +74,7 @@ __all__ = [
     "loop_pairs",
     "margins_from_distance_range",
     "one_hot_centroids",
+    "one_hot_discriminative_loss",
     "operating_point",
     "opis",
     "opis_of_curves",

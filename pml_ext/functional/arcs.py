@@ -1,5 +1,7 @@
 """Closest points of two arcs on the unit sphere, from inner products of their ends alone."""
 
+import copy
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -31,8 +33,8 @@ def distance_of_points(p: Tensor, q: Tensor) -> Tensor:
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
-    """Square root of x clamped at 0, with gradient 0 instead of inf where x <= 0."""
-    return torch.where(x <= 0, 0, torch.where(x <= 0, 1, x).sqrt())
+    """Square root of x, with gradient 0 instead of inf or nan where x <= 0; there it is 1e-19, which rounds away."""
+    return x.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
 
 
 def closest_on_arcs(
@@ -42,80 +44,120 @@ def closest_on_arcs(
 
     Args:
         g11, g12, g21, g22: x_i·y_j, broadcastable.
-        cx, cy: x1·x2 and y1·y2; an arc with 1 − c² below 16 machine epsilons counts as its two ends.
+        cx, cy: x1·x2 and y1·y2; an arc with 1 − c² of 16 machine epsilons or less counts as its two ends.
     Returns:
         h = p·q in [−1, 1], then w1, w2, v1, v2 >= 0 with p = w1 x1 + w2 x2 and q = v1 y1 + v2 y2. nan where an
         inner product is nan.
     """
-    cx, ix = _curvature(cx)
-    cy, iy = _curvature(cy)
-    # Best q first: an end of its arc, the point nearest to an end of the other arc, or the interior optimum.
-    best, at_y2 = _to_arc(g11, g21, cx, ix), _to_arc(g12, g22, cx, ix)
-    v2 = _exceeds(at_y2, best)
-    v1 = 1 - v2
-    best = torch.maximum(best, at_y2)
-    found = _better((best, v1, v2), _peak(g11, g12, cy, iy))
-    found = _better(found, _peak(g21, g22, cy, iy))
-    _, v1, v2 = _better(found, _interior(g11, g12, g21, g22, cx, ix, cy, iy))
-    # Then p is the point of its arc nearest to q.
-    g1, g2 = v1 * g11 + v2 * g12, v1 * g21 + v2 * g22
-    height, u1, u2, inside = _peak(g1, g2, cx, ix)
-    at_x2 = _exceeds(g2, g1)
-    h = torch.lerp(torch.maximum(g1, g2), height, inside).clamp_(-1, 1)
-    return h, torch.lerp(1 - at_x2, u1, inside), torch.lerp(at_x2, u2, inside), v1, v2
+    x, y = Arc(cx), Arc(cy)
+    g11, g12, g21, g22 = torch.broadcast_tensors(g11, g12, g21, g22)
+    h, at_x, at_y = closest_places_on_arcs(torch.stack([g11, g21]), torch.stack([g12, g22]), x, y)
+    return h, *x.weights(at_x), *y.weights(at_y)
 
 
-def _exceeds(a: Tensor, b: Tensor | float) -> Tensor:
+class Arc:
+    """Arcs from e1 to e2, from the cosines of their ends. A place u in [−1, 1] is the direction (1+u) e1 + (1−u) e2.
+
+    Both ends are exact (u = ±1), and neither the direction nor what follows needs trigonometry.
+    """
+
+    def __init__(self, cosine: Tensor) -> None:
+        # Ends that coincide or are antipodal are two points: `steep` takes every place to an end, length² is 4 there.
+        is_point = 1 - cosine.square() <= 16 * torch.finfo(cosine.dtype).eps
+        self.plus = torch.where(is_point, 4, 2 + 2 * cosine)
+        self.minus = torch.where(is_point, 0, 2 - 2 * cosine)
+        ratio = self.plus / self.minus
+        self.ratio = torch.where(is_point, 0, ratio)  # cot² of half the angle
+        self.steep = torch.where(is_point, _STEEP, ratio)
+
+    def __getitem__(self, some: slice) -> "Arc":
+        part = copy.copy(self)
+        part.plus, part.minus, part.ratio, part.steep = (
+            t[some] for t in (self.plus, self.minus, self.ratio, self.steep)
+        )
+        return part
+
+    def length(self, u: Tensor, out: Tensor | None = None) -> Tensor:
+        """‖(1+u) e1 + (1−u) e2‖."""
+        return torch.mul(u, self.minus, out=out).mul_(u).add_(self.plus).sqrt_()
+
+    def weights(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Of e1 and e2 in the unit vector at u."""
+        length = self.length(u)
+        return (1 + u).div_(length), (1 - u).div_(length)
+
+    def nearest(self, total: Tensor, difference: Tensor) -> tuple[Tensor, Tensor]:
+        """The place nearest to a vector z, and z's inner product with the unit vector there.
+
+        Args:
+            total, difference: z·e1 + z·e2 and z·e1 − z·e2, the latter not 0 (see `_NOT_ZERO`) and overwritten.
+        """
+        # The peak over the whole great circle, or where that is outside (or behind, total <= 0) the better end.
+        u, scratch = difference * self.steep, total.clamp_min(_BEHIND)
+        u.div_(scratch).clamp_(-1, 1)
+        return u, difference.mul_(u).add_(total).div_(self.length(u, out=scratch))
+
+
+_NOT_ZERO = 1e-30  # added to differences, so that also where both ends are alike one of them is chosen
+_BEHIND = 1e-37  # _NOT_ZERO over it is beyond the end
+_STEEP = 1e37
+
+
+def closest_places_on_arcs(to_y1: Tensor, to_y2: Tensor, x: Arc, y: Arc) -> tuple[Tensor, Tensor, Tensor]:
+    """`closest_on_arcs` with places instead of weights: the largest p·q, the place of p on x, the place of q on y.
+
+    Some 80 elementwise operations without a boolean, a branch or trigonometry, most of them in place for the cache.
+
+    Args:
+        to_y1, to_y2: (2, ...), the inner products of x1 and x2 with y1 and with y2; to_y1 is overwritten.
+        x, y: arcs that broadcast with them.
+    """
+    # q at an end of y and p nearest to it, or p at an end of x and q nearest to it …
+    total, difference = torch.empty_like(to_y1), torch.empty_like(to_y1)
+    for i, to_end in enumerate((to_y1, to_y2)):
+        torch.add(*to_end, out=total[i])
+        torch.sub(*to_end, out=difference[i])
+    best, at_y, at_x = _better_end(*x.nearest(total, difference.add_(_NOT_ZERO)))
+    torch.add(to_y1, to_y2, out=total)
+    difference = to_y1.sub_(to_y2).add_(_NOT_ZERO)
+    sums = total[0] + total[1], total[0] - total[1], difference[0] + difference[1], difference[0] - difference[1]
+    value, end, place = _better_end(*y.nearest(total, difference))
+    is_closer = _exceeds(value, best)
+    torch.maximum(best, value, out=best)
+    at_x.lerp_(end, is_closer)
+    at_y.lerp_(place, is_closer)
+    # … or the peak over both great circles, if that is on the arcs.
+    total, dx, dy, dxy = sums
+    place = _peak(*sums, x, y)
+    end, value = x.nearest(total.addcmul_(place, dy), dx.addcmul_(place, dxy).add_(_NOT_ZERO))
+    value.div_(y.length(place, out=total))
+    torch.gt(value, best, out=is_closer)
+    at_x.lerp_(end, is_closer)
+    at_y.lerp_(place, is_closer)
+    return torch.maximum(best, value, out=best).clamp_(-1, 1), at_x, at_y
+
+
+def _better_end(place: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of what belongs to the two ends of an arc: the larger value, the end as a place, the place on the other arc."""
+    is_second = _exceeds(value[1], value[0])
+    place = place[0].lerp_(place[1], is_second)
+    return torch.maximum(value[0], value[1]), is_second.mul_(-2).add_(1), place
+
+
+def _exceeds(a: Tensor, b: Tensor) -> Tensor:
     """1 where a > b and 0 elsewhere, written as floats: a boolean in between costs several times as much."""
     return torch.gt(a, b, out=torch.empty_like(a))
 
 
-def _better(
-    found: tuple[Tensor, Tensor, Tensor], candidate: tuple[Tensor, Tensor, Tensor, Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The candidate (height, weights, inside) where it is inside and higher than what was found."""
-    height, u1, u2, inside = candidate
-    wins = _exceeds(height, found[0]).mul_(inside)
-    return torch.lerp(found[0], height, wins), torch.lerp(found[1], u1, wins), torch.lerp(found[2], u2, wins)
+def _peak(total: Tensor, dx: Tensor, dy: Tensor, dxy: Tensor, x: Arc, y: Arc) -> Tensor:
+    """The place on y of the largest p·q over both great circles, clamped to the arc.
 
-
-def _curvature(c: Tensor) -> tuple[Tensor, Tensor]:
-    """c and 1/(1 − c²), or 1 and 0 where the ends coincide or are antipodal: then no peak lies inside."""
-    s2 = (1 - c) * (1 + c)
-    is_point = s2 <= 16 * torch.finfo(c.dtype).eps
-    return torch.where(is_point, 1, c), torch.where(is_point, 0, 1 / torch.where(is_point, 1, s2))
-
-
-def _peak(g1: Tensor, g2: Tensor, c: Tensor, i: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Peak over the whole great circle for a point with inner products g1, g2 to the ends; inside the arc or not."""
-    n1, n2 = g1 - c * g2, g2 - c * g1
-    height = ((g1 * n1 + g2 * n2) * i).clamp_min(1e-30).sqrt()
-    scale = i / height
-    return height, n1 * scale, n2 * scale, _exceeds(torch.minimum(n1, n2), 0)
-
-
-def _to_arc(g1: Tensor, g2: Tensor, c: Tensor, i: Tensor) -> Tensor:
-    """Largest inner product of a point with an arc: the peak if inside, else the better end."""
-    n1, n2 = g1 - c * g2, g2 - c * g1
-    height = ((g1 * n1 + g2 * n2) * i).clamp_min(1e-30).sqrt()
-    return torch.lerp(torch.maximum(g1, g2), height, _exceeds(torch.minimum(n1, n2), 0))
-
-
-def _interior(
-    g11: Tensor, g12: Tensor, g21: Tensor, g22: Tensor, cx: Tensor, ix: Tensor, cy: Tensor, iy: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Top singular pair of M, the inner products of two orthonormal bases; inside both arcs or not."""
-    rx, ry = ix.sqrt(), iy.sqrt()
-    m12, m21 = (g12 - cy * g11) * ry, (g21 - cx * g11) * rx
-    m22 = (g22 - cx * g12 - cy * (g21 - cx * g11)) * (rx * ry)
-    # Left singular vector (cos α, sin α) by half-angle formulas from cos 2α and sin 2α, taken with sin α >= 0.
-    cos2, sin2 = g11 * g11 + m12 * m12 - m21 * m21 - m22 * m22, 2 * (g11 * m21 + m12 * m22)
-    large, small = torch.hypot(cos2, sin2) + cos2.abs(), sin2.abs()
-    norm = torch.hypot(large, small).clamp_min(1e-30)
-    is_small_angle = torch.ge(cos2, 0, out=torch.empty_like(cos2))
-    cos = torch.copysign(torch.lerp(small, large, is_small_angle) / norm, sin2)
-    sin = torch.lerp(large, small, is_small_angle) / norm
-    t1, t2 = cos * g11 + sin * m21, cos * m12 + sin * m22
-    height = torch.hypot(t1, t2).clamp_min(1e-30)
-    u1, u2 = (t1 - cy * ry * t2) / height, ry * t2 / height
-    return height, u1, u2, _exceeds(torch.minimum(torch.minimum(u1, u2), cos - cx * rx * sin), 0)
+    In orthonormal bases (middle of an arc, its tangent) p·q is a 2×2 matrix, with `total` and its differences along x,
+    y and both as entries but for scale; the place is the half angle of its first right singular vector.
+    """
+    dx_scaled, dxy_scaled = x.ratio * dx, x.ratio * dxy
+    along = (total * total).addcmul_(dx_scaled, dx)
+    across = (total * dy).addcmul_(dxy_scaled, dx).mul_(2 * y.ratio.sqrt())
+    along.sub_(dxy_scaled.mul_(dxy).addcmul_(dy, dy).mul_(y.ratio))
+    hypotenuse = torch.mul(along, along, out=dx_scaled).addcmul_(across, across).sqrt_()
+    return across.mul_(y.ratio.sqrt()).div_(hypotenuse.add_(along).clamp_min_(_BEHIND)).clamp_(-1, 1)

@@ -155,8 +155,9 @@ class _Bracket(torch.autograd.Function):
                     squared = torch.sub(squares + 1, x[:, start : start + width], alpha=2)
                 else:
                     block = centroids[start : start + width]
-                    squared = torch.addmm(block.square().sum(1), x, block.T, alpha=-2).add_(squares)
-                inverse = squared.clamp(min=rounding).rsqrt_()
+                    squared = torch.addmm(torch.linalg.vector_norm(block, dim=1).square(), x, block.T, alpha=-2)
+                    squared.add_(squares)
+                inverse = squared.clamp(min=rounding).sqrt_().reciprocal_()
                 _zero_own_class(inverse, labels - start)
                 others += squared.mul_(inverse).sum(1)
                 if not ctx.needs_input_grad[0]:

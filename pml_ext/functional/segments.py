@@ -1,5 +1,7 @@
 """Closest points of two straight segments, from squared distances of their ends alone."""
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -33,22 +35,53 @@ def closest_on_segments(
         the squared distance, then w1, w2, v1, v2 >= 0 with p = w1 x1 + w2 x2, q = v1 y1 + v2 y2,
         w1 + w2 = v1 + v2 = 1.
     """
+    x, y = Segment(dx), Segment(dy)
+    d11, d12, d21, d22 = torch.broadcast_tensors(d11, d12, d21, d22)
+    square, at_x, at_y = closest_places_on_segments(torch.stack([d11, d21]), torch.stack([d12, d22]), x, y)
+    return square, *x.weights(at_x), *y.weights(at_y)
+
+
+class Segment:
+    """Segments from e1 to e2, from their squared lengths. A place u in [−1, 1] is (1+u)/2 e1 + (1−u)/2 e2."""
+
+    def __init__(self, square: Tensor) -> None:
+        self.square = square
+        self.inverse = _inverse(square)
+
+    def __getitem__(self, some: slice) -> "Segment":
+        part = copy.copy(self)
+        part.square, part.inverse = self.square[some], self.inverse[some]
+        return part
+
+    def weights(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Of e1 and e2 in the point at u."""
+        return (1 + u) / 2, (1 - u) / 2
+
+
+def closest_places_on_segments(to_y1: Tensor, to_y2: Tensor, x: Segment, y: Segment) -> tuple[Tensor, Tensor, Tensor]:
+    """`closest_on_segments` with places instead of weights: the least ‖p − q‖², the place of p on x and of q on y.
+
+    Args:
+        to_y1, to_y2: (2, ...), the squared distances of x1 and x2 from y1 and from y2.
+        x, y: segments that broadcast with them.
+    """
+    (d11, d21), (d12, d22) = to_y1, to_y2
+    dx, dy = x.square, y.square
     # ‖p − q‖² = d11 + dx k1² + dy k2² − 2 b k1 k2 + 2 c k1 − 2 f k2 with p = x1 + k1 (x2 − x1), q likewise.
     b, c, f = (d12 + d21 - d11 - d22) / 2, (d21 - dx - d11) / 2, (d11 + dy - d12) / 2
-    inverse_dx, inverse_dy = _inverse(dx), _inverse(dy)
     determinant = dx * dy - b * b
     floor = 16 * torch.finfo(d11.dtype).eps * dx * dy
     interior = (dx * f - b * c) * _inverse(torch.where(determinant > floor, determinant, 0))
 
     k2 = torch.zeros_like(b)
-    k1, best = _nearest(k2, d11, dx, dy, b, c, f, inverse_dx)
+    k1, best = _nearest(k2, d11, dx, dy, b, c, f, x.inverse)
     # Every candidate is clamped into the segment, so it is feasible, and the optimum is among them.
-    for candidate in (torch.ones_like(b), f * inverse_dy, (b + f) * inverse_dy, interior):
+    for candidate in (torch.ones_like(b), f * y.inverse, (b + f) * y.inverse, interior):
         other = candidate.clamp(0, 1)
-        nearest, value = _nearest(other, d11, dx, dy, b, c, f, inverse_dx)
+        nearest, value = _nearest(other, d11, dx, dy, b, c, f, x.inverse)
         wins = value < best
         best, k1, k2 = torch.minimum(best, value), torch.where(wins, nearest, k1), torch.where(wins, other, k2)
-    return best.clamp_min(0), 1 - k1, k1, 1 - k2, k2
+    return best.clamp_min(0), 1 - 2 * k1, 1 - 2 * k2
 
 
 def _inverse(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch.nn.functional import linear
 from pml_ext._checks import check_choice, check_labels_below
 from pml_ext._pml import LpDistance, loss_and_miner_utils, reducers
 from pml_ext.functional.centroids import discriminative_loss, kmeans_centroids, simplex_centroids
+from pml_ext.functional.one_hot import one_hot_discriminative_loss
 from pml_ext.functional.sphere import to_sphere
 from pml_ext.losses.base import EmbeddingLoss
 
@@ -115,21 +116,18 @@ class DiscriminativeLoss(EmbeddingLoss):
         if self.centroid_layout.device != embeddings.device:
             self.to(embeddings.device)  # as PML's classification losses follow their input
 
-        values = discriminative_loss(self._to_sphere(embeddings), labels, self._centroids_as(embeddings.dtype))
+        if self.projection is not None:
+            embeddings = linear(embeddings, self.projection.weight.to(embeddings.dtype))
+        if self.centroids is None:
+            values = one_hot_discriminative_loss(embeddings, labels)
+        else:
+            values = discriminative_loss(to_sphere(embeddings), labels, self.centroids.to(embeddings.dtype))
         if self.paper_scale:
             per_class = len(labels) / self.num_classes
             values = values * (3 * (self.num_classes - 1) * (per_class - 1) * per_class)
         weights = loss_and_miner_utils.convert_to_weights(indices_tuple, labels, dtype=values.dtype)
         indices = torch.arange(len(labels), device=labels.device)
         return {"loss": {"losses": values * weights, "indices": indices, "reduction_type": "element"}}
-
-    def _to_sphere(self, embeddings: Tensor) -> Tensor:
-        if self.projection is not None:
-            embeddings = linear(embeddings, self.projection.weight.to(embeddings.dtype))
-        return to_sphere(embeddings)
-
-    def _centroids_as(self, dtype: torch.dtype) -> Tensor | None:
-        return None if self.centroids is None else self.centroids.to(dtype)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, *lists: list[str]
