@@ -28,3 +28,21 @@ def test_tables_and_files(tmp_path: Path) -> None:
     assert {(row["size"], row["method"]) for row in rows} >= {(16, "TCMLoss"), (32, "TCMLoss"), (32, "plain")}
     assert all(row["seconds"] > 0 for row in rows)
     assert (tmp_path / "growth.png").stat().st_size > 0
+
+
+def test_tables_of_metrics(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        str(SCRIPT.with_name("metrics.py")),
+        "--quick",
+        "--cases",
+        "OPIS",
+        "--out",
+        str(tmp_path),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    rows = json.loads((tmp_path / "metrics.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["half matmul", "opis", "opis(exact=True)", "naive definition"]
+    assert all(row["seconds"] > 0 and row["size"] == [1000] for row in rows)
