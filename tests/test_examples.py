@@ -15,7 +15,8 @@ SMOOTH_AP = next(path for path in EXAMPLES if path.stem == "smooth_ap_of_any_bat
 VERIFICATION = next(path for path in EXAMPLES if path.stem == "verification")
 FAULTS = next(path for path in EXAMPLES if path.stem == "fastreid_metric_faults")
 FAR_RANGE = next(path for path in EXAMPLES if path.stem == "opis_far_range")
-TRAINING = [path for path in EXAMPLES if path not in (SMOOTH_AP, VERIFICATION, FAULTS, FAR_RANGE)]
+THRESHOLD = next(path for path in EXAMPLES if path.stem == "threshold_report")
+TRAINING = [path for path in EXAMPLES if path not in (SMOOTH_AP, VERIFICATION, FAULTS, FAR_RANGE, THRESHOLD)]
 NEEDS = {"swap_in_hydra_target": ("hydra",), "swap_in_lightning": ("lightning",)}
 
 
@@ -81,3 +82,12 @@ def test_opis_depends_on_the_calibration_range() -> None:
     for *_, opis, epsilon_opis, sampled in rows:
         assert opis < epsilon_opis
         assert sampled == pytest.approx(opis, rel=0.02)
+
+
+def test_the_threshold_holds_on_other_images() -> None:
+    pytest.importorskip("sklearn")
+    shown = printed_by(THRESHOLD)
+    asked, on_validation, elsewhere = map(float, re.findall(r"\d\.\d{3}", shown.partition("\nFAR: ")[2]))
+    assert on_validation <= asked == 0.01
+    assert elsewhere == pytest.approx(asked, rel=0.3)
+    assert all(f"worst by {rate}" in shown for rate in ("FAR", "FRR"))
