@@ -50,6 +50,8 @@ class WholeCheckpoints(TorchCheckpointIO):
 def check_resumable(cfg: CN, checkpoint: Path) -> None:
     """Raises a ConfigError where a checkpoint's epochs or optimizer state do not go with the config."""
     content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    if CONFIG not in content:
+        raise ConfigError(f"{checkpoint} holds no config to go on with; start anew from its weights with MODEL.WEIGHTS")
     if content["epoch"] > cfg.SOLVER.MAX_EPOCH:
         raise ConfigError(
             f"SOLVER.MAX_EPOCH is {cfg.SOLVER.MAX_EPOCH}; {checkpoint} has {content['epoch']} epochs behind it"

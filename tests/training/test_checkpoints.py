@@ -24,7 +24,9 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, request: pytes
     file = tmp_path / "folder" / "last.ckpt"
     WholeCheckpoints().save_checkpoint({"x": torch.ones(3)}, file)
     request.getfixturevalue("full_disk")
-    with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written; the one before is kept as it was: .*File too large"):
+    with pytest.raises(
+        CheckpointError, match=r"last\.ckpt cannot be written; the one before is kept as it was: .*File too large"
+    ):
         WholeCheckpoints().save_checkpoint({"x": torch.ones(10_000)}, file)
     torch.testing.assert_close(torch.load(file, weights_only=True)["x"], torch.ones(3))
     assert [path.name for path in file.parent.iterdir()] == ["last.ckpt"]
@@ -89,3 +91,9 @@ def test_fewer_epochs_than_are_done(tmp_path: Path) -> None:
     torch.save({"epoch": 121, "config": cfg.dump()}, tmp_path / "last.ckpt")
     with pytest.raises(ConfigError, match=r"SOLVER\.MAX_EPOCH is 120; .*last\.ckpt has 121 epochs behind it"):
         check_resumable(cfg, tmp_path / "last.ckpt")
+
+
+def test_a_checkpoint_without_a_config(tmp_path: Path) -> None:
+    torch.save({"epoch": 1}, tmp_path / "last.ckpt")
+    with pytest.raises(ConfigError, match=r"last\.ckpt holds no config to go on with; start anew .* MODEL\.WEIGHTS"):
+        check_resumable(get_cfg(), tmp_path / "last.ckpt")
