@@ -13,6 +13,7 @@ from pml_ext.training.evaluate import Evaluation
 from pml_ext.training.heads import build_head
 from pml_ext.training.support import unsupported
 from pml_ext.training.transforms import build_transform
+from pml_ext.training.weights import missing_weights
 
 
 def problems(cfg: CN) -> list[str]:
@@ -55,13 +56,15 @@ def check_files(words: Sequence[str]) -> tuple[str, bool]:
         raise ConfigError(f"check-config needs one or more .yml or .yaml files first; got {' '.join(words)}")
     lines, all_run = [], True
     for file in files:
+        note = None
         try:
-            reasons = problems(load_config(file, overrides))
+            cfg = load_config(file, overrides)
+            reasons, note = problems(cfg), missing_weights(cfg)
         except ConfigError as error:
             reasons = [str(error)]
         all_run &= not reasons
         lines.append(f"{file}: {'cannot run:' if reasons else 'runs'}")
-        lines += [f"  {reason}" for reason in reasons]
+        lines += [f"  {reason}" for reason in reasons] or ([f"  {note}"] if note else [])
     return "\n".join(lines), all_run
 
 

@@ -14,6 +14,7 @@ from pml_ext.training.datasets import DATASETS, OWN_DATA
 from pml_ext.training.evaluate import metrics_of_first
 from pml_ext.training.samplers import SAMPLERS
 from pml_ext.training.solver import OPTIMIZERS, SCHEDULES, WARMUPS
+from pml_ext.training.weights import ALTERNATIVES, imagenet_url
 
 ARCHITECTURES = {
     "Baseline": "backbone, head and losses",
@@ -147,8 +148,9 @@ def _contradictions(cfg: CN) -> Iterator[Problem]:
         if name in LOSS_NODES and model.LOSSES[LOSS_NODES[name]].SCALE < 0:
             key = f"MODEL.LOSSES.{LOSS_NODES[name]}.SCALE"
             yield Problem(key, _value(cfg, key), "must be 0 or more; a negative weight would maximise the loss")
-    if model.BACKBONE.PRETRAIN and not model.BACKBONE.PRETRAIN_PATH and not model.WEIGHTS:
-        reason = "needs MODEL.BACKBONE.PRETRAIN_PATH, a local weights file: nothing is downloaded here"
+    from_url = model.BACKBONE.PRETRAIN and not model.BACKBONE.PRETRAIN_PATH and not model.WEIGHTS
+    if from_url and imagenet_url(cfg) is None:
+        reason = f"FastReID names no weights for this backbone to download; set {ALTERNATIVES}"
         yield Problem("MODEL.BACKBONE.PRETRAIN", True, reason)
     for pattern in model.FREEZE_LAYERS:
         try:

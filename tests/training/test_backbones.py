@@ -215,7 +215,7 @@ def test_mistakes_are_named() -> None:
         ({"NAME": "timm:tf_efficientnet_lite0", "NORM": "GN"}, r"NORM GN .* has the layers BatchNormAct2d"),
         ({"NAME": "timm:convnext_atto", "NORM": "GN"}, r"NORM GN .* has no batch norms: set BN"),
         ({"NAME": "timm:resnet18", "WITH_IBN": True}, r"WITH_IBN is not an option of timm:resnet18"),
-        ({"PRETRAIN": True}, r"PRETRAIN needs .*PRETRAIN_PATH, a local .* \(FastReID would download"),
+        ({"PRETRAIN": True, "WITH_SE": True}, r"PRETRAIN: FastReID names no weights to download .*PRETRAIN_PATH"),
     ]:
         cfg = config("build_resnet_backbone")
         cfg.MODEL.BACKBONE.update(options)

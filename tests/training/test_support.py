@@ -145,7 +145,7 @@ def test_all_problems_are_named_in_one_message(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("opts", "message"),
     [
-        ("MODEL.BACKBONE.PRETRAIN True", r"PRETRAIN = True: needs MODEL\.BACKBONE\.PRETRAIN_PATH"),
+        ("MODEL.BACKBONE.PRETRAIN True MODEL.BACKBONE.WITH_SE True", r"PRETRAIN = True: FastReID names no weights"),
         ("MODEL.BACKBONE.FEAT_DIM 512", r"FEAT_DIM must be 2048 for build_resnet_backbone"),
         ("MODEL.LOSSES.CE.EPSILON 1.5", r"MODEL\.LOSSES\.CE: epsilon must be in \[0, 1\), or -1"),
         ("SOLVER.SCHED OneCycleLR", r"SOLVER\.WARMUP_ITERS = 2000: OneCycleLR begins with a warm-up of its own"),

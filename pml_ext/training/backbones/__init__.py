@@ -14,7 +14,7 @@ from pml_ext.training.backbones.resnet import build_resnet, build_resnext
 from pml_ext.training.backbones.timm_backbone import PREFIX, TimmBackbone, build_timm
 from pml_ext.training.backbones.vit import build_vit
 from pml_ext.training.config import ConfigError, require
-from pml_ext.training.weights import load_pretrained
+from pml_ext.training.weights import ALTERNATIVES, download, imagenet_url, load_pretrained
 
 __all__ = [
     "BACKBONES",
@@ -67,23 +67,23 @@ def find_backbone(name: str) -> Callable[[CN], nn.Module]:
 
 
 def build_backbone(cfg: CN) -> nn.Module:
-    """The backbone named by MODEL.BACKBONE, with PRETRAIN_PATH's weights where PRETRAIN is set.
+    """The backbone named by MODEL.BACKBONE; with PRETRAIN, PRETRAIN_PATH's weights or FastReID's ImageNet file.
 
     MODEL.WEIGHTS replaces every weight afterwards, so PRETRAIN has no effect beside it.
 
     Raises:
         ConfigError: an option that the backbone does not have; a FEAT_DIM other than the head will see.
-        WeightsError: a PRETRAIN_PATH of another architecture.
+        WeightsError: a file of another architecture, or one that cannot be downloaded.
     """
     options = cfg.MODEL.BACKBONE
     builder = find_backbone(options.NAME)
     require(options.NORM, NORMS, "MODEL.BACKBONE.NORM")
     check_norm_device(options.NORM, cfg.MODEL.DEVICE, "MODEL.BACKBONE.NORM")
     pretrained = options.PRETRAIN and not cfg.MODEL.WEIGHTS
-    if pretrained and not options.PRETRAIN_PATH:
+    url = None if options.PRETRAIN_PATH else imagenet_url(cfg)
+    if pretrained and not options.PRETRAIN_PATH and url is None:
         raise ConfigError(
-            "MODEL.BACKBONE.PRETRAIN needs MODEL.BACKBONE.PRETRAIN_PATH, a local .pth, .pt or .safetensors file "
-            "(FastReID would download one; nothing is downloaded here)"
+            f"MODEL.BACKBONE.PRETRAIN: FastReID names no weights to download for {options.NAME}; set {ALTERNATIVES}"
         )
     if builder in (build_convnet, build_timm):
         for key in ("WITH_IBN", "WITH_SE", "WITH_NL"):
@@ -98,7 +98,7 @@ def build_backbone(cfg: CN) -> nn.Module:
     if pretrained:
         load_pretrained(
             backbone.net if isinstance(backbone, TimmBackbone) else backbone,
-            options.PRETRAIN_PATH,
+            str(download(url)) if url else options.PRETRAIN_PATH,
             optional=backbone.only_in_files,
         )
     built: nn.Module = backbone
