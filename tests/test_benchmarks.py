@@ -16,7 +16,7 @@ def test_tables_and_files(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--quick", "--sizes", "16", "32", "--dim", "8", "--cases", "TCM"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     result = subprocess.run(
-        [*command, "--limit-gb", "1e-4", "--out", str(tmp_path)],
+        [*command, "--limit-gb", "1e-4", "--simulate-ranks", "8", "--out", str(tmp_path)],
         env=environment,
         capture_output=True,
         text=True,
@@ -24,7 +24,11 @@ def test_tables_and_files(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert "| 32 | PML ThresholdConsistentMarginLoss | – | – | skipped" in result.stdout
-    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert "| TCMLoss / PML's at 64, time | 1 | – | not measured in this run |" in result.stdout
+    assert "| TCM: TCMLoss | 32 samples |" in result.stdout
+    results = json.loads((tmp_path / "results.json").read_text())
+    rows = results["rows"]
+    assert {goal["met"] for goal in results["goals"]} == {None}
     assert {(row["size"], row["method"]) for row in rows} >= {(16, "TCMLoss"), (32, "TCMLoss"), (32, "plain")}
     assert all(row["seconds"] > 0 for row in rows)
     assert (tmp_path / "growth.png").stat().st_size > 0

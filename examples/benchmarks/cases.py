@@ -15,7 +15,14 @@ from pml_ext.functional.loop import loop_pairs
 from pml_ext.functional.pairs import same_and_different
 from pml_ext.functional.sphere import inner_products
 from pml_ext.functional.threshold_consistency import shortfall_and_excess
-from pml_ext.losses import CITLoss, DiscriminativeLoss, LoOp, TCMLoss
+from pml_ext.losses import (
+    CITLoss,
+    DiscriminativeLoss,
+    LoOp,
+    RecallAtKSurrogateLoss,
+    SmoothAPLoss,
+    TCMLoss,
+)
 
 FLOOR = "two matrix products"
 
@@ -107,6 +114,10 @@ def _plain_bytes(batch: Batch) -> float:
 
 def _pml_tcm_bytes(batch: Batch) -> float:
     return 30 * batch.size**2 * batch.dim
+
+
+def _pml_smooth_ap_bytes(batch: Batch) -> float:
+    return 16 * batch.size**3
 
 
 def _one_hot_classes(size: int) -> Callable[[Batch], Step]:
@@ -203,6 +214,17 @@ CASES = {
     ),
     "LoOp around contrastive": Case(_around(pml.ContrastiveLoss()), "PML ContrastiveLoss", sizes=(128,)),
     "LoOp around multi-similarity": Case(_around(pml.MultiSimilarityLoss()), "PML MultiSimilarityLoss", sizes=(128,)),
+    "Recall@k and SmoothAP": Case(
+        {
+            FLOOR: Method(two_products),
+            "RecallAtKSurrogateLoss": Method(embedding_step(RecallAtKSurrogateLoss())),
+            "SmoothAPLoss": Method(embedding_step(SmoothAPLoss())),
+            "PML SmoothAPLoss": Method(embedding_step(pml.SmoothAPLoss()), _pml_smooth_ap_bytes),
+        },
+        FLOOR,
+        sizes=(256, 1024, 4000),
+        dim=128,
+    ),
     f"Discriminative one-hot, {CLASSES} classes": Case(
         {
             "F.cross_entropy of logits": Method(embedding_step(cross_entropy)),
