@@ -54,7 +54,7 @@ def loop_matrix(
     points, ref_points = (None, None) if ref_emb is None else (embeddings, ref_emb)
     if points is not None and ref_points is not None:
         points, ref_points = distance.maybe_normalize(points), distance.maybe_normalize(ref_points)
-    squares = own**2 if not distance.is_inverted and distance.power == 1 else own
+    squares = own.square() if not distance.is_inverted and distance.power == 1 else own
     closest = loop_pairs(
         1 - squares / 2 if geometry == "arc" and not distance.is_inverted else squares,
         labels,

@@ -42,7 +42,7 @@ class Round:
         arc_of: (B,) the arc that each sample is on.
         end_of: (B,) the place of each sample in first ends followed by second ends (a first end where it is both).
         is_second: (B,) whether it is a second end.
-        is_pair, is_point: (arcs,) whether the two ends are two samples, or one.
+        is_pair: (arcs,) whether the two ends are two samples.
     """
 
     def __init__(self, partner: Tensor) -> None:
@@ -54,5 +54,4 @@ class Round:
         self.arc_of = torch.where(is_first, number, number[partner])
         self.is_second = ~is_first
         self.end_of = self.arc_of + self.is_second * len(self.first)
-        self.is_point = self.first == self.second
-        self.is_pair = ~self.is_point
+        self.is_pair = self.first != self.second

@@ -110,20 +110,22 @@ class _OneRound(torch.autograd.Function):
         x, y = geometry.curve(x_inside.unsqueeze(1)), geometry.curve(y_inside)
         height, width = value.shape
         by_ends = pairs.new_empty(2, height, 2, width)
+        x_pair, y_pair = rows.is_pair.to(grad.dtype).unsqueeze(1), columns.is_pair.to(grad.dtype)
+        x_point, y_point = 1 - x_pair, 1 - y_pair
         by_x, by_y = torch.empty_like(x_inside), torch.zeros_like(y_inside)
         for block in _row_blocks(height, width):
             # Each arc collects from the samples on it (a point from its one sample).
             at = grad.index_select(0, rows.first[block])
-            at += grad.index_select(0, rows.second[block]).mul_(rows.is_pair[block].unsqueeze(1))
-            at = at.index_select(1, columns.first).addcmul_(at.index_select(1, columns.second), columns.is_pair)
+            at += grad.index_select(0, rows.second[block]).mul_(x_pair[block])
+            at = at.index_select(1, columns.first).addcmul_(at.index_select(1, columns.second), y_pair)
             w1, w2 = x[block].weights(at_x[block])
             v1, v2 = y.weights(at_y[block])
             at_value = at * value[block] if geometry.sign > 0 else at
             by_x[block] = -(w1 * w2).mul_(at_value).sum(1)
             by_y -= (v1 * v2).mul_(at_value).sum(0)
             # Both ends of a point are one sample: it gets the sum of their weights as a first end.
-            w1.addcmul_(w2, rows.is_point[block].unsqueeze(1))
-            v1.addcmul_(v2, columns.is_point)
+            w1.addcmul_(w2, x_point[block])
+            v1.addcmul_(v2, y_point)
             for i, w in enumerate((w1, w2)):
                 w.mul_(at)
                 for j, v in enumerate((v1, v2)):
@@ -223,7 +225,7 @@ def _solve(
         to_ends = (of_ends.index_select(1, ends).view(2, -1, len(ends)) for ends in (first, second))
         for whole, part in zip(found, geometry.closest_places(*to_ends, x[block], y[beyond]), strict=True):
             whole[block, beyond] = part
-        if is_symmetric:
+        if is_symmetric and block.stop < height:
             below = slice(block.stop, height)
             for whole, mirrored in ((value, value), (at_x, at_y), (at_y, at_x)):
                 whole[below, block] = mirrored[block, below].t()
