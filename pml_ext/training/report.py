@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from yacs.config import CfgNode as CN
 
-from pml_ext.functional.opis import utility_curves
+from pml_ext.functional.opis import TooFewClassesError, utility_curves
 from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.threshold_plots import draw_utilities
 from pml_ext.training.config import ConfigError
@@ -20,14 +20,22 @@ from pml_ext.training.threshold import write_files
 log = logging.getLogger("pml_ext")
 
 
-def draw_utility(path: Path, data: OpenSet, features: Features, cfg: CN) -> None:
-    """Utility against distance threshold, a line for each test class, the calibration range marked (PNG)."""
+def draw_utility(path: Path, data: OpenSet, features: Features, cfg: CN) -> bool:
+    """Utility against distance threshold, a line for each test class, the calibration range marked (PNG).
+
+    Returns:
+        False, with a warning in the log, where the set has too few classes or pairs for OPIS; there is no file then.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     thresholds = torch.linspace(0, 2, 201, dtype=torch.float64)
     far_range = tuple(cfg.TEST.OPIS.FAR_RANGE)
-    curves = utility_curves(*test_embeddings(data, features), far_range=far_range, thresholds=thresholds)
+    try:
+        curves = utility_curves(*test_embeddings(data, features), far_range=far_range, thresholds=thresholds)
+    except TooFewClassesError as error:
+        log.warning("no figure %s: %s", path.name, error)
+        return False
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -36,6 +44,7 @@ def draw_utility(path: Path, data: OpenSet, features: Features, cfg: CN) -> None
     axes.set(title="One threshold, many classes: the spread is what OPIS measures")
     axes.legend()
     figure.savefig(path, dpi=120)
+    return True
 
 
 def check_thresholds(cfg: CN, test_sets: dict[str, TestSet]) -> None:

@@ -132,8 +132,9 @@ def _report(
     for name, data in module.test_sets.items():
         if isinstance(data, OpenSet):
             in_file_name = re.sub("[^A-Za-z0-9_.-]", "_", name)
-            files[f"figure {name}"] = output / f"utility_{in_file_name}.png"
-            draw_utility(files[f"figure {name}"], data, module.features[name], cfg)
+            figure = output / f"utility_{in_file_name}.png"
+            if draw_utility(figure, data, module.features[name], cfg):
+                files[f"figure {name}"] = figure
             if cfg.TEST.THRESHOLD.ENABLED:
                 stem = output / f"threshold_{in_file_name}"
                 files |= write_threshold(stem, data, module.features[name], cfg, weights.expanduser())

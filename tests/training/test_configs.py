@@ -1,0 +1,112 @@
+"""Every published config: it can run, and it does, at its own image size, on small copies of its data sets.
+
+PML_EXT_EVERY_CONFIG=1 trains, evaluates and resumes with each of them (about half an hour), not with one of a kind.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.check import problems
+from pml_ext.training.cli import main
+from pml_ext.training.config import load_config
+from pml_ext.training.support import unsupported
+from tests.conftest import DATA, real_data
+from tests.training.published_layouts import LAYOUTS, face_bin, face_folders, write
+
+CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
+EVERY = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yml"))
+LEAVES = [name for name in EVERY if not Path(name).name.startswith("Base-")]
+OF_A_KIND = [
+    "Market1501/cit_sbs_R50.yml",
+    "Market1501/cit_vit.yml",
+    "CUB/loop/loop_triplet.yml",
+    "CASIAWebFace/circle.yml",
+]
+FROM_SCRATCH = ["MODEL.BACKBONE.PRETRAIN", "False"]
+_known: dict[str, list[str]] = {}
+
+
+def problems_of(cfg: CN) -> list[str]:
+    """What keeps a config from running; its model is built once for all configs that have the same."""
+    parts = "".join(cfg[part].dump() for part in ("MODEL", "INPUT", "TEST"))
+    if parts not in _known:
+        _known[parts] = problems(cfg)
+    return _known[parts] or [str(problem) for problem in unsupported(cfg)]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_it_can_run(name: str) -> None:
+    assert problems_of(load_config(CONFIGS / name, FROM_SCRATCH)) == []
+
+
+def test_each_has_an_output_of_its_own() -> None:
+    outputs = [load_config(CONFIGS / name).OUTPUT_DIR for name in LEAVES]
+    assert len(set(outputs)) == len(outputs)
+
+
+def test_data_sets_lie_in_folders_of_their_names() -> None:
+    folders = {"VERIWild": "VeRiWild", "EmojiReID": "Market1501"}
+    for name in LEAVES:
+        folder, names = name.split("/")[0], load_config(CONFIGS / name).DATASETS.NAMES
+        assert names == (folders.get(folder, folder),)
+
+
+def in_shop(root: Path) -> None:
+    names = [f"img/WOMEN/Dresses/id_{i:08}/0{view}_1_front.jpg" for i in range(1, 7) for view in (1, 2)]
+    write(root / "InShop", *names)
+    parts = ["train"] * 4 + ["query", "gallery"] * 4
+    rows = [f"{name}  {name.split('/')[3]}  {part}" for name, part in zip(names, parts, strict=True)]
+    (root / "InShop" / "list_eval_partition.txt").write_text("\n".join(["12", "image_name item_id status", *rows]))
+
+
+def inaturalist(root: Path) -> None:
+    folder = root / "iNaturalist2018"
+    for part, species in (("train", (1, 2)), ("test", (3, 4, 5))):
+        names = [f"train_val2018/Aves/{s}/{i}.jpg" for s in species for i in range(2)]
+        write(folder, *names)
+        (folder / f"{part}.txt").write_text("".join(f"{name},{name.split('/')[2]}\n" for name in names))
+
+
+def faces(root: Path) -> None:
+    face_folders(root)
+    for name in ("lfw", "agedb_30", "cfp_fp"):
+        face_bin(root / "faces_emore" / f"{name}.bin", [True, False] * 2)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All data sets that configs name, but Omniglot."""
+    folder = tmp_path_factory.mktemp("datasets")
+    layouts = {layout for name, layout in LAYOUTS.items() if name != "InShop"} | {in_shop, inaturalist, faces}
+    for layout in layouts:
+        layout(folder)
+    for extra in folder.glob("Market-1501-v15.09.15/bounding_box_train/*_c[36]*"):
+        extra.unlink()  # two images of each identity are a single batch
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:opis and epsilon_opis are nan")  # so few images
+@pytest.mark.parametrize("name", LEAVES if os.environ.get("PML_EXT_EVERY_CONFIG") == "1" else OF_A_KIND)
+def test_it_trains_evaluates_and_resumes(name: str, root: Path, tmp_path: Path) -> None:
+    cfg = load_config(CONFIGS / name)
+    opts = [*FROM_SCRATCH, "MODEL.DEVICE", "cpu", "OUTPUT_DIR", str(tmp_path), "TEST.EVAL_PERIOD", "1"]
+    opts += ["SOLVER.CHECKPOINT_PERIOD", "1", "DATALOADER.NUM_WORKERS", "0", "TEST.VERIFICATION.FOLDS", "2"]
+    if cfg.DATASETS.NAMES == ("Omniglot",):
+        real_data("omniglot")
+        opts += ["DATASETS.ROOT", str(DATA)]
+    elif cfg.DATASETS.NAMES != ("Digits",):
+        opts += ["DATASETS.ROOT", str(root), "SOLVER.IMS_PER_BATCH", "4", "DATALOADER.NUM_INSTANCE", "2"]
+    for epochs, resume in (("1", []), ("2", ["--resume"])):
+        command = ["train", "--config-file", str(CONFIGS / name), *resume, *opts, "SOLVER.MAX_EPOCH", epochs]
+        assert main(command) == 0
+    assert f"resuming from {tmp_path / 'checkpoints' / 'last.ckpt'}" in (tmp_path / "train.log").read_text()
+    assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] == 2
+    shutil.rmtree(tmp_path / "checkpoints")  # half a gigabyte and more
+    results = json.loads((tmp_path / "metrics.json").read_text())["results"]
+    assert list(results) == list(cfg.DATASETS.TESTS)
