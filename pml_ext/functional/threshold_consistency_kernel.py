@@ -1,4 +1,4 @@
-"""The threshold-consistent margin term of a batch with itself, in blocks: no (B, B) tensor is kept."""
+"""The threshold-consistent margin term of a batch with itself: a small one at once, others in blocks."""
 
 from typing import Any
 
@@ -7,11 +7,14 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from pml_ext.functional.pairs import ClassSpans, class_columns, class_spans, same_and_different
-from pml_ext.functional.sphere import inverse_norms, to_sphere
+from pml_ext.functional.sphere import inverse_norms, to_sphere, unit_and_inverse_norms
 from pml_ext.functional.threshold_consistency import shortfall_and_excess
 
 BLOCK = 2**18
 """Pairs of one block, as far as MIN_ROWS allows: the few tensors of that size stay in a processor's cache."""
+
+AT_ONCE = 128
+"""Up to this batch size a few (B, B) tensors and two whole products are cheaper than the operators that avoid them."""
 
 MIN_ROWS = 256
 """Anchors of one block, at least: with fewer the matrix product loses its speed."""
@@ -81,6 +84,38 @@ _Options = tuple[float, float, float, float, bool]
 
 def _value_and_gradient(
     embeddings: Tensor, spans: ClassSpans, options: _Options, needs_gradient: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    if len(embeddings) <= AT_ONCE:
+        return _at_once(embeddings, spans, options)
+    return _in_blocks(embeddings, spans, options, needs_gradient)
+
+
+def _at_once(embeddings: Tensor, spans: ClassSpans, options: _Options) -> tuple[Tensor, Tensor]:
+    """With 0/1 masks P and Q of the pairs that count, W = λ⁻/#Q · Q − λ⁺/#P · P: the gradient by u is g = 2 W u, and
+    the value λ⁺ m⁺ − λ⁻ m⁻ + Σ W cos (a margin only where its set is not empty), whose sum is Σ g·u / 2.
+    """
+    lambda_plus, lambda_minus, margin_plus, margin_minus, indicator = options
+    unit, inverse_norms = unit_and_inverse_norms(embeddings)
+    cosines = unit @ unit.T
+    ids = spans.start.to(unit.dtype)  # floating masks of comparisons cost a fifth of boolean ones
+    same = torch.eq(ids, ids.T, out=torch.empty_like(cosines))
+    above = torch.ge(cosines, margin_minus if indicator else -torch.inf, out=torch.empty_like(cosines))
+    above.addcmul_(above, same, value=-1)
+    below = torch.le(cosines, margin_plus if indicator else torch.inf, out=cosines).mul_(same)
+    below.diagonal().zero_()
+    count_plus, count_minus = below.sum(), above.sum()
+    weights = below.mul_(-2 * lambda_plus / count_plus.clamp(min=1))
+    weights.addcmul_(above, 2 * lambda_minus / count_minus.clamp(min=1))
+    gradient = weights @ unit
+    along = torch.linalg.vecdot(gradient, unit)
+    value = along.sum() / 2
+    value += lambda_plus * margin_plus * count_plus.clamp(max=1)
+    value -= lambda_minus * margin_minus * count_minus.clamp(max=1)
+    return value, gradient.addcmul_(unit, along.unsqueeze(1), value=-1).mul_(inverse_norms)
+
+
+def _in_blocks(
+    embeddings: Tensor, spans: ClassSpans, options: _Options, needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The gradient is a sum of embeddings over the pairs that count: few positives, and negatives only where some do.
 

@@ -55,11 +55,12 @@ def test_no_pairs_give_zero_with_a_gradient():
     assert shortfall == excess == 0 and not cosines.grad.any()
 
 
-@pytest.mark.parametrize(("block", "few"), [(2, 16), (3, 1), (512, 16), (512, 1)])
+@pytest.mark.parametrize(("at_once", "block", "few"), [(99, 0, 0), (0, 2, 16), (0, 3, 1), (0, 512, 16), (0, 512, 1)])
 @pytest.mark.parametrize("indicator", [True, False])
 @pytest.mark.parametrize("margins", MARGINS)
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS.keys())
-def test_fast_against_loops_and_plain_gradient(monkeypatch, labels, margins, indicator, block, few):
+def test_fast_against_loops_and_plain_gradient(monkeypatch, labels, margins, indicator, at_once, block, few):
+    monkeypatch.setattr(kernel, "AT_ONCE", at_once)
     monkeypatch.setattr(kernel, "BLOCK", 0)
     monkeypatch.setattr(kernel, "MIN_ROWS", block)
     monkeypatch.setattr(kernel, "FEW", few)
@@ -74,7 +75,9 @@ def test_fast_against_loops_and_plain_gradient(monkeypatch, labels, margins, ind
     torch.testing.assert_close(got, by_autograd, rtol=0, atol=1e-12)
 
 
-def test_fast_and_plain_gradient_agree_in_float32():
+@pytest.mark.parametrize("at_once", [0, 99])
+def test_fast_and_plain_gradient_agree_in_float32(monkeypatch, at_once):
+    monkeypatch.setattr(kernel, "AT_ONCE", at_once)
     x, labels = unit_vectors(40, 3, torch.float32).requires_grad_(), torch.arange(40) % 7
     (expected,) = torch.autograd.grad(plain(x, labels), x)
     (got,) = torch.autograd.grad(kernel.fast_threshold_consistency(x, labels), x)
@@ -90,7 +93,9 @@ def test_gradcheck_and_second_derivative(loss):
 
 @pytest.mark.parametrize("loss", [plain, kernel.fast_threshold_consistency])
 @pytest.mark.parametrize("labels", [[0, 0, 1, 1], [0, 0, 0, 0], [0, 1, 2, 3]])
-def test_nan_is_not_hidden(loss, labels):
+@pytest.mark.parametrize("at_once", [0, 99])
+def test_nan_is_not_hidden(monkeypatch, loss, labels, at_once):
+    monkeypatch.setattr(kernel, "AT_ONCE", at_once)
     x = unit_vectors(4)
     x[3] = torch.nan
     assert loss(x, torch.tensor(labels)).isnan()
