@@ -61,7 +61,7 @@ def check_files(words: Sequence[str]) -> tuple[str, bool]:
             cfg = load_config(file, overrides)
             reasons, note = problems(cfg), missing_weights(cfg)
         except ConfigError as error:
-            reasons = [str(error)]
+            reasons = str(error).splitlines()
         all_run &= not reasons
         lines.append(f"{file}: {'cannot run:' if reasons else 'runs'}")
         lines += [f"  {reason}" for reason in reasons] or ([f"  {note}"] if note else [])

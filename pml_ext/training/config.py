@@ -26,11 +26,12 @@ def load_config(config_file: str | Path, overrides: list[str] | None = None) -> 
         overrides: ["SOLVER.MAX_EPOCH", "10", …].
     Raises:
         ConfigError: unreadable or unsafe YAML, a duplicate or unknown key, a value of the wrong type, a `_BASE_`
-            cycle. The message names the file and lists what is known.
+            cycle. The message names every such key with its file and lists what is known.
     """
     cfg = get_cfg()
+    mistakes = []
     for path, tree in _read_chain(Path(config_file).expanduser(), ()):
-        _merge(cfg, tree, "", str(path))
+        mistakes += _merge(cfg, tree, "", str(path))
     overrides = overrides or []
     if len(overrides) % 2:
         raise ConfigError(
@@ -40,7 +41,9 @@ def load_config(config_file: str | Path, overrides: list[str] | None = None) -> 
         tree = {key.rpartition(".")[2]: value}
         for part in reversed(key.split(".")[:-1]):
             tree = {part: tree}
-        _merge(cfg, tree, "", "the command line")
+        mistakes += _merge(cfg, tree, "", "the command line")
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
     cfg.freeze()
     return cfg
 
@@ -91,22 +94,28 @@ def _tuple(loader: yaml.SafeLoader, node: yaml.Node) -> tuple[Any, ...]:
 _StrictLoader.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
 
 
-def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str) -> None:
+def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str) -> list[str]:
+    """Overlay what fits, and say what does not, a line for each key."""
+    mistakes = []
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if key not in cfg:
             close = difflib.get_close_matches(str(key), list(cfg), n=1, cutoff=0.6)
-            hint = f"; did you mean {prefix}{close[0]}?" if close else ""
-            raise ConfigError(
+            hint = f"; did you mean {prefix}{close[0]}?" if close else "."
+            mistakes.append(
                 f"{source}: unknown key {name}{hint} Known in {prefix.rstrip('.') or 'the top level'}: "
                 f"{', '.join(sorted(cfg))}"
             )
-        if isinstance(cfg[key], CN):
-            if not isinstance(value, dict):
-                raise ConfigError(f"{source}: {name} holds the keys {', '.join(sorted(cfg[key]))}; got {value!r}")
-            _merge(cfg[key], value, f"{name}.", source)
+        elif isinstance(cfg[key], CN) and isinstance(value, dict):
+            mistakes += _merge(cfg[key], value, f"{name}.", source)
+        elif isinstance(cfg[key], CN):
+            mistakes.append(f"{source}: {name} holds the keys {', '.join(sorted(cfg[key]))}; got {value!r}")
         else:
-            cfg[key] = _coerce(value, cfg[key], name, source)
+            try:
+                cfg[key] = _coerce(value, cfg[key], name, source)
+            except ConfigError as error:
+                mistakes.append(str(error))
+    return mistakes
 
 
 def _coerce(value: Any, default: Any, name: str, source: str) -> Any:

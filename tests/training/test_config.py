@@ -74,6 +74,23 @@ def test_a_mistake_is_an_error_that_names_it(tmp_path: Path, text: str, message:
         load_config(write(tmp_path / "c.yml", text))
 
 
+def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
+    write(tmp_path / "base.yml", "TEST: {RECALLS: [1, 2]}")
+    text = "_BASE_: base.yml\nSEEDS: 1\nMODEL: {HEADS: {NECK: after, SCALE: big}, BACKBONE: resnet}"
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path / "c.yml", text), ["SOLVER.LR", "1"])
+    starts = [
+        f"{tmp_path}/base.yml: unknown key TEST.RECALLS. Known in TEST: ",
+        f"{tmp_path}/c.yml: unknown key SEEDS; did you mean SEED? Known in the top level: ",
+        f"{tmp_path}/c.yml: unknown key MODEL.HEADS.NECK",
+        f"{tmp_path}/c.yml: MODEL.HEADS.SCALE must be of type float",
+        f"{tmp_path}/c.yml: MODEL.BACKBONE holds the keys ",
+        "the command line: unknown key SOLVER.LR",
+    ]
+    for line, start in zip(str(caught.value).splitlines(), starts, strict=True):
+        assert line.startswith(start)
+
+
 def test_overrides_are_checked_alike(tmp_path: Path) -> None:
     path = write(tmp_path / "c.yml", "")
     with pytest.raises(
