@@ -10,9 +10,10 @@ from pml_ext.functional.neighbors import nearest_rows
 def expand_features(
     query: Tensor, gallery: Tensor, *, k: int = 5, alpha: float = 3.0, times: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Replace every feature by the mean of its k nearest, itself among them, weighted by cosine^alpha.
+    """Replace every feature by (1/k) Σ_j cosine_j^alpha · feature_j over its k nearest, itself among them.
 
-    Queries and gallery are expanded alike, each among all of them. alpha 0 is the plain average.
+    Queries and gallery are expanded alike, each among all of them. alpha 0 is the plain average. The sum is divided by
+    k, as FastReID does, not by the weights: the direction is the same, the length is not.
 
     Args:
         query, gallery: (Q, D) and (G, D), finite; averaged as they are, compared by cosine.

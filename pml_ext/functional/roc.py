@@ -131,5 +131,6 @@ def equal_error_rate(roc: ROC) -> OperatingPoint:
 
 def place_at_equal_errors(roc: ROC) -> int:
     """The index of the first point whose FAR is at least its FRR, of a curve with both kinds of pairs."""
-    # Multiplied out in integers a rate would overflow at 10^10 pairs of each kind; float64 rates are monotone too.
-    return int((roc.far >= 1 - roc.tar).nonzero()[0])
+    # Multiplied out, so that equal rates compare equal; in float64, as int64 overflows at 3 · 10^9 pairs of each kind.
+    false_rejects = (roc.genuine - roc.true_accepts).double()
+    return int((roc.false_accepts.double() * roc.genuine >= false_rejects * roc.impostors).nonzero()[0])

@@ -43,11 +43,8 @@ _SCHEMA = {
 }  # fmt: skip
 
 
-def write_report(report: ThresholdReport, path: Path, checkpoint: str | Path | None) -> None:
-    """Write the report, with the hash of the checkpoint where one is given."""
+def write_report(report: ThresholdReport, path: Path) -> None:
     content = _content(report)
-    if checkpoint is not None:
-        content["checkpoint"] = vars(_checkpoint(Path(checkpoint)))
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
@@ -175,7 +172,8 @@ def _out_of_range(content: dict[str, Any]) -> str | None:
     return next((f"{name} is out of range: {content[name]!r:.200}" for name, fine in checks.items() if not fine), None)
 
 
-def _checkpoint(path: Path) -> Checkpoint:
+def checkpoint_of(path: Path) -> Checkpoint:
+    """The name and the hash of a model file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(2**20):
@@ -186,7 +184,7 @@ def _checkpoint(path: Path) -> Checkpoint:
 def _compare(expected: Checkpoint | None, path: Path, report: Path) -> None:
     if expected is None:
         raise ValueError(f"{report} names no checkpoint to compare {path} with: save it with checkpoint=")
-    found = _checkpoint(path)
+    found = checkpoint_of(path)
     if found.sha256 != expected.sha256:
         raise ValueError(
             f"{report} is of the checkpoint {expected.file} with SHA-256 {expected.sha256}; "

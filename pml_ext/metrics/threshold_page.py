@@ -3,7 +3,6 @@
 import base64
 from html import escape
 
-from pml_ext.metrics.threshold_plots import figure_png
 from pml_ext.metrics.threshold_rates import ClassErrors, ErrorRate
 from pml_ext.metrics.threshold_report import ThresholdReport
 
@@ -55,9 +54,9 @@ def facts(report: ThresholdReport) -> list[tuple[str, str]]:
     return rows
 
 
-def page(report: ThresholdReport) -> str:
+def page(report: ThresholdReport, png: bytes) -> str:
     """The HTML page; every text from the data is escaped, the figure is embedded."""
-    figure = base64.b64encode(figure_png(report)).decode("ascii")
+    figure = base64.b64encode(png).decode("ascii")
     lines = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in facts(report))
     tables = "".join(
         f"<section><h2>Highest {name}</h2>{_class_table(classes)}</section>"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DISTANCE = "distance d (L2, unit-norm embeddings)"
 _LINES = 200
 _BARS = 60
-_LABEL_LENGTH = 20
+_LABEL_LENGTH = 24
 
 
 def figure_png(report: ThresholdReport) -> bytes:
@@ -33,15 +33,17 @@ def figure_png(report: ThresholdReport) -> bytes:
         ) from error
     if report.curves is None:
         raise ValueError("a loaded report has no curves to draw: draw it where it is made from embeddings")
-    figure = Figure(figsize=(14, 8), layout="constrained")
+    figure = Figure(figsize=(14, 9), layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    # Six columns: three plots above, two below.
-    axes = figure.subplot_mosaic("uurrss;aaabbb")
-    _draw_utilities(axes["u"], report, report.curves)
-    _draw_roc(axes["r"], report, report.curves)
-    _draw_scores(axes["s"], report, report.curves)
-    _draw_worst(axes["a"], report, "far")
-    _draw_worst(axes["b"], report, "frr")
+    # Two figures, so that the long names of classes below leave the plots above their width.
+    (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=(5, 4))
+    utilities, roc, scores = above.subplots(1, 3)
+    _draw_utilities(utilities, report, report.curves)
+    _draw_roc(roc, report, report.curves)
+    _draw_scores(scores, report, report.curves)
+    far, frr = below.subplots(1, 2)
+    _draw_worst(far, report, "far")
+    _draw_worst(frr, report, "frr")
     content = io.BytesIO()
     canvas.print_png(content)
     return content.getvalue()
@@ -76,18 +78,21 @@ def _draw_utilities(axes: "Axes", report: ThresholdReport, curves: ThresholdCurv
     draw_utilities(axes, curves.distances, curves.utilities, report.consistency.distances, report.consistency.far_range)
     _mark(axes, report)
     axes.set(title=f"Utility of each class: OPIS {report.consistency.opis:.2e}")
-    axes.legend(fontsize="small")
+    _legend_below(axes)
 
 
 def _draw_roc(axes: "Axes", report: ThresholdReport, curves: ThresholdCurves) -> None:
     far, tar = curves.impostors / report.far.pairs, curves.genuine / report.frr.pairs
     axes.plot(far[far > 0], tar[far > 0], color="tab:blue")
     if report.far.errors:
-        axes.plot(report.far.rate, 1 - report.frr.rate, "o", color="tab:red", label="the threshold")
+        rates = f"FAR {report.far.rate:.3g}, TAR {1 - report.frr.rate:.3g}"
+        axes.plot(report.far.rate, 1 - report.frr.rate, "o", color="tab:red", label=f"the threshold: {rates}")
     else:
-        axes.axhline(1 - report.frr.rate, color="tab:red", linestyle="--", label="the threshold: FAR 0")
+        rates = f"FAR 0, TAR {1 - report.frr.rate:.3g}"
+        axes.axhline(1 - report.frr.rate, color="tab:red", linestyle="--", label=f"the threshold: {rates}")
     axes.set(xscale="log", ylim=(0, 1.02), xlabel="FAR", ylabel="TAR = 1 − FRR", title="ROC of all pairs")
-    axes.legend(fontsize="small")
+    axes.grid(alpha=0.3)
+    _legend_below(axes)
 
 
 def _draw_scores(axes: "Axes", report: ThresholdReport, curves: ThresholdCurves) -> None:
@@ -101,25 +106,39 @@ def _draw_scores(axes: "Axes", report: ThresholdReport, curves: ThresholdCurves)
         axes.stairs(share, edges, fill=True, alpha=0.5, color=color, label=f"{name} pairs ({int(counts[-1])})")
     _mark(axes, report)
     axes.set(xlabel=DISTANCE, ylabel="share of pairs", title="Distances of genuine and impostor pairs")
-    axes.legend(fontsize="small")
+    _legend_below(axes)
 
 
 def _draw_worst(axes: "Axes", report: ThresholdReport, rate: Literal["far", "frr"]) -> None:
     classes = report.worst_classes(rate)
     pooled = report.far if rate == "far" else report.frr
     places = range(len(classes))
-    axes.barh(places, [getattr(c, rate) for c in classes], color="tab:red", alpha=0.7)
+    bars = axes.barh(places, [getattr(c, rate) for c in classes], color="tab:red", alpha=0.7)
+    counts = [
+        f"{c.false_accepts} of {c.impostor_pairs}" if rate == "far" else f"{c.false_rejects} of {c.genuine_pairs}"
+        for c in classes
+    ]
+    axes.bar_label(bars, counts, padding=4, fontsize="small")
+    axes.margins(x=0.2)  # the counts' room
     # Labels come from data: a $ in them is no formula.
     axes.set_yticks(places, [_short(str(c.label)) for c in classes], parse_math=False)
     axes.invert_yaxis()
-    axes.axvline(pooled.rate, color="black", linestyle="--", label=f"all pairs: {pooled.rate:.3g}")
-    axes.set(xlabel=rate.upper(), title=f"The {len(classes)} classes with the highest {rate.upper()}")
-    axes.legend(fontsize="small")
+    axes.axvline(pooled.rate, color="black", linestyle="--")
+    what = "FAR: share of impostor pairs accepted" if rate == "far" else "FRR: share of genuine pairs refused"
+    all_pairs = f"dashed: all pairs, {pooled.rate:.3g}"
+    axes.set(xlabel=f"{what} ({all_pairs})", title=f"The {len(classes)} classes with the highest {rate.upper()}")
 
 
 def _mark(axes: "Axes", report: ThresholdReport) -> None:
     axes.axvline(report.distance, color="tab:red", label=f"d ≤ {report.distance:.4f}: cosine ≥ {report.cosine:.4f}")
 
 
+def _legend_below(axes: "Axes") -> None:
+    """Where it covers no curve."""
+    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16))
+
+
 def _short(text: str) -> str:
-    return text if len(text) <= _LABEL_LENGTH else text[: _LABEL_LENGTH - 1] + "…"
+    """Both ends of a long name: names often differ in their last characters alone."""
+    half = _LABEL_LENGTH // 2
+    return text if len(text) <= _LABEL_LENGTH else f"{text[: half - 1]}…{text[-half:]}"

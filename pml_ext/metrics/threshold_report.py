@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite
 from pml_ext._version import __version__
-from pml_ext.functional.opis import TooFewClassesError, curves_of_pairs, epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.calibration import TooFewClassesError, curves_of_pairs
+from pml_ext.functional.class_utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.precision import unit_rows
 from pml_ext.functional.threshold_choice import (
@@ -77,7 +78,7 @@ class ThresholdReport:
         samples, embedding_dim: of the set.
         copies: samples whose embedding equals that of an earlier one.
         version: of pml_ext.
-        checkpoint: None where none was given to `save`.
+        checkpoint: None where none was named, see `with_checkpoint`.
         curves: what the figure draws; not kept in the file.
     """
 
@@ -174,9 +175,10 @@ class ThresholdReport:
         return _distance(self.cosine)
 
     def worst_classes(self, rate: Literal["far", "frr"], count: int = WORST) -> tuple[ClassErrors, ...]:
-        """The classes with the highest FAR or FRR, highest first; of equals in their order."""
-        measured = [(value, c) for c in self.classes if (value := getattr(c, rate)) is not None]
-        return tuple(c for _, c in sorted(measured, key=lambda pair: -pair[0])[:count])
+        """The classes with the highest FAR or FRR, highest first; of equals those with more errors, then in order."""
+        measured = [c for c in self.classes if getattr(c, rate) is not None]
+        errors = "false_accepts" if rate == "far" else "false_rejects"
+        return tuple(sorted(measured, key=lambda c: (-getattr(c, rate), -getattr(c, errors)))[:count])
 
     @overload
     def accept(self, scores: Tensor) -> Tensor: ...
@@ -221,15 +223,25 @@ class ThresholdReport:
             raise ValueError(f"a and b must have as many rows; got {len(a)} and {len(b)}")
         return self.accept((unit_rows(a.double()) * unit_rows(b.double())).sum(dim=1))
 
+    def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
+        """The same report, with the name and the hash of the model file that the embeddings are from.
+
+        Raises:
+            OSError: a file that cannot be read.
+        """
+        from pml_ext.metrics.threshold_file import checkpoint_of
+
+        return replace(self, checkpoint=checkpoint_of(Path(path)))
+
     def save(self, path: str | Path, *, checkpoint: str | Path | None = None) -> None:
         """Write JSON, best beside the checkpoint.
 
         Args:
-            checkpoint: the model file; its hash is kept, and `load` compares it.
+            checkpoint: the model file, as `with_checkpoint`; its hash is kept, and `load` compares it.
         """
         from pml_ext.metrics.threshold_file import write_report
 
-        write_report(self, Path(path), checkpoint)
+        write_report(self if checkpoint is None else self.with_checkpoint(checkpoint), Path(path))
 
     @classmethod
     def load(cls, path: str | Path, *, checkpoint: str | Path | None = None) -> "ThresholdReport":
@@ -254,8 +266,9 @@ class ThresholdReport:
     def save_page(self, path: str | Path) -> None:
         """Write one HTML page with tables and the figure, in one file without outside resources."""
         from pml_ext.metrics.threshold_page import page
+        from pml_ext.metrics.threshold_plots import figure_png
 
-        Path(path).write_text(page(self), encoding="utf-8")
+        Path(path).write_text(page(self, figure_png(self)), encoding="utf-8")
 
     def summary(self) -> str:
         """The report as lines of text."""

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import sys
+import warnings
 
 from pml_ext._version import __version__
 from pml_ext.training.embedding_files import EmbeddingFileError
@@ -17,7 +18,9 @@ def main(argv: list[str] | None = None) -> int:
     log.propagate = False
     log.handlers = [logging.StreamHandler()]
     if arguments.command == "threshold" or (arguments.command == "eval" and arguments.config_file is None):
-        return _measure_files(arguments, log)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: log.warning("warning: %s", message)  # without our source line
+            return _measure_files(arguments, log)
     if arguments.command == "eval" and (arguments.gallery or arguments.out):
         log.error("error: --gallery and --out are for --embeddings; a config has DATASETS.TESTS and OUTPUT_DIR")
         return 2

@@ -8,11 +8,14 @@ A file holds one set of N samples:
 - `.parquet`: a row a sample; columns `label`, `camera` (optional), and either `embedding` (a list of numbers) or one
   numeric column a dimension: `e0`, `e1`, … Needs pyarrow.
 
-Embeddings are floating and finite, no row is zero. Labels and cameras are integers or strings.
+Other names are ignored, but for misspelt cameras. Embeddings are floating and finite, no row is zero. Labels and
+cameras are integers or strings.
 With cameras, the label −1 is junk and left out.
 """
 
-from collections.abc import Callable
+import pickle
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +72,8 @@ def read_embeddings(path: str | Path) -> EmbeddingSet:
         ) from error
     if missing := [name for name in _REQUIRED if name not in content]:
         raise EmbeddingFileError(f"{path} lacks {', '.join(missing)}; it holds {', '.join(content) or 'nothing'}")
+    if "cameras" not in content:
+        _refuse_other_cameras(content, "cameras", path)
     embeddings = _floats(content["embeddings"], path)
     cameras = content.get("cameras")
     return EmbeddingSet(
@@ -84,11 +89,25 @@ def _read_npz(path: Path) -> dict[str, Any]:
         file = np.load(opened, allow_pickle=False)
         if isinstance(file, np.ndarray):
             raise EmbeddingFileError(f"{path} holds one array; expected an archive made with numpy.savez")
-        return {name: file[name] if name in (*_REQUIRED, *_OPTIONAL) else None for name in file.files}
+        try:
+            return {name: file[name] if name in (*_REQUIRED, *_OPTIONAL) else None for name in file.files}
+        except ValueError as error:
+            if "Object arrays" not in str(error):
+                raise
+            raise EmbeddingFileError(
+                f"{path} is not a readable .npz file: it holds an array of Python objects, which is not loaded; save "
+                "strings as numpy.array(names, dtype=str)"
+            ) from error
 
 
 def _read_torch(path: Path) -> dict[str, Any]:
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # torch's own text advises to run the file's code
+        raise EmbeddingFileError(
+            f"{path} is not a readable {path.suffix} file: it is damaged, or holds more than tensors, numbers and "
+            "strings in dicts and lists, which is not loaded; save a dict of tensors with torch.save"
+        ) from error
     if not isinstance(content, dict):
         raise EmbeddingFileError(f"{path} must hold a dict of tensors; got {type(content).__name__}")
     return {str(name): value for name, value in content.items()}
@@ -116,6 +135,12 @@ def _read_parquet(path: Path) -> dict[str, Any]:
             raise EmbeddingFileError(
                 f"{path} must have the columns label and embedding (or e0, e1, …); it has {', '.join(columns)}"
             )
+        if beyond := [name for name in columns if re.fullmatch(r"e\d+", name) and name not in dimensions]:
+            raise EmbeddingFileError(
+                f"{path} must have a column for every dimension; it has {', '.join(beyond)} but no e{len(dimensions)}"
+            )
+        if "camera" not in columns:
+            _refuse_other_cameras(columns, "camera", path)
         if dimensions and "embedding" in columns:
             raise EmbeddingFileError(f"{path} must have either embedding or e0, e1, …; it has both")
         wanted = [name for name in ("label", "camera", "embedding", *dimensions) if name in columns]
@@ -146,6 +171,15 @@ _READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     ".safetensors": _read_safetensors,
     ".parquet": _read_parquet,
 }
+
+
+def _refuse_other_cameras(names: Iterable[str], expected: str, path: Path) -> None:
+    """Cameras under another name would be ignored, and every result would be another."""
+    if others := [name for name in names if name.lower().startswith("cam")]:
+        raise EmbeddingFileError(
+            f"{path} has no {expected}, but {', '.join(others)}: name it {expected}, or leave it out if cameras "
+            "are not to count"
+        )
 
 
 def _floats(values: Any, path: Path) -> Tensor:

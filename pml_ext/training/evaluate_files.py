@@ -32,6 +32,11 @@ def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
         raise EmbeddingFileError("the clustering behind NMI needs faiss: pip install faiss-cpu")
     query = read_embeddings(file)
     gallery = None if gallery_file is None else read_embeddings(gallery_file)
+    if gallery is not None and gallery.embeddings.shape[1] != query.embeddings.shape[1]:
+        raise EmbeddingFileError(
+            f"{gallery_file} must have {query.embeddings.shape[1]} dimensions, as {file}; "
+            f"got {gallery.embeddings.shape[1]}"
+        )
     labels, gallery_labels = _numbered("labels", query.labels, None if gallery is None else gallery.labels)
     cameras, gallery_cameras = _cameras(query, gallery)
     labels[torch.from_numpy(query.is_junk)] = JUNK
@@ -59,8 +64,8 @@ def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
 def _cameras(query: EmbeddingSet, gallery: EmbeddingSet | None) -> tuple[Tensor, Tensor | None]:
     """Cameras as numbers; where there are none, such that nothing is removed."""
     if gallery is not None and (query.cameras is None) != (gallery.cameras is None):
-        with_cameras = "queries" if gallery.cameras is None else "gallery"
-        raise EmbeddingFileError(f"cameras must be in both files or in none; only the {with_cameras} have them")
+        with_cameras = "queries have" if gallery.cameras is None else "gallery has"
+        raise EmbeddingFileError(f"cameras must be in both files or in none; only the {with_cameras} them")
     if query.cameras is None:
         if gallery is None:
             return torch.arange(len(query.labels)), None

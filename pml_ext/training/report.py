@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from yacs.config import CfgNode as CN
 
-from pml_ext.functional.opis import TooFewClassesError, utility_curves
+from pml_ext.functional.calibration import TooFewClassesError
+from pml_ext.functional.opis import utility_curves
 from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.threshold_plots import draw_utilities
 from pml_ext.training.config import ConfigError
@@ -86,4 +87,4 @@ def write_threshold(stem: Path, data: OpenSet, features: Features, cfg: CN, weig
     except ValueError as error:
         log.warning("no report %s: %s", stem.name, error)
         return {}
-    return {f"{stem.name}{file.suffix}": file for file in write_files(report, stem, weights)}
+    return {f"{stem.name}{file.suffix}": file for file in write_files(report.with_checkpoint(weights), stem)}

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 
 from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics.threshold_page import page
+from pml_ext.metrics.threshold_plots import figure_png
 from pml_ext.training.embedding_files import EmbeddingFileError, read_embeddings
 
 
@@ -33,14 +35,17 @@ def threshold(file: str, *, checkpoint: str | None, out: str | None, **target: A
         raise EmbeddingFileError(f"{file}: {error}") from error
     folder = Path(out) if out is not None else Path() if checkpoint is None else Path(checkpoint).parent
     folder.mkdir(parents=True, exist_ok=True)
-    files = write_files(report, folder / "threshold", checkpoint)
+    if checkpoint is not None:
+        report = report.with_checkpoint(checkpoint)
+    files = write_files(report, folder / "threshold")
     return "\n".join([report.summary(), "", *map(str, files)])
 
 
-def write_files(report: ThresholdReport, stem: Path, checkpoint: str | Path | None) -> list[Path]:
+def write_files(report: ThresholdReport, stem: Path) -> list[Path]:
     """The report as <stem>.json, .html and .png."""
     files = [stem.with_name(f"{stem.name}{kind}") for kind in (".json", ".html", ".png")]
-    report.save(files[0], checkpoint=checkpoint)
-    report.save_page(files[1])
-    report.save_figure(files[2])
+    png = figure_png(report)  # drawn once
+    report.save(files[0])
+    files[1].write_text(page(report, png), encoding="utf-8")
+    files[2].write_bytes(png)
     return files

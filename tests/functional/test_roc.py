@@ -56,6 +56,9 @@ def test_equal_error_rate_crosses_between_points_and_at_them() -> None:
     assert equal_error_rate(roc).threshold.item() == pytest.approx(0.7)
     assert equal_error_rate(roc).tar.item() == pytest.approx(2 / 3)
     # One tie of everything: from (0, 1) to (1, 0) in one step.
+    # 3 of 10 on both sides, and 1 - 0.7 > 0.3 in float64
+    scores = torch.tensor([0.9] * 7 + [0.1] * 3 + [0.8] * 3 + [0.2] * 7)
+    assert equal_error_rate(roc_curve(scores, torch.arange(20) < 10)).threshold.item() == pytest.approx(0.8)
     assert equal_error_rate(roc_curve(torch.zeros(4), torch.tensor([1, 0, 0, 0]).bool())).far == 0.5
     assert equal_error_rate(roc_curve(torch.tensor([2.0, 1.0]), torch.tensor([True, False]))).far == 0
 

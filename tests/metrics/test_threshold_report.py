@@ -328,11 +328,45 @@ def test_the_page_stands_alone_and_escapes_names(tmp_path: Path) -> None:
     assert "http" not in page.replace(sources[0], "")
     for content in (b64decode(sources[0].partition(",")[2]), (tmp_path / "r.png").read_bytes()):
         with Image.open(io.BytesIO(content)) as figure:
-            assert figure.size == (1400, 800)
+            assert figure.size == (1400, 900)
             assert len(np.unique(np.asarray(figure))) > 100, "an empty figure"
     for name, text in (("threshold", f"{found.cosine:.6f}"), ("FAR", f"{found.far.errors} of {found.far.pairs}")):
         assert name in page and text in page
         assert text in found.summary()
+
+
+def test_of_classes_equally_bad_the_one_with_more_errors_is_named_first() -> None:
+    found = report()
+    bad = [dataclasses.replace(c, false_rejects=c.genuine_pairs, false_accepts=c.impostor_pairs) for c in found.classes]
+    found = dataclasses.replace(found, classes=tuple(bad))
+    assert [c.samples for c in found.worst_classes("frr")] == [9, 7, 6, 5, 2]
+    assert [c.samples for c in found.worst_classes("far")] == [9, 7, 6, 5, 2, 1]
+
+
+def test_page_and_summary_name_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "model.ckpt").write_bytes(b"weights")
+    found = report().with_checkpoint(tmp_path / "model.ckpt")
+    digest = hashlib.sha256(b"weights").hexdigest()
+    found.save_page(tmp_path / "r.html")
+    for text in (found.summary(), (tmp_path / "r.html").read_text()):
+        assert f"model.ckpt, SHA-256 {digest}" in text
+    found.save(tmp_path / "r.json")
+    assert ThresholdReport.load(tmp_path / "r.json", checkpoint=tmp_path / "model.ckpt") == found
+
+
+def test_long_names_in_the_figure_keep_both_ends() -> None:
+    from matplotlib.figure import Figure
+
+    from pml_ext.metrics.threshold_plots import _draw_worst
+
+    axes = Figure().subplots()
+    found = report(labels=[f"a customer with a long name {i}" for i in LABELS])
+    _draw_worst(axes, found, "frr")
+    worst = found.worst_classes("frr")
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        f"a customer … long name {c.label[-1]}" for c in worst
+    ]
+    assert [text.get_text() for text in axes.texts] == [f"{c.false_rejects} of {c.genuine_pairs}" for c in worst]
 
 
 def test_figures_of_few_classes_and_of_many() -> None:

@@ -120,7 +120,8 @@ def test_bfloat16_tensors(tmp_path: Path) -> None:
         ({"embeddings": np.where(X == 5, np.nan, X), "labels": Y}, "1 of 4 embeddings are not finite, first row 1"),
         ({"embeddings": np.where(X == 5, np.inf, X), "labels": Y}, "1 of 4 embeddings are not finite, first row 1"),
         ({"embeddings": np.where(X > 6, 0, X), "labels": Y}, "2 of 4 embeddings are zero, first row 2"),
-        ({"embeddings": X, "labels": NAMES.astype(object)}, "not a readable .npz file of arrays, without pickled"),
+        ({"embeddings": X, "labels": NAMES.astype(object)}, "not a readable .npz file: .* Python objects.*dtype=str"),
+        ({"embeddings": X, "labels": Y, "camids": CAMERAS}, "has no cameras, but camids: name it cameras, or leave it"),
     ],
 )
 def test_what_does_not_fit(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -134,6 +135,8 @@ def test_what_does_not_fit(arrays: dict[str, Any], message: str, tmp_path: Path)
         ({"embedding": list(X)}, "must have the columns label and embedding .* it has embedding"),
         ({"label": Y, "f0": X[:, 0]}, "it has label, f0"),
         ({"label": Y, "e1": X[:, 0]}, "it has label, e1"),
+        ({"label": Y, "e0": X[:, 0], "e2": X[:, 1], "e3": X[:, 2]}, "has e2, e3 but no e1"),
+        ({"label": Y, "embedding": list(X), "Cameras": CAMERAS}, "has no camera, but Cameras: name it camera, or"),
         ({"label": Y, "e0": X[:, 0], "embedding": list(X)}, "either embedding or e0, e1, …; it has both"),
         ({"label": [1, 2, None, 3], "embedding": list(X)}, "missing values in label"),
         ({"label": Y, "e0": [1.0, None, 2.0, 3.0]}, "missing values in e0"),

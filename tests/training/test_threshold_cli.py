@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ def test_threshold_leaves_a_report_beside_the_checkpoint(tmp_path: Path, capsys:
     shown = capsys.readouterr().out
     assert f"cosine >= {found.cosine:.6f}" in shown
     assert all(str(model.parent / f"threshold.{kind}") in shown for kind in ("json", "html", "png"))
+    assert found.checkpoint is not None
+    assert f"last.ckpt, SHA-256 {found.checkpoint.sha256}" in shown
     assert (model.parent / "threshold.html").read_text().startswith("<!doctype html>")
     assert (model.parent / "threshold.png").read_bytes().startswith(b"\x89PNG")
     unit = torch.nn.functional.normalize(torch.from_numpy(X).double())
@@ -120,14 +123,25 @@ def test_errors_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
         (["threshold", "--embeddings", "none.npz", "--far", "0.1"], "no file of embeddings at none.npz"),
         (["eval", "--embeddings", "none.csv"], "must be one of .npz, .pt, .pth, .safetensors, .parquet; got '.csv'"),
         (["eval", "--embeddings", source, "--gallery", other], "labels must be of the same kind in both files"),
-        (["eval", "--embeddings", source, "--gallery", seen], "in both files or in none; only the gallery have them"),
+        (["eval", "--embeddings", source, "--gallery", seen], "in both files or in none; only the gallery has them"),
         (["eval", "--embeddings", seen, "--gallery", source], "in both files or in none; only the queries have them"),
-        (["eval", "--embeddings", source, "--gallery", narrow], "reference must have the query's 64 columns; got 20"),
+        (["eval", "--embeddings", source, "--gallery", narrow], "n.npz must have 64 dimensions, as "),
         (["eval", "--embeddings", source, "MODEL.DEVICE", "cpu"], "KEY VALUE and processes are for --config-file"),
         (["eval", "--embeddings", source, "--num-gpus", "2"], "KEY VALUE and processes are for --config-file"),
         (["eval", "--config-file", "a.yml", "--gallery", source], "--gallery and --out are for --embeddings"),
     ]:
         assert message in failure(capfd, *arguments)
+
+
+def test_warnings_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = file(tmp_path, embeddings=np.ones_like(X))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["threshold", "--embeddings", source, "--far", "0.1", "--out", str(tmp_path)]) == 2
+        assert warnings.showwarning.__module__ != "pml_ext.training.cli"
+    shown = capfd.readouterr().err.strip().splitlines()
+    assert shown[0].startswith("warning: 299 of 300 embeddings are copies of others")
+    assert shown[1].startswith("error: ") and len(shown) == 2
 
 
 @pytest.mark.parametrize(
