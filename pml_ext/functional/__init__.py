@@ -3,6 +3,7 @@
 from pml_ext.functional.arcs import arc_distance, closest_on_arcs
 from pml_ext.functional.bootstrap import bootstrap_tar_at_far
 from pml_ext.functional.centroids import discriminative_loss, kmeans_centroids, one_hot_centroids, simplex_centroids
+from pml_ext.functional.class_utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.clustering import clustering_f1
 from pml_ext.functional.concordance import concordance_index
 from pml_ext.functional.fold_accuracy import FoldAccuracy, contiguous_folds, fold_accuracy
@@ -10,16 +11,7 @@ from pml_ext.functional.hardest_triplets import hardest_triplets
 from pml_ext.functional.labelled_pairs import labelled_pairs, labelled_pairs_roc
 from pml_ext.functional.loop import loop_pairs
 from pml_ext.functional.one_hot import one_hot_discriminative_loss
-from pml_ext.functional.opis import (
-    OPISAtRange,
-    UtilityCurves,
-    epsilon_opis,
-    epsilon_opis_of_curves,
-    opis,
-    opis_of_curves,
-    opis_sensitivity,
-    utility_curves,
-)
+from pml_ext.functional.opis import OPISAtRange, epsilon_opis, opis, opis_sensitivity, utility_curves
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.pair_weights import WEIGHTINGS
 from pml_ext.functional.query_expansion import expand_features

@@ -6,20 +6,20 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext.functional.pair_statistics import Block, PairDistances, true_places
+from pml_ext.functional.calibration_bracket import calibration_bracket
+from pml_ext.functional.pair_statistics import BLOCK_ROWS, PairDistances
 from pml_ext.functional.precision import full_precision
 from pml_ext.functional.process_group import sum_over_ranks
+from pml_ext.functional.similar_pairs import SimilarPairFinder
 
-# A class's bins are read at thresholds anywhere between their edges: as many of them as memory allows, and as stay
-# in a processor's cache with the classes of a block.
-_COUNTERS, _COUNTERS_OF_A_BLOCK, _ROWS_OF_A_BLOCK = 2**24, 2**17, 1024
+# A class's bins are read at thresholds anywhere between their edges: as many of them as stay in a processor's cache
+# with the classes of a block, more for small sets, which need them; and no more than memory allows.
+_COUNTERS_OF_A_BLOCK, _COUNTERS_OF_A_SMALL_SET, _COUNTERS = 2**17, 2**21, 2**24
 _FEWEST_BINS, _MOST_BINS = 256, 4096
 # The pooled counts are kept in parts of a bin: they tell where in a bin the pairs lie.
 _LOG_PARTS_OF_ALL_BINS = 16
 # Bins narrower than this many units in the last place of a cosine would count its rounding.
 _ULPS_A_BIN = 8
-_FEWEST_SAMPLED, _MOST_SAMPLED = 512, 2048
-_STANDARD_ERRORS = 5
 _CLASSES_AT_ONCE = 1024
 
 
@@ -97,118 +97,62 @@ class NegativeHistogram(NamedTuple):
 def negative_histogram(pairs: PairDistances, far_range: tuple[float, float], kept: Tensor) -> NegativeHistogram | None:
     """One pass over all pairs: the negative ones between two false accept rates, counted.
 
-    The bins' range comes from a sample of the set, widened by five standard errors. Pairs beyond it, nine in ten at a
-    rate of 0.1, are passed over by a comparison.
+    Pairs beyond the bins, nine in ten at a rate of 0.1, are passed over by a comparison.
 
     Args:
         pairs: whose; a rank of its group takes its share.
         far_range: the rates, of all negative pairs pooled, that the bins should span.
         kept: (T,) bool, the classes to count for.
     Returns:
-        None where the range is too narrow for bins (collapsed embeddings): count exactly then.
+        None where the range is too narrow for bins (collapsed embeddings) or many distances are equal: count exactly.
     """
     with full_precision(pairs.unit.device):
-        top, bottom = _cosine_range(pairs, far_range)
-        rows = int(kept.sum())
-        in_cache = _COUNTERS_OF_A_BLOCK * len(pairs.unit) // (_ROWS_OF_A_BLOCK * rows)
-        bins = min(_MOST_BINS, max(_FEWEST_BINS, min(in_cache, _COUNTERS // rows)))
-        bins = min(bins, int((top - bottom) / (_ULPS_A_BIN * torch.finfo(pairs.unit.dtype).eps)))
+        bracket = calibration_bracket(pairs, far_range)
+        if bracket is None:
+            return None
+        top, bottom = bracket
+        bins = _bin_count(pairs, int(kept.sum()), top - bottom)
         if bins < _FEWEST_BINS:
             return None
         log_parts = _LOG_PARTS_OF_ALL_BINS - bins.bit_length() + 1
-        largest = int(pairs.negative_pairs.max())
+        largest = int(pairs.negative_pairs[kept].max())
+        # The last row is of the classes not kept; it is never read.
         by_class = torch.zeros(
-            (rows, bins + 1), dtype=torch.int32 if largest < 2**31 else torch.int64, device=pairs.unit.device
+            (int(kept.sum()) + 1, bins + 1),
+            dtype=torch.int32 if largest < 2**31 else torch.int64,
+            device=pairs.unit.device,
         )
         pooled = torch.zeros((bins + 1) << log_parts, dtype=torch.int64, device=pairs.unit.device)
-        histogram = NegativeHistogram(top, (top - bottom) / bins, kept, by_class, pooled, log_parts, pairs.group)
-        counter = _Counter(pairs, histogram)
-        for block in pairs.blocks():
-            counter.add(block, bottom)
+        histogram = NegativeHistogram(top, (top - bottom) / bins, kept, by_class[:-1], pooled, log_parts, pairs.group)
+        _count(pairs, bottom, histogram, by_class)
         sum_over_ranks(pooled, pairs.group)
     return histogram
 
 
-class _Counter:
-    """Adds blocks of pairs to a histogram."""
-
-    def __init__(self, pairs: PairDistances, histogram: NegativeHistogram) -> None:
-        self._pairs, self._histogram = pairs, histogram
-        kept = histogram.kept
-        # The row of a sample's class; for a class without a row the row after the previous one's, and "counted" is 0.
-        self._first_row = (kept.cumsum(0) - kept.long()).cpu()
-        self._kept = kept.cpu()
-        self._row = (kept.cumsum(0) - kept.long()).int()[pairs.index]
-        self._counted = None if bool(self._kept.all()) else kept[pairs.index]
-
-    def add(self, block: Block, bottom: float) -> None:
-        cosines, histogram = block.cosines, self._histogram
-        flat, row, column = true_places(cosines >= bottom if cosines.is_cuda else _at_least(cosines, bottom))
-        values = cosines.view(-1).index_select(0, flat)
-        if block.mixed:
-            index = self._pairs.index
-            negative = index[block.rows].index_select(0, row) != index[block.columns].index_select(0, column)
-            if block.diagonal:
-                negative &= column > row
-            values, row, column = values[negative], row[negative], column[negative]
-        scale = histogram.parts / histogram.width
-        parts = values.sub_(histogram.top).mul_(-scale).add_(histogram.parts).clamp_(0, len(histogram.pooled) - 1).int()
-        _count_cells(histogram.pooled, parts)
-        bins = parts >> histogram.log_parts
-        for side, place in ((block.rows, row), (block.columns, column)):
-            self._add_side(side, place, bins)
-
-    def _add_side(self, side: slice, place: Tensor, bins: Tensor) -> None:
-        low, last = (int(c) for c in self._pairs.classes_of(side))
-        first_row, end_row = int(self._first_row[low]), int(self._first_row[last - 1]) + int(self._kept[last - 1])
-        if first_row == end_row:
-            return
-        if self._counted is not None:
-            counted = self._counted[side].index_select(0, place)
-            place, bins = place[counted], bins[counted]
-        into = self._histogram.by_class[first_row:end_row]
-        offsets = (self._row[side] - first_row) * into.shape[1]
-        _count_cells(into.view(-1), offsets.index_select(0, place).add_(bins))
+def _bin_count(pairs: PairDistances, rows: int, cosine_range: float) -> int:
+    in_cache = _COUNTERS_OF_A_BLOCK * len(pairs.unit) // (BLOCK_ROWS * rows)
+    bins = min(max(in_cache, _COUNTERS_OF_A_SMALL_SET // rows), _COUNTERS // rows)
+    bins = min(_MOST_BINS, max(_FEWEST_BINS, bins))
+    return min(bins, int(cosine_range / (_ULPS_A_BIN * torch.finfo(pairs.unit.dtype).eps)))
 
 
-def _count_cells(into: Tensor, cells: Tensor) -> None:
-    """into[cell] += 1 for each of the cells."""
-    if cells.is_cuda:  # bincount would wait for the device
-        into.scatter_add_(0, cells.long(), torch.ones_like(cells, dtype=into.dtype))
-    else:
-        into.add_(torch.bincount(cells, minlength=len(into)))
-
-
-def _at_least(cosines: Tensor, bottom: float) -> Tensor:
-    return torch.from_numpy(cosines.numpy() >= bottom)  # several times faster than torch's comparison
-
-
-def _cosine_range(pairs: PairDistances, far_range: tuple[float, float]) -> tuple[float, float]:
-    """Cosines that surely enclose the calibration range, from all pairs among a sample of the rows."""
-    count = len(pairs.unit)
-    size = min(count, max(_FEWEST_SAMPLED, min(_MOST_SAMPLED, count // 32)))
-    chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:size].to(pairs.unit.device)
-    unit, index = pairs.unit[chosen], pairs.index[chosen]
-    cosines = unit @ unit.T
-    negative = index[:, None] != index
-    values = cosines[negative.triu(1)]
-    per_row = negative.sum(dim=1).clamp_min(1)
-    ends = []
-    for far, sign in zip(far_range, (-1, 1), strict=True):
-        rank = min(max(1, round(far * len(values))), len(values))
-        found = values.kthvalue(len(values) - rank + 1).values
-        # Pairs that share a row are no independent draws: the error is that of the rows' own rates.
-        rates = ((cosines >= found) & negative).sum(dim=1) / per_row
-        error = _STANDARD_ERRORS * (2 * float(rates.std()) / size**0.5 + (far / len(values)) ** 0.5)
-        rank = round((far + sign * error) * len(values))
-        if rank < 1:
-            ends.append(1.001)
-        elif rank > len(values):
-            ends.append(-1.001)
-        else:
-            ends.append(float(values.kthvalue(len(values) - rank + 1).values))
-    if pairs.group is not None:  # the bins must be the same everywhere, whatever rounding does on other machines
-        shared = torch.tensor(ends, dtype=torch.float64, device=pairs.unit.device)
-        dist.broadcast(shared, dist.get_global_rank(pairs.group, 0), group=pairs.group)
-        ends = shared.tolist()
-    return ends[0], ends[1]
+def _count(pairs: PairDistances, bottom: float, histogram: NegativeHistogram, by_class: Tensor) -> None:
+    """Add this rank's blocks to the histogram, whose counts by class are all but the last row of by_class."""
+    kept, width = histogram.kept, by_class.shape[1]
+    row = torch.where(kept, kept.cumsum(0) - 1, len(by_class) - 1)
+    finder = SimilarPairFinder(pairs, bottom, (row * width).int()[pairs.index])
+    scale = histogram.parts / histogram.width
+    shift = histogram.parts + scale * histogram.top
+    ones = torch.ones(0, dtype=torch.int64, device=kept.device)
+    ones_by_class = ones.to(by_class.dtype)
+    for block in pairs.blocks():
+        cosines, *cells = finder.find(block)
+        parts = cosines.mul_(-scale).add_(shift).clamp_(0, len(histogram.pooled) - 1).int()
+        if len(parts) > len(ones):
+            ones = torch.ones(block.cosines.numel(), dtype=torch.int64, device=parts.device)
+            ones_by_class = ones.to(by_class.dtype)
+        # In place: bincount would clear and then add as many counters as there are pairs.
+        histogram.pooled.index_add_(0, parts, ones[: len(parts)])
+        parts >>= histogram.log_parts
+        for cell in cells:
+            by_class.view(-1).index_add_(0, cell.add_(parts), ones_by_class[: len(parts)])

@@ -15,6 +15,8 @@ from pml_ext.functional.process_group import gather_rows, own_share, sum_over_ra
 BLOCK_ROWS = 1024
 # A search for accepted pairs waits for the device once a block: fewer, larger ones where that costs.
 _BLOCK_ROWS_ON_A_DEVICE = 4096
+# A block on the diagonal is cut into strips that begin there: less of it lies below.
+_STRIPS_OF_A_TRIANGLE = 4
 _ROWS_OF_POSITIVES = 128
 # Bins a unit of distance: a power of two, so that scaling is exact and a bin's edges are exact floats.
 _BINS_PER_UNIT = 2**15
@@ -27,7 +29,7 @@ _ULPS_OF_ZERO = 16
 class Block(NamedTuple):
     """Cosines of some rows with some columns, sorted by class; valid until the next block is asked for.
 
-    mixed: whether it holds positive pairs. A diagonal one holds every pair twice: those right of the diagonal count.
+    mixed: whether it holds positive pairs. In a diagonal one only the pairs right of the diagonal count.
     """
 
     rows: slice
@@ -57,6 +59,8 @@ class PairDistances:
             over them. None: this process does it all.
     Attributes:
         classes: (T,) the class ids, sorted.
+        unit, index: (N, D) the samples, sorted by class, of length 1; (N,) the place of each one's class in `classes`.
+        class_end: (N,) where, among the sorted samples, each one's class ends.
         positive_pairs, negative_pairs: (T,) int64, pairs inside the class; pairs of one sample in it and one outside.
     Raises:
         ValueError: embeddings that are not (N, D) floating and finite; labels of another length or not integer.
@@ -82,6 +86,7 @@ class PairDistances:
         self.classes, self.index, sizes = torch.unique(
             labels.to(embeddings.device)[order], return_inverse=True, return_counts=True
         )
+        self.class_end = sizes.cumsum(0)[self.index]
         self.group = group
         self._index_on_host = self.index.cpu()
         self._block_rows = block_rows or (BLOCK_ROWS if embeddings.device.type == "cpu" else _BLOCK_ROWS_ON_A_DEVICE)
@@ -138,13 +143,14 @@ class PairDistances:
         with full_precision(device):
             for block in self.blocks(positives_only=positives_only):
                 distances = _distances(block)
-                accepted = distances <= thresholds[-1]
                 if block.mixed:
-                    same, different = self._kinds(block)
-                    self._count(counts[0], block, distances, accepted & same, thresholds, [block.rows])
-                    accepted &= different
+                    self._count(counts[0], distances, self._positive_places(block), thresholds, [block.rows])
                 if not positives_only:
-                    self._count(counts[1], block, distances, accepted, thresholds, [block.rows, block.columns])
+                    accepted = distances <= thresholds[-1]
+                    if block.mixed:
+                        accepted &= self._negative(block)
+                    sides = [block.rows, block.columns]
+                    self._count(counts[1], distances, true_places(accepted), thresholds, sides)
         positives, negatives = sum_over_ranks(counts, self.group).cumsum(2)
         return positives, negatives
 
@@ -169,8 +175,12 @@ class PairDistances:
         count, size = len(self.unit), self._block_rows
         if not positives_only:
             for i in range(0, count, size):
-                for j in range(i, count, size):
-                    yield slice(i, min(i + size, count)), slice(j, min(j + size, count))
+                end = min(i + size, count)
+                step = max(1, size // _STRIPS_OF_A_TRIANGLE)
+                for k in range(i, end, step):
+                    yield slice(k, min(k + step, end)), slice(k, end)
+                for j in range(end, count, size):
+                    yield slice(i, end), slice(j, min(j + size, count))
             return
         ends = torch.bincount(self._index_on_host).cumsum(0)
         for i in range(0, count, min(size, _ROWS_OF_POSITIVES)):
@@ -179,22 +189,38 @@ class PairDistances:
             for j in range(i, end, size):
                 yield rows, slice(j, min(j + size, end))
 
-    def _kinds(self, block: Block) -> tuple[Tensor, Tensor]:
-        """(r, c) masks of a mixed block's unordered positive and negative pairs."""
-        same = self.index[block.rows, None] == self.index[block.columns]
-        return (same.triu(1), (~same).triu(1)) if block.diagonal else (same, ~same)
+    def _negative(self, block: Block) -> Tensor:
+        """(r, c) mask of a mixed block's unordered negative pairs: in a sorted set they begin where a class ends."""
+        columns = torch.arange(block.columns.start, block.columns.stop, device=self.unit.device)
+        return columns >= self.class_end[block.rows, None]
+
+    def _positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+        """As `true_places`, of a mixed block's unordered positive pairs: a run of columns in each row."""
+        device, width = self.unit.device, block.columns.stop - block.columns.start
+        own = torch.arange(block.rows.start, block.rows.stop, device=device)
+        first = (own + 1 - block.columns.start).clamp_min_(0)
+        lengths = ((self.class_end[block.rows] - block.columns.start).clamp_max_(width) - first).clamp_min_(0)
+        row = torch.repeat_interleave(lengths)
+        before = lengths.cumsum(0) - lengths
+        column = torch.arange(len(row), device=device) + (first - before)[row]
+        return row * width + column, row, column
 
     def _count(
-        self, into: Tensor, block: Block, distances: Tensor, taken: Tensor, thresholds: Tensor, sides: list[slice]
+        self,
+        into: Tensor,
+        distances: Tensor,
+        places: tuple[Tensor, Tensor, Tensor],
+        thresholds: Tensor,
+        sides: list[slice],
     ) -> None:
-        """Add a block's pairs to the rows of their classes, at the first threshold that accepts them."""
-        flat, *places = true_places(taken)
+        """Add the pairs at some places of a block to the rows of their classes, at the first threshold above them."""
+        flat, *of_side = places
+        width = into.shape[1] + 1  # the last column: never accepted
         first = torch.bucketize(distances.view(-1)[flat], thresholds)
-        for side, place in zip(sides, places, strict=False):
+        for side, place in zip(sides, of_side, strict=False):
             low, high = self.classes_of(side)
-            width = into.shape[1]
             counts = torch.bincount((self.index[side] - low)[place] * width + first, minlength=(high - low) * width)
-            into[low:high] += counts.view(high - low, width)
+            into[low:high] += counts.view(high - low, width)[:, :-1]
 
     def _histogram(self) -> Tensor:
         """Counts of negative distances in bins of 1 / _BINS_PER_UNIT from 0 to 2."""
@@ -203,7 +229,7 @@ class PairDistances:
         for block in self.blocks():
             distances = _distances(block)
             if block.mixed:
-                distances = distances[self._kinds(block)[1]]
+                distances = distances[self._negative(block)]
             histogram += torch.bincount((distances * _BINS_PER_UNIT).int().view(-1), minlength=bins)
         return histogram
 
@@ -218,7 +244,7 @@ class PairDistances:
             for low, high in edges:
                 inside = (d >= low) & (d < high)
                 if block.mixed:
-                    inside &= self._kinds(block)[1]
+                    inside &= self._negative(block)
                 pending.append(d.view(-1)[true_places(inside)[0]])
             # Equal distances (collapsed embeddings) fold into one value: memory stays bounded.
             if sum(map(len, pending)) > _COLLECTED_AT_ONCE:

@@ -27,6 +27,8 @@ def unit_rows(embeddings: Tensor) -> Tensor:
 def normalise_(x: Tensor) -> Tensor:
     """`unit_rows` in the place of a float32 or float64 tensor."""
     # By the largest entry first, so that the squares of tiny and of huge rows stay in range.
-    x /= torch.linalg.vector_norm(x, torch.inf, dim=1, keepdim=True).clamp_min_(torch.finfo(x.dtype).tiny)
+    # vector_norm of order infinity takes ten times as long on a processor.
+    largest = torch.maximum(x.amax(dim=1, keepdim=True), x.amin(dim=1, keepdim=True).neg_())
+    x /= largest.clamp_min_(torch.finfo(x.dtype).tiny)
     x /= torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min_(torch.finfo(x.dtype).tiny)
     return x

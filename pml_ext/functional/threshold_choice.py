@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from pml_ext.functional.opis import utility_of_rates
+from pml_ext.functional.class_utility import utility_of_rates
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.verification import largest_count_within
 

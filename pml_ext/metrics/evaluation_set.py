@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_finite, check_labels
+from pml_ext.functional.calibration import TooFewClassesError, curves_of_pairs
+from pml_ext.functional.class_utility import UtilityCurves
 from pml_ext.functional.gallery_protocol import JUNK
 from pml_ext.functional.labelled_pairs import labelled_pairs_roc
-from pml_ext.functional.opis import TooFewClassesError, UtilityCurves, curves_of_pairs
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.ranking import Ranking, rank_matches
 from pml_ext.functional.roc import ROC

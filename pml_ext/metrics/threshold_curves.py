@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext.functional.opis import utility_of_rates
+from pml_ext.functional.class_utility import utility_of_rates
 from pml_ext.functional.pair_statistics import PairDistances
 from pml_ext.functional.threshold_choice import grid_size
 

@@ -10,7 +10,7 @@ from pml_ext.functional import (
     opis_of_curves,
     utility_curves,
 )
-from pml_ext.functional.opis import TooFewClassesError, TooFewPairsError
+from pml_ext.functional.calibration import TooFewClassesError, TooFewPairsError
 from tests.functional import oracle_metrics as oracle
 
 

@@ -1,13 +1,18 @@
 """Counts read off bins against exact counts, and the sets that bins cannot serve."""
 
-import sys
-
 import pytest
 import torch
 from torch import Tensor
 
-from pml_ext.functional import PairDistances, epsilon_opis_of_curves, opis_of_curves, opis_sensitivity, utility_curves
-from pml_ext.functional.opis import UtilityCurves
+from pml_ext.functional import (
+    PairDistances,
+    calibration,
+    epsilon_opis_of_curves,
+    opis_of_curves,
+    opis_sensitivity,
+    utility_curves,
+)
+from pml_ext.functional.class_utility import UtilityCurves
 from pml_ext.functional.pair_histograms import negative_histogram
 
 COUNT = 2000
@@ -15,8 +20,7 @@ COUNT = 2000
 
 @pytest.fixture(autouse=True)
 def _no_size_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The module: in the package its name is the function's.
-    monkeypatch.setattr(sys.modules["pml_ext.functional.opis"], "_COUNTED_EXACTLY", 0)
+    monkeypatch.setattr(calibration, "_COUNTED_EXACTLY", 0)
 
 
 def a_set(labels: Tensor, size: int = 24, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:

@@ -8,17 +8,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from pml_ext.functional import epsilon_opis, opis, opis_sensitivity
-from pml_ext.functional.opis import TooFewClassesError
+from pml_ext.functional import calibration, epsilon_opis, opis, opis_sensitivity
+from pml_ext.functional.calibration import TooFewClassesError
 from pml_ext.metrics import OPIS
 
 FAR_RANGES = [(1e-2, 1e-1), (5e-2, 5e-1)]
+LARGE = 4000
 
 
 def a_set(count: int = 120) -> tuple[Tensor, Tensor]:
     torch.manual_seed(5)
     labels = torch.randint(0, 12, (count,))
     return torch.randn(12, 6)[labels] + torch.rand(12, 1)[labels] * torch.randn(count, 6), labels
+
+
+def a_large_set() -> tuple[Tensor, Tensor]:
+    """So many pairs that bins serve, and are used by the tests that allow it at this size."""
+    torch.manual_seed(5)
+    labels = torch.arange(LARGE) % 100
+    return torch.randn(100, 8)[labels] + 2 * torch.rand(100, 1)[labels] * torch.randn(LARGE, 8), labels
 
 
 def test_batches_of_any_size_are_one_set() -> None:
@@ -96,11 +104,12 @@ def _plain(result: dict[str, Any]) -> dict[str, Any]:
 
 def _rank(rank: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
+    calibration._COUNTED_EXACTLY = LARGE - 1
     torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     found: dict[str, Any] = {}
     large = OPIS()
     for name, metric in {"all": OPIS(), "sampled": OPIS(negatives_per_positive=5), "large": large}.items():
-        x, y = a_set(3000 if name == "large" else 120)
+        x, y = a_large_set() if name == "large" else a_set()
         cut = len(y) // 3
         own = slice(0, cut) if rank == 0 else slice(cut, None)
         metric.update(x[own], y[own])
@@ -126,7 +135,8 @@ def _rank(rank: int, port: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_two_processes_are_one(tmp_path: Path) -> None:
+def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "_COUNTED_EXACTLY", LARGE - 1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -135,10 +145,13 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
     for name in ("all", "sampled", "large", "one rank has none", "sensitivity", "none on any", "columns"):
         assert first[name] == second[name], name
     for name, metric in {"all": OPIS(), "sampled": OPIS(negatives_per_positive=5), "large": OPIS()}.items():
-        metric.update(*a_set(3000 if name == "large" else 120))
+        metric.update(*(a_large_set() if name == "large" else a_set()))
         # The same numbers but for the order in which fractions of bins are added.
         assert first[name] == pytest.approx(_plain(metric.compute()), rel=1e-9), name
-    expected = opis_sensitivity(*a_set(3000), far_ranges=FAR_RANGES)
+    expected = opis_sensitivity(*a_large_set(), far_ranges=FAR_RANGES)
+    large = a_large_set()
+    assert first["large"]["opis"] == pytest.approx(opis(*large, exact=True).item(), rel=1e-5)
+    assert first["large"]["opis"] != opis(*large, exact=True).item()
     for found, row in zip(first["sensitivity"], expected, strict=True):
         assert found[0] == row[0]
         assert found[1:] == pytest.approx(row[1:], rel=1e-9)
