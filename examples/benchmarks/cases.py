@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy, normalize
 from pml_ext.functional.centroids import discriminative_loss
 from pml_ext.functional.concordance import concordance_loss
 from pml_ext.functional.loop import loop_pairs
+from pml_ext.functional.loop_cosines import loop_cosines
 from pml_ext.functional.pairs import same_and_different
 from pml_ext.functional.sphere import inner_products
 from pml_ext.functional.threshold_consistency import shortfall_and_excess
@@ -94,9 +95,11 @@ def plain_tcm(x: Tensor, labels: Tensor) -> Tensor:
 
 
 def arcs(pairing: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """The LoOp matrix of unit embeddings between the two products, the mean over its negative pairs as the loss."""
+    """The LoOp matrix of unit embeddings between the two products, the mean over its pairs as the loss."""
 
     def value(x: Tensor, labels: Tensor) -> Tensor:
+        if pairing == "consecutive":
+            return loop_cosines(x, labels).mean()
         return loop_pairs(inner_products(x), labels, pairing=pairing).mean()
 
     return value

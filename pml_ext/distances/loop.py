@@ -4,9 +4,11 @@ import torch
 from torch import Tensor
 
 from pml_ext._pml import BaseDistance, DotProductSimilarity, LpDistance
-from pml_ext.distances.plain_cosine import matrix_within
+from pml_ext.distances.plain_cosine import is_plain_cosine, matrix_within
 from pml_ext.functional.arcs import safe_sqrt
 from pml_ext.functional.loop import loop_pairs
+from pml_ext.functional.loop_cosines import loop_cosines
+from pml_ext.functional.sphere import to_sphere
 
 _ACCEPTED = {
     "arc": "CosineSimilarity(), DotProductSimilarity() that normalises, LpDistance(p=2, power=1 or 2) that normalises",
@@ -50,6 +52,10 @@ def loop_matrix(
     Returns:
         (B, R) in the distance's measure and its power, and which entries are negative.
     """
+    other = labels if ref_emb is None or ref_labels is None else ref_labels
+    is_negative = labels.unsqueeze(1) != other.unsqueeze(0)
+    if ref_emb is None and is_plain_cosine(distance) and pairing == "consecutive":
+        return loop_cosines(to_sphere(embeddings), labels), is_negative
     own = matrix_within(distance, embeddings) if ref_emb is None else distance(embeddings, ref_emb)
     points, ref_points = (None, None) if ref_emb is None else (embeddings, ref_emb)
     if points is not None and ref_points is not None:
@@ -67,6 +73,4 @@ def loop_matrix(
     if not distance.is_inverted:
         closest = 2 - 2 * closest if geometry == "arc" else closest
         closest = safe_sqrt(closest) if distance.power == 1 else closest.clamp_min(0)
-    other = labels if ref_emb is None or ref_labels is None else ref_labels
-    is_negative = labels.unsqueeze(1) != other.unsqueeze(0)
     return torch.where(is_negative, closest, own), is_negative

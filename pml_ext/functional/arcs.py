@@ -1,6 +1,7 @@
 """Closest points of two arcs on the unit sphere, from inner products of their ends alone."""
 
 import copy
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -70,7 +71,8 @@ class Arc:
         self.ratio = torch.where(is_point, 0, ratio)  # cot² of half the angle
         self.steep = torch.where(is_point, _STEEP, ratio)
 
-    def __getitem__(self, some: slice) -> "Arc":
+    def __getitem__(self, some: Any) -> "Arc":
+        """Some of the arcs, or all in another shape, as by indexing a tensor."""
         part = copy.copy(self)
         part.plus, part.minus, part.ratio, part.steep = (
             t[some] for t in (self.plus, self.minus, self.ratio, self.steep)
