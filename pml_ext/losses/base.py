@@ -56,8 +56,17 @@ class EmbeddingLoss(BaseMetricLossFunction):
             if ref_labels is not None:
                 check_labels(ref_labels, len(ref_emb), "ref_labels")
             ref_emb = at_least_float32(ref_emb)
+        embeddings = at_least_float32(embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
-            return super().forward(at_least_float32(embeddings), labels, indices_tuple, ref_emb, ref_labels)
+            if labels is not None and indices_tuple is None and ref_emb is None:
+                value = self._direct(embeddings, labels.to(embeddings.device))
+                if value is not None:
+                    return value
+            return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+
+    def _direct(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
+        """The loss of a batch with itself where it needs neither PML's dict of terms nor its reducer, else None."""
+        return None
 
 
 def refuse_unknown(kind: type, unknown: Iterable[str], beside: str = "") -> None:

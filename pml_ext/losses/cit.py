@@ -19,7 +19,7 @@ from pml_ext.functional.concordance import concordance_index, concordance_loss, 
 from pml_ext.functional.concordance_kernel import LARGEST_CLASS, fast_concordance_loss
 from pml_ext.functional.pairs import class_spans, count_triplets, same_and_different
 from pml_ext.losses.base import EmbeddingLoss, given_labels
-from pml_ext.losses.fast_path import reduces_by_mean
+from pml_ext.losses.fast_path import goes_direct, reduces_by_mean
 
 
 class CITLoss(EmbeddingLoss):
@@ -115,6 +115,9 @@ class CITLoss(EmbeddingLoss):
             hinge = self.hinge_partial_likelihood
             value = concordance_loss(similarities, among_ref, same, different, self.gamma, hinge)
         return {"loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
+
+    def _direct(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
+        return self._fast(embeddings, labels) if type(self) is CITLoss and goes_direct(self) else None
 
     def _fast(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
         """The value over all triplets; None where a class is too large for it or there is no triplet."""

@@ -5,6 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from pml_ext._pml import BaseMetricLossFunction, MeanReducer, reducers
+from pml_ext.distances.plain_cosine import is_plain_cosine
 
 
 class ReducersOfTerms(reducers.MultipleReducers):
@@ -24,3 +25,22 @@ def reduces_by_mean(loss: BaseMetricLossFunction) -> bool:
         return type(reducer) is MeanReducer
     named = dict(reducer.reducers.items())
     return all(type(named.get(name, reducer.default_reducer)) is MeanReducer for name in loss._sub_loss_names())
+
+
+def goes_direct(loss: BaseMetricLossFunction) -> bool:
+    """Nobody can tell whether the loss of a batch with itself went through PML's dict of terms and its reducer.
+
+    So where a mean over cosines is all there is: no regularizer, no statistics, no hook on a reducer.
+    """
+    return (
+        loss.embedding_regularizer is None
+        and not loss.collect_stats
+        and reduces_by_mean(loss)
+        and is_plain_cosine(loss.distance)
+        and not any(_is_watched(module) for module in loss.reducer.modules())
+    )
+
+
+def _is_watched(module: Any) -> bool:
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks) or getattr(module, "collect_stats", False)

@@ -12,7 +12,7 @@ from pml_ext.functional.pairs import class_spans, same_and_different
 from pml_ext.functional.threshold_consistency import counted_negatives, counted_positives
 from pml_ext.functional.threshold_consistency_kernel import fast_threshold_consistency
 from pml_ext.losses.base import EmbeddingLoss, given_labels
-from pml_ext.losses.fast_path import ReducersOfTerms, reduces_by_mean
+from pml_ext.losses.fast_path import ReducersOfTerms, goes_direct, reduces_by_mean
 
 
 class TCMLoss(EmbeddingLoss):
@@ -93,12 +93,7 @@ class TCMLoss(EmbeddingLoss):
         )
         with_itself = ref_emb is embeddings and ref_labels is labels
         if with_itself and reduces_by_mean(self) and is_plain_cosine(self.distance):
-            spans = None
-            if not torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
-                spans = class_spans(labels)
-                self._warn_of_missing_pairs(positives=spans.largest > 1, negatives=spans.largest < len(labels))
-            options = (self.lambda_plus, self.lambda_minus, self.margin_plus, self.margin_minus)
-            value = fast_threshold_consistency(embeddings, labels, *options, indicator=self.indicator, spans=spans)
+            value = self._fast(embeddings, labels)
             # One value for both terms: MultipleReducers adds what it gets.
             return {"pos_loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
 
@@ -115,6 +110,18 @@ class TCMLoss(EmbeddingLoss):
                 self.lambda_minus * (cosines[negative] - self.margin_minus), negative, "neg_pair"
             ),
         }
+
+    def _direct(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
+        return self._fast(embeddings, labels) if type(self) is TCMLoss and goes_direct(self) else None
+
+    def _fast(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The sum of both terms over all pairs of a batch."""
+        spans = None
+        if not torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
+            spans = class_spans(labels)
+            self._warn_of_missing_pairs(positives=spans.largest > 1, negatives=spans.largest < len(labels))
+        options = (self.lambda_plus, self.lambda_minus, self.margin_plus, self.margin_minus)
+        return fast_threshold_consistency(embeddings, labels, *options, indicator=self.indicator, spans=spans)
 
     def _sub_loss(self, losses: Tensor, pairs: tuple[Tensor, ...], reduction_type: str) -> dict[str, Any]:
         if len(losses) == 0:

@@ -273,3 +273,25 @@ def test_in_self_supervised_loss(name: str, symmetric: bool) -> None:
         return
     value = SelfSupervisedLoss(loss, symmetric=symmetric)(x, x.detach() + 2 * torch.randn(12, 8))
     assert finite_with_gradient(value, x).abs().sum() > 0
+
+
+@pytest.mark.parametrize("kind", [losses.CITLoss, losses.TCMLoss])
+def test_what_watches_a_loss_sees_it_compute(kind):
+    """A direct way past PML's dict of terms and its reducer is for nobody to notice."""
+    x, labels = batch()
+
+    class Doubled(kind):
+        def compute_loss(self, *arguments):
+            terms = super().compute_loss(*arguments)
+            return {name: {**term, "losses": 2 * term["losses"]} for name, term in terms.items()}
+
+    value = kind()(x, labels)
+    torch.testing.assert_close(Doubled()(x, labels), 2 * value)
+
+    hooked, seen = kind(), []
+    hooked.reducer.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    assert torch.equal(hooked(x, labels), value) and torch.equal(seen[0], value)
+
+    counting = kind(reducer=reducers.MeanReducer(collect_stats=True))
+    assert torch.equal(counting(x, labels), value)
+    assert any(getattr(module, "losses_size", 0) == 1 for module in counting.reducer.modules())
