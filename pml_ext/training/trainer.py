@@ -48,6 +48,12 @@ class Launch:
     machine_rank: int = 0
     dist_url: str = "auto"
 
+    @staticmethod
+    def by_torchrun() -> "Launch":
+        """As torchrun's environment variables say, which lets Lightning join its processes instead of starting any."""
+        processes, every = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+        return Launch(processes, every // processes, int(os.environ["GROUP_RANK"]))
+
 
 def build_trainer(
     cfg: CN, launch: Launch, output: Path, checkpoints: Path | None, *callbacks: lightning.Callback
@@ -57,6 +63,14 @@ def build_trainer(
     if cfg.MODEL.DEVICE == "cuda" and not has_cuda:
         raise ConfigError("MODEL.DEVICE is cuda, but torch sees no CUDA device here; set MODEL.DEVICE cpu (or auto)")
     on_gpu = has_cuda and cfg.MODEL.DEVICE != "cpu"
+    if torch.distributed.is_torchelastic_launched():
+        started = Launch.by_torchrun()
+        if launch not in (Launch(), started):
+            raise ConfigError(
+                f"torchrun has started {started.num_gpus} processes on each of {started.num_machines} machines: "
+                "leave out --num-gpus, --num-machines, --machine-rank and --dist-url"
+            )
+        launch = started
     if launch.num_gpus < 1 or not 0 <= launch.machine_rank < launch.num_machines:
         raise ConfigError("--num-gpus must be 1 or more and --machine-rank below --num-machines")
     if on_gpu and launch.num_gpus > torch.cuda.device_count():
