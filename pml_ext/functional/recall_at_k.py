@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-# entries of a (pairs, R) block: what is alive at once, in the backward pass too
-_BLOCK = 1 << 22
+from pml_ext.functional.smooth_ranks import smooth_ranks
 
 
 def smooth_recall_at_k(
@@ -30,28 +28,14 @@ def smooth_recall_at_k(
     Returns:
         (B, K) smoothed recalls; nan for a row without a positive. Towards temperatures of 0 an item of rank below k
         counts 1, one of rank k counts ½ (as σ(0) does), the others 0. Many tied positives can lift a value slightly
-        above 1. Blocks over positive pairs: no (B, R, R) tensor.
+        above 1. Blocks over positive pairs: no (B, R, R) tensor. No double backward.
     Source: Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, section 3.
         Over min(k, number of positives), so that a full short list is 1, as in the authors' code; that code also
         clips the sum at k, which would end the gradient: here it is not clipped.
     """
     queries, items = positive.nonzero(as_tuple=True)
-    per_block = max(1, _BLOCK // similarities.shape[1])
-    ranks = torch.cat(
-        [
-            checkpoint(_ranks, similarities, q, i, temperature, use_reentrant=False)
-            for q, i in zip(queries.split(per_block), items.split(per_block), strict=True)
-        ]
-    )
+    ranks, _ = smooth_ranks(similarities, queries, items, temperature)
     lengths = torch.tensor(ks, dtype=ranks.dtype, device=ranks.device)
     found = torch.sigmoid((lengths - ranks[:, None]) / rank_temperature)
     totals = similarities.new_zeros(len(similarities), len(lengths)).index_add(0, queries, found)
     return totals / torch.minimum(positive.sum(dim=1, keepdim=True).to(ranks.dtype), lengths)
-
-
-def _ranks(similarities: Tensor, queries: Tensor, items: Tensor, temperature: float) -> Tensor:
-    """(P,) smoothed ranks at P (query, item) pairs."""
-    rows = similarities[queries]
-    closer = torch.sigmoid((rows - rows.gather(1, items[:, None])) / temperature)
-    # The item itself stands at σ(0) = ½ in the sum, and its rank starts at 1.
-    return closer.sum(dim=1) + 0.5

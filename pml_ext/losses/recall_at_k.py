@@ -88,9 +88,9 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
                 "use a sampler that draws several samples of each of several classes",
             )
             return self.zero_losses()
-        recalls = smooth_recall_at_k(
-            similarities[queries], positive[queries], self.ks, self.temperature, self.rank_temperature
-        )
+        if len(queries) < len(labels):
+            similarities, positive = similarities[queries], positive[queries]
+        recalls = smooth_recall_at_k(similarities, positive, self.ks, self.temperature, self.rank_temperature)
         weights = loss_and_miner_utils.convert_to_weights(
             indices_tuple, labels, dtype=recalls.dtype, using_ref=not with_itself
         )

@@ -49,9 +49,10 @@ class SmoothAPLoss(EmbeddingLoss):
             return self.zero_losses()
         if bool(positive.all()):
             warn_once(self, "SmoothAPLoss: the batch has no negatives (one class); the loss is 0")
-        precision = smooth_average_precision(
-            self.distance(embeddings, ref_emb)[queries], positive[queries], self.temperature
-        )
+        similarities = self.distance(embeddings, ref_emb)
+        if len(queries) < len(labels):
+            similarities, positive = similarities[queries], positive[queries]
+        precision = smooth_average_precision(similarities, positive, self.temperature)
         weights = _pml.loss_and_miner_utils.convert_to_weights(
             indices_tuple, labels, dtype=precision.dtype, using_ref=own == 0
         )

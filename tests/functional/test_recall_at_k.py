@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import pml_ext.functional.recall_at_k
+import pml_ext.functional.smooth_ranks
 from pml_ext.functional import smooth_recall_at_k
 from tests.functional.oracle_recall_at_k import recall, smooth_recall
 
@@ -36,7 +36,7 @@ def test_blocks_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     similarities.requires_grad_()
     whole = smooth_recall_at_k(similarities, positive, KS, 0.1)
     (gradient,) = torch.autograd.grad(whole.sum(), similarities)
-    monkeypatch.setattr(pml_ext.functional.recall_at_k, "_BLOCK", 30)
+    monkeypatch.setattr(pml_ext.functional.smooth_ranks, "_BLOCK", 30)
     blocks = smooth_recall_at_k(similarities, positive, KS, 0.1)
     torch.testing.assert_close(blocks, whole)
     torch.testing.assert_close(torch.autograd.grad(blocks.sum(), similarities)[0], gradient)
