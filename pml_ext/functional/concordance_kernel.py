@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pml_ext.functional.concordance import concordance_loss
 from pml_ext.functional.pairs import ClassSpans, class_columns, class_spans, same_and_different
@@ -86,17 +87,23 @@ def _value_and_gradient(
     unit, inverse_norms = unit_and_inverse_norms(embeddings)
     # From here on a similarity S is e^S, or e^−S where that alone is read: then the gradient may take its place.
     grown = gram(unit, scale if gamma < 1 else -scale).exp_()
-    gradient = grown if gamma == 1 else torch.zeros_like(grown)
+    gradient = grown if gamma == 1 else torch.empty_like(grown)
     value = unit.new_zeros(())
-    rows = max(1, BLOCK // max(1, valid.numel()))
-    for first in range(0, len(unit), rows):
-        block = slice(first, first + rows)
-        if gamma > 0:
+    if gamma < 1:
+        foremost = (spans.rank == 0).squeeze(1).nonzero().squeeze(1)  # one sample of each class
+        members = same[foremost].roll(1, 1)
+        there = pad(valid[foremost], (1, 0), value=1.0)
+        classes = max(1, BLOCK // (spans.largest * len(unit)))
+        for begin in range(0, len(members), classes):
+            chosen = slice(begin, begin + classes)
+            arguments = (negatives[foremost[chosen]], spans.smallest < spans.largest, 1 - gamma, hinge)
+            value += _partial_likelihood(grown, members[chosen], there[chosen], *arguments, gradient)
+    if gamma > 0:
+        rows = max(1, BLOCK // max(1, valid.numel()))
+        for first in range(0, len(unit), rows):
+            block = slice(first, first + rows)
             decay = grown[block] if gamma == 1 else grown[block].reciprocal()
-            value += _discordance(decay, valid[block], same[block], gamma, gradient[block])
-        if gamma < 1:
-            arguments = (same[block], negatives[block], spans.smallest < spans.largest, 1 - gamma, hinge)
-            value += _partial_likelihood(grown, block, valid[block], *arguments, gradient[block])
+            value += _discordance(decay, valid[block], same[block], gamma, gradient[block], added=gamma < 1)
     if not needs_gradient:
         return value / triplets, None
     symmetric = add_transpose_(gradient)
@@ -127,7 +134,7 @@ def _times_gradient(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, .
 _operator.register_autograd(_times_gradient, setup_context=_keep_gradient)
 
 
-def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_row: Tensor) -> Tensor:
+def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_row: Tensor, *, added: bool) -> Tensor:
     """weight · Σ 1 − e^{S_ap − S_an} over the triplets of a block with S_an > S_ap.
 
     Args:
@@ -135,6 +142,7 @@ def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_r
         valid: (anchors, P) of 1, and 0 on the padding.
         same: (anchors, P + 1) columns of the positives and of the anchor itself.
         by_row: (anchors, B), becomes the derivatives by the anchors' similarities; may be `decay`.
+        added: the derivatives are added to what `by_row` holds.
     """
     positives = same[:, :-1]
     reach = decay.gather(1, positives)
@@ -144,50 +152,67 @@ def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_r
     pull = torch.lt(candidates, limits, out=decay.new_empty(*valid.shape, decay.shape[1]))
     count = pull.sum()
     lost = pull.mul_(candidates).sum(2).mul_(growth)
-    torch.bmm(growth.unsqueeze(1), pull, out=by_row.unsqueeze(1))
+    by_row.unsqueeze(1).baddbmm_(growth.unsqueeze(1), pull, beta=int(added))
     by_row.scatter_add_(1, positives, lost.neg())
     return weight * count - lost.sum()
 
 
 def _partial_likelihood(
     grown: Tensor,
-    block: slice,
+    members: Tensor,
     valid: Tensor,
-    same: Tensor,
     negatives: Tensor,
     padded: bool,
     weight: float,
     hinge: bool,
     by_row: Tensor,
 ) -> Tensor:
-    """weight · Σ log(e^{S_an} + e^{S_pn}) − S_ap over the triplets of a block; see `_discordance`.
+    """weight · Σ log(e^{S_an} + e^{S_pn}) − S_ap over the triplets whose positives are of a few classes.
+
+    (a, p) and (p, a) share their logarithms, so every pair is taken once: members `step` places apart, step by step.
 
     Args:
         grown: (B, B) of e^S.
-        negatives: (anchors, 1), their number.
+        members: (classes, K) indices of the samples of each class.
+        valid: (classes, K) of 1, and 0 on the padding: the first member again, at the end.
+        negatives: (classes, 1), how many a sample of the class has.
         padded: whether `valid` holds a 0.
-        by_row: the derivatives are added.
+        by_row: (B, B), the rows of the members become the derivatives by their similarities.
     """
-    own, positives = grown[block], same[:, :-1]
-    reach = own.gather(1, positives)
-    total = grown.index_select(0, positives.reshape(-1)).view(*valid.shape, -1).add_(own.unsqueeze(1))
-    if padded:  # a factor of 1
-        total.mul_(valid.unsqueeze(2)).add_(1 - valid.unsqueeze(2))
-    share = total.reciprocal()
-    if hinge:
-        above = torch.gt(total, reach.unsqueeze(2), out=torch.empty_like(total))
-        above.scatter_(2, same.unsqueeze(1).expand(-1, valid.shape[1], -1), 0)
-        share.mul_(above)
-        counted = above.sum(2).mul_(valid)
-        total.div_(reach.unsqueeze(2)).clamp_(min=1)
-        value = own.new_zeros(())
-    else:
-        counted = valid * negatives
-        value = -(counted * reach.log_()).sum()
-    for factors in total.split(FACTORS, 1):
-        value += factors.prod(1).scatter_(1, same, 1).log_().sum()
-    # (a, p) and (p, a) share one logarithm: twice the derivative by S_an.
-    shares = torch.bmm((2 * weight * valid).unsqueeze(1), share).squeeze(1)
-    by_row.addcmul_(shares.scatter_(1, same, 0), own)
-    by_row.scatter_add_(1, positives, counted.mul_(-weight))
-    return weight * value
+    columns = members.unsqueeze(1).expand(-1, members.shape[1], -1)
+    rows = grown.index_select(0, members.reshape(-1)).view(*members.shape, -1)
+    within = rows.gather(2, columns)
+    counted = (negatives * valid).unsqueeze(2) * valid.unsqueeze(1)  # triplets of each pair that have a derivative
+    counted.diagonal(0, 1, 2).zero_()
+    shares = torch.zeros_like(rows)
+    factors = torch.ones_like(rows)
+    value = grown.new_zeros(())
+    for step in range(1, members.shape[1]):
+        both = valid[:, step:]
+        total = rows[:, :-step] + rows[:, step:]
+        share = total.reciprocal()
+        if hinge:
+            reach = within.diagonal(step, 1, 2).unsqueeze(2)
+            above = torch.gt(total, reach, out=torch.empty_like(total)).scatter_(2, columns[:, step:], 0)
+            share.mul_(above)
+            for side in (step, -step):
+                counted.diagonal(side, 1, 2).copy_(above.sum(2).mul_(both))
+            total.div_(reach).clamp_(min=1)
+        if padded:  # a factor of 1
+            share.mul_(both.unsqueeze(2))
+            total.mul_(both.unsqueeze(2)).add_(1 - both.unsqueeze(2))
+        shares[:, :-step].add_(share)
+        shares[:, step:].add_(share)
+        factors[:, :-step].mul_(total)
+        if step % FACTORS == 0:
+            value += factors.scatter_(2, columns, 1).log_().sum()
+            factors.fill_(1)
+    value += factors.scatter_(2, columns, 1).log_().sum()
+    if not hinge:
+        value -= (counted * within.log_()).sum() / 2
+    derivatives = shares.mul_(rows).mul_(2 * weight).scatter_(2, columns, 0)
+    derivatives.scatter_add_(2, columns, counted.mul_(-weight))
+    if padded:  # whose index is the first member's: write what that gets
+        derivatives += (1 - valid).unsqueeze(2) * derivatives[:, :1]
+    by_row.index_copy_(0, members.reshape(-1), derivatives.view(-1, derivatives.shape[2]))
+    return 2 * weight * value

@@ -79,6 +79,7 @@ def test_blocks_change_nothing(monkeypatch):
     gradients = [torch.autograd.grad(loss, x, retain_graph=True)[0] for loss in whole]
     monkeypatch.setattr(concordance, "BLOCK", 40)
     monkeypatch.setattr(concordance_kernel, "BLOCK", 40)
+    monkeypatch.setattr(concordance_kernel, "FACTORS", 3)
     for loss, expected, gradient in zip(
         [plain(x, labels, 0.5), fast_concordance_loss(x, labels, 0.5)], whole, gradients, strict=True
     ):
