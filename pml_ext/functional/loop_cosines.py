@@ -8,9 +8,8 @@ from torch.autograd.function import once_differentiable
 
 from pml_ext.functional.arcs import Arc, closest_places_on_arcs
 from pml_ext.functional.class_pairings import Round, class_pairings
+from pml_ext.functional.loop_grid import of_samples, row_blocks
 from pml_ext.functional.sphere import add_transpose_, gram
-
-_BLOCK = 2**16  # pairs of arcs at work: the temporaries stay in a processor's cache
 
 
 def loop_cosines(unit: Tensor, labels: Tensor) -> Tensor:
@@ -48,7 +47,7 @@ class _LoopCosines(torch.autograd.Function):
         solved = _solve(products, arcs)
         ctx.save_for_backward(vectors, *solved, i, j)
         ctx.samples, ctx.arcs = samples, arcs
-        cosines = solved[0].index_select(1, samples.arc_of).index_select(0, samples.arc_of)
+        cosines = of_samples(solved[0], samples, samples)
         cosines[_at_ends(ends, i, j)] = within_class
         return cosines
 
@@ -81,7 +80,7 @@ def _solve(products: Tensor, arcs: Arc) -> tuple[Tensor, Tensor, Tensor]:
     """
     count = products.shape[1]
     found = value, at_x, at_y = (products.new_empty(count, count), *products.new_empty(2, count, count))
-    for block in _row_blocks(count):
+    for block in row_blocks(count, count):
         beyond, below = slice(block.start, count), slice(block.stop, count)
         to_ends = products[:, block, 0, beyond], products[:, block, 1, beyond]
         for whole, part in zip(found, closest_places_on_arcs(*to_ends, arcs[block, None], arcs[beyond]), strict=True):
@@ -99,7 +98,7 @@ def _by_products(by_arcs: Tensor, value: Tensor, at_x: Tensor, at_y: Tensor, arc
     count = len(by_arcs)
     result = by_arcs.new_empty(2, count, 2, count)
     by_inside = torch.empty_like(is_pair)
-    for block in _row_blocks(count):
+    for block in row_blocks(count, count):
         x_weights, y_weights = arcs[block, None].weights(at_x[block]), arcs.weights(at_y[block])
         by_inside[block] = torch.mul(*x_weights).mul_(by_arcs[block]).mul_(value[block]).sum(1)
         for k, w in enumerate(x_weights):
@@ -114,8 +113,3 @@ def _by_products(by_arcs: Tensor, value: Tensor, at_x: Tensor, at_y: Tensor, arc
 def _at_ends(ends: Tensor, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
     """Row and column indices (pairs of arcs, 2, 2): the samples at the two ends of arcs i and of arcs j."""
     return ends[:, i].t().unsqueeze(2), ends[:, j].t().unsqueeze(1)
-
-
-def _row_blocks(count: int) -> list[slice]:
-    step = max(1, _BLOCK // max(1, count))
-    return [slice(start, min(start + step, count)) for start in range(0, count, step)]

@@ -53,7 +53,7 @@ def test_reference_set_equals_the_oracle(pairing: str, geometry: str) -> None:
 def test_blocks_change_nothing(pairing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = unit(len(LABELS), 4)
     whole = loop_pairs(x @ x.t(), torch.tensor(LABELS), pairing=pairing)
-    monkeypatch.setattr("pml_ext.functional.loop._BLOCK", 5)
+    monkeypatch.setattr("pml_ext.functional.loop_grid._BLOCK", 5)
     torch.testing.assert_close(loop_pairs(x @ x.t(), torch.tensor(LABELS), pairing=pairing), whole, rtol=0, atol=1e-14)
 
 

@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pml_ext.functional import loop_cosines as module
 from pml_ext.functional.loop import loop_pairs
 from pml_ext.functional.loop_cosines import loop_cosines
 from tests.functional.oracle_arcs import loop_distances
@@ -30,7 +29,7 @@ def test_negatives_equal_the_oracle_and_positives_keep_their_cosine(dtype: torch
 def test_value_and_gradient_are_those_of_the_pair_matrix_whatever_the_blocks(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_BLOCK", block)
+    monkeypatch.setattr("pml_ext.functional.loop_grid._BLOCK", block)
     x, labels = unit(len(LABELS)).requires_grad_(), torch.tensor(LABELS)
     products = x @ x.T
     plain = torch.where(is_negative(labels), loop_pairs(products, labels), products)
