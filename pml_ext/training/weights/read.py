@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -27,7 +28,12 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
             content: Any = load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what the unpicklers raise on damaged input is not documented
+    except UnpicklingError as error:  # torch's text advises to load the file as code
+        raise WeightsError(
+            f"{path} is not a readable weights file: it is damaged, or holds objects besides tensors, which are code "
+            "to run and are not loaded"
+        ) from error
+    except Exception as error:  # what else is raised on damaged input is not documented
         kind = "safetensors" if path.suffix == ".safetensors" else "weights"
         raise WeightsError(f"{path} is not a readable {kind} file (tensors only): {error!r}") from error
     for nest in ("state_dict", "model"):
