@@ -1,5 +1,7 @@
 """Measure a test set: retrieval under the camera protocol, threshold consistency and clustering, or verification."""
 
+import logging
+from collections import Counter
 from typing import Any
 
 import torch
@@ -9,9 +11,11 @@ from yacs.config import CfgNode as CN
 from pml_ext.functional.ranking import Ranking
 from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
 from pml_ext.training.config import ConfigError
-from pml_ext.training.datasets import FACE_PAIRS, TEMPLATE_SETS, OpenSet, PairSet, TestSet
+from pml_ext.training.datasets import FACE_PAIRS, TEMPLATE_SETS, DataError, OpenSet, PairSet, TestSet
 from pml_ext.training.datasets.reid_folders import JUNK
 from pml_ext.training.results import ALL_PAIRS, METRICS, TEMPLATES, VERIFICATION
+
+log = logging.getLogger("pml_ext")
 
 Features = list[Tensor]
 """Unit-norm embeddings (N, D) of each of a test set's parts."""
@@ -79,16 +83,51 @@ class Evaluation:
         found = self.calculator.get_accuracy(features[0], query[0], query_cameras=query[1], **reference)
         results = {name: float(value) for name, value in found.items() if name in (*METRICS, *ALL_PAIRS)}
         if self.refined is not None:
-            if data.gallery is None:
-                raise ConfigError(
-                    "TEST.AQE and TEST.RERANK need a gallery beside the queries; in this test set queries search each "
-                    "other: set both to False"
-                )
-            try:
-                results |= _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery))
-            except ValueError as error:
-                raise ConfigError(f"TEST.AQE or TEST.RERANK: {error}") from error
+            results |= _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery))
         return {name: results[name] for name in (*METRICS, *ALL_PAIRS) if name in results}
+
+
+def check_test_sets(cfg: CN, test_sets: dict[str, TestSet]) -> None:
+    """Before any work: whether the test sets with queries can be measured as TEST asks.
+
+    Queries without a match that counts are told of in the log; the metrics are means over the others.
+
+    Raises:
+        ConfigError: TEST.AQE or TEST.RERANK for a set without a gallery, or asking for more neighbours than there are.
+        DataError: a set where no query has a match that counts.
+    """
+    aqe, rerank = cfg.TEST.AQE, cfg.TEST.RERANK
+    for name, data in test_sets.items():
+        if not isinstance(data, OpenSet):
+            continue
+        if (aqe.ENABLED or rerank.ENABLED) and data.gallery is None:
+            raise ConfigError(
+                f"TEST.AQE and TEST.RERANK need a gallery beside the queries; in {name} queries search each other: "
+                "set both to False"
+            )
+        total = sum(map(len, data.parts))
+        for key, node, size, most in (("AQE.QE_K", aqe, aqe.QE_K, total), ("RERANK.K1", rerank, rerank.K1, total - 1)):
+            if node.ENABLED and size > most:
+                raise ConfigError(
+                    f"TEST.{key} is {size}; {name} has {total} queries and gallery items, so {most} is the most"
+                )
+        alone = _queries_without_match(data)
+        if alone == len(data.query):
+            raise DataError(
+                f"{name}: no query has an image of its identity by another camera to find; where cameras are not "
+                "known, give each image its own (a table: leave the column camera out)"
+            )
+        if alone:
+            log.warning("%s: %d of %d queries have no match and do not count", name, alone, len(data.query))
+
+
+def _queries_without_match(data: OpenSet) -> int:
+    """How many queries find nothing: no image of their identity is of another camera."""
+    searched = data.parts[-1]
+    images = Counter(searched.identities.tolist())
+    by_camera = Counter(zip(searched.identities.tolist(), searched.cameras.tolist(), strict=True))
+    queries = zip(data.query.identities.tolist(), data.query.cameras.tolist(), strict=True)
+    return sum(images[identity] == by_camera[identity, camera] for identity, camera in queries)
 
 
 def test_embeddings(data: OpenSet, features: Features) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """MODEL.FREEZE_LAYERS for SOLVER.FREEZE_ITERS: parameters that stay as they are while the rest begins to learn."""
 
+import logging
 import re
 from typing import Any
 
@@ -8,6 +9,8 @@ import torch
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config import ConfigError
+
+log = logging.getLogger("pml_ext")
 
 
 class FreezeLayers(lightning.Callback):
@@ -52,4 +55,6 @@ class FreezeLayers(lightning.Callback):
 def freezing(cfg: CN) -> list[lightning.Callback]:
     """The callback of a config, where it freezes anything."""
     patterns, iterations = list(cfg.MODEL.FREEZE_LAYERS), cfg.SOLVER.FREEZE_ITERS
+    if patterns and not iterations:
+        log.warning("MODEL.FREEZE_LAYERS %s: nothing is frozen, SOLVER.FREEZE_ITERS is 0", patterns)
     return [FreezeLayers(patterns, iterations)] if patterns and iterations else []

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from pml_ext.training.backbones import BACKBONES
 from pml_ext.training.build import LOSS_NODES, MINER_NODES
@@ -60,5 +61,8 @@ def _description(entry: object) -> str:
     """A text as it is; of a class or function the first line that it says about itself."""
     if isinstance(entry, str):
         return entry
+    if isinstance(entry, partial):
+        options = ", ".join(f"{key} {value}" for key, value in entry.keywords.items())
+        return f"{_description(entry.func)} ({options})"
     is_named = inspect.isclass(entry) or (inspect.isfunction(entry) and entry.__name__ != "<lambda>")
     return (inspect.getdoc(entry) or "").partition("\n")[0] if is_named else ""

@@ -12,6 +12,7 @@ from pml_ext.training.check import require_supported
 from pml_ext.training.checkpoints import check_resumable
 from pml_ext.training.config import ConfigError
 from pml_ext.training.datasets import OpenSet, TestSet, load_test_sets, load_train_set
+from pml_ext.training.evaluate import check_test_sets
 from pml_ext.training.freezing import freezing
 from pml_ext.training.loaders import test_loader, train_loader
 from pml_ext.training.module import Baseline
@@ -38,8 +39,7 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False, profile: bool = Fals
     output = _prepare_output(cfg)
     with logged(output, "train.log"):
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        train_set, test_sets = load_train_set(cfg), load_test_sets(cfg)
-        check_thresholds(cfg, test_sets)
+        train_set, test_sets = load_train_set(cfg), _test_sets(cfg)
         module = Baseline(cfg, train_set, test_sets)
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
@@ -87,13 +87,20 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
     output = _prepare_output(cfg)
     with logged(output, "eval.log"):
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        test_sets = load_test_sets(cfg)
-        check_thresholds(cfg, test_sets)
+        test_sets = _test_sets(cfg)
         module = Baseline(cfg, None, test_sets)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer = build_trainer(cfg, launch, output, None)
         trainer.validate(module, _test_loaders(cfg, test_sets, trainer), verbose=False)
         return _report(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json")
+
+
+def _test_sets(cfg: CN) -> dict[str, TestSet]:
+    """DATASETS.TESTS, an error before any work where they cannot be measured as TEST asks."""
+    test_sets = load_test_sets(cfg)
+    check_test_sets(cfg, test_sets)
+    check_thresholds(cfg, test_sets)
+    return test_sets
 
 
 def _test_loaders(cfg: CN, test_sets: dict[str, TestSet], trainer: lightning.Trainer) -> list:

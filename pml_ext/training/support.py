@@ -47,6 +47,12 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "SEED": ("must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
     "MODEL.PIXEL_STD": ("must be above 0, pixels are divided by it", lambda value: min(value, default=1) > 0),
     "MODEL.HEADS.NUM_CLASSES": _NOT_NEGATIVE,
+    "MODEL.HEADS.SCALE": _POSITIVE,
+    "INPUT.PADDING.SIZE": _NOT_NEGATIVE,
+    "DATALOADER.SET_WEIGHT": (
+        "must be whole numbers of identities",
+        lambda value: all(isinstance(count, int) and count >= 0 for count in value),
+    ),
     "DATALOADER.NUM_WORKERS": _NOT_NEGATIVE,
     "SOLVER.MAX_EPOCH": _COUNT,
     "SOLVER.BASE_LR": _POSITIVE,
@@ -69,6 +75,12 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "TEST.EVAL_PERIOD": _COUNT,
     "TEST.IMS_PER_BATCH": _COUNT,
     "TEST.PRECISE_BN.NUM_ITER": _COUNT,
+    "TEST.AQE.QE_K": _COUNT,
+    "TEST.AQE.QE_TIME": _COUNT,
+    "TEST.AQE.ALPHA": _NOT_NEGATIVE,
+    "TEST.RERANK.K1": _COUNT,
+    "TEST.RERANK.K2": _COUNT,
+    "TEST.RERANK.LAMBDA": ("must be in [0, 1]", lambda value: 0 <= value <= 1),
 }
 
 
@@ -157,6 +169,9 @@ def _contradictions(cfg: CN) -> Iterator[Problem]:
             re.compile(pattern)
         except (re.error, TypeError) as error:
             yield Problem("MODEL.FREEZE_LAYERS", pattern, f"must be a regular expression: {error}")
+    rerank = cfg.TEST.RERANK
+    if rerank.ENABLED and rerank.K2 > rerank.K1:
+        yield Problem("TEST.RERANK.K2", rerank.K2, f"must be at most TEST.RERANK.K1, {rerank.K1}")
     if solver.SCHED == "OneCycleLR":
         for key in ("WARMUP_ITERS", "DELAY_EPOCHS"):
             if solver[key]:

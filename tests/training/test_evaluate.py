@@ -12,9 +12,9 @@ from torch.nn.functional import normalize
 from pml_ext.metrics import ReIDEvaluator, VerificationEvaluator
 from pml_ext.training.cli import main
 from pml_ext.training.config import ConfigError
-from pml_ext.training.datasets import ImageSet, OpenSet, PairSet
+from pml_ext.training.datasets import DataError, ImageSet, OpenSet, PairSet
 from pml_ext.training.defaults import get_cfg
-from pml_ext.training.evaluate import Evaluation, metrics_of_first
+from pml_ext.training.evaluate import Evaluation, check_test_sets, metrics_of_first
 from tests.training import published_layouts as layouts
 
 
@@ -100,12 +100,24 @@ def test_options_out_of_range(options: list, message: str) -> None:
 
 
 def test_refinements_need_a_gallery_and_enough_of_it() -> None:
-    data, features = open_set()
-    with pytest.raises(ConfigError, match="k1 must be from 1 to 83"):
-        Evaluation(config(("TEST.RERANK.ENABLED", True), ("TEST.RERANK.K1", 500)))(data, features)
-    alone = OpenSet(data.train, data.query)
-    with pytest.raises(ConfigError, match=r"TEST.AQE and TEST.RERANK need a gallery"):
-        Evaluation(config(("TEST.AQE.ENABLED", True)))(alone, features[:1])
+    data, _ = open_set()
+    for key, most in (("TEST.RERANK.K1", 83), ("TEST.AQE.QE_K", 84)):
+        on = (key.rpartition(".")[0] + ".ENABLED", True)
+        check_test_sets(config(on, (key, most)), {"Set": data})
+        with pytest.raises(ConfigError, match=f"{key} is {most + 1}; Set has 84 queries and gallery .* {most} is the"):
+            check_test_sets(config(on, (key, most + 1)), {"Set": data})
+        with pytest.raises(ConfigError, match=r"need a gallery beside the queries; in Set queries search each other"):
+            check_test_sets(config(on), {"Set": OpenSet(data.train, data.query)})
+
+
+def test_queries_that_cannot_be_found_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    query, gallery = part([1, 2, 3], [0, 0, 0]), part([1, 2, 2, 4], [0, 0, 1, 1])
+    with caplog.at_level("WARNING", logger="pml_ext"):
+        check_test_sets(config(), {"Set": OpenSet(query, query, gallery)})
+    assert caplog.messages == ["Set: 2 of 3 queries have no match and do not count"]
+    for data in (OpenSet(query, query, part([1, 2, 3], [0, 0, 0])), OpenSet(query, part([1, 1, 2], [0, 0, 1]))):
+        with pytest.raises(DataError, match=r"Set: no query has an image of its identity by another camera"):
+            check_test_sets(config(), {"Set": data})
 
 
 @pytest.mark.parametrize(("name", "metric"), [("Market1501", "precision_at_1"), ("LFW", "accuracy"), ("IJBC", "eer")])

@@ -77,10 +77,12 @@ def test_a_pattern_without_a_parameter_is_an_error(tmp_path: Path) -> None:
         FreezeLayers(["backbone", "1"], 3).on_fit_start(None, Model())  # type: ignore[arg-type]
 
 
-def test_nothing_is_frozen_for_no_iterations() -> None:
+def test_nothing_is_frozen_for_no_iterations(caplog: pytest.LogCaptureFixture) -> None:
     cfg = get_cfg()
     cfg.MODEL.FREEZE_LAYERS = ["backbone"]
-    assert freezing(cfg) == []
+    with caplog.at_level("WARNING", logger="pml_ext"):
+        assert freezing(cfg) == []
+    assert "nothing is frozen, SOLVER.FREEZE_ITERS is 0" in caplog.text
     cfg.SOLVER.FREEZE_ITERS = 7
     (callback,) = freezing(cfg)
     assert isinstance(callback, FreezeLayers)

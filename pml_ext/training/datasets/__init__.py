@@ -51,8 +51,8 @@ DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
     "LargeVeRiWild": partial(veri_wild, identities=10000),
     **{name: partial(retrieval_set, name=name) for name in RETRIEVAL_SETS},
     "InShop": in_shop,
-    "MS1MV2": lambda root, grey: folder_per_identity(root / "MS_Celeb_1M", grey),
-    "CASIAWebFace": lambda root, grey: folder_per_identity(root / "CASIA-WebFace", grey),
+    "MS1MV2": partial(folder_per_identity, name="MS_Celeb_1M"),
+    "CASIAWebFace": partial(folder_per_identity, name="CASIA-WebFace"),
     **{name: partial(face_pairs, name=name) for name in FACE_PAIRS},
     **{name: partial(ijb, name=name) for name in TEMPLATE_SETS},
 }
@@ -132,7 +132,7 @@ def load(name: str, root: Path, grey: bool, key: str = "data set") -> Loaded:
     if name.startswith("file:"):
         return table(root / name.removeprefix("file:"), grey)
     if name.startswith("folder:"):
-        return folder_per_identity(root / name.removeprefix("folder:"), grey)
+        return folder_per_identity(root, grey, name=name.removeprefix("folder:"))
     require(name, [*DATASETS, *(f"{prefix}<path>" for prefix in OWN_DATA)], key)
     return DATASETS[name](root, grey)
 

@@ -9,12 +9,13 @@ from pml_ext.training.datasets.layout import found_in, require_folder
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 
-def folder_per_identity(folder: Path, grey: bool) -> ImageSet:
-    """Every sub-folder with images is an identity, numbered in the order of their names; no cameras.
+def folder_per_identity(root: Path, grey: bool, *, name: str) -> ImageSet:
+    """Every sub-folder of root/name with images is an identity, numbered in the order of their names; no cameras.
 
     Raises:
         DataError: no such folder, or no images one level below it.
     """
+    folder = root / name
     require_folder(folder, "folder per identity", f"{folder}/<identity>/<image>.jpg")
     files: list[ImageFile] = []
     identities = [entry for entry in sorted(folder.iterdir()) if entry.is_dir()]

@@ -74,6 +74,11 @@ def _spatial_and_colour(cfg: CN, size: list[int], key: str) -> list[nn.Module]:
         require(options.PADDING.MODE, ["constant", "edge", "reflect", "symmetric"], "INPUT.PADDING.MODE")
         if size[0] <= 0:
             raise ConfigError(f"INPUT.PADDING crops to {key}, which must then be [height, width]; got {size}")
+        if options.PADDING.MODE in ("reflect", "symmetric") and min(size) <= options.PADDING.SIZE:
+            raise ConfigError(
+                f"INPUT.PADDING.SIZE {options.PADDING.SIZE} must be below {key} {size}, which {options.PADDING.MODE} "
+                "mirrors"
+            )
         steps += [v2.Pad(options.PADDING.SIZE, padding_mode=options.PADDING.MODE), v2.RandomCrop([size[0], size[-1]])]
     if options.FLIP.ENABLED:
         steps.append(v2.RandomHorizontalFlip(_chance(options.FLIP.PROB, "INPUT.FLIP")))
@@ -99,9 +104,10 @@ def _crop(options: CN, interpolation: InterpolationMode, training: bool) -> nn.M
     size = [size[0], size[-1]]
     if not training:
         return v2.CenterCrop(size)
-    for name, (low, high) in (("SCALE", options.SCALE), ("RATIO", options.RATIO)):
-        if not 0 < low <= high:
-            raise ConfigError(f"INPUT.CROP.{name} must be two ascending numbers above 0; got [{low}, {high}]")
+    for name in ("SCALE", "RATIO"):
+        given = list(options[name])
+        if len(given) != 2 or not 0 < given[0] <= given[1]:
+            raise ConfigError(f"INPUT.CROP.{name} must be two ascending numbers above 0; got {given}")
     return v2.RandomResizedCrop(size, scale=options.SCALE, ratio=options.RATIO, interpolation=interpolation)
 
 
