@@ -90,6 +90,9 @@ def largest_count_within(rate: float, total: int) -> int:
 
 def check_scores(scores: Tensor, same: Tensor) -> None:
     """One finite score and one bool a pair."""
+    for name, given in (("scores", scores), ("same", same)):
+        if not isinstance(given, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor of shape (P,); got {type(given).__name__}")
     if scores.ndim != 1 or not scores.is_floating_point():
         raise ValueError(f"scores must be a floating (P,) tensor; got {scores.dtype} {tuple(scores.shape)}")
     if same.shape != scores.shape or same.dtype != torch.bool:

@@ -196,7 +196,10 @@ class ThresholdReport:
         """
         wide: Any = scores.double() if isinstance(scores, Tensor) else np.asarray(scores, dtype=np.float64)
         if not bool((abs(wide) <= 1.01).all()):
-            raise ValueError("scores must be cosine similarities in [-1, 1], not NaN; got values outside")
+            raise ValueError(
+                f"scores must be cosine similarities in [-1, 1], not NaN; got values from {float(wide.min()):.4g} to "
+                f"{float(wide.max()):.4g}"
+            )
         accepted: Tensor | np.ndarray = wide >= self.cosine
         return accepted
 

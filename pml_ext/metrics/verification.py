@@ -108,8 +108,8 @@ class VerificationEvaluator:
         keys = list(dict.fromkeys([*pairs.first, *pairs.second]))
         if isinstance(embeddings, Mapping):
             if missing := [key for key in keys if key not in embeddings]:
-                shown = ", ".join(missing[:3])
-                raise ValueError(f"embeddings lacks {len(missing)} of the {len(keys)} images of the list: {shown}, …")
+                shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+                raise ValueError(f"embeddings lacks {len(missing)} of the {len(keys)} images of the list: {shown}")
             look_up: Callable[[str], Tensor] = embeddings.__getitem__
         else:
             look_up = embeddings

@@ -185,6 +185,12 @@ def test_integer_types_of_the_two_sides_may_differ() -> None:
         torch.testing.assert_close(a, b, equal_nan=True, rtol=0, atol=0)
 
 
+def test_labels_may_be_every_other_one_of_a_tensor() -> None:
+    query, gallery = torch.tensor([1, 9, 2, 9])[::2], torch.tensor([2, 9, 1, 9])[::2]
+    found = rank_matches_from_distances(torch.tensor([[0.5, 0.1], [0.1, 0.5]]), query, gallery)
+    assert found.first_match_rank.tolist() == [1, 1]
+
+
 def test_cumulative_matches() -> None:
     protocol = a_protocol()
     found = rank_matches(torch.randn(23, 5), gallery=torch.randn(60, 5), **protocol)

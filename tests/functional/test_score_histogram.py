@@ -104,6 +104,20 @@ def test_negated_distances() -> None:
     assert lower <= operating_point(roc_curve(scores, same), 0.01).tar <= upper < lower + 0.01
 
 
+@pytest.mark.parametrize(("genuine", "impostors"), [((1, 2, 1), (0, 2, 2)), ((2, 2, 0), (1, 3, 0))])
+def test_the_bounds_of_the_equal_error_rate_are_reached(
+    genuine: tuple[int, int, int], impostors: tuple[int, int, int]
+) -> None:
+    """Pairs above a bin, in it and below it; in the bin all genuine pairs score higher, or all impostor pairs."""
+    lower, upper = [], []
+    for alike, other, found in ((0.125001, 0.1250001, lower), (0.1250001, 0.125001, upper)):
+        places = torch.tensor([0.5, alike, -0.5, 0.5, other, -0.5], dtype=torch.float64)
+        counts = torch.tensor([*genuine, *impostors])
+        scores, same = places.repeat_interleave(counts), (torch.arange(6) < 3).repeat_interleave(counts)
+        found.extend([float(equal_error_rate(roc_curve(scores, same)).far), eer_bounds(counted(scores, same).roc())])
+    assert [float(bound) for bound in lower[1]] == [float(bound) for bound in upper[1]] == [lower[0], upper[0]]
+
+
 def test_missing_pairs_are_nan() -> None:
     scores, same = pairs(100)
     for kind in (True, False):

@@ -49,6 +49,10 @@ def test_errors() -> None:
         tar_at_far(scores.long(), same, 0.1)
     with pytest.raises(ValueError, match="scores must be finite"):
         tar_at_far(torch.full((20,), torch.nan), same, 0.1)
+    with pytest.raises(TypeError, match=r"scores must be a torch.Tensor of shape \(P,\); got ndarray"):
+        tar_at_far(scores.numpy(), same, 0.1)
+    with pytest.raises(TypeError, match="same must be a"):
+        tar_at_far(scores, same.tolist(), 0.1)
 
 
 def test_fastreids_rate_is_another_one() -> None:

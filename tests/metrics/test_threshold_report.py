@@ -192,6 +192,8 @@ def test_accept_takes_tensors_and_arrays() -> None:
     for bad in (torch.tensor([1.2]), torch.tensor([torch.nan]), np.array([-2.0])):
         with pytest.raises(ValueError, match=r"scores must be cosine similarities in \[-1, 1\]"):
             found.accept(bad)
+    with pytest.raises(ValueError, match=r"got values from 0\.5 to 1\.4"):
+        found.accept(torch.tensor([0.5, 1.4]))
 
 
 def test_accept_pairs_refuses_another_model() -> None:
