@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from pml_ext.functional.class_pairings import Round
 from pml_ext.functional.loop_geometry import Geometry
-from pml_ext.functional.loop_grid import entries_inside, of_samples, row_blocks, solve
+from pml_ext.functional.loop_grid import curves_of, of_samples, row_blocks, solve
 
 
 # By the envelope theorem the weights of the closest points p = w1 x1 + w2 x2 and q = v1 y1 + v2 y2 are constants in the
@@ -25,32 +25,31 @@ class OneRound(torch.autograd.Function):
         columns: Round,
         geometry: Geometry,
     ) -> Tensor:
-        solved = solve(pairs, within, ref_within, rows, columns, geometry)
-        ctx.save_for_backward(pairs, within, ref_within, *solved)
-        ctx.rows, ctx.columns, ctx.geometry = rows, columns, geometry
+        x = curves_of(pairs, within, rows, geometry)
+        y = x if rows is columns else curves_of(pairs, ref_within, columns, geometry)
+        solved = solve(pairs, rows, columns, x, y, geometry)
+        ctx.save_for_backward(*solved)
+        ctx.samples, ctx.curves, ctx.geometry, ctx.is_within = (rows, columns), (x, y), geometry, within is None
         return of_samples(solved[0], rows, columns)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        pairs, within, ref_within, value, at_x, at_y = ctx.saved_tensors
-        rows, columns, geometry = ctx.rows, ctx.columns, ctx.geometry
-        x_inside = entries_inside(pairs, within, rows, geometry)
-        y_inside = x_inside if rows is columns else entries_inside(pairs, ref_within, columns, geometry)
-        x, y = geometry.curve(x_inside.unsqueeze(1)), geometry.curve(y_inside)
+        value, at_x, at_y = ctx.saved_tensors
+        (rows, columns), (x, y) = ctx.samples, ctx.curves
         height, width = value.shape
-        by_ends = pairs.new_empty(2, height, 2, width)
+        by_ends = grad.new_empty(2, height, 2, width)
         x_pair, y_pair = rows.is_pair.to(grad.dtype).unsqueeze(1), columns.is_pair.to(grad.dtype)
         x_point, y_point = 1 - x_pair, 1 - y_pair
-        by_x, by_y = torch.empty_like(x_inside), torch.zeros_like(y_inside)
+        by_x, by_y = grad.new_empty(height), grad.new_zeros(width)
         for block in row_blocks(height, width):
             # Each arc collects from the samples on it (a point from its one sample).
             at = grad.index_select(0, rows.first[block])
             at += grad.index_select(0, rows.second[block]).mul_(x_pair[block])
             at = at.index_select(1, columns.first).addcmul_(at.index_select(1, columns.second), y_pair)
-            w1, w2 = x[block].weights(at_x[block])
+            w1, w2 = x[block, None].weights(at_x[block])
             v1, v2 = y.weights(at_y[block])
-            at_value = at * value[block] if geometry.sign > 0 else at
+            at_value = at * value[block] if ctx.geometry.sign > 0 else at
             by_x[block] = -(w1 * w2).mul_(at_value).sum(1)
             by_y -= (v1 * v2).mul_(at_value).sum(0)
             # Both ends of a point are one sample: it gets the sum of their weights as a first end.
@@ -62,7 +61,7 @@ class OneRound(torch.autograd.Function):
                     torch.mul(w, v, out=by_ends[i, block, j])
         by_pairs = by_ends.view(2 * height, 2 * width).index_select(1, columns.end_of).index_select(0, rows.end_of)
         by_x, by_y = by_x * rows.is_pair, by_y * columns.is_pair
-        if within is not None:
+        if not ctx.is_within:
             return by_pairs, _to_samples(by_x, rows), _to_samples(by_y, columns), None, None, None
         by_pairs.index_put_((rows.first, rows.second), by_x + by_y, accumulate=True)
         return by_pairs, None, None, None, None, None

@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from pml_ext.functional.class_pairings import Round
 from pml_ext.functional.loop_geometry import Geometry
-from pml_ext.functional.loop_grid import of_samples, row_blocks, solve
+from pml_ext.functional.loop_grid import curves_of, of_samples, row_blocks, solve
 
 
 # The gradient is that of OneRound, at the arcs that won.
@@ -25,6 +25,10 @@ class Rounds(torch.autograd.Function):
     ) -> Tensor:
         rounds = [Round(partner) for partner in partners]
         ref_rounds = rounds if ref_within is None else [Round(partner) for partner in ref_partners]
+        x_curves, y_curves = (
+            [curves_of(pairs, None if inside is None else inside[i], samples, geometry) for i, samples in enumerate(of)]
+            for inside, of in ((within, rounds), (ref_within, ref_rounds))
+        )
         # Of each pair of samples: the entry with its sign, the places of p and q (1 at the samples themselves), the
         # two rounds that they are from.
         best = torch.full_like(pairs, -torch.inf, memory_format=torch.contiguous_format)
@@ -33,9 +37,7 @@ class Rounds(torch.autograd.Function):
             for j, columns in enumerate(ref_rounds):
                 if ref_within is None and j < i:
                     continue
-                of_rows = None if within is None else within[i]
-                of_columns = None if ref_within is None else ref_within[j]
-                value, x, y = solve(pairs, of_rows, of_columns, rows, columns, geometry)
+                value, x, y = solve(pairs, rows, columns, x_curves[i], y_curves[j], geometry)
                 _keep_closer(value, x, y, rows, columns, i * len(ref_rounds) + j, geometry, best, at_x, at_y, meeting)
                 if ref_within is None and j > i:  # the same arcs the other way round
                     value, x, y = value.t().contiguous(), y.t().contiguous(), x.t().contiguous()

@@ -1,6 +1,7 @@
 """Closest points of two straight segments, from squared distances of their ends alone."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,7 +49,8 @@ class Segment:
         self.square = square
         self.inverse = _inverse(square)
 
-    def __getitem__(self, some: slice) -> "Segment":
+    def __getitem__(self, some: Any) -> "Segment":
+        """Some of the segments, or all in another shape, as by indexing a tensor."""
         part = copy.copy(self)
         part.square, part.inverse = self.square[some], self.inverse[some]
         return part
