@@ -128,10 +128,12 @@ def _named(cfg: CN) -> Iterator[tuple[str, str, Collection[str]]]:
         yield "MODEL.LOSSES.NAME", name, LOSS_NODES
     if model.MINER.NAME:
         yield "MODEL.MINER.NAME", model.MINER.NAME, MINER_NODES
-    for key in ("NAMES", "TESTS"):
-        for name in cfg.DATASETS[key]:
-            if not name.startswith(tuple(OWN_DATA)):
-                yield f"DATASETS.{key}", name, DATASETS
+    sets = [(f"DATASETS.{key}", name) for key in ("NAMES", "TESTS") for name in cfg.DATASETS[key]]
+    if test.PRECISE_BN.ENABLED:
+        sets.append(("TEST.PRECISE_BN.DATASET", test.PRECISE_BN.DATASET))
+    for key, name in sets:
+        if not name.startswith(tuple(OWN_DATA)):
+            yield key, name, DATASETS
     yield "DATALOADER.SAMPLER_TRAIN", cfg.DATALOADER.SAMPLER_TRAIN, SAMPLERS
     yield "SOLVER.OPT", solver.OPT, OPTIMIZERS
     yield "SOLVER.SCHED", solver.SCHED, SCHEDULES
@@ -139,8 +141,6 @@ def _named(cfg: CN) -> Iterator[tuple[str, str, Collection[str]]]:
     yield "SOLVER.CLIP_GRADIENTS.CLIP_TYPE", solver.CLIP_GRADIENTS.CLIP_TYPE, ("norm", "value")
     yield "TEST.METRIC", test.METRIC, ("cosine",)
     yield "TEST.BEST", test.BEST, ("", *metrics_of_first(cfg))
-    if test.PRECISE_BN.ENABLED:
-        yield "TEST.PRECISE_BN.DATASET", test.PRECISE_BN.DATASET, DATASETS
 
 
 def _contradictions(cfg: CN) -> Iterator[Problem]:

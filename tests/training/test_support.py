@@ -165,6 +165,14 @@ def test_one_problem_each(folder: Path, opts: str, message: str) -> None:
         require_supported(load_config(folder / "bagtricks.yml", opts.split()))
 
 
+def test_own_data_goes_wherever_a_data_set_is_named(folder: Path) -> None:
+    own = ["DATASETS.NAMES", "('file:a.csv',)", "DATASETS.TESTS", "('file:a.csv',)", "TEST.PRECISE_BN.ENABLED", "True"]
+    keys = {"file:a.csv": [], "folder:a": [], "Market": ["TEST.PRECISE_BN.DATASET"]}
+    for name, wrong in keys.items():
+        cfg = load_config(folder / "SBS.yml", [*own, "TEST.PRECISE_BN.DATASET", name])
+        assert [problem.key for problem in unsupported(cfg)] == wrong
+
+
 def test_switched_off_asks_for_nothing(folder: Path) -> None:
     opts = "MODEL.HEADS.PFC.SAMPLE_RATE 0.5 KD.EMA.MOMENTUM 0.5 MODEL.QUEUE_SIZE 10 TEST.PRECISE_BN.DATASET None"
     assert problems(load_config(folder / "bagtricks.yml", opts.split())) == []
