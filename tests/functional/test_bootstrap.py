@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -22,17 +23,20 @@ def test_is_a_percentile_of_resampled_subjects() -> None:
     a, b = a * 10 - 3, b * 10 - 3
     scores = (scores * 2).round()
     generator = torch.Generator().manual_seed(5)
-    rates = []
+    rates: dict[float, list[float]] = {0.2: [], 0.03: []}
     for _ in range(40):
         draws = torch.randint(8, (8,), generator=generator).bincount(minlength=8)
         a_draws, b_draws = draws[(a + 3) // 10], draws[(b + 3) // 10]
         times = torch.where(a == b, a_draws, a_draws * b_draws)
-        rates.append(tar_at_far(scores.repeat_interleave(times), (a == b).repeat_interleave(times), 0.2).item())
-    rates.sort()
-    expected = [rates[int(39 * 0.1)] * (1 - frac) + rates[int(39 * 0.1) + 1] * frac for frac in (39 * 0.1 % 1,)]
-    lower, upper = bootstrap_tar_at_far(scores, a, b, 0.2, resamples=40, confidence=0.8, seed=5)
-    assert lower.item() == pytest.approx(expected[0])
-    assert lower < tar_at_far(scores, a == b, 0.2) < upper
+        for far in rates:
+            rates[far].append(
+                tar_at_far(scores.repeat_interleave(times), (a == b).repeat_interleave(times), far).item()
+            )
+    for far, confidence in ((0.2, 0.8), (0.03, 0.8), (0.03, 0.2)):
+        lower, upper = bootstrap_tar_at_far(scores, a, b, far, resamples=40, confidence=confidence, seed=5)
+        expected = np.quantile(rates[far], [(1 - confidence) / 2, (1 + confidence) / 2])
+        assert [lower.item(), upper.item()] == pytest.approx(expected.tolist())
+    assert lower < upper
 
 
 def test_is_wider_than_that_of_independent_pairs_where_subjects_differ() -> None:

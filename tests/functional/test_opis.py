@@ -30,7 +30,7 @@ def test_equals_the_loops(far_range: tuple[float, float], grid: int) -> None:
     x, y = a_set()
     options = {"far_range": far_range, "grid": grid}
     assert opis(x, y, **options).item() == pytest.approx(oracle.opis(x.numpy(), y.tolist(), far_range, grid), rel=1e-9)
-    for epsilon in (0.1, 0.4, 1.0):
+    for epsilon in (0.1, 0.3, 0.4, 0.45, 1.0):
         expected = oracle.epsilon_opis(x.numpy(), y.tolist(), far_range, grid, epsilon)
         assert epsilon_opis(x, y, epsilon=epsilon, **options).item() == pytest.approx(expected, rel=1e-9, abs=1e-15)
 

@@ -63,6 +63,15 @@ def test_expansion_comes_before_reranking() -> None:
     assert only(*data) == only.summary(from_functions(1 - unit[0] @ unit[1].T, data), ids)
 
 
+def test_reranking_takes_the_evaluators_metric() -> None:
+    query, ids, _, gallery, *_ = data = a_set()
+    data = (query * (1 + ids[:, None]), *data[1:])
+    evaluator = ReIDEvaluator(metric="euclidean", rerank={"k1": 8, "k2": 3})
+    distances = {metric: rerank(data[0], gallery, k1=8, k2=3, metric=metric) for metric in ("euclidean", "cosine")}
+    expected = {metric: evaluator.summary(from_functions(found, data), ids) for metric, found in distances.items()}
+    assert evaluator(*data) == expected["euclidean"] != expected["cosine"]
+
+
 @pytest.mark.parametrize("options", [{}, {"rerank": {}}])
 def test_single_shots(options: dict) -> None:
     data = a_set()

@@ -168,10 +168,13 @@ def test_help_describes_the_files(command: str, capsys: pytest.CaptureFixture[st
     assert "- `.npz`: arrays `embeddings` (N, D), `labels` (N,)" in capsys.readouterr().out
 
 
-def test_no_runner_is_imported(tmp_path: Path) -> None:
+def test_no_runner_is_imported_and_drawing_needs_no_display(tmp_path: Path) -> None:
     source = file(tmp_path, embeddings=X[:60], labels=Y[:60])
     code = (
         "import sys; from pml_ext.training.cli import main\n"
+        "from pml_ext.metrics import ThresholdReport; import torch\n"
+        "ThresholdReport.from_embeddings(torch.eye(4), torch.arange(4) // 2, frr=0.5)\n"
+        "assert 'matplotlib' not in sys.modules\n"
         f"assert main(['threshold', '--embeddings', {source!r}, '--far', '0.1', '--out', {str(tmp_path)!r}]) == 0\n"
         f"assert main(['eval', '--embeddings', {source!r}, '--out', {str(tmp_path)!r}]) == 0\n"
         "heavy = {'lightning', 'timm', 'torchvision', 'yacs', 'matplotlib.pyplot'} & set(sys.modules)\n"
