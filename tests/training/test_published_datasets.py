@@ -246,6 +246,10 @@ def test_a_table_without_cameras_or_gallery_compares_queries(tmp_path: Path) -> 
     assert data.gallery is None
     assert len(data.train) == 0
     assert data.query.cameras.tolist() == [0, 1]
+    table(tmp_path, "split,path,identity\nquery,1.jpg,7\nquery,2.jpg,7\ngallery,3.jpg,7\ngallery,4.jpg,7\n")
+    data = loaded("file:people.csv", tmp_path)
+    assert data.gallery is not None
+    assert not set(data.query.cameras) & set(data.gallery.cameras), "nothing is removed by camera"
 
 
 def test_a_parquet_file_of_ones_own(tmp_path: Path) -> None:
