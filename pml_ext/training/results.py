@@ -55,9 +55,9 @@ def write_metrics(path: Path, results: dict[str, dict[str, float]], **about: Any
 
 def _labels(values: dict[str, float]) -> dict[str, str]:
     """What is shown of a test set's metrics, and how it is called; thresholds and counts are in the file alone."""
-    known = {**METRICS, **ALL_PAIRS, **VERIFICATION}
-    known |= {name: name.replace("tar_at_far_", "TAR@") for name in values if name.startswith("tar_at_far_")}
-    return {name: label for name, label in known.items() if name in values}
+    known = {**METRICS, **VERIFICATION, **ALL_PAIRS}
+    rates = {name: name.replace("tar_at_far_", "TAR@") for name in values if name.startswith("tar_at_far_")}
+    return {name: label for name, label in known.items() if name in values and name not in rates} | rates
 
 
 def _table(columns: tuple[str, ...], results: dict[str, dict[str, float]]) -> list[str]:

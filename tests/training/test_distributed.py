@@ -9,38 +9,42 @@ from pathlib import Path
 import pytest
 import torch
 
+from pml_ext.training.cli import main
+
 CONFIG = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+MODULE = ("-m", "pml_ext.training.cli")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *MODULE)
 
 
-PYTHON = (sys.executable,)
-TORCHRUN = (*PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-
-
-def train(output: Path, losses: str, launcher: tuple[str, ...], *flags: str) -> dict[str, torch.Tensor]:
+def arguments(output: Path, losses: str, *flags: str) -> list[str]:
     # One step of plain SGD is the gradient. Batch norm would see each rank's own part of the batch.
     opts = f"""MODEL.DEVICE cpu MODEL.BACKBONE.NORM GN MODEL.HEADS.NORM GN MODEL.LOSSES.DISC.CENTROIDS simplex
         MODEL.LOSSES.DISC.CENTROID_SIZE 8 SOLVER.OPT SGD SOLVER.BASE_LR 0.05 SOLVER.MAX_EPOCH 1 SOLVER.WARMUP_ITERS 0
         SOLVER.IMS_PER_BATCH 500 DATALOADER.NUM_INSTANCE 125 TEST.EVAL_PERIOD 1 OUTPUT_DIR {output}""".split()
-    command = [*launcher, "-m", "pml_ext.training.cli", "train", "--config-file", str(CONFIG), *flags]
-    done = subprocess.run(
-        [*command, *opts, "MODEL.LOSSES.NAME", losses],
-        capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    return ["train", "--config-file", str(CONFIG), *flags, *opts, "MODEL.LOSSES.NAME", losses]
+
+
+def weights(output: Path) -> dict[str, torch.Tensor]:
     return torch.load(output / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
 
 
 @pytest.mark.parametrize(
     ("losses", "launcher", "flags"),
     [
-        ('("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")', PYTHON, ("--num-gpus", "2")),
+        ('("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")', MODULE, ("--num-gpus", "2")),
         ('("SmoothAPLoss","LoOp","TripletLoss","SoftTripleLoss","ArcFaceLoss")', TORCHRUN, ()),
     ],
 )
 def test_two_processes_train_as_one_on_the_joint_batch(
     tmp_path: Path, losses: str, launcher: tuple[str, ...], flags: tuple[str, ...]
 ) -> None:
-    one, two = train(tmp_path / "one", losses, PYTHON), train(tmp_path / "two", losses, launcher, *flags)
+    assert main(arguments(tmp_path / "one", losses)) == 0
+    done = subprocess.run(
+        [sys.executable, *launcher, *arguments(tmp_path / "two", losses, *flags)],
+        capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert one.keys() == two.keys()
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")

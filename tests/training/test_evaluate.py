@@ -15,6 +15,7 @@ from pml_ext.training.config import ConfigError
 from pml_ext.training.datasets import DataError, ImageSet, OpenSet, PairSet
 from pml_ext.training.defaults import get_cfg
 from pml_ext.training.evaluate import Evaluation, check_test_sets, metrics_of_first
+from pml_ext.training.results import results_table
 from tests.training import published_layouts as layouts
 
 
@@ -118,6 +119,17 @@ def test_queries_that_cannot_be_found_are_told_of(caplog: pytest.LogCaptureFixtu
     for data in (OpenSet(query, query, part([1, 2, 3], [0, 0, 0])), OpenSet(query, part([1, 1, 2], [0, 0, 1]))):
         with pytest.raises(DataError, match=r"Set: no query has an image of its identity by another camera"):
             check_test_sets(config(), {"Set": data})
+
+
+def test_the_table_begins_with_the_main_metrics_and_ends_with_the_rates_as_measured() -> None:
+    rates = {"tar_at_far_1e-1": 0.9, "threshold_at_far_1e-1": 0.5, "tar_at_far_1e-2": 0.8}
+    results = {
+        "LFW": {**rates, "auc": 0.9, "eer": 0.2, "genuine": 6, "accuracy": 0.7, "accuracy_std": 0.1},
+        "Set": {"precision_at_1": 0.5, "opis": 1e-3, "verification_auc": 0.9, "equal_error_rate": 0.2, **rates},
+    }
+    headings = results_table(results, {"metrics": Path("metrics.json")}).splitlines()[::4]
+    assert headings[0].split() == ["accuracy", "±", "std", "AUC", "EER", "TAR@1e-1", "TAR@1e-2"]
+    assert headings[1].split() == ["R@1", "OPIS", "AUC", "EER", "TAR@1e-1", "TAR@1e-2"]
 
 
 @pytest.mark.parametrize(("name", "metric"), [("Market1501", "precision_at_1"), ("LFW", "accuracy"), ("IJBC", "eer")])
