@@ -11,10 +11,11 @@ from torch.nn.functional import normalize
 
 from pml_ext.metrics import ReIDEvaluator, VerificationEvaluator
 from pml_ext.training.cli import main
-from pml_ext.training.config import ConfigError
+from pml_ext.training.config import ConfigError, load_config
 from pml_ext.training.datasets import DataError, ImageSet, OpenSet, PairSet
 from pml_ext.training.defaults import get_cfg
 from pml_ext.training.evaluate import Evaluation, check_test_sets, metrics_of_first
+from pml_ext.training.module import Baseline
 from pml_ext.training.results import results_table
 from tests.training import published_layouts as layouts
 
@@ -119,6 +120,17 @@ def test_queries_that_cannot_be_found_are_told_of(caplog: pytest.LogCaptureFixtu
     for data in (OpenSet(query, query, part([1, 2, 3], [0, 0, 0])), OpenSet(query, part([1, 1, 2], [0, 0, 1]))):
         with pytest.raises(DataError, match=r"Set: no query has an image of its identity by another camera"):
             check_test_sets(config(), {"Set": data})
+
+
+def test_flipped_tests_average_an_image_and_its_mirror_image() -> None:
+    digits = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+    module = Baseline(load_config(digits, ["TEST.FLIP.ENABLED", "True"]), None, {}).eval()
+    images = 255 * torch.rand(3, module.pixel_mean.shape[1], 8, 8)
+    with torch.no_grad():
+        module.validation_step((images, torch.zeros(3), torch.arange(3)), 0)
+        both = module(images).features + module(images.flip(-1)).features
+    ((_, found),) = module._collected[0]
+    torch.testing.assert_close(found, normalize(both))
 
 
 def test_the_table_begins_with_the_main_metrics_and_ends_with_the_rates_as_measured() -> None:

@@ -119,8 +119,9 @@ def test_fastreids_names_of_a_whole_model(tmp_path: Path, old: bool, wrapped: st
 def test_insightfaces_linear_layer_and_norm_are_the_head(tmp_path: Path) -> None:
     backbone = IResNet("18x", 3, 0.0).eval()
     features = nn.Sequential(nn.Flatten(), nn.Linear(512 * 2 * 2, 8), nn.BatchNorm1d(8)).eval()
-    nn.init.normal_(features[2].running_mean)
-    nn.init.normal_(features[2].bias)
+    nn.init.normal_(features[1].weight, std=1e-9)  # the fresh net's maps are in the millions
+    for values in (features[1].bias, features[2].running_mean, features[2].bias):
+        nn.init.normal_(values)
     state = {**backbone.state_dict()}
     state |= {f"fc.{n}": v for n, v in features[1].state_dict().items()}
     state |= {f"features.{n}": v for n, v in features[2].state_dict().items()}
