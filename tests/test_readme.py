@@ -25,7 +25,7 @@ def test_there_is_python_to_run() -> None:
 
 def test_the_first_two_shell_blocks_are_the_main_command_and_the_tests() -> None:
     assert "pml-ext train --config-file fastreid_configs/Digits/sap_tcm.yml" in SHELL[0]
-    assert SHELL[1].rstrip().endswith("pytest")
+    assert SHELL[1].rstrip().endswith("pytest -n auto")
     assert all("python3 -m venv .venv" in code for code in SHELL[:2]), "each must work alone in a fresh clone"
 
 
