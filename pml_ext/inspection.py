@@ -9,10 +9,10 @@ from torch import Tensor
 from pml_ext._checks import check_embeddings, check_in_range, check_labels
 from pml_ext._pml import BaseMetricLossFunction
 from pml_ext.distances.injected import inject, run_with_distance
-from pml_ext.functional.pairs import same_and_different
-from pml_ext.losses.base import at_least_float32
+from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.losses._base import at_least_float32
+from pml_ext.losses._tuple_loss import check_tuple_loss
 from pml_ext.losses.pair_weighting import PairWeightingLoss
-from pml_ext.losses.tuple_loss import check_tuple_loss
 
 # The negative pairs that the perturbation of similarity_dependence singles out, each for two runs of the loss.
 _PROBES = 16

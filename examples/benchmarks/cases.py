@@ -9,13 +9,13 @@ from pytorch_metric_learning import losses as pml
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from pml_ext.functional.centroids import discriminative_loss
-from pml_ext.functional.concordance import concordance_loss
-from pml_ext.functional.loop import loop_pairs
-from pml_ext.functional.loop_cosines import loop_cosines
-from pml_ext.functional.pairs import same_and_different
-from pml_ext.functional.sphere import inner_products
-from pml_ext.functional.threshold_consistency import shortfall_and_excess
+from pml_ext._ops.normalize import inner_products
+from pml_ext.functional.loop.cosine_kernel import loop_cosines
+from pml_ext.functional.loop.pair_matrix import loop_pairs
+from pml_ext.functional.losses.centroids import discriminative_loss
+from pml_ext.functional.losses.cit import concordance_loss
+from pml_ext.functional.losses.tcm import shortfall_and_excess
+from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses import (
     CITLoss,
     DiscriminativeLoss,

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
+from pml_ext._ops.normalize import to_sphere
 from pml_ext._pml import BaseDistance, DotProductSimilarity, LpDistance
 from pml_ext.distances.plain_cosine import is_plain_cosine, matrix_within
-from pml_ext.functional.arcs import safe_sqrt
-from pml_ext.functional.loop import loop_pairs
-from pml_ext.functional.loop_cosines import loop_cosines
-from pml_ext.functional.sphere import to_sphere
+from pml_ext.functional.loop.arcs import safe_sqrt
+from pml_ext.functional.loop.cosine_kernel import loop_cosines
+from pml_ext.functional.loop.pair_matrix import loop_pairs
 
 _ACCEPTED = {
     "arc": "CosineSimilarity(), DotProductSimilarity() that normalises, LpDistance(p=2, power=1 or 2) that normalises",

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
+from pml_ext._ops.normalize import inner_products, to_sphere
 from pml_ext._pml import BaseDistance, CosineSimilarity
-from pml_ext.functional.sphere import inner_products, to_sphere
 
 
 def is_plain_cosine(distance: BaseDistance) -> bool:

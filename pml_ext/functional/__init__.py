@@ -1,33 +1,45 @@
 """The maths, tensors in and tensors out; torch only."""
 
-from pml_ext.functional.arcs import arc_distance, closest_on_arcs
-from pml_ext.functional.bootstrap import bootstrap_tar_at_far
-from pml_ext.functional.centroids import discriminative_loss, kmeans_centroids, one_hot_centroids, simplex_centroids
-from pml_ext.functional.class_utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.clustering import clustering_f1
-from pml_ext.functional.concordance import concordance_index
-from pml_ext.functional.fold_accuracy import FoldAccuracy, contiguous_folds, fold_accuracy
-from pml_ext.functional.hardest_triplets import hardest_triplets
-from pml_ext.functional.labelled_pairs import labelled_pairs, labelled_pairs_roc
-from pml_ext.functional.loop import loop_pairs
-from pml_ext.functional.one_hot import one_hot_discriminative_loss
-from pml_ext.functional.opis import OPISAtRange, epsilon_opis, opis, opis_sensitivity, utility_curves
-from pml_ext.functional.pair_statistics import PairDistances
-from pml_ext.functional.pair_weights import WEIGHTINGS
-from pml_ext.functional.query_expansion import expand_features
-from pml_ext.functional.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
-from pml_ext.functional.rate_interval import rate_interval
-from pml_ext.functional.recall_at_k import smooth_recall_at_k
-from pml_ext.functional.reranking import rerank, rerank_blocks
-from pml_ext.functional.roc import ROC, OperatingPoint, equal_error_rate, operating_point, roc_auc, roc_curve
-from pml_ext.functional.score_histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
-from pml_ext.functional.segments import closest_on_segments, segment_distance
-from pml_ext.functional.single_shot import rank_single_shot, rank_single_shot_from_distances
+from pml_ext.functional.loop.arcs import arc_distance, closest_on_arcs
+from pml_ext.functional.loop.pair_matrix import loop_pairs
+from pml_ext.functional.loop.segments import closest_on_segments, segment_distance
+from pml_ext.functional.losses.centroids import (
+    discriminative_loss,
+    kmeans_centroids,
+    one_hot_centroids,
+    simplex_centroids,
+)
+from pml_ext.functional.losses.cit import concordance_index
+from pml_ext.functional.losses.discriminative_one_hot import one_hot_discriminative_loss
+from pml_ext.functional.losses.pair_weighting import WEIGHTINGS
+from pml_ext.functional.losses.recall_at_k import smooth_recall_at_k
+from pml_ext.functional.losses.tcm import margins_from_distance_range, shortfall_and_excess
+from pml_ext.functional.operating_points.score import OPISAtRange, epsilon_opis, opis, opis_sensitivity, utility_curves
+from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.retrieval.query_expansion import expand_features
+from pml_ext.functional.retrieval.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
+from pml_ext.functional.retrieval.reranking import rerank, rerank_blocks
+from pml_ext.functional.retrieval.single_shot import rank_single_shot, rank_single_shot_from_distances
 from pml_ext.functional.spectrum import spectral_variance
-from pml_ext.functional.template_pairs import Templates, pair_cosines, template_embeddings
-from pml_ext.functional.threshold_consistency import margins_from_distance_range, shortfall_and_excess
-from pml_ext.functional.triplet_kinds import count_triplet_kinds, triplets_of_kind
-from pml_ext.functional.verification import VerificationErrors, errors_at, tar_at_far
+from pml_ext.functional.tuples.hardest import hardest_triplets
+from pml_ext.functional.tuples.triplet_types import count_triplet_kinds, triplets_of_kind
+from pml_ext.functional.verification.all_pairs import labelled_pairs, labelled_pairs_roc
+from pml_ext.functional.verification.bootstrap import bootstrap_tar_at_far
+from pml_ext.functional.verification.clopper_pearson import rate_interval
+from pml_ext.functional.verification.folds import FoldAccuracy, contiguous_folds, fold_accuracy
+from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
+from pml_ext.functional.verification.rates import VerificationErrors, errors_at, tar_at_far
+from pml_ext.functional.verification.roc import (
+    ROC,
+    OperatingPoint,
+    equal_error_rate,
+    operating_point,
+    roc_auc,
+    roc_curve,
+)
+from pml_ext.functional.verification.templates import Templates, pair_cosines, template_embeddings
 
 __all__ = [
     "ROC",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite
-from pml_ext.functional.precision import full_precision
+from pml_ext._ops.precision import full_precision
 
 
 def spectral_variance(embeddings: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from typing import Any
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.build import LOSS_NODES, LossTerm, build_losses
-from pml_ext.training.config import ConfigError
-from pml_ext.training.defaults import get_cfg
+from pml_ext.training.config.defaults import get_cfg
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.modeling.losses.factory import LOSS_NODES, LossTerm, build_losses
 
 FASTREIDS = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
 """The names that FastReID's own Baseline knows."""

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, check_in_range, warn_once
 from pml_ext._pml import LpDistance, loss_and_miner_utils
-from pml_ext.functional.class_means import class_means, means_of_others
-from pml_ext.losses.base import EmbeddingLoss, given_labels
+from pml_ext.functional.losses.centroid_triplet import class_means, means_of_others
+from pml_ext.losses._base import EmbeddingLoss, given_labels
 
 # So many rows at a time torch.cdist subtracts instead of multiplying, and so is exact for close rows.
 _BLOCK = 25

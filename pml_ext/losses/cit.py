@@ -15,11 +15,11 @@ from pml_ext._pml import (
     loss_and_miner_utils,
 )
 from pml_ext.distances.plain_cosine import is_plain_cosine
-from pml_ext.functional.concordance import concordance_index, concordance_loss, triplet_losses
-from pml_ext.functional.concordance_kernel import LARGEST_CLASS, fast_concordance_loss
-from pml_ext.functional.pairs import class_spans, count_triplets, same_and_different
-from pml_ext.losses.base import EmbeddingLoss, given_labels
-from pml_ext.losses.fast_path import goes_direct, reduces_by_mean
+from pml_ext.functional.losses.cit import concordance_index, concordance_loss, triplet_losses
+from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
+from pml_ext.functional.tuples.pairs import class_spans, count_triplets, same_and_different
+from pml_ext.losses._base import EmbeddingLoss, given_labels
+from pml_ext.losses._fast_path import goes_direct, reduces_by_mean
 
 
 class CITLoss(EmbeddingLoss):

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from pml_ext._checks import check_choice, check_labels_below
+from pml_ext._ops.normalize import to_sphere
 from pml_ext._pml import LpDistance, loss_and_miner_utils, reducers
-from pml_ext.functional.centroids import discriminative_loss, kmeans_centroids, simplex_centroids
-from pml_ext.functional.one_hot import one_hot_discriminative_loss
-from pml_ext.functional.sphere import to_sphere
-from pml_ext.losses.base import EmbeddingLoss
+from pml_ext.functional.losses.centroids import discriminative_loss, kmeans_centroids, simplex_centroids
+from pml_ext.functional.losses.discriminative_one_hot import one_hot_discriminative_loss
+from pml_ext.losses._base import EmbeddingLoss
 
 _KINDS = ("one_hot", "kmeans", "simplex", "given")  # a kind's position is stored in state_dict: append only
 _NORM_TOLERANCE = 1e-3  # what rounding to 16 bits does to a unit vector

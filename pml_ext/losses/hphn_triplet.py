@@ -7,9 +7,9 @@ from torch import Tensor
 
 from pml_ext._checks import check_in_range, warn_once
 from pml_ext._pml import LpDistance, loss_and_miner_utils
-from pml_ext.functional.hardest_triplets import hardest_triplets
-from pml_ext.functional.pairs import same_and_different
-from pml_ext.losses.base import EmbeddingLoss
+from pml_ext.functional.tuples.hardest import hardest_triplets
+from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.losses._base import EmbeddingLoss
 
 
 class HPHNTripletLoss(EmbeddingLoss):

@@ -9,8 +9,8 @@ from pml_ext._checks import check_choice, check_embeddings, check_labels, warn_o
 from pml_ext._pml import BaseMetricLossFunction
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
-from pml_ext.losses.base import OF_THE_WRAPPED, at_least_float32, refuse_unknown
-from pml_ext.losses.tuple_loss import check_tuple_loss
+from pml_ext.losses._base import OF_THE_WRAPPED, at_least_float32, refuse_unknown
+from pml_ext.losses._tuple_loss import check_tuple_loss
 
 
 class LoOp(BaseMetricLossFunction):

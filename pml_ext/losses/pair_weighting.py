@@ -9,9 +9,9 @@ from torch import Tensor
 from pml_ext._checks import check_choice, check_in_range, warn_once
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils, miners
 from pml_ext.distances.injected import inject, run_with_distance
-from pml_ext.functional.pair_weights import WEIGHTINGS
-from pml_ext.functional.pairs import same_and_different
-from pml_ext.losses.base import PML_ARGUMENTS, EmbeddingLoss, refuse_unknown
+from pml_ext.functional.losses.pair_weighting import WEIGHTINGS
+from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, refuse_unknown
 
 
 class PairWeightingLoss(EmbeddingLoss):

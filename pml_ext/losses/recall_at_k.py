@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pml_ext._checks import warn_once
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
-from pml_ext.functional.recall_at_k import smooth_recall_at_k
-from pml_ext.losses.base import EmbeddingLoss, given_labels
+from pml_ext.functional.losses.recall_at_k import smooth_recall_at_k
+from pml_ext.losses._base import EmbeddingLoss, given_labels
 
 
 class RecallAtKSurrogateLoss(EmbeddingLoss):

@@ -7,8 +7,8 @@ from torch import Tensor
 from pml_ext import _pml
 from pml_ext._checks import warn_once
 from pml_ext._pml import CosineSimilarity
-from pml_ext.functional.smooth_ap import smooth_average_precision
-from pml_ext.losses.base import EmbeddingLoss
+from pml_ext.functional.losses.smooth_ap import smooth_average_precision
+from pml_ext.losses._base import EmbeddingLoss
 
 
 class SmoothAPLoss(EmbeddingLoss):

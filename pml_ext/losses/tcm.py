@@ -8,11 +8,11 @@ from torch import Tensor
 from pml_ext._checks import check_in_range, warn_once
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, MeanReducer
 from pml_ext.distances.plain_cosine import is_plain_cosine
-from pml_ext.functional.pairs import class_spans, same_and_different
-from pml_ext.functional.threshold_consistency import counted_negatives, counted_positives
-from pml_ext.functional.threshold_consistency_kernel import fast_threshold_consistency
-from pml_ext.losses.base import EmbeddingLoss, given_labels
-from pml_ext.losses.fast_path import ReducersOfTerms, goes_direct, reduces_by_mean
+from pml_ext.functional.losses.tcm import counted_negatives, counted_positives
+from pml_ext.functional.losses.tcm_kernel import fast_threshold_consistency
+from pml_ext.functional.tuples.pairs import class_spans, same_and_different
+from pml_ext.losses._base import EmbeddingLoss, given_labels
+from pml_ext.losses._fast_path import ReducersOfTerms, goes_direct, reduces_by_mean
 
 
 class TCMLoss(EmbeddingLoss):

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pml_ext._pml import BaseDistance, BaseMetricLossFunction, CosineSimilarity, CrossBatchMemory, losses
-from pml_ext.losses.base import OF_THE_WRAPPED, at_least_float32, refuse_unknown
+from pml_ext.losses._base import OF_THE_WRAPPED, at_least_float32, refuse_unknown
 from pml_ext.losses.tcm import TCMLoss
 
 

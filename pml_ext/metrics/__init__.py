@@ -12,7 +12,7 @@ from pml_ext.metrics.pair_lists import (
 )
 from pml_ext.metrics.reid import ReIDEvaluator
 from pml_ext.metrics.streaming_verification import StreamingVerification
-from pml_ext.metrics.threshold_report import ThresholdReport
+from pml_ext.metrics.threshold.report import ThresholdReport
 from pml_ext.metrics.verification import VerificationEvaluator
 
 __all__ = [

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from pml_ext import _pml
 from pml_ext._checks import check_in_range
-from pml_ext.functional.calibration import check_far_range_and_grid
-from pml_ext.functional.class_utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.clustering import clustering_f1
-from pml_ext.functional.ranking import Ranking
-from pml_ext.functional.roc import equal_error_rate, roc_auc
+from pml_ext.functional.operating_points.calibration import check_far_range_and_grid
+from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.functional.spectrum import spectral_variance
+from pml_ext.functional.verification.roc import equal_error_rate, roc_auc
 from pml_ext.metrics.evaluation_set import EvaluationSet, evaluation_set
 
 CMC_RANKS = (1, 5, 10)

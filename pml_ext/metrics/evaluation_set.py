@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_finite, check_labels
-from pml_ext.functional.calibration import TooFewClassesError, curves_of_pairs
-from pml_ext.functional.class_utility import UtilityCurves
-from pml_ext.functional.gallery_protocol import JUNK
-from pml_ext.functional.labelled_pairs import labelled_pairs_roc
-from pml_ext.functional.pair_statistics import PairDistances
-from pml_ext.functional.ranking import Ranking, rank_matches
-from pml_ext.functional.roc import ROC
-from pml_ext.functional.verification import largest_count_within
+from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
+from pml_ext.functional.operating_points.utility import UtilityCurves
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.retrieval.protocol import JUNK
+from pml_ext.functional.retrieval.ranking import Ranking, rank_matches
+from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
+from pml_ext.functional.verification.rates import largest_count_within
+from pml_ext.functional.verification.roc import ROC
 
 
 @dataclass

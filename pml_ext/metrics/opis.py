@@ -8,10 +8,10 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_in_range, check_labels
-from pml_ext.functional.calibration import check_far_range_and_grid
-from pml_ext.functional.class_utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
-from pml_ext.functional.opis import OPISAtRange, opis_sensitivity, utility_curves
-from pml_ext.functional.process_group import gather_rows
+from pml_ext._ops.distributed import gather_rows
+from pml_ext.functional.operating_points.calibration import check_far_range_and_grid
+from pml_ext.functional.operating_points.score import OPISAtRange, opis_sensitivity, utility_curves
+from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 
 
 class OPIS:

@@ -7,12 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from pml_ext._checks import check_choice
-from pml_ext.functional.feature_distances import METRICS
-from pml_ext.functional.gallery_protocol import JUNK
-from pml_ext.functional.query_expansion import expand_features
-from pml_ext.functional.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
-from pml_ext.functional.reranking import rerank_blocks
-from pml_ext.functional.single_shot import rank_single_shot, rank_single_shot_from_distances
+from pml_ext.functional.retrieval.distances import METRICS
+from pml_ext.functional.retrieval.protocol import JUNK
+from pml_ext.functional.retrieval.query_expansion import expand_features
+from pml_ext.functional.retrieval.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
+from pml_ext.functional.retrieval.reranking import rerank_blocks
+from pml_ext.functional.retrieval.single_shot import rank_single_shot, rank_single_shot_from_distances
 
 _RERANK_OPTIONS = ("k1", "k2", "lambda_", "definition")
 _EXPANSION_OPTIONS = ("k", "alpha", "times")

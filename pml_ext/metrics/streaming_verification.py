@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pml_ext.functional.score_histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
+from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
 from pml_ext.metrics.verification import FARS, check_both_kinds, checked_fars, name_of, rates_of
 
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite
-from pml_ext.functional.fold_accuracy import contiguous_folds, fold_accuracy
-from pml_ext.functional.labelled_pairs import labelled_pairs_roc
-from pml_ext.functional.roc import ROC, equal_error_rate, operating_point, roc_auc, roc_curve
-from pml_ext.functional.template_pairs import pair_cosines, template_embeddings
-from pml_ext.functional.verification import check_far
+from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
+from pml_ext.functional.verification.folds import contiguous_folds, fold_accuracy
+from pml_ext.functional.verification.rates import check_far
+from pml_ext.functional.verification.roc import ROC, equal_error_rate, operating_point, roc_auc, roc_curve
+from pml_ext.functional.verification.templates import pair_cosines, template_embeddings
 from pml_ext.metrics.pair_lists import ImagePairs, TemplatePairs
 
 FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import CosineSimilarity
-from pml_ext.functional.pairs import same_and_different
-from pml_ext.functional.triplet_kinds import KINDS, count_triplet_kinds, triplets_of_kind
-from pml_ext.miners.base import EmbeddingMiner
+from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.functional.tuples.triplet_types import KINDS, count_triplet_kinds, triplets_of_kind
+from pml_ext.miners._base import EmbeddingMiner
 
 
 class ConcordanceMiner(EmbeddingMiner):

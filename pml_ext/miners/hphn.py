@@ -4,9 +4,9 @@ from typing import Any
 
 from torch import Tensor
 
-from pml_ext.functional.hardest_triplets import hardest_triplets
-from pml_ext.functional.pairs import same_and_different
-from pml_ext.miners.base import EmbeddingMiner
+from pml_ext.functional.tuples.hardest import hardest_triplets
+from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.miners._base import EmbeddingMiner
 
 
 class HPHNMiner(EmbeddingMiner):

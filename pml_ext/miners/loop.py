@@ -7,7 +7,7 @@ from pml_ext._checks import check_choice, check_embeddings, check_labels
 from pml_ext._pml import BaseMiner
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
-from pml_ext.losses.base import at_least_float32
+from pml_ext.losses._base import at_least_float32
 
 # Miners that LoOp cannot serve, by class name, and why.
 _REFUSED = {

@@ -6,8 +6,8 @@ import sys
 import warnings
 
 from pml_ext._version import __version__
-from pml_ext.training.embedding_files import EmbeddingFileError
-from pml_ext.training.embedding_files import __doc__ as LAYOUT
+from pml_ext.training.embeddings.files import EmbeddingFileError
+from pml_ext.training.embeddings.files import __doc__ as LAYOUT
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,16 +25,16 @@ def main(argv: list[str] | None = None) -> int:
         log.error("error: --gallery and --out are for --embeddings; a config has DATASETS.TESTS and OUTPUT_DIR")
         return 2
     try:
-        from pml_ext.training.check import check_files
-        from pml_ext.training.checkpoints import CheckpointError
-        from pml_ext.training.config import ConfigError, load_config
-        from pml_ext.training.datasets import DataError
-        from pml_ext.training.export import ExportError, export
-        from pml_ext.training.listing import listing
-        from pml_ext.training.module import TrainingError
-        from pml_ext.training.run import evaluate_only, train
-        from pml_ext.training.trainer import Launch
-        from pml_ext.training.weights import WeightsError
+        from pml_ext.training.checks.check import check_files
+        from pml_ext.training.checks.listing import listing
+        from pml_ext.training.config.load import ConfigError, load_config
+        from pml_ext.training.data.datasets import DataError
+        from pml_ext.training.engine.baseline import TrainingError
+        from pml_ext.training.engine.checkpoints import CheckpointError
+        from pml_ext.training.engine.export import ExportError, export
+        from pml_ext.training.engine.run import evaluate_only, train
+        from pml_ext.training.engine.trainer import Launch
+        from pml_ext.training.modeling.weights import WeightsError
     except ModuleNotFoundError as error:
         print(f"error: {error}. The runner needs its extra: pip install 'pml_ext[train]'", file=sys.stderr)
         return 2
@@ -68,13 +68,13 @@ def _measure_files(arguments: argparse.Namespace, log: logging.Logger) -> int:
     """The commands on embeddings from files: without a config, and without what a runner needs."""
     try:
         if arguments.command == "threshold":
-            from pml_ext.training.threshold import threshold
+            from pml_ext.training.embeddings.threshold import threshold
 
             target = "utility" if arguments.max_utility else None
             rates = {"far": arguments.far, "frr": arguments.frr, "target": target}
             print(threshold(arguments.embeddings, checkpoint=arguments.checkpoint, out=arguments.out, **rates))
             return 0
-        from pml_ext.training.evaluate_files import evaluate_files
+        from pml_ext.training.embeddings.evaluate import evaluate_files
 
         launch = (arguments.num_gpus, arguments.num_machines, arguments.machine_rank, arguments.dist_url)
         if arguments.opts or launch != (1, 1, 0, "auto"):

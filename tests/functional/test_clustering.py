@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pml_ext.functional import clustering_f1
-from tests.functional import oracle_metrics as oracle
+from tests.oracles import metrics as oracle
 
 
 def test_equals_the_loops() -> None:

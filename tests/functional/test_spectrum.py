@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pml_ext.functional import spectral_variance
-from tests.functional import oracle_metrics as oracle
+from tests.oracles import metrics as oracle
 
 
 @pytest.mark.parametrize("shape", [(50, 7), (7, 7), (5, 9), (1, 4)])

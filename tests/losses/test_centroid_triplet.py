@@ -7,7 +7,7 @@ from torch import Tensor
 
 import pml_ext.losses.centroid_triplet
 from pml_ext.losses import CentroidTripletLoss, LoOp
-from tests.losses.oracle_triplets import centroid_triplet_losses, distance, mean, unit
+from tests.oracles.triplets import centroid_triplet_losses, distance, mean, unit
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
 

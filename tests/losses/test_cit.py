@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 
 from pml_ext import _pml
 from pml_ext.losses import CITLoss
-from tests.functional import oracle_concordance as oracle
+from tests.oracles import concordance as oracle
 
 LABELS = [0, 1, 2, 0, 1, 2, 2, 5, 0]
 

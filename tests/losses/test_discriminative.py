@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from pml_ext.functional import kmeans_centroids, simplex_centroids
 from pml_ext.losses import DiscriminativeLoss
-from tests.functional import oracle_centroids as oracle
+from tests.oracles import centroids as oracle
 
 KINDS = ["one_hot", "kmeans", "simplex", "given"]
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from pml_ext.losses import HPHNTripletLoss, LoOp
 from pml_ext.miners import HPHNMiner
-from tests.functional.oracle_arcs import loop_distances
-from tests.losses.oracle_triplets import distance, hphn_triplets, triplet_losses, unit
+from tests.oracles.arcs import loop_distances
+from tests.oracles.triplets import distance, hphn_triplets, triplet_losses, unit
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
 DISTANCES = {

@@ -6,7 +6,7 @@ import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
 
 from pml_ext.losses import CITLoss, LoOp, TCMLoss, TCMRegularizer
-from tests.functional.oracle_arcs import lifted_structure_loss, loop_distances, triplet_loss
+from tests.oracles.arcs import lifted_structure_loss, loop_distances, triplet_loss
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 PAIRINGS = ["consecutive", "all"]

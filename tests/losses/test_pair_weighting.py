@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 import pml_ext
 from pml_ext.functional import WEIGHTINGS
 from pml_ext.losses import LoOp, PairWeightingLoss
-from tests.functional.oracle_pair_weights import total_loss
+from tests.oracles.pair_weights import total_loss
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 CONFIGS = Path(__file__).parents[2] / "fastreid_configs" / "Omniglot" / "gpw"
@@ -271,8 +271,8 @@ def test_the_configs_are_the_rows_of_table_2() -> None:
 @pytest.mark.parametrize("row", TABLE_2)
 def test_every_config_builds_its_loss(row: str) -> None:
     pytest.importorskip("yacs")
-    from pml_ext.training.build import build_losses
-    from pml_ext.training.config import load_config
+    from pml_ext.training.config.load import load_config
+    from pml_ext.training.modeling.losses.factory import build_losses
 
     cfg = load_config(CONFIGS / f"{row}.yml")
     terms, modules = build_losses(cfg, num_classes=5, feature_size=8)

@@ -5,8 +5,8 @@ from torch.nn.functional import normalize
 
 from pml_ext import _pml
 from pml_ext.losses import LoOp, RecallAtKSurrogateLoss
-from tests.functional.oracle_arcs import loop_distances
-from tests.functional.oracle_recall_at_k import recall, smooth_recall_loss
+from tests.oracles.arcs import loop_distances
+from tests.oracles.recall_at_k import recall, smooth_recall_loss
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
 

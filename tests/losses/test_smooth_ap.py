@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import pml_ext.functional.smooth_ranks
+import pml_ext.functional.losses.smooth_rank
 from pml_ext import _pml
-from pml_ext.functional.smooth_ap import smooth_average_precision
+from pml_ext.functional.losses.smooth_ap import smooth_average_precision
 from pml_ext.losses import SmoothAPLoss
 
 
@@ -54,7 +54,7 @@ def test_value(dtype: torch.dtype, tolerance: float) -> None:
 def test_blocks_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings, labels = batch(5, 3)
     whole = SmoothAPLoss(temperature=0.1)(embeddings, labels)
-    monkeypatch.setattr(pml_ext.functional.smooth_ranks, "_BLOCK", 50)
+    monkeypatch.setattr(pml_ext.functional.losses.smooth_rank, "_BLOCK", 50)
     torch.testing.assert_close(SmoothAPLoss(temperature=0.1)(embeddings, labels), whole)
 
 

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 from pml_ext import _pml
 from pml_ext.losses import TCMLoss
-from tests.functional import oracle_threshold_consistency as oracle
+from tests.oracles import threshold_consistency as oracle
 
 LABELS = [0, 1, 2, 0, 1, 2, 2, 5, 0]
 DEFAULTS = {"lambda_plus": 1.0, "lambda_minus": 1.0, "margin_plus": 0.9, "margin_minus": 0.5}

@@ -8,10 +8,10 @@ from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from torch import Tensor
 
 from pml_ext.functional import epsilon_opis, opis, spectral_variance
-from pml_ext.functional.pair_statistics import PairDistances
+from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.metrics import AccuracyCalculator, evaluation_set
-from tests.functional import oracle_metrics as oracle
-from tests.functional import oracle_verification as verification_oracle
+from tests.oracles import metrics as oracle
+from tests.oracles import verification as verification_oracle
 
 CPU = torch.device("cpu")
 KNN = ("precision_at_1", "mean_average_precision", "mean_average_precision_at_r", "r_precision", "mean_reciprocal_rank")

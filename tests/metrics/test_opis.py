@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pml_ext.functional import calibration, epsilon_opis, opis, opis_sensitivity
-from pml_ext.functional.calibration import TooFewClassesError
+from pml_ext.functional import epsilon_opis, opis, opis_sensitivity
+from pml_ext.functional.operating_points import calibration
+from pml_ext.functional.operating_points.calibration import TooFewClassesError
 from pml_ext.metrics import OPIS
 
 FAR_RANGES = [(1e-2, 1e-1), (5e-2, 5e-1)]

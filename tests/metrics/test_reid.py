@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pml_ext.functional import Ranking, expand_features, rank_matches_from_distances, rerank
 from pml_ext.metrics import ReIDEvaluator
-from tests.functional import oracle_metrics as oracle
+from tests.oracles import metrics as oracle
 
 
 def a_set() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:

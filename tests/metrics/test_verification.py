@@ -6,8 +6,8 @@ from torch import Tensor
 
 from pml_ext.functional import tar_at_far
 from pml_ext.metrics import ImagePairs, StreamingVerification, TemplatePairs, VerificationEvaluator
-from tests.functional import oracle_metrics
-from tests.functional import oracle_verification as oracle
+from tests.oracles import metrics as oracle_metrics
+from tests.oracles import verification as oracle
 
 RATES = ("auc", "eer", "eer_threshold", "smallest_far", "genuine", "impostors")
 ACCURACIES = ("accuracy", "accuracy_std", "accuracy_standard_error")

@@ -6,7 +6,7 @@ from torch import Tensor
 from pml_ext.functional import concordance_index
 from pml_ext.losses import CITLoss
 from pml_ext.miners import ConcordanceMiner, LoOpMiner
-from tests.functional.oracle_arcs import loop_distances
+from tests.oracles.arcs import loop_distances
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 REF_LABELS = [1, 0, 5, 1, 0, 0, 2]

@@ -4,8 +4,8 @@ from pytorch_metric_learning import distances, miners
 from torch import Tensor
 
 from pml_ext.miners import HPHNMiner, LoOpMiner
-from tests.functional.oracle_arcs import loop_distances
-from tests.losses.oracle_triplets import distance, hphn_triplets, unit
+from tests.oracles.arcs import loop_distances
+from tests.oracles.triplets import distance, hphn_triplets, unit
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 REF_LABELS = [1, 0, 5, 1, 0, 0, 2]

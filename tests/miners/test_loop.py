@@ -3,7 +3,7 @@ import torch
 from pytorch_metric_learning import distances, miners
 
 from pml_ext.miners import LoOpMiner
-from tests.functional.oracle_arcs import loop_distances
+from tests.oracles.arcs import loop_distances
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 SERVED = [

@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.check import problems
+from pml_ext.training.checks.check import problems
+from pml_ext.training.checks.supported import unsupported
 from pml_ext.training.cli import main
-from pml_ext.training.config import load_config
-from pml_ext.training.module import Baseline
-from pml_ext.training.support import unsupported
+from pml_ext.training.config.load import load_config
+from pml_ext.training.engine.baseline import Baseline
 from tests.conftest import DATA, real_data
-from tests.training.published_layouts import LAYOUTS, face_bin, face_folders, write
+from tests.training.data.published_layouts import LAYOUTS, face_bin, face_folders, write
 
 CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
 EVERY = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yml"))

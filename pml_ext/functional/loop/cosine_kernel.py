@@ -1,0 +1,115 @@
+"""LoOp's cosines within a batch straight from its unit vectors, whose gradient takes one matrix product."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pml_ext._ops.normalize import add_transpose_, gram
+from pml_ext.functional.loop.arcs import Arc, closest_places_on_arcs
+from pml_ext.functional.loop.grid import of_samples, row_blocks
+from pml_ext.functional.loop.partners import Round, class_pairings
+
+
+def loop_cosines(unit: Tensor, labels: Tensor) -> Tensor:
+    """The cosines of a batch, in which those of two classes are of the closest points of their arcs.
+
+    Where the classes differ it is `loop_pairs(unit @ unit.T, labels)`; pairs of one class keep their cosine.
+
+    Args:
+        unit: (B, D) unit vectors, float32 or float64.
+        labels: (B,) class ids.
+    Returns:
+        (B, B), symmetric. A sample without a partner takes the room and time of two. No double backward.
+    Source: as `loop_pairs`, with its consecutive arcs.
+    """
+    cosines: Tensor = _LoopCosines.apply(unit, labels, Round(class_pairings(labels, "consecutive")[0]))
+    return cosines
+
+
+# In the order of first ends, then second ends (a sample that is its own partner stands in both places), what a solver
+# needs are four blocks of one Gram matrix G. The closest places of arcs (j, i) are those of (i, j) exchanged: of the
+# incoming gradient only the symmetric part counts, and ∂L/∂G + (∂L/∂G)ᵀ, the matrix that the vectors' gradient takes a
+# product with, is made at once.
+class _LoopCosines(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, unit: Tensor, labels: Tensor, samples: Round) -> Tensor:
+        count = len(samples.first)
+        ends = torch.stack([samples.first, samples.second])
+        vectors = unit.index_select(0, ends.view(-1))
+        products = gram(vectors).view(2, count, 2, count)
+        inside = torch.where(samples.is_pair, products[0, :, 1].diagonal(), 1.0)
+        classes = labels[samples.first]
+        i, j = (classes.unsqueeze(1) == classes).nonzero(as_tuple=True)
+        within_class = products[:, i, :, j]  # before the solver overwrites it
+        arcs = Arc(inside)
+        solved = _solve(products, arcs)
+        ctx.save_for_backward(vectors, *solved, i, j)
+        ctx.samples, ctx.arcs = samples, arcs
+        cosines = of_samples(solved[0], samples, samples)
+        cosines[_at_ends(ends, i, j)] = within_class
+        return cosines
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        vectors, value, at_x, at_y, i, j = ctx.saved_tensors
+        samples = ctx.samples
+        ends = torch.stack([samples.first, samples.second])
+        is_pair = samples.is_pair.to(grad.dtype)
+        # Each arc collects from the samples on it (a point from its one sample), but for those of its class.
+        by_arcs = grad.index_select(0, samples.first)
+        by_arcs += grad.index_select(0, samples.second).mul_(is_pair.unsqueeze(1))
+        by_arcs = by_arcs.index_select(1, samples.first).addcmul_(by_arcs.index_select(1, samples.second), is_pair)
+        by_arcs[i, j] = 0
+        by_products = _by_products(add_transpose_(by_arcs), value, at_x, at_y, ctx.arcs, is_pair)
+        is_end = torch.stack([torch.ones_like(is_pair), is_pair], 1)
+        within_class = grad[_at_ends(ends, i, j)] + grad.t()[_at_ends(ends, i, j)]
+        by_products[:, i, :, j] += within_class * is_end[i].unsqueeze(2) * is_end[j].unsqueeze(1)
+        by_vectors = by_products.view(len(vectors), -1) @ vectors
+        return by_vectors.new_zeros(len(grad), vectors.shape[1]).index_add_(0, ends.view(-1), by_vectors), None, None
+
+
+def _solve(products: Tensor, arcs: Arc) -> tuple[Tensor, Tensor, Tensor]:
+    """(arcs, arcs): cosines of the closest points and their two places, what is below the diagonal as a mirror image.
+
+    Args:
+        products: (2, arcs, 2, arcs), of first and second ends; overwritten.
+        arcs: (arcs,).
+    """
+    count = products.shape[1]
+    found = value, at_x, at_y = (products.new_empty(count, count), *products.new_empty(2, count, count))
+    for block in row_blocks(count, count):
+        beyond, below = slice(block.start, count), slice(block.stop, count)
+        to_ends = products[:, block, 0, beyond], products[:, block, 1, beyond]
+        for whole, part in zip(found, closest_places_on_arcs(*to_ends, arcs[block, None], arcs[beyond]), strict=True):
+            whole[block, beyond] = part
+        for whole, mirrored in ((value, value), (at_x, at_y), (at_y, at_x)):
+            whole[below, block] = mirrored[block, below].t()
+    return found
+
+
+def _by_products(by_arcs: Tensor, value: Tensor, at_x: Tensor, at_y: Tensor, arcs: Arc, is_pair: Tensor) -> Tensor:
+    """(2, arcs, 2, arcs): the gradient by the inner products of ends, from the symmetric one by the arcs' cosines.
+
+    With the weights w of the ends in p and v in q it is w_k v_m, and by the cosine inside an arc −value w1 w2.
+    """
+    count = len(by_arcs)
+    result = by_arcs.new_empty(2, count, 2, count)
+    by_inside = torch.empty_like(is_pair)
+    for block in row_blocks(count, count):
+        x_weights, y_weights = arcs[block, None].weights(at_x[block]), arcs.weights(at_y[block])
+        by_inside[block] = torch.mul(*x_weights).mul_(by_arcs[block]).mul_(value[block]).sum(1)
+        for k, w in enumerate(x_weights):
+            w.mul_(by_arcs[block])
+            for m, v in enumerate(y_weights):
+                torch.mul(w, v, out=result[k, block, m])
+    for k, m in ((0, 1), (1, 0)):
+        result[k, :, m].diagonal().sub_(by_inside * is_pair)
+    return result
+
+
+def _at_ends(ends: Tensor, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column indices (pairs of arcs, 2, 2): the samples at the two ends of arcs i and of arcs j."""
+    return ends[:, i].t().unsqueeze(2), ends[:, j].t().unsqueeze(1)

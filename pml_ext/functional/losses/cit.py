@@ -1,0 +1,126 @@
+"""Concordance of triplets: is the positive more similar to the anchor than the negative?
+
+Exact over all triplets, with no tensor of B**3 entries. `functional.concordance_kernel` is the fast equivalent
+for the most used case.
+"""
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pml_ext.functional.tuples.pairs import count_triplets, same_and_different
+
+BLOCK = 2**18
+"""Entries of one block of (positive pair, negative) combinations: small enough for a processor's cache."""
+
+
+def concordance_index(similarities: Tensor, labels: Tensor, ref_labels: Tensor | None = None) -> Tensor:
+    """The share of triplets whose positive is more similar to the anchor than the negative; a tie counts one half.
+
+    Args:
+        similarities: (B, R), larger = more alike, of any scale.
+        labels: (B,) class ids of the rows.
+        ref_labels: (R,) class ids of the columns; None where they are the rows, then no sample is its own positive.
+    Returns:
+        a scalar in [0, 1]; nan where there is no triplet. It has no gradient.
+    Source: Harrell's concordance index on triplets; the quantity that "Triplet Similarity Learning on Concordance
+        Constraint" optimises.
+    """
+    same, different = same_and_different(labels, ref_labels)
+    negatives, _ = _sorted_negatives(similarities.detach(), different)
+    wanted = similarities.detach().contiguous()
+    below = torch.searchsorted(negatives, wanted)
+    up_to = torch.searchsorted(negatives, wanted, right=True)
+    # Columns that are no negatives were sorted to the front as -inf; twice the count keeps the halves whole.
+    padding = (~different).sum(1, keepdim=True)
+    twice = ((below + up_to - 2 * padding) * same).sum()
+    dtype = torch.promote_types(similarities.dtype, torch.float32)
+    return twice.to(dtype) / (2 * count_triplets(same, different))
+
+
+def concordance_loss(
+    similarities: Tensor,
+    ref_similarities: Tensor | None,
+    same: Tensor,
+    different: Tensor,
+    gamma: float = 1.0,
+    hinge_partial_likelihood: bool = False,
+) -> Tensor:
+    """γ L_e + (1 − γ) L_p, the mean over all triplets. Differentiable as often as wanted.
+
+    Args:
+        similarities: (B, R) of the anchors to all others.
+        ref_similarities: (R, R) among these others, for the pairs (positive, negative); used where gamma < 1.
+        same, different: (B, R) boolean masks of the positive and the negative pairs.
+        gamma: in [0, 1].
+        hinge_partial_likelihood: count no triplet below zero in L_p.
+    Returns:
+        a scalar; 0 (with a gradient path) where there is no triplet.
+    Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7 and 8.
+    """
+    loss = similarities.new_zeros(())
+    if gamma > 0:
+        loss = loss + gamma * discordance_sum(similarities, same, different)
+    if gamma < 1:
+        if ref_similarities is None:
+            raise ValueError("ref_similarities must be an (R, R) tensor where gamma < 1; got None")
+        partial = partial_likelihood_sum(similarities, ref_similarities, same, different, hinge_partial_likelihood)
+        loss = loss + (1 - gamma) * partial
+    return loss / count_triplets(same, different).clamp(min=1)
+
+
+def discordance_sum(similarities: Tensor, same: Tensor, different: Tensor) -> Tensor:
+    """Σ over all triplets of relu(1 − exp(S_ap − S_an)), in O(B R log R) time and O(B R) memory.
+
+    With the negatives of an anchor in order, those above a positive are a tail, and the sum over a tail of
+    1 − e^{S_ap} e^{−S_an} needs the tail's length and its sum of e^{−S_an} only.
+
+    Source: eq. 4.
+    """
+    negatives, order = _sorted_negatives(similarities, different)
+    decay = (-similarities).exp().masked_fill(~different, 0).gather(1, order)
+    tails = decay.flip(1).cumsum(1).flip(1)
+    tails = torch.cat([tails, tails.new_zeros(len(tails), 1)], 1)
+    first_above = torch.searchsorted(negatives, similarities.detach().contiguous(), right=True)
+    sums = (similarities.shape[1] - first_above) - similarities.exp() * tails.gather(1, first_above)
+    return sums[same].sum()
+
+
+def partial_likelihood_sum(
+    similarities: Tensor, ref_similarities: Tensor, same: Tensor, different: Tensor, hinge: bool = False
+) -> Tensor:
+    """Σ over all triplets of log(e^{S_an} + e^{S_pn}) − S_ap, in blocks that are computed again for the gradient.
+
+    Source: eq. 7 (its eqs. 17 and 18 print the gradient with the sign turned round).
+    """
+    anchors, positives = torch.nonzero(same, as_tuple=True)
+    rows = max(1, BLOCK // similarities.shape[1])
+    total = similarities.new_zeros(())
+    for a, p in zip(anchors.split(rows), positives.split(rows), strict=True):
+        arguments = (similarities, ref_similarities, different, a, p, hinge)
+        total = total + checkpoint(_partial_likelihood_block, *arguments, use_reentrant=False)
+    return total
+
+
+def triplet_losses(s_ap: Tensor, s_an: Tensor, s_pn: Tensor | None, gamma: float, hinge: bool = False) -> Tensor:
+    """γ and (1 − γ) times the two losses of each of (T,) given triplets; s_pn is used where gamma < 1."""
+    losses = gamma * torch.relu(-torch.expm1(s_ap - s_an))
+    if s_pn is not None and gamma < 1:
+        partial = torch.logaddexp(s_an, s_pn) - s_ap
+        losses = losses + (1 - gamma) * (partial.relu() if hinge else partial)
+    return losses
+
+
+def _partial_likelihood_block(
+    similarities: Tensor, ref_similarities: Tensor, different: Tensor, anchors: Tensor, positives: Tensor, hinge: bool
+) -> Tensor:
+    to_negatives = torch.logaddexp(similarities[anchors], ref_similarities[positives])
+    losses = to_negatives - similarities[anchors, positives][:, None]
+    if hinge:
+        losses = losses.relu()
+    return losses.masked_fill(~different[anchors], 0).sum()
+
+
+def _sorted_negatives(similarities: Tensor, different: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row in ascending order with the columns that are no negatives in front, as -inf."""
+    return similarities.detach().masked_fill(~different, -torch.inf).sort(1)

@@ -1,0 +1,41 @@
+"""Smoothed recall at k: the rank of an item and its place among the first k by sigmoids instead of steps."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pml_ext.functional.losses.smooth_rank import smooth_ranks
+
+
+def smooth_recall_at_k(
+    similarities: Tensor,
+    positive: Tensor,
+    ks: Sequence[int],
+    temperature: float = 0.01,
+    rank_temperature: float = 1.0,
+) -> Tensor:
+    """Σ over the positives of a row of σ((k − r)/rank_temperature), over the most that k places can hold.
+
+    r = 1 + Σ_z σ((s_z − s)/temperature) is the smoothed rank of a positive of similarity s among all z but itself.
+
+    Args:
+        similarities: (B, R); row a ranks the R items for query a. An item at −inf is not ranked at all.
+        positive: (B, R) bool, the items that are relevant for the query; none of them at −inf.
+        ks: the K short-list lengths, 1 or more each; they may exceed R.
+        temperature: of the comparisons of similarities, above 0.
+        rank_temperature: of the comparison of rank and k, above 0.
+    Returns:
+        (B, K) smoothed recalls; nan for a row without a positive. Towards temperatures of 0 an item of rank below k
+        counts 1, one of rank k counts ½ (as σ(0) does), the others 0. Many tied positives can lift a value slightly
+        above 1. Blocks over positive pairs: no (B, R, R) tensor. No double backward.
+    Source: Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, section 3.
+        Over min(k, number of positives), so that a full short list is 1, as in the authors' code; that code also
+        clips the sum at k, which would end the gradient: here it is not clipped.
+    """
+    queries, items = positive.nonzero(as_tuple=True)
+    ranks, _ = smooth_ranks(similarities, queries, items, temperature)
+    lengths = torch.tensor(ks, dtype=ranks.dtype, device=ranks.device)
+    found = torch.sigmoid((lengths - ranks[:, None]) / rank_temperature)
+    totals = similarities.new_zeros(len(similarities), len(lengths)).index_add(0, queries, found)
+    return totals / torch.minimum(positive.sum(dim=1, keepdim=True).to(ranks.dtype), lengths)

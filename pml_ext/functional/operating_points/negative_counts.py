@@ -1,0 +1,158 @@
+"""Negative pairs of every class counted in one pass, in fine bins around the distances that matter."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from pml_ext._ops.distributed import sum_over_ranks
+from pml_ext._ops.precision import full_precision
+from pml_ext.functional.operating_points.bracket import calibration_bracket
+from pml_ext.functional.pairwise.pair_distances import BLOCK_ROWS, PairDistances
+from pml_ext.functional.pairwise.similar import SimilarPairFinder
+
+# A class's bins are read at thresholds anywhere between their edges: as many of them as stay in a processor's cache
+# with the classes of a block, more for small sets, which need them; and no more than memory allows.
+_COUNTERS_OF_A_BLOCK, _COUNTERS_OF_A_SMALL_SET, _COUNTERS = 2**17, 2**21, 2**24
+_FEWEST_BINS, _MOST_BINS = 256, 4096
+# The pooled counts are kept in parts of a bin: they tell where in a bin the pairs lie.
+_LOG_PARTS_OF_ALL_BINS = 16
+# Bins narrower than this many units in the last place of a cosine would count its rounding.
+_ULPS_A_BIN = 8
+_CLASSES_AT_ONCE = 1024
+
+
+class NegativeHistogram(NamedTuple):
+    """Counts of the negative pairs in bins of cosine, the most similar first.
+
+    top: cosine at which bin 1 begins; bin 0 holds all pairs more similar than that.
+    width: of a bin, in cosine.
+    kept: (T,) which classes have a row; the others are in the pooled counts alone.
+    by_class: (rows, bins) this rank's counts; a pair counts for both of its classes.
+    pooled: (bins × parts of a bin,) counts of all ranks.
+    log_parts: the parts of a bin are 2 to this power, at least 16.
+    """
+
+    top: float
+    width: float
+    kept: Tensor
+    by_class: Tensor
+    pooled: Tensor
+    log_parts: int
+    group: dist.ProcessGroup | None
+
+    @property
+    def parts(self) -> int:
+        return 2**self.log_parts
+
+    def distance_at(self, rank: int) -> tuple[float, float] | None:
+        """The rank-th smallest negative distance, linear inside a part of a bin, and its standard error.
+
+        None where it lies outside the bins.
+        """
+        up_to = self.pooled.cumsum(0)
+        if not int(up_to[self.parts - 1]) < rank <= int(up_to[-1]):
+            return None
+        part = int(torch.searchsorted(up_to, rank))
+        count = int(self.pooled[part])
+        inside = (rank - int(up_to[part - 1]) - 0.5) / count
+        cosine = self.top - self.width * ((part + inside) / self.parts - 1)
+        distance = max(0.0, 2 - 2 * cosine) ** 0.5
+        # Where in the part its pairs lie is chance; a distance changes by 1 / distance as the cosine does.
+        error = self.width / self.parts / max(distance, 1e-6) * (self.clumping() / (6 * count)) ** 0.5
+        return distance, error
+
+    def accepted(self, thresholds: Tensor) -> Tensor:
+        """How many negative pairs of each kept class lie within each threshold; inside a bin as all pairs do.
+
+        Args:
+            thresholds: (M,) distances inside the bins.
+        Returns:
+            (rows, M) float64, of all ranks.
+        """
+        place = 1 + (self.top - (1 - thresholds.double().square() / 2)) / self.width
+        bin_ = place.long().clamp(1, self.by_class.shape[1] - 1)
+        pooled = torch.nn.functional.pad(self.pooled.cumsum(0), (1, 0)).double()
+        start, end = pooled[bin_ * self.parts], pooled[(bin_ + 1) * self.parts]
+        part = (place * self.parts).long().clamp(0, len(self.pooled) - 1)
+        at = torch.lerp(pooled[part], pooled[part + 1], (place * self.parts - part).clamp(0, 1))
+        inside = ((at - start) / (end - start).clamp_min(1)).clamp(0, 1)
+        counts = []
+        for rows in self.by_class.split(_CLASSES_AT_ONCE):  # one piece of the sums at a time
+            up_to = rows.cumsum(1)
+            counts.append(up_to[:, bin_ - 1] + inside * rows[:, bin_])
+        return sum_over_ranks(torch.cat(counts), self.group)
+
+    def clumping(self) -> float:
+        """How many pairs share one distance, as it were: the variance over the mean of the counts in eighths of bins.
+
+        About 1 for distances in general position, m where they come in groups of m equal ones.
+        """
+        eighths = self.pooled.view(-1, 8, self.parts // 8)[1:].sum(dim=2).double()
+        spread = (eighths - eighths.mean(dim=1, keepdim=True)).square().sum() / 7 * 8
+        return max(1.0, float(spread / eighths.sum().clamp_min(1)))
+
+
+def negative_histogram(pairs: PairDistances, far_range: tuple[float, float], kept: Tensor) -> NegativeHistogram | None:
+    """One pass over all pairs: the negative ones between two false accept rates, counted.
+
+    Pairs beyond the bins, nine in ten at a rate of 0.1, are passed over by a comparison.
+
+    Args:
+        pairs: whose; a rank of its group takes its share.
+        far_range: the rates, of all negative pairs pooled, that the bins should span.
+        kept: (T,) bool, the classes to count for.
+    Returns:
+        None where the range is too narrow for bins (collapsed embeddings) or many distances are equal: count exactly.
+    """
+    with full_precision(pairs.unit.device):
+        bracket = calibration_bracket(pairs, far_range)
+        if bracket is None:
+            return None
+        top, bottom = bracket
+        bins = _bin_count(pairs, int(kept.sum()), top - bottom)
+        if bins < _FEWEST_BINS:
+            return None
+        log_parts = _LOG_PARTS_OF_ALL_BINS - bins.bit_length() + 1
+        largest = int(pairs.negative_pairs[kept].max())
+        # The last row is of the classes not kept; it is never read.
+        by_class = torch.zeros(
+            (int(kept.sum()) + 1, bins + 1),
+            dtype=torch.int32 if largest < 2**31 else torch.int64,
+            device=pairs.unit.device,
+        )
+        pooled = torch.zeros((bins + 1) << log_parts, dtype=torch.int64, device=pairs.unit.device)
+        histogram = NegativeHistogram(top, (top - bottom) / bins, kept, by_class[:-1], pooled, log_parts, pairs.group)
+        _count(pairs, bottom, histogram, by_class)
+        sum_over_ranks(pooled, pairs.group)
+    return histogram
+
+
+def _bin_count(pairs: PairDistances, rows: int, cosine_range: float) -> int:
+    in_cache = _COUNTERS_OF_A_BLOCK * len(pairs.unit) // (BLOCK_ROWS * rows)
+    bins = min(max(in_cache, _COUNTERS_OF_A_SMALL_SET // rows), _COUNTERS // rows)
+    bins = min(_MOST_BINS, max(_FEWEST_BINS, bins))
+    return min(bins, int(cosine_range / (_ULPS_A_BIN * torch.finfo(pairs.unit.dtype).eps)))
+
+
+def _count(pairs: PairDistances, bottom: float, histogram: NegativeHistogram, by_class: Tensor) -> None:
+    """Add this rank's blocks to the histogram, whose counts by class are all but the last row of by_class."""
+    kept, width = histogram.kept, by_class.shape[1]
+    row = torch.where(kept, kept.cumsum(0) - 1, len(by_class) - 1)
+    finder = SimilarPairFinder(pairs, bottom, (row * width).int()[pairs.index])
+    scale = histogram.parts / histogram.width
+    shift = histogram.parts + scale * histogram.top
+    ones = torch.ones(0, dtype=torch.int64, device=kept.device)
+    ones_by_class = ones.to(by_class.dtype)
+    for block in pairs.blocks():
+        cosines, *cells = finder.find(block)
+        parts = cosines.mul_(-scale).add_(shift).clamp_(0, len(histogram.pooled) - 1).int()
+        if len(parts) > len(ones):
+            ones = torch.ones(block.cosines.numel(), dtype=torch.int64, device=parts.device)
+            ones_by_class = ones.to(by_class.dtype)
+        # In place: bincount would clear and then add as many counters as there are pairs.
+        histogram.pooled.index_add_(0, parts, ones[: len(parts)])
+        parts >>= histogram.log_parts
+        for cell in cells:
+            by_class.view(-1).index_add_(0, cell.add_(parts), ones_by_class[: len(parts)])

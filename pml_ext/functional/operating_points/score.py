@@ -1,0 +1,216 @@
+"""OPIS and ε-OPIS: how differently the classes of a test set behave at one distance threshold."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from pml_ext._checks import check_in_range
+from pml_ext.functional.operating_points.calibration import (
+    calibrated_curves,
+    check_far_range_and_grid,
+    curves_of_pairs,
+    measurable,
+    ranks_of_rates,
+)
+from pml_ext.functional.operating_points.utility import (
+    UtilityCurves,
+    curves_of_counts,
+    epsilon_opis_of_curves,
+    opis_of_curves,
+)
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.pairwise.sampled import SampledPairDistances
+
+
+class OPISAtRange(NamedTuple):
+    """The two scores over one calibration range, and the distances that bound it."""
+
+    far_range: tuple[float, float]
+    opis: float
+    epsilon_opis: float
+    d_min: float
+    d_max: float
+
+
+def utility_curves(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    far_range: tuple[float, float] = (1e-2, 1e-1),
+    grid: int = 100,
+    thresholds: Tensor | None = None,
+    negatives_per_positive: int | None = None,
+    seed: int = 0,
+    exact: bool = False,
+    group: dist.ProcessGroup | None = None,
+) -> UtilityCurves:
+    """Per-class utility over the calibration range, or at given thresholds.
+
+    Args:
+        embeddings: (N, D), finite; normalised here.
+        labels: (N,) integer class ids.
+        far_range: the two false accept rates, in (0, 1], that bound the calibration range; all negative pairs of
+            the set pooled. Its ends are the smallest negative distances at which the rate reaches them.
+        grid: number of thresholds, uniform in distance over the calibration range; at least 10.
+        thresholds: (M,) ascending distances to use instead of the grid, to plot over the full range [0, 2].
+        negatives_per_positive: None for all negative pairs; or how many to draw per positive pair (the paper: 10).
+        seed: of the draw.
+        exact: count every pair at every threshold, in three passes over the pairs. By default large sets take one
+            pass: negative pairs are counted in narrow bins and read off between their edges, which moves OPIS by
+            less than 1e-5 of itself; where the bins cannot promise that (few pairs, many equal distances), the exact
+            count follows. Positive pairs, given thresholds and sampled pairs are always counted exactly.
+        group: the ranks that share the work (`torch.distributed.group.WORLD` for all), each of which hands in the
+            same embeddings and labels and gets the result. None: this process alone.
+    Returns:
+        UtilityCurves; `opis_of_curves` and `epsilon_opis_of_curves` read the two metrics off it.
+    Raises:
+        ValueError: grid below 10, far_range not ascending in (0, 1], thresholds not ascending, embeddings not finite.
+        TooFewClassesError: (a ValueError) fewer than two classes with positive and negative pairs.
+        TooFewPairsError: (a ValueError) the lower rate allows less than one of the negative pairs.
+    Source: Zhang et al., arXiv 2307.04047, eq. 1.
+        Paper: 10 sampled negatives per positive; here: all pairs unless asked for. Paper: no word on classes
+        without positives (one sample); here: left out, their samples still serve as negatives.
+    """
+    check_far_range_and_grid(far_range, grid)
+    pairs = _pairs(embeddings, labels, negatives_per_positive, seed, group)
+    if thresholds is None:
+        return curves_of_pairs(pairs, far_range=far_range, grid=grid, exact=exact)
+    if thresholds.ndim != 1 or not len(thresholds) or bool((thresholds.diff() < 0).any()):
+        raise ValueError(f"thresholds must be an ascending, non-empty (M,) tensor; got {tuple(thresholds.shape)}")
+    kept = measurable(pairs)
+    ranks = ranks_of_rates(pairs, far_range)
+    reached = [k > 0 for k in ranks]
+    ends = torch.full((2,), torch.nan, dtype=pairs.unit.dtype, device=pairs.unit.device)
+    if any(reached):
+        ends[reached] = pairs.negative_distances_at([k for k in ranks if k])
+    positives, negatives = pairs.accepted(thresholds)
+    return curves_of_counts(pairs, kept, thresholds, positives[kept], negatives[kept], ends)
+
+
+def opis_sensitivity(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    far_ranges: Sequence[tuple[float, float]],
+    epsilon: float = 0.1,
+    grid: int = 100,
+    negatives_per_positive: int | None = None,
+    seed: int = 0,
+    exact: bool = False,
+    group: dist.ProcessGroup | None = None,
+) -> list[OPISAtRange]:
+    """OPIS and ε-OPIS over several calibration ranges, from one pass over the pairs.
+
+    Args:
+        far_ranges: pairs of false accept rates; they may overlap.
+        epsilon, others: see `epsilon_opis` and `utility_curves`.
+    Returns:
+        a row for each range, in the order given.
+    Raises:
+        ValueError: no far_ranges; see `utility_curves`.
+    Source: Zhang et al., arXiv 2307.04047, Fig. 8.
+    """
+    check_in_range(epsilon, 0, 1, "epsilon")
+    if not far_ranges:
+        raise ValueError("far_ranges must hold at least one pair of false accept rates; got none")
+    for far_range in far_ranges:
+        check_far_range_and_grid(far_range, grid)
+    pairs = _pairs(embeddings, labels, negatives_per_positive, seed, group)
+    rows = []
+    for far_range, curves in zip(
+        far_ranges, calibrated_curves(pairs, far_ranges=far_ranges, grid=grid, exact=exact), strict=True
+    ):
+        score, gap = opis_of_curves(curves), epsilon_opis_of_curves(curves, epsilon)
+        d_min, d_max = (float(end) for end in curves.calibration_range)
+        rows.append(OPISAtRange((far_range[0], far_range[1]), float(score), float(gap), d_min, d_max))
+    return rows
+
+
+def _pairs(
+    embeddings: Tensor,
+    labels: Tensor,
+    negatives_per_positive: int | None,
+    seed: int,
+    group: dist.ProcessGroup | None,
+) -> PairDistances:
+    if negatives_per_positive is None:
+        return PairDistances(embeddings, labels, group=group)
+    return SampledPairDistances(
+        embeddings, labels, negatives_per_positive=negatives_per_positive, seed=seed, group=group
+    )
+
+
+def opis(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    far_range: tuple[float, float] = (1e-2, 1e-1),
+    grid: int = 100,
+    negatives_per_positive: int | None = None,
+    seed: int = 0,
+    exact: bool = False,
+    group: dist.ProcessGroup | None = None,
+) -> Tensor:
+    """Operating-point inconsistency score: the variance of the utility between classes, lower is better.
+
+    Args:
+        embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group: see `utility_curves`.
+    Returns:
+        0-dim float64, in [0, 0.25].
+    Raises:
+        ValueError: see `utility_curves`.
+    Source: Zhang et al., arXiv 2307.04047, eq. 2, as the mean over the grid. Paper: A.1.2 bounds it by 2α(1−α);
+        here: α(1−α), the variance of a variable with values 0 and 1, so at most 0.25.
+    """
+    curves = utility_curves(
+        embeddings,
+        labels,
+        far_range=far_range,
+        grid=grid,
+        negatives_per_positive=negatives_per_positive,
+        seed=seed,
+        exact=exact,
+        group=group,
+    )
+    return opis_of_curves(curves)
+
+
+def epsilon_opis(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float = 0.1,
+    far_range: tuple[float, float] = (1e-2, 1e-1),
+    grid: int = 100,
+    negatives_per_positive: int | None = None,
+    seed: int = 0,
+    exact: bool = False,
+    group: dist.ProcessGroup | None = None,
+) -> Tensor:
+    """Squared utility gap between the worst and the best classes, over the calibration range; lower is better.
+
+    Args:
+        embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group: see `utility_curves`.
+        epsilon: share of the classes in each of the two groups, in [0, 1]; at least one class. 0 results at 1.
+    Returns:
+        0-dim float64, in [0, 1].
+    Raises:
+        ValueError: epsilon outside [0, 1]; see `utility_curves`.
+    Source: Zhang et al., arXiv 2307.04047, eq. 4. Classes are ranked by their mean utility over the range; φ and ψ
+        are averaged over each group, then combined. Paper: no size; here: max(1, round(ε T)) classes a group.
+    """
+    check_in_range(epsilon, 0, 1, "epsilon")
+    curves = utility_curves(
+        embeddings,
+        labels,
+        far_range=far_range,
+        grid=grid,
+        negatives_per_positive=negatives_per_positive,
+        seed=seed,
+        exact=exact,
+        group=group,
+    )
+    return epsilon_opis_of_curves(curves, epsilon)

@@ -1,0 +1,68 @@
+"""Utility of the classes of a test set at distance thresholds, and what OPIS and ε-OPIS make of it."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_in_range
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+
+
+class UtilityCurves(NamedTuple):
+    """Utility of each measurable class against the distance threshold (a pair is accepted when distance <= threshold).
+
+    thresholds: (M,) L2 distances between normalised embeddings, ascending.
+    classes: (T,) ids of the classes with at least one positive and one negative pair, sorted.
+    tpr, tnr: (T, M) sensitivity ψ and specificity φ, fractions, float64.
+    utilities: (T, M) 2 φ ψ / (φ + ψ), 0 where φ + ψ = 0.
+    calibration_range: (2,) the distances d_min, d_max at which the pooled FAR reaches the ends of far_range; nan
+        where thresholds are given and the set has too few negative pairs for the rate.
+    """
+
+    thresholds: Tensor
+    classes: Tensor
+    tpr: Tensor
+    tnr: Tensor
+    utilities: Tensor
+    calibration_range: Tensor
+
+
+def curves_of_counts(
+    pairs: PairDistances, kept: Tensor, thresholds: Tensor, positives: Tensor, negatives: Tensor, ends: Tensor
+) -> UtilityCurves:
+    """From how many positive and negative pairs of each kept class each threshold accepts: two (T, M) tensors."""
+    tpr = positives.double() / pairs.positive_pairs[kept, None]
+    tnr = 1 - negatives.double() / pairs.negative_pairs[kept, None]
+    return UtilityCurves(thresholds, pairs.classes[kept], tpr, tnr, utility_of_rates(tpr, tnr), ends)
+
+
+def merged_grids(ends: Tensor, grid: int) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+    """The grid of each range, the thresholds of all of them in ascending order, and where each grid's are there."""
+    steps = torch.linspace(0, 1, grid, dtype=ends.dtype, device=ends.device)
+    grids = [torch.lerp(low, high, steps) for low, high in ends]
+    merged, places = torch.unique(torch.cat(grids), return_inverse=True)
+    return grids, merged, list(places.split(grid))
+
+
+def utility_of_rates(tpr: Tensor, tnr: Tensor) -> Tensor:
+    """Harmonic mean of sensitivity and specificity (eq. 1 with c = 1), 0 where both are 0."""
+    total = tpr + tnr
+    return torch.where(total > 0, 2 * tpr * tnr / total, 0.0)
+
+
+def opis_of_curves(curves: UtilityCurves) -> Tensor:
+    """OPIS of curves over the calibration range: see `opis`."""
+    return (curves.utilities - curves.utilities.mean(dim=0)).square().mean()
+
+
+def epsilon_opis_of_curves(curves: UtilityCurves, epsilon: float = 0.1) -> Tensor:
+    """ε-OPIS of curves over the calibration range: see `epsilon_opis`."""
+    check_in_range(epsilon, 0, 1, "epsilon")
+    order = curves.utilities.mean(dim=1).argsort(stable=True)
+    size = max(1, round(epsilon * len(order)))
+    worst, best = (
+        utility_of_rates(curves.tpr[group].mean(dim=0), curves.tnr[group].mean(dim=0))
+        for group in (order[:size], order[-size:])
+    )
+    return (worst - best).square().mean()

@@ -1,0 +1,284 @@
+"""Statistics over every pair of a data set, block by block: nothing of size N × N is ever stored."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._ops.distributed import gather_rows, own_share, sum_over_ranks
+from pml_ext._ops.precision import full_precision, normalise_
+
+BLOCK_ROWS = 1024
+# A search for accepted pairs waits for the device once a block: fewer, larger ones where that costs.
+_BLOCK_ROWS_ON_A_DEVICE = 4096
+# A block on the diagonal is cut into strips that begin there: less of it lies below.
+_STRIPS_OF_A_TRIANGLE = 4
+_ROWS_OF_POSITIVES = 128
+# Bins a unit of distance: a power of two, so that scaling is exact and a bin's edges are exact floats.
+_BINS_PER_UNIT = 2**15
+_COLLECTED_AT_ONCE = 2**22
+_NORMALISED_AT_ONCE = 2**9
+# Squared distances of equal rows come out as a few units in the last place; all below this many are 0.
+_ULPS_OF_ZERO = 16
+
+
+class Block(NamedTuple):
+    """Cosines of some rows with some columns, sorted by class; valid until the next block is asked for.
+
+    mixed: whether it holds positive pairs. In a diagonal one only the pairs right of the diagonal count.
+    """
+
+    rows: slice
+    columns: slice
+    cosines: Tensor  # (r, c)
+    mixed: bool
+
+    @property
+    def diagonal(self) -> bool:
+        return self.rows.start == self.columns.start
+
+
+class PairDistances:
+    """The distances of all unordered pairs of a data set, never stored, with counts over them.
+
+    Distances are L2 between L2-normalised embeddings, sqrt(2 − 2 cosine), in [0, 2], computed in float32 (float64
+    for float64 input) on the embeddings' device. Equal rows are at 0: in float32 all distances below 1.4e-3 are
+    rounding, and are 0. Two pairs that should tie elsewhere (one sample against two equal ones) can be one unit in
+    the last place apart. A zero row is at sqrt(2) from everything. Samples are sorted by class, so that positive
+    pairs lie in the blocks next to the diagonal only. All counts are exact and deterministic.
+
+    Args:
+        embeddings: (N, D), any finite values; normalised here.
+        labels: (N,) integer class ids.
+        block_rows: rows of a block; memory is a few block_rows² floats. None: 1024, or 4096 on a GPU.
+        group: the ranks that share the work, each given the same embeddings and labels; every count is then the sum
+            over them. None: this process does it all.
+    Attributes:
+        classes: (T,) the class ids, sorted.
+        unit, index: (N, D) the samples, sorted by class, of length 1; (N,) the place of each one's class in `classes`.
+        class_end: (N,) where, among the sorted samples, each one's class ends.
+        positive_pairs, negative_pairs: (T,) int64, pairs inside the class; pairs of one sample in it and one outside.
+    Raises:
+        ValueError: embeddings that are not (N, D) floating and finite; labels of another length or not integer.
+    """
+
+    def __init__(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        block_rows: int | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        check_embeddings(embeddings)
+        check_labels(labels, len(embeddings))
+        check_finite(embeddings)
+        order = torch.argsort(labels.to(embeddings.device), stable=True)
+        # In pieces that stay in the cache; and one copy of the set, not several.
+        dtype = torch.promote_types(embeddings.dtype, torch.float32)
+        self.unit = torch.empty(embeddings.shape, dtype=dtype, device=embeddings.device)
+        for piece, rows in zip(self.unit.split(_NORMALISED_AT_ONCE), order.split(_NORMALISED_AT_ONCE), strict=True):
+            normalise_(piece.copy_(embeddings.detach().index_select(0, rows)))
+        self.classes, self.index, sizes = torch.unique(
+            labels.to(embeddings.device)[order], return_inverse=True, return_counts=True
+        )
+        self.class_end = sizes.cumsum(0)[self.index]
+        self.group = group
+        self._index_on_host = self.index.cpu()
+        self._block_rows = block_rows or (BLOCK_ROWS if embeddings.device.type == "cpu" else _BLOCK_ROWS_ON_A_DEVICE)
+        self.positive_pairs = sizes * (sizes - 1) // 2
+        self.negative_pairs = sizes * (len(embeddings) - sizes)
+
+    @property
+    def total_negative_pairs(self) -> int:
+        """Every negative pair belongs to two classes."""
+        return int(self.negative_pairs.sum()) // 2
+
+    @property
+    def total_positive_pairs(self) -> int:
+        return int(self.positive_pairs.sum())
+
+    def negative_distances_at(self, ranks: Sequence[int]) -> Tensor:
+        """Order statistics of the pooled negative distances: the k-th smallest for each k.
+
+        A histogram finds each rank's bin; a second pass collects the values of these bins alone.
+
+        Args:
+            ranks: ranks k, from 1 to total_negative_pairs.
+        Returns:
+            (len(ranks),) distances, in the embeddings' precision.
+        """
+        total = self.total_negative_pairs
+        if any(not 1 <= k <= total for k in ranks):
+            raise ValueError(f"ranks must be from 1 to {total}, the number of negative pairs; got {list(ranks)}")
+        wanted = torch.tensor(list(ranks), device=self.unit.device)
+        with full_precision(self.unit.device):
+            up_to = torch.cumsum(sum_over_ranks(self._histogram(), self.group), dim=0)
+            bins = torch.searchsorted(up_to, wanted)
+            below = torch.where(bins > 0, up_to[bins - 1], 0)
+            values, counts = self._values_in(torch.unique(bins))
+            bin_of_value = (values * _BINS_PER_UNIT).long()
+            found = []
+            for k, bin_, before in zip(wanted, bins, below, strict=True):
+                inside = bin_of_value == bin_
+                found.append(values[inside][torch.searchsorted(before + counts[inside].cumsum(0), k)])
+        return torch.stack(found)
+
+    def accepted(self, thresholds: Tensor, *, positives_only: bool = False) -> tuple[Tensor, Tensor]:
+        """How many pairs of each class have a distance of at most each threshold.
+
+        Args:
+            thresholds: (M,) ascending distances.
+            positives_only: leave the negative counts at 0 and skip the blocks without positive pairs.
+        Returns:
+            positives, negatives: (T, M) int64. A negative pair counts for both of its classes.
+        """
+        device = self.unit.device
+        thresholds = thresholds.to(device=device, dtype=self.unit.dtype).contiguous()
+        counts = torch.zeros((2, len(self.classes), len(thresholds)), dtype=torch.int64, device=device)
+        with full_precision(device):
+            for block in self.blocks(positives_only=positives_only):
+                distances = _distances(block)
+                if block.mixed:
+                    self._count(counts[0], distances, self._positive_places(block), thresholds, [block.rows])
+                if not positives_only:
+                    accepted = distances <= thresholds[-1]
+                    if block.mixed:
+                        accepted &= self._negative(block)
+                    sides = [block.rows, block.columns]
+                    self._count(counts[1], distances, true_places(accepted), thresholds, sides)
+        positives, negatives = sum_over_ranks(counts, self.group).cumsum(2)
+        return positives, negatives
+
+    def classes_of(self, samples: slice) -> tuple[int, int]:
+        """The range of class numbers (places in `classes`) of a range of samples, without asking the device."""
+        return int(self._index_on_host[samples.start]), int(self._index_on_host[samples.stop - 1]) + 1
+
+    def blocks(self, *, positives_only: bool = False) -> Iterator[Block]:
+        """This rank's share of the blocks on and above the diagonal."""
+        buffer: Tensor | None = None
+        for rows, columns in own_share(self._cuts(positives_only), self.group):
+            height, width = rows.stop - rows.start, columns.stop - columns.start
+            if buffer is None:
+                size = self._block_rows**2
+                buffer = torch.empty(size, dtype=self.unit.dtype, device=self.unit.device)
+            cosines = buffer[: height * width].view(height, width)
+            torch.mm(self.unit[rows], self.unit[columns].T, out=cosines)
+            mixed = bool(self._index_on_host[rows.stop - 1] >= self._index_on_host[columns.start])
+            yield Block(rows, columns, cosines, mixed)
+
+    def _cuts(self, positives_only: bool) -> Iterator[tuple[slice, slice]]:
+        count, size = len(self.unit), self._block_rows
+        if not positives_only:
+            for i in range(0, count, size):
+                end = min(i + size, count)
+                step = max(1, size // _STRIPS_OF_A_TRIANGLE)
+                for k in range(i, end, step):
+                    yield slice(k, min(k + step, end)), slice(k, end)
+                for j in range(end, count, size):
+                    yield slice(i, end), slice(j, min(j + size, count))
+            return
+        ends = torch.bincount(self._index_on_host).cumsum(0)
+        for i in range(0, count, min(size, _ROWS_OF_POSITIVES)):
+            rows = slice(i, min(i + min(size, _ROWS_OF_POSITIVES), count))
+            end = int(ends[self._index_on_host[rows.stop - 1]])
+            for j in range(i, end, size):
+                yield rows, slice(j, min(j + size, end))
+
+    def _negative(self, block: Block) -> Tensor:
+        """(r, c) mask of a mixed block's unordered negative pairs: in a sorted set they begin where a class ends."""
+        columns = torch.arange(block.columns.start, block.columns.stop, device=self.unit.device)
+        return columns >= self.class_end[block.rows, None]
+
+    def _positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+        """As `true_places`, of a mixed block's unordered positive pairs: a run of columns in each row."""
+        device, width = self.unit.device, block.columns.stop - block.columns.start
+        own = torch.arange(block.rows.start, block.rows.stop, device=device)
+        first = (own + 1 - block.columns.start).clamp_min_(0)
+        lengths = ((self.class_end[block.rows] - block.columns.start).clamp_max_(width) - first).clamp_min_(0)
+        row = torch.repeat_interleave(lengths)
+        before = lengths.cumsum(0) - lengths
+        column = torch.arange(len(row), device=device) + (first - before)[row]
+        return row * width + column, row, column
+
+    def _count(
+        self,
+        into: Tensor,
+        distances: Tensor,
+        places: tuple[Tensor, Tensor, Tensor],
+        thresholds: Tensor,
+        sides: list[slice],
+    ) -> None:
+        """Add the pairs at some places of a block to the rows of their classes, at the first threshold above them."""
+        flat, *of_side = places
+        width = into.shape[1] + 1  # the last column: never accepted
+        first = torch.bucketize(distances.view(-1)[flat], thresholds)
+        for side, place in zip(sides, of_side, strict=False):
+            low, high = self.classes_of(side)
+            counts = torch.bincount((self.index[side] - low)[place] * width + first, minlength=(high - low) * width)
+            into[low:high] += counts.view(high - low, width)[:, :-1]
+
+    def _histogram(self) -> Tensor:
+        """Counts of negative distances in bins of 1 / _BINS_PER_UNIT from 0 to 2."""
+        bins = 2 * _BINS_PER_UNIT + 1
+        histogram = torch.zeros(bins, dtype=torch.int64, device=self.unit.device)
+        for block in self.blocks():
+            distances = _distances(block)
+            if block.mixed:
+                distances = distances[self._negative(block)]
+            histogram += torch.bincount((distances * _BINS_PER_UNIT).int().view(-1), minlength=bins)
+        return histogram
+
+    def _values_in(self, bins: Tensor) -> tuple[Tensor, Tensor]:
+        """The distinct negative distances inside some bins, ascending, and how often each occurs."""
+        edges = [(int(b) / _BINS_PER_UNIT, (int(b) + 1) / _BINS_PER_UNIT) for b in bins]
+        values = torch.empty(0, dtype=self.unit.dtype, device=self.unit.device)
+        counts = torch.empty(0, dtype=torch.int64, device=self.unit.device)
+        pending: list[Tensor] = []
+        for block in self.blocks():
+            d = _distances(block)
+            for low, high in edges:
+                inside = (d >= low) & (d < high)
+                if block.mixed:
+                    inside &= self._negative(block)
+                pending.append(d.view(-1)[true_places(inside)[0]])
+            # Equal distances (collapsed embeddings) fold into one value: memory stays bounded.
+            if sum(map(len, pending)) > _COLLECTED_AT_ONCE:
+                values, counts = _merged(values, counts, pending)
+                pending = []
+        values, counts = _merged(values, counts, pending)
+        if self.group is None:
+            return values, counts
+        values, counts = gather_rows(values, self.group), gather_rows(counts, self.group)
+        return _merged(values, counts, [])
+
+
+def true_places(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where a contiguous (r, c) mask is true: flat places, ascending (int64), and their rows and columns (integer)."""
+    width = mask.shape[1]
+    if mask.device.type == "cpu":  # numpy searches and divides several times faster than torch
+        found = np.flatnonzero(mask.numpy())
+        narrow = found.astype(np.int32)
+        row = narrow // np.int32(width)
+        return torch.from_numpy(found), torch.from_numpy(row), torch.from_numpy(narrow - row * np.int32(width))
+    rows, columns = mask.nonzero(as_tuple=True)
+    return rows * width + columns, rows, columns
+
+
+def _distances(block: Block) -> Tensor:
+    """The block's distances, in the place of its cosines."""
+    tiny = _ULPS_OF_ZERO * torch.finfo(block.cosines.dtype).eps
+    squares = block.cosines.mul_(-2).add_(2).clamp_max_(4)
+    return torch.threshold_(squares, tiny, 0.0).sqrt_()
+
+
+def _merged(values: Tensor, counts: Tensor, pending: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Distinct values, ascending, with their counts; each pending one counts once."""
+    distinct, place = torch.unique(torch.cat([values, *pending]), return_inverse=True)
+    weights = torch.ones_like(place)
+    weights[: len(counts)] = counts
+    return distinct, torch.zeros_like(distinct, dtype=torch.int64).index_add_(0, place, weights)

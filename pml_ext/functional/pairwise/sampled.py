@@ -1,0 +1,73 @@
+"""Pair statistics with sampled negative pairs, as the OPIS paper takes them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from pml_ext._ops.precision import full_precision
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+
+_PAIRS_AT_ONCE = 2**14
+
+
+class SampledPairDistances(PairDistances):
+    """All positive pairs, and for each class a number of random negative pairs per positive pair.
+
+    A negative pair is one sample of the class and one outside it, both uniform, with replacement; it counts for that
+    class only. Memory is one distance a sampled pair.
+
+    Args:
+        embeddings, labels: see `PairDistances`.
+        negatives_per_positive: negative pairs drawn per positive pair of the class, at least 1.
+        seed: of the draw; the same on every device.
+        group: see `PairDistances`; every rank draws all negative pairs, the positive ones are shared.
+    """
+
+    def __init__(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        negatives_per_positive: int,
+        seed: int,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        if negatives_per_positive < 1:
+            raise ValueError(f"negatives_per_positive must be at least 1, or None; got {negatives_per_positive!r}")
+        super().__init__(embeddings, labels, group=group)
+        device, count = self.unit.device, len(self.unit)
+        sizes = torch.bincount(self.index)
+        outside = count - sizes
+        self.negative_pairs = torch.where(outside > 0, self.positive_pairs * negatives_per_positive, 0)
+        self._class = torch.repeat_interleave(self.negative_pairs)
+        first = (sizes.cumsum(0) - sizes)[self._class]
+        draw = torch.rand(2, len(self._class), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        inside_at, outside_at = draw.to(device)
+        one = first + (inside_at * sizes[self._class]).long()
+        other = (outside_at * outside[self._class]).long()
+        other += (other >= first) * sizes[self._class]  # samples are sorted by class: step over its own
+        with full_precision(device):
+            cosines = [
+                (self.unit[a] * self.unit[b]).sum(dim=1)
+                for a, b in zip(one.split(_PAIRS_AT_ONCE), other.split(_PAIRS_AT_ONCE), strict=True)
+            ]
+        self._negatives = torch.cat(cosines).mul_(-2).add_(2).clamp_(0, 4).sqrt_()
+
+    @property
+    def total_negative_pairs(self) -> int:
+        return len(self._negatives)
+
+    def negative_distances_at(self, ranks: Sequence[int]) -> Tensor:
+        return self._negatives.sort().values[torch.tensor(list(ranks), device=self.unit.device) - 1]
+
+    def accepted(self, thresholds: Tensor, *, positives_only: bool = False) -> tuple[Tensor, Tensor]:
+        positives, negatives = super().accepted(thresholds, positives_only=True)
+        if not positives_only:
+            limits = thresholds.to(self._negatives).contiguous()
+            width = len(limits) + 1  # the last column: never accepted
+            place = self._class * width + torch.bucketize(self._negatives, limits)
+            counts = torch.bincount(place, minlength=len(self.classes) * width).view(-1, width)
+            negatives = counts[:, :-1].cumsum(1)
+        return positives, negatives

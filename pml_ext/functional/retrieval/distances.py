@@ -1,0 +1,63 @@
+"""Distances of queries to a gallery from their features, a block of queries at a time."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_choice, check_embeddings, check_finite
+from pml_ext._ops.precision import full_precision, unit_rows
+
+METRICS = ("cosine", "euclidean")
+# Of a block of distances: 8 MB in float32, large enough that a block's fixed costs do not show; but not fewer rows
+# than let a product with a large gallery compute rather than wait for the gallery's features.
+_DISTANCES_AT_ONCE = 2**21
+_ROWS_AT_LEAST = 64
+
+
+def check_features(query: Tensor, gallery: Tensor, metric: str) -> None:
+    """(Q, D) and (G, D), floating and finite, and a known metric."""
+    check_choice(metric, METRICS, "metric")
+    check_embeddings(query, "query")
+    check_embeddings(gallery, "gallery")
+    if query.shape[1] != gallery.shape[1]:
+        raise ValueError(f"gallery must have the query's {query.shape[1]} columns; got {gallery.shape[1]}")
+    check_finite(query, "query")
+    check_finite(gallery, "gallery")
+
+
+def rows_at_once(columns: int) -> int:
+    """How many rows of distances a block has."""
+    return max(_ROWS_AT_LEAST, _DISTANCES_AT_ONCE // max(1, columns))
+
+
+def comparable(query: Tensor, gallery: Tensor, metric: str) -> tuple[Tensor, Tensor]:
+    """Copies of both in one type, float32 or better: rows of length 1 (cosine), or about the gallery's mean."""
+    dtype = torch.promote_types(torch.promote_types(query.dtype, gallery.dtype), torch.float32)
+    if metric == "cosine":
+        return unit_rows(query.to(dtype)), unit_rows(gallery.to(dtype))
+    # There the squares are small, and little is lost in their difference.
+    columns = gallery.detach().to(dtype)
+    centre = columns.mean(dim=0) if len(columns) else columns.new_zeros(columns.shape[1])
+    return query.detach().to(dtype) - centre, columns - centre
+
+
+def distance_blocks(rows: Tensor, columns: Tensor, metric: str) -> Iterator[Tensor]:
+    """(q, G) distances for one block of `rows_at_once` rows after the other.
+
+    Args:
+        rows, columns: (Q, D) and (G, D) of `comparable`.
+        metric: "cosine": 1 − cosine, a zero row has cosine 0 with everything; "euclidean": the squared distance.
+    """
+    if metric == "euclidean":
+        row_squares, squares = rows.square().sum(dim=1, keepdim=True), columns.square().sum(dim=1)
+    size = rows_at_once(len(columns))
+    for begin in range(0, len(rows), size):
+        block = slice(begin, begin + size)
+        with full_precision(rows.device):
+            if metric == "cosine":
+                distances = torch.mm(rows[block], columns.T).neg_().add_(1)
+            else:
+                distances = torch.addmm(squares, rows[block], columns.T, alpha=-2)
+                distances = distances.add_(row_squares[block]).clamp_min_(0)
+        yield distances

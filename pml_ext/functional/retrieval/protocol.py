@@ -1,0 +1,141 @@
+"""Which gallery items count for which query in person re-identification."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_embeddings, check_labels
+from pml_ext.functional.retrieval.distances import rows_at_once
+
+JUNK = -1
+
+
+class OwnIdentity(NamedTuple):
+    """The gallery items of each query's identity, (q, K): rows of different lengths, filled up.
+
+    columns: their columns of the distances. exists: False for the filling. matches: those that count.
+    """
+
+    columns: Tensor
+    exists: Tensor
+    matches: Tensor
+
+
+class GalleryProtocol:
+    """Identities and cameras of queries and gallery, checked and grouped.
+
+    Args:
+        query_labels, gallery_labels: (Q,) and (G,) integer identities; −1 is junk and leaves the gallery.
+        query_cameras, gallery_cameras: (Q,) and (G,) integers, or None: a match of the query's camera does not count.
+        gallery_includes_query: the gallery starts with the queries; a query does not match itself.
+        device: where the distances are.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        query_labels: Tensor,
+        gallery_labels: Tensor,
+        query_cameras: Tensor | None,
+        gallery_cameras: Tensor | None,
+        gallery_includes_query: bool,
+        device: torch.device,
+    ) -> None:
+        check_labels(query_labels, shape[0], "query_labels")
+        check_labels(gallery_labels, shape[1], "gallery_labels")
+        if (query_cameras is None) != (gallery_cameras is None):
+            raise ValueError("query_cameras and gallery_cameras must be given together; got only one of them")
+        if query_cameras is not None and gallery_cameras is not None:
+            check_labels(query_cameras, shape[0], "query_cameras")
+            check_labels(gallery_cameras, shape[1], "gallery_cameras")
+            query_cameras, gallery_cameras = (ids.to(device) for ids in (query_cameras, gallery_cameras))
+        if gallery_includes_query and shape[1] < shape[0]:
+            raise ValueError(f"gallery must start with the {shape[0]} queries; got {shape[1]} items")
+        query_labels, gallery_labels = (
+            ids.to(device, torch.int64).contiguous() for ids in (query_labels, gallery_labels)
+        )
+        (self._queries, self._gallery), self.query_labels = shape, query_labels
+        self._query_cameras, self._gallery_cameras = query_cameras, gallery_cameras
+        self._includes_query = gallery_includes_query
+        # Junk leaves the gallery for good; `kept` are the places of what stays (None: all).
+        is_junk = gallery_labels == JUNK
+        self.kept = (~is_junk).nonzero().squeeze(1) if bool(is_junk.any()) else None
+        self.labels = gallery_labels if self.kept is None else gallery_labels[self.kept]
+        self._by_label = torch.argsort(self.labels, stable=True)
+        ordered = self.labels[self._by_label]
+        self._starts = torch.searchsorted(ordered, query_labels)
+        self._sizes = torch.searchsorted(ordered, query_labels, right=True) - self._starts
+
+    def own_identity(self, block: slice) -> OwnIdentity:
+        """Of the queries in the block; columns count what stays of the gallery."""
+        starts, sizes = self._starts[block, None], self._sizes[block, None]
+        steps = torch.arange(int(sizes.max()), device=sizes.device)
+        exists = steps < sizes
+        columns = self._by_label[(starts + steps).clamp_max(max(0, len(self.labels) - 1))]
+        place = columns if self.kept is None else self.kept[columns]
+        matches = exists.clone()
+        if self._query_cameras is not None and self._gallery_cameras is not None:
+            matches &= self._gallery_cameras[place] != self._query_cameras[block, None]
+        if self._includes_query:
+            matches &= place != torch.arange(block.start, block.stop, device=place.device)[:, None]
+        return OwnIdentity(columns, exists, matches)
+
+    def without_junk(self, distances: Tensor | Iterable[Tensor]) -> Iterator[Tensor]:
+        """Blocks of rows of a (Q, G) matrix, or given blocks of its rows, in float32 or better.
+
+        Raises:
+            TypeError: a block that is no tensor.
+            ValueError: a block that does not have G columns.
+        """
+        blocks = distances.split(rows_at_once(self._gallery)) if isinstance(distances, Tensor) else distances
+        for block in blocks:
+            if not isinstance(block, Tensor):
+                raise TypeError(f"distances must be a torch.Tensor or blocks of them; got {type(block).__name__}")
+            if block.ndim != 2 or block.shape[1] != self._gallery:
+                raise ValueError(
+                    f"blocks of distances must have {self._gallery} columns, one per gallery item; "
+                    f"got shape {tuple(block.shape)}"
+                )
+            # 16 bits hold every distance but not the counts that follow.
+            wide = block.detach().to(torch.promote_types(block.dtype, torch.float32))
+            yield wide if self.kept is None else wide[:, self.kept]
+
+    def numbered(self, blocks: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
+        """Each block with the queries it is of.
+
+        Raises:
+            ValueError: other than Q rows in all.
+        """
+        done = 0
+        for rows in blocks:
+            done += len(rows)
+            if done > self._queries:
+                break
+            if len(rows):
+                yield slice(done - len(rows), done), rows
+        if done != self._queries:
+            raise ValueError(
+                f"blocks of distances must have {self._queries} rows in all, one per query; "
+                f"got {done}{' or more' if done > self._queries else ''}"
+            )
+
+
+def protocol_of_distances(
+    distances: Tensor | Iterable[Tensor],
+    query_labels: Tensor,
+    gallery_labels: Tensor,
+    query_cameras: Tensor | None,
+    gallery_cameras: Tensor | None,
+    gallery_includes_query: bool,
+) -> GalleryProtocol:
+    """The protocol of a (Q, G) matrix, or of blocks of its rows on the device of the labels."""
+    if isinstance(distances, Tensor):
+        check_embeddings(distances, "distances")
+        shape, device = (distances.shape[0], distances.shape[1]), distances.device
+    else:
+        shape, device = (len(query_labels), len(gallery_labels)), gallery_labels.device
+    return GalleryProtocol(
+        shape, query_labels, gallery_labels, query_cameras, gallery_cameras, gallery_includes_query, device
+    )

@@ -1,0 +1,150 @@
+"""Retrieval ranks under the gallery protocol of person re-identification, from blocks of queries."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pml_ext.functional.retrieval.distances import check_features, comparable, distance_blocks
+from pml_ext.functional.retrieval.protocol import GalleryProtocol, OwnIdentity, protocol_of_distances
+from pml_ext.functional.retrieval.rank_counts import count_up_to
+
+
+class Ranking(NamedTuple):
+    """Per-query results, (Q,) float64, fractions; nan where a query has no match left (`matches` 0).
+
+    matches: (Q,) int64, gallery items of the query's identity that count, R below.
+    first_match_rank: rank of the closest match, from 1.
+    average_precision: mean over the matches of (matches so far) / rank.
+    inverse_negative_penalty: R / rank of the hardest match.
+    average_precision_at_r: the same sum as the average precision over ranks up to R only, divided by R.
+    r_precision: share of matches among the first R (among the first `within` where that is fewer).
+    """
+
+    matches: Tensor
+    first_match_rank: Tensor
+    average_precision: Tensor
+    inverse_negative_penalty: Tensor
+    average_precision_at_r: Tensor
+    r_precision: Tensor
+
+
+def rank_matches(
+    query: Tensor,
+    query_labels: Tensor,
+    gallery: Tensor,
+    gallery_labels: Tensor,
+    *,
+    query_cameras: Tensor | None = None,
+    gallery_cameras: Tensor | None = None,
+    gallery_includes_query: bool = False,
+    within: int | None = None,
+    metric: str = "cosine",
+) -> Ranking:
+    """Rank the gallery for every query by the distance of features.
+
+    Gallery items of the query's identity *and* camera are removed before ranking; identity −1 is junk: ignored in
+    the gallery, not evaluated as a query. Other identities, Market-1501's distractor 0 among them, are plain
+    non-matches of everybody else. Ties are pessimistic: a non-match as close as a match ranks before it.
+    Ties are those of the computed distances: equal rows of the gallery can come out an ulp apart.
+
+    Args:
+        query, gallery: (Q, D) and (G, D), finite. A zero row has cosine 0 with everything.
+        query_labels, gallery_labels: (Q,) and (G,) integer identities.
+        query_cameras, gallery_cameras: (Q,) and (G,) integers, or None for no removal by camera.
+        gallery_includes_query: the gallery starts with the queries in the same order; a query never finds itself.
+        within: matches ranked beyond count as not found in the three precisions; None for no limit.
+        metric: "cosine" (normalised here) or "euclidean" (features as they are).
+    Returns:
+        Ranking.
+    Raises:
+        ValueError: shapes or types that do not fit, values not finite, cameras of one side only, an unknown metric.
+    Source: Zheng et al., ICCV 2015 (protocol); Ye et al., arXiv 2001.04193 (inverse negative penalty).
+    """
+    check_features(query, gallery, metric)
+    protocol = GalleryProtocol(
+        (len(query), len(gallery)),
+        query_labels,
+        gallery_labels,
+        query_cameras,
+        gallery_cameras,
+        gallery_includes_query,
+        query.device,
+    )
+    rows, columns = comparable(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
+    blocks = distance_blocks(rows, columns, metric)
+    return _rank(protocol, blocks, within)
+
+
+def rank_matches_from_distances(
+    distances: Tensor | Iterable[Tensor],
+    query_labels: Tensor,
+    gallery_labels: Tensor,
+    *,
+    query_cameras: Tensor | None = None,
+    gallery_cameras: Tensor | None = None,
+    gallery_includes_query: bool = False,
+    within: int | None = None,
+) -> Ranking:
+    """`rank_matches` for given finite distances, smaller is closer.
+
+    Args:
+        distances: a (Q, G) matrix, or blocks of its rows in order, each looked at once and never kept (then on the
+            device of the labels).
+        others: as of `rank_matches`.
+    """
+    protocol = protocol_of_distances(
+        distances, query_labels, gallery_labels, query_cameras, gallery_cameras, gallery_includes_query
+    )
+    return _rank(protocol, protocol.without_junk(distances), within)
+
+
+def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> Tensor:
+    """CMC: the share of queries whose closest match is at rank k or better; queries without a match do not count.
+
+    Args:
+        ranking: of `rank_matches`, or of `rank_single_shot`: then the mean over its repeats.
+        ranks: the ranks k, from 1.
+    Returns:
+        (len(ranks),) float64; nan where no query has a match.
+    """
+    if any(k < 1 for k in ranks):
+        raise ValueError(f"ranks must be 1 or more; got {list(ranks)}")
+    first = ranking.first_match_rank[ranking.matches > 0]
+    return torch.stack([(first <= k).double().mean() for k in ranks])
+
+
+def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], within: int | None) -> Ranking:
+    if within is not None and within < 1:
+        raise ValueError(f"within must be a rank of 1 or more; got {within!r}")
+    results = [_block_ranks(rows, protocol.own_identity(block), within) for block, rows in protocol.numbered(blocks)]
+    return Ranking(*(torch.cat(parts) for parts in zip(*results, strict=True)))
+
+
+def _block_ranks(rows: Tensor, identity: OwnIdentity, within: int | None) -> tuple[Tensor, ...]:
+    """rank of the j-th match = j + non-matches at most as far: all at most as far, less those of the identity."""
+    own, exists, matches = rows.gather(1, identity.columns), identity.exists, identity.matches
+    count = matches.sum(dim=1)
+    beyond = torch.finfo(rows.dtype).max
+    matched = torch.where(matches, own, beyond).sort(dim=1).values[:, : int(count.max())].contiguous()
+    same = torch.where(exists, own, beyond).sort(dim=1).values
+    nth = torch.arange(1, matched.shape[1] + 1, device=rows.device)
+    closer = count_up_to(rows, matched, count) - torch.searchsorted(same, matched, right=True)
+    ranks = (nth + closer).double()
+    if not ranks.shape[1]:  # no query of the block has a match
+        return (count, *(torch.full_like(count, torch.nan, dtype=torch.float64) for _ in Ranking._fields[1:]))
+    real = nth <= count[:, None]
+    limit = within or max(1, rows.shape[1])
+    precision = torch.where(real & (ranks <= limit), nth / ranks, 0.0)
+    total = count.double()  # x / 0 is nan for 0 / 0: what a query without a match gets
+    at_r = real & (ranks <= total[:, None])
+    hardest = torch.where(real, ranks, 0.0).amax(dim=1)
+    return (
+        count,
+        torch.where(count > 0, ranks[:, 0], torch.nan),
+        precision.sum(dim=1) / total,
+        total / hardest,
+        (precision * at_r).sum(dim=1) / total,
+        (at_r & (precision > 0)).sum(dim=1) / total.clamp_max(limit),
+    )

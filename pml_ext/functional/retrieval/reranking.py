@@ -1,0 +1,147 @@
+"""k-reciprocal re-ranking of retrieval distances, from sparse neighbour lists."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_choice, check_in_range
+from pml_ext.functional.retrieval.distances import check_features, comparable, distance_blocks
+from pml_ext.functional.retrieval.neighbors import nearest_rows
+
+DEFINITIONS = ("zhong", "fastreid")
+_COORDINATES_AT_ONCE = 2**20
+
+
+def rerank(
+    query: Tensor,
+    gallery: Tensor,
+    *,
+    k1: int = 20,
+    k2: int = 6,
+    lambda_: float = 0.3,
+    metric: str = "cosine",
+    definition: str = "zhong",
+) -> Tensor:
+    """(1 − λ) Jaccard distance of the k-reciprocal neighbourhoods + λ distance of the features.
+
+    Args:
+        query, gallery: (Q, D) and (G, D), finite.
+        k1: neighbours of a sample, fewer than Q + G.
+        k2: samples over which a neighbourhood is averaged, itself included, from 1 (no averaging) to k1.
+        lambda_: weight of the feature distance, in [0, 1].
+        metric: "cosine" (features normalised here) or "euclidean" (as they are).
+        definition: "zhong", the paper's: lists of k1 besides the sample, squared distances divided by the largest
+            of their sample, also in the sum; "fastreid", what FastReID's evaluator computes: lists of k1 with the
+            sample, squared distances as they are, and 1 − cosine (or the squared distance) in the sum.
+    Returns:
+        (Q, G) distances in float32 or better.
+    Raises:
+        ValueError: features that do not fit or are not finite; an option outside its range.
+    Source: Zhong et al., CVPR 2017, eqs. 3 to 12. A sample is its own nearest, also beside its duplicates.
+    """
+    blocks = rerank_blocks(query, gallery, k1=k1, k2=k2, lambda_=lambda_, metric=metric, definition=definition)
+    return torch.cat(list(blocks))
+
+
+def rerank_blocks(
+    query: Tensor,
+    gallery: Tensor,
+    *,
+    k1: int = 20,
+    k2: int = 6,
+    lambda_: float = 0.3,
+    metric: str = "cosine",
+    definition: str = "zhong",
+) -> Iterator[Tensor]:
+    """`rerank` in blocks of rows, for `rank_matches_from_distances`: neither (Q, G) nor (Q + G)² is stored."""
+    check_features(query, gallery, metric)
+    check_choice(definition, DEFINITIONS, "definition")
+    check_in_range(lambda_, 0, 1, "lambda_")
+    total = len(query) + len(gallery)
+    if not 1 <= k1 < total:
+        raise ValueError(f"k1 must be from 1 to {total - 1}, below the {total} queries and gallery items; got {k1!r}")
+    if not 1 <= k2 <= k1:
+        raise ValueError(f"k2 must be from 1 to k1 = {k1}; got {k2!r}")
+    return _blocks(query, gallery, k1, k2, lambda_, metric, definition == "zhong")
+
+
+def _blocks(
+    query: Tensor, gallery: Tensor, k1: int, k2: int, lambda_: float, metric: str, by_largest: bool
+) -> Iterator[Tensor]:
+    features = torch.cat(comparable(query, gallery, metric))
+    places, _, largest = nearest_rows(features, k1 + 1 if by_largest else k1, metric)
+    # On unit rows the squared distance is twice 1 − cosine; a common factor leaves nothing where it is divided by.
+    factor = 2.0 if metric == "cosine" and not by_largest else 1.0
+    scale = largest.clamp_min(torch.finfo(largest.dtype).tiny) if by_largest else torch.ones_like(largest)
+    neighborhoods = _neighborhoods(features, places.cpu().numpy(), k1, k2, metric, factor / scale)
+    mine, theirs = neighborhoods[: len(query)], neighborhoods[len(query) :].tocsc()
+    begin = 0
+    for rows in distance_blocks(features[: len(query)], features[len(query) :], metric):
+        block = slice(begin, begin + len(rows))
+        begin = block.stop
+        jaccard = torch.from_numpy(_jaccard(mine[block], theirs)).to(rows)
+        yield jaccard.mul_(1 - lambda_).add_(rows.div_(scale[block, None]), alpha=lambda_)
+
+
+def _neighborhoods(x: Tensor, places: np.ndarray, k1: int, k2: int, metric: str, per_distance: Tensor) -> Any:
+    """(N, N) sparse: the weights of the k-reciprocal neighbours of each sample, rows summing to 1."""
+    from scipy import sparse
+
+    near, half = _reciprocal(places), _reciprocal(places[:, : round(k1 / 2) + 1])
+    # A neighbour's own neighbours join where more than two thirds of them are neighbours already.
+    overlap = near.multiply(near @ half.T).tocoo()
+    joins = 3 * overlap.data > 2 * half.sum(axis=1)[overlap.col]
+    ones = np.ones(int(joins.sum()), dtype=np.int32)
+    joining = sparse.csr_array((ones, (overlap.row[joins], overlap.col[joins])), shape=near.shape)
+    members = (near + joining @ half).tocoo()
+    weights = np.exp(-_distances_of(x, members.row, members.col, metric, per_distance).cpu().numpy())
+    sums = np.bincount(members.row, weights, minlength=len(x)).astype(weights.dtype)
+    encoded = sparse.csr_array((weights / sums[members.row], (members.row, members.col)), shape=near.shape)
+    averaged = sparse.csr_array(
+        (np.full(len(x) * k2, 1 / k2, dtype=weights.dtype), places[:, :k2].ravel(), np.arange(len(x) + 1) * k2),
+        shape=near.shape,
+    )
+    return (averaged @ encoded).tocsr()
+
+
+def _reciprocal(places: np.ndarray) -> Any:
+    """(N, N) sparse ones: pairs of samples that are in each other's list."""
+    from scipy import sparse
+
+    count, length = places.shape
+    listed = sparse.csr_array(
+        (np.ones(count * length, dtype=np.int32), places.ravel(), np.arange(count + 1) * length), shape=(count, count)
+    )
+    return listed.multiply(listed.T).tocsr()
+
+
+def _distances_of(x: Tensor, one: np.ndarray, other: np.ndarray, metric: str, per_distance: Tensor) -> Tensor:
+    """The distances of the pairs, each times the factor of its first sample."""
+    left, right = (torch.from_numpy(places.astype(np.int64)).to(x.device) for places in (one, other))
+    found = []
+    for i, j in zip(*(side.split(max(1, _COORDINATES_AT_ONCE // x.shape[1])) for side in (left, right)), strict=True):
+        if metric == "cosine":
+            found.append(1 - torch.linalg.vecdot(x[i], x[j]))
+        else:
+            found.append((x[i] - x[j]).square_().sum(dim=1))
+    return torch.cat(found) * per_distance[left]
+
+
+def _jaccard(rows: Any, columns: Any) -> np.ndarray:
+    """(q, G) 1 − Σ min / Σ max of each of the q sparse rows with each of the G rows that `columns` holds by column."""
+    distances = np.empty((rows.shape[0], columns.shape[0]), dtype=columns.dtype)
+    for q in range(rows.shape[0]):
+        own = slice(rows.indptr[q], rows.indptr[q + 1])
+        members, weights = rows.indices[own], rows.data[own]
+        starts = columns.indptr[members]
+        lengths = columns.indptr[members + 1] - starts
+        ends = lengths.cumsum()
+        # The entries of all these columns, one after the other.
+        entries = np.repeat(starts - ends + lengths, lengths) + np.arange(lengths.sum())
+        shared = np.minimum(columns.data[entries], np.repeat(weights, lengths))
+        overlap = np.bincount(columns.indices[entries], shared, minlength=len(distances[q]))
+        distances[q] = np.maximum(1 - overlap / (2 - overlap), 0)
+    return distances

@@ -1,0 +1,105 @@
+"""Ranks in galleries of one image an identity, over seeded draws."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_finite
+from pml_ext.functional.retrieval.distances import check_features, comparable, distance_blocks
+from pml_ext.functional.retrieval.protocol import GalleryProtocol, protocol_of_distances
+from pml_ext.functional.retrieval.ranking import Ranking
+
+
+def rank_single_shot(
+    query: Tensor,
+    query_labels: Tensor,
+    gallery: Tensor,
+    gallery_labels: Tensor,
+    *,
+    query_cameras: Tensor | None = None,
+    gallery_cameras: Tensor | None = None,
+    metric: str = "cosine",
+    repeats: int = 10,
+    seed: int = 0,
+) -> Ranking:
+    """Rank galleries that hold one random image of every identity, the single-gallery-shot protocol of CUHK03.
+
+    In each repeat one image of every identity is drawn, the same for all queries. Of its own identity a query gets
+    one image drawn among those that count (not of its camera), so that a query with a match in the whole gallery has
+    exactly one in every repeat. Identity −1 is junk; 0 is one identity as any other. Ties are pessimistic.
+
+    Args:
+        repeats: independent draws, 1 or more.
+        seed: of the draws, which are made on the processor.
+        others: as of `rank_matches`.
+    Returns:
+        Ranking with fields of shape (repeats, Q); with one match the average precision is 1 / rank.
+    Raises:
+        ValueError: as of `rank_matches`; repeats below 1.
+    Source: Li et al., CVPR 2014 (CUHK03), Liu et al., CVPR 2016 (VehicleID; 10 repeats). FastReID draws every
+    identity anew for each query and takes its mAP over the whole gallery; here: one gallery for all, the mAP over it.
+    """
+    check_features(query, gallery, metric)
+    shape = (len(query), len(gallery))
+    labels_and_cameras = (query_labels, gallery_labels, query_cameras, gallery_cameras)
+    protocol = GalleryProtocol(shape, *labels_and_cameras, False, query.device)
+    rows, columns = comparable(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
+    blocks = distance_blocks(rows, columns, metric)
+    return _rank(protocol, blocks, repeats, seed)
+
+
+def rank_single_shot_from_distances(
+    distances: Tensor | Iterable[Tensor],
+    query_labels: Tensor,
+    gallery_labels: Tensor,
+    *,
+    query_cameras: Tensor | None = None,
+    gallery_cameras: Tensor | None = None,
+    repeats: int = 10,
+    seed: int = 0,
+) -> Ranking:
+    """`rank_single_shot` for given finite distances: a (Q, G) matrix or blocks of its rows in order."""
+    labels_and_cameras = (query_labels, gallery_labels, query_cameras, gallery_cameras)
+    protocol = protocol_of_distances(distances, *labels_and_cameras, False)
+    return _rank(protocol, protocol.without_junk(distances), repeats, seed)
+
+
+def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], repeats: int, seed: int) -> Ranking:
+    if repeats < 1:
+        raise ValueError(f"repeats must be 1 or more; got {repeats!r}")
+    device = protocol.labels.device
+    generator = torch.Generator().manual_seed(seed)
+    galleries = [_one_of_each(protocol.labels, generator) for _ in range(repeats)]
+    draws = torch.rand(repeats, len(protocol.query_labels), generator=generator, dtype=torch.float64).to(device)
+    ranks, matches = [], []
+    for block, rows in protocol.numbered(blocks):
+        check_finite(rows, "distances")
+        own = protocol.own_identity(block)
+        count = own.matches.sum(dim=1)
+        found = torch.full((repeats, len(rows)), torch.nan, dtype=torch.float64, device=device)
+        if own.columns.shape[1]:
+            labels = protocol.query_labels[block, None]
+            for repeat, drawn in enumerate(galleries):
+                nth = (draws[repeat, block] * count).long().clamp_max(count - 1) + 1
+                pick = (own.matches & (own.matches.cumsum(dim=1) == nth[:, None])).int().argmax(dim=1, keepdim=True)
+                match = rows.gather(1, own.columns.gather(1, pick))
+                closer = (rows[:, drawn] <= match) & (protocol.labels[drawn] != labels)
+                found[repeat] = torch.where(count > 0, 1.0 + closer.sum(dim=1), torch.nan)
+        ranks.append(found)
+        matches.append((count > 0).long().expand(repeats, -1))
+    first, one = torch.cat(ranks, dim=1), torch.cat(matches, dim=1)
+    precision = 1 / first
+    at_first = torch.where(one > 0, (first == 1).double(), torch.nan)
+    return Ranking(one, first, precision, precision, at_first, at_first)
+
+
+def _one_of_each(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """One place of every label, uniformly: the first of each in a random order."""
+    order = torch.randperm(len(labels), generator=generator).to(labels.device)
+    shuffled = labels[order]
+    by_label = torch.argsort(shuffled, stable=True)
+    ordered = shuffled[by_label]
+    starts = torch.ones_like(ordered, dtype=torch.bool)
+    starts[1:] = ordered[1:] != ordered[:-1]
+    return order[by_label[starts]]

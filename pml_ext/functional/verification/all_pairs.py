@@ -1,0 +1,97 @@
+"""Verification over every pair of a labelled set, whose scores are never stored."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._ops.precision import full_precision, unit_rows
+from pml_ext.functional.verification.histogram import ScoreHistogram
+from pml_ext.functional.verification.roc import ROC, place_at_equal_errors, place_at_far, roc_curve
+
+BLOCK_ROWS = 1024
+_KEPT_AT_MOST = 2**24
+
+
+def labelled_pairs(
+    embeddings: Tensor, labels: Tensor, *, block_rows: int = BLOCK_ROWS
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cosine and sameness of every unordered pair of a set, block by block, always in the same order.
+
+    Args:
+        embeddings: (N, D), finite; normalised here, in float32 (float64 for float64 input).
+        labels: (N,) integer class ids.
+        block_rows: rows of a block; at most block_rows² pairs are yielded at a time.
+    Yields:
+        scores: (P,) cosines; same: (P,) bool.
+    Raises:
+        ValueError: embeddings that are not (N, D) floating and finite; labels of another length or not integer.
+    """
+    check_embeddings(embeddings)
+    check_labels(labels, len(embeddings))
+    check_finite(embeddings)
+    unit, labels = unit_rows(embeddings), labels.to(embeddings.device)
+    for i in range(0, len(unit), block_rows):
+        for j in range(i, len(unit), block_rows):
+            with full_precision(unit.device):
+                scores = unit[i : i + block_rows] @ unit[j : j + block_rows].T
+            same = labels[i : i + block_rows, None] == labels[j : j + block_rows]
+            if i == j:
+                above = torch.ones_like(same).triu(1)
+                yield scores[above], same[above]
+            else:
+                yield scores.view(-1), same.view(-1)
+
+
+def labelled_pairs_roc(embeddings: Tensor, labels: Tensor, *, fars: Sequence[float] = ()) -> ROC:
+    """The ROC curve of the cosines of all pairs of a set, exact where it is read off.
+
+    A first pass counts the scores in bins of 1.9e-6. A second takes the bins in which the answers for `fars` and the
+    equal error rate lie apart, score by score: `operating_point` at each of the fars and `equal_error_rate` are then
+    exact (unless more than 2^24 pairs share such a bin, as of collapsed embeddings: it stays whole), and `roc_auc`
+    is within `auc_bounds`.
+
+    Args:
+        embeddings, labels: as of `labelled_pairs`.
+        fars: allowed false accept rates, in (0, 1].
+    Returns:
+        ROC with float64 thresholds.
+    """
+    histogram = ScoreHistogram(device=embeddings.device)
+    for scores, same in labelled_pairs(embeddings, labels):
+        histogram.update(scores, same)
+    roc = histogram.roc()
+    if not roc.genuine or not roc.impostors:
+        return roc
+    last = len(roc.thresholds) - 1
+    bins = {min(place + 1, last) for far in fars if (place := place_at_far(roc, far)) is not None}
+    bins.add(place_at_equal_errors(roc))
+    sizes = (roc.true_accepts + roc.false_accepts).diff(prepend=roc.true_accepts.new_zeros(1))
+    chosen = [place for place in sorted(bins) if 1 < int(sizes[place]) <= _KEPT_AT_MOST]
+    return _with_bins_apart(roc, chosen, embeddings, labels) if chosen else roc
+
+
+def _with_bins_apart(roc: ROC, bins: list[int], embeddings: Tensor, labels: Tensor) -> ROC:
+    """The curve with every distinct score of some bins as a point of its own."""
+    edges = [(float(roc.thresholds[place]), float(roc.thresholds[place - 1])) for place in bins]
+    inside: list[list[tuple[Tensor, Tensor]]] = [[] for _ in bins]
+    for scores, same in labelled_pairs(embeddings, labels):
+        for kept, (low, high) in zip(inside, edges, strict=True):
+            wanted = ((scores >= low) & (scores < high)).nonzero().squeeze(1)
+            if len(wanted):
+                kept.append((scores[wanted], same[wanted]))
+    curves = [roc]
+    for place, kept in zip(bins, inside, strict=True):
+        points = roc_curve(*(torch.cat(part) for part in zip(*kept, strict=True)))
+        # The first point accepts what lies above the bin, the last one the whole bin: both are there already.
+        curves.append(
+            ROC(
+                points.thresholds[1:-1].double(),
+                points.true_accepts[1:-1] + roc.true_accepts[place - 1],
+                points.false_accepts[1:-1] + roc.false_accepts[place - 1],
+            )
+        )
+    merged = ROC(*(torch.cat(column) for column in zip(*curves, strict=True)))
+    order = merged.thresholds.argsort(descending=True)
+    return ROC(*(column[order] for column in merged))

@@ -1,0 +1,45 @@
+"""Confidence interval of an error rate over pairs, when classes and not pairs are what was sampled."""
+
+from torch import Tensor
+
+from pml_ext.functional.verification.clopper_pearson import rate_interval
+
+
+def class_rate_interval(
+    errors: Tensor, pairs: Tensor, *, pairs_span_classes: bool, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Interval of the pooled error rate of pairs, for classes like those measured.
+
+    Pairs of a class share its samples, so that they count for less than as many independent pairs. How much less
+    is estimated by leaving out one class at a time (jackknife): the effective number of pairs is the one whose binomial
+    variance is the jackknife's, at most the pairs there are. The interval is `rate_interval` of so many pairs.
+    Where no pair (or every pair) is an error no variance can be seen: each class then counts as one pair.
+
+    Args:
+        errors, pairs: (T,) int64, by class.
+        pairs_span_classes: a pair counts for two classes (impostor pairs), else for one (genuine pairs).
+        confidence: probability of covering the true rate, in (0, 1).
+    Returns:
+        lower, upper: fractions.
+    Raises:
+        ValueError: no pairs; see `rate_interval`.
+    Source: Arvesen, Annals of Mathematical Statistics 40 (1969), jackknife of U-statistics; Korn and Graubard, Survey
+        Methodology 24 (1998), Clopper-Pearson with an effective sample size.
+    """
+    share = 2 if pairs_span_classes else 1
+    wrong, total = int(errors.sum()) // share, int(pairs.sum()) // share
+    if not total:
+        raise ValueError("a rate needs at least one pair; got none")
+    counted = pairs > 0
+    count = int(counted.sum())
+    rate = wrong / total
+    if 0 < wrong < total:
+        without = (wrong - errors[counted]).double() / (total - pairs[counted])
+        variance = float((without - without.mean()).square().sum()) * (count - 1) / count
+        # nan where a class takes part in all pairs: nothing is left without it
+        effective = rate * (1 - rate) / variance if variance > 0 else total if variance == 0 else count
+    else:
+        effective = count
+    trials = max(1, min(total, round(effective)))
+    low, high = rate_interval(round(rate * trials), trials, confidence)
+    return float(low), float(high)

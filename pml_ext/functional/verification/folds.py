@@ -1,0 +1,92 @@
+"""Verification accuracy in folds: each fold judged at the threshold that the others choose."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pml_ext.functional.verification.rates import check_scores
+from pml_ext.functional.verification.roc import ROC, roc_curve
+
+
+class FoldAccuracy(NamedTuple):
+    """Of each of F folds: the share of its pairs judged rightly, and the threshold that the others chose.
+
+    accuracies, thresholds: (F,) float64; a pair is accepted when its score >= threshold. Folds by ascending id.
+    """
+
+    accuracies: Tensor
+    thresholds: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        return self.accuracies.mean()
+
+    @property
+    def standard_error(self) -> Tensor:
+        """Of the mean, as LFW reports it: the sample standard deviation over folds divided by sqrt(F)."""
+        return self.accuracies.std() / len(self.accuracies) ** 0.5
+
+
+def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None = None) -> Tensor:
+    """(P,) int64 fold ids 0 … folds − 1 of pairs listed fold by fold: blocks whose sizes differ by at most 1.
+
+    Raises:
+        ValueError: fewer than 2 folds, fewer pairs than folds.
+    """
+    if folds < 2:
+        raise ValueError(f"folds must be at least 2 (one is judged by the others); got {folds}")
+    if pairs < folds:
+        raise ValueError(f"{folds} folds need at least {folds} pairs; got {pairs}")
+    return torch.arange(pairs, device=device) * folds // pairs
+
+
+def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccuracy:
+    """Accuracy of each fold at the threshold that is most accurate on all other folds.
+
+    Of the thresholds most accurate on the other folds the one that accepts the fewest pairs is taken, in the middle
+    between the lowest score that it accepts and the highest that it refuses (inf where it accepts nothing, −inf
+    where it accepts everything).
+
+    Args:
+        scores: (P,) similarities, higher is more alike, finite (negate distances).
+        same: (P,) bool, True for genuine pairs.
+        fold_ids: (P,) integers; `contiguous_folds` for pairs that are listed fold by fold.
+    Raises:
+        ValueError: as of `functional.tar_at_far`; fewer than 2 folds; a fold without genuine or without impostor pairs
+            (its accuracy would be one error rate, and the others' threshold chosen for another mixture).
+    Source: LFW's protocol (Huang et al. 2007), 10 folds. Protocol: no word on ties; here: as above.
+    """
+    check_scores(scores, same)
+    if fold_ids.shape != scores.shape or fold_ids.is_floating_point() or fold_ids.dtype == torch.bool:
+        raise ValueError(
+            f"fold_ids must be integers of shape {tuple(scores.shape)}; got {fold_ids.dtype} {tuple(fold_ids.shape)}"
+        )
+    ids, index = torch.unique(fold_ids.to(scores.device), return_inverse=True)
+    if len(ids) < 2:
+        raise ValueError(f"fold_ids must name at least 2 folds (one is judged by the others); got {len(ids)}")
+    scores = scores.double()  # float16 would round the middle between two scores onto one of them
+    accuracies, thresholds = [], []
+    for fold, name in enumerate(ids.tolist()):
+        judged = index == fold
+        genuine, pairs = int(same[judged].sum()), int(judged.sum())
+        if genuine in (0, pairs):
+            kind = "genuine" if genuine else "impostor"
+            raise ValueError(
+                f"every fold must hold genuine and impostor pairs; fold {name} holds {pairs} {kind} pairs only. "
+                "Give fold_ids that mix them"
+            )
+        threshold = _most_accurate_threshold(roc_curve(scores[~judged], same[~judged]))
+        accuracies.append(((scores[judged] >= threshold) == same[judged]).double().mean())
+        thresholds.append(threshold)
+    return FoldAccuracy(torch.stack(accuracies), torch.stack(thresholds))
+
+
+def _most_accurate_threshold(roc: ROC) -> Tensor:
+    """The strictest among the most accurate, halfway to the next score (0-dim float64)."""
+    right = roc.true_accepts - roc.false_accepts
+    best = int((right == right.max()).nonzero()[0])
+    edges = torch.cat([roc.thresholds, roc.thresholds.new_full((1,), -torch.inf)])
+    if best == 0:
+        return edges[0]
+    return (edges[best] + edges[best + 1]) / 2

@@ -1,0 +1,127 @@
+"""Verification over streams of scores too long to keep: counts in fine bins, with bounds on what they hide."""
+
+import torch
+from torch import Tensor
+
+from pml_ext.functional.verification.rates import check_scores
+from pml_ext.functional.verification.roc import ROC, place_at_equal_errors, place_at_far
+
+_COUNTED_AT_ONCE = 2**16  # temporaries stay in the cache
+
+
+class ScoreHistogram:
+    """Counts of genuine and of impostor scores in bins of 2^-19 (1.9e-6), in memory independent of their number.
+
+    Bin edges are multiples of the width, which is a power of two: no rounding moves a score over an edge. So the
+    operating points at the edges are exact, counted over all pairs. What lies between two edges is unknown and
+    bounded: see `tar_bounds`, `auc_bounds`, `eer_bounds`. Rank processes count their own pairs and `merge`, or add
+    up `counts` with one all-reduce. Everything is deterministic, in any order of updates.
+
+    Args:
+        low, high: where scores lie, integers: −1 and 1 for cosines, −2 and 0 for negated distances of unit vectors.
+            Lower and higher scores count too, as low and as high: the bounds hold for any scores, and are wide only
+            where they fall outside. Memory is 8.4 MB a unit.
+        device: of the counts; scores are moved there.
+    Attributes:
+        counts: (2, bins + 1) int64: of impostor and of genuine scores in [low + bin · width, low + (bin + 1) · width);
+            the last bin is [high, inf).
+    """
+
+    BINS_PER_UNIT = 2**19
+
+    def __init__(self, low: int = -1, high: int = 1, *, device: torch.device | str = "cpu") -> None:
+        if int(low) != low or int(high) != high or not low < high:
+            raise ValueError(f"low and high must be ascending integers; got {low!r} and {high!r}")
+        self.low, self.high = int(low), int(high)
+        bins = (self.high - self.low) * self.BINS_PER_UNIT
+        self.counts = torch.zeros((2, bins + 1), dtype=torch.int64, device=device)
+
+    def update(self, scores: Tensor, same: Tensor) -> None:
+        """Count pairs.
+
+        Args:
+            scores: (P,) similarities, higher is more alike, finite (negate distances).
+            same: (P,) bool, True for genuine pairs.
+        Raises:
+            ValueError: shapes that differ, same not bool, scores not finite; nothing is counted then.
+        """
+        check_scores(scores, same)
+        flat, width = self.counts.view(-1), self.counts.shape[1]
+        for some, alike in zip(scores.split(_COUNTED_AT_ONCE), same.split(_COUNTED_AT_ONCE), strict=True):
+            some = some.detach().to(self.counts.device)
+            some = some if some.dtype == torch.float64 else some.float()
+            # Scaling by a power of two and floor are exact, so is the shift of the integers.
+            place = some.clamp(self.low, self.high).mul_(self.BINS_PER_UNIT).floor_().long()
+            place.sub_(self.low * self.BINS_PER_UNIT).add_(alike.to(place.device), alpha=width)
+            flat.scatter_add_(0, place, place.new_ones(1).expand_as(place))
+
+    def merge(self, other: "ScoreHistogram") -> None:
+        """Add another histogram's counts, of the same low and high."""
+        if (other.low, other.high) != (self.low, self.high):
+            raise ValueError(
+                f"only histograms of one range merge: this one's is [{self.low}, {self.high}]; "
+                f"got [{other.low}, {other.high}]"
+            )
+        self.counts += other.counts.to(self.counts.device)
+
+    def reset(self) -> None:
+        self.counts.zero_()
+
+    def roc(self) -> ROC:
+        """The operating points at the edges of the bins that hold a score: exact, but without those inside a bin.
+
+        Thresholds are float64; the last is −inf.
+        """
+        filled = self.counts.sum(0).nonzero().squeeze(1).flip(0)
+        impostors, genuine = self.counts[:, filled].cumsum(1)
+        thresholds = self.low + filled.double() / self.BINS_PER_UNIT
+        thresholds[filled == 0] = -torch.inf  # scores below low are counted there
+        nothing = filled.new_zeros(1)
+        return ROC(
+            torch.cat([thresholds.new_full((1,), torch.inf), thresholds]),
+            torch.cat([nothing, genuine]),
+            torch.cat([nothing, impostors]),
+        )
+
+
+def tar_bounds(roc: ROC, far: float) -> tuple[Tensor, Tensor]:
+    """Between which values the largest true accept rate at a false accept rate of at most `far` lies.
+
+    Args:
+        roc: some of the operating points of the scores, `ScoreHistogram.roc`.
+        far: allowed false accept rate, in (0, 1].
+    Returns:
+        lower, upper: 0-dim float64. lower is reached, at the threshold of `operating_point(roc, far)`, within `far`;
+        upper is the rate at the next point, which exceeds `far`. nan as of `operating_point`.
+    """
+    place, tar = place_at_far(roc, far), roc.tar
+    if place is None:
+        nothing = torch.full((), torch.nan, dtype=torch.float64, device=tar.device)
+        return nothing, nothing
+    return tar[place], tar[min(place + 1, len(tar) - 1)]
+
+
+def auc_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
+    """Between which values the area under the whole ROC curve lies: all ties inside a bin lost, and all won.
+
+    Args:
+        roc: some of the operating points of the scores. `roc_auc` of it is the middle.
+    """
+    steps = roc.far.diff()
+    return (steps * roc.tar[:-1]).sum(), (steps * roc.tar[1:]).sum()
+
+
+def eer_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
+    """Between which values the equal error rate of the whole ROC curve lies.
+
+    Args:
+        roc: some of the operating points of the scores.
+    Returns:
+        lower, upper: 0-dim float64; nan without genuine or impostor pairs.
+    """
+    far, frr = roc.far, 1 - roc.tar
+    if not roc.genuine or not roc.impostors:
+        return far[-1] + frr[-1], far[-1] + frr[-1]
+    after = place_at_equal_errors(roc)
+    # Between the two points FAR only rises and FRR only falls: where they meet, both are within their own ends.
+    return torch.maximum(far[after - 1], frr[after]), torch.minimum(far[after], frr[after - 1])

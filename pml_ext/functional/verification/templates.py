@@ -1,0 +1,85 @@
+"""Templates: several images of one subject as one embedding, and the cosines of listed pairs."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._ops.precision import full_precision, unit_rows
+
+_PAIRS_AT_ONCE = 2**14
+
+
+class Templates(NamedTuple):
+    """ids: (T,) int64 template ids, ascending. embeddings: (T, D) of length 1, float32 (float64 for float64)."""
+
+    ids: Tensor
+    embeddings: Tensor
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows of templates by id, any shape.
+
+        Raises:
+            ValueError: an id without a template.
+        """
+        place = torch.searchsorted(self.ids, ids.to(self.ids)).clamp_max(len(self.ids) - 1)
+        if bool((unknown := self.ids[place] != ids.to(self.ids)).any()):
+            raise ValueError(f"template {int(ids[unknown.to(ids.device)][0])} is in a pair but has no image")
+        return place
+
+
+def template_embeddings(embeddings: Tensor, template_ids: Tensor, media_ids: Tensor) -> Templates:
+    """The mean of a template's media, each the mean of its images (a video's frames count as one), length 1.
+
+    Args:
+        embeddings: (N, D), finite, one an image, taken as they are: normalise them first if every image is to weigh
+            the same whatever its length.
+        template_ids: (N,) integers.
+        media_ids: (N,) integers; an id means one medium inside a template and need not be unique over templates.
+    Returns:
+        Templates. A template whose mean is 0 stays 0: cosine 0 with everything.
+    Raises:
+        ValueError: embeddings that are not (N, D) floating and finite; ids of another length or not integer.
+    Source: the IJB-A, IJB-B and IJB-C protocols' media pooling (Crosswhite et al. 2017).
+    """
+    check_embeddings(embeddings)
+    check_labels(template_ids, len(embeddings), "template_ids")
+    check_labels(media_ids, len(embeddings), "media_ids")
+    check_finite(embeddings)
+    x = embeddings.detach()
+    x = x if x.dtype == torch.float64 else x.float()
+    both = torch.stack([template_ids.long(), media_ids.long()], dim=1).to(x.device)
+    media, medium_of = torch.unique(both, dim=0, return_inverse=True)
+    ids, template_of = torch.unique(media[:, 0], return_inverse=True)
+    media_means = _means(x, medium_of, len(media))
+    return Templates(ids, unit_rows(_means(media_means, template_of, len(ids))))
+
+
+def _means(rows: Tensor, group: Tensor, groups: int) -> Tensor:
+    sums = rows.new_zeros(groups, rows.shape[1]).index_add_(0, group, rows)
+    return sums / torch.bincount(group, minlength=groups)[:, None]
+
+
+def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Tensor) -> Tensor:
+    """Cosines of listed pairs, (embeddings[rows[p]], ref_emb[ref_rows[p]]), a block of pairs at a time.
+
+    Args:
+        embeddings, ref_emb: (N, D) and (R, D), finite; normalised here.
+        rows, ref_rows: (P,) int64 rows.
+    Returns:
+        (P,) cosines, float32 (float64 for float64 input).
+    Raises:
+        ValueError: embeddings that are not (N, D) floating and finite, or of another width.
+    """
+    for name, x in (("embeddings", embeddings), ("ref_emb", ref_emb)):
+        check_embeddings(x, name)
+        check_finite(x, name)
+    if embeddings.shape[1] != ref_emb.shape[1]:
+        raise ValueError(f"ref_emb must have the {embeddings.shape[1]} columns of embeddings; got {ref_emb.shape[1]}")
+    unit, ref_unit = unit_rows(embeddings), unit_rows(ref_emb)
+    with full_precision(unit.device):
+        blocks = zip(
+            rows.to(unit.device).split(_PAIRS_AT_ONCE), ref_rows.to(unit.device).split(_PAIRS_AT_ONCE), strict=True
+        )
+        return torch.cat([(unit[some] * ref_unit[others]).sum(dim=1) for some, others in blocks])

@@ -1,0 +1,126 @@
+"""What a threshold does to the pairs of a data set: error rates with intervals, by class, and how far it would move."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.verification.class_interval import class_rate_interval
+
+
+@dataclass(frozen=True)
+class ErrorRate:
+    """Errors among the pairs of a set, and the 95 % interval of the rate for classes like the set's.
+
+    low, high: see `functional.class_interval`; the threshold is taken as given, not as chosen on these pairs.
+    """
+
+    errors: int
+    pairs: int
+    low: float
+    high: float
+
+    @property
+    def rate(self) -> float:
+        return self.errors / self.pairs
+
+
+@dataclass(frozen=True)
+class ClassErrors:
+    """One class: an impostor pair is one sample of it and one outside it, a genuine pair two samples of it."""
+
+    label: int | str
+    samples: int
+    impostor_pairs: int
+    false_accepts: int
+    genuine_pairs: int
+    false_rejects: int
+
+    @property
+    def far(self) -> float:
+        return self.false_accepts / self.impostor_pairs
+
+    @property
+    def frr(self) -> float | None:
+        """None for a class of one sample: it has no genuine pair."""
+        return self.false_rejects / self.genuine_pairs if self.genuine_pairs else None
+
+
+@dataclass(frozen=True)
+class Stability:
+    """How far apart the thresholds of two random halves of the classes are, in L2 distance.
+
+    splits: how many random splits were measured.
+    """
+
+    splits: int
+    mean_shift: float
+    max_shift: float
+
+
+def error_rates(
+    pairs: PairDistances, samples: Tensor, labels: tuple[int | str, ...], distance: float
+) -> tuple[ErrorRate, ErrorRate, tuple[ClassErrors, ...]]:
+    """FAR, FRR and the errors by class at a distance threshold.
+
+    Args:
+        pairs: of the set.
+        samples: (T,) of each class.
+        labels: the names of pairs.classes.
+    """
+    at = torch.tensor([distance], dtype=torch.float64)
+    accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
+    false_rejects = pairs.positive_pairs - accepted
+    far = _pooled(false_accepts, pairs.negative_pairs, True)
+    frr = _pooled(false_rejects, pairs.positive_pairs, False)
+    columns = (samples.to(accepted), pairs.negative_pairs, false_accepts, pairs.positive_pairs, false_rejects)
+    rows = torch.stack(columns, dim=1).tolist()
+    return far, frr, tuple(ClassErrors(label, *row) for label, row in zip(labels, rows, strict=True))
+
+
+def threshold_stability(
+    embeddings: Tensor, ids: Tensor, choose: Callable[[PairDistances], float], *, splits: int, seed: int
+) -> Stability | None:
+    """Choose the threshold on two halves of the classes, again and again.
+
+    Distances are in float32 here. Classes with genuine pairs are dealt to both halves evenly, and so are the others.
+
+    Args:
+        embeddings, ids: (N, D) and (N,) ids 0, 1, …
+        choose: a distance threshold of the pairs of a set; a ValueError where they are too few for it.
+        splits: random splits, seeded.
+    Returns:
+        None where a half has too few pairs for the target, or splits is 0.
+    """
+    device = embeddings.device
+    has_genuine = torch.bincount(ids) > 1
+    generator = torch.Generator().manual_seed(seed)
+    shifts = []
+    for _ in range(splits):
+        order = torch.randperm(len(has_genuine), generator=generator)
+        order = torch.cat([order[has_genuine[order]], order[~has_genuine[order]]])
+        second = torch.zeros_like(has_genuine)
+        second[order[1::2]] = True
+        of_second = second[ids]
+        halves = (of_second.logical_not().to(device), of_second.to(device))
+        try:
+            one, other = (choose(_genuine_and_impostors(embeddings[h], ids.to(device)[h])) for h in halves)
+        except ValueError:
+            return None
+        shifts.append(abs(one - other))
+    return Stability(splits, sum(shifts) / splits, max(shifts)) if shifts else None
+
+
+def _genuine_and_impostors(embeddings: Tensor, ids: Tensor) -> PairDistances:
+    pairs = PairDistances(embeddings.float(), ids)
+    if not pairs.total_positive_pairs or not pairs.total_negative_pairs:
+        raise ValueError("a half of the classes lacks genuine or impostor pairs")
+    return pairs
+
+
+def _pooled(errors: Tensor, pairs: Tensor, pairs_span_classes: bool) -> ErrorRate:
+    share = 2 if pairs_span_classes else 1
+    low, high = class_rate_interval(errors, pairs, pairs_span_classes=pairs_span_classes)
+    return ErrorRate(int(errors.sum()) // share, int(pairs.sum()) // share, low, high)

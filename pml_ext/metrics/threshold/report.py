@@ -1,0 +1,322 @@
+"""One threshold for a deployed matcher, and how unevenly it treats the classes."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_embeddings, check_finite
+from pml_ext._ops.precision import unit_rows
+from pml_ext._version import __version__
+from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
+from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.verification.threshold import (
+    middle_of_gap,
+    threshold_at_far,
+    threshold_at_frr,
+    threshold_of_best_utility,
+)
+from pml_ext.metrics.threshold.class_ids import Labels, number_classes
+from pml_ext.metrics.threshold.curves import ThresholdCurves, threshold_curves
+from pml_ext.metrics.threshold.rates import ClassErrors, ErrorRate, Stability, error_rates, threshold_stability
+
+WORST = 10
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the threshold was chosen for: kind "far" or "frr" with the rate it must not exceed, or "utility"."""
+
+    kind: str
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """OPIS and ε-OPIS of the set, and the range of FAR and of L2 distances they are taken over."""
+
+    opis: float
+    epsilon_opis: float
+    epsilon: float
+    far_range: tuple[float, float]
+    distances: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The model file that the embeddings come from: its name and the SHA-256 of its content."""
+
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ThresholdReport:
+    """A decision threshold from validation embeddings, and what it does to each class.
+
+    A pair is accepted when its cosine >= `cosine`, which is when the L2 distance of the normalised embeddings
+    <= `distance` = sqrt(2 − 2 cosine). All pairs of the set are counted, in blocks and in float64.
+
+    Make one with `from_embeddings` or `load`.
+
+    Attributes:
+        cosine: the threshold.
+        far, frr: pooled over all pairs, with 95 % intervals for other classes of the same kind. A pair's errors
+            depend on its classes, and an interval that took pairs for independent would be far too narrow.
+        classes: by class, in the order of the labels.
+        consistency: None with fewer than two classes that have a genuine and an impostor pair.
+        stability: None where half of the classes has too few pairs for the target.
+        samples, embedding_dim: of the set.
+        copies: samples whose embedding equals that of an earlier one.
+        version: of pml_ext.
+        checkpoint: None where none was named, see `with_checkpoint`.
+        curves: what the figure draws; not kept in the file.
+    """
+
+    target: Target
+    cosine: float
+    far: ErrorRate
+    frr: ErrorRate
+    classes: tuple[ClassErrors, ...]
+    consistency: Consistency | None
+    stability: Stability | None
+    samples: int
+    embedding_dim: int
+    copies: int
+    version: str = __version__
+    checkpoint: Checkpoint | None = None
+    curves: ThresholdCurves | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def from_embeddings(
+        cls,
+        embeddings: Tensor,
+        labels: Labels,
+        *,
+        far: float | None = None,
+        frr: float | None = None,
+        target: Literal["utility"] | None = None,
+        far_range: tuple[float, float] = (1e-2, 1e-1),
+        grid: int = 100,
+        epsilon: float = 0.1,
+        splits: int = 20,
+        seed: int = 0,
+    ) -> "ThresholdReport":
+        """Choose the threshold for exactly one target, and measure it on all pairs.
+
+        Pairs whose cosines differ by less than 1e-6 count as tied, so that the target is met in float32 too. Of
+        all thresholds that decide alike the middle one is taken.
+
+        Args:
+            embeddings: (N, D) of one or more samples a class, finite, no zero rows; normalised here.
+            labels: (N,) class ids, integers or strings.
+            far: the largest threshold (in distance) whose FAR is at most this, at least 1 / impostor pairs.
+            frr: the smallest threshold (in distance) whose FRR is at most this, at least 1 / genuine pairs.
+            target: "utility": the largest harmonic mean of 1 − FAR and 1 − FRR.
+            far_range, grid, epsilon: of OPIS and ε-OPIS, see `functional.epsilon_opis`.
+            splits: random halvings of the classes between which the threshold is compared; 0 for none. Together they
+                cost as much as `splits` passes over the pairs, in float32.
+            seed: of the splits.
+        Raises:
+            TypeError: embeddings not a tensor; none or several targets.
+            ValueError: input that does not fit; no genuine or no impostor pair; a target out of range or that needs
+                more pairs.
+        Warns:
+            UserWarning: samples that are copies of others.
+        """
+        chosen, choose = _target(far, frr, target)
+        check_embeddings(embeddings)
+        check_finite(embeddings)
+        _check_directions(embeddings, "embeddings")
+        if splits < 0:
+            raise ValueError(f"splits must be 0 or more; got {splits!r}")
+        ids, names = number_classes(labels, len(embeddings))
+        pairs = PairDistances(embeddings.double(), ids)
+        if not pairs.total_negative_pairs:
+            raise ValueError(f"a threshold needs impostor pairs; all {len(ids)} samples are of class {names[0]!r}")
+        if not pairs.total_positive_pairs:
+            raise ValueError(f"a threshold needs genuine pairs; each of the {len(ids)} samples is a class of its own")
+        copies = _copies(embeddings)
+        if copies:
+            warnings.warn(
+                f"{copies} of {len(ids)} embeddings are copies of others: their pairs at distance 0 make the rates "
+                "look better than they are; leave copies out",
+                UserWarning,
+                stacklevel=2,
+            )
+        cosine = 1 - middle_of_gap(pairs, choose(pairs)) ** 2 / 2
+        far_measured, frr_measured, classes = error_rates(pairs, torch.bincount(ids), names, _distance(cosine))
+        return cls(
+            target=chosen,
+            cosine=cosine,
+            far=far_measured,
+            frr=frr_measured,
+            classes=classes,
+            consistency=_consistency(pairs, far_range, grid, epsilon),
+            stability=threshold_stability(embeddings, ids, choose, splits=splits, seed=seed),
+            samples=embeddings.shape[0],
+            embedding_dim=embeddings.shape[1],
+            copies=copies,
+            curves=threshold_curves(pairs),
+        )
+
+    @property
+    def distance(self) -> float:
+        """The threshold as L2 distance between normalised embeddings."""
+        return _distance(self.cosine)
+
+    def worst_classes(self, rate: Literal["far", "frr"], count: int = WORST) -> tuple[ClassErrors, ...]:
+        """The classes with the highest FAR or FRR, highest first; of equals those with more errors, then in order."""
+        measured = [c for c in self.classes if getattr(c, rate) is not None]
+        errors = "false_accepts" if rate == "far" else "false_rejects"
+        return tuple(sorted(measured, key=lambda c: (-getattr(c, rate), -getattr(c, errors)))[:count])
+
+    @overload
+    def accept(self, scores: Tensor) -> Tensor: ...
+    @overload
+    def accept(self, scores: np.ndarray | float) -> np.ndarray: ...
+    def accept(self, scores: Tensor | np.ndarray | float) -> Tensor | np.ndarray:
+        """Decide about cosine similarities.
+
+        Args:
+            scores: any shape, finite, in [−1, 1] (to 1 %, as 16 bits round).
+        Returns:
+            bool of the same shape, a tensor for a tensor: score >= cosine, compared in float64.
+        Raises:
+            ValueError: values out of range, such as distances or NaN.
+        """
+        wide: Any = scores.double() if isinstance(scores, Tensor) else np.asarray(scores, dtype=np.float64)
+        if not bool((abs(wide) <= 1.01).all()):
+            raise ValueError(
+                f"scores must be cosine similarities in [-1, 1], not NaN; got values from {float(wide.min()):.4g} to "
+                f"{float(wide.max()):.4g}"
+            )
+        accepted: Tensor | np.ndarray = wide >= self.cosine
+        return accepted
+
+    def accept_pairs(self, a: Tensor, b: Tensor) -> Tensor:
+        """Decide about pairs of embeddings.
+
+        Args:
+            a, b: (P, D), row i of one against row i of the other; D as of the embeddings that the threshold is from.
+        Returns:
+            (P,) bool.
+        Raises:
+            ValueError: another D or P; rows that are zero or not finite.
+        """
+        for name, rows in (("a", a), ("b", b)):
+            check_embeddings(rows, name)
+            if rows.shape[1] != self.embedding_dim:
+                raise ValueError(
+                    f"{name} must have {self.embedding_dim} columns, as the embeddings that the threshold is from; "
+                    f"got {rows.shape[1]}: is it another model's?"
+                )
+            check_finite(rows, name)
+            _check_directions(rows, name)
+        if len(a) != len(b):
+            raise ValueError(f"a and b must have as many rows; got {len(a)} and {len(b)}")
+        return self.accept((unit_rows(a.double()) * unit_rows(b.double())).sum(dim=1))
+
+    def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
+        """The same report, with the name and the hash of the model file that the embeddings are from.
+
+        Raises:
+            OSError: a file that cannot be read.
+        """
+        from pml_ext.metrics.threshold.json_file import checkpoint_of
+
+        return replace(self, checkpoint=checkpoint_of(Path(path)))
+
+    def save(self, path: str | Path, *, checkpoint: str | Path | None = None) -> None:
+        """Write JSON, best beside the checkpoint.
+
+        Args:
+            checkpoint: the model file, as `with_checkpoint`; its hash is kept, and `load` compares it.
+        """
+        from pml_ext.metrics.threshold.json_file import write_report
+
+        write_report(self if checkpoint is None else self.with_checkpoint(checkpoint), Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, *, checkpoint: str | Path | None = None) -> "ThresholdReport":
+        """Read what `save` wrote.
+
+        Args:
+            checkpoint: the model file in use; it must be the one that the report was saved with.
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: not such a report; a report of another checkpoint, or of none where one is given.
+        """
+        from pml_ext.metrics.threshold.json_file import read_report
+
+        return read_report(Path(path), checkpoint)
+
+    def save_figure(self, path: str | Path) -> None:
+        """Draw utilities, ROC, scores and the worst classes as a PNG (needs matplotlib, and `curves`)."""
+        from pml_ext.metrics.threshold.plots import figure_png
+
+        Path(path).write_bytes(figure_png(self))
+
+    def save_page(self, path: str | Path) -> None:
+        """Write one HTML page with tables and the figure, in one file without outside resources."""
+        from pml_ext.metrics.threshold.html_page import page
+        from pml_ext.metrics.threshold.plots import figure_png
+
+        Path(path).write_text(page(self, figure_png(self)), encoding="utf-8")
+
+    def summary(self) -> str:
+        """The report as lines of text."""
+        from pml_ext.metrics.threshold.html_page import facts
+
+        rows = facts(self)
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name.ljust(width)}  {text}" for name, text in rows)
+
+
+def _target(
+    far: float | None, frr: float | None, target: str | None
+) -> tuple[Target, Callable[[PairDistances], float]]:
+    if sum(given is not None for given in (far, frr, target)) != 1:
+        raise TypeError(f'exactly one of far=, frr= and target="utility" must be given; got {far=}, {frr=}, {target=}')
+    if far is not None:
+        return Target("far", float(far)), partial(threshold_at_far, far=far)
+    if frr is not None:
+        return Target("frr", float(frr)), partial(threshold_at_frr, frr=frr)
+    if target != "utility":
+        raise ValueError(f'target must be "utility" (or give far= or frr=); got {target!r}')
+    return Target("utility"), threshold_of_best_utility
+
+
+def _distance(cosine: float) -> float:
+    return math.sqrt(2 - 2 * cosine)
+
+
+def _consistency(pairs: PairDistances, far_range: tuple[float, float], grid: int, epsilon: float) -> Consistency | None:
+    try:
+        curves = curves_of_pairs(pairs, far_range=far_range, grid=grid)
+    except TooFewClassesError:
+        return None
+    low, high = curves.calibration_range.tolist()
+    values = float(opis_of_curves(curves)), float(epsilon_opis_of_curves(curves, epsilon))
+    return Consistency(*values, float(epsilon), (float(far_range[0]), float(far_range[1])), (low, high))
+
+
+def _check_directions(rows: Tensor, name: str) -> None:
+    """No zero rows: they have no direction, and no cosine."""
+    zero = int((rows == 0).all(dim=1).sum())
+    if zero:
+        raise ValueError(f"{name} must not be zero vectors, which have no cosine; got {zero} of {len(rows)} rows")
+
+
+def _copies(embeddings: Tensor) -> int:
+    rows = embeddings.detach().double().cpu().numpy() + 0.0  # −0 and 0 are equal
+    return len(rows) - len({blake2b(row.tobytes(), digest_size=16).digest() for row in rows})

@@ -1,0 +1,164 @@
+"""The data sets that DATASETS.NAMES and DATASETS.TESTS know."""
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.config.load import ConfigError, require
+from pml_ext.training.data.datasets.digits import digits
+from pml_ext.training.data.datasets.face_pairs import NAMES as FACE_PAIRS
+from pml_ext.training.data.datasets.face_pairs import PairSet, face_pairs
+from pml_ext.training.data.datasets.folders import folder_per_identity
+from pml_ext.training.data.datasets.ijb import NAMES as TEMPLATE_SETS
+from pml_ext.training.data.datasets.ijb import TemplateSet, ijb
+from pml_ext.training.data.datasets.image_files import without_unreadable
+from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet
+from pml_ext.training.data.datasets.omniglot import omniglot
+from pml_ext.training.data.datasets.record_io import record_set
+from pml_ext.training.data.datasets.reid_folders import DISTRACTOR, JUNK, dukemtmc, market1501, msmt17, veri
+from pml_ext.training.data.datasets.retrieval import RETRIEVAL_SETS, in_shop, retrieval_set
+from pml_ext.training.data.datasets.root import dataset_root
+from pml_ext.training.data.datasets.table import table
+from pml_ext.training.data.datasets.vehicles import vehicle_id, veri_wild
+
+log = logging.getLogger("pml_ext")
+
+TestSet = OpenSet | PairSet | TemplateSet
+"""Queries and what they search, pairs of images, or pairs of templates."""
+
+Loaded = TestSet | ImageSet
+"""A test set (an OpenSet trains too), or images to train on only."""
+
+DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
+    "Digits": digits,
+    "Omniglot": omniglot,
+    "Market1501": market1501,
+    "DukeMTMC": dukemtmc,
+    "MSMT17": msmt17,
+    "VeRi": veri,
+    "VehicleID": vehicle_id,
+    "SmallVehicleID": partial(vehicle_id, identities=800),
+    "MediumVehicleID": partial(vehicle_id, identities=1600),
+    "LargeVehicleID": partial(vehicle_id, identities=2400),
+    "VeRiWild": veri_wild,
+    "SmallVeRiWild": partial(veri_wild, identities=3000),
+    "MediumVeRiWild": partial(veri_wild, identities=5000),
+    "LargeVeRiWild": partial(veri_wild, identities=10000),
+    **{name: partial(retrieval_set, name=name) for name in RETRIEVAL_SETS},
+    "InShop": in_shop,
+    "MS1MV2": partial(folder_per_identity, name="MS_Celeb_1M"),
+    "CASIAWebFace": partial(folder_per_identity, name="CASIA-WebFace"),
+    **{name: partial(face_pairs, name=name) for name in FACE_PAIRS},
+    **{name: partial(ijb, name=name) for name in TEMPLATE_SETS},
+}
+
+NOBODY = {"Market1501": (JUNK, DISTRACTOR)}
+"""Identities of a set that are nobody's."""
+
+OWN_DATA = {
+    "file:": "file:<table>, a .csv or .parquet with the columns path, identity, camera, split, relative to the root",
+    "folder:": "folder:<path>, training images in a folder per identity, relative to the root",
+}
+"""Names with a path in them."""
+
+__all__ = [
+    "DATASETS",
+    "FACE_PAIRS",
+    "OWN_DATA",
+    "TEMPLATE_SETS",
+    "DataError",
+    "ImageSet",
+    "OpenSet",
+    "PairSet",
+    "TemplateSet",
+    "TestSet",
+    "load_test_sets",
+    "load_train_set",
+]
+
+
+def load_train_set(cfg: CN) -> ImageSet:
+    """The training images of DATASETS.NAMES, or of DATASETS.REC_PATH; identities of different sets stay different.
+
+    Raises:
+        ConfigError: an unknown name, or one without training images.
+        DataError: a set that is missing or damaged.
+    """
+    if cfg.DATASETS.REC_PATH:
+        return _report("REC_PATH", "train", record_set(Path(cfg.DATASETS.REC_PATH).expanduser(), _grey(cfg)), cfg)
+    sets = []
+    for name, data in _load(cfg, "NAMES").items():
+        if isinstance(data, PairSet | TemplateSet) or (isinstance(data, OpenSet) and not len(data.train)):
+            raise ConfigError(f"DATASETS.NAMES: {name} has no training images")
+        if isinstance(data, ImageSet):
+            sets.append(_report(name, "train", data, cfg))
+            continue
+        sets.append(_report(name, "train", data.train, cfg))
+        if cfg.DATASETS.COMBINEALL:
+            tests = ImageSet.concatenated([part for part in (data.query, data.gallery) if part is not None])
+            known = ~np.isin(tests.identities, NOBODY.get(name, (JUNK,)))
+            sets.append(_report(name, "tests, to train on", tests.subset(known.nonzero()[0]), cfg))
+    return ImageSet.joined(sets)
+
+
+def load_test_sets(cfg: CN) -> dict[str, TestSet]:
+    """The test sets of DATASETS.TESTS by name.
+
+    Raises:
+        ConfigError: an unknown name, or one without test images.
+        DataError: a set that is missing or damaged.
+    """
+    sets: dict[str, TestSet] = {}
+    for name, data in _load(cfg, "TESTS").items():
+        if isinstance(data, ImageSet) or (isinstance(data, OpenSet) and not len(data.query)):
+            raise ConfigError(f"DATASETS.TESTS: {name} has no test images")
+        if not isinstance(data, OpenSet):
+            same = data.same if isinstance(data, PairSet) else data.pairs.same
+            log.info("%s: %d pairs, %d of one person", name, len(same), int(same.sum()))
+            sets[name] = data
+            continue
+        gallery = None if data.gallery is None else _report(name, "gallery", data.gallery, cfg)
+        sets[name] = OpenSet(data.train, _report(name, "query", data.query, cfg), gallery)
+    return sets
+
+
+def load(name: str, root: Path, grey: bool, key: str = "data set") -> Loaded:
+    """The data set of a name, or of a path behind one of OWN_DATA's prefixes."""
+    if name.startswith("file:"):
+        return table(root / name.removeprefix("file:"), grey)
+    if name.startswith("folder:"):
+        return folder_per_identity(root, grey, name=name.removeprefix("folder:"))
+    require(name, [*DATASETS, *(f"{prefix}<path>" for prefix in OWN_DATA)], key)
+    return DATASETS[name](root, grey)
+
+
+def _load(cfg: CN, key: str) -> dict[str, Loaded]:
+    names = cfg.DATASETS[key]
+    if not names:
+        raise ConfigError(f"DATASETS.{key} is empty; known: {', '.join(DATASETS)}")
+    return {name: load(name, dataset_root(cfg.DATASETS.ROOT), _grey(cfg), f"DATASETS.{key}") for name in names}
+
+
+def _grey(cfg: CN) -> bool:
+    return len(cfg.MODEL.PIXEL_MEAN) == 1
+
+
+def _report(name: str, part: str, images: ImageSet, cfg: CN) -> ImageSet:
+    """The readable images, after a line in the log about what was found and what skipped."""
+    if not 0 <= cfg.DATASETS.MAX_UNREADABLE <= 1:
+        raise ConfigError(f"DATASETS.MAX_UNREADABLE must be in [0, 1]; got {cfg.DATASETS.MAX_UNREADABLE}")
+    unreadable: list[str] = []
+    if cfg.DATASETS.CHECK_IMAGES:
+        images, unreadable = without_unreadable(images, cfg.DATASETS.MAX_UNREADABLE, os.cpu_count() or 1)
+    identities, cameras = (len(set(ids.tolist())) for ids in (images.identities, images.cameras))
+    log.info("%s, %s: %d images, %d identities, %d cameras", name, part, len(images), identities, cameras)
+    for message in unreadable:
+        log.warning("%s, %s: skipped %s", name, part, message)
+    if unreadable:
+        log.warning("%s, %s: %d images skipped", name, part, len(unreadable))
+    return images

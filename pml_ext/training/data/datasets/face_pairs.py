@@ -1,0 +1,139 @@
+"""Face verification sets: images in pairs, the same person or not."""
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pml_ext.metrics.pair_lists import read_lfw_pairs
+from pml_ext.training.data.datasets.image_files import ImageFile, image_set
+from pml_ext.training.data.datasets.image_set import DataError, ImageSet, decode_image
+from pml_ext.training.data.datasets.layout import found_in
+
+NAMES = ("LFW", "CFP_FP", "CFP_FF", "AgeDB_30", "CALFW", "CPLFW", "VGG2_FP")
+FOLDERS = ("", "faces_emore_val", "faces_emore", "faces_webface_112x112", "val")
+
+
+@dataclass(frozen=True)
+class PairSet:
+    """Images 2i and 2i + 1 are a pair.
+
+    Attributes:
+        images: the images of all pairs; their identities mean nothing.
+        same: (N,) bool, whether pair i shows one person.
+    """
+
+    images: ImageSet
+    same: np.ndarray
+
+    @property
+    def parts(self) -> list[ImageSet]:
+        """What a test embeds."""
+        return [self.images]
+
+
+class EncodedImages(Sequence[Tensor]):
+    """uint8 (1 or 3, h, w) tensors of image files held in memory."""
+
+    def __init__(self, contents: Sequence[bytes], names: Sequence[str], grey: bool) -> None:
+        self.contents, self.names, self.grey = contents, names, grey
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def __getitem__(self, row: int) -> Tensor:  # type: ignore[override]
+        return decode_image(self.contents[row], self.names[row], self.grey)
+
+
+def face_pairs(root: Path, grey: bool, *, name: str) -> PairSet:
+    """insightface's `<name>.bin` from the root or one of the folders it is published in.
+
+    LFW also comes as its own folder `lfw/<person>/<person>_0001.jpg` with `pairs.txt` in it or beside it; the images
+    should be aligned as those that the model was trained on.
+
+    Raises:
+        DataError: no such file; one that is damaged, of another form, or that asks for code to be run.
+    """
+    file = f"{name.lower()}.bin"
+    for folder in FOLDERS:
+        if (root / folder / file).is_file():
+            return read_bin(root / folder / file, grey)
+    if name == "LFW":
+        for listing in (root / "lfw" / "pairs.txt", root / "pairs.txt"):
+            if listing.is_file():
+                return _listed_pairs(listing, root / "lfw", grey)
+    folders = ", ".join(str(root / folder) for folder in FOLDERS)
+    raise DataError(
+        f"{name}: no {file} in {folders}; {found_in(root)}. It is part of insightface's training sets (faces_emore)"
+    )
+
+
+def _listed_pairs(listing: Path, folder: Path, grey: bool) -> PairSet:
+    try:
+        pairs = read_lfw_pairs(listing)
+    except (ValueError, OSError) as error:
+        raise DataError(str(error)) from error
+    keys = [key.split("/") for pair in zip(pairs.first, pairs.second, strict=True) for key in pair]
+    files = [ImageFile(folder / name / f"{name}_{int(number):04}.jpg", 0, 0) for name, number in keys]
+    return PairSet(image_set(files, grey), pairs.same.numpy())
+
+
+def read_bin(path: Path, grey: bool) -> PairSet:
+    """An insightface verification file: a pickle of (images as file contents, whether each pair is the same)."""
+    try:
+        with path.open("rb") as file:
+            contents, same = _DataUnpickler(file, encoding="bytes").load()
+        images = [content.tobytes() if isinstance(content, np.ndarray) else content for content in contents]
+        known = all(isinstance(image, bytes) for image in images)
+        labels = np.asarray(same)
+        if not known or labels.ndim != 1 or not np.isin(labels, (0, 1)).all():
+            raise ValueError("expected (list of images, list of bools)")
+    except ForbiddenPickleError as error:
+        raise DataError(f"{path} is not read: {error}") from error
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        IndexError,
+        KeyError,
+        AttributeError,
+        pickle.PickleError,
+    ) as error:
+        raise DataError(f"{path} is not a verification file of insightface, or damaged: {error}") from error
+    if len(images) != 2 * len(labels) or not len(labels):
+        raise DataError(f"{path}: expected two images a pair; got {len(images)} images for {len(labels)} pairs")
+    names = [f"{path}[{i}]" for i in range(len(images))]
+    nobody = np.zeros(len(images), dtype=np.int64)
+    return PairSet(ImageSet(EncodedImages(images, names, grey), nobody, nobody, names), labels.astype(bool))
+
+
+class ForbiddenPickleError(pickle.UnpicklingError):
+    """A pickle that names something other than arrays and bytes."""
+
+
+def _latin1(text: str, encoding: str = "latin1") -> bytes:
+    """How Python 3 writes bytes into pickles of protocol 2."""
+    if encoding != "latin1":
+        raise ForbiddenPickleError(f"it asks for the codec {encoding!r}")
+    return text.encode(encoding)
+
+
+class _DataUnpickler(pickle.Unpickler):
+    """Arrays, bytes, lists and numbers; any other name in the pickle is an error before it is looked up."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        module = module.replace("numpy._core", "numpy.core")
+        if (module, name) == ("_codecs", "encode"):
+            return _latin1
+        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
+            return getattr(np, name)
+        if (module, name) == ("numpy.core.multiarray", "_reconstruct"):
+            return np.empty(0).__reduce__()[0]  # wherever this version of numpy keeps it
+        if (module, name) == ("numpy.core.multiarray", "scalar"):
+            return np.float64(0).__reduce__()[0]
+        raise ForbiddenPickleError(f"it asks for {module}.{name}, and only arrays and bytes are taken from a pickle")

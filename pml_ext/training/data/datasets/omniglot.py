@@ -1,0 +1,92 @@
+"""Omniglot (Lake, Salakhutdinov and Tenenbaum 2015): handwritten characters, split by alphabet."""
+
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet, decode_image
+
+# Greek and Latin are in both of the published small archives, so the split is by alphabet, not by archive.
+TRAIN_ALPHABETS = ("Balinese", "Early_Aramaic", "Greek", "Korean", "Latin")
+TEST_ALPHABETS = ("Japanese_(katakana)", "Sanskrit", "Tagalog")
+ARCHIVES = ("images_background_small1.zip", "images_background_small2.zip")
+# …/ALPHABET/characterNN/XXXX_DD.png; DD is the drawer
+_MEMBER = re.compile(r"(?:^|/)([^/]+)/character(\d+)/\d+_(\d+)\.png$")
+
+
+def omniglot(root: Path, grey: bool) -> OpenSet:
+    """Five alphabets train (136 characters), three others test (106); the drawer is the camera.
+
+    Reads `images_background_small1.zip` and `…small2.zip` in place, from the root or its `omniglot/`; else
+    torchvision's folder `omniglot-py/images_background`, which torchvision downloads where it is missing.
+
+    Raises:
+        DataError: nothing there and no download; an empty folder; a damaged archive or image.
+    """
+    alphabets: dict[str, dict[str, tuple[str, bytes]]] = {}
+    for alphabet, key, name, content in _files(root):
+        # The archives share alphabets: the same drawing comes twice, and counts once.
+        alphabets.setdefault(alphabet, {})[key] = (name, content)
+    return OpenSet(*(_image_set(alphabets, names, root, grey) for names in (TRAIN_ALPHABETS, TEST_ALPHABETS)))
+
+
+def _image_set(
+    alphabets: dict[str, dict[str, tuple[str, bytes]]], wanted: tuple[str, ...], root: Path, grey: bool
+) -> ImageSet:
+    missing = [a for a in wanted if a not in alphabets]
+    if missing:
+        raise DataError(f"Omniglot at {root}: no images of {', '.join(missing)}; found: {sorted(alphabets) or 'none'}")
+    characters: dict[str, int] = {}
+    images, identities, cameras, names = [], [], [], []
+    for alphabet in wanted:
+        for key, (name, content) in sorted(alphabets[alphabet].items()):
+            character, drawer = key.rsplit("/", 1)
+            images.append(decode_image(content, name, grey))
+            identities.append(characters.setdefault(f"{alphabet}/{character}", len(characters)))
+            cameras.append(int(drawer))
+            names.append(name)
+    return ImageSet(images, np.array(identities), np.array(cameras), names)
+
+
+def _files(root: Path) -> Iterator[tuple[str, str, str, bytes]]:
+    """(alphabet, character/drawer, name, content) of every drawing."""
+    for folder in (root, root / "omniglot"):
+        archives = [folder / name for name in ARCHIVES if (folder / name).is_file()]
+        if len(archives) == len(ARCHIVES):
+            for archive in archives:
+                yield from _zipped(archive)
+            return
+        if archives:
+            raise DataError(f"Omniglot needs both {' and '.join(ARCHIVES)}; {folder} holds only {archives[0].name}")
+    images = root / "omniglot-py" / "images_background"
+    if not images.is_dir():
+        _download(root)
+    for path in sorted(images.rglob("*.png")):
+        if match := _MEMBER.search(path.as_posix()):
+            yield match[1], f"{match[2]}/{match[3]}", str(path), path.read_bytes()
+
+
+def _zipped(archive: Path) -> Iterator[tuple[str, str, str, bytes]]:
+    try:
+        with zipfile.ZipFile(archive) as members:
+            for member in members.namelist():
+                if match := _MEMBER.search(member):
+                    yield match[1], f"{match[2]}/{match[3]}", f"{archive}:{member}", members.read(member)
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        raise DataError(f"{archive} is damaged ({error}): fetch it again") from error
+
+
+def _download(root: Path) -> None:
+    from torchvision.datasets import Omniglot
+
+    try:
+        Omniglot(str(root), background=True, download=True)
+    except (OSError, RuntimeError) as error:
+        raise DataError(
+            f"no Omniglot at {root.resolve()} and torchvision could not download it ({error}). Put "
+            f"{' and '.join(ARCHIVES)} there, or set DATASETS.ROOT (or the environment's FASTREID_DATASETS) "
+            f"to the folder that has them"
+        ) from error

@@ -1,0 +1,108 @@
+"""Image retrieval sets: CUB-200-2011, Cars196, Stanford Online Products, iNaturalist 2018, In-shop."""
+
+import re
+from pathlib import Path
+
+from pml_ext._pml import retrieval_dataset
+from pml_ext.training.data.datasets.image_files import ImageFile, each_its_own_camera, open_set
+from pml_ext.training.data.datasets.image_set import DataError, OpenSet
+from pml_ext.training.data.datasets.layout import found_in, lines_of
+
+# name -> FastReID's folder, and PML's class
+RETRIEVAL_SETS = {
+    "CUB": ("CUB_200_2011", "CUB"),
+    "Cars196": ("Cars_196", "Cars196"),
+    "SOP": ("Stanford_Online_Products", "StanfordOnlineProducts"),
+    "INaturalist2018": ("iNaturalist2018", "INaturalist2018"),
+}
+
+Labelled = list[tuple[Path, str]]
+
+
+def retrieval_set(root: Path, grey: bool, *, name: str) -> OpenSet:
+    """One set whose test images search each other, none of them removed.
+
+    Read from FastReID's lists (`train.txt` and `test.txt`, lines of `path,label`) where they are, else from the
+    published files as pytorch-metric-learning reads them, in the root or in a folder of the set's name.
+
+    Raises:
+        DataError: neither is there, or a list is damaged.
+    """
+    folder = root / RETRIEVAL_SETS[name][0]
+    if (folder / "train.txt").is_file() and (folder / "test.txt").is_file():
+        parts = [_labelled(folder / f"{part}.txt") for part in ("train", "test")]
+    else:
+        parts = [_by_pml(root, name, part) for part in ("train", "test")]
+    train, test = _numbered(parts)
+    return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey)
+
+
+def in_shop(root: Path, grey: bool) -> OpenSet:
+    """In-shop Clothes Retrieval (Liu et al., CVPR 2016): train, query and gallery; nothing is removed by camera.
+
+    Read from FastReID's lists (`train.txt`, `test_query.txt`, `test_gallery.txt`) where they are, else from the
+    published `list_eval_partition.txt`, in the root or its folder InShop.
+
+    Raises:
+        DataError: neither is there, or a list is damaged.
+    """
+    for folder in (root / "InShop", root):
+        lists = [folder / f"{part}.txt" for part in ("train", "test_query", "test_gallery")]
+        published = [folder / "list_eval_partition.txt", folder / "Eval" / "list_eval_partition.txt"]
+        if all(path.is_file() for path in lists):
+            parts = [_labelled(path) for path in lists]
+            break
+        if found := [path for path in published if path.is_file()]:
+            parts = _partition(found[0], folder)
+            break
+    else:
+        raise DataError(
+            f"InShop at {root}: expected InShop/list_eval_partition.txt (or FastReID's train.txt, test_query.txt and "
+            f"test_gallery.txt); {found_in(root)}"
+        )
+    train, query, gallery = _numbered(parts)
+    gallery = each_its_own_camera(gallery, first=len(query))
+    return open_set(each_its_own_camera(train), each_its_own_camera(query), gallery, grey)
+
+
+def _labelled(listing: Path) -> Labelled:
+    """Lines of `path,label`; labels are any text."""
+    pairs = []
+    for number, line in enumerate(lines_of(listing), start=1):
+        path, _, label = line.rpartition(",")
+        if not path.strip() or not label.strip():
+            raise DataError(f"{listing}, line {number}: expected `path,label`; got {line!r}")
+        pairs.append((listing.parent / path.strip(), label.strip()))
+    return pairs
+
+
+def _partition(listing: Path, folder: Path) -> list[Labelled]:
+    """The published list: a count, a heading, then `image item status`."""
+    parts: dict[str, Labelled] = {"train": [], "query": [], "gallery": []}
+    for number, line in enumerate(lines_of(listing)[2:], start=3):
+        match = re.fullmatch(r"(\S+)\s+(id_\d+)\s+(train|query|gallery)", line)
+        if not match:
+            raise DataError(f"{listing}, line {number}: expected `img/….jpg id_00000002 train`; got {line!r}")
+        parts[match[3]].append((folder / match[1], match[2]))
+    return list(parts.values())
+
+
+def _by_pml(root: Path, name: str, part: str) -> Labelled:
+    folder, kind = RETRIEVAL_SETS[name]
+    problems = []
+    for place in (root, root / name, root / folder):
+        try:
+            data = retrieval_dataset(kind)(str(place), split=part)
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            problems.append(f"{type(error).__name__}: {error}")
+            continue
+        if data.paths:
+            return [(Path(path), str(label)) for path, label in zip(data.paths, data.labels, strict=True)]
+        problems.append(f"no {part} image in {place}")
+    raise DataError(f"{name} at {root}: not the published files ({problems[0]}); {found_in(root)}")
+
+
+def _numbered(parts: list[Labelled]) -> list[list[ImageFile]]:
+    """The labels as numbers, the same in all parts."""
+    known = {label: number for number, label in enumerate(sorted({label for part in parts for _, label in part}))}
+    return [[ImageFile(path, known[label], 0) for path, label in part] for part in parts]

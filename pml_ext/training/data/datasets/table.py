@@ -1,0 +1,85 @@
+"""A user's own data from one table: CSV or Parquet with the columns path, identity, camera (optional) and split."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pml_ext.training.data.datasets.image_files import ImageFile, each_its_own_camera, open_set
+from pml_ext.training.data.datasets.image_set import DataError, OpenSet
+
+SPLITS = ("train", "query", "gallery")
+COLUMNS = ("path", "identity", "split")
+KINDS = (".csv", ".parquet")
+
+
+def table(file: Path, grey: bool) -> OpenSet:
+    """The data set of a table.
+
+    Args:
+        file: .csv (UTF-8, with a heading) or .parquet (needs pyarrow). A row an image: `path`, relative to the
+            table's folder and inside it; `identity`, any text or number, the same person in every split has the same;
+            `camera`, any text or number, for the camera protocol, or left out; `split`: train, query or gallery.
+            Without gallery rows every query searches all other queries.
+        grey: read the images as grey.
+    Raises:
+        DataError: an unreadable table, a missing column or split, an empty cell, an unknown split, a path that is
+            absolute or leaves the folder. The message names the row.
+    """
+    rows = _rows(file)
+    missing = [name for name in COLUMNS if not rows or name not in rows[0]]
+    if missing:
+        there = f"the columns {', '.join(rows[0])}" if rows else "no rows"
+        raise DataError(f"{file}: expected the columns {', '.join(COLUMNS)} and, where known, camera; it has {there}")
+    with_cameras = "camera" in rows[0]
+    codes = {name: _codes([row[name] for row in rows]) for name in ("identity", *(["camera"] if with_cameras else []))}
+    parts: dict[str, list[ImageFile]] = {split: [] for split in SPLITS}
+    for number, row in enumerate(rows, start=1):
+        for name in (*COLUMNS, *(["camera"] if with_cameras else [])):
+            if row[name] is None or str(row[name]).strip() == "":
+                raise DataError(f"{file}, row {number}: {name} is empty")
+        if row["split"] not in SPLITS:
+            raise DataError(f"{file}, row {number}: split must be one of {', '.join(SPLITS)}; got {row['split']!r}")
+        camera = int(codes["camera"][number - 1]) if with_cameras else 0
+        path = _inside(file, str(row["path"]), number)
+        parts[row["split"]].append(ImageFile(path, int(codes["identity"][number - 1]), camera))
+    if not with_cameras:
+        parts["query"] = each_its_own_camera(parts["query"])
+        parts["gallery"] = each_its_own_camera(parts["gallery"], first=len(parts["query"]))
+    return open_set(parts["train"], parts["query"], parts["gallery"] or None, grey)
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    if file.suffix not in KINDS:
+        raise DataError(f"table {file}: expected a file that ends in {' or '.join(KINDS)}")
+    try:
+        if file.suffix == ".csv":
+            with file.open(newline="", encoding="utf-8-sig") as text:
+                return list(csv.DictReader(text, strict=True))
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ModuleNotFoundError as error:
+        raise DataError(f"table {file}: reading Parquet needs pyarrow: pip install pyarrow") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"table {file} cannot be read: {error}") from error
+    try:
+        rows: list[dict[str, Any]] = read_table(file).to_pylist()
+    except (OSError, ArrowException) as error:
+        raise DataError(f"table {file} cannot be read: {error}") from error
+    return rows
+
+
+def _codes(values: list[Any]) -> np.ndarray:
+    """Numbers from 0 for texts or numbers; 7 of a Parquet column and "7" of a CSV are the same."""
+    codes: np.ndarray = np.unique([str(value) for value in values], return_inverse=True)[1]
+    return codes
+
+
+def _inside(file: Path, path: str, number: int) -> Path:
+    """The path under the table's folder; links that lead out of it are refused too."""
+    folder = file.parent.resolve()
+    resolved = (folder / path).resolve()
+    if Path(path).is_absolute() or not resolved.is_relative_to(folder):
+        raise DataError(f"{file}, row {number}: paths must lie inside {folder}, the table's folder; got {path!r}")
+    return resolved

@@ -1,0 +1,56 @@
+"""What DATALOADER.SAMPLER_TRAIN names: how the joint batches of an epoch are drawn."""
+
+import numpy as np
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.config.load import ConfigError, require
+from pml_ext.training.data.samplers.identities import (
+    identities_across_cameras,
+    identities_by_camera,
+    identities_until_used_up,
+    uniform_identities,
+)
+from pml_ext.training.data.samplers.images import balanced_by_frequency, shuffled
+from pml_ext.training.data.samplers.joint import Draw, JointBatchSampler, steps_per_epoch
+
+SAMPLERS = {
+    "TrainingSampler": "every image once an epoch, shuffled",
+    "ImbalancedDatasetSampler": "images with replacement, identities equally likely",
+    "NaiveIdentitySampler": "P×K, identities about as often as they have images",
+    "BalancedIdentitySampler": "P×K, every identity once a round, images of different cameras",
+    "SetReWeightSampler": "P×K, SET_WEIGHT identities of each camera",
+    "UniformIdentitySampler": "P×K, identities equally likely (ours)",
+}
+
+__all__ = ["SAMPLERS", "JointBatchSampler", "build_sampler", "steps_per_epoch"]
+
+
+def build_sampler(cfg: CN, labels: np.ndarray, cameras: np.ndarray, rank: int, world_size: int) -> JointBatchSampler:
+    """The sampler named by DATALOADER.SAMPLER_TRAIN, for (N,) class ids and camera ids."""
+    name, batch_size, instances = cfg.DATALOADER.SAMPLER_TRAIN, cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_INSTANCE
+    require(name, SAMPLERS, "DATALOADER.SAMPLER_TRAIN")
+    by_identity = name not in ("TrainingSampler", "ImbalancedDatasetSampler")
+    if batch_size < 1 or (by_identity and instances < 1):
+        raise ConfigError("SOLVER.IMS_PER_BATCH and DATALOADER.NUM_INSTANCE must be 1 or more")
+    draw: Draw
+    if name == "TrainingSampler":
+        draw = shuffled(labels, batch_size)
+    elif name == "ImbalancedDatasetSampler":
+        draw = balanced_by_frequency(labels, batch_size)
+    elif name == "NaiveIdentitySampler":
+        draw = identities_until_used_up(labels, batch_size, instances)
+    elif name == "BalancedIdentitySampler":
+        draw = identities_across_cameras(labels, cameras, batch_size, instances)
+    elif name == "SetReWeightSampler":
+        draw = identities_by_camera(labels, cameras, batch_size, instances, cfg.DATALOADER.SET_WEIGHT)
+    else:
+        draw = uniform_identities(labels, batch_size, instances)
+    return JointBatchSampler(
+        draw,
+        steps_per_epoch(len(labels), batch_size),
+        batch_size,
+        instances=instances if by_identity else 1,
+        seed=cfg.SEED,
+        rank=rank,
+        world_size=world_size,
+    )

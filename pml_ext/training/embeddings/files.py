@@ -1,0 +1,211 @@
+"""Embeddings, labels and cameras from a file that any program can write; untrusted files stay data.
+
+A file holds one set of N samples:
+
+- `.npz`: arrays `embeddings` (N, D), `labels` (N,) and, optionally, `cameras` (N,). No pickled objects.
+- `.pt`, `.pth`: a dict of tensors with these names; labels and cameras may be lists of strings.
+- `.safetensors`: tensors with these names.
+- `.parquet`: a row a sample; columns `label`, `camera` (optional), and either `embedding` (a list of numbers) or one
+  numeric column a dimension: `e0`, `e1`, … Needs pyarrow.
+
+Other names are ignored, but for misspelt cameras. Embeddings are floating and finite, no row is zero. Labels and
+cameras are integers or strings.
+With cameras, the label −1 is junk and left out.
+"""
+
+import pickle
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pml_ext.functional.retrieval.protocol import JUNK
+
+_REQUIRED = ("embeddings", "labels")
+_OPTIONAL = ("cameras",)
+
+
+class EmbeddingFileError(ValueError):
+    """A file of embeddings that is missing, damaged or lacks something."""
+
+
+@dataclass(frozen=True)
+class EmbeddingSet:
+    """embeddings: (N, D) floating, on the CPU. labels, cameras: (N,) arrays of int64 or of strings."""
+
+    embeddings: Tensor
+    labels: np.ndarray
+    cameras: np.ndarray | None
+
+    @property
+    def is_junk(self) -> np.ndarray:
+        """(N,) the identity −1 of sets with cameras: ignored, as in ReID."""
+        if self.cameras is None or self.labels.dtype.kind == "U":
+            return np.zeros(len(self.labels), dtype=bool)
+        return self.labels == JUNK
+
+
+def read_embeddings(path: str | Path) -> EmbeddingSet:
+    """Read a file; see the module for what it holds.
+
+    Raises:
+        EmbeddingFileError: a missing, unreadable or damaged file, a kind that is not known, missing names, shapes or
+            values that do not fit.
+    """
+    path = Path(path).expanduser()
+    if path.suffix not in _READERS:
+        raise EmbeddingFileError(f"{path}: the kind of file must be one of {', '.join(_READERS)}; got {path.suffix!r}")
+    if not path.is_file():
+        raise EmbeddingFileError(f"no file of embeddings at {path}")
+    try:
+        content = _READERS[path.suffix](path)
+    except EmbeddingFileError:
+        raise
+    except Exception as error:  # what readers raise on damaged input is not documented
+        raise EmbeddingFileError(
+            f"{path} is not a readable {path.suffix} file of arrays, without pickled objects; is it whole? ({error})"
+        ) from error
+    if missing := [name for name in _REQUIRED if name not in content]:
+        raise EmbeddingFileError(f"{path} lacks {', '.join(missing)}; it holds {', '.join(content) or 'nothing'}")
+    if "cameras" not in content:
+        _refuse_other_cameras(content, "cameras", path)
+    embeddings = _floats(content["embeddings"], path)
+    cameras = content.get("cameras")
+    return EmbeddingSet(
+        embeddings,
+        _ids(content["labels"], len(embeddings), f"{path}: labels"),
+        None if cameras is None else _ids(cameras, len(embeddings), f"{path}: cameras"),
+    )
+
+
+def _read_npz(path: Path) -> dict[str, Any]:
+    # Opened here: numpy leaves a file open that it cannot read.
+    with path.open("rb") as opened:
+        file = np.load(opened, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise EmbeddingFileError(f"{path} holds one array; expected an archive made with numpy.savez")
+        try:
+            return {name: file[name] if name in (*_REQUIRED, *_OPTIONAL) else None for name in file.files}
+        except ValueError as error:
+            if "Object arrays" not in str(error):
+                raise
+            raise EmbeddingFileError(
+                f"{path} is not a readable .npz file: it holds an array of Python objects, which is not loaded; save "
+                "strings as numpy.array(names, dtype=str)"
+            ) from error
+
+
+def _read_torch(path: Path) -> dict[str, Any]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # torch's own text advises to run the file's code
+        raise EmbeddingFileError(
+            f"{path} is not a readable {path.suffix} file: it is damaged, or holds more than tensors, numbers and "
+            "strings in dicts and lists, which is not loaded; save a dict of tensors with torch.save"
+        ) from error
+    if not isinstance(content, dict):
+        raise EmbeddingFileError(f"{path} must hold a dict of tensors; got {type(content).__name__}")
+    return {str(name): value for name, value in content.items()}
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    try:
+        from safetensors.torch import load_file
+    except ModuleNotFoundError as error:
+        raise EmbeddingFileError(f"{path}: reading it needs safetensors: pip install safetensors") from error
+    return load_file(path)
+
+
+def _read_parquet(path: Path) -> dict[str, Any]:
+    try:
+        from pyarrow.compute import list_value_length, unique
+        from pyarrow.parquet import ParquetFile
+    except ModuleNotFoundError as error:
+        raise EmbeddingFileError(f"{path}: reading it needs pyarrow: pip install pyarrow") from error
+    with ParquetFile(path) as file:
+        columns = file.schema_arrow.names
+        dimensions = [f"e{i}" for i in range(len(columns))]
+        dimensions = dimensions[: next((i for i, name in enumerate(dimensions) if name not in columns), len(columns))]
+        if "label" not in columns or not (dimensions or "embedding" in columns):
+            raise EmbeddingFileError(
+                f"{path} must have the columns label and embedding (or e0, e1, …); it has {', '.join(columns)}"
+            )
+        if beyond := [name for name in columns if re.fullmatch(r"e\d+", name) and name not in dimensions]:
+            raise EmbeddingFileError(
+                f"{path} must have a column for every dimension; it has {', '.join(beyond)} but no e{len(dimensions)}"
+            )
+        if "camera" not in columns:
+            _refuse_other_cameras(columns, "camera", path)
+        if dimensions and "embedding" in columns:
+            raise EmbeddingFileError(f"{path} must have either embedding or e0, e1, …; it has both")
+        wanted = [name for name in ("label", "camera", "embedding", *dimensions) if name in columns]
+        table = file.read(columns=wanted)
+    if holes := [name for name in wanted if table[name].null_count]:
+        raise EmbeddingFileError(f"{path} has missing values in {', '.join(holes)}")
+    content = {"labels": np.asarray(table["label"].to_pylist())}
+    if "camera" in columns:
+        content["cameras"] = np.asarray(table["camera"].to_pylist())
+    if dimensions:
+        content["embeddings"] = np.stack([table[name].to_numpy() for name in dimensions], axis=1)
+        return content
+    lists = table["embedding"].combine_chunks()
+    lengths = unique(list_value_length(lists)).to_pylist()
+    if len(lengths) > 1:
+        raise EmbeddingFileError(f"{path}: embedding must have the same length in every row; got {sorted(lengths)}")
+    flat = lists.flatten()
+    if flat.null_count:
+        raise EmbeddingFileError(f"{path} has missing values in embedding")
+    content["embeddings"] = flat.to_numpy(zero_copy_only=False).reshape(len(lists), -1)
+    return content
+
+
+_READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    ".npz": _read_npz,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".safetensors": _read_safetensors,
+    ".parquet": _read_parquet,
+}
+
+
+def _refuse_other_cameras(names: Iterable[str], expected: str, path: Path) -> None:
+    """Cameras under another name would be ignored, and every result would be another."""
+    if others := [name for name in names if name.lower().startswith("cam")]:
+        raise EmbeddingFileError(
+            f"{path} has no {expected}, but {', '.join(others)}: name it {expected}, or leave it out if cameras "
+            "are not to count"
+        )
+
+
+def _floats(values: Any, path: Path) -> Tensor:
+    x = values
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+        # As torch takes them: the machine's byte order, no wider than it knows, not memory of the reader's.
+        x = torch.from_numpy(np.require(values, f"f{min(values.dtype.itemsize, 8)}", ["C", "W"]))
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.layout != torch.strided:
+        kind = getattr(values, "dtype", type(values).__name__)
+        raise EmbeddingFileError(f"{path}: embeddings must be an array of floating type; got {kind}")
+    if x.ndim != 2 or 0 in x.shape:
+        raise EmbeddingFileError(f"{path}: embeddings must have shape (N, D), a row a sample; got {tuple(x.shape)}")
+    for what, bad in (("not finite", ~torch.isfinite(x).all(dim=1)), ("zero", (x == 0).all(dim=1))):
+        if bad.any():
+            first = int(bad.nonzero()[0])
+            raise EmbeddingFileError(f"{path}: {int(bad.sum())} of {len(x)} embeddings are {what}, first row {first}")
+    return x.detach()
+
+
+def _ids(values: Any, count: int, what: str) -> np.ndarray:
+    """Labels or cameras as an int64 or a string array."""
+    ids = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if ids.shape != (count,):
+        raise EmbeddingFileError(f"{what} must have shape ({count},), one an embedding; got {ids.shape}")
+    if ids.dtype.kind not in "iuU":
+        raise EmbeddingFileError(f"{what} must be integers or strings; got {ids.dtype}")
+    if ids.dtype == np.uint64 and (ids > np.iinfo(np.int64).max).any():
+        raise EmbeddingFileError(f"{what} must be below 2^63; got {ids.max()}")
+    return ids if ids.dtype.kind == "U" else ids.astype(np.int64)

@@ -1,0 +1,191 @@
+"""The model and its training step, as a LightningModule."""
+
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.data.datasets import ImageSet, TestSet
+from pml_ext.training.data.samplers import steps_per_epoch
+from pml_ext.training.engine.checkpoints import CONFIG
+from pml_ext.training.evaluation.evaluate import Evaluation, Features
+from pml_ext.training.modeling.backbones import build_backbone
+from pml_ext.training.modeling.heads import HeadOutput, build_head
+from pml_ext.training.modeling.losses.factory import ID_LOSSES, build_losses, build_miner
+from pml_ext.training.solver.optimizer import build_optimizer, build_schedule, clip_gradients
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on."""
+
+
+class Baseline(lightning.LightningModule):
+    """Backbone, head and losses of a config (FastReID's META_ARCHITECTURE Baseline).
+
+    On several ranks the metric losses see the joint batch: embeddings are gathered with their gradient, every
+    rank computes the same loss, and DDP's mean then gives the gradient of one process on the joint batch, for the
+    losses' own parameters too.
+
+    Args:
+        cfg: the config.
+        train_set: gives the number of identities and the names for messages; None to evaluate only.
+        test_sets: what validation measures.
+    """
+
+    def __init__(self, cfg: CN, train_set: ImageSet | None, test_sets: dict[str, TestSet]) -> None:
+        super().__init__()
+        self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
+        self.evaluation = Evaluation(cfg)
+        self.backbone = build_backbone(cfg)
+        num_classes = 0 if train_set is None else _num_classes(cfg, train_set)
+        needs_scores = any(name in ID_LOSSES for name in cfg.MODEL.LOSSES.NAME)
+        self.heads = build_head(cfg, self.backbone, num_classes if needs_scores else 0)
+        self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(1, -1, 1, 1), persistent=False)
+        if train_set is not None:
+            self.terms, self.losses = build_losses(cfg, num_classes, self.heads.feature_size)
+            self.miner = build_miner(cfg)
+            if self.heads.classifier is None and cfg.MODEL.HEADS.NECK_FEAT == "before" and len(self.heads.bottleneck):
+                raise ConfigError(
+                    "MODEL.HEADS.NECK_FEAT is before, so the losses do not train the neck that tests use: set it to "
+                    "after, or add CrossEntropyLoss to MODEL.LOSSES.NAME"
+                )
+        self.pixel_mean: Tensor
+        self.pixel_std: Tensor
+        self.results: dict[str, dict[str, float]] = {}
+        self.features: dict[str, Features] = {}
+        self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> HeadOutput:
+        """images (B, C, H, W) in 0–255, labels (B,) in training; see EmbeddingHead for what comes back."""
+        output: HeadOutput = self.heads(self.backbone((images - self.pixel_mean) / self.pixel_std), labels)
+        return output
+
+    def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
+        images, labels, rows = batch
+        output = self(images, labels)
+        # Sums over pairs lose all digits in 16 bits.
+        with torch.autocast(images.device.type, enabled=False):
+            values = self._loss_values(output, labels)
+        for name, value in values.items():
+            if not torch.isfinite(value):
+                self._stop_on(name, value, rows)
+        total = torch.stack(list(values.values())).sum()
+        self.log_dict({f"loss/{name}": value.detach() for name, value in values.items()})
+        self.log("loss", total.detach(), prog_bar=True)
+        if output.scores is not None:
+            self.log("accuracy", (output.scores.argmax(dim=1) == labels).float().mean(), prog_bar=True)
+        return total
+
+    def _loss_values(self, output: HeadOutput, labels: Tensor) -> dict[str, Tensor]:
+        features, joint_labels = output.features.float(), labels
+        if self.trainer.world_size > 1:
+            features, joint_labels = self._joint(features), self._joint(labels)
+        mined = None if self.miner is None else self.miner(features, joint_labels)
+        values = {}
+        for term in self.terms:
+            loss = self.losses[term.name]
+            if term.is_id_loss:
+                assert output.logits is not None
+                value = loss(output.logits.float(), labels)
+            elif mined is not None and term.is_mined:
+                value = loss(features, joint_labels, mined)
+            else:
+                value = loss(features, joint_labels)
+            values[term.name] = term.scale * value
+        return values
+
+    def _joint(self, part: Tensor) -> Tensor:
+        """(B, …) of this rank to (ranks × B, …) of all, in rank order, gradients included."""
+        gathered = self.all_gather(part, sync_grads=part.is_floating_point())
+        assert isinstance(gathered, Tensor)
+        return gathered.flatten(0, 1)
+
+    def _stop_on(self, name: str, value: Tensor, rows: Tensor) -> None:
+        assert self.train_set is not None
+        shown = [str(self.train_set.names[r]) for r in rows[:8].tolist()]
+        raise TrainingError(
+            f"{name} is {value.item()} at step {self.global_step} (epoch {self.current_epoch}); the batch was "
+            f"{', '.join(shown)}{' …' if len(rows) > len(shown) else ''}. Checkpoints of earlier epochs are kept. "
+            f"Try a lower SOLVER.BASE_LR, SOLVER.CLIP_GRADIENTS or a longer warm-up"
+        )
+
+    def on_train_epoch_start(self) -> None:
+        # Everything random in an epoch follows from (seed, epoch, rank), so a resumed run repeats it.
+        assert self.trainer.train_dataloader is not None
+        self.trainer.train_dataloader.batch_sampler.set_epoch(self.current_epoch)
+        seed = torch.tensor([self.cfg.SEED, self.current_epoch, self.global_rank])
+        torch.manual_seed(int((seed * torch.tensor([1_000_003, 10_007, 1])).sum()))
+
+    def on_validation_start(self) -> None:
+        self._require_finite_weights()
+
+    def on_train_epoch_end(self) -> None:
+        # Before the checkpoint is written: a step can spoil the weights after its loss was fine.
+        self._require_finite_weights()
+
+    def _require_finite_weights(self) -> None:
+        for name, parameter in self.named_parameters():
+            if not torch.isfinite(parameter).all():
+                raise TrainingError(
+                    f"the weights {name} are not finite after step {self.global_step} (epoch {self.current_epoch}); "
+                    f"nothing was saved, checkpoints of earlier epochs are kept"
+                )
+
+    def on_validation_epoch_start(self) -> None:
+        self._collected = {}
+
+    def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        images, _, rows = batch
+        features = self(images).features.float()
+        if self.cfg.TEST.FLIP.ENABLED:
+            features = (features + self(images.flip(-1)).features.float()) / 2
+        embeddings = torch.nn.functional.normalize(features, dim=1)
+        self._collected.setdefault(dataloader_idx, []).append((rows.cpu(), embeddings.cpu()))
+
+    def on_validation_epoch_end(self) -> None:
+        parts = iter([self._gathered(i) for i in sorted(self._collected)])
+        self._collected = {}
+        for name, data in self.test_sets.items():
+            self.features[name] = [next(parts) for _ in data.parts]
+            # One rank measures, all need the numbers (the best checkpoint is chosen on every rank alike).
+            result = self.evaluation(data, self.features[name]) if self.trainer.is_global_zero else {}
+            self.results[name] = self.trainer.strategy.broadcast(result)
+            prefix = "" if len(self.test_sets) == 1 else f"{name}/"
+            self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)
+
+    def _gathered(self, dataloader_idx: int) -> Tensor:
+        """The embeddings of one loader from all ranks, in the order of the image set."""
+        rows, embeddings = (torch.cat(parts) for parts in zip(*self._collected[dataloader_idx], strict=True))
+        if self.trainer.world_size > 1:
+            every: list[Any] = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(every, (rows, embeddings))
+            rows, embeddings = (torch.cat(parts) for parts in zip(*every, strict=True))
+        return embeddings[rows.argsort()]
+
+    def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
+        clip_gradients(self.cfg, (p for group in optimizer.param_groups for p in group["params"]))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint[CONFIG] = self.cfg.dump()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = build_optimizer(self.cfg, self)
+        assert self.train_set is not None
+        steps = steps_per_epoch(len(self.train_set), self.cfg.SOLVER.IMS_PER_BATCH)
+        schedule = build_schedule(self.cfg, optimizer, steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def _num_classes(cfg: CN, train_set: ImageSet) -> int:
+    """MODEL.HEADS.NUM_CLASSES, or the training set's identities where it is 0."""
+    identities, configured = int(train_set.labels.max()) + 1, int(cfg.MODEL.HEADS.NUM_CLASSES)
+    if 0 < configured < identities:
+        raise ConfigError(
+            f"MODEL.HEADS.NUM_CLASSES is {configured}, but the training set has {identities} identities; "
+            "0 takes as many as there are"
+        )
+    return configured or identities

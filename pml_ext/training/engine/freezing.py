@@ -1,0 +1,60 @@
+"""MODEL.FREEZE_LAYERS for SOLVER.FREEZE_ITERS: parameters that stay as they are while the rest begins to learn."""
+
+import logging
+import re
+from typing import Any
+
+import lightning
+import torch
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.config.load import ConfigError
+
+log = logging.getLogger("pml_ext")
+
+
+class FreezeLayers(lightning.Callback):
+    """Leaves parameters out of the optimizer's first steps.
+
+    As in FastReID, a pattern is matched from the start of a parameter's name, and a part of the model whose whole
+    name is given (`backbone`, not `backbone.conv1`) is in evaluation mode meanwhile, its batch statistics fixed.
+    Weight decay and momentum leave a frozen parameter alone too.
+
+    Args:
+        patterns: regular expressions.
+        iterations: how many optimizer steps.
+    """
+
+    def __init__(self, patterns: list[str], iterations: int) -> None:
+        self.patterns, self.iterations = patterns, iterations
+
+    def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        names = [name for name, _ in pl_module.named_parameters()]
+        for pattern in self.patterns:
+            if not any(re.match(pattern, name) for name in names):
+                raise ConfigError(
+                    f"MODEL.FREEZE_LAYERS: {pattern!r} matches no parameter; names begin with "
+                    f"{', '.join(sorted({name.split('.')[0] for name in names}))}"
+                )
+
+    def on_train_batch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *_: Any) -> None:
+        frozen = trainer.global_step < self.iterations
+        for name, part in pl_module.named_children():
+            if name in self.patterns and part.training == frozen:
+                part.train(not frozen)
+
+    def on_before_optimizer_step(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        if trainer.global_step < self.iterations:
+            for name, parameter in pl_module.named_parameters():
+                if any(re.match(pattern, name) for pattern in self.patterns):
+                    parameter.grad = None
+
+
+def freezing(cfg: CN) -> list[lightning.Callback]:
+    """The callback of a config, where it freezes anything."""
+    patterns, iterations = list(cfg.MODEL.FREEZE_LAYERS), cfg.SOLVER.FREEZE_ITERS
+    if patterns and not iterations:
+        log.warning("MODEL.FREEZE_LAYERS %s: nothing is frozen, SOLVER.FREEZE_ITERS is 0", patterns)
+    return [FreezeLayers(patterns, iterations)] if patterns and iterations else []

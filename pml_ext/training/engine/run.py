@@ -1,0 +1,149 @@
+"""One run from a config: train, or evaluate."""
+
+import logging
+import re
+import tempfile
+from pathlib import Path
+
+import lightning
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.checks.check import require_supported
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.data.datasets import OpenSet, TestSet, load_test_sets, load_train_set
+from pml_ext.training.data.loaders import test_loader, train_loader
+from pml_ext.training.engine.baseline import Baseline
+from pml_ext.training.engine.checkpoints import check_resumable
+from pml_ext.training.engine.freezing import freezing
+from pml_ext.training.engine.precise_bn import recompute_statistics
+from pml_ext.training.engine.profiling import Profile
+from pml_ext.training.engine.trainer import Launch, build_trainer, logged
+from pml_ext.training.evaluation.evaluate import check_test_sets
+from pml_ext.training.evaluation.report import check_thresholds, draw_utility, write_threshold
+from pml_ext.training.evaluation.results import results_table, write_metrics
+from pml_ext.training.modeling.weights import ONLY_FOR_TRAINING, load_weights
+
+log = logging.getLogger("pml_ext")
+
+
+def train(cfg: CN, launch: Launch, *, resume: bool = False, profile: bool = False) -> dict[str, dict[str, float]]:
+    """Train, evaluate, and leave config.yaml, metrics.json, checkpoints, logs and figures in OUTPUT_DIR.
+
+    Args:
+        resume: go on from OUTPUT_DIR's last checkpoint, where there is one.
+        profile: log where the time went.
+    Returns:
+        metrics of the final model by test set; empty on ranks other than 0.
+    """
+    require_supported(cfg)
+    output = _prepare_output(cfg)
+    with logged(output, "train.log"):
+        lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
+        train_set, test_sets = load_train_set(cfg), _test_sets(cfg)
+        module = Baseline(cfg, train_set, test_sets)
+        if cfg.MODEL.WEIGHTS:
+            load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
+        checkpoints = output / "checkpoints"
+        profiles = [Profile()] if profile else []
+        trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *freezing(cfg))
+        # Lightning knows the rank of this process only now, and the samplers need it.
+        loader = train_loader(cfg, train_set, trainer.global_rank, trainer.world_size)
+        tests = _test_loaders(cfg, test_sets, trainer)
+        last = checkpoints / "last.ckpt"
+        resumed = last if resume and last.is_file() else None
+        if resumed:
+            # Says which keys differ where the checkpoint is of another model; Lightning then restores all of it.
+            load_weights(module, resumed)
+            check_resumable(cfg, resumed)
+        if trainer.is_global_zero:
+            (output / "config.yaml").write_text(cfg.dump(), encoding="utf-8")
+            identities = int(train_set.labels.max()) + 1
+            log.info("%d images of %d identities, %d steps an epoch", len(train_set), identities, len(loader))
+            if resume:
+                log.info("resuming from %s", resumed or f"nothing: no {last}, so from the beginning")
+        try:
+            trainer.fit(module, loader, tests, ckpt_path=resumed, weights_only=True)
+        except SystemExit as stop:
+            # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0.
+            raise KeyboardInterrupt from stop
+        if cfg.TEST.PRECISE_BN.ENABLED:
+            _recompute_statistics(cfg, module, trainer)
+        trainer.save_checkpoint(last)
+        if not module.results or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD or cfg.TEST.PRECISE_BN.ENABLED:
+            trainer.validate(module, tests, verbose=False)
+        if trainer.is_global_zero:
+            for measured in profiles:
+                log.info("\n%s", measured.table())
+        return _report(cfg, trainer, module, output, last, "metrics.json")
+
+
+def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
+    """Measure MODEL.WEIGHTS on DATASETS.TESTS; leaves eval_metrics.json and figures in OUTPUT_DIR."""
+    if not cfg.MODEL.WEIGHTS:
+        raise ConfigError(
+            "evaluation needs MODEL.WEIGHTS: the checkpoint to measure, such as logs/…/checkpoints/last.ckpt"
+        )
+    require_supported(cfg)
+    output = _prepare_output(cfg)
+    with logged(output, "eval.log"):
+        lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
+        test_sets = _test_sets(cfg)
+        module = Baseline(cfg, None, test_sets)
+        load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
+        trainer = build_trainer(cfg, launch, output, None)
+        trainer.validate(module, _test_loaders(cfg, test_sets, trainer), verbose=False)
+        return _report(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json")
+
+
+def _test_sets(cfg: CN) -> dict[str, TestSet]:
+    """DATASETS.TESTS, an error before any work where they cannot be measured as TEST asks."""
+    test_sets = load_test_sets(cfg)
+    check_test_sets(cfg, test_sets)
+    check_thresholds(cfg, test_sets)
+    return test_sets
+
+
+def _test_loaders(cfg: CN, test_sets: dict[str, TestSet], trainer: lightning.Trainer) -> list:
+    parts = [part for data in test_sets.values() for part in data.parts]
+    return [test_loader(cfg, part, trainer.global_rank, trainer.world_size) for part in parts]
+
+
+def _recompute_statistics(cfg: CN, module: Baseline, trainer: lightning.Trainer) -> None:
+    """TEST.PRECISE_BN over the training images of its data set, with the transforms and batches of training."""
+    cfg = cfg.clone()
+    cfg.defrost()
+    cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""
+    loader = train_loader(cfg, load_train_set(cfg), trainer.global_rank, trainer.world_size)
+    lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
+    recompute_statistics(module, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)
+
+
+def _prepare_output(cfg: CN) -> Path:
+    """OUTPUT_DIR; an error before any work where it cannot be written."""
+    output = Path(cfg.OUTPUT_DIR).expanduser()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            return output
+    except OSError as error:
+        raise ConfigError(f"OUTPUT_DIR {output} cannot be written: {error}") from error
+
+
+def _report(
+    cfg: CN, trainer: lightning.Trainer, module: Baseline, output: Path, weights: Path, metrics_file: str
+) -> dict[str, dict[str, float]]:
+    if not trainer.is_global_zero:
+        return {}
+    files = {"metrics": output / metrics_file, "weights": weights}
+    write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED)
+    for name, data in module.test_sets.items():
+        if isinstance(data, OpenSet):
+            in_file_name = re.sub("[^A-Za-z0-9_.-]", "_", name)
+            figure = output / f"utility_{in_file_name}.png"
+            if draw_utility(figure, data, module.features[name], cfg):
+                files[f"figure {name}"] = figure
+            if cfg.TEST.THRESHOLD.ENABLED:
+                stem = output / f"threshold_{in_file_name}"
+                files |= write_threshold(stem, data, module.features[name], cfg, weights.expanduser())
+    log.info("\n%s", results_table(module.results, files))
+    return module.results

@@ -1,0 +1,150 @@
+"""Lightning's trainer as a config and a launch describe it, and what it says while it runs."""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.engine.checkpoints import WholeCheckpoints
+from pml_ext.training.evaluation.evaluate import metrics_of_first
+from pml_ext.training.evaluation.results import LOWER_IS_BETTER
+
+log = logging.getLogger("pml_ext")
+
+# More workers than cores, metrics reduced over ranks that hold the same; and what Lightning calls in torch.
+_UNFITTING_ADVICE = (
+    "does not have many workers",
+    "sync_dist=True",
+    "exists and is not empty",
+    "number of training batches",
+    "LeafSpec",
+    "all_gather is deprecated",
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Processes of a run, FastReID's command-line names.
+
+    Args:
+        num_gpus: processes a machine (CPU processes with MODEL.DEVICE cpu).
+        dist_url: tcp://address:port of machine 0; its default lets Lightning choose a free port here.
+    """
+
+    num_gpus: int = 1
+    num_machines: int = 1
+    machine_rank: int = 0
+    dist_url: str = "auto"
+
+    @staticmethod
+    def by_torchrun() -> "Launch":
+        """As torchrun's environment variables say, which lets Lightning join its processes instead of starting any."""
+        processes, every = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+        return Launch(processes, every // processes, int(os.environ["GROUP_RANK"]))
+
+
+def build_trainer(
+    cfg: CN, launch: Launch, output: Path, checkpoints: Path | None, *callbacks: lightning.Callback
+) -> lightning.Trainer:
+    """The trainer of a run: to train where there is a folder for checkpoints, else to evaluate only."""
+    has_cuda = torch.cuda.is_available()
+    if cfg.MODEL.DEVICE == "cuda" and not has_cuda:
+        raise ConfigError("MODEL.DEVICE is cuda, but torch sees no CUDA device here; set MODEL.DEVICE cpu (or auto)")
+    on_gpu = has_cuda and cfg.MODEL.DEVICE != "cpu"
+    if torch.distributed.is_torchelastic_launched():
+        started = Launch.by_torchrun()
+        if launch not in (Launch(), started):
+            raise ConfigError(
+                f"torchrun has started {started.num_gpus} processes on each of {started.num_machines} machines: "
+                "leave out --num-gpus, --num-machines, --machine-rank and --dist-url"
+            )
+        launch = started
+    if launch.num_gpus < 1 or not 0 <= launch.machine_rank < launch.num_machines:
+        raise ConfigError("--num-gpus must be 1 or more and --machine-rank below --num-machines")
+    if on_gpu and launch.num_gpus > torch.cuda.device_count():
+        raise ConfigError(f"--num-gpus is {launch.num_gpus}; torch sees {torch.cuda.device_count()} CUDA devices here")
+    if launch.dist_url != "auto":
+        url = urlparse(launch.dist_url)
+        if url.scheme != "tcp" or not url.hostname or not url.port:
+            raise ConfigError(f"--dist-url must be tcp://address:port; got {launch.dist_url!r}")
+        os.environ |= {"MASTER_ADDR": url.hostname, "MASTER_PORT": str(url.port)}
+    if launch.num_machines > 1:
+        os.environ["NODE_RANK"] = str(launch.machine_rank)
+    several = launch.num_gpus * launch.num_machines > 1
+    training = checkpoints is not None
+    if training and cfg.SOLVER.AMP.ENABLED and not on_gpu:
+        log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
+    return lightning.Trainer(
+        accelerator="gpu" if on_gpu else "cpu",
+        devices=launch.num_gpus,
+        num_nodes=launch.num_machines,
+        strategy="ddp" if several else "auto",
+        precision="16-mixed" if cfg.SOLVER.AMP.ENABLED and on_gpu else "32-true",
+        max_epochs=cfg.SOLVER.MAX_EPOCH,
+        check_val_every_n_epoch=cfg.TEST.EVAL_PERIOD,
+        num_sanity_val_steps=0,
+        benchmark=cfg.CUDNN_BENCHMARK,
+        use_distributed_sampler=False,
+        default_root_dir=output,
+        logger=[CSVLogger(output, "csv"), TensorBoardLogger(str(output), "", "tensorboard")] if training else False,
+        plugins=[WholeCheckpoints()],
+        callbacks=[_ProgressBar(refresh_rate=5), *callbacks, *_checkpointing(cfg, checkpoints)],
+        enable_checkpointing=training,
+        enable_model_summary=False,
+        log_every_n_steps=10,
+    )
+
+
+def _checkpointing(cfg: CN, folder: Path | None) -> list[ModelCheckpoint]:
+    if folder is None:
+        return []
+    metric = cfg.TEST.BEST or metrics_of_first(cfg)[0]
+    monitor = metric if len(cfg.DATASETS.TESTS) == 1 else f"{cfg.DATASETS.TESTS[0]}/{metric}"
+    best = ModelCheckpoint(
+        folder, "best", monitor=monitor, mode="min" if metric in LOWER_IS_BETTER else "max",
+        auto_insert_metric_name=False, enable_version_counter=False,
+    )  # fmt: skip
+    last = ModelCheckpoint(
+        folder, "last", every_n_epochs=cfg.SOLVER.CHECKPOINT_PERIOD, save_on_train_epoch_end=True,
+        enable_version_counter=False,
+    )  # fmt: skip
+    return [best, last]
+
+
+@contextmanager
+def logged(output: Path, file: str) -> Iterator[None]:
+    """Our messages also in a file; Lightning's only where something is wrong."""
+    handler = logging.FileHandler(output / file, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    lightning_log = logging.getLogger("lightning.pytorch")
+    level = lightning_log.level
+    log.addHandler(handler)
+    lightning_log.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for advice in _UNFITTING_ADVICE:
+                warnings.filterwarnings("ignore", message=f".*{advice}.*")
+            yield
+    finally:
+        lightning_log.setLevel(level)
+        log.removeHandler(handler)
+        handler.close()
+
+
+class _ProgressBar(TQDMProgressBar):
+    """Lightning's, without the logger's version number."""
+
+    def get_metrics(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> dict[str, Any]:
+        return {k: v for k, v in super().get_metrics(trainer, module).items() if k != "v_num"}

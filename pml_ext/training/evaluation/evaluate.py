@@ -1,0 +1,156 @@
+"""Measure a test set: retrieval under the camera protocol, threshold consistency and clustering, or verification."""
+
+import logging
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from yacs.config import CfgNode as CN
+
+from pml_ext.functional.retrieval.ranking import Ranking
+from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.data.datasets import FACE_PAIRS, TEMPLATE_SETS, DataError, OpenSet, PairSet, TestSet
+from pml_ext.training.data.datasets.reid_folders import JUNK
+from pml_ext.training.evaluation.results import ALL_PAIRS, METRICS, TEMPLATES, VERIFICATION
+
+log = logging.getLogger("pml_ext")
+
+Features = list[Tensor]
+"""Unit-norm embeddings (N, D) of each of a test set's parts."""
+
+
+def metrics_of_first(cfg: CN) -> list[str]:
+    """What DATASETS.TESTS' first set is measured by, the main one first."""
+    name = cfg.DATASETS.TESTS[0] if cfg.DATASETS.TESTS else ""
+    if name in TEMPLATE_SETS:
+        return list(TEMPLATES)
+    if name in FACE_PAIRS:
+        return list(VERIFICATION)
+    return [*METRICS, *(ALL_PAIRS if cfg.TEST.ROC.ENABLED else ())]
+
+
+class Evaluation:
+    """What TEST asks to be measured.
+
+    Gallery items of the query's identity and camera do not count, for any of the retrieval metrics. With TEST.AQE and
+    TEST.RERANK the ranks are those after query expansion and re-ranking (FastReID's definition of it); OPIS and NMI
+    stay about the embeddings. With TEST.ROC the verification metrics of all pairs of the set are measured too.
+
+    Raises:
+        ConfigError: an option outside its range.
+    """
+
+    def __init__(self, cfg: CN) -> None:
+        test = cfg.TEST
+        try:
+            self.calculator = AccuracyCalculator(
+                include=(*METRICS, *(ALL_PAIRS if test.ROC.ENABLED else ())),
+                device=torch.device("cpu"),
+                far_range=tuple(test.OPIS.FAR_RANGE),
+                grid=test.OPIS.GRID,
+                epsilon=test.OPIS.EPSILON,
+            )
+        except ValueError as error:
+            raise ConfigError(f"TEST.OPIS: {error}") from error
+        try:
+            self.verification = VerificationEvaluator(tuple(test.VERIFICATION.FARS), test.VERIFICATION.FOLDS)
+        except ValueError as error:
+            raise ConfigError(f"TEST.VERIFICATION: {error}") from error
+        expansion = {"k": test.AQE.QE_K, "alpha": test.AQE.ALPHA, "times": test.AQE.QE_TIME}
+        rerank = {"k1": test.RERANK.K1, "k2": test.RERANK.K2, "lambda_": test.RERANK.LAMBDA, "definition": "fastreid"}
+        self.refined = None
+        if test.AQE.ENABLED or test.RERANK.ENABLED:
+            self.refined = ReIDEvaluator(
+                query_expansion=expansion if test.AQE.ENABLED else None, rerank=rerank if test.RERANK.ENABLED else None
+            )
+
+    def __call__(self, data: TestSet, features: Features) -> dict[str, float]:
+        """Every metric of a test set by name, rates as fractions."""
+        if isinstance(data, OpenSet):
+            return self._retrieval(data, features)
+        if isinstance(data, PairSet):
+            pairs = features[0]
+            return self.verification(pairs[0::2], pairs[1::2], torch.from_numpy(data.same))
+        return self.verification.of_templates(features[0], data.media.template_ids, data.media.media_ids, data.pairs)
+
+    def _retrieval(self, data: OpenSet, features: Features) -> dict[str, float]:
+        query, gallery = (_identities_and_cameras(part) for part in (data.parts[0], data.parts[-1]))
+        reference: dict[str, Any] = {}
+        if data.gallery is not None:
+            reference = {"reference": features[1], "reference_labels": gallery[0], "reference_cameras": gallery[1]}
+        found = self.calculator.get_accuracy(features[0], query[0], query_cameras=query[1], **reference)
+        results = {name: float(value) for name, value in found.items() if name in (*METRICS, *ALL_PAIRS)}
+        if self.refined is not None:
+            results |= _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery))
+        return {name: results[name] for name in (*METRICS, *ALL_PAIRS) if name in results}
+
+
+def check_test_sets(cfg: CN, test_sets: dict[str, TestSet]) -> None:
+    """Before any work: whether the test sets with queries can be measured as TEST asks.
+
+    Queries without a match that counts are told of in the log; the metrics are means over the others.
+
+    Raises:
+        ConfigError: TEST.AQE or TEST.RERANK for a set without a gallery, or asking for more neighbours than there are.
+        DataError: a set where no query has a match that counts.
+    """
+    aqe, rerank = cfg.TEST.AQE, cfg.TEST.RERANK
+    for name, data in test_sets.items():
+        if not isinstance(data, OpenSet):
+            continue
+        if (aqe.ENABLED or rerank.ENABLED) and data.gallery is None:
+            raise ConfigError(
+                f"TEST.AQE and TEST.RERANK need a gallery beside the queries; in {name} queries search each other: "
+                "set both to False"
+            )
+        total = sum(map(len, data.parts))
+        for key, node, size, most in (("AQE.QE_K", aqe, aqe.QE_K, total), ("RERANK.K1", rerank, rerank.K1, total - 1)):
+            if node.ENABLED and size > most:
+                raise ConfigError(
+                    f"TEST.{key} is {size}; {name} has {total} queries and gallery items, so {most} is the most"
+                )
+        alone = _queries_without_match(data)
+        if alone == len(data.query):
+            raise DataError(
+                f"{name}: no query has an image of its identity by another camera to find; where cameras are not "
+                "known, give each image its own (a table: leave the column camera out)"
+            )
+        if alone:
+            log.warning("%s: %d of %d queries have no match and do not count", name, alone, len(data.query))
+
+
+def _queries_without_match(data: OpenSet) -> int:
+    """How many queries find nothing: no image of their identity is of another camera."""
+    searched = data.parts[-1]
+    images = Counter(searched.identities.tolist())
+    by_camera = Counter(zip(searched.identities.tolist(), searched.cameras.tolist(), strict=True))
+    queries = zip(data.query.identities.tolist(), data.query.cameras.tolist(), strict=True)
+    return sum(images[identity] == by_camera[identity, camera] for identity, camera in queries)
+
+
+def test_embeddings(data: OpenSet, features: Features) -> tuple[Tensor, Tensor]:
+    """All embeddings of a test set and their identities; as in the metrics, of the identities that have a query.
+
+    What a gallery holds besides, junk (−1) and distractors, are no classes.
+    """
+    embeddings, identities = torch.cat(features), torch.cat([torch.from_numpy(part.identities) for part in data.parts])
+    wanted = torch.isin(identities, torch.from_numpy(data.query.identities)) & (identities != JUNK)
+    return embeddings[wanted], identities[wanted]
+
+
+def _identities_and_cameras(part: Any) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(part.identities), torch.from_numpy(part.cameras)
+
+
+def _of_ranking(ranking: Ranking) -> dict[str, float]:
+    """The metrics that are about ranks, under the calculator's names."""
+    counted = ranking.matches > 0
+    per_query = {
+        "precision_at_1": (ranking.first_match_rank == 1).double(),
+        "mean_average_precision_at_r": ranking.average_precision_at_r,
+        "reid_mean_average_precision": ranking.average_precision,
+        "mean_inverse_negative_penalty": ranking.inverse_negative_penalty,
+    }
+    return {name: float(values[counted].mean()) for name, values in per_query.items()}

@@ -1,0 +1,90 @@
+"""What a run leaves for people beside its numbers: the utility figure and the threshold report."""
+
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from yacs.config import CfgNode as CN
+
+from pml_ext.functional.operating_points.calibration import TooFewClassesError
+from pml_ext.functional.operating_points.score import utility_curves
+from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics.threshold.plots import draw_utilities
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.data.datasets import OpenSet, TestSet
+from pml_ext.training.data.datasets.reid_folders import JUNK
+from pml_ext.training.embeddings.threshold import write_files
+from pml_ext.training.evaluation.evaluate import Features, test_embeddings
+
+log = logging.getLogger("pml_ext")
+
+
+def draw_utility(path: Path, data: OpenSet, features: Features, cfg: CN) -> bool:
+    """Utility against distance threshold, a line for each test class, the calibration range marked (PNG).
+
+    Returns:
+        False, with a warning in the log, where the set has too few classes or pairs for OPIS; there is no file then.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    thresholds = torch.linspace(0, 2, 201, dtype=torch.float64)
+    far_range = tuple(cfg.TEST.OPIS.FAR_RANGE)
+    try:
+        curves = utility_curves(*test_embeddings(data, features), far_range=far_range, thresholds=thresholds)
+    except TooFewClassesError as error:
+        log.warning("no figure %s: %s", path.name, error)
+        return False
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    low, high = curves.calibration_range.tolist()
+    draw_utilities(axes, curves.thresholds, curves.utilities, (low, high), far_range)
+    axes.set(title="One threshold, many classes: the spread is what OPIS measures")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    return True
+
+
+def check_thresholds(cfg: CN, test_sets: dict[str, TestSet]) -> None:
+    """Before any work: whether TEST.THRESHOLD can be had from every test set.
+
+    Raises:
+        ConfigError: a set of pairs or templates, or one with too few impostor pairs for the FAR.
+    """
+    far = cfg.TEST.THRESHOLD.FAR
+    for name, data in test_sets.items() if cfg.TEST.THRESHOLD.ENABLED else ():
+        if not isinstance(data, OpenSet):
+            raise ConfigError(f"TEST.THRESHOLD needs test sets with queries; {name} has pairs or templates")
+        everybody = np.concatenate([part.identities for part in data.parts])
+        known = np.isin(everybody, data.query.identities) & (everybody != JUNK)
+        sizes = np.unique(everybody[known], return_counts=True)[1]
+        impostors = int(sizes.sum() ** 2 - (sizes**2).sum()) // 2
+        if far * impostors < 1:
+            raise ConfigError(
+                f"TEST.THRESHOLD.FAR {far:g} needs at least {math.ceil(1 / far)} impostor pairs; {name} has {impostors}"
+            )
+
+
+def write_threshold(stem: Path, data: OpenSet, features: Features, cfg: CN, weights: Path) -> dict[str, Path]:
+    """The threshold report as <stem>.json, .html and .png, with the hash of the weights.
+
+    Returns:
+        the files by what they are; none, with a warning in the log, where no threshold meets the target.
+    """
+    opis = cfg.TEST.OPIS
+    try:
+        report = ThresholdReport.from_embeddings(
+            *test_embeddings(data, features),
+            far=cfg.TEST.THRESHOLD.FAR,
+            far_range=tuple(opis.FAR_RANGE),
+            grid=opis.GRID,
+            epsilon=opis.EPSILON,
+            seed=cfg.SEED,
+        )
+    except ValueError as error:
+        log.warning("no report %s: %s", stem.name, error)
+        return {}
+    return {f"{stem.name}{file.suffix}": file for file in write_files(report.with_checkpoint(weights), stem)}

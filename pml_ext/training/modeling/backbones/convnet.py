@@ -1,0 +1,46 @@
+"""A small convolutional network for small pictures."""
+
+import re
+
+from torch import Tensor, nn
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.modeling.backbones.norms import build_norm
+
+
+class ConvNet(nn.Sequential):
+    """Blocks of convolution 3×3, norm, ReLU and 2×2 max-pool, trained from scratch.
+
+    Pooling stops where a side would fall under 2, so 8×8 digits pass four blocks too.
+    """
+
+    only_in_files: tuple[str, ...] = ()
+
+    def __init__(self, in_channels: int, channels: int, depth: int, norm: str) -> None:
+        blocks: list[nn.Module] = []
+        for i in range(depth):
+            blocks += [
+                nn.Conv2d(in_channels if i == 0 else channels, channels, 3, padding=1, bias=norm == "none"),
+                build_norm(norm, channels),
+                nn.ReLU(inplace=True),
+                _PoolWhileLarge(),
+            ]
+        super().__init__(*blocks)
+        self.num_features = channels
+
+
+class _PoolWhileLarge(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.max_pool2d(x, 2) if min(x.shape[-2:]) >= 4 else x
+
+
+def build_convnet(cfg: CN) -> ConvNet:
+    """DEPTH '1x' to '8x' blocks of FEAT_DIM channels."""
+    options = cfg.MODEL.BACKBONE
+    depth = re.fullmatch(r"(\d+)x", options.DEPTH)
+    if not depth or not 1 <= int(depth[1]) <= 8:
+        raise ConfigError(f"MODEL.BACKBONE.DEPTH must be '1x' to '8x' for {options.NAME}; got {options.DEPTH!r}")
+    if options.FEAT_DIM < 1:
+        raise ConfigError(f"MODEL.BACKBONE.FEAT_DIM must be 1 or more; got {options.FEAT_DIM}")
+    return ConvNet(len(cfg.MODEL.PIXEL_MEAN), options.FEAT_DIM, int(depth[1]), options.NORM)

@@ -1,0 +1,71 @@
+"""FastReID's ResNeSt (Zhang et al., 2020): timm's network and the original's parameter names."""
+
+from typing import Any
+
+from timm.models.resnest import ResNestBottleneck
+from timm.models.resnet import ResNet
+from torch import Tensor, nn
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.config.load import require
+from pml_ext.training.modeling.backbones.norms import replace_batch_norms
+from pml_ext.training.modeling.backbones.resnet import check_last_stride, warn_of_unused
+
+# blocks of the four stages, width of the stem
+SIZES = {
+    "50x": ((3, 4, 6, 3), 32),
+    "101x": ((3, 4, 23, 3), 64),
+    "200x": ((3, 24, 36, 3), 64),
+    "269x": ((3, 30, 48, 8), 64),
+}
+
+
+class ResNeSt(ResNet):
+    """A ResNeSt's last feature map.
+
+    Args:
+        depth: a key of SIZES.
+        in_channels: of the images.
+        last_stride: of the last stage; 1 dilates the stage instead, as FastReID does for this net only.
+    """
+
+    layer4: nn.Sequential
+    only_in_files = ("fc.",)
+
+    def __init__(self, depth: str, in_channels: int, *, last_stride: int) -> None:
+        layers, stem_width = SIZES[depth]
+        block: Any = ResNestBottleneck
+        super().__init__(
+            block,
+            layers,
+            num_classes=0,
+            in_chans=in_channels,
+            output_stride=32 if last_stride == 2 else 16,
+            stem_type="deep",
+            stem_width=stem_width,
+            avg_down=True,
+            zero_init_last=False,
+            block_args={"radix": 2, "avd": True, "avd_first": False},
+        )
+        if last_stride == 1:
+            # The original averages 3×3 in the first block of a stage even where that block keeps the size.
+            first: Any = self.layer4[0]
+            first.avd_last = nn.AvgPool2d(3, stride=1, padding=1)
+            # … and timm averages 2×2 on the way past it where the original has nothing left to shrink.
+            first.downsample[0] = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (B, C, H, W) to maps (B, 2048, h, w)."""
+        features: Tensor = self.forward_features(x)
+        return features
+
+
+def build_resnest(cfg: CN) -> ResNeSt:
+    """DEPTH 50x, 101x, 200x, 269x with LAST_STRIDE and NORM."""
+    options = cfg.MODEL.BACKBONE
+    require(options.DEPTH, SIZES, "MODEL.BACKBONE.DEPTH")
+    check_last_stride(cfg)
+    warn_of_unused(cfg, "WITH_IBN", "WITH_SE", "WITH_NL")
+    net = ResNeSt(options.DEPTH, len(cfg.MODEL.PIXEL_MEAN), last_stride=options.LAST_STRIDE)
+    replace_batch_norms(net, options.NORM)
+    return net

@@ -1,0 +1,48 @@
+"""Any convolutional network of timm as a backbone."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import timm
+from torch import Tensor, nn
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.modeling.backbones.norms import replace_batch_norms
+
+PREFIX = "timm:"
+
+
+class TimmBackbone(nn.Module):
+    """The network's feature map before pooling.
+
+    Args:
+        name: as in `timm.list_models()`.
+        in_channels: of the images.
+    """
+
+    def __init__(self, name: str, in_channels: int) -> None:
+        super().__init__()
+        if not timm.is_model(name):
+            near = timm.list_models(f"*{name.split('_')[0]}*")[:10]
+            raise ConfigError(f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}; near: {near}")
+        # Weights come from PRETRAIN_PATH, never from a hub behind the user's back.
+        net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0)
+        self.net: nn.Module = net
+        self.num_features = int(net.num_features)
+        classifier = net.default_cfg["classifier"]
+        self.only_in_files = tuple(f"{n}." for n in ([classifier] if isinstance(classifier, str) else classifier))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (B, C, H, W) to maps (B, num_features, h, w)."""
+        features = cast(Callable[[Tensor], Tensor], self.net.forward_features)(x)
+        if features.ndim != 4:
+            raise ConfigError(f"timm backbone gives {tuple(features.shape)} features; expected a map (B, C, h, w)")
+        return features
+
+
+def build_timm(cfg: CN) -> TimmBackbone:
+    """MODEL.BACKBONE.NAME without its `timm:`; of the options only NORM applies."""
+    backbone = TimmBackbone(cfg.MODEL.BACKBONE.NAME.removeprefix(PREFIX), len(cfg.MODEL.PIXEL_MEAN))
+    replace_batch_norms(backbone.net, cfg.MODEL.BACKBONE.NORM)
+    return backbone

@@ -1,0 +1,100 @@
+"""The ImageNet files that FastReID begins with where MODEL.BACKBONE.PRETRAIN is set and PRETRAIN_PATH is empty."""
+
+import logging
+from http.client import HTTPException
+from pathlib import Path
+
+import torch
+from filelock import FileLock
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.modeling.weights.read import WeightsError
+
+log = logging.getLogger("pml_ext")
+
+_TORCHVISION = "https://download.pytorch.org/models/"
+_IBN_NET = "https://github.com/XingangPan/IBN-Net/releases/download/v1.0/"
+_RESNEST = "https://github.com/zhanghang1989/ResNeSt/releases/download/weights_step1/"
+# MODEL.BACKBONE.NAME, DEPTH after its switches -> FastReID's URL; a name ends in the first 8 digits of its SHA-256
+URLS = {
+    ("build_resnet_backbone", "18x"): f"{_TORCHVISION}resnet18-5c106cde.pth",
+    ("build_resnet_backbone", "34x"): f"{_TORCHVISION}resnet34-333f7ec4.pth",
+    ("build_resnet_backbone", "50x"): f"{_TORCHVISION}resnet50-19c8e357.pth",
+    ("build_resnet_backbone", "101x"): f"{_TORCHVISION}resnet101-5d3b4d8f.pth",
+    ("build_resnet_backbone", "ibn_18x"): f"{_IBN_NET}resnet18_ibn_a-2f571257.pth",
+    ("build_resnet_backbone", "ibn_34x"): f"{_IBN_NET}resnet34_ibn_a-94bc1577.pth",
+    ("build_resnet_backbone", "ibn_50x"): f"{_IBN_NET}resnet50_ibn_a-d9d0bb7b.pth",
+    ("build_resnet_backbone", "ibn_101x"): f"{_IBN_NET}resnet101_ibn_a-59ea0ac6.pth",
+    ("build_resnet_backbone", "se_ibn_101x"): f"{_IBN_NET}se_resnet101_ibn_a-fabed4e2.pth",
+    ("build_resnext_backbone", "ibn_101x"): f"{_IBN_NET}resnext101_ibn_a-6ace051d.pth",
+    ("build_resnest_backbone", "50x"): f"{_RESNEST}resnest50-528c19ca.pth",
+    ("build_resnest_backbone", "101x"): f"{_RESNEST}resnest101-22405ba7.pth",
+    ("build_resnest_backbone", "200x"): f"{_RESNEST}resnest200-75117900.pth",
+    ("build_resnest_backbone", "269x"): f"{_RESNEST}resnest269-0cc87c48.pth",
+}
+ALTERNATIVES = (
+    "a local file in MODEL.BACKBONE.PRETRAIN_PATH, an installed package's as package:<name> there, or "
+    "MODEL.BACKBONE.PRETRAIN False to begin with random weights"
+)
+
+
+def imagenet_url(cfg: CN) -> str | None:
+    """Where FastReID has the weights of MODEL.BACKBONE from; None where it names no file for this one."""
+    options = cfg.MODEL.BACKBONE
+    kind = options.DEPTH
+    # FastReID's ResNeSt has no such switches, its ResNeXt no squeeze-and-excitation.
+    if options.WITH_IBN and options.NAME != "build_resnest_backbone":
+        kind = f"ibn_{kind}"
+    if options.WITH_SE and options.NAME == "build_resnet_backbone":
+        kind = f"se_{kind}"
+    return URLS.get((options.NAME, kind))
+
+
+def cached_file(url: str) -> Path | None:
+    """The file of a URL in the cache of torch's hub, or FastReID's (`$TORCH_HOME/checkpoints`); None: in neither."""
+    name, hub = url.rpartition("/")[2], Path(torch.hub.get_dir())
+    for folder in (hub / "checkpoints", hub.parent / "checkpoints"):
+        if (folder / name).is_file():
+            return folder / name
+    return None
+
+
+def download(url: str) -> Path:
+    """The file of a URL from the cache, or else downloaded into torch's hub's, its hash checked.
+
+    Of several processes on a machine one downloads and the others wait for it.
+
+    Raises:
+        WeightsError: it cannot be downloaded; names the URL, the place for the file, and what to set instead.
+    """
+    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    try:
+        if found := cached_file(url):
+            return found
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{file}.lock"):
+            if not file.is_file():
+                log.info("downloading %s to %s", url, file)
+                torch.hub.download_url_to_file(url, str(file), hash_prefix=file.stem.rpartition("-")[2])
+    except (OSError, HTTPException, RuntimeError) as error:  # no network, a full disk; cut short; another hash
+        raise WeightsError(
+            f"MODEL.BACKBONE.PRETRAIN: {url} cannot be downloaded: {error}. "
+            f"Put the file at {file}, or set {ALTERNATIVES}"
+        ) from error
+    return file
+
+
+def missing_weights(cfg: CN) -> str | None:
+    """What a run has to have and to get for MODEL.BACKBONE.PRETRAIN, in words; None where all is there."""
+    options = cfg.MODEL.BACKBONE
+    if not options.PRETRAIN or cfg.MODEL.WEIGHTS:
+        return None
+    if options.PRETRAIN_PATH:
+        path = options.PRETRAIN_PATH
+        there = path.startswith("package:") or Path(path).expanduser().is_file()
+        return None if there else f"needs the file {path} (MODEL.BACKBONE.PRETRAIN_PATH), which is not there"
+    url = imagenet_url(cfg)
+    if url is None or cached_file(url):
+        return None
+    name = url.rpartition("/")[2]
+    return f"needs {name} from {url}: a run downloads it to {Path(torch.hub.get_dir()) / 'checkpoints'}"

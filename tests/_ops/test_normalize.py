@@ -1,0 +1,75 @@
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from pml_ext._ops import normalize as sphere
+from pml_ext._ops.normalize import (
+    add_transpose_,
+    gram,
+    inner_products,
+    through_sphere_,
+    to_sphere,
+    unit_and_inverse_norms,
+)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+def test_value_and_gradient_are_those_of_normalize(dtype: torch.dtype, tolerance: float) -> None:
+    x = (torch.randn(7, 5, dtype=dtype) * torch.logspace(-3, 3, 7, dtype=dtype)[:, None]).requires_grad_()
+    weight = torch.randn(7, 5, dtype=dtype)
+    ours, theirs = to_sphere(x), normalize(x)
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+    for got, expected in zip(*((torch.autograd.grad((u * weight).sum(), x)[0]) for u in (ours, theirs)), strict=True):
+        assert (got - expected).norm() <= tolerance * expected.norm()
+
+
+def test_gradcheck_and_second_derivative() -> None:
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(to_sphere, x)
+    assert torch.autograd.gradgradcheck(to_sphere, x)
+
+
+def test_a_row_of_zeros_stays_and_has_the_gradient_of_normalize() -> None:
+    x = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    ours, theirs = to_sphere(x), normalize(x)
+    assert torch.equal(ours, theirs)
+    assert torch.equal(*(torch.autograd.grad(u[0].sum(), x)[0] for u in (ours, theirs)))
+
+
+def test_nan_stays_in_its_row() -> None:
+    x = torch.ones(3, 2)
+    x[1, 0] = torch.nan
+    assert to_sphere(x).isnan().any(1).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_inner_products_and_their_derivatives(count: int) -> None:
+    x = torch.randn(count, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.equal(inner_products(x), x @ x.T)
+    weight = torch.randn(count, count, dtype=torch.float64)
+    kept = weight.clone()
+    ours, theirs = (torch.autograd.grad((p * weight).sum(), x)[0] for p in (inner_products(x), x @ x.T))
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert torch.equal(weight, kept)
+    assert torch.autograd.gradcheck(inner_products, x)
+    assert torch.autograd.gradgradcheck(inner_products, x)
+
+
+def test_kernel_steps_are_those_of_autograd() -> None:
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(5, 3, dtype=torch.float64)
+    unit, inverse = unit_and_inverse_norms(x.detach())
+    torch.testing.assert_close(unit, normalize(x.detach()), rtol=1e-14, atol=0)
+    (expected,) = torch.autograd.grad((normalize(x) * weight).sum(), x)
+    torch.testing.assert_close(through_sphere_(weight, unit, inverse), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_blocks_of_square_matrices_change_nothing(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(sphere, "BLOCK_SIDE", 3)
+    x = torch.randn(count, 2, dtype=torch.float64)
+    torch.testing.assert_close(gram(x, -0.5), -0.5 * x @ x.T, rtol=0, atol=1e-14)
+    assert torch.equal(gram(x), gram(x).T)
+    square = torch.randn(count, count, dtype=torch.float64)
+    expected = square + square.T
+    assert torch.equal(add_transpose_(square), expected)

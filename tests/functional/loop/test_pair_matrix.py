@@ -1,0 +1,145 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pml_ext.functional import loop_pairs
+from pml_ext.functional.loop.arcs import arc_distance
+from pml_ext.functional.loop.partners import class_pairings
+from tests.oracles.arcs import loop_distances, partners
+
+LABELS = [4, 1, 4, 2, 1, 4, 1, 7, 4, 2, 4, 1, 1]  # classes of 5, 5, 2 and 1, mixed
+REF_LABELS = [1, 1, 9, 4, 2, 4, 1, 4]
+
+
+def unit(count: int, size: int) -> torch.Tensor:
+    return F.normalize(torch.randn(count, size, dtype=torch.float64), dim=1)
+
+
+def is_negative(labels: list[int], other: list[int]) -> torch.Tensor:
+    return torch.tensor(labels)[:, None] != torch.tensor(other)
+
+
+@pytest.mark.parametrize("pairing", ["consecutive", "all"])
+def test_cosines_equal_the_oracle(pairing: str) -> None:
+    x = unit(len(LABELS), 4)
+    found = loop_pairs(x @ x.t(), torch.tensor(LABELS), pairing=pairing)
+    expected = torch.tensor(loop_distances(x, LABELS, x, LABELS, pairing), dtype=torch.float64)
+    mask = is_negative(LABELS, LABELS)
+    assert ((2 - 2 * found).clamp_min(0).sqrt() - expected)[mask].abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("pairing", ["consecutive", "all"])
+@pytest.mark.parametrize("geometry", ["arc", "segment"])
+def test_reference_set_equals_the_oracle(pairing: str, geometry: str) -> None:
+    x, ref = unit(len(LABELS), 4), unit(len(REF_LABELS), 4)
+    if geometry == "segment":
+        x, ref = 3 * x, 2 * ref
+    pairs = x @ ref.t() if geometry == "arc" else torch.cdist(x, ref).square()
+    found = loop_pairs(
+        pairs,
+        torch.tensor(LABELS),
+        torch.tensor(REF_LABELS),
+        points=x,
+        ref_points=ref,
+        pairing=pairing,
+        geometry=geometry,
+    )
+    distances = (found if geometry == "segment" else 2 - 2 * found).clamp_min(0).sqrt()
+    expected = torch.tensor(loop_distances(x, LABELS, ref, REF_LABELS, pairing, geometry), dtype=torch.float64)
+    assert (distances - expected)[is_negative(LABELS, REF_LABELS)].abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("pairing", ["consecutive", "all"])
+def test_blocks_change_nothing(pairing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = unit(len(LABELS), 4)
+    whole = loop_pairs(x @ x.t(), torch.tensor(LABELS), pairing=pairing)
+    monkeypatch.setattr("pml_ext.functional.loop.grid._BLOCK", 5)
+    torch.testing.assert_close(loop_pairs(x @ x.t(), torch.tensor(LABELS), pairing=pairing), whole, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("pairing", ["consecutive", "all"])
+@pytest.mark.parametrize("geometry", ["arc", "segment"])
+def test_gradient_equals_finite_differences(pairing: str, geometry: str) -> None:
+    labels, ref_labels = torch.tensor([0, 1, 0, 1, 1, 2]), torch.tensor([1, 0, 0, 1, 3])
+
+    def of(x: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+        if geometry == "arc":
+            x, ref = F.normalize(x, dim=1), F.normalize(ref, dim=1)
+        pairs = x @ ref.t() if geometry == "arc" else (x[:, None] - ref).square().sum(-1)
+        found = loop_pairs(pairs, labels, ref_labels, points=x, ref_points=ref, pairing=pairing, geometry=geometry)
+        return found[labels[:, None] != ref_labels]
+
+    x, ref = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (6, 5))
+    assert torch.autograd.gradcheck(of, (x, ref))
+
+
+def test_gradient_within_a_batch_equals_that_of_the_vectors() -> None:
+    x = torch.randn(12, 5, dtype=torch.float64, requires_grad=True)
+    labels = torch.arange(12) // 4
+    unit_x = F.normalize(x, dim=1)
+    found = loop_pairs(unit_x @ unit_x.t(), labels)
+    partner = torch.arange(12) ^ 1
+    direct = 1 - arc_distance(x[:, None], x[partner][:, None], x[None], x[partner][None]).square() / 2
+    weight = torch.randn(12, 12, dtype=torch.float64) * (labels[:, None] != labels)
+    ours, theirs = (torch.autograd.grad((weight * t).sum(), x)[0] for t in (found, direct))
+    assert torch.allclose(ours, theirs, atol=1e-10)
+
+
+@pytest.mark.parametrize("pairing", ["consecutive", "all"])
+def test_partners_are_those_of_the_oracle(pairing: str) -> None:
+    rounds = class_pairings(torch.tensor(LABELS), pairing)
+    itself = torch.arange(len(LABELS))
+    assert (rounds.gather(1, rounds) == itself).all()  # whoever is my partner has me as partner
+    for i, expected in enumerate(partners(LABELS, pairing)):
+        met = set(rounds[:, i].tolist()) - {i}
+        assert met == set(expected) - {i}
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_every_pair_of_a_class_meets_once(size: int) -> None:
+    rounds = class_pairings(torch.zeros(size, dtype=torch.long), "all")
+    met = [(i, int(j)) for partner in rounds for i, j in enumerate(partner) if i < j]
+    assert sorted(met) == [(i, j) for i in range(size) for j in range(i + 1, size)]
+
+
+@pytest.mark.parametrize("pairing", ["consecutive", "all"])
+def test_permuting_and_renaming_and_rotating(pairing: str) -> None:
+    x, labels = unit(12, 4), torch.arange(12) // 4
+    found = loop_pairs(x @ x.t(), labels, pairing=pairing)
+    rotated = x @ torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64))[0]
+    assert torch.allclose(loop_pairs(rotated @ rotated.t(), 90 - 7 * labels, pairing=pairing), found, atol=1e-10)
+    if pairing == "all":
+        order = torch.randperm(12)
+        permuted = loop_pairs(x[order] @ x[order].t(), labels[order], pairing=pairing)
+        mask = labels[order][:, None] != labels[order]
+        assert torch.allclose(permuted[mask], found[order][:, order][mask], atol=1e-10)
+
+
+def test_all_is_never_farther_than_consecutive() -> None:
+    x, labels = unit(24, 5), torch.arange(24) // 6
+    mask = labels[:, None] != labels
+    gram = x @ x.t()
+    consecutive, every = (loop_pairs(gram, labels, pairing=pairing)[mask] for pairing in ("consecutive", "all"))
+    assert (every >= consecutive - 1e-12).all()
+    assert (consecutive >= gram[mask] - 1e-12).all()
+
+
+@pytest.mark.parametrize("pairing", ["consecutive", "all"])
+def test_nan_of_a_sample_reaches_its_arcs(pairing: str) -> None:
+    x, labels = unit(8, 5), torch.arange(8) // 4
+    x[1] = float("nan")
+    found = loop_pairs(x @ x.t(), labels, pairing=pairing)
+    assert found[1, 4:].isnan().all()
+    if pairing == "consecutive":
+        assert found[0, 4:].isnan().all() and found[2, 4:].isfinite().all()
+
+
+def test_within_a_batch_is_a_batch_against_itself() -> None:
+    """There the arcs' grid is its own mirror image, and only one half of it is computed."""
+    x, labels = unit(len(LABELS), 4).requires_grad_(), torch.tensor(LABELS)
+    within = loop_pairs(x @ x.t(), labels)
+    between = loop_pairs(x @ x.t(), labels, labels, points=x, ref_points=x)
+    weight = torch.randn(len(x), len(x), dtype=torch.float64) * is_negative(LABELS, LABELS)
+    torch.testing.assert_close(within * weight, between * weight, rtol=0, atol=1e-12)
+    ours, theirs = (torch.autograd.grad((t * weight).sum(), x, retain_graph=True)[0] for t in (within, between))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)

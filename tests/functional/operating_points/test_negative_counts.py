@@ -1,0 +1,137 @@
+"""Counts read off bins against exact counts, and the sets that bins cannot serve."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext.functional import (
+    PairDistances,
+    epsilon_opis_of_curves,
+    opis_of_curves,
+    opis_sensitivity,
+    utility_curves,
+)
+from pml_ext.functional.operating_points import calibration
+from pml_ext.functional.operating_points.negative_counts import negative_histogram
+from pml_ext.functional.operating_points.utility import UtilityCurves
+
+COUNT = 2000
+
+
+@pytest.fixture(autouse=True)
+def _no_size_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "_COUNTED_EXACTLY", 0)
+
+
+def a_set(labels: Tensor, size: int = 24, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Classes around their own centres, each of its own spread."""
+    labels = labels[torch.randperm(len(labels))]
+    centres, spread = torch.randn(int(labels.max()) + 1, size), torch.rand(int(labels.max()) + 1, 1) * 2
+    return (centres[labels] + spread[labels] * torch.randn(len(labels), size)).to(dtype), labels
+
+
+LABELS = {
+    "four a class": torch.arange(COUNT) // 4,
+    "classes across blocks": torch.arange(COUNT) // 700,
+    "one huge class": torch.cat([torch.zeros(1200), 1 + torch.arange(800) // 5]).long(),
+    "singletons": torch.cat([torch.arange(1000) // 10, 150 + torch.arange(1000)]),
+    "unequal": (torch.linspace(0, 1, COUNT) ** 3 * 150).long(),
+}
+
+
+def is_exact(curves: UtilityCurves, x: Tensor, y: Tensor) -> bool:
+    return torch.equal(curves.tnr, utility_curves(x, y, exact=True).tnr)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, torch.float32) for name in LABELS), ("singletons", torch.float64)]
+)
+def test_one_pass_is_within_1e_5_of_exact_counts(name: str, dtype: torch.dtype) -> None:
+    x, y = a_set(LABELS[name], dtype=dtype)
+    found, expected = utility_curves(x, y), utility_curves(x, y, exact=True)
+    assert opis_of_curves(found).item() == pytest.approx(opis_of_curves(expected).item(), rel=1e-5)
+    for epsilon in (0.1, 0.5):
+        assert epsilon_opis_of_curves(found, epsilon).item() == pytest.approx(
+            epsilon_opis_of_curves(expected, epsilon).item(), rel=2e-5
+        )
+    torch.testing.assert_close(found.calibration_range.double(), expected.calibration_range.double(), rtol=1e-5, atol=0)
+    assert torch.equal(found.classes, expected.classes)
+    torch.testing.assert_close(found.tnr, expected.tnr, rtol=0, atol=2e-3)
+
+
+def test_bins_are_used_where_they_can_be() -> None:
+    x, y = a_set(torch.arange(4000) // 40, size=8)
+    curves = utility_curves(x, y)
+    assert not is_exact(curves, x, y)
+
+
+def test_counts_of_bins_are_those_of_the_pairs() -> None:
+    x, y = a_set(LABELS["singletons"], dtype=torch.float64)
+    pairs = PairDistances(x, y, block_rows=500)
+    kept = pairs.positive_pairs > 0
+    histogram = negative_histogram(pairs, (1e-2, 1e-1), kept)
+    assert histogram is not None
+    edges = 1 - (histogram.top - histogram.width * torch.tensor([1.0, 3, 17, 200]).double())
+    thresholds = (2 * edges).sqrt()  # on the edges nothing is read between them
+    torch.testing.assert_close(histogram.accepted(thresholds), pairs.accepted(thresholds)[1][kept].double())
+    for rank in (int(far * pairs.total_negative_pairs) for far in (0.01, 0.03, 0.1)):
+        distance, error = histogram.distance_at(rank) or (0, 0)
+        exact = pairs.negative_distances_at([rank]).item()
+        assert abs(distance - exact) < 5 * error < 1e-4
+    for rank in (1, pairs.total_negative_pairs):
+        assert histogram.distance_at(rank) is None
+    assert histogram.clumping() < 1.5
+
+
+def test_equal_distances_are_counted_exactly() -> None:
+    # Codes of 16 bits: a pair's distance is one of 17, and reading between the edges of a bin would be wrong.
+    y = LABELS["four a class"]
+    codes = torch.randn(COUNT // 4, 16)[y] + 0.7 * torch.randn(COUNT, 16)
+    codes = codes.sign()
+    assert is_exact(utility_curves(codes, y), codes, y)
+    # Whole classes on one point each: the distances come in groups of 400.
+    y = torch.arange(COUNT) // 20
+    points = torch.randn(100, 8)[y]
+    assert is_exact(utility_curves(points, y), points, y)
+
+
+def test_embeddings_on_one_point_are_counted_exactly() -> None:
+    y = LABELS["four a class"][:600]
+    near = torch.ones(600, 8) + 1e-5 * torch.randn(600, 8)
+    assert is_exact(utility_curves(near, y), near, y)
+    assert opis_of_curves(utility_curves(torch.ones(600, 8), y)).item() == 0
+
+
+def test_low_scores_and_low_rates_are_counted_exactly() -> None:
+    y = LABELS["four a class"]
+    alike = torch.randn(COUNT // 4, 64)[y] + 0.01 * torch.randn(COUNT, 64)  # all classes behave alike
+    assert is_exact(utility_curves(alike, y), alike, y)
+    x, y = a_set(y)
+    rare = (1e-6, 1e-5)  # two pairs at the lower end
+    curves, expected = utility_curves(x, y, far_range=rare), utility_curves(x, y, far_range=rare, exact=True)
+    assert torch.equal(curves.tnr, expected.tnr)
+
+
+def test_the_whole_range_of_rates() -> None:
+    x, y = a_set(LABELS["four a class"])
+    ranges = [(1e-2, 1e-1), (1e-3, 1e-2), (0.2, 1.0), (1e-2, 1e-1)]
+    found = opis_sensitivity(x, y, far_ranges=ranges, epsilon=0.2)
+    expected = opis_sensitivity(x, y, far_ranges=ranges, epsilon=0.2, exact=True)
+    assert [row.far_range for row in found] == ranges
+    assert found[0] == found[3]
+    for row, exact in zip(found, expected, strict=True):
+        assert row[1:] == pytest.approx(exact[1:], rel=2e-5)
+    alone = opis_of_curves(utility_curves(x, y, far_range=ranges[2], exact=True))
+    assert expected[2].opis == pytest.approx(alone.item(), rel=1e-9)
+    with pytest.raises(ValueError, match="far_ranges must hold at least one"):
+        opis_sensitivity(x, y, far_ranges=[])
+
+
+def test_order_and_duplicates_change_little() -> None:
+    x, y = a_set(LABELS["four a class"])
+    expected = opis_of_curves(utility_curves(x, y)).item()
+    order = torch.randperm(COUNT)
+    assert opis_of_curves(utility_curves(x[order], y[order])).item() == pytest.approx(expected, rel=2e-5)
+    x[:200] = x[200:400]  # copies of images, mostly under other labels
+    found, exact = (opis_of_curves(utility_curves(x, y, exact=exact)).item() for exact in (False, True))
+    assert found == pytest.approx(exact, rel=1e-5)

@@ -1,0 +1,78 @@
+import pytest
+import torch
+
+from pml_ext.functional import PairDistances
+from pml_ext.functional.pairwise import pair_distances as pair_statistics
+from tests.oracles import metrics as oracle
+
+
+def a_set(count: int = 50) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(count, 4, dtype=torch.float64), torch.randint(0, 5, (count,))
+
+
+@pytest.mark.parametrize("block_rows", [1, 7, 16, 1000])
+def test_counts_do_not_depend_on_the_blocks(block_rows: int) -> None:
+    x, y = a_set()
+    pairs = PairDistances(x, y, block_rows=block_rows)
+    loops = oracle.all_pairs(x.numpy(), y.tolist())
+    thresholds = torch.tensor([0.1, 0.7, 1.2, 1.9], dtype=torch.float64)
+    positives, negatives = pairs.accepted(thresholds)
+    for c in range(5):
+        inside = [d for d, a, b in loops if a == b == c]
+        across = [d for d, a, b in loops if (a == c) != (b == c)]
+        assert positives[c].tolist() == [sum(d <= t for d in inside) for t in thresholds.tolist()]
+        assert negatives[c].tolist() == [sum(d <= t for d in across) for t in thresholds.tolist()]
+        assert (pairs.positive_pairs[c], pairs.negative_pairs[c]) == (len(inside), len(across))
+    torch.testing.assert_close(pairs.accepted(thresholds, positives_only=True)[0], positives)
+    assert pairs.accepted(thresholds, positives_only=True)[1].sum() == 0
+
+
+@pytest.mark.parametrize("block_rows", [7, 1000])
+def test_order_statistics_of_the_negative_distances(block_rows: int) -> None:
+    x, y = a_set()
+    x[10:20] = x[0]  # ties
+    ordered = sorted(d for d, a, b in oracle.all_pairs(x.numpy(), y.tolist()) if a != b)
+    ranks = [1, 2, 50, len(ordered) // 2, len(ordered)]
+    found = PairDistances(x, y, block_rows=block_rows).negative_distances_at(ranks)
+    assert found.tolist() == pytest.approx([ordered[k - 1] for k in ranks], abs=3e-8)
+
+
+def test_memory_of_collected_values_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # All negative distances fall into one bin, far more of them than are held at once.
+    monkeypatch.setattr(pair_statistics, "_COLLECTED_AT_ONCE", 10)
+    y = torch.arange(40) % 4
+    pairs = PairDistances(torch.eye(4, dtype=torch.float64)[y], y, block_rows=8)
+    assert pairs.negative_distances_at([1, 300, 600]).tolist() == pytest.approx([2**0.5] * 3)
+
+
+def test_blocks_hold_no_more_than_their_rows() -> None:
+    x, y = a_set(100)
+    pairs = PairDistances(x, y, block_rows=16)
+    shapes = [tuple(block.cosines.shape) for block in pairs.blocks()]
+    assert max(map(max, shapes)) == 16
+    seen = sum(d[0] * d[1] for d in shapes)
+    assert seen < 100 * 100 * 0.6  # the upper triangle only
+
+
+def test_autocast_and_fast_matmul_do_not_reach_the_distances() -> None:
+    x, y = a_set()
+    x = x.float()
+    expected = PairDistances(x, y).negative_distances_at([1, 100])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(PairDistances(x, y).negative_distances_at([1, 100]), expected, rtol=0, atol=0)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        found = PairDistances(x, y).negative_distances_at([1, 100])
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_ranks_outside_the_pairs_are_refused() -> None:
+    x, y = a_set()
+    pairs = PairDistances(x, y)
+    for rank in (0, pairs.total_negative_pairs + 1):
+        with pytest.raises(ValueError, match=f"ranks must be from 1 to {pairs.total_negative_pairs}"):
+            pairs.negative_distances_at([rank])

@@ -1,0 +1,235 @@
+import math
+
+import pytest
+import torch
+from sklearn.metrics import average_precision_score
+from torch import Tensor
+
+from pml_ext.functional import (
+    Ranking,
+    cumulative_matches,
+    rank_matches,
+    rank_matches_from_distances,
+)
+from pml_ext.functional.retrieval import distances as feature_distances
+from pml_ext.functional.retrieval import rank_counts as row_counts
+from tests.oracles import metrics as oracle
+
+
+def a_protocol(queries: int = 23, gallery: int = 60) -> dict[str, Tensor]:
+    """Identities with junk (−1), distractors (0), and one query (identity 99) that has no match."""
+    labels = torch.randint(1, 6, (queries,))
+    labels[3] = 99
+    return {
+        "query_labels": labels,
+        "gallery_labels": torch.randint(-1, 6, (gallery,)),
+        "query_cameras": torch.randint(0, 3, (queries,)),
+        "gallery_cameras": torch.randint(0, 3, (gallery,)),
+    }
+
+
+def assert_equals_loops(found: Ranking, expected: list) -> None:
+    for q, row in enumerate(expected):
+        if row is None:
+            assert found.matches[q] == 0
+            assert all(math.isnan(field[q]) for field in found[1:])
+        else:
+            assert [float(field[q]) for field in found] == pytest.approx(row, rel=1e-12)
+
+
+@pytest.mark.parametrize("cameras", [True, False])
+@pytest.mark.parametrize("at_once", [1, 200, 2**20])
+@pytest.mark.parametrize("ties", [True, False])
+@pytest.mark.parametrize("few", [0, 6, 1000])
+def test_equals_the_loops(cameras: bool, at_once: int, ties: bool, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature_distances, "_DISTANCES_AT_ONCE", at_once)
+    monkeypatch.setattr(feature_distances, "_ROWS_AT_LEAST", 1)
+    monkeypatch.setattr(row_counts, "_FEW", few)
+    protocol = a_protocol()
+    if not cameras:
+        protocol = {name: values for name, values in protocol.items() if "labels" in name}
+    shape = (23, 60)
+    distances = torch.randint(0, 8, shape).double() if ties else torch.rand(shape).double()
+    given = distances.clone()
+    found = rank_matches_from_distances(distances, **protocol)
+    assert torch.equal(distances, given)
+    assert_equals_loops(found, oracle.ranking(distances.tolist(), *(v.tolist() for v in protocol.values())))
+
+
+def test_wide_galleries_equal_the_loops() -> None:
+    # Enough columns that some queries' matches are all near and others' are not.
+    query, gallery = torch.randn(6, 8).double(), torch.randn(900, 8).double()
+    labels, gallery_labels = torch.arange(6), torch.randint(-1, 40, (900,))
+    gallery[gallery_labels == 1] = query[1] + 0.1 * torch.randn(int((gallery_labels == 1).sum()), 8).double()
+    distances = torch.cdist(query, gallery)
+    expected = oracle.ranking(distances.tolist(), labels.tolist(), gallery_labels.tolist())
+    assert_equals_loops(rank_matches_from_distances(distances, labels, gallery_labels), expected)
+    assert_equals_loops(rank_matches(query, labels, gallery, gallery_labels, metric="euclidean"), expected)
+    assert_equals_loops(rank_matches_from_distances(distances.split([1, 0, 4, 1]), labels, gallery_labels), expected)
+
+
+def test_euclidean_distances_keep_their_digits_far_from_the_origin() -> None:
+    protocol = a_protocol()
+    query, gallery = torch.randn(23, 5), torch.randn(60, 5)
+    expected = rank_matches(query.double(), gallery=gallery.double(), metric="euclidean", **protocol)
+    found = rank_matches(query + 512, gallery=gallery + 512, metric="euclidean", **protocol)
+    assert torch.equal(found.matches, expected.matches)
+    torch.testing.assert_close(found.average_precision, expected.average_precision, equal_nan=True, rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("column", [0, 17, 899])
+@pytest.mark.parametrize("query", [0, 1, 2])
+def test_a_distance_that_is_not_finite_is_an_error(value: float, column: int, query: int) -> None:
+    # Query 0 finds its match near, query 1 far, query 2 has none.
+    distances = torch.rand(3, 900) + 1
+    distances[0, 5], distances[1, 6] = 0, 3
+    labels, gallery_labels = torch.tensor([1, 2, 3]), torch.zeros(900, dtype=torch.int64)
+    gallery_labels[5], gallery_labels[6] = 1, 2
+    assert rank_matches_from_distances(distances, labels, gallery_labels).matches.tolist() == [1, 1, 0]
+    distances[query, column] = value
+    with pytest.raises(ValueError, match="distances must be finite; got NaN or infinity in 1 of 3 rows"):
+        rank_matches_from_distances(distances, labels, gallery_labels)
+
+
+def test_huge_distances_are_finite() -> None:
+    distances = torch.full((1, 900), 1e38)
+    distances[0, 3] = 0
+    gallery = torch.zeros(900, dtype=torch.int64)
+    gallery[3] = 1
+    assert rank_matches_from_distances(distances, torch.tensor([1]), gallery).first_match_rank.item() == 1
+
+
+def test_no_gallery_is_left_after_junk() -> None:
+    found = rank_matches(torch.randn(2, 5), torch.tensor([7, -1]), torch.randn(3, 5), torch.tensor([-1, -1, -1]))
+    assert found.matches.tolist() == [0, 0]
+    assert all(field.isnan().all() for field in found[1:])
+
+
+def test_half_precision_distances_are_counted_exactly() -> None:
+    # 3,000 non-matches are closer: float16 would count 2,048 of them.
+    distances = torch.cat([torch.zeros(1, 3000), torch.ones(1, 1)], dim=1).half()
+    gallery = torch.cat([torch.zeros(3000), torch.ones(1)]).long()
+    assert rank_matches_from_distances(distances, torch.tensor([1]), gallery).first_match_rank.item() == 3001
+
+
+def test_features_are_ranked_by_cosine() -> None:
+    protocol = a_protocol()
+    query, gallery = torch.randn(23, 5), torch.randn(60, 5)
+    distances = 1 - torch.nn.functional.cosine_similarity(query[:, None].double(), gallery.double(), dim=2)
+    expected = oracle.ranking(distances.tolist(), *(v.tolist() for v in protocol.values()))
+    assert_equals_loops(rank_matches(query, gallery=gallery, **protocol), expected)
+    scaled = rank_matches(query * 1e-20, gallery=gallery * 1e18, **protocol)
+    assert_equals_loops(scaled, expected)
+
+
+@pytest.mark.parametrize("junk", [False, True])
+def test_a_query_does_not_find_itself(junk: bool) -> None:
+    x, labels = torch.randn(40, 4).double(), torch.randint(-1 if junk else 0, 5, (40,))
+    distances = torch.cdist(x, x)
+    found = rank_matches_from_distances(distances[:30], labels[:30], labels, gallery_includes_query=True)
+    expected = oracle.ranking(distances[:30].tolist(), labels[:30].tolist(), labels.tolist(), includes_query=True)
+    assert_equals_loops(found, expected)
+
+
+def test_ties_count_against_the_match() -> None:
+    # Gallery rows all equal: two matches behind three non-matches, wherever they stand.
+    for labels in ([1, 1, 2, 2, 2], [2, 2, 2, 1, 1], [2, 1, 2, 1, 2]):
+        found = rank_matches(torch.ones(1, 2), torch.tensor([1]), torch.ones(5, 2), torch.tensor(labels))
+        assert found.first_match_rank.item() == 4
+        assert found.average_precision.item() == pytest.approx((1 / 4 + 2 / 5) / 2)
+        assert found.inverse_negative_penalty.item() == pytest.approx(2 / 5)
+
+
+def test_average_precision_agrees_with_scikit_learn() -> None:
+    distances = torch.rand(10, 50).double()
+    query, gallery = torch.randint(0, 3, (10,)), torch.randint(0, 3, (50,))
+    found = rank_matches_from_distances(distances, query, gallery).average_precision
+    for q in range(10):
+        expected = average_precision_score((gallery == query[q]).numpy(), -distances[q].numpy())
+        assert found[q].item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_within_cuts_the_precisions() -> None:
+    distances = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    query, gallery = torch.tensor([1]), torch.tensor([1, 0, 1, 1])
+    found = rank_matches_from_distances(distances, query, gallery, within=2)
+    assert found.average_precision.item() == pytest.approx(1 / 3)
+    assert found.average_precision_at_r.item() == pytest.approx(1 / 3)
+    assert found.r_precision.item() == pytest.approx(1 / 2)
+    assert found.inverse_negative_penalty.item() == pytest.approx(3 / 4)
+
+
+def test_neither_order_nor_rotation_nor_names_matter() -> None:
+    protocol = a_protocol()
+    query, gallery = torch.randn(23, 5).double(), torch.randn(60, 5).double()
+    expected = rank_matches(query, gallery=gallery, **protocol)
+    rotation = torch.linalg.qr(torch.randn(5, 5).double())[0]
+    order = torch.randperm(60)
+    moved = {name: v[order] if name.startswith("gallery") else v for name, v in protocol.items()}
+    renamed = {n: torch.where(v > 0, v * 1000, v) if "labels" in n else -v for n, v in moved.items()}
+    found = rank_matches(query @ rotation, gallery=(gallery @ rotation)[order], **renamed)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True)
+
+
+def test_integer_types_of_the_two_sides_may_differ() -> None:
+    protocol = a_protocol()
+    query, gallery = torch.randn(23, 5), torch.randn(60, 5)
+    expected = rank_matches(query, gallery=gallery, **protocol)
+    narrow = protocol | {
+        "query_labels": protocol["query_labels"].int(),
+        "query_cameras": protocol["query_cameras"].byte(),
+    }
+    for a, b in zip(rank_matches(query, gallery=gallery, **narrow), expected, strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True, rtol=0, atol=0)
+
+
+def test_labels_may_be_every_other_one_of_a_tensor() -> None:
+    query, gallery = torch.tensor([1, 9, 2, 9])[::2], torch.tensor([2, 9, 1, 9])[::2]
+    found = rank_matches_from_distances(torch.tensor([[0.5, 0.1], [0.1, 0.5]]), query, gallery)
+    assert found.first_match_rank.tolist() == [1, 1]
+
+
+def test_cumulative_matches() -> None:
+    protocol = a_protocol()
+    found = rank_matches(torch.randn(23, 5), gallery=torch.randn(60, 5), **protocol)
+    first = [f for f in found.first_match_rank.tolist() if not math.isnan(f)]
+    assert len(first) < 23
+    expected = [sum(f <= k for f in first) / len(first) for k in (1, 5, 10)]
+    assert cumulative_matches(found).tolist() == pytest.approx(expected)
+    lone = rank_matches(torch.randn(2, 5), torch.tensor([7, 8]), torch.randn(3, 5), torch.tensor([-1, -1, -1]))
+    assert cumulative_matches(lone).isnan().all()
+    few = rank_matches_from_distances(torch.tensor([[1.0, 2.0]]), torch.tensor([1]), torch.tensor([0, 1]))
+    assert cumulative_matches(few, (1, 2, 50)).tolist() == [0, 1, 1]  # ranks beyond the gallery
+    with pytest.raises(ValueError, match="ranks must be 1 or more"):
+        cumulative_matches(found, (0, 1))
+
+
+def test_errors() -> None:
+    protocol = a_protocol()
+    query, gallery = torch.randn(23, 5), torch.randn(60, 5)
+    with pytest.raises(ValueError, match="must be given together"):
+        rank_matches(query, gallery=gallery, **(protocol | {"gallery_cameras": None}))
+    with pytest.raises(ValueError, match="query's 5 columns; got 4"):
+        rank_matches(query, gallery=gallery[:, :4], **protocol)
+    with pytest.raises(ValueError, match="gallery_labels must have shape"):
+        rank_matches(query, gallery=gallery, **(protocol | {"gallery_labels": protocol["gallery_labels"][1:]}))
+    with pytest.raises(ValueError, match="within must be a rank of 1 or more"):
+        rank_matches(query, gallery=gallery, **protocol, within=0)
+    with pytest.raises(ValueError, match="gallery must start with the 60 queries"):
+        rank_matches(gallery, protocol["gallery_labels"], query, protocol["query_labels"], gallery_includes_query=True)
+    with pytest.raises(ValueError, match="metric must be one of 'cosine', 'euclidean'; got 'l1'"):
+        rank_matches(query, gallery=gallery, **protocol, metric="l1")
+    blocks = torch.rand(23, 60).split(10)
+    with pytest.raises(ValueError, match="must have 23 rows in all, one per query; got 20"):
+        rank_matches_from_distances(blocks[:2], **protocol)
+    with pytest.raises(ValueError, match="must have 23 rows in all, one per query; got 33 or more"):
+        rank_matches_from_distances([*blocks, blocks[0]], **protocol)
+    with pytest.raises(ValueError, match=r"must have 60 columns, one per gallery item; got shape \(10, 59\)"):
+        rank_matches_from_distances([blocks[0][:, :59]], **protocol)
+    with pytest.raises(TypeError, match="blocks of them; got ndarray"):
+        rank_matches_from_distances(torch.rand(23, 60).numpy(), **protocol)
+    gallery[7, 0] = torch.inf
+    with pytest.raises(ValueError, match="gallery must be finite; got NaN or infinity in 1 of 60 rows"):
+        rank_matches(query, gallery=gallery, **protocol)

@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext.functional import rank_matches_from_distances, rerank, rerank_blocks
+from pml_ext.functional.retrieval import distances as feature_distances
+from pml_ext.functional.retrieval import reranking
+from tests.oracles import reranking as oracle
+
+
+def clusters(queries: int = 8, gallery: int = 32, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    centres = torch.randn(5, 6, dtype=torch.float64)
+    x = centres[torch.randint(0, 5, (queries + gallery,))] + 0.7 * torch.randn(queries + gallery, 6).double()
+    return x[:queries].to(dtype), x[queries:].to(dtype)
+
+
+@pytest.mark.parametrize("definition", ["zhong", "fastreid"])
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize(("k1", "k2", "lambda_"), [(7, 3, 0.3), (12, 1, 0.0), (3, 3, 0.7), (1, 1, 0.5), (39, 6, 0.3)])
+def test_equals_the_loops(definition: str, metric: str, k1: int, k2: int, lambda_: float) -> None:
+    query, gallery = clusters()
+    expected = oracle.rerank(query.numpy(), gallery.numpy(), k1, k2, lambda_, metric, definition)
+    found = rerank(query, gallery, k1=k1, k2=k2, lambda_=lambda_, metric=metric, definition=definition)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-10)
+    single = rerank(query.float(), gallery.float(), k1=k1, k2=k2, lambda_=lambda_, metric=metric, definition=definition)
+    assert single.dtype == torch.float32
+    np.testing.assert_allclose(single.numpy(), expected, rtol=0, atol=1e-4 if metric == "euclidean" else 1e-5)
+
+
+def test_blocks_of_any_size_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, gallery = clusters()
+    expected = rerank(query, gallery)
+    monkeypatch.setattr(feature_distances, "_ROWS_AT_LEAST", 1)
+    for at_once in (1, 100):
+        monkeypatch.setattr(reranking, "_COORDINATES_AT_ONCE", at_once)
+        monkeypatch.setattr(feature_distances, "_DISTANCES_AT_ONCE", at_once)
+        blocks = list(rerank_blocks(query, gallery))
+        assert len(blocks) > 1
+        torch.testing.assert_close(torch.cat(blocks), expected, rtol=0, atol=1e-12)
+
+
+def test_it_ranks_noisy_clusters_better() -> None:
+    labels = torch.arange(20).repeat_interleave(12)
+    x = torch.randn(20, 16)[labels] + 0.9 * torch.randn(len(labels), 16)
+    is_query = torch.arange(len(labels)) % 12 == 0
+    query, gallery, ids, gallery_ids = x[is_query], x[~is_query], labels[is_query], labels[~is_query]
+    unit = torch.nn.functional.normalize
+    plain = rank_matches_from_distances(1 - unit(query) @ unit(gallery).T, ids, gallery_ids)
+    better = rank_matches_from_distances(rerank_blocks(query, gallery, k1=8, k2=3), ids, gallery_ids)
+    assert better.average_precision.mean() > plain.average_precision.mean() + 0.02
+
+
+def test_neither_order_nor_rotation_nor_scale_matter() -> None:
+    query, gallery = clusters()
+    expected = rerank(query, gallery)
+    rotation = torch.linalg.qr(torch.randn(6, 6).double())[0]
+    order = torch.randperm(len(gallery))
+    found = rerank(3 * query @ rotation, (gallery @ rotation)[order])
+    torch.testing.assert_close(found, expected[:, order])
+
+
+def test_weight_one_is_the_feature_distance() -> None:
+    query, gallery = clusters()
+    cosines = torch.nn.functional.cosine_similarity(query[:, None], gallery, dim=2)
+    torch.testing.assert_close(rerank(query, gallery, lambda_=1, definition="fastreid"), 1 - cosines)
+
+
+@pytest.mark.parametrize("definition", ["zhong", "fastreid"])
+def test_degenerate_features_stay_finite(definition: str) -> None:
+    same = torch.ones(30, 4)
+    assert rerank(same[:5], same, definition=definition).isfinite().all()
+    zeros = torch.cat([torch.zeros(3, 4), torch.randn(30, 4)])
+    for metric in ("cosine", "euclidean"):
+        assert rerank(zeros[:5], zeros[5:], metric=metric, definition=definition).isfinite().all()
+
+
+def test_errors() -> None:
+    query, gallery = clusters()
+    with pytest.raises(ValueError, match="k1 must be from 1 to 39, below the 40 queries and gallery items; got 40"):
+        rerank(query, gallery, k1=40)
+    with pytest.raises(ValueError, match="k2 must be from 1 to k1 = 4; got 6"):
+        rerank_blocks(query, gallery, k1=4)  # before the first block is asked for
+    with pytest.raises(ValueError, match=r"lambda_ must be in \[0, 1\]; got 1.5"):
+        rerank(query, gallery, lambda_=1.5)
+    with pytest.raises(ValueError, match="definition must be one of 'zhong', 'fastreid'; got 'cvpr'"):
+        rerank(query, gallery, definition="cvpr")
+    with pytest.raises(ValueError, match="query must be finite; got NaN or infinity in 1 of 8 rows"):
+        query[2, 1] = torch.nan
+        rerank(query, gallery)

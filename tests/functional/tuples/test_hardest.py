@@ -1,0 +1,48 @@
+import torch
+
+from pml_ext.functional import hardest_triplets
+from pml_ext.functional.tuples.pairs import same_and_different
+from tests.oracles.triplets import hphn_triplets
+
+LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
+
+
+def test_every_triplet_of_a_set_among_itself_and_between_two_sets() -> None:
+    labels, ref_labels = torch.tensor(LABELS), torch.tensor([1, 0, 5, 1, 0, 0, 2])
+    turned = 0
+    for _ in range(20):
+        d = torch.rand(10, 10, dtype=torch.float64)
+        d = d + d.T
+        found = hardest_triplets(d, *same_and_different(labels), among_themselves=True)
+        expected = hphn_triplets(d.tolist(), LABELS)
+        assert list(zip(*(i.tolist() for i in found), strict=True)) == expected
+        turned += sum(a != row for (a, _, _), row in zip(expected, [0, 1, 2, 3, 4, 5, 6, 8, 9], strict=True))
+        d = torch.rand(10, 7, dtype=torch.float64)
+        found = hardest_triplets(d, *same_and_different(labels, ref_labels), among_themselves=False)
+        assert list(zip(*(i.tolist() for i in found), strict=True)) == hphn_triplets(
+            d.tolist(), LABELS, ref_labels.tolist()
+        )
+    assert 0 < turned < 180  # both ends are taken
+
+
+def test_only_the_pairs_that_are_allowed() -> None:
+    d = torch.tensor([[0.0, 1, 2, 3], [1, 0, 3, 1], [2, 3, 0, 2], [3, 1, 2, 0]])
+    positive, negative = torch.zeros(2, 4, 4, dtype=torch.bool)
+    positive[0, 1] = True  # not 1, 0: sample 1 gets no triplet of its own
+    negative[0, 2] = True
+    a, p, n = hardest_triplets(d, positive, negative, among_themselves=True)
+    assert (a.tolist(), p.tolist(), n.tolist()) == ([0], [1], [2])
+    negative[1, 3] = True  # nearer to sample 1 than 2 is to sample 0
+    a, p, n = hardest_triplets(d, positive, negative, among_themselves=True)
+    assert (a.tolist(), p.tolist(), n.tolist()) == ([1], [0], [3])
+    negative[0, 2] = False  # and the only one
+    a, p, n = hardest_triplets(d, positive, negative, among_themselves=True)
+    assert (a.tolist(), p.tolist(), n.tolist()) == ([1], [0], [3])
+    negative[1, 3] = False
+    assert all(len(i) == 0 for i in hardest_triplets(d, positive, negative, among_themselves=True))
+
+
+def test_of_equals_the_first_and_the_row_before_its_positive() -> None:
+    labels = torch.tensor([0, 0, 0, 1, 1])
+    a, p, n = hardest_triplets(torch.ones(5, 5), *same_and_different(labels), among_themselves=True)
+    assert (a.tolist(), p.tolist(), n.tolist()) == ([0, 1, 2, 3, 4], [1, 0, 0, 4, 3], [3, 3, 3, 0, 0])

@@ -1,0 +1,43 @@
+import torch
+
+from pml_ext.functional.tuples.pairs import class_columns, class_spans, count_triplets, same_and_different
+from tests.oracles.concordance import triplets
+
+
+def test_masks_leave_out_self_only_within_the_batch():
+    labels = torch.tensor([3, 1, 3])
+    same, different = same_and_different(labels)
+    assert same.tolist() == [[False, False, True], [False, False, False], [True, False, False]]
+    assert different.tolist() == [[False, True, False], [True, False, True], [False, True, False]]
+    same, different = same_and_different(labels, torch.tensor([3, 2]))
+    assert same.tolist() == [[True, False], [False, False], [True, False]]
+    assert different.tolist() == [[False, True], [True, True], [False, True]]
+
+
+def test_count_triplets():
+    labels, ref = torch.tensor([0, 1, 0, 2, 0]), torch.tensor([1, 1, 0, 5])
+    assert count_triplets(*same_and_different(labels)) == len(triplets(labels.tolist()))
+    assert count_triplets(*same_and_different(labels, ref)) == len(triplets(labels.tolist(), ref.tolist()))
+
+
+def test_class_columns_lists_the_others_of_each_class_and_then_itself():
+    labels = torch.tensor([7, -1, 7, 2, -1, 7, 9])
+    spans = class_spans(labels)
+    assert (spans.smallest, spans.largest) == (1, 3)
+    columns, valid = class_columns(spans)
+    assert columns.shape == (7, 3) and valid.shape == (7, 2)
+    for i, label in enumerate(labels):
+        expected = [j for j in range(7) if j != i and labels[j] == label]
+        assert sorted(columns[i, :-1][valid[i]].tolist()) == expected
+        assert set(columns[i, :-1][~valid[i]].tolist()) <= {i} and columns[i, -1] == i
+    for of_rows, of_all in zip(class_columns(spans, slice(2, 5)), (columns, valid), strict=True):
+        assert torch.equal(of_rows, of_all[2:5])
+
+
+def test_class_columns_of_singletons_hold_themselves_alone():
+    columns, valid = class_columns(class_spans(torch.arange(4)))
+    assert columns.tolist() == [[0], [1], [2], [3]] and valid.shape == (4, 0)
+
+
+def test_class_spans_of_strided_labels():
+    assert torch.equal(class_spans(torch.tensor([[1, 5], [0, 5], [1, 5]])[:, 0]).size, torch.tensor([[2], [1], [2]]))

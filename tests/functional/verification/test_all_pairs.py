@@ -1,0 +1,100 @@
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext.functional import (
+    auc_bounds,
+    equal_error_rate,
+    labelled_pairs,
+    labelled_pairs_roc,
+    operating_point,
+    roc_auc,
+    roc_curve,
+    tar_at_far,
+    tar_bounds,
+)
+from tests.oracles import verification as oracle
+
+FARS = (0.5, 0.1, 1e-2, 1e-3, 1e-4)
+
+
+def a_set(count: int = 60, noise: float = 1.0) -> tuple[Tensor, Tensor]:
+    labels = torch.randint(0, 12, (count,))
+    return torch.randn(12, 6)[labels] + noise * torch.randn(count, 6), labels
+
+
+def all_at_once(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    scores, same = zip(*labelled_pairs(x, labels), strict=True)
+    return torch.cat(scores), torch.cat(same)
+
+
+@pytest.mark.parametrize("block_rows", [7, 30, 1024])
+def test_pairs_equal_the_loops(block_rows: int) -> None:
+    x, labels = a_set()
+    found = [torch.cat(part) for part in zip(*labelled_pairs(x.double(), labels, block_rows=block_rows), strict=True)]
+    expected = [
+        (oracle.cosine(x[i].tolist(), x[j].tolist()), bool(labels[i] == labels[j]))
+        for i in range(60)
+        for j in range(i + 1, 60)
+    ]
+    scores, same = zip(*sorted(expected), strict=True)
+    order = found[0].argsort()
+    torch.testing.assert_close(found[0][order], torch.tensor(scores, dtype=torch.float64))
+    assert found[1][order].tolist() == list(same)
+
+
+# The noise of 1e-4 crowds all genuine pairs into few bins.
+@pytest.mark.parametrize("noise", [1.0, 1e-4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rates_are_those_of_all_scores_at_once(noise: float, dtype: torch.dtype) -> None:
+    x, labels = a_set(1100, noise)
+    x, labels = x.to(dtype), torch.where(torch.rand(1100) < 0.9, labels, torch.randint(0, 12, (1100,)))
+    scores, same = all_at_once(x, labels)
+    roc, exact = labelled_pairs_roc(x, labels, fars=FARS), roc_curve(scores, same)
+    for far in FARS:
+        found = operating_point(roc, far)
+        assert found.tar == tar_at_far(scores, same, far)
+        assert (scores >= found.threshold)[same].double().mean() == found.tar
+        assert (scores >= found.threshold)[~same].double().mean() == found.far <= far
+    assert equal_error_rate(roc).far == equal_error_rate(exact).far
+    lower, upper = auc_bounds(roc)
+    assert lower <= roc_auc(exact) <= upper
+    assert bool((roc.thresholds.diff() < 0).all() and (roc.false_accepts.diff() >= 0).all())
+
+
+def test_collapsed_embeddings() -> None:
+    labels = torch.arange(40) // 4
+    roc = labelled_pairs_roc(torch.ones(40, 8), labels, fars=FARS)
+    assert operating_point(roc, 0.5).tar == 0
+    assert equal_error_rate(roc).far == roc_auc(roc) == 0.5
+
+
+def test_sets_without_pairs_of_a_kind() -> None:
+    x = torch.randn(8, 3)
+    assert labelled_pairs_roc(x, torch.zeros(8).long(), fars=FARS).impostors == 0
+    assert labelled_pairs_roc(x, torch.arange(8), fars=FARS).genuine == 0
+    assert labelled_pairs_roc(x[:1], torch.zeros(1).long()).thresholds.tolist() == [torch.inf]
+
+
+def test_errors() -> None:
+    x, labels = a_set()
+    with pytest.raises(ValueError, match="labels must have shape"):
+        labelled_pairs_roc(x, labels[1:])
+    with pytest.raises(ValueError, match=r"far must be in \(0, 1\]"):
+        labelled_pairs_roc(x, labels, fars=(0.0,))
+    x[3, 1] = torch.nan
+    with pytest.raises(ValueError, match="embeddings must be finite"):
+        labelled_pairs_roc(x, labels)
+
+
+def test_a_bin_too_full_to_take_apart_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, labels = a_set(1100, 1e-4)
+    scores, same = all_at_once(x, labels)
+    # The function of the same name hides the module from a dotted path.
+    monkeypatch.setattr(sys.modules["pml_ext.functional.verification.all_pairs"], "_KEPT_AT_MOST", 2)
+    roc = labelled_pairs_roc(x, labels, fars=FARS)
+    for far in FARS:
+        lower, upper = tar_bounds(roc, far)
+        assert operating_point(roc, far).tar == lower <= tar_at_far(scores, same, far) <= upper

@@ -1,0 +1,53 @@
+import pytest
+import torch
+
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.verification.class_interval import class_rate_interval
+from pml_ext.functional.verification.clopper_pearson import rate_interval
+from tests.oracles import thresholds as oracle
+
+
+@pytest.mark.parametrize("kind", ["impostor", "genuine"])
+def test_effective_pairs_come_from_leaving_classes_out(kind: str) -> None:
+    labels = torch.arange(30).repeat_interleave(1 + torch.arange(30) % 4)
+    centres, spread = torch.randn(30, 4, dtype=torch.float64), torch.rand(30, 1, dtype=torch.float64)
+    embeddings = centres[labels] + (0.1 + spread)[labels] * torch.randn(len(labels), 4, dtype=torch.float64)
+    measured = PairDistances(embeddings, labels)
+    accepted, false_accepts = (c[:, 0] for c in measured.accepted(torch.tensor([0.5], dtype=torch.float64)))
+    by_class = oracle.class_errors(oracle.pair_distances(embeddings, labels.tolist()), 0.5).values()
+    if kind == "impostor":
+        errors, pairs, share = [c[0] for c in by_class], [c[1] for c in by_class], 2
+        found = class_rate_interval(false_accepts, measured.negative_pairs, pairs_span_classes=True)
+    else:
+        errors, pairs, share = [c[2] for c in by_class], [c[3] for c in by_class], 1
+        missed = measured.positive_pairs - accepted
+        found = class_rate_interval(missed, measured.positive_pairs, pairs_span_classes=False)
+    rate = sum(errors) / sum(pairs)
+    trials = round(rate * (1 - rate) / oracle.jackknife_variance(errors, pairs, share))
+    assert trials < sum(pairs) / share, "pairs do depend on each other here"
+    assert found == pytest.approx([float(end) for end in rate_interval(round(rate * trials), trials)])
+    assert found[0] < rate < found[1]
+
+
+def test_alike_classes_count_every_pair() -> None:
+    errors, pairs = torch.full((10,), 3), torch.full((10,), 30)
+    found = class_rate_interval(errors, pairs, pairs_span_classes=False)
+    assert found == pytest.approx([float(end) for end in rate_interval(30, 300)])
+
+
+@pytest.mark.parametrize("errors", [0, 30])
+def test_without_errors_a_class_is_one_trial(errors: int) -> None:
+    pairs = torch.tensor([30] * 10 + [0] * 5)  # five classes of one sample
+    found = class_rate_interval(pairs * (errors // 30), pairs, pairs_span_classes=False, confidence=0.9)
+    assert found == pytest.approx([float(end) for end in rate_interval(errors // 3, 10, 0.9)])
+
+
+def test_two_classes_cannot_be_left_out() -> None:
+    """Each of the two is in all impostor pairs."""
+    found = class_rate_interval(torch.tensor([5, 5]), torch.tensor([20, 20]), pairs_span_classes=True)
+    assert found == pytest.approx([float(end) for end in rate_interval(0, 2)])
+
+
+def test_no_pairs() -> None:
+    with pytest.raises(ValueError, match="at least one pair"):
+        class_rate_interval(torch.zeros(3, dtype=torch.int64), torch.zeros(3).long(), pairs_span_classes=True)

@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_curve
+
+from pml_ext.functional import errors_at, tar_at_far
+from tests.oracles import metrics as oracle
+from tests.oracles import verification as verification_oracle
+
+
+@pytest.mark.parametrize("far", [0.01, 0.07, 0.29, 0.5, 1.0])
+@pytest.mark.parametrize("ties", [True, False])
+def test_equals_the_loops_and_scikit_learn(far: float, ties: bool) -> None:
+    same = torch.arange(150) < 50
+    scores = torch.randn(150, dtype=torch.float64) + same
+    if ties:
+        scores = (scores * 4).round()
+    found = tar_at_far(scores, same, far).item()
+    assert found == pytest.approx(oracle.tar_at_far(scores.tolist(), same.tolist(), far), rel=1e-12)
+    false_accepts, true_accepts, _ = roc_curve(same.numpy(), scores.numpy(), drop_intermediate=False)
+    assert found == pytest.approx(np.max(true_accepts[false_accepts <= far + 1e-12]), rel=1e-12)
+
+
+def test_a_rate_that_the_impostors_support_exactly_is_not_lost_to_rounding() -> None:
+    # 0.29 * 100 is 28.999999999999996
+    same = torch.cat([torch.ones(1), torch.zeros(100)]).bool()
+    scores = torch.cat([torch.tensor([70.5]), torch.arange(100.0)])  # 29 impostors pass above the genuine pair
+    assert tar_at_far(scores, same, 0.29).item() == 1.0
+    assert tar_at_far(scores, same, 0.28).item() == 0.0
+
+
+def test_too_few_pairs_are_nan() -> None:
+    scores = torch.rand(20)
+    same = torch.arange(20) < 10
+    assert tar_at_far(scores, same, 0.09).isnan()
+    assert not tar_at_far(scores, same, 0.1).isnan()
+    assert tar_at_far(scores, torch.zeros(20, dtype=torch.bool), 0.5).isnan()
+    assert tar_at_far(scores, torch.ones(20, dtype=torch.bool), 0.5).isnan()
+
+
+def test_errors() -> None:
+    scores, same = torch.rand(20), torch.arange(20) < 10
+    for far in (0.0, 1.1, float("nan")):
+        with pytest.raises(ValueError, match=r"far must be in \(0, 1\]"):
+            tar_at_far(scores, same, far)
+    with pytest.raises(ValueError, match="same must be bool of shape"):
+        tar_at_far(scores, same.long(), 0.1)
+    with pytest.raises(ValueError, match="scores must be a floating"):
+        tar_at_far(scores.long(), same, 0.1)
+    with pytest.raises(ValueError, match="scores must be finite"):
+        tar_at_far(torch.full((20,), torch.nan), same, 0.1)
+    with pytest.raises(TypeError, match=r"scores must be a torch.Tensor of shape \(P,\); got ndarray"):
+        tar_at_far(scores.numpy(), same, 0.1)
+    with pytest.raises(TypeError, match="same must be a"):
+        tar_at_far(scores, same.tolist(), 0.1)
+
+
+def test_fastreids_rate_is_another_one() -> None:
+    """FastReID calls roc_curve with impostors as 1 and distances as scores, and takes the nearest FAR: the share of
+    impostors refused where about `far` of the genuine pairs are refused."""
+    same = torch.arange(1100) < 100
+    scores = torch.randn(1100, dtype=torch.float64) + 2 * same
+    false_positives, true_positives, _ = roc_curve((~same).numpy(), -scores.numpy(), pos_label=1)
+    fastreids = true_positives[np.abs(false_positives - 0.05).argmin()]
+    genuine = scores[same].sort().values
+    assert fastreids == pytest.approx((scores[~same] <= genuine[4]).double().mean().item())
+    assert abs(fastreids - tar_at_far(scores, same, 0.05).item()) > 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_errors_at_thresholds_equal_the_loops(dtype: torch.dtype) -> None:
+    same = torch.arange(90) < 30
+    scores = ((torch.randn(90) + same) * 4).round().div(8).to(dtype)
+    for point in verification_oracle.operating_points(scores.tolist(), same.tolist()):
+        found = errors_at(scores, same, point[0])
+        assert (30 - int(found.false_rejects), int(found.false_accepts)) == point[1:]
+        assert (found.far.item(), found.frr.item()) == pytest.approx((point[2] / 60, 1 - point[1] / 30))
+    # A threshold that float16 would round onto a score.
+    assert errors_at(scores, same, float(scores.max()) + 1e-6).false_accepts == 0
+    assert errors_at(scores, same, torch.zeros(2, 3)).far.shape == (2, 3)
+    with pytest.raises(ValueError, match="thresholds must be numbers; got nan"):
+        errors_at(scores, same, torch.tensor([0.1, torch.nan]))
+
+
+def test_rates_without_pairs_of_a_kind_are_nan() -> None:
+    found = errors_at(torch.rand(5), torch.ones(5, dtype=torch.bool), 0.5)
+    assert found.far.isnan() and not found.frr.isnan()

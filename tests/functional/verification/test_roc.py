@@ -1,0 +1,100 @@
+import math
+
+import numpy as np
+import pytest
+import sklearn.metrics
+import torch
+from torch import Tensor
+
+from pml_ext.functional import equal_error_rate, errors_at, operating_point, roc_auc, roc_curve, tar_at_far
+from tests.oracles import verification as oracle
+
+
+def pairs(
+    ties: bool, dtype: torch.dtype = torch.float64, genuine: int = 40, impostors: int = 110
+) -> tuple[Tensor, Tensor]:
+    same = torch.randperm(genuine + impostors) < genuine
+    scores = 0.25 * torch.randn(genuine + impostors, dtype=torch.float64) + 0.3 * same
+    return ((scores * 8).round() / 8 if ties else scores).to(dtype), same
+
+
+@pytest.mark.parametrize("ties", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_equals_the_loops_and_scikit_learn(ties: bool, dtype: torch.dtype) -> None:
+    scores, same = pairs(ties, dtype)
+    listed = scores.tolist(), same.tolist()
+    roc = roc_curve(scores, same)
+    assert list(zip(*(column.tolist() for column in roc), strict=True)) == oracle.operating_points(*listed)
+    far, tar, thresholds = sklearn.metrics.roc_curve(same.numpy(), scores.double().numpy(), drop_intermediate=False)
+    np.testing.assert_allclose(roc.far, far)
+    np.testing.assert_allclose(roc.tar, tar)
+    np.testing.assert_array_equal(roc.thresholds.double(), thresholds)
+    assert roc_auc(roc).item() == pytest.approx(oracle.auc(*listed), rel=1e-12)
+    assert roc_auc(roc).item() == pytest.approx(sklearn.metrics.roc_auc_score(same.numpy(), scores.double().numpy()))
+    assert equal_error_rate(roc).far.item() == pytest.approx(oracle.equal_error_rate(*listed), rel=1e-12)
+
+
+@pytest.mark.parametrize("ties", [True, False])
+@pytest.mark.parametrize("far", [0.01, 0.07, 0.29, 1.0])
+def test_the_threshold_gives_the_largest_rate_within_the_target(ties: bool, far: float) -> None:
+    scores, same = pairs(ties, torch.float32)
+    roc = roc_curve(scores, same)
+    point = operating_point(roc, far)
+    assert point.tar == tar_at_far(scores, same, far)
+    at_threshold = errors_at(scores, same, point.threshold)
+    assert at_threshold.far == point.far <= far
+    assert 1 - at_threshold.frr == pytest.approx(point.tar.item())
+    lower = roc.thresholds[roc.thresholds < point.threshold]
+    if len(lower):
+        assert errors_at(scores, same, lower[0]).far > far
+
+
+def test_equal_error_rate_crosses_between_points_and_at_them() -> None:
+    # FAR, FRR: (0, 1), (0, 1/2), (1/3, 1/2), (1/3, 0): the last step crosses at FAR 1/3.
+    roc = roc_curve(torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5]), torch.tensor([1, 0, 1, 0, 0]).bool())
+    assert equal_error_rate(roc).far.item() == pytest.approx(1 / 3)
+    assert equal_error_rate(roc).threshold.item() == pytest.approx(0.7)
+    assert equal_error_rate(roc).tar.item() == pytest.approx(2 / 3)
+    # One tie of everything: from (0, 1) to (1, 0) in one step.
+    # 3 of 10 on both sides, and 1 - 0.7 > 0.3 in float64
+    scores = torch.tensor([0.9] * 7 + [0.1] * 3 + [0.8] * 3 + [0.2] * 7)
+    assert equal_error_rate(roc_curve(scores, torch.arange(20) < 10)).threshold.item() == pytest.approx(0.8)
+    assert equal_error_rate(roc_curve(torch.zeros(4), torch.tensor([1, 0, 0, 0]).bool())).far == 0.5
+    assert equal_error_rate(roc_curve(torch.tensor([2.0, 1.0]), torch.tensor([True, False]))).far == 0
+
+
+def test_order_and_monotone_maps_change_nothing() -> None:
+    scores, same = pairs(True)
+    order = torch.randperm(len(scores))
+    expected = roc_curve(scores, same)
+    for other, kinds in ((scores[order], same[order]), (scores.exp().requires_grad_() * 3, same)):
+        found = roc_curve(other, kinds)
+        assert torch.equal(found.true_accepts, expected.true_accepts)
+        assert torch.equal(found.false_accepts, expected.false_accepts)
+
+
+def test_impostors_that_tie_above_all_others_allow_nothing() -> None:
+    scores = torch.cat([torch.zeros(5), torch.ones(10)])
+    point = operating_point(roc_curve(scores, torch.arange(15) < 5), 0.5)
+    assert (point.threshold.item(), point.tar.item(), point.far.item()) == (math.inf, 0, 0)
+
+
+def test_too_few_pairs_are_nan() -> None:
+    scores, same = pairs(False, impostors=10)
+    assert all(value.isnan() for value in operating_point(roc_curve(scores, same), 0.09))
+    assert not any(value.isnan() for value in operating_point(roc_curve(scores, same), 0.1))
+    for kind in (True, False):
+        roc = roc_curve(scores, torch.full_like(same, kind))
+        assert all(value.isnan() for value in (*operating_point(roc, 0.5), *equal_error_rate(roc), roc_auc(roc)))
+    assert roc_curve(scores[:0], same[:0]).thresholds.tolist() == [math.inf]
+
+
+def test_errors() -> None:
+    scores, same = pairs(False)
+    with pytest.raises(ValueError, match="same must be bool of shape"):
+        roc_curve(scores, same[1:])
+    with pytest.raises(ValueError, match="scores must be finite; got NaN or infinity in 1 of 150 rows"):
+        roc_curve(torch.where(torch.arange(150) == 3, torch.nan, scores), same)
+    for far in (0.0, 1.1, float("nan")):
+        with pytest.raises(ValueError, match=r"far must be in \(0, 1\]"):
+            operating_point(roc_curve(scores, same), far)

@@ -1,0 +1,123 @@
+from functools import partial
+
+import pytest
+import torch
+
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.verification.threshold import (
+    middle_of_gap,
+    threshold_at_far,
+    threshold_at_frr,
+    threshold_of_best_utility,
+)
+from tests.oracles import thresholds as oracle
+
+LABELS = torch.tensor([0] * 9 + [1] * 2 + [2] * 6 + [3] + [4] * 7)
+
+
+def clustered(spread: float = 0.8) -> torch.Tensor:
+    return torch.randn(5, 6, dtype=torch.float64)[LABELS] + spread * torch.randn(25, 6, dtype=torch.float64)
+
+
+def pairs_of(embeddings: torch.Tensor, labels: torch.Tensor = LABELS) -> tuple[PairDistances, list]:
+    return PairDistances(embeddings, labels, block_rows=7), oracle.pair_distances(embeddings, labels.tolist())
+
+
+def same_decisions(measured: PairDistances, *thresholds: float) -> bool:
+    counts = [torch.cat(measured.accepted(torch.tensor([t], dtype=torch.float64))) for t in thresholds]
+    return torch.equal(*counts)
+
+
+@pytest.mark.parametrize("far", [0.006, 0.05, 0.3, 0.999])
+def test_far_is_met_and_no_threshold_that_meets_it_rejects_fewer(far: float) -> None:
+    measured, pairs = pairs_of(clustered())
+    found = threshold_at_far(measured, far)
+    middle = middle_of_gap(measured, found)
+    false_accepts, false_rejects = oracle.rates(pairs, middle)
+    assert false_accepts <= far
+    assert false_rejects == oracle.best_frr_within_far(pairs, far)
+    assert same_decisions(measured, found, middle)
+
+
+@pytest.mark.parametrize("frr", [0.02, 0.2, 0.6])
+def test_frr_is_met_and_no_threshold_that_meets_it_accepts_fewer(frr: float) -> None:
+    measured, pairs = pairs_of(clustered())
+    found = threshold_at_frr(measured, frr)
+    middle = middle_of_gap(measured, found)
+    false_accepts, false_rejects = oracle.rates(pairs, middle)
+    assert false_rejects <= frr
+    assert false_accepts == oracle.best_far_within_frr(pairs, frr)
+    assert same_decisions(measured, found, middle)
+
+
+def test_utility_is_the_largest_of_all_thresholds() -> None:
+    measured, pairs = pairs_of(clustered())
+    found = oracle.utility(pairs, middle_of_gap(measured, threshold_of_best_utility(measured)))
+    assert found == max(oracle.utility(pairs, t) for t in oracle.candidates(pairs))
+
+
+def on_a_circle(*degrees: float) -> torch.Tensor:
+    angles = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    return torch.stack([angles.cos(), angles.sin()], dim=1)
+
+
+def test_tied_impostors_are_refused_together() -> None:
+    """Impostor pairs at 10° (once), at 40° (three times) and farther: 3 of 15 may pass, and only 1 can."""
+    embeddings = on_a_circle(0, 10, 50, 90, 130, 131)
+    measured, pairs = pairs_of(embeddings, torch.tensor([0, 1, 2, 3, 4, 4]))
+    assert len([d for d, a, b in pairs if a != b]) == 14
+    threshold = middle_of_gap(measured, threshold_at_far(measured, 3 / 14))
+    assert oracle.rates(pairs, threshold)[0] == 1 / 14
+    at = 2 * torch.tensor([10.0, 40.0]).div(2).deg2rad().sin()
+    assert threshold == pytest.approx(float(at.mean()), abs=1e-6), "the middle between the two pairs"
+
+
+def test_copies_in_two_classes_leave_no_threshold() -> None:
+    embeddings = on_a_circle(0, 0, 20, 20, 90, 95)  # the first four: two samples, each in both classes
+    measured, _ = pairs_of(embeddings, torch.tensor([0, 1, 0, 1, 2, 2]))
+    assert threshold_at_far(measured, 2 / 12) > 0
+    with pytest.raises(ValueError, match=r"no threshold meets far=0\.1: 1 of 12 impostor.*several labels"):
+        threshold_at_far(measured, 0.1)
+
+
+def test_separated_classes_leave_the_middle_for_the_best_utility() -> None:
+    embeddings = on_a_circle(0, 10, 100, 115)
+    measured, _ = pairs_of(embeddings, torch.tensor([0, 0, 1, 1]))
+    nearest = 2 * torch.tensor([15.0, 90.0]).div(2).deg2rad().sin()
+    found = middle_of_gap(measured, threshold_of_best_utility(measured))
+    assert found == pytest.approx(float(nearest.mean()), abs=1e-6)
+
+
+def test_everything_accepted_and_everything_refused() -> None:
+    measured, pairs = pairs_of(clustered())
+    assert oracle.rates(pairs, middle_of_gap(measured, 2.0)) == (1, 0)
+    assert oracle.rates(pairs, middle_of_gap(measured, 0.0)) == (0, 1)
+
+
+def test_float32_and_many_classes_in_narrow_grids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pml_ext.functional.verification.threshold._COUNTS_AT_ONCE", 1)
+    embeddings = clustered()
+    measured, pairs = pairs_of(embeddings.float())
+    assert oracle.rates(pairs, threshold_at_frr(measured, 0.2) + 1e-6)[1] <= 0.2
+    assert oracle.rates(pairs, threshold_at_far(measured, 0.05) - 1e-6)[0] <= 0.05
+    best = max(oracle.utility(pairs, t) for t in oracle.candidates(pairs))
+    assert oracle.utility(pairs, threshold_of_best_utility(measured)) > best - 0.02
+
+
+def test_rotation_and_order_do_not_matter() -> None:
+    embeddings, order = clustered(), torch.randperm(25)
+    turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
+    for choose in (partial(threshold_at_far, far=0.1), partial(threshold_at_frr, frr=0.1), threshold_of_best_utility):
+        one, other = PairDistances(embeddings, LABELS), PairDistances((embeddings @ turn)[order], 9 - LABELS[order])
+        assert middle_of_gap(one, choose(one)) == pytest.approx(middle_of_gap(other, choose(other)), abs=1e-9)
+
+
+def test_errors_say_how_many_pairs_are_needed() -> None:
+    measured, _ = pairs_of(clustered())
+    with pytest.raises(ValueError, match=r"far=0\.0001 needs at least 10000 impostor pairs.*; the set has 227"):
+        threshold_at_far(measured, 1e-4)
+    with pytest.raises(ValueError, match=r"frr=0\.001 needs at least 1000 genuine pairs.*; the set has 73"):
+        threshold_at_frr(measured, 1e-3)
+    for rate in (0, 1, -0.1, float("nan")):
+        with pytest.raises(ValueError, match=r"far must be in \(0, 1\)"):
+            threshold_at_far(measured, rate)

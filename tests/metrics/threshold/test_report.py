@@ -1,0 +1,402 @@
+import dataclasses
+import hashlib
+import io
+import json
+import math
+import re
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pml_ext import __version__
+from pml_ext.functional import PairDistances, epsilon_opis, opis
+from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics.threshold.rates import Stability, threshold_stability
+from tests.oracles import thresholds as oracle
+
+SIZES = torch.tensor([7, 2, 9, 1, 6, 5])
+LABELS = torch.arange(6).repeat_interleave(SIZES)
+
+
+def clustered(seed: int = 0, labels: torch.Tensor = LABELS) -> torch.Tensor:
+    torch.manual_seed(seed)
+    centres, spread = torch.randn(6, 5, dtype=torch.float64), 0.3 + torch.rand(6, 1, dtype=torch.float64)
+    return (centres[labels] + spread[labels] * torch.randn(len(labels), 5)) * torch.rand(len(labels), 1)
+
+
+def report(embeddings: torch.Tensor | None = None, labels: Any = LABELS, **target: Any) -> ThresholdReport:
+    return ThresholdReport.from_embeddings(
+        clustered() if embeddings is None else embeddings, labels, **{"splits": 2, **(target or {"far": 0.05})}
+    )
+
+
+@pytest.mark.parametrize("target", [{"far": 0.05}, {"far": 0.004}, {"frr": 0.1}, {"target": "utility"}])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_every_number_is_that_of_the_loops(target: dict[str, Any], dtype: torch.dtype) -> None:
+    embeddings = clustered().to(dtype)
+    found = report(embeddings, **target)
+    pairs = oracle.pair_distances(embeddings, LABELS.tolist())
+    assert found.distance == pytest.approx(math.sqrt(2 - 2 * found.cosine), abs=1e-15)
+    assert (found.far.rate, found.frr.rate) == oracle.rates(pairs, found.distance)
+    if "far" in target:
+        assert found.far.rate <= target["far"]
+        assert found.frr.rate == oracle.best_frr_within_far(pairs, target["far"])
+    elif "frr" in target:
+        assert found.frr.rate <= target["frr"]
+        assert found.far.rate == oracle.best_far_within_frr(pairs, target["frr"])
+    else:
+        assert oracle.utility(pairs, found.distance) == max(oracle.utility(pairs, t) for t in oracle.candidates(pairs))
+    by_class = oracle.class_errors(pairs, found.distance)
+    assert {
+        c.label: (c.false_accepts, c.impostor_pairs, c.false_rejects, c.genuine_pairs) for c in found.classes
+    } == by_class
+    assert [c.samples for c in found.classes] == SIZES.tolist()
+    assert found.classes[3].frr is None
+    for name, wrong, of in (("far", 0, 1), ("frr", 2, 3)):
+        worst = sorted((c for c in by_class if by_class[c][of]), key=lambda c: -by_class[c][wrong] / by_class[c][of])
+        assert [c.label for c in found.worst_classes(name, 4)] == worst[:4]
+        rate = found.far if name == "far" else found.frr
+        assert rate.low <= rate.rate <= rate.high
+
+
+def test_consistency_is_that_of_the_functional() -> None:
+    found = report(far=0.05, far_range=(0.05, 0.3), epsilon=0.5, grid=20).consistency
+    assert found is not None
+    assert found.opis == pytest.approx(float(opis(clustered(), LABELS, far_range=(0.05, 0.3), grid=20)))
+    expected = epsilon_opis(clustered(), LABELS, far_range=(0.05, 0.3), grid=20, epsilon=0.5)
+    assert found.epsilon_opis == pytest.approx(float(expected))
+    pairs = oracle.pair_distances(clustered(), LABELS.tolist())
+    assert [oracle.rates(pairs, d + 1e-9)[0] >= far for d, far in zip(found.distances, (0.05, 0.3), strict=True)]
+
+
+def test_the_target_holds_where_float32_computes_the_scores_anew() -> None:
+    labels = torch.arange(40).repeat_interleave(10)
+    embeddings = torch.randn(40, 16)[labels] + torch.randn(400, 16)
+    found = report(embeddings, labels, far=2e-3)
+    unit = torch.nn.functional.normalize(embeddings, dim=1)
+    different = labels[:, None] != labels
+    accepted = found.accept(unit @ unit.T)
+    assert accepted.dtype == torch.bool
+    assert accepted[different].double().mean() <= 2e-3
+    assert accepted[different].sum() == 2 * found.far.errors
+    rows, columns = torch.combinations(torch.arange(400)).T
+    assert torch.equal(found.accept_pairs(embeddings[rows], embeddings[columns]), accepted[rows, columns])
+
+
+def test_halves_of_the_classes() -> None:
+    labels = torch.arange(60).repeat_interleave(5)
+    embeddings = torch.randn(60, 8)[labels] + (0.2 + torch.rand(60, 1))[labels] * torch.randn(300, 8)
+    one, again, other = (report(embeddings, labels, frr=0.1, splits=5, seed=s).stability for s in (0, 0, 1))
+    assert one is not None and other is not None
+    assert one == again != other
+    assert 0 < one.mean_shift < one.max_shift < 0.5
+    assert report(embeddings, labels, frr=0.1, splits=0).stability is None
+    # mirrored classes: both halves hold the same thing when the classes are all alike
+    alike = torch.eye(12, dtype=torch.float64).repeat_interleave(2, dim=0)
+    alike[::2] += 0.1 / math.sqrt(12)
+    stable = report(alike, torch.arange(12).repeat_interleave(2), frr=0.5).stability
+    assert stable is not None
+    assert stable.max_shift < 1e-3
+    assert report(far=0.004).stability is None, "a half cannot support the target"
+
+
+def test_halves_share_the_classes_evenly() -> None:
+    """Six classes with genuine pairs and four without: three and two in each half."""
+    ids = torch.cat([torch.arange(6).repeat_interleave(3), torch.arange(6, 10)])
+    halves: list[set[int]] = []
+
+    def choose(pairs: PairDistances) -> float:
+        halves.append(set(pairs.classes.tolist()))
+        return 0.1 * len(halves)
+
+    assert threshold_stability(torch.randn(22, 4), ids, choose, splits=6, seed=0) == Stability(
+        6, pytest.approx(0.1), pytest.approx(0.1)
+    )
+    assert all(len(half) == 5 and len(half & set(range(6))) == 3 for half in halves)
+    assert all(one | other == set(range(10)) for one, other in zip(halves[::2], halves[1::2], strict=True))
+    assert len(set(map(frozenset, halves))) > 6, "each split is another"
+
+
+def test_strings_name_the_classes() -> None:
+    names = ["anna", "ben", "carl", "dora", "eve", "finn"]
+    by_name = report(labels=[names[i] for i in LABELS])
+    by_array = report(labels=np.array([names[i] for i in LABELS]))
+    assert [c.label for c in by_name.classes] == names
+    assert by_name == by_array
+    ids = report(labels=LABELS * 1000 - 2000)
+    assert [c.label for c in ids.classes] == [-2000, -1000, 0, 1000, 2000, 3000]
+    assert dataclasses.replace(ids, classes=by_name.classes) == by_name
+
+
+def test_order_and_rotation_do_not_matter() -> None:
+    order, turn = torch.randperm(30), torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64)).Q
+    found, other = report(), report((clustered() @ turn)[order], LABELS[order])
+    assert other.cosine == pytest.approx(found.cosine, abs=1e-9)
+    assert (other.far, other.frr, other.classes) == (found.far, found.frr, found.classes)
+
+
+@pytest.mark.parametrize(
+    ("labels", "embeddings", "message"),
+    [
+        (torch.zeros(4).long(), torch.randn(4, 3), "needs impostor pairs; all 4 samples are of class 0"),
+        (torch.arange(4), torch.randn(4, 3), "needs genuine pairs; each of the 4 samples is a class of its own"),
+        (torch.tensor([0, 0, 1, 1]), torch.full((4, 3), torch.nan), "embeddings must be finite"),
+        (torch.tensor([0, 0, 1, 1]), torch.eye(4, 3), "must not be zero vectors, which have no cosine; got 1 of 4"),
+        (torch.tensor([0, 0, 1]), torch.randn(4, 3), r"labels must have shape \(4,\)"),
+        (["a", "a", "b"], torch.randn(4, 3), r"labels must have shape \(4,\), one label per embedding; got \(3,\)"),
+        (["a", "a", 1, 1], torch.randn(4, 3), "all integers or all strings; got several types"),
+        ([0.5, 0.5, 1.5, 1.5], torch.randn(4, 3), "must be integers .* or strings; got float64"),
+    ],
+)
+def test_bad_input(labels: Any, embeddings: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        report(embeddings, labels, target="utility")
+
+
+def test_targets_that_cannot_be() -> None:
+    for target in ({"far": 0.1, "frr": 0.1}, {"far": 0.1, "target": "utility"}, {"splits": 1}):
+        with pytest.raises(TypeError, match=r"exactly one of far=, frr= and target=.utility. must be given; got far="):
+            report(**target)
+    with pytest.raises(ValueError, match='target must be "utility"'):
+        report(target="eer")
+    with pytest.raises(ValueError, match=r"far must be in \(0, 1\); got 0"):
+        report(far=0)
+    with pytest.raises(ValueError, match=r"far=1e-06 needs at least 1000000 impostor pairs.*; the set has 352"):
+        report(far=1e-6)
+    with pytest.raises(ValueError, match="splits must be 0 or more"):
+        report(far=0.1, splits=-1)
+
+
+def test_copies_are_counted_and_warned_of() -> None:
+    embeddings = torch.cat([clustered(), clustered()[:3]])
+    with pytest.warns(UserWarning, match="3 of 33 embeddings are copies of others"):
+        found = report(embeddings, torch.cat([LABELS, LABELS[:3]]))
+    assert found.copies == 3
+    assert "33 samples, 3 of them copies" in found.summary()
+    with (
+        pytest.warns(UserWarning, match="30 of 60"),
+        pytest.raises(ValueError, match=r"no threshold meets far.*several labels"),
+    ):
+        report(torch.cat([clustered()] * 2), torch.cat([LABELS, LABELS + 6]), far=1e-3)
+
+
+def test_two_classes_of_which_one_has_genuine_pairs() -> None:
+    found = report(torch.randn(4, 3), torch.tensor([0, 0, 0, 1]), far=0.5)
+    assert found.consistency is None and found.stability is None
+    assert "not measurable: fewer than two classes" in found.summary()
+    assert "not measured: half of the classes has too few pairs" in found.summary()
+
+
+def test_accept_takes_tensors_and_arrays() -> None:
+    found = dataclasses.replace(report(), cosine=0.5)
+    scores = [[0.4999, 0.5], [1.0, -1.0]]
+    expected = [[False, True], [True, False]]
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        assert (
+            found.accept(torch.tensor(scores, dtype=dtype)).tolist()
+            == (torch.tensor(scores, dtype=dtype) >= 0.5).tolist()
+        )
+    decided = found.accept(np.array(scores))
+    assert isinstance(decided, np.ndarray) and decided.dtype == bool
+    assert decided.tolist() == expected
+    assert bool(found.accept(0.7)) is True
+    for bad in (torch.tensor([1.2]), torch.tensor([torch.nan]), np.array([-2.0])):
+        with pytest.raises(ValueError, match=r"scores must be cosine similarities in \[-1, 1\]"):
+            found.accept(bad)
+    with pytest.raises(ValueError, match=r"got values from 0\.5 to 1\.4"):
+        found.accept(torch.tensor([0.5, 1.4]))
+
+
+def test_accept_pairs_refuses_another_model() -> None:
+    found = report()
+    with pytest.raises(ValueError, match=r"b must have 5 columns.*; got 6: is it another model's"):
+        found.accept_pairs(torch.randn(3, 5), torch.randn(3, 6))
+    with pytest.raises(ValueError, match="as many rows; got 3 and 2"):
+        found.accept_pairs(torch.randn(3, 5), torch.randn(2, 5))
+    with pytest.raises(ValueError, match="a must not be zero vectors"):
+        found.accept_pairs(torch.zeros(3, 5), torch.randn(3, 5))
+    with pytest.raises(ValueError, match="a must be finite"):
+        found.accept_pairs(torch.full((3, 5), torch.inf), torch.randn(3, 5))
+
+
+def test_a_report_comes_back_from_its_file(tmp_path: Path) -> None:
+    model = tmp_path / "model.ckpt"
+    model.write_bytes(b"weights" * 1000)
+    names = [f"person {i}" for i in LABELS]
+    for found in (report(), report(labels=names, target="utility"), report(torch.randn(4, 3), [0, 0, 0, 1], far=0.5)):
+        found.save(tmp_path / "a.json")
+        assert ThresholdReport.load(tmp_path / "a.json") == found
+        found.save(tmp_path / "b.json", checkpoint=model)
+        loaded = ThresholdReport.load(tmp_path / "b.json", checkpoint=model)
+        assert loaded.checkpoint is not None
+        assert loaded.checkpoint.file == "model.ckpt"
+        assert loaded.checkpoint.sha256 == hashlib.sha256(model.read_bytes()).hexdigest()
+        assert dataclasses.replace(loaded, checkpoint=None) == found
+        assert loaded.version == __version__
+        loaded.save(tmp_path / "c.json")
+        assert (tmp_path / "c.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    scores = torch.linspace(-1, 1, 101)
+    assert torch.equal(loaded.accept(scores), found.accept(scores))
+
+
+def test_another_checkpoint_is_refused_by_both_hashes(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.ckpt", tmp_path / "other.ckpt"
+    one.write_bytes(b"1")
+    other.write_bytes(b"2")
+    report().save(tmp_path / "r.json", checkpoint=one)
+    hashes = [hashlib.sha256(content).hexdigest() for content in (b"1", b"2")]
+    with pytest.raises(ValueError, match=f"one.ckpt with SHA-256 {hashes[0]}.*other.ckpt has {hashes[1]}"):
+        ThresholdReport.load(tmp_path / "r.json", checkpoint=other)
+    report().save(tmp_path / "r.json")
+    with pytest.raises(ValueError, match="names no checkpoint"):
+        ThresholdReport.load(tmp_path / "r.json", checkpoint=one)
+    with pytest.raises(FileNotFoundError):
+        report().save(tmp_path / "r.json", checkpoint=tmp_path / "none.ckpt")
+
+
+def edited(change: Any) -> str:
+    buffer = json.loads(SAVED.read_text())
+    change(buffer)
+    return json.dumps(buffer)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _saved(tmp_path_factory: pytest.TempPathFactory) -> None:
+    global SAVED
+    SAVED = tmp_path_factory.mktemp("report") / "r.json"
+    report().save(SAVED)
+
+
+SAVED: Path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("far"), "the file lacks far"),
+        (lambda c: c.update(extra=1), "has the unknown extra"),
+        (lambda c: c["far"].pop("low"), "far lacks low"),
+        (lambda c: c["classes"][2].update(note="x"), r"classes\[2\] has the unknown note"),
+        (lambda c: c["classes"][2].update(samples=1.5), r"classes\[2\].samples must be an integer; got 1.5"),
+        (lambda c: c["classes"][2].update(samples=True), "must be an integer; got True"),
+        (lambda c: c["classes"][1].update(label=None), r"classes\[1\].label must be a string; got None"),
+        (lambda c: c["threshold"].update(cosine=math.nan), "NaN is not a finite number"),
+        (lambda c: c["threshold"].update(cosine=math.inf), "Infinity is not a finite number"),
+        (lambda c: c["threshold"].update(cosine="0.5"), "threshold.cosine must be a finite number; got '0.5'"),
+        (lambda c: c["threshold"].update(cosine=1.5), "threshold is out of range"),
+        (lambda c: c["threshold"].update(cosine=0.1), "contradicts itself in threshold"),
+        (lambda c: c["far"].update(rate=0.0123, high=0.9, low=0.0), "contradicts itself in far"),
+        (lambda c: c["far"].update(errors=-1), "far is out of range"),
+        (lambda c: c["frr"].update(pairs=0, errors=0), "frr is out of range"),
+        (lambda c: c["target"].update(kind="eer"), "target is out of range"),
+        (lambda c: c["target"].update(value=None), "target is out of range"),
+        (lambda c: c["consistency"].update(far_range=[1]), "consistency is out of range"),
+        (lambda c: c.update(checkpoint={"file": "a", "sha256": "b"}), "checkpoint is out of range"),
+        (lambda c: c.update(stability=[]), "stability must be an object"),
+        (lambda c: c.update(classes=[]), "classes is out of range"),
+        (lambda c: c.update(classes={}), "classes must be a list"),
+        (lambda c: c.update(worst_by_far=[0]), "contradicts itself in worst_by_far"),
+        (lambda c: c.update(format="pml_ext threshold report 9"), "expected the format .* 1.; got 'pml_ext .* 9'"),
+    ],
+)
+def test_files_are_checked_field_by_field(change: Any, message: str, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(edited(change))
+    with pytest.raises(ValueError, match=message):
+        ThresholdReport.load(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not readable as JSON"),
+        (b"\x80\x02pickle", "not readable as JSON"),
+        (b"[1]", "expected the format"),
+        (b"[" * 100_000, "not readable as JSON"),
+        (b'{"format": 1e999}', "expected the format"),
+    ],
+)
+def test_other_files_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        ThresholdReport.load(tmp_path / "r.json")
+
+
+def test_a_cut_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(SAVED.read_text()[:-50])
+    with pytest.raises(ValueError, match="not readable as JSON"):
+        ThresholdReport.load(tmp_path / "r.json")
+    with pytest.raises(FileNotFoundError):
+        ThresholdReport.load(tmp_path / "none.json")
+
+
+def test_the_page_stands_alone_and_escapes_names(tmp_path: Path) -> None:
+    found = report(labels=[f"<script>alert({i})</script>$x_{{y & z" for i in LABELS])
+    found.save_page(tmp_path / "r.html")
+    found.save_figure(tmp_path / "r.png")
+    page = (tmp_path / "r.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(2)&lt;/script&gt;$x_{y &amp; z" in page
+    sources = re.findall(r'(?:src|href|url)\s*[=(]\s*"?([^")>]*)', page)
+    assert len(sources) == 1 and sources[0].startswith("data:image/png;base64,")
+    assert "http" not in page.replace(sources[0], "")
+    for content in (b64decode(sources[0].partition(",")[2]), (tmp_path / "r.png").read_bytes()):
+        with Image.open(io.BytesIO(content)) as figure:
+            assert figure.size == (1400, 900)
+            assert len(np.unique(np.asarray(figure))) > 100, "an empty figure"
+    for name, text in (("threshold", f"{found.cosine:.6f}"), ("FAR", f"{found.far.errors} of {found.far.pairs}")):
+        assert name in page and text in page
+        assert text in found.summary()
+
+
+def test_of_classes_equally_bad_the_one_with_more_errors_is_named_first() -> None:
+    found = report()
+    bad = [dataclasses.replace(c, false_rejects=c.genuine_pairs, false_accepts=c.impostor_pairs) for c in found.classes]
+    found = dataclasses.replace(found, classes=tuple(bad))
+    assert [c.samples for c in found.worst_classes("frr")] == [9, 7, 6, 5, 2]
+    assert [c.samples for c in found.worst_classes("far")] == [9, 7, 6, 5, 2, 1]
+
+
+def test_page_and_summary_name_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "model.ckpt").write_bytes(b"weights")
+    found = report().with_checkpoint(tmp_path / "model.ckpt")
+    digest = hashlib.sha256(b"weights").hexdigest()
+    found.save_page(tmp_path / "r.html")
+    for text in (found.summary(), (tmp_path / "r.html").read_text()):
+        assert f"model.ckpt, SHA-256 {digest}" in text
+    found.save(tmp_path / "r.json")
+    assert ThresholdReport.load(tmp_path / "r.json", checkpoint=tmp_path / "model.ckpt") == found
+
+
+def test_long_names_in_the_figure_keep_both_ends() -> None:
+    from matplotlib.figure import Figure
+
+    from pml_ext.metrics.threshold.plots import _draw_worst
+
+    axes = Figure().subplots()
+    found = report(labels=[f"a customer with a long name {i}" for i in LABELS])
+    _draw_worst(axes, found, "frr")
+    worst = found.worst_classes("frr")
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        f"a customer … long name {c.label[-1]}" for c in worst
+    ]
+    assert [text.get_text() for text in axes.texts] == [f"{c.false_rejects} of {c.genuine_pairs}" for c in worst]
+
+
+def test_figures_of_few_classes_and_of_many() -> None:
+    few = report(torch.randn(4, 3), torch.tensor([0, 0, 0, 1]), far=0.5)
+    labels = torch.arange(450).repeat_interleave(2)
+    many = report(torch.eye(450)[labels] + 0.03 * torch.randn(900, 450), labels, target="utility", splits=0)
+    assert many.far.errors == 0 == many.frr.errors
+    from pml_ext.metrics.threshold.plots import figure_png
+
+    assert all(figure_png(r).startswith(b"\x89PNG") for r in (few, many))
+
+
+def test_a_loaded_report_has_no_curves_to_draw(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a loaded report has no curves"):
+        ThresholdReport.load(SAVED).save_page(tmp_path / "r.html")

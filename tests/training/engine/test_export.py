@@ -1,0 +1,93 @@
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from yacs.config import CfgNode
+
+from pml_ext.training.cli import main
+from pml_ext.training.config.defaults import get_cfg
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.engine import export as export_module
+from pml_ext.training.engine.export import FORMATS, ExportError, PixelsToEmbedding, export
+from pml_ext.training.modeling.weights import WeightsError
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> CfgNode:
+    """A config with weights, as a run leaves them."""
+    cfg = get_cfg()
+    cfg.MODEL.DEVICE = "cpu"
+    cfg.MODEL.BACKBONE.NAME, cfg.MODEL.BACKBONE.DEPTH, cfg.MODEL.BACKBONE.FEAT_DIM = "build_convnet_backbone", "2x", 6
+    cfg.MODEL.HEADS.POOL_LAYER, cfg.MODEL.HEADS.WITH_BNNECK = "GeneralizedMeanPoolingP", True
+    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [12, 8]
+    net = PixelsToEmbedding(cfg)
+    nn.init.normal_(net.heads.bottleneck[0].running_mean)  # type: ignore[arg-type]
+    state = {**net.state_dict(), "heads.classifier.weight": torch.ones(3, 6), "losses.LoOp.x": torch.ones(1)}
+    torch.save({"state_dict": state}, tmp_path / "last.ckpt")
+    cfg.MODEL.WEIGHTS = str(tmp_path / "last.ckpt")
+    return cfg
+
+
+def expected(cfg: CfgNode, images: torch.Tensor) -> torch.Tensor:
+    net = PixelsToEmbedding(cfg)
+    net.load_state_dict(torch.load(cfg.MODEL.WEIGHTS, weights_only=True)["state_dict"], strict=False)
+    mean, std = (torch.tensor(v)[:, None, None] for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
+    with torch.no_grad():
+        features = net.heads(net.backbone((images - mean) / std)).features
+    return features / features.norm(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_the_file_takes_pixels_and_gives_unit_embeddings(trained: CfgNode, tmp_path: Path, file_format: str) -> None:
+    if file_format == "onnx":
+        pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
+    path = tmp_path / f"model.{file_format}"
+    assert export(trained, path, file_format) < 1e-5
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["last.ckpt", path.name])
+    for batch in (1, 4):
+        images = torch.randint(0, 256, (batch, 3, 12, 8)).float()
+        embeddings = FORMATS[file_format][1](path, images)
+        torch.testing.assert_close(embeddings, expected(trained, images), atol=1e-5, rtol=0)
+
+
+def test_a_file_that_differs_is_not_left(trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, read = FORMATS["torchscript"]
+    for broken, message in [
+        (lambda path, images: read(path, images) + 0.01, r"from the model's by 1.0e-02, more than 1e-04; not written"),
+        (lambda path, images: read(path, images) * torch.nan, r"from the model's by nan"),
+    ]:
+        monkeypatch.setitem(export_module.FORMATS, "torchscript", (write, broken))
+        with pytest.raises(ExportError, match=message):
+            export(trained, tmp_path / "model.pt", "torchscript")
+    assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"no folder .*nowhere to write m.onnx into"):
+        export(trained, tmp_path / "nowhere" / "m.onnx", "onnx")
+    trained.MODEL.HEADS.WITH_BNNECK = False
+    with pytest.raises(WeightsError, match=r"unexpected \(4\): heads.bottleneck.0.weight"):
+        export(trained, tmp_path / "m.pt", "torchscript")
+    trained.MODEL.HEADS.WITH_BNNECK = True
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ExportError, match=r"ONNX needs its extra: pip install 'pml_ext\[export\]'"):
+        export(trained, tmp_path / "m.onnx", "onnx")
+    trained.INPUT.SIZE_TEST = [0]
+    with pytest.raises(ConfigError, match=r"INPUT.SIZE_TEST must be height and width; got \[0\]"):
+        export(trained, tmp_path / "m.pt", "torchscript")
+    trained.MODEL.WEIGHTS = ""
+    with pytest.raises(ConfigError, match=r"export needs MODEL.WEIGHTS"):
+        export(trained, tmp_path / "m.pt", "torchscript")
+
+
+def test_the_command(trained: CfgNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "small.yml").write_text(trained.dump(), encoding="utf-8")
+    words = ["export", "--config-file", str(tmp_path / "small.yml"), "--format", "torchscript", "--output"]
+    assert main([*words, str(tmp_path / "model.pt")]) == 0
+    assert (
+        "model.pt: images (batch, 3, 12, 8) in 0–255 to unit embeddings (batch, 6); largest" in capsys.readouterr().err
+    )
+    assert main([*words, str(tmp_path / "other.pt"), "MODEL.WEIGHTS", ""]) == 2
+    assert "error: export needs MODEL.WEIGHTS" in capsys.readouterr().err

@@ -1,0 +1,236 @@
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from yacs.config import CfgNode
+
+from pml_ext.training.config.defaults import get_cfg
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.modeling.backbones import BACKBONES, REFUSED_BACKBONES, build_backbone, build_norm
+from pml_ext.training.modeling.backbones.attention import NonLocal, SqueezeExcitation
+from pml_ext.training.modeling.backbones.norms import IBN
+from pml_ext.training.modeling.backbones.vit import ViT
+from pml_ext.training.modeling.weights import load_pretrained
+
+
+def config(name: str, **backbone: object) -> CfgNode:
+    cfg = get_cfg()
+    cfg.MODEL.DEVICE = "cpu"
+    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [64, 32]
+    cfg.MODEL.BACKBONE.NAME = name
+    for key, value in backbone.items():
+        cfg.MODEL.BACKBONE[key] = value
+    return cfg
+
+
+def build_on_meta(cfg: CfgNode) -> Any:
+    """Names and shapes without the work of initialising."""
+    with torch.device("meta"):
+        return build_backbone(cfg)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "size"),
+    [
+        ("build_resnet_backbone", {"DEPTH": "18x", "FEAT_DIM": 512, "LAST_STRIDE": 1}, (512, 4, 2)),
+        ("build_resnet_backbone", {"DEPTH": "18x", "FEAT_DIM": 512, "LAST_STRIDE": 2}, (512, 2, 1)),
+        ("build_resnet_backbone", {"WITH_IBN": True, "WITH_SE": True, "WITH_NL": True}, (2048, 4, 2)),
+        ("build_resnext_backbone", {"WITH_IBN": True}, (2048, 4, 2)),
+        ("build_resnest_backbone", {"LAST_STRIDE": 1}, (2048, 4, 2)),
+        ("build_resnest_backbone", {"LAST_STRIDE": 2}, (2048, 2, 1)),
+        ("build_iresnet_backbone", {"DEPTH": "18x", "FEAT_DIM": 512}, (512, 4, 2)),
+        ("build_convnet_backbone", {"DEPTH": "3x", "FEAT_DIM": 8}, (8, 8, 4)),
+        ("timm:resnet10t", {"FEAT_DIM": 512}, (512, 2, 1)),
+    ],
+)
+def test_maps(name: str, options: dict[str, Any], size: tuple[int, ...]) -> None:
+    backbone: Any = build_backbone(config(name, **options))
+    assert backbone.num_features == size[0]
+    with torch.no_grad():
+        assert backbone.eval()(torch.randn(1, 3, 64, 32)).shape == (1, *size)
+
+
+def test_the_vision_transformer() -> None:
+    cfg = config("build_vit_backbone", DEPTH="base", FEAT_DIM=768)
+    assert build_on_meta(cfg).pos_embed.shape == (1, 1 + 4 * 2, 768)
+    cfg.MODEL.BACKBONE.STRIDE_SIZE = (12, 10)
+    assert build_on_meta(cfg).pos_embed.shape == (1, 1 + 5 * 2, 768)
+    small = build_on_meta(config("build_vit_backbone", DEPTH="small", FEAT_DIM=768))
+    assert len(small.blocks) == 8
+    assert small.blocks[0].attn.qkv.bias is None
+    cfg.INPUT.SIZE_TEST = [64, 64]
+    with pytest.raises(ConfigError, match=r"needs one image size .*SIZE_TRAIN is \[64, 32\], SIZE_TEST is \[64, 64\]"):
+        build_backbone(cfg)
+    cfg.INPUT.SIZE_TEST, cfg.MODEL.BACKBONE.STRIDE_SIZE = [64, 32], (17, 16)
+    with pytest.raises(ConfigError, match=r"STRIDE_SIZE must be two numbers from 1 to 16; got \(17, 16\)"):
+        build_backbone(cfg)
+
+
+def tiny_vit(size: tuple[int, int] = (64, 32), stride: int = 16) -> ViT:
+    shape = {"depth": 1, "num_heads": 12, "mlp_ratio": 0.1, "qkv_bias": True}
+    return ViT(size, 3, stride=(stride, stride), drop=0.0, attention_drop=0.0, path_drop=0.0, **shape)
+
+
+def test_a_vision_transformer_gives_its_class_token_and_refuses_other_sizes() -> None:
+    net = tiny_vit(stride=8).eval()
+    images = torch.randn(2, 3, 64, 32)
+    with torch.no_grad():
+        tokens = net.patch_embed(images)
+        # token 1 of the second row of the grid sees the patch whose corner is (8, 8)
+        patch = nn.functional.conv2d(images[..., 8:24, 8:24], net.patch_embed.proj.weight, net.patch_embed.proj.bias)
+        torch.testing.assert_close(tokens[:, net.patch_embed.grid_size[1] + 1], patch[..., 0, 0])
+        assert net(images).shape == (2, 768, 1, 1)
+    with pytest.raises(ConfigError, match=r"images of INPUT.SIZE_TRAIN \[64, 32\]; got \[64, 64\]"):
+        net(torch.zeros(1, 3, 64, 64))
+
+
+def test_position_embeddings_of_another_grid_are_interpolated() -> None:
+    net = tiny_vit()  # 4 × 2 patches
+    state = tiny_vit((64, 64)).state_dict()  # 4 × 4
+    adapted = net.adapt(state)["pos_embed"]
+    grid = state["pos_embed"][:, 1:].reshape(1, 4, 4, 768)
+    torch.testing.assert_close(adapted[:, 0], state["pos_embed"][:, 0])
+    # bilinear from 4 columns to 2: the mean of neighbours
+    torch.testing.assert_close(adapted[:, 1:].reshape(1, 4, 2, 768), (grid[:, :, ::2] + grid[:, :, 1::2]) / 2)
+    distilled = {"pos_embed": torch.cat([state["pos_embed"][:, :1]] * 2 + [state["pos_embed"][:, 1:]], dim=1)}
+    distilled["dist_token"] = torch.zeros(1, 1, 768)
+    torch.testing.assert_close(net.adapt(distilled)["pos_embed"], adapted)
+
+
+def test_a_vision_transformers_file_of_another_size_loads(tmp_path: Path) -> None:
+    source, net = tiny_vit((64, 64)), tiny_vit()
+    torch.save({**source.state_dict(), "head.weight": torch.ones(1000, 768)}, tmp_path / "vit.pth")
+    load_pretrained(net, str(tmp_path / "vit.pth"), optional=net.only_in_files)
+    assert torch.equal(net.blocks[0].attn.qkv.weight, source.blocks[0].attn.qkv.weight)
+    torch.testing.assert_close(net.pos_embed, net.adapt(source.state_dict())["pos_embed"])
+
+
+def test_inherited_switches_without_effect_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("pml_ext")
+    logger.addHandler(caplog.handler)
+    try:
+        build_on_meta(config("build_resnest_backbone", WITH_NL=True))
+        build_on_meta(config("build_resnet_backbone", DEPTH="18x", FEAT_DIM=512, WITH_NL=True))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "BACKBONE.WITH_NL has no effect on build_resnest_backbone, as in FastReID" in caplog.text
+    assert "no non-local blocks at depth 18x" in caplog.text
+
+
+def test_fastreid_names_of_parameters() -> None:
+    names = build_on_meta(config("build_resnet_backbone", WITH_IBN=True, WITH_SE=True, WITH_NL=True)).state_dict()
+    for name, shape in {
+        "conv1.weight": (64, 3, 7, 7),
+        "layer1.0.bn1.IN.weight": (32,),
+        "layer1.0.bn1.BN.running_var": (32,),
+        "layer3.5.se.fc.0.weight": (64, 1024),
+        "layer3.5.se.fc.2.weight": (1024, 64),
+        "layer4.0.bn1.weight": (512,),
+        "layer4.0.downsample.0.weight": (2048, 1024, 1, 1),
+        "NL_2.1.W.1.running_mean": (512,),
+        "NL_3.2.theta.weight": (1, 1024, 1, 1),
+    }.items():
+        assert names[name].shape == shape
+    assert not any(n.startswith(("fc.", "NL_1", "NL_4", "layer4.0.bn1.IN")) for n in names)
+    assert "layer1.0.conv2.fc2.bias" in build_on_meta(config("build_resnest_backbone")).state_dict()
+    face = build_on_meta(config("build_iresnet_backbone", DEPTH="100x", FEAT_DIM=512)).state_dict()
+    assert face["layer3.29.prelu.weight"].shape == (256,)
+
+
+def test_non_local_blocks_follow_the_last_blocks_of_a_stage() -> None:
+    net: Any = build_backbone(config("build_resnet_backbone", WITH_NL=True)).eval()
+    order: list[str] = []
+    for name, module in net.named_modules():
+        if isinstance(module, NonLocal) or (name.count(".") == 1 and name.startswith("layer")):
+            module.register_forward_hook(lambda *_, name=name: order.append(name))
+    with torch.no_grad():
+        net(torch.randn(1, 3, 32, 32))
+    assert order[3:11] == ["layer2.0", "layer2.1", "layer2.2", "NL_2.0", "layer2.3", "NL_2.1", "layer3.0", "layer3.1"]
+    assert order[11:18] == ["layer3.2", "layer3.3", "NL_3.0", "layer3.4", "NL_3.1", "layer3.5", "NL_3.2"]
+
+
+def test_a_non_local_block_is_the_identity_at_first_and_then_attends() -> None:
+    for norm in ("BN", "GN", "FrozenBN", "none"):
+        x = torch.randn(2, 6, 3, 2)
+        torch.testing.assert_close(NonLocal(6, norm)(x), x)
+    block = NonLocal(6, "BN").double().eval()
+    x = torch.randn(2, 6, 3, 2, dtype=torch.float64)
+    torch.testing.assert_close(block(x), x)
+    nn.init.constant_(block.W[1].weight, 0.7)
+    expected = x.clone()
+    for b in range(2):
+        theta, phi, g = (layer(x[b : b + 1]).flatten() for layer in (block.theta, block.phi, block.g))
+        mixed = torch.stack([sum(theta[i] * phi[j] * g[j] for j in range(6)) / 6 for i in range(6)])  # type: ignore[arg-type]
+        expected[b] += block.W(mixed.reshape(1, 1, 3, 2))[0]
+    torch.testing.assert_close(block(x), expected)
+
+
+def test_squeeze_excitation_and_ibn() -> None:
+    x = torch.randn(3, 32, 4, 2)
+    block = SqueezeExcitation(32)
+    gates = torch.sigmoid((x.mean((2, 3)) @ block.fc[0].weight.T).relu() @ block.fc[2].weight.T)
+    torch.testing.assert_close(block(x), x * gates[:, :, None, None])
+    out = IBN(32)(5 * x + 2)
+    assert out[:, :16].mean((2, 3)).abs().max() < 1e-5, "each picture has mean 0 in the instance half"
+    assert out[:, 16:].mean((2, 3)).abs().max() > 0.1
+    assert out[:, 16:].mean((0, 2, 3)).abs().max() < 1e-5, "the batch has mean 0 in the other"
+
+
+@pytest.mark.parametrize("norm", ["BN", "GN", "FrozenBN", "none"])
+def test_norms(norm: str) -> None:
+    backbone = build_backbone(config("build_convnet_backbone", DEPTH="2x", FEAT_DIM=6, NORM=norm))
+    images = torch.randn(4, 3, 12, 8)
+    alone = torch.allclose(backbone(images)[:1], backbone(images[:1]), atol=1e-5)
+    assert alone == (norm != "BN"), "only batch norm lets the batch matter"
+
+
+def test_norms_reach_every_layer() -> None:
+    for name in ("build_resnet_backbone", "timm:resnet18"):
+        cfg = config(name, DEPTH="18x", FEAT_DIM=512, NORM="GN")
+        kinds = [type(module) for module in build_on_meta(cfg).modules()]
+        assert nn.GroupNorm in kinds
+        assert nn.BatchNorm2d not in kinds
+    assert [build_norm("GN", c).num_groups for c in (64, 48)] == [32, 1]
+    with pytest.raises(ConfigError, match=r"NORM is syncBN, which torch has for CUDA devices only; here set .* BN"):
+        build_backbone(config("build_resnet_backbone", NORM="syncBN"))
+
+
+def test_mistakes_are_named() -> None:
+    for options, message in [
+        ({"NAME": "timm:resnet_10t"}, r"has no model 'resnet_10t'; near: \[.*resnet"),
+        ({"NAME": "timm:resnet10t"}, r"FEAT_DIM must be 512 for timm:resnet10t; got 2048"),
+        ({"DEPTH": "18x"}, r"FEAT_DIM must be 512 for build_resnet_backbone of DEPTH 18x; got 2048"),
+        ({"DEPTH": "20x"}, r"DEPTH: unknown value '20x'.* Known: '18x', '34x', '50x', '101x'"),
+        ({"LAST_STRIDE": 3}, r"LAST_STRIDE must be 1 or 2; got 3"),
+        ({"NORM": "GhostBN"}, r"NORM: unknown value 'GhostBN'"),
+        (
+            {"NAME": "build_resnt_backbone"},
+            r"unknown value 'build_resnt_backbone'; did you mean 'build_resnet_backbone'",
+        ),
+        ({"NAME": "build_osnet_backbone"}, r"build_osnet_backbone is not built: timm has no OSNet"),
+        ({"NAME": "build_convnet_backbone", "DEPTH": "50x"}, r"DEPTH must be '1x' to '8x'.*got '50x'"),
+        ({"NAME": "timm:tf_efficientnet_lite0", "NORM": "GN"}, r"NORM GN .* has the layers BatchNormAct2d"),
+        ({"NAME": "timm:convnext_atto", "NORM": "GN"}, r"NORM GN .* has no batch norms: set BN"),
+        ({"NAME": "timm:resnet18", "WITH_IBN": True}, r"WITH_IBN is not an option of timm:resnet18"),
+        ({"PRETRAIN": True, "WITH_SE": True}, r"PRETRAIN: FastReID names no weights to download .*PRETRAIN_PATH"),
+    ]:
+        cfg = config("build_resnet_backbone")
+        cfg.MODEL.BACKBONE.update(options)
+        with pytest.raises(ConfigError, match=message):
+            build_backbone(cfg)
+    assert not BACKBONES.keys() & REFUSED_BACKBONES.keys()
+
+
+def test_pretrained_weights_of_an_image_net_file(tmp_path: Path) -> None:
+    cfg = config("build_resnet_backbone", DEPTH="18x", FEAT_DIM=512, PRETRAIN=True)
+    cfg.MODEL.BACKBONE.PRETRAIN_PATH = str(tmp_path / "resnet18.pth")
+    source = build_backbone(config("build_resnet_backbone", DEPTH="18x", FEAT_DIM=512)).state_dict()
+    old = {n: v for n, v in source.items() if not n.endswith("num_batches_tracked")}  # as files before 2018
+    torch.save({**old, "fc.weight": torch.ones(1000, 512), "fc.bias": torch.ones(1000)}, tmp_path / "resnet18.pth")
+    built = build_backbone(cfg).state_dict()
+    assert all(torch.equal(built[n], v) for n, v in old.items())
+    cfg.MODEL.WEIGHTS, cfg.MODEL.BACKBONE.PRETRAIN_PATH = "model.pth", ""
+    build_backbone(cfg)  # every weight comes from MODEL.WEIGHTS

@@ -1,0 +1,142 @@
+"""ImageNet weights by FastReID's URLs: from torch's hub cache, or downloaded into it; the network is a stand-in."""
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import torch
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.checks.check import problems
+from pml_ext.training.cli import main
+from pml_ext.training.config.defaults import get_cfg
+from pml_ext.training.modeling.backbones import build_backbone
+from pml_ext.training.modeling.weights import WeightsError, download, imagenet_url
+from pml_ext.training.modeling.weights.imagenet import URLS, missing_weights
+
+RESNET18 = "https://download.pytorch.org/models/resnet18-5c106cde.pth"
+
+
+def config(**options: object) -> CN:
+    cfg = get_cfg()
+    cfg.MODEL.DEVICE = "cpu"
+    cfg.MODEL.BACKBONE.update({"PRETRAIN": True, "DEPTH": "18x", "FEAT_DIM": 512, **options})
+    return cfg
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """torch's home, empty; without a network."""
+
+    def refuse(url: str, *_: object, **__: object) -> None:
+        raise URLError("no route to host")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("folder", ["hub/checkpoints", "checkpoints"])
+def test_a_file_in_the_cache_of_torch_or_fastreid_is_loaded(cache: Path, folder: str) -> None:
+    source = build_backbone(config(PRETRAIN=False)).state_dict()
+    (cache / folder).mkdir(parents=True)
+    torch.save({**source, "fc.weight": torch.ones(1000, 512)}, cache / folder / "resnet18-5c106cde.pth")
+    assert problems(config()) == []
+    assert missing_weights(config()) is None
+    built = build_backbone(config()).state_dict()
+    assert all(torch.equal(built[name], value) for name, value in source.items())
+
+
+def test_a_damaged_file_in_the_cache(cache: Path) -> None:
+    (cache / "hub" / "checkpoints").mkdir(parents=True)
+    (cache / "hub" / "checkpoints" / "resnet18-5c106cde.pth").write_bytes(b"PK cut short")
+    with pytest.raises(WeightsError, match=r"resnet18-5c106cde\.pth is not a readable weights file"):
+        build_backbone(config())
+
+
+def test_without_a_network_the_error_says_what_to_do(cache: Path) -> None:
+    with pytest.raises(WeightsError) as caught:
+        build_backbone(config())
+    told = str(caught.value)
+    for part in (RESNET18, "no route to host", str(cache / "hub" / "checkpoints" / "resnet18-5c106cde.pth")):
+        assert part in told
+    for part in ("PRETRAIN_PATH", "package:<name>", "PRETRAIN False"):
+        assert part in told
+
+
+def test_one_of_several_downloads_and_the_hash_is_checked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"weights"
+    digits = hashlib.sha256(content).hexdigest()[:8]
+    url = (cache.parent / f"net-{digits}.pth").as_uri()
+    (cache.parent / f"net-{digits}.pth").write_bytes(content)
+    monkeypatch.undo()
+    monkeypatch.setenv("TORCH_HOME", str(cache))
+    really, downloads = torch.hub.download_url_to_file, []
+
+    def counted(*args: object, **options: object) -> None:
+        downloads.append(args[0])
+        really(*args, progress=False, **options)
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", counted)
+    with ThreadPoolExecutor(4) as pool:
+        files = set(pool.map(download, [url] * 4))
+    assert files == {cache / "hub" / "checkpoints" / f"net-{digits}.pth"}
+    assert files.pop().read_bytes() == content
+    assert downloads == [url]
+
+    (cache.parent / "net-00000000.pth").write_bytes(content)
+    with pytest.raises(WeightsError, match=r"net-00000000.pth cannot be downloaded: invalid hash value .*00000000"):
+        download((cache.parent / "net-00000000.pth").as_uri())
+    assert not (cache / "hub" / "checkpoints" / "net-00000000.pth").exists()
+
+
+def test_a_cache_that_cannot_be_written(cache: Path) -> None:
+    cache.write_text("a file")
+    with pytest.raises(WeightsError, match=r"cannot be downloaded: .*Put the file at "):
+        download(RESNET18)
+
+
+@pytest.mark.parametrize(
+    ("options", "file"),
+    [
+        ({"DEPTH": "50x"}, "models/resnet50-19c8e357.pth"),
+        ({"DEPTH": "50x", "WITH_NL": True}, "models/resnet50-19c8e357.pth"),
+        ({"DEPTH": "101x", "WITH_IBN": True}, "v1.0/resnet101_ibn_a-59ea0ac6.pth"),
+        ({"DEPTH": "101x", "WITH_IBN": True, "WITH_SE": True}, "v1.0/se_resnet101_ibn_a-fabed4e2.pth"),
+        ({"NAME": "build_resnest_backbone", "DEPTH": "50x", "WITH_IBN": True}, "resnest50-528c19ca.pth"),
+        ({"NAME": "build_resnext_backbone", "DEPTH": "101x", "WITH_IBN": True}, "resnext101_ibn_a-6ace051d.pth"),
+        ({"DEPTH": "50x", "WITH_SE": True}, None),
+        ({"NAME": "build_resnext_backbone", "DEPTH": "50x"}, None),
+        ({"NAME": "build_vit_backbone", "DEPTH": "base"}, None),
+        ({"NAME": "timm:resnet18"}, None),
+    ],
+)
+def test_the_file_of_a_backbone(options: dict[str, object], file: str | None) -> None:
+    url = imagenet_url(config(**options))
+    assert url is None if file is None else url is not None and url.endswith(file)
+
+
+def test_every_name_ends_in_a_hash() -> None:
+    for url in URLS.values():
+        assert len(bytes.fromhex(url.removesuffix(".pth").rpartition("-")[2])) == 4
+
+
+def test_check_config_downloads_nothing_and_says_what_a_run_needs(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = cache.parent / "r18.yml"
+    file.write_text("MODEL: {DEVICE: cpu, BACKBONE: {PRETRAIN: True, DEPTH: 18x, FEAT_DIM: 512}}")
+    assert main(["check-config", str(file)]) == 0
+    runs, note = capsys.readouterr().out.splitlines()
+    assert runs == f"{file}: runs"
+    assert note == (
+        f"  needs resnet18-5c106cde.pth from {RESNET18}: a run downloads it to {cache / 'hub' / 'checkpoints'}"
+    )
+    assert main(["check-config", str(file), "MODEL.BACKBONE.PRETRAIN_PATH", "/home/a/r18.pth"]) == 0
+    assert (
+        "needs the file /home/a/r18.pth (MODEL.BACKBONE.PRETRAIN_PATH), which is not there" in capsys.readouterr().out
+    )
+    assert main(["check-config", str(file), "MODEL.WEIGHTS", "model.pth"]) == 0
+    assert capsys.readouterr().out == f"{file}: runs\n"
