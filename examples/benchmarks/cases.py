@@ -9,7 +9,7 @@ from pytorch_metric_learning import losses as pml
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from pml_ext._ops.normalize import inner_products
+from pml_ext._ops.products import inner_products
 from pml_ext.functional.loop.cosine_kernel import loop_cosines
 from pml_ext.functional.loop.pair_matrix import loop_pairs
 from pml_ext.functional.losses.centroids import discriminative_loss

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from pml_ext._ops.normalize import inner_products, to_sphere
+from pml_ext._ops.normalize import to_sphere
+from pml_ext._ops.products import inner_products
 from pml_ext._pml import BaseDistance, CosineSimilarity
 
 

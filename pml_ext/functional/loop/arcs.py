@@ -4,8 +4,9 @@ import copy
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from pml_ext._ops.normalize import to_sphere
 
 
 def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
@@ -20,12 +21,12 @@ def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
     Source: Vasudeva et al., "LoOp", ICCV 2021, section 4.1. Paper: nine KKT cases; here: the same optimum
         as the best of the interior, four edges and four corners.
     """
-    x1, x2, y1, y2 = (F.normalize(t, dim=-1) for t in (x1, x2, y1, y2))
+    x1, x2, y1, y2 = (to_sphere(t) for t in (x1, x2, y1, y2))
     with torch.no_grad():
         grams = [(a * b).sum(-1) for a, b in ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))]
         _, w1, w2, v1, v2 = (t.unsqueeze(-1) for t in closest_on_arcs(*grams))
     # At the optimum the weights are stationary, so they are constants for the gradient (envelope theorem).
-    return distance_of_points(F.normalize(w1 * x1 + w2 * x2, dim=-1), F.normalize(v1 * y1 + v2 * y2, dim=-1))
+    return distance_of_points(to_sphere(w1 * x1 + w2 * x2), to_sphere(v1 * y1 + v2 * y2))
 
 
 def distance_of_points(p: Tensor, q: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pml_ext._ops.normalize import add_transpose_, gram
+from pml_ext._ops.products import add_transpose_, gram
 from pml_ext.functional.loop.arcs import Arc, closest_places_on_arcs
 from pml_ext.functional.loop.grid import of_samples, row_blocks
 from pml_ext.functional.loop.partners import Round, class_pairings

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+
+from pml_ext._ops.normalize import to_sphere
 
 _POINTS_PER_CLASS = 100  # gives the paper's statistics of the pairwise distances; more points narrow them
 _ITERATIONS = 25
@@ -46,8 +47,8 @@ def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
     if size < 2:
         raise ValueError(f"size must be at least 2, the dimension of the k-means centroids; got {size}")
     generator = torch.Generator().manual_seed(seed)
-    points = normalize(torch.randn(num_classes * _POINTS_PER_CLASS, size, generator=generator))
-    return normalize(torch.as_tensor(_kmeans_centres(points.numpy(), num_classes, seed), dtype=torch.float32))
+    points = to_sphere(torch.randn(num_classes * _POINTS_PER_CLASS, size, generator=generator))
+    return to_sphere(torch.as_tensor(_kmeans_centres(points.numpy(), num_classes, seed), dtype=torch.float32))
 
 
 def _kmeans_centres(points: Any, num_classes: int, seed: int) -> Any:

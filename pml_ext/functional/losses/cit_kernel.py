@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pml_ext._ops.normalize import add_transpose_, gram, through_sphere_, to_sphere, unit_and_inverse_norms
+from pml_ext._ops.normalize import through_sphere_, to_sphere, unit_and_inverse_norms
+from pml_ext._ops.products import add_transpose_, gram
 from pml_ext.functional.losses.cit import concordance_loss
 from pml_ext.functional.tuples.pairs import ClassSpans, class_columns, class_spans, same_and_different
 

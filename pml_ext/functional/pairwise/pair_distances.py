@@ -10,7 +10,8 @@ from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels
 from pml_ext._ops.distributed import gather_rows, own_share, sum_over_ranks
-from pml_ext._ops.precision import full_precision, normalise_
+from pml_ext._ops.normalize import normalise_
+from pml_ext._ops.precision import full_precision
 
 BLOCK_ROWS = 1024
 # A search for accepted pairs waits for the device once a block: fewer, larger ones where that costs.

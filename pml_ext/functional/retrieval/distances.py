@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_embeddings, check_finite
-from pml_ext._ops.precision import full_precision, unit_rows
+from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.precision import full_precision
 
 METRICS = ("cosine", "euclidean")
 # Of a block of distances: 8 MB in float32, large enough that a block's fixed costs do not show; but not fewer rows

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels
-from pml_ext._ops.precision import full_precision, unit_rows
+from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.precision import full_precision
 from pml_ext.functional.verification.histogram import ScoreHistogram
 from pml_ext.functional.verification.roc import ROC, place_at_equal_errors, place_at_far, roc_curve
 

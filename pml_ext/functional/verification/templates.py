@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels
-from pml_ext._ops.precision import full_precision, unit_rows
+from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.precision import full_precision
 
 _PAIRS_AT_ONCE = 2**14
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite
-from pml_ext._ops.precision import unit_rows
+from pml_ext._ops.normalize import unit_rows
 from pml_ext._version import __version__
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves

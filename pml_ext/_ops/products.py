@@ -1,0 +1,58 @@
+"""Inner products of rows with each other, with a gradient that takes one matrix product."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BLOCK_SIDE = 256
+"""Rows and columns of one block of a square matrix: two blocks stay in a processor's cache."""
+
+
+def inner_products(x: Tensor) -> Tensor:
+    """x xᵀ, whose gradient takes one matrix product, not two. Differentiable as often as wanted.
+
+    Args:
+        x: (N, D).
+    Returns:
+        (N, N).
+    """
+    products: Tensor = _InnerProducts.apply(x)
+    return products
+
+
+def gram(x: Tensor, scale: float = 1.0) -> Tensor:
+    """scale · x xᵀ, on a processor in blocks of which those below the diagonal are copies. Has no gradient."""
+    side = len(x) if x.is_cuda else BLOCK_SIDE
+    products = x.new_empty(len(x), len(x))
+    for first in range(0, len(x), side):
+        rows, rest = slice(first, first + side), slice(first + side, None)
+        products[rows, first:].addmm_(x[rows], x[first:].T, beta=0, alpha=scale)
+        products[rest, rows] = products[rows, rest].T
+    return products
+
+
+def add_transpose_(square: Tensor) -> Tensor:
+    """square + squareᵀ in place, in blocks that are transposed first: 4 times faster than the sum alone."""
+    side = len(square) if square.is_cuda else BLOCK_SIDE
+    blocks = [slice(first, first + side) for first in range(0, len(square), side)]
+    for i, rows in enumerate(blocks):
+        for columns in blocks[i:]:
+            upper, lower = square[rows, columns], square[columns, rows]
+            upper.add_(lower.T.clone(memory_format=torch.contiguous_format))
+            if rows != columns:
+                lower.copy_(upper.T)
+    return square
+
+
+class _InnerProducts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x @ x.T
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        symmetric = grad.T.clone(memory_format=torch.contiguous_format)  # first: 4 times faster than + alone
+        return symmetric.add_(grad) @ x
