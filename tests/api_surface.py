@@ -1,0 +1,101 @@
+"""The public interface as a table of names and signatures.
+
+    python -m tests.api_surface > tests/api_surface.json
+
+writes the committed list anew, after a change of the interface that is meant and in the CHANGELOG.
+"""
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pml_ext
+import pml_ext.functional
+import pml_ext.inspection
+import pml_ext.losses
+import pml_ext.metrics
+import pml_ext.miners
+from pml_ext.training import cli
+from pml_ext.training.config.defaults import get_cfg
+
+
+def surface() -> dict[str, str]:
+    """Dotted name -> signature of what users import, type on the command line, or write into a YAML."""
+    return dict(sorted([*_python(), *_command_line(), *_config_keys()]))
+
+
+def _python() -> Iterator[tuple[str, str]]:
+    ours = {
+        pml_ext: pml_ext.__all__,
+        pml_ext.losses: [*pml_ext.losses.OURS, *pml_ext.losses.CORRECTED],
+        pml_ext.miners: pml_ext.miners.OURS,
+        pml_ext.metrics: pml_ext.metrics.__all__,
+        pml_ext.functional: pml_ext.functional.__all__,
+        pml_ext.inspection: [
+            name
+            for name, thing in vars(pml_ext.inspection).items()
+            if getattr(thing, "__module__", None) == pml_ext.inspection.__name__ and not name.startswith("_")
+        ],
+    }
+    for module, names in ours.items():
+        for name in names:
+            thing = getattr(module, name)
+            yield f"{module.__name__}.{name}", _signature(thing)
+            if inspect.isclass(thing):
+                yield from _members(f"{module.__name__}.{name}", thing)
+
+
+def _members(owner: str, kind: type) -> Iterator[tuple[str, str]]:
+    """What a class of this package adds to those of other libraries: methods, properties, fields; and its forward."""
+    foreign = {name for base in kind.__mro__ if not base.__module__.startswith("pml_ext") for name in vars(base)}
+    ours = {
+        name: vars(base)
+        for base in reversed(kind.__mro__)
+        if base.__module__.startswith("pml_ext")
+        for name in vars(base)
+    }
+    for name, namespace in ours.items():
+        if name.startswith("_") or (name in foreign and name != "forward"):
+            continue
+        member = namespace[name]
+        if isinstance(member, property):
+            yield f"{owner}.{name}", "property"
+        elif isinstance(member, (staticmethod, classmethod)):
+            yield f"{owner}.{name}", f"{type(member).__name__} {_signature(getattr(kind, name))}"
+        elif inspect.isfunction(member):
+            yield f"{owner}.{name}", _signature(member)
+
+
+def _signature(thing: Any) -> str:
+    if not callable(thing):
+        return type(thing).__name__
+    # Modules may move, the names in them may not.
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])", "", str(inspect.signature(thing)))
+
+
+def _command_line() -> Iterator[tuple[str, str]]:
+    parser = cli._parser()
+    (commands,) = (action for action in parser._actions if action.choices and action.dest == "command")
+    for command, its_parser in dict(commands.choices or {}).items():
+        for action in its_parser._actions:
+            name = " ".join(action.option_strings) or action.dest
+            yield f"pml-ext {command} {name}", f"default={action.default!r}, required={action.required}"
+
+
+def _config_keys() -> Iterator[tuple[str, str]]:
+    def leaves(node: Any, prefix: str) -> Iterator[tuple[str, str]]:
+        for key, value in node.items():
+            if isinstance(value, type(node)):
+                yield from leaves(value, f"{prefix}.{key}")
+            else:
+                yield f"{prefix}.{key}", repr(value)
+
+    yield from leaves(get_cfg(), "config")
+
+
+if __name__ == "__main__":
+    json.dump(surface(), sys.stdout, indent=1, ensure_ascii=False)
+    print()
