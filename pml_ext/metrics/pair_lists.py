@@ -143,6 +143,6 @@ def _check_any(path: object, lines: int) -> None:
         raise ValueError(f"{path}: expected at least one line; the file is empty")
 
 
-def _tensor(values: array) -> Tensor:
+def _tensor(values: "array[int]") -> Tensor:
     # A list of Python integers would take several times the memory.
     return torch.frombuffer(values, dtype=torch.int64 if values.typecode == "q" else torch.int8)

@@ -50,7 +50,11 @@ def figure_png(report: ThresholdReport) -> bytes:
 
 
 def draw_utilities(
-    axes: "Axes", distances: Tensor, utilities: Tensor, calibration_range: tuple[float, float], far_range: tuple
+    axes: "Axes",
+    distances: Tensor,
+    utilities: Tensor,
+    calibration_range: tuple[float, float],
+    far_range: tuple[float, ...],
 ) -> None:
     """Utility against distance threshold, a line for each class, the calibration range marked.
 

@@ -47,7 +47,8 @@ class EmbeddingSet:
         """(N,) the identity −1 of sets with cameras: ignored, as in ReID."""
         if self.cameras is None or self.labels.dtype.kind == "U":
             return np.zeros(len(self.labels), dtype=bool)
-        return self.labels == JUNK
+        junk: np.ndarray = self.labels == JUNK
+        return junk
 
 
 def read_embeddings(path: str | Path) -> EmbeddingSet:

@@ -1,0 +1,69 @@
+import os
+import resource
+import threading
+from pathlib import Path
+
+import pytest
+
+from pml_ext._files import replacing, write_atomically
+
+
+def test_text_and_bytes(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "t", "ε\n")
+    write_atomically(str(tmp_path / "b"), b"\x00\xff")
+    assert (tmp_path / "t").read_bytes() == "ε\n".encode()
+    assert (tmp_path / "b").read_bytes() == b"\x00\xff"
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (tmp_path / "t").stat().st_mode & 0o777 == 0o666 & ~umask
+    assert sorted(os.listdir(tmp_path)) == ["b", "t"]
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "f", b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_atomically(tmp_path / "f", b"new" * 10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "f").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_a_writer_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "f", b"old")
+    with pytest.raises(ZeroDivisionError), replacing(tmp_path / "f") as file:
+        file.write(b"half")
+        assert (tmp_path / "f").read_bytes() == b"old"
+        raise ZeroDivisionError
+    assert (tmp_path / "f").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_readers_never_see_half_a_file(tmp_path: Path) -> None:
+    path, contents = tmp_path / "f", {letter * 200_000 for letter in (b"a", b"b", b"c")}
+    write_atomically(path, b"a" * 200_000)
+    threads = [threading.Thread(target=lambda c=c: [write_atomically(path, c) for _ in range(4)]) for c in contents]
+    for thread in threads:
+        thread.start()
+    seen = [path.read_bytes() for _ in range(50)]
+    for thread in threads:
+        thread.join()
+    assert set(seen) <= contents
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_links_are_followed_and_devices_written_to(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    write_atomically(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_bytes() == b"new"
+    (tmp_path / "null").symlink_to("/dev/null")
+    write_atomically(tmp_path / "null", b"gone")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(IsADirectoryError):
+        write_atomically(tmp_path, b"x")
+    with pytest.raises(FileNotFoundError, match="none/f"):
+        write_atomically(tmp_path / "none" / "f", b"x")
