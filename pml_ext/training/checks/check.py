@@ -25,7 +25,7 @@ def problems(cfg: CN) -> list[str]:
         (("INPUT", "MODEL.PIXEL"), lambda c: build_transform(c, training=True)),
         (("INPUT", "MODEL.PIXEL"), lambda c: build_transform(c, training=False)),
         (("MODEL",), _build_model),
-        (("TEST",), Evaluation),
+        (("TEST",), lambda c: Evaluation(c.TEST)),
     ]
     for parts, build in attempts:
         # Where a part's keys have problems already, building it would only repeat the first of them.

@@ -140,7 +140,7 @@ def _named(cfg: CN) -> Iterator[tuple[str, str, Collection[str]]]:
     yield "SOLVER.WARMUP_METHOD", solver.WARMUP_METHOD, WARMUPS
     yield "SOLVER.CLIP_GRADIENTS.CLIP_TYPE", solver.CLIP_GRADIENTS.CLIP_TYPE, ("norm", "value")
     yield "TEST.METRIC", test.METRIC, ("cosine",)
-    yield "TEST.BEST", test.BEST, ("", *metrics_of_first(cfg))
+    yield "TEST.BEST", test.BEST, ("", *metrics_of_first(cfg.DATASETS.TESTS, test.ROC.ENABLED))
 
 
 def _contradictions(cfg: CN) -> Iterator[Problem]:

@@ -38,7 +38,7 @@ class Baseline(lightning.LightningModule):
     def __init__(self, cfg: CN, train_set: ImageSet | None, test_sets: dict[str, TestSet]) -> None:
         super().__init__()
         self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
-        self.evaluation = Evaluation(cfg)
+        self.evaluation = Evaluation(cfg.TEST)
         self.backbone = build_backbone(cfg)
         num_classes = 0 if train_set is None else _num_classes(cfg, train_set)
         needs_scores = any(name in ID_LOSSES for name in cfg.MODEL.LOSSES.NAME)

@@ -98,8 +98,8 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
 def _test_sets(cfg: CN) -> dict[str, TestSet]:
     """DATASETS.TESTS, an error before any work where they cannot be measured as TEST asks."""
     test_sets = load_test_sets(cfg)
-    check_test_sets(cfg, test_sets)
-    check_thresholds(cfg, test_sets)
+    check_test_sets(cfg.TEST, test_sets)
+    check_thresholds(cfg.TEST.THRESHOLD, test_sets)
     return test_sets
 
 
@@ -140,10 +140,12 @@ def _report(
         if isinstance(data, OpenSet):
             in_file_name = re.sub("[^A-Za-z0-9_.-]", "_", name)
             figure = output / f"utility_{in_file_name}.png"
-            if draw_utility(figure, data, module.features[name], cfg):
+            if draw_utility(figure, data, module.features[name], tuple(cfg.TEST.OPIS.FAR_RANGE)):
                 files[f"figure {name}"] = figure
             if cfg.TEST.THRESHOLD.ENABLED:
                 stem = output / f"threshold_{in_file_name}"
-                files |= write_threshold(stem, data, module.features[name], cfg, weights.expanduser())
+                files |= write_threshold(
+                    stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
+                )
     log.info("\n%s", results_table(module.results, files))
     return module.results

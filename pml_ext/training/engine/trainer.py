@@ -110,7 +110,7 @@ def build_trainer(
 def _checkpointing(cfg: CN, folder: Path | None) -> list[ModelCheckpoint]:
     if folder is None:
         return []
-    metric = cfg.TEST.BEST or metrics_of_first(cfg)[0]
+    metric = cfg.TEST.BEST or metrics_of_first(cfg.DATASETS.TESTS, cfg.TEST.ROC.ENABLED)[0]
     monitor = metric if len(cfg.DATASETS.TESTS) == 1 else f"{cfg.DATASETS.TESTS[0]}/{metric}"
     best = ModelCheckpoint(
         folder, "best", monitor=monitor, mode="min" if metric in LOWER_IS_BETTER else "max",

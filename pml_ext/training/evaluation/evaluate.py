@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from yacs.config import CfgNode as CN
 from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.data.datasets import FACE_PAIRS, TEMPLATE_SETS, DataError, OpenSet, PairSet, TestSet
+from pml_ext.training.data.datasets import FACE_PAIRS, TEMPLATE_SETS, DataError, ImageSet, OpenSet, PairSet, TestSet
 from pml_ext.training.data.datasets.reid_folders import JUNK
 from pml_ext.training.evaluation.results import ALL_PAIRS, METRICS, TEMPLATES, VERIFICATION
 
@@ -21,14 +22,19 @@ Features = list[Tensor]
 """Unit-norm embeddings (N, D) of each of a test set's parts."""
 
 
-def metrics_of_first(cfg: CN) -> list[str]:
-    """What DATASETS.TESTS' first set is measured by, the main one first."""
-    name = cfg.DATASETS.TESTS[0] if cfg.DATASETS.TESTS else ""
+def metrics_of_first(names: Sequence[str], all_pairs: bool) -> list[str]:
+    """What the first of DATASETS.TESTS is measured by, the main metric first.
+
+    Args:
+        names: DATASETS.TESTS.
+        all_pairs: TEST.ROC.ENABLED, which adds the verification metrics of all pairs.
+    """
+    name = names[0] if names else ""
     if name in TEMPLATE_SETS:
         return list(TEMPLATES)
     if name in FACE_PAIRS:
         return list(VERIFICATION)
-    return [*METRICS, *(ALL_PAIRS if cfg.TEST.ROC.ENABLED else ())]
+    return [*METRICS, *(ALL_PAIRS if all_pairs else ())]
 
 
 class Evaluation:
@@ -38,12 +44,13 @@ class Evaluation:
     TEST.RERANK the ranks are those after query expansion and re-ranking (FastReID's definition of it); OPIS and NMI
     stay about the embeddings. With TEST.ROC the verification metrics of all pairs of the set are measured too.
 
+    Args:
+        test: the config's TEST.
     Raises:
         ConfigError: an option outside its range.
     """
 
-    def __init__(self, cfg: CN) -> None:
-        test = cfg.TEST
+    def __init__(self, test: CN) -> None:
         try:
             self.calculator = AccuracyCalculator(
                 include=(*METRICS, *(ALL_PAIRS if test.ROC.ENABLED else ())),
@@ -87,16 +94,19 @@ class Evaluation:
         return {name: results[name] for name in (*METRICS, *ALL_PAIRS) if name in results}
 
 
-def check_test_sets(cfg: CN, test_sets: dict[str, TestSet]) -> None:
+def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
     """Before any work: whether the test sets with queries can be measured as TEST asks.
 
-    Queries without a match that counts are told of in the log; the metrics are means over the others.
+    How many queries have no match that counts is said in the log; the metrics are means over the others.
 
+    Args:
+        test: the config's TEST.
+        test_sets: the test sets by name.
     Raises:
         ConfigError: TEST.AQE or TEST.RERANK for a set without a gallery, or asking for more neighbours than there are.
         DataError: a set where no query has a match that counts.
     """
-    aqe, rerank = cfg.TEST.AQE, cfg.TEST.RERANK
+    aqe, rerank = test.AQE, test.RERANK
     for name, data in test_sets.items():
         if not isinstance(data, OpenSet):
             continue
@@ -140,7 +150,7 @@ def test_embeddings(data: OpenSet, features: Features) -> tuple[Tensor, Tensor]:
     return embeddings[wanted], identities[wanted]
 
 
-def _identities_and_cameras(part: Any) -> tuple[Tensor, Tensor]:
+def _identities_and_cameras(part: ImageSet) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(part.identities), torch.from_numpy(part.cameras)
 
 

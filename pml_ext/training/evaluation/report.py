@@ -21,9 +21,11 @@ from pml_ext.training.evaluation.evaluate import Features, test_embeddings
 log = logging.getLogger("pml_ext")
 
 
-def draw_utility(path: Path, data: OpenSet, features: Features, cfg: CN) -> bool:
+def draw_utility(path: Path, data: OpenSet, features: Features, far_range: tuple[float, float]) -> bool:
     """Utility against distance threshold, a line for each test class, the calibration range marked (PNG).
 
+    Args:
+        far_range: the calibration range's false accept rates, TEST.OPIS.FAR_RANGE.
     Returns:
         False, with a warning in the log, where the set has too few classes or pairs for OPIS; there is no file then.
     """
@@ -31,7 +33,6 @@ def draw_utility(path: Path, data: OpenSet, features: Features, cfg: CN) -> bool
     from matplotlib.figure import Figure
 
     thresholds = torch.linspace(0, 2, 201, dtype=torch.float64)
-    far_range = tuple(cfg.TEST.OPIS.FAR_RANGE)
     try:
         curves = utility_curves(*test_embeddings(data, features), far_range=far_range, thresholds=thresholds)
     except TooFewClassesError as error:
@@ -48,14 +49,17 @@ def draw_utility(path: Path, data: OpenSet, features: Features, cfg: CN) -> bool
     return True
 
 
-def check_thresholds(cfg: CN, test_sets: dict[str, TestSet]) -> None:
+def check_thresholds(wanted: CN, test_sets: dict[str, TestSet]) -> None:
     """Before any work: whether TEST.THRESHOLD can be had from every test set.
 
+    Args:
+        wanted: the config's TEST.THRESHOLD.
+        test_sets: the test sets by name.
     Raises:
         ConfigError: a set of pairs or templates, or one with too few impostor pairs for the FAR.
     """
-    far = cfg.TEST.THRESHOLD.FAR
-    for name, data in test_sets.items() if cfg.TEST.THRESHOLD.ENABLED else ():
+    far = wanted.FAR
+    for name, data in test_sets.items() if wanted.ENABLED else ():
         if not isinstance(data, OpenSet):
             raise ConfigError(f"TEST.THRESHOLD needs test sets with queries; {name} has pairs or templates")
         everybody = np.concatenate([part.identities for part in data.parts])
@@ -68,21 +72,28 @@ def check_thresholds(cfg: CN, test_sets: dict[str, TestSet]) -> None:
             )
 
 
-def write_threshold(stem: Path, data: OpenSet, features: Features, cfg: CN, weights: Path) -> dict[str, Path]:
+def write_threshold(
+    stem: Path, data: OpenSet, features: Features, test: CN, *, weights: Path, seed: int
+) -> dict[str, Path]:
     """The threshold report as <stem>.json, .html and .png, with the hash of the weights.
+
+    Args:
+        test: the config's TEST.
+        weights: the checkpoint that the threshold is for.
+        seed: of the report's resampling.
 
     Returns:
         the files by what they are; none, with a warning in the log, where no threshold meets the target.
     """
-    opis = cfg.TEST.OPIS
+    opis = test.OPIS
     try:
         report = ThresholdReport.from_embeddings(
             *test_embeddings(data, features),
-            far=cfg.TEST.THRESHOLD.FAR,
+            far=test.THRESHOLD.FAR,
             far_range=tuple(opis.FAR_RANGE),
             grid=opis.GRID,
             epsilon=opis.EPSILON,
-            seed=cfg.SEED,
+            seed=seed,
         )
     except ValueError as error:
         log.warning("no report %s: %s", stem.name, error)

@@ -48,7 +48,7 @@ def of(data: OpenSet) -> list[Tensor]:
 
 def test_reranking_and_query_expansion_change_the_ranks_and_nothing_else() -> None:
     data, features = open_set()
-    plain = Evaluation(config())(data, features)
+    plain = Evaluation(config().TEST)(data, features)
     query_ids, query_cameras, gallery_ids, gallery_cameras = of(data)
     arguments = (features[0], query_ids, query_cameras, features[1], gallery_ids, gallery_cameras)
     for options, evaluator in (
@@ -59,7 +59,7 @@ def test_reranking_and_query_expansion_change_the_ranks_and_nothing_else() -> No
             ReIDEvaluator(rerank={"k1": 10, "definition": "fastreid"}),
         ),
     ):
-        results = Evaluation(config(*options))(data, features)
+        results = Evaluation(config(*options).TEST)(data, features)
         expected = evaluator(*arguments)
         assert results["precision_at_1"] == pytest.approx(expected["rank_1"])
         assert results["reid_mean_average_precision"] == pytest.approx(expected["mAP"])
@@ -71,7 +71,7 @@ def test_reranking_and_query_expansion_change_the_ranks_and_nothing_else() -> No
 
 def test_roc_adds_the_verification_metrics_of_all_pairs() -> None:
     data, features = open_set()
-    results = Evaluation(config(("TEST.ROC.ENABLED", True)))(data, features)
+    results = Evaluation(config(("TEST.ROC.ENABLED", True)).TEST)(data, features)
     assert 0.5 < results["verification_auc"] < 1
     assert 0 < results["equal_error_rate"] < 0.5
     assert results["tar_at_far_1e-2"] >= results["tar_at_far_1e-3"]
@@ -83,7 +83,7 @@ def test_pairs_of_images_are_verified_in_folds() -> None:
     second = normalize(torch.where(torch.from_numpy(same)[:, None], first, 0) + 0.2 * torch.randn(40, 8))
     pairs = torch.stack([first, second], 1).flatten(0, 1)
     data = PairSet(part(np.zeros(80, dtype=int), np.zeros(80, dtype=int)), same)
-    found = Evaluation(config(("TEST.VERIFICATION.FARS", (0.1,)), ("TEST.VERIFICATION.FOLDS", 5)))(data, [pairs])
+    found = Evaluation(config(("TEST.VERIFICATION.FARS", (0.1,)), ("TEST.VERIFICATION.FOLDS", 5)).TEST)(data, [pairs])
     assert found == VerificationEvaluator((0.1,), folds=5)(first, second, torch.from_numpy(same))
     assert found["accuracy"] > 0.7
 
@@ -98,28 +98,28 @@ def test_pairs_of_images_are_verified_in_folds() -> None:
 )
 def test_options_out_of_range(options: list, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Evaluation(config(*options))
+        Evaluation(config(*options).TEST)
 
 
 def test_refinements_need_a_gallery_and_enough_of_it() -> None:
     data, _ = open_set()
     for key, most in (("TEST.RERANK.K1", 83), ("TEST.AQE.QE_K", 84)):
         on = (key.rpartition(".")[0] + ".ENABLED", True)
-        check_test_sets(config(on, (key, most)), {"Set": data})
+        check_test_sets(config(on, (key, most)).TEST, {"Set": data})
         with pytest.raises(ConfigError, match=f"{key} is {most + 1}; Set has 84 queries and gallery .* {most} is the"):
-            check_test_sets(config(on, (key, most + 1)), {"Set": data})
+            check_test_sets(config(on, (key, most + 1)).TEST, {"Set": data})
         with pytest.raises(ConfigError, match=r"need a gallery beside the queries; in Set queries search each other"):
-            check_test_sets(config(on), {"Set": OpenSet(data.train, data.query)})
+            check_test_sets(config(on).TEST, {"Set": OpenSet(data.train, data.query)})
 
 
 def test_queries_that_cannot_be_found_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
     query, gallery = part([1, 2, 3], [0, 0, 0]), part([1, 2, 2, 4], [0, 0, 1, 1])
     with caplog.at_level("WARNING", logger="pml_ext"):
-        check_test_sets(config(), {"Set": OpenSet(query, query, gallery)})
+        check_test_sets(config().TEST, {"Set": OpenSet(query, query, gallery)})
     assert caplog.messages == ["Set: 2 of 3 queries have no match and do not count"]
     for data in (OpenSet(query, query, part([1, 2, 3], [0, 0, 0])), OpenSet(query, part([1, 1, 2], [0, 0, 1]))):
         with pytest.raises(DataError, match=r"Set: no query has an image of its identity by another camera"):
-            check_test_sets(config(), {"Set": data})
+            check_test_sets(config().TEST, {"Set": data})
 
 
 def test_flipped_tests_average_an_image_and_its_mirror_image() -> None:
@@ -146,7 +146,7 @@ def test_the_table_begins_with_the_main_metrics_and_ends_with_the_rates_as_measu
 
 @pytest.mark.parametrize(("name", "metric"), [("Market1501", "precision_at_1"), ("LFW", "accuracy"), ("IJBC", "eer")])
 def test_the_main_metric_is_that_of_the_first_test_set(name: str, metric: str) -> None:
-    assert metrics_of_first(config(("DATASETS.TESTS", (name, "Digits"))))[0] == metric
+    assert metrics_of_first((name, "Digits"), all_pairs=False)[0] == metric
 
 
 def test_a_face_model_is_trained_from_records_and_verified(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
