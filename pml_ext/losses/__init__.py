@@ -4,6 +4,7 @@
 import inspect
 
 from pml_ext import _pml
+from pml_ext.losses import _by_name
 from pml_ext.losses.centroid_triplet import CentroidTripletLoss
 from pml_ext.losses.cit import CITLoss
 from pml_ext.losses.discriminative import DiscriminativeLoss
@@ -37,3 +38,5 @@ OURS: list[str] = [
 ]
 
 __all__ = [*OURS, *CORRECTED, *sorted(_PML_LOSSES)]
+
+_by_name.KNOWN.update({name: globals()[name] for name in __all__})

@@ -1,11 +1,13 @@
 """The threshold-consistent margin added to any other loss."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from pml_ext._pml import BaseDistance, BaseMetricLossFunction, CosineSimilarity, CrossBatchMemory, losses
 from pml_ext.losses._base import OF_THE_WRAPPED, at_least_float32, refuse_unknown
+from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses.tcm import TCMLoss
 
 
@@ -20,7 +22,8 @@ class TCMRegularizer(BaseMetricLossFunction):
 
     Args:
         loss: any loss of pytorch-metric-learning or of this package, with parameters or without; MultipleLosses;
-            CrossBatchMemory. Its parameters are in state_dict under "loss.".
+            CrossBatchMemory. Or a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
+            Its parameters are in state_dict under "loss.".
         lambda_plus, lambda_minus, margin_plus, margin_minus: see TCMLoss.
     Raises:
         TypeError: something else as the loss, a loss that does not return a tensor (DoNothingReducer), or an unknown
@@ -31,7 +34,7 @@ class TCMRegularizer(BaseMetricLossFunction):
 
     def __init__(
         self,
-        loss: nn.Module,
+        loss: nn.Module | str | Mapping[str, Any],
         *,
         lambda_plus: float = 1.0,
         lambda_minus: float = 1.0,
@@ -40,6 +43,7 @@ class TCMRegularizer(BaseMetricLossFunction):
         **unknown: Any,
     ) -> None:
         refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
+        loss = loss_by_name(loss)
         if not isinstance(loss, (BaseMetricLossFunction, CrossBatchMemory, losses.MultipleLosses)):
             raise TypeError(
                 "loss must be a loss of pytorch-metric-learning or pml_ext, MultipleLosses or CrossBatchMemory; "

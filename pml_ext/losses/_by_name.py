@@ -1,0 +1,44 @@
+"""A loss inside another one, as an object, by its name, or by name and arguments as configurations write it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from pml_ext._checks import check_choice
+
+KNOWN: dict[str, type[nn.Module]] = {}
+"""Every name of pml_ext.losses, which fills this in: the losses of this package and those of PML."""
+
+_PACKAGES = ("", "pml_ext.losses", "pytorch_metric_learning.losses")
+
+
+def loss_by_name(loss: nn.Module | str | Mapping[str, Any]) -> Any:
+    """The loss itself, or the one that a name or a mapping stands for.
+
+    Args:
+        loss: a loss; or a name in pml_ext.losses, "TripletMarginLoss"; or that with arguments,
+            {"class_path": "TripletMarginLoss", "init_args": {"margin": 0.1}}, as jsonargparse writes it. The name may
+            have "pml_ext.losses." or "pytorch_metric_learning.losses." in front. Nothing else is imported.
+    Returns:
+        an object as it was given, whatever it is; otherwise a new loss.
+    Raises:
+        TypeError: a mapping of other keys, or arguments that the loss does not take.
+        ValueError: a name that is not in pml_ext.losses.
+    """
+    if isinstance(loss, str):
+        loss = {"class_path": loss}
+    if not isinstance(loss, Mapping):
+        return loss
+    path, arguments = loss.get("class_path"), loss.get("init_args", {})
+    fits = isinstance(path, str) and isinstance(arguments, Mapping) and set(loss) <= {"class_path", "init_args"}
+    if not fits:
+        raise TypeError(
+            "loss must be a loss, its name, or a mapping {'class_path': its name, 'init_args': {argument: value}}; "
+            f"got {dict(loss)!r}"
+        )
+    package, _, name = str(path).rpartition(".")
+    if package not in _PACKAGES:
+        raise ValueError(f"class_path must be a loss of pml_ext.losses, such as 'TripletMarginLoss'; got {path!r}")
+    check_choice(name, sorted(KNOWN), "loss")
+    return KNOWN[name](**arguments)

@@ -1,0 +1,45 @@
+from typing import Any
+
+import pytest
+from pytorch_metric_learning.losses import MultiSimilarityLoss, TripletMarginLoss
+
+from pml_ext import losses
+from pml_ext.losses._by_name import KNOWN, loss_by_name
+
+
+def test_every_public_loss_has_its_name() -> None:
+    assert set(KNOWN) == set(losses.__all__)
+    assert all(KNOWN[name] is getattr(losses, name) for name in KNOWN)
+
+
+def test_an_object_is_taken_as_it_is() -> None:
+    loss = TripletMarginLoss()
+    assert loss_by_name(loss) is loss
+
+
+def test_names_with_and_without_arguments() -> None:
+    assert type(loss_by_name("CITLoss")) is losses.CITLoss
+    for front in ("", "pml_ext.losses.", "pytorch_metric_learning.losses."):
+        loss = loss_by_name({"class_path": f"{front}TripletMarginLoss", "init_args": {"margin": 0.3}})
+        assert type(loss) is TripletMarginLoss and loss.margin == 0.3
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ("TripletLos", ValueError, r"loss must be one of 'AngularLoss'.*'TripletMarginLoss'.*got 'TripletLos'"),
+        ("os.system", ValueError, r"class_path must be a loss of pml_ext\.losses.*got 'os\.system'"),
+        ({"init_args": {}}, TypeError, "'class_path': its name"),
+        ({"class_path": "CITLoss", "margin": 1}, TypeError, "'init_args': {argument: value}.*'margin': 1"),
+        ({"class_path": "CITLoss", "init_args": {"gama": 1}}, TypeError, "CITLoss got unknown argument 'gama'"),
+    ],
+)
+def test_errors(given: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        loss_by_name(given)
+
+
+def test_the_regularizer_takes_a_loss_by_name() -> None:
+    assert type(losses.TCMRegularizer("MultiSimilarityLoss").loss) is MultiSimilarityLoss
+    inner = losses.TCMRegularizer({"class_path": "TripletMarginLoss", "init_args": {"margin": 0.3}}).loss
+    assert type(inner) is TripletMarginLoss and inner.margin == 0.3
