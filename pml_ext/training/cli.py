@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         from pml_ext.training.data.datasets import DataError
         from pml_ext.training.engine.baseline import TrainingError
         from pml_ext.training.engine.checkpoints import CheckpointError
-        from pml_ext.training.engine.export import ExportError, export
+        from pml_ext.training.engine.exporting import ExportError, export
         from pml_ext.training.engine.run import evaluate_only, train
         from pml_ext.training.engine.trainer import Launch
         from pml_ext.training.modeling.weights import WeightsError

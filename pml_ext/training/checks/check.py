@@ -22,8 +22,8 @@ def problems(cfg: CN) -> list[str]:
     keys = [problem.key for problem in found if problem.key != "MODEL.BACKBONE.PRETRAIN"]
     lines = [str(problem) for problem in found]
     attempts: list[tuple[tuple[str, ...], Callable[[CN], object]]] = [
-        (("INPUT", "MODEL.PIXEL"), lambda c: build_transform(c, training=True)),
-        (("INPUT", "MODEL.PIXEL"), lambda c: build_transform(c, training=False)),
+        (("INPUT", "MODEL.PIXEL"), lambda c: _build_transform(c, training=True)),
+        (("INPUT", "MODEL.PIXEL"), lambda c: _build_transform(c, training=False)),
         (("MODEL",), _build_model),
         (("TEST",), lambda c: Evaluation(c.TEST)),
     ]
@@ -66,6 +66,10 @@ def check_files(words: Sequence[str]) -> tuple[str, bool]:
         lines.append(f"{file}: {'cannot run:' if reasons else 'runs'}")
         lines += [f"  {reason}" for reason in reasons] or ([f"  {note}"] if note else [])
     return "\n".join(lines), all_run
+
+
+def _build_transform(cfg: CN, *, training: bool) -> None:
+    build_transform(cfg.INPUT, training=training, channels=len(cfg.MODEL.PIXEL_MEAN))
 
 
 def _build_model(cfg: CN) -> None:

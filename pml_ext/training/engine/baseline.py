@@ -40,7 +40,7 @@ class Baseline(lightning.LightningModule):
         self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
         self.evaluation = Evaluation(cfg.TEST)
         self.backbone = build_backbone(cfg)
-        num_classes = 0 if train_set is None else _num_classes(cfg, train_set)
+        num_classes = 0 if train_set is None else _num_classes(cfg.MODEL.HEADS.NUM_CLASSES, train_set)
         needs_scores = any(name in ID_LOSSES for name in cfg.MODEL.LOSSES.NAME)
         self.heads = build_head(cfg, self.backbone, num_classes if needs_scores else 0)
         self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(1, -1, 1, 1), persistent=False)
@@ -180,9 +180,9 @@ class Baseline(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-def _num_classes(cfg: CN, train_set: ImageSet) -> int:
+def _num_classes(configured: int, train_set: ImageSet) -> int:
     """MODEL.HEADS.NUM_CLASSES, or the training set's identities where it is 0."""
-    identities, configured = int(train_set.labels.max()) + 1, int(cfg.MODEL.HEADS.NUM_CLASSES)
+    identities = int(train_set.labels.max()) + 1
     if 0 < configured < identities:
         raise ConfigError(
             f"MODEL.HEADS.NUM_CLASSES is {configured}, but the training set has {identities} identities; "

@@ -47,20 +47,20 @@ class WholeCheckpoints(TorchCheckpointIO):
             raise CheckpointError(f"checkpoint {path} cannot be written; {kept}: {reason}") from error
 
 
-def check_resumable(cfg: CN, checkpoint: Path) -> None:
-    """Raises a ConfigError where a checkpoint's epochs or optimizer state do not go with the config."""
+def check_resumable(solver: CN, checkpoint: Path) -> None:
+    """Raises a ConfigError where a checkpoint's epochs or optimizer state do not go with the config's SOLVER."""
     content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
     if CONFIG not in content:
         raise ConfigError(f"{checkpoint} holds no config to go on with; start anew from its weights with MODEL.WEIGHTS")
-    if content["epoch"] > cfg.SOLVER.MAX_EPOCH:
+    if content["epoch"] > solver.MAX_EPOCH:
         raise ConfigError(
-            f"SOLVER.MAX_EPOCH is {cfg.SOLVER.MAX_EPOCH}; {checkpoint} has {content['epoch']} epochs behind it"
+            f"SOLVER.MAX_EPOCH is {solver.MAX_EPOCH}; {checkpoint} has {content['epoch']} epochs behind it"
         )
     before = yaml.safe_load(content[CONFIG])["SOLVER"]
-    held = _HELD + (_HELD_BY_ONE_CYCLE if cfg.SOLVER.SCHED == "OneCycleLR" else ())
-    changed = [key for key in held if before[key] != cfg.SOLVER[key]]
+    held = _HELD + (_HELD_BY_ONE_CYCLE if solver.SCHED == "OneCycleLR" else ())
+    changed = [key for key in held if before[key] != solver[key]]
     if changed:
-        lines = [f"  SOLVER.{key} = {cfg.SOLVER[key]!r}: was {before[key]!r}" for key in changed]
+        lines = [f"  SOLVER.{key} = {solver[key]!r}: was {before[key]!r}" for key in changed]
         raise ConfigError(
             f"{checkpoint} cannot be resumed with another optimizer or schedule:\n" + "\n".join(lines) + "\n"
             "Resume with the values as they were, or start anew from its weights with MODEL.WEIGHTS"

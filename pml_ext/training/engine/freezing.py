@@ -6,7 +6,6 @@ from typing import Any
 
 import lightning
 import torch
-from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
 
@@ -52,9 +51,8 @@ class FreezeLayers(lightning.Callback):
                     parameter.grad = None
 
 
-def freezing(cfg: CN) -> list[lightning.Callback]:
-    """The callback of a config, where it freezes anything."""
-    patterns, iterations = list(cfg.MODEL.FREEZE_LAYERS), cfg.SOLVER.FREEZE_ITERS
+def freeze_callbacks(patterns: list[str], *, iterations: int) -> list[lightning.Callback]:
+    """The callback for MODEL.FREEZE_LAYERS and SOLVER.FREEZE_ITERS, where they freeze anything."""
     if patterns and not iterations:
         log.warning("MODEL.FREEZE_LAYERS %s: nothing is frozen, SOLVER.FREEZE_ITERS is 0", patterns)
     return [FreezeLayers(patterns, iterations)] if patterns and iterations else []

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import count, islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ class _WithoutLosses(nn.Module):
         self.model(images, torch.zeros(len(images), dtype=torch.long, device=images.device))
 
 
-def recompute_statistics(model: nn.Module, loader: DataLoader, iterations: int, device: torch.device) -> None:
+def recompute_statistics(model: nn.Module, loader: DataLoader[Any], iterations: int, device: torch.device) -> None:
     """Replace every batch norm's running mean and variance by the plain averages over training batches.
 
     Of several processes each takes its own part of the batches, and all get the average.
@@ -39,7 +40,7 @@ def recompute_statistics(model: nn.Module, loader: DataLoader, iterations: int, 
                         average.div_(torch.distributed.get_world_size())
 
 
-def _batches(loader: DataLoader) -> Iterator[list[Tensor]]:
+def _batches(loader: DataLoader[Any]) -> Iterator[list[Tensor]]:
     for epoch in count():
         loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
         yield from loader

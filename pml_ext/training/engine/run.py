@@ -6,15 +6,17 @@ import tempfile
 from pathlib import Path
 
 import lightning
+from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.checks.check import require_supported
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.data.datasets import OpenSet, TestSet, load_test_sets, load_train_set
-from pml_ext.training.data.loaders import test_loader, train_loader
+from pml_ext.training.data.datasets import ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
+from pml_ext.training.data.loaders import Sample, test_loader, train_loader
+from pml_ext.training.data.transforms import build_transform
 from pml_ext.training.engine.baseline import Baseline
 from pml_ext.training.engine.checkpoints import check_resumable
-from pml_ext.training.engine.freezing import freezing
+from pml_ext.training.engine.freezing import freeze_callbacks
 from pml_ext.training.engine.precise_bn import recompute_statistics
 from pml_ext.training.engine.profiling import Profile
 from pml_ext.training.engine.trainer import Launch, build_trainer, logged
@@ -39,22 +41,23 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False, profile: bool = Fals
     output = _prepare_output(cfg)
     with logged(output, "train.log"):
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        train_set, test_sets = load_train_set(cfg), _test_sets(cfg)
+        train_set, test_sets = _train_set(cfg), _test_sets(cfg)
         module = Baseline(cfg, train_set, test_sets)
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         checkpoints = output / "checkpoints"
         profiles = [Profile()] if profile else []
-        trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *freezing(cfg))
+        frozen = freeze_callbacks(list(cfg.MODEL.FREEZE_LAYERS), iterations=cfg.SOLVER.FREEZE_ITERS)
+        trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *frozen)
         # Lightning knows the rank of this process only now, and the samplers need it.
-        loader = train_loader(cfg, train_set, trainer.global_rank, trainer.world_size)
+        loader = _train_loader(cfg, train_set, trainer)
         tests = _test_loaders(cfg, test_sets, trainer)
         last = checkpoints / "last.ckpt"
         resumed = last if resume and last.is_file() else None
         if resumed:
             # Says which keys differ where the checkpoint is of another model; Lightning then restores all of it.
             load_weights(module, resumed)
-            check_resumable(cfg, resumed)
+            check_resumable(cfg.SOLVER, resumed)
         if trainer.is_global_zero:
             (output / "config.yaml").write_text(cfg.dump(), encoding="utf-8")
             identities = int(train_set.labels.max()) + 1
@@ -97,15 +100,37 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
 
 def _test_sets(cfg: CN) -> dict[str, TestSet]:
     """DATASETS.TESTS, an error before any work where they cannot be measured as TEST asks."""
-    test_sets = load_test_sets(cfg)
+    test_sets = load_test_sets(cfg.DATASETS, grey=_grey(cfg))
     check_test_sets(cfg.TEST, test_sets)
     check_thresholds(cfg.TEST.THRESHOLD, test_sets)
     return test_sets
 
 
-def _test_loaders(cfg: CN, test_sets: dict[str, TestSet], trainer: lightning.Trainer) -> list:
+def _test_loaders(cfg: CN, test_sets: dict[str, TestSet], trainer: lightning.Trainer) -> list[DataLoader[Sample]]:
+    transform = build_transform(cfg.INPUT, training=False, channels=len(cfg.MODEL.PIXEL_MEAN))
+    share = {"batch_size": cfg.TEST.IMS_PER_BATCH, "rank": trainer.global_rank, "world_size": trainer.world_size}
     parts = [part for data in test_sets.values() for part in data.parts]
-    return [test_loader(cfg, part, trainer.global_rank, trainer.world_size) for part in parts]
+    return [test_loader(cfg.DATALOADER, part, transform, **share) for part in parts]
+
+
+def _train_loader(cfg: CN, images: ImageSet, trainer: lightning.Trainer) -> DataLoader[Sample]:
+    return train_loader(
+        cfg.DATALOADER,
+        images,
+        build_transform(cfg.INPUT, training=True, channels=len(cfg.MODEL.PIXEL_MEAN)),
+        batch_size=cfg.SOLVER.IMS_PER_BATCH,
+        seed=cfg.SEED,
+        rank=trainer.global_rank,
+        world_size=trainer.world_size,
+    )
+
+
+def _train_set(cfg: CN) -> ImageSet:
+    return load_train_set(cfg.DATASETS, grey=_grey(cfg))
+
+
+def _grey(cfg: CN) -> bool:
+    return len(cfg.MODEL.PIXEL_MEAN) == 1
 
 
 def _recompute_statistics(cfg: CN, module: Baseline, trainer: lightning.Trainer) -> None:
@@ -113,7 +138,7 @@ def _recompute_statistics(cfg: CN, module: Baseline, trainer: lightning.Trainer)
     cfg = cfg.clone()
     cfg.defrost()
     cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""
-    loader = train_loader(cfg, load_train_set(cfg), trainer.global_rank, trainer.world_size)
+    loader = _train_loader(cfg, _train_set(cfg), trainer)
     lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
     recompute_statistics(module, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)
 

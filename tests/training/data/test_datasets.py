@@ -10,8 +10,8 @@ from PIL import Image
 
 from pml_ext.training.config.load import ConfigError, load_config
 from pml_ext.training.data.datasets import DataError, ImageSet, load_test_sets, load_train_set
-from pml_ext.training.data.datasets.digits import digits
-from pml_ext.training.data.datasets.omniglot import ARCHIVES, TEST_ALPHABETS, TRAIN_ALPHABETS, omniglot
+from pml_ext.training.data.datasets.digits import digits_set
+from pml_ext.training.data.datasets.omniglot import ARCHIVES, TEST_ALPHABETS, TRAIN_ALPHABETS, omniglot_set
 from pml_ext.training.data.datasets.root import dataset_root
 from tests.conftest import real_data
 
@@ -36,18 +36,18 @@ def archives(folder: Path, damaged: dict[str, bytes] | None = None) -> None:
 
 
 def test_digits_split_by_class() -> None:
-    data = digits(Path(), True)
+    data = digits_set(Path(), True)
     assert set(data.train.identities) == {0, 1, 2, 3, 4}
     assert set(data.query.identities) == {5, 6, 7, 8, 9}
     assert len(data.train) + len(data.query) == 1797
     assert data.train.images[0].shape == (1, 8, 8)
-    assert digits(Path(), False).train.images[0].shape == (3, 8, 8)
+    assert digits_set(Path(), False).train.images[0].shape == (3, 8, 8)
     pixels = torch.stack(list(data.train.images))
     assert (pixels.min(), pixels.max()) == (0, 255)
 
 
 def test_omniglot_in_its_published_archives() -> None:
-    data = omniglot(real_data("omniglot"), True)
+    data = omniglot_set(real_data("omniglot"), True)
     assert len(data.train) == 2720
     assert len(set(data.train.identities)) == 136
     assert len(data.query) == 2120
@@ -64,7 +64,7 @@ def test_omniglot_lies_in_the_root_or_its_folder(tmp_path: Path) -> None:
     archives(tmp_path / "a")
     archives(tmp_path / "b" / "omniglot")
     for root in (tmp_path / "a", tmp_path / "b"):
-        data = omniglot(root, True)
+        data = omniglot_set(root, True)
         assert (len(data.train), len(data.query)) == (20, 12)
 
 
@@ -79,10 +79,10 @@ def test_omniglot_reads_torchvisions_folder_and_downloads_it(tmp_path: Path, mon
             (folder / "0001_03.png").write_bytes(png())
 
     monkeypatch.setattr(torchvision.datasets, "Omniglot", download)
-    data = omniglot(tmp_path, True)
+    data = omniglot_set(tmp_path, True)
     assert calls == [(str(tmp_path), True, True)]
     assert (len(data.train), len(data.query), set(data.query.cameras)) == (5, 3, {3})
-    omniglot(tmp_path, True)
+    omniglot_set(tmp_path, True)
     assert len(calls) == 1, "what is there is not downloaded again"
 
 
@@ -92,24 +92,24 @@ def test_a_missing_omniglot_says_what_to_do(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(torchvision.datasets, "Omniglot", download)
     with pytest.raises(DataError, match=r"could not download it \(no network\)\. Put images_background_small1\.zip"):
-        omniglot(tmp_path, True)
+        omniglot_set(tmp_path, True)
     (tmp_path / "omniglot-py" / "images_background").mkdir(parents=True)
     with pytest.raises(DataError, match=r"no images of Balinese.*found: none"):
-        omniglot(tmp_path, True)
+        omniglot_set(tmp_path, True)
 
 
 def test_damaged_omniglot_files(tmp_path: Path) -> None:
     name = "images_background_small1/Korean/character02/002_01.png"
     archives(tmp_path, {name: png()[:40]})
     with pytest.raises(DataError, match=r"image .*small1\.zip:.*Korean/character02/002_01\.png cannot be decoded"):
-        omniglot(tmp_path, True)
+        omniglot_set(tmp_path, True)
     whole = (tmp_path / ARCHIVES[0]).read_bytes()
     (tmp_path / ARCHIVES[0]).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"small1\.zip is damaged"):
-        omniglot(tmp_path, True)
+        omniglot_set(tmp_path, True)
     (tmp_path / ARCHIVES[0]).unlink()
     with pytest.raises(DataError, match=r"needs both .* holds only images_background_small2\.zip"):
-        omniglot(tmp_path, True)
+        omniglot_set(tmp_path, True)
 
 
 def test_the_root_is_the_config_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_unknown_data_sets_list_the_known(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"DATASETS\.NAMES: unknown value 'Digit'; did you mean 'Digits'\? Known: 'Digits', 'Omn"
     ):
-        load_train_set(cfg)
-    assert list(load_test_sets(cfg)) == ["Digits"]
+        load_train_set(cfg.DATASETS, grey=False)
+    assert list(load_test_sets(cfg.DATASETS, grey=False)) == ["Digits"]
     with pytest.raises(ConfigError, match=r"DATASETS\.TESTS is empty"):
-        load_test_sets(load_config(path, ["DATASETS.TESTS", "()"]))
+        load_test_sets(load_config(path, ["DATASETS.TESTS", "()"]).DATASETS, grey=False)

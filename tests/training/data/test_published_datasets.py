@@ -45,7 +45,7 @@ def config(root: Path, names: tuple = (), tests: tuple = (), **options):
     cfg.DATASETS.ROOT, cfg.DATASETS.NAMES, cfg.DATASETS.TESTS = str(root), names, tests
     for key, value in options.items():
         cfg.DATASETS[key] = value
-    return cfg
+    return cfg.DATASETS
 
 
 def rows(images: ImageSet) -> list[tuple[str, int, int]]:
@@ -441,12 +441,12 @@ def test_sets_are_joined_and_tests_can_be_trained_on_too(tmp_path: Path, caplog:
     layouts.market1501(tmp_path)
     layouts.dukemtmc(tmp_path)
     with caplog.at_level(logging.INFO, logger="pml_ext"):
-        train = load_train_set(config(tmp_path, ("Market1501", "DukeMTMC")))
+        train = load_train_set(config(tmp_path, ("Market1501", "DukeMTMC")), grey=False)
     assert len(train) == 15
     assert len(set(train.labels)) == 5
     assert train.images[13].shape == (3, 12, 6)
     assert "Market1501, train: 12 images, 3 identities, 4 cameras" in caplog.text
-    combined = load_train_set(config(tmp_path, ("Market1501",), COMBINEALL=True))
+    combined = load_train_set(config(tmp_path, ("Market1501",), COMBINEALL=True), grey=False)
     assert len(combined) == 12 + 5, "junk and distractors are nobody to learn"
     assert len(set(combined.labels)) == 3 + 2
 
@@ -456,21 +456,21 @@ def test_unreadable_images_are_skipped_listed_and_limited(tmp_path: Path, caplog
     damaged = tmp_path / "Market-1501-v15.09.15" / "bounding_box_train" / "0007_c2s1_000070_02.jpg"
     damaged.write_bytes(picture()[:-30])
     with caplog.at_level(logging.INFO, logger="pml_ext"):
-        train = load_train_set(config(tmp_path, ("Market1501",), MAX_UNREADABLE=0.1))
+        train = load_train_set(config(tmp_path, ("Market1501",), MAX_UNREADABLE=0.1), grey=False)
     assert len(train) == 11
     assert str(damaged) not in train.names
     assert f"skipped image {damaged} cannot be decoded" in caplog.text
     assert "Market1501, train: 1 images skipped" in caplog.text
     with pytest.raises(DataError, match=r"1 of 12 images cannot be read, more than DATASETS.MAX_UNREADABLE \(0.01"):
-        load_train_set(config(tmp_path, ("Market1501",)))
-    unchecked = load_train_set(config(tmp_path, ("Market1501",), CHECK_IMAGES=False))
+        load_train_set(config(tmp_path, ("Market1501",)), grey=False)
+    unchecked = load_train_set(config(tmp_path, ("Market1501",), CHECK_IMAGES=False), grey=False)
     with pytest.raises(DataError, match="cannot be decoded"):
         unchecked.images[unchecked.names.index(str(damaged))]
 
 
 def test_a_record_file_is_the_training_set(tmp_path: Path) -> None:
     layouts.records(tmp_path / "train.rec", [picture(9), picture(200)], [0.0, 1.0])
-    train = load_train_set(config(tmp_path, ("MS1MV2",), REC_PATH=str(tmp_path / "train.rec")))
+    train = load_train_set(config(tmp_path, ("MS1MV2",), REC_PATH=str(tmp_path / "train.rec")), grey=False)
     assert len(train) == 2
 
 
@@ -478,11 +478,11 @@ def test_sets_that_only_train_or_only_test(tmp_path: Path) -> None:
     layouts.face_folders(tmp_path)
     layouts.face_bin(tmp_path / "lfw.bin", [True])
     with pytest.raises(ConfigError, match=r"DATASETS.TESTS: CASIAWebFace has no test images"):
-        load_test_sets(config(tmp_path, tests=("CASIAWebFace",)))
+        load_test_sets(config(tmp_path, tests=("CASIAWebFace",)), grey=False)
     with pytest.raises(ConfigError, match=r"DATASETS.NAMES: LFW has no training images"):
-        load_train_set(config(tmp_path, ("LFW",)))
+        load_train_set(config(tmp_path, ("LFW",)), grey=False)
     table(tmp_path, "path,identity,split\n1.jpg,7,query\n")
     with pytest.raises(ConfigError, match=r"file:people.csv has no training images"):
-        load_train_set(config(tmp_path, ("file:people.csv",)))
+        load_train_set(config(tmp_path, ("file:people.csv",)), grey=False)
     with pytest.raises(ConfigError, match=r"DATASETS.NAMES: unknown value 'Market'.*'file:<path>'"):
-        load_train_set(config(tmp_path, ("Market",)))
+        load_train_set(config(tmp_path, ("Market",)), grey=False)

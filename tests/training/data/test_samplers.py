@@ -13,14 +13,8 @@ BY_IDENTITY = [name for name in SAMPLERS if name not in ("TrainingSampler", "Imb
 
 
 def sampler_of(name, *, labels=LABELS, cameras=CAMERAS, batch_size=24, instances=4, seed=0, rank=0, world_size=1):
-    cfg = CN(
-        {
-            "SEED": seed,
-            "SOLVER": {"IMS_PER_BATCH": batch_size},
-            "DATALOADER": {"SAMPLER_TRAIN": name, "NUM_INSTANCE": instances, "SET_WEIGHT": [1, 2, 3]},
-        }
-    )
-    return build_sampler(cfg, labels, cameras, rank, world_size)
+    options = CN({"SAMPLER_TRAIN": name, "NUM_INSTANCE": instances, "SET_WEIGHT": [1, 2, 3]})
+    return build_sampler(options, labels, cameras, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
 
 
 def batches(name: str, epoch: int = 0, **options) -> list[list[int]]:

@@ -29,7 +29,7 @@ def config(channels: int = 3, **options) -> CN:
     }
     for key, value in options.items():
         node[key] = node[key] | {"ENABLED": True} | value if isinstance(value, dict) else value
-    return CN({"INPUT": node, "MODEL": {"PIXEL_MEAN": [0.0] * channels}})
+    return CN(node)
 
 
 def picture(height: int = 40, width: int = 30, channels: int = 3) -> Tensor:
@@ -40,35 +40,35 @@ def picture(height: int = 40, width: int = 30, channels: int = 3) -> Tensor:
 
 def test_tests_only_resize_as_pillow_does_and_keep_the_range() -> None:
     image = picture()
-    result = build_transform(config(FLIP={"PROB": 1.0}, REA={"PROB": 1.0}), training=False)(image)
+    result = build_transform(config(FLIP={"PROB": 1.0}, REA={"PROB": 1.0}), training=False, channels=3)(image)
     assert result.dtype == torch.float32
     expected = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((16, 32), Image.Resampling.BICUBIC)
     assert (result - F.pil_to_tensor(expected).float()).abs().max() <= 1
 
 
 def test_one_number_is_the_shorter_side_and_zero_keeps_the_size() -> None:
-    assert build_transform(config(SIZE_TEST=[20]), training=False)(picture()).shape == (3, 26, 20)
-    assert build_transform(config(SIZE_TEST=[0]), training=False)(picture()).shape == (3, 40, 30)
+    assert build_transform(config(SIZE_TEST=[20]), training=False, channels=3)(picture()).shape == (3, 26, 20)
+    assert build_transform(config(SIZE_TEST=[0]), training=False, channels=3)(picture()).shape == (3, 40, 30)
 
 
 def test_crop_is_random_in_training_and_central_in_tests() -> None:
     cfg = config(SIZE_TRAIN=[30], SIZE_TEST=[30], CROP={"SIZE": [24]})
-    train = build_transform(cfg, training=True)
+    train = build_transform(cfg, training=True, channels=3)
     assert train(picture()).shape == (3, 24, 24)
     assert not torch.equal(train(picture()), train(picture()))
     expected = F.center_crop(F.resize(picture(), [30], interpolation=F.InterpolationMode.BICUBIC), [24, 24])
-    assert torch.equal(build_transform(cfg, training=False)(picture()), expected.float())
+    assert torch.equal(build_transform(cfg, training=False, channels=3)(picture()), expected.float())
 
 
 def test_flip_of_probability_one_mirrors() -> None:
-    plain = build_transform(config(), training=True)(picture())
-    flipped = build_transform(config(FLIP={"PROB": 1.0}), training=True)(picture())
+    plain = build_transform(config(), training=True, channels=3)(picture())
+    flipped = build_transform(config(FLIP={"PROB": 1.0}), training=True, channels=3)(picture())
     assert torch.equal(flipped, plain.flip(-1))
 
 
 def test_padding_shifts_and_fills_with_zeros() -> None:
     torch.manual_seed(0)
-    results = [build_transform(config(PADDING={}), training=True)(picture() + 5) for _ in range(8)]
+    results = [build_transform(config(PADDING={}), training=True, channels=3)(picture() + 5) for _ in range(8)]
     assert all(result.shape == (3, *SIZE) for result in results)
     assert any((result == 0).any() for result in results)
 
@@ -76,28 +76,28 @@ def test_padding_shifts_and_fills_with_zeros() -> None:
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_switch_acts_in_training_only_and_follows_the_seed(name: str, channels: int) -> None:
-    options = {"PROB": 1.0} if "PROB" in config().INPUT[name] else {}
+    options = {"PROB": 1.0} if "PROB" in config()[name] else {}
     cfg = config(channels, **{name: options})
-    train, image = build_transform(cfg, training=True), picture(channels=channels)
+    train, image = build_transform(cfg, training=True, channels=channels), picture(channels=channels)
 
     def drawn(seed: int) -> list[Tensor]:
         torch.manual_seed(seed)
         return [train(image) for _ in range(ENOUGH + 20)]
 
-    plain = build_transform(config(channels), training=True)(image)
+    plain = build_transform(config(channels), training=True, channels=channels)(image)
     first = drawn(0)
     assert any(result.shape != plain.shape or not torch.equal(result, plain) for result in first)
     assert all(result.dtype == torch.float32 and result.min() >= 0 and result.max() <= 255 for result in first)
     if name != "RPT":  # whose pool goes on growing
         assert all(torch.equal(a, b) for a, b in zip(first, drawn(0), strict=True))
     if name != "CROP":
-        assert torch.equal(build_transform(cfg, training=False)(image), plain)
+        assert torch.equal(build_transform(cfg, training=False, channels=channels)(image), plain)
 
 
 def test_erasing_writes_the_mean_colour() -> None:
     torch.manual_seed(0)
-    plain = build_transform(config(), training=True)(picture())
-    erased = build_transform(config(REA={"PROB": 1.0}), training=True)(picture())
+    plain = build_transform(config(), training=True, channels=3)(picture())
+    erased = build_transform(config(REA={"PROB": 1.0}), training=True, channels=3)(picture())
     changed = (erased != plain).any(0)
     assert 0.02 <= changed.float().mean() <= 0.4
     assert (erased[:, changed] == torch.tensor([124.0, 116.0, 104.0])[:, None]).all()
@@ -157,4 +157,4 @@ def test_input_size(options: dict, size: list[int] | None) -> None:
 )
 def test_errors(options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_transform(config(**options), training=True)
+        build_transform(config(**options), training=True, channels=3)

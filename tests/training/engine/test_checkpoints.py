@@ -64,10 +64,10 @@ def test_what_the_optimizer_and_the_schedule_hold_must_stay(tmp_path: Path) -> N
     before, now = get_cfg(), get_cfg()
     torch.save({"epoch": 3, "config": before.dump()}, tmp_path / "last.ckpt")
     now.SOLVER.MAX_EPOCH, now.SOLVER.CHECKPOINT_PERIOD, now.MODEL.LOSSES.CE.EPSILON = 200, 1, 0.1
-    check_resumable(now, tmp_path / "last.ckpt")
+    check_resumable(now.SOLVER, tmp_path / "last.ckpt")
     now.SOLVER.OPT, now.SOLVER.SCHED, now.SOLVER.BASE_LR = "SGD", "CosineAnnealingLR", 0.5
     with pytest.raises(ConfigError, match="cannot be resumed with another optimizer or schedule") as caught:
-        check_resumable(now, tmp_path / "last.ckpt")
+        check_resumable(now.SOLVER, tmp_path / "last.ckpt")
     assert [line.strip() for line in str(caught.value).splitlines()[1:-1]] == [
         "SOLVER.OPT = 'SGD': was 'Adam'",
         "SOLVER.SCHED = 'CosineAnnealingLR': was 'MultiStepLR'",
@@ -80,20 +80,20 @@ def test_one_cycle_holds_its_length_and_options(tmp_path: Path) -> None:
     before.SOLVER.SCHED = "OneCycleLR"
     torch.save({"epoch": 3, "config": before.dump()}, tmp_path / "last.ckpt")
     now = before.clone()
-    check_resumable(now, tmp_path / "last.ckpt")
+    check_resumable(now.SOLVER, tmp_path / "last.ckpt")
     now.SOLVER.MAX_EPOCH, now.SOLVER.ONECYCLE.PCT_START = 200, 0.5
     with pytest.raises(ConfigError, match=r"SOLVER\.ONECYCLE = (.|\n)*SOLVER\.MAX_EPOCH = 200: was 120"):
-        check_resumable(now, tmp_path / "last.ckpt")
+        check_resumable(now.SOLVER, tmp_path / "last.ckpt")
 
 
 def test_fewer_epochs_than_are_done(tmp_path: Path) -> None:
     cfg = get_cfg()
     torch.save({"epoch": 121, "config": cfg.dump()}, tmp_path / "last.ckpt")
     with pytest.raises(ConfigError, match=r"SOLVER\.MAX_EPOCH is 120; .*last\.ckpt has 121 epochs behind it"):
-        check_resumable(cfg, tmp_path / "last.ckpt")
+        check_resumable(cfg.SOLVER, tmp_path / "last.ckpt")
 
 
 def test_a_checkpoint_without_a_config(tmp_path: Path) -> None:
     torch.save({"epoch": 1}, tmp_path / "last.ckpt")
     with pytest.raises(ConfigError, match=r"last\.ckpt holds no config to go on with; start anew .* MODEL\.WEIGHTS"):
-        check_resumable(get_cfg(), tmp_path / "last.ckpt")
+        check_resumable(get_cfg().SOLVER, tmp_path / "last.ckpt")

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.engine.freezing import FreezeLayers, freezing
+from pml_ext.training.engine.freezing import FreezeLayers, freeze_callbacks
 
 # Lightning's advice about workers and steps, and what it calls in torch
 pytestmark = [
@@ -78,12 +77,9 @@ def test_a_pattern_without_a_parameter_is_an_error(tmp_path: Path) -> None:
 
 
 def test_nothing_is_frozen_for_no_iterations(caplog: pytest.LogCaptureFixture) -> None:
-    cfg = get_cfg()
-    cfg.MODEL.FREEZE_LAYERS = ["backbone"]
     with caplog.at_level("WARNING", logger="pml_ext"):
-        assert freezing(cfg) == []
+        assert freeze_callbacks(["backbone"], iterations=0) == []
     assert "nothing is frozen, SOLVER.FREEZE_ITERS is 0" in caplog.text
-    cfg.SOLVER.FREEZE_ITERS = 7
-    (callback,) = freezing(cfg)
+    (callback,) = freeze_callbacks(["backbone"], iterations=7)
     assert isinstance(callback, FreezeLayers)
     assert (callback.patterns, callback.iterations) == (["backbone"], 7)

@@ -23,7 +23,7 @@ from PIL import Image
 import pml_ext.training.engine.baseline
 from pml_ext.training.cli import main
 from pml_ext.training.data.datasets import DATASETS, OpenSet
-from pml_ext.training.data.datasets.digits import digits
+from pml_ext.training.data.datasets.digits import digits_set
 
 CONFIGS = Path(__file__).parents[3] / "fastreid_configs"
 DIGITS = CONFIGS / "Digits" / "sap_tcm.yml"
@@ -309,7 +309,7 @@ SMALL = [
 
 
 def few_digits(root: Path, grey: bool) -> OpenSet:
-    whole = digits(root, grey)
+    whole = digits_set(root, grey)
     return OpenSet(whole.train.subset(range(0, 901, 4)), whole.query.subset(range(0, 896, 4)))
 
 

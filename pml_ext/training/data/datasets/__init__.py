@@ -10,20 +10,20 @@ import numpy as np
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError, require
-from pml_ext.training.data.datasets.digits import digits
+from pml_ext.training.data.datasets.digits import digits_set
 from pml_ext.training.data.datasets.face_pairs import NAMES as FACE_PAIRS
-from pml_ext.training.data.datasets.face_pairs import PairSet, face_pairs
+from pml_ext.training.data.datasets.face_pairs import PairSet, pair_set
 from pml_ext.training.data.datasets.folders import folder_per_identity
 from pml_ext.training.data.datasets.ijb import NAMES as TEMPLATE_SETS
-from pml_ext.training.data.datasets.ijb import TemplateSet, ijb
+from pml_ext.training.data.datasets.ijb import TemplateSet, template_set
 from pml_ext.training.data.datasets.image_files import without_unreadable
 from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet
-from pml_ext.training.data.datasets.omniglot import omniglot
+from pml_ext.training.data.datasets.omniglot import omniglot_set
 from pml_ext.training.data.datasets.record_io import record_set
 from pml_ext.training.data.datasets.reid_folders import DISTRACTOR, JUNK, dukemtmc, market1501, msmt17, veri
 from pml_ext.training.data.datasets.retrieval import RETRIEVAL_SETS, in_shop, retrieval_set
 from pml_ext.training.data.datasets.root import dataset_root
-from pml_ext.training.data.datasets.table import table
+from pml_ext.training.data.datasets.table import table_set
 from pml_ext.training.data.datasets.vehicles import vehicle_id, veri_wild
 
 log = logging.getLogger("pml_ext")
@@ -35,8 +35,8 @@ Loaded = TestSet | ImageSet
 """A test set (an OpenSet trains too), or images to train on only."""
 
 DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
-    "Digits": digits,
-    "Omniglot": omniglot,
+    "Digits": digits_set,
+    "Omniglot": omniglot_set,
     "Market1501": market1501,
     "DukeMTMC": dukemtmc,
     "MSMT17": msmt17,
@@ -53,8 +53,8 @@ DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
     "InShop": in_shop,
     "MS1MV2": partial(folder_per_identity, name="MS_Celeb_1M"),
     "CASIAWebFace": partial(folder_per_identity, name="CASIA-WebFace"),
-    **{name: partial(face_pairs, name=name) for name in FACE_PAIRS},
-    **{name: partial(ijb, name=name) for name in TEMPLATE_SETS},
+    **{name: partial(pair_set, name=name) for name in FACE_PAIRS},
+    **{name: partial(template_set, name=name) for name in TEMPLATE_SETS},
 }
 
 NOBODY = {"Market1501": (JUNK, DISTRACTOR)}
@@ -82,39 +82,47 @@ __all__ = [
 ]
 
 
-def load_train_set(cfg: CN) -> ImageSet:
+def load_train_set(options: CN, *, grey: bool) -> ImageSet:
     """The training images of DATASETS.NAMES, or of DATASETS.REC_PATH; identities of different sets stay different.
+
+    Args:
+        options: the config's DATASETS.
+        grey: read the images as grey.
 
     Raises:
         ConfigError: an unknown name, or one without training images.
         DataError: a set that is missing or damaged.
     """
-    if cfg.DATASETS.REC_PATH:
-        return _report("REC_PATH", "train", record_set(Path(cfg.DATASETS.REC_PATH).expanduser(), _grey(cfg)), cfg)
+    if options.REC_PATH:
+        return _report("REC_PATH", "train", record_set(Path(options.REC_PATH).expanduser(), grey), options)
     sets = []
-    for name, data in _load(cfg, "NAMES").items():
+    for name, data in _load(options, "NAMES", grey).items():
         if isinstance(data, PairSet | TemplateSet) or (isinstance(data, OpenSet) and not len(data.train)):
             raise ConfigError(f"DATASETS.NAMES: {name} has no training images")
         if isinstance(data, ImageSet):
-            sets.append(_report(name, "train", data, cfg))
+            sets.append(_report(name, "train", data, options))
             continue
-        sets.append(_report(name, "train", data.train, cfg))
-        if cfg.DATASETS.COMBINEALL:
+        sets.append(_report(name, "train", data.train, options))
+        if options.COMBINEALL:
             tests = ImageSet.concatenated([part for part in (data.query, data.gallery) if part is not None])
             known = ~np.isin(tests.identities, NOBODY.get(name, (JUNK,)))
-            sets.append(_report(name, "tests, to train on", tests.subset(known.nonzero()[0]), cfg))
+            sets.append(_report(name, "tests, to train on", tests.subset(known.nonzero()[0]), options))
     return ImageSet.joined(sets)
 
 
-def load_test_sets(cfg: CN) -> dict[str, TestSet]:
+def load_test_sets(options: CN, *, grey: bool) -> dict[str, TestSet]:
     """The test sets of DATASETS.TESTS by name.
+
+    Args:
+        options: the config's DATASETS.
+        grey: read the images as grey.
 
     Raises:
         ConfigError: an unknown name, or one without test images.
         DataError: a set that is missing or damaged.
     """
     sets: dict[str, TestSet] = {}
-    for name, data in _load(cfg, "TESTS").items():
+    for name, data in _load(options, "TESTS", grey).items():
         if isinstance(data, ImageSet) or (isinstance(data, OpenSet) and not len(data.query)):
             raise ConfigError(f"DATASETS.TESTS: {name} has no test images")
         if not isinstance(data, OpenSet):
@@ -122,39 +130,35 @@ def load_test_sets(cfg: CN) -> dict[str, TestSet]:
             log.info("%s: %d pairs, %d of one person", name, len(same), int(same.sum()))
             sets[name] = data
             continue
-        gallery = None if data.gallery is None else _report(name, "gallery", data.gallery, cfg)
-        sets[name] = OpenSet(data.train, _report(name, "query", data.query, cfg), gallery)
+        gallery = None if data.gallery is None else _report(name, "gallery", data.gallery, options)
+        sets[name] = OpenSet(data.train, _report(name, "query", data.query, options), gallery)
     return sets
 
 
 def load(name: str, root: Path, grey: bool, key: str = "data set") -> Loaded:
     """The data set of a name, or of a path behind one of OWN_DATA's prefixes."""
     if name.startswith("file:"):
-        return table(root / name.removeprefix("file:"), grey)
+        return table_set(root / name.removeprefix("file:"), grey)
     if name.startswith("folder:"):
         return folder_per_identity(root, grey, name=name.removeprefix("folder:"))
     require(name, [*DATASETS, *(f"{prefix}<path>" for prefix in OWN_DATA)], key)
     return DATASETS[name](root, grey)
 
 
-def _load(cfg: CN, key: str) -> dict[str, Loaded]:
-    names = cfg.DATASETS[key]
+def _load(options: CN, key: str, grey: bool) -> dict[str, Loaded]:
+    names = options[key]
     if not names:
         raise ConfigError(f"DATASETS.{key} is empty; known: {', '.join(DATASETS)}")
-    return {name: load(name, dataset_root(cfg.DATASETS.ROOT), _grey(cfg), f"DATASETS.{key}") for name in names}
+    return {name: load(name, dataset_root(options.ROOT), grey, f"DATASETS.{key}") for name in names}
 
 
-def _grey(cfg: CN) -> bool:
-    return len(cfg.MODEL.PIXEL_MEAN) == 1
-
-
-def _report(name: str, part: str, images: ImageSet, cfg: CN) -> ImageSet:
+def _report(name: str, part: str, images: ImageSet, options: CN) -> ImageSet:
     """The readable images, after a line in the log about what was found and what skipped."""
-    if not 0 <= cfg.DATASETS.MAX_UNREADABLE <= 1:
-        raise ConfigError(f"DATASETS.MAX_UNREADABLE must be in [0, 1]; got {cfg.DATASETS.MAX_UNREADABLE}")
+    if not 0 <= options.MAX_UNREADABLE <= 1:
+        raise ConfigError(f"DATASETS.MAX_UNREADABLE must be in [0, 1]; got {options.MAX_UNREADABLE}")
     unreadable: list[str] = []
-    if cfg.DATASETS.CHECK_IMAGES:
-        images, unreadable = without_unreadable(images, cfg.DATASETS.MAX_UNREADABLE, os.cpu_count() or 1)
+    if options.CHECK_IMAGES:
+        images, unreadable = without_unreadable(images, options.MAX_UNREADABLE, os.cpu_count() or 1)
     identities, cameras = (len(set(ids.tolist())) for ids in (images.identities, images.cameras))
     log.info("%s, %s: %d images, %d identities, %d cameras", name, part, len(images), identities, cameras)
     for message in unreadable:

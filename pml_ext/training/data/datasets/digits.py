@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from pml_ext.training.data.datasets.image_set import ImageSet, OpenSet
 
 
-def digits(root: Path, grey: bool) -> OpenSet:
+def digits_set(root: Path, grey: bool) -> OpenSet:
     """Classes 0–4 train (901 images, 8×8), classes 5–9 test (896).
 
     The set does not say who wrote an image, so each image is its own camera: a query searches all others.

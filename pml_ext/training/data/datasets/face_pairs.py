@@ -49,7 +49,7 @@ class EncodedImages(Sequence[Tensor]):
         return decode_image(self.contents[row], self.names[row], self.grey)
 
 
-def face_pairs(root: Path, grey: bool, *, name: str) -> PairSet:
+def pair_set(root: Path, grey: bool, *, name: str) -> PairSet:
     """insightface's `<name>.bin` from the root or one of the folders it is published in.
 
     LFW also comes as its own folder `lfw/<person>/<person>_0001.jpg` with `pairs.txt` in it or beside it; the images

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.transforms.v2 import functional as F
 
 from pml_ext.metrics.pair_lists import TemplateMedia, TemplatePairs, read_template_media, read_template_pairs
 from pml_ext.training.data.datasets.image_files import ImageFile, ImageFiles, image_set
@@ -56,7 +55,7 @@ class AlignedFaces(Sequence[Tensor]):
         return align(self.images[row], self.landmarks[row])
 
 
-def ijb(root: Path, grey: bool, *, name: str) -> TemplateSet:
+def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
     """insightface's copy of IJB-B or IJB-C: `IJBC/meta/…` and the images in `IJBC/loose_crop/`.
 
     Faces are aligned by the landmarks of `meta/ijbc_name_5pts_score.txt`. The detector's scores in that file are not
@@ -105,7 +104,8 @@ def align(image: Tensor, landmarks: np.ndarray) -> Tensor:
     places = 2 * places / np.maximum([width - 1, height - 1], 1) - 1
     grid = torch.from_numpy(places.astype(np.float32))[None]
     face = torch.nn.functional.grid_sample(image[None].float(), grid, align_corners=True)[0]
-    return F.to_dtype(face.round().clamp(0, 255), torch.uint8)
+    aligned: Tensor = face.round().clamp(0, 255).to(torch.uint8)
+    return aligned
 
 
 def _landmarks(listing: Path) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ ARCHIVES = ("images_background_small1.zip", "images_background_small2.zip")
 _MEMBER = re.compile(r"(?:^|/)([^/]+)/character(\d+)/\d+_(\d+)\.png$")
 
 
-def omniglot(root: Path, grey: bool) -> OpenSet:
+def omniglot_set(root: Path, grey: bool) -> OpenSet:
     """Five alphabets train (136 characters), three others test (106); the drawer is the camera.
 
     Reads `images_background_small1.zip` and `…small2.zip` in place, from the root or its `omniglot/`; else

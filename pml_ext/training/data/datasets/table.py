@@ -14,7 +14,7 @@ COLUMNS = ("path", "identity", "split")
 KINDS = (".csv", ".parquet")
 
 
-def table(file: Path, grey: bool) -> OpenSet:
+def table_set(file: Path, grey: bool) -> OpenSet:
     """The data set of a table.
 
     Args:

@@ -25,9 +25,25 @@ SAMPLERS = {
 __all__ = ["SAMPLERS", "JointBatchSampler", "build_sampler", "steps_per_epoch"]
 
 
-def build_sampler(cfg: CN, labels: np.ndarray, cameras: np.ndarray, rank: int, world_size: int) -> JointBatchSampler:
-    """The sampler named by DATALOADER.SAMPLER_TRAIN, for (N,) class ids and camera ids."""
-    name, batch_size, instances = cfg.DATALOADER.SAMPLER_TRAIN, cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_INSTANCE
+def build_sampler(
+    options: CN,
+    labels: np.ndarray,
+    cameras: np.ndarray,
+    *,
+    batch_size: int,
+    seed: int,
+    rank: int = 0,
+    world_size: int = 1,
+) -> JointBatchSampler:
+    """The sampler named by DATALOADER.SAMPLER_TRAIN.
+
+    Args:
+        options: the config's DATALOADER.
+        labels: (N,) class ids.
+        cameras: (N,) camera ids.
+        batch_size: of the joint batch of all ranks, SOLVER.IMS_PER_BATCH.
+    """
+    name, instances = options.SAMPLER_TRAIN, options.NUM_INSTANCE
     require(name, SAMPLERS, "DATALOADER.SAMPLER_TRAIN")
     by_identity = name not in ("TrainingSampler", "ImbalancedDatasetSampler")
     if batch_size < 1 or (by_identity and instances < 1):
@@ -42,7 +58,7 @@ def build_sampler(cfg: CN, labels: np.ndarray, cameras: np.ndarray, rank: int, w
     elif name == "BalancedIdentitySampler":
         draw = identities_across_cameras(labels, cameras, batch_size, instances)
     elif name == "SetReWeightSampler":
-        draw = identities_by_camera(labels, cameras, batch_size, instances, cfg.DATALOADER.SET_WEIGHT)
+        draw = identities_by_camera(labels, cameras, batch_size, instances, options.SET_WEIGHT)
     else:
         draw = uniform_identities(labels, batch_size, instances)
     return JointBatchSampler(
@@ -50,7 +66,7 @@ def build_sampler(cfg: CN, labels: np.ndarray, cameras: np.ndarray, rank: int, w
         steps_per_epoch(len(labels), batch_size),
         batch_size,
         instances=instances if by_identity else 1,
-        seed=cfg.SEED,
+        seed=seed,
         rank=rank,
         world_size=world_size,
     )

@@ -24,9 +24,14 @@ TRANSFORMS = {
 _INTERPOLATIONS = ("bicubic", "bilinear", "nearest")
 
 
-def build_transform(cfg: CN, training: bool) -> v2.Compose:
-    """uint8 (C, h, w) to float (C, H, W) in 0–255."""
-    options = cfg.INPUT
+def build_transform(options: CN, *, training: bool, channels: int) -> v2.Compose:
+    """uint8 (C, h, w) to float (C, H, W) in 0–255.
+
+    Args:
+        options: the config's INPUT.
+        training: with the random steps, to SIZE_TRAIN.
+        channels: of the images, as many as MODEL.PIXEL_MEAN has values.
+    """
     key = f"INPUT.SIZE_{'TRAIN' if training else 'TEST'}"
     size = _size(options.SIZE_TRAIN if training else options.SIZE_TEST, key)
     require(options.INTERPOLATION, _INTERPOLATIONS, "INPUT.INTERPOLATION")
@@ -39,14 +44,14 @@ def build_transform(cfg: CN, training: bool) -> v2.Compose:
     if options.CROP.ENABLED:
         steps.append(_crop(options.CROP, interpolation, training))
     if training:
-        steps += _spatial_and_colour(cfg, size, key)
+        steps += _spatial_and_colour(options, size, key)
     steps.append(v2.ToDtype(torch.float32, scale=False))
     if training and options.REA.ENABLED:
         value = list(options.REA.VALUE)
-        if len(value) != len(cfg.MODEL.PIXEL_MEAN):
+        if len(value) != channels:
             raise ConfigError(
-                f"INPUT.REA.VALUE must have one value for each of the {len(cfg.MODEL.PIXEL_MEAN)} channels of "
-                f"MODEL.PIXEL_MEAN; got {value}"
+                f"INPUT.REA.VALUE must have one value for each of the {channels} channels of MODEL.PIXEL_MEAN; "
+                f"got {value}"
             )
         steps.append(v2.RandomErasing(_chance(options.REA.PROB, "INPUT.REA"), value=value))
     if training and options.RPT.ENABLED:
@@ -54,22 +59,25 @@ def build_transform(cfg: CN, training: bool) -> v2.Compose:
     return v2.Compose(steps)
 
 
-def input_size(cfg: CN) -> list[int] | None:
+def input_size(options: CN) -> list[int] | None:
     """[height, width] of the images that the model sees in training; None where they keep a side of their own.
+
+    Args:
+        options: the config's INPUT.
 
     Raises:
         ConfigError: sizes of another form.
     """
-    size = _size(cfg.INPUT.CROP.SIZE, "INPUT.CROP.SIZE") if cfg.INPUT.CROP.ENABLED else None
+    size = _size(options.CROP.SIZE, "INPUT.CROP.SIZE") if options.CROP.ENABLED else None
     if size is not None:
         return [size[0], size[-1]]
-    size = _size(cfg.INPUT.SIZE_TRAIN, "INPUT.SIZE_TRAIN")
+    size = _size(options.SIZE_TRAIN, "INPUT.SIZE_TRAIN")
     return size if len(size) == 2 and size[0] > 0 else None
 
 
-def _spatial_and_colour(cfg: CN, size: list[int], key: str) -> list[nn.Module]:
+def _spatial_and_colour(options: CN, size: list[int], key: str) -> list[nn.Module]:
     """The random steps between resizing and the conversion to float."""
-    options, steps = cfg.INPUT, list[nn.Module]()
+    steps = list[nn.Module]()
     if options.PADDING.ENABLED:
         require(options.PADDING.MODE, ["constant", "edge", "reflect", "symmetric"], "INPUT.PADDING.MODE")
         if size[0] <= 0:
@@ -97,7 +105,7 @@ def _spatial_and_colour(cfg: CN, size: list[int], key: str) -> list[nn.Module]:
     return steps
 
 
-def _crop(options: CN, interpolation: InterpolationMode, training: bool) -> nn.Module:
+def _crop(options: CN, interpolation: InterpolationMode, training: bool) -> v2.Transform:
     size = _size(options.SIZE, "INPUT.CROP.SIZE")
     if size[0] <= 0:
         raise ConfigError(f"INPUT.CROP.SIZE must be [height, width] or [side]; got {size}")
@@ -120,7 +128,7 @@ def _size(value: list[int], key: str) -> list[int]:
     return list(value)
 
 
-def _sometimes(transform: nn.Module, probability: float, key: str) -> nn.Module:
+def _sometimes(transform: nn.Module, probability: float, key: str) -> v2.Transform:
     return v2.RandomApply([transform], _chance(probability, key))
 
 

@@ -9,8 +9,8 @@ from yacs.config import CfgNode
 from pml_ext.training.cli import main
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.engine import export as export_module
-from pml_ext.training.engine.export import FORMATS, ExportError, PixelsToEmbedding, export
+from pml_ext.training.engine import exporting
+from pml_ext.training.engine.exporting import FORMATS, ExportError, PixelsToEmbedding, export
 from pml_ext.training.modeling.weights import WeightsError
 
 
@@ -58,7 +58,7 @@ def test_a_file_that_differs_is_not_left(trained: CfgNode, tmp_path: Path, monke
         (lambda path, images: read(path, images) + 0.01, r"from the model's by 1.0e-02, more than 1e-04; not written"),
         (lambda path, images: read(path, images) * torch.nan, r"from the model's by nan"),
     ]:
-        monkeypatch.setitem(export_module.FORMATS, "torchscript", (write, broken))
+        monkeypatch.setitem(exporting.FORMATS, "torchscript", (write, broken))
         with pytest.raises(ExportError, match=message):
             export(trained, tmp_path / "model.pt", "torchscript")
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]

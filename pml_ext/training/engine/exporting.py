@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import TracerWarning
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
@@ -117,7 +118,7 @@ def _read_torchscript(path: Path, images: Tensor) -> Tensor:
 def _quiet_torchscript() -> Iterator[None]:
     with warnings.catch_warnings():
         # Newer torch deprecates TorchScript; who asks for it knows why. What the trace fixes, image sizes, is fixed.
-        for kind in (DeprecationWarning, FutureWarning, torch.jit.TracerWarning):
+        for kind in (DeprecationWarning, FutureWarning, TracerWarning):
             warnings.simplefilter("ignore", kind)
         yield
 
