@@ -120,7 +120,7 @@ def _losses_of(cfg: Any) -> tuple[list[LossTerm], nn.ModuleDict]:
     tree.MODEL.LOSSES.NAME = ours
     after = cfg.MODEL.HEADS.NECK_FEAT == "after"
     size = (after and cfg.MODEL.HEADS.EMBEDDING_DIM) or cfg.MODEL.BACKBONE.FEAT_DIM
-    return build_losses(tree, cfg.MODEL.HEADS.NUM_CLASSES, size)
+    return build_losses(tree.MODEL.LOSSES, num_classes=cfg.MODEL.HEADS.NUM_CLASSES, feature_size=size)
 
 
 def _keeping_buffers(build_optimizer: Any) -> Any:

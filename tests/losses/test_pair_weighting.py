@@ -275,7 +275,7 @@ def test_every_config_builds_its_loss(row: str) -> None:
     from pml_ext.training.modeling.losses.factory import build_losses
 
     cfg = load_config(CONFIGS / f"{row}.yml")
-    terms, modules = build_losses(cfg, num_classes=5, feature_size=8)
+    terms, modules = build_losses(cfg.MODEL.LOSSES, num_classes=5, feature_size=8)
     assert [(term.name, term.scale) for term in terms] == [("PairWeightingLoss", 1.0)]
     built: Any = modules["PairWeightingLoss"]
     assert (built.weighting, built.mining) == TABLE_2[row]

@@ -10,9 +10,8 @@ from pml_ext.training.checks.supported import unsupported
 from pml_ext.training.config.load import ConfigError, load_config
 from pml_ext.training.data.transforms import build_transform
 from pml_ext.training.evaluation.evaluate import Evaluation
-from pml_ext.training.modeling.backbones import build_backbone
-from pml_ext.training.modeling.heads import build_head
 from pml_ext.training.modeling.losses.factory import build_losses, build_miner
+from pml_ext.training.modeling.network import build_network
 from pml_ext.training.modeling.weights import missing_weights
 
 
@@ -59,7 +58,7 @@ def check_files(words: Sequence[str]) -> tuple[str, bool]:
         note = None
         try:
             cfg = load_config(file, overrides)
-            reasons, note = problems(cfg), missing_weights(cfg)
+            reasons, note = problems(cfg), None if cfg.MODEL.WEIGHTS else missing_weights(cfg.MODEL.BACKBONE)
         except ConfigError as error:
             reasons = str(error).splitlines()
         all_run &= not reasons
@@ -79,6 +78,6 @@ def _build_model(cfg: CN) -> None:
     cfg.MODEL.BACKBONE.PRETRAIN = False
     num_classes = max(cfg.MODEL.HEADS.NUM_CLASSES, 2)
     with torch.device("meta"):
-        head = build_head(cfg, build_backbone(cfg), num_classes)
-    build_losses(cfg, num_classes, head.feature_size)
-    build_miner(cfg)
+        _, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=num_classes)
+    terms, _ = build_losses(cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=head.feature_size)
+    build_miner(cfg.MODEL.MINER, terms=terms)

@@ -12,7 +12,8 @@ from pml_ext.training.data.transforms import TRANSFORMS
 from pml_ext.training.modeling.backbones import BACKBONES
 from pml_ext.training.modeling.heads import CLS_LAYERS, HEADS, POOL_LAYERS
 from pml_ext.training.modeling.losses.factory import LOSS_NODES, MINER_NODES
-from pml_ext.training.solver.optimizer import OPTIMIZERS, SCHEDULES
+from pml_ext.training.solver.optimizer import OPTIMIZERS
+from pml_ext.training.solver.schedule import SCHEDULES
 
 
 def _with_options(nodes: Mapping[str, str], parent: str) -> dict[str, str]:

@@ -14,7 +14,8 @@ from pml_ext.training.evaluation.evaluate import metrics_of_first
 from pml_ext.training.modeling import backbones, heads
 from pml_ext.training.modeling.losses.factory import LOSS_NODES, MINER_NODES
 from pml_ext.training.modeling.weights import ALTERNATIVES, imagenet_url
-from pml_ext.training.solver.optimizer import OPTIMIZERS, SCHEDULES, WARMUPS
+from pml_ext.training.solver.optimizer import OPTIMIZERS
+from pml_ext.training.solver.schedule import SCHEDULES, WARMUPS
 
 ARCHITECTURES = {
     "Baseline": "backbone, head and losses",
@@ -161,7 +162,7 @@ def _contradictions(cfg: CN) -> Iterator[Problem]:
             key = f"MODEL.LOSSES.{LOSS_NODES[name]}.SCALE"
             yield Problem(key, _value(cfg, key), "must be 0 or more; a negative weight would maximise the loss")
     from_url = model.BACKBONE.PRETRAIN and not model.BACKBONE.PRETRAIN_PATH and not model.WEIGHTS
-    if from_url and imagenet_url(cfg) is None:
+    if from_url and imagenet_url(cfg.MODEL.BACKBONE) is None:
         reason = f"FastReID names no weights for this backbone to download; set {ALTERNATIVES}"
         yield Problem("MODEL.BACKBONE.PRETRAIN", True, reason)
     for pattern in model.FREEZE_LAYERS:

@@ -12,10 +12,11 @@ from pml_ext.training.data.datasets import ImageSet, TestSet
 from pml_ext.training.data.samplers import steps_per_epoch
 from pml_ext.training.engine.checkpoints import CONFIG
 from pml_ext.training.evaluation.evaluate import Evaluation, Features
-from pml_ext.training.modeling.backbones import build_backbone
-from pml_ext.training.modeling.heads import HeadOutput, build_head
+from pml_ext.training.modeling.heads import HeadOutput
 from pml_ext.training.modeling.losses.factory import ID_LOSSES, build_losses, build_miner
-from pml_ext.training.solver.optimizer import build_optimizer, build_schedule, clip_gradients
+from pml_ext.training.modeling.network import build_network
+from pml_ext.training.solver.optimizer import build_optimizer, clip_gradients
+from pml_ext.training.solver.schedule import build_schedule
 
 
 class TrainingError(RuntimeError):
@@ -39,15 +40,16 @@ class Baseline(lightning.LightningModule):
         super().__init__()
         self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
         self.evaluation = Evaluation(cfg.TEST)
-        self.backbone = build_backbone(cfg)
         num_classes = 0 if train_set is None else _num_classes(cfg.MODEL.HEADS.NUM_CLASSES, train_set)
         needs_scores = any(name in ID_LOSSES for name in cfg.MODEL.LOSSES.NAME)
-        self.heads = build_head(cfg, self.backbone, num_classes if needs_scores else 0)
+        self.backbone, self.heads = build_network(cfg.MODEL, cfg.INPUT, num_classes=num_classes if needs_scores else 0)
         self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(1, -1, 1, 1), persistent=False)
         if train_set is not None:
-            self.terms, self.losses = build_losses(cfg, num_classes, self.heads.feature_size)
-            self.miner = build_miner(cfg)
+            self.terms, self.losses = build_losses(
+                cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=self.heads.feature_size
+            )
+            self.miner = build_miner(cfg.MODEL.MINER, terms=self.terms)
             if self.heads.classifier is None and cfg.MODEL.HEADS.NECK_FEAT == "before" and len(self.heads.bottleneck):
                 raise ConfigError(
                     "MODEL.HEADS.NECK_FEAT is before, so the losses do not train the neck that tests use: set it to "
@@ -167,16 +169,16 @@ class Baseline(lightning.LightningModule):
         return embeddings[rows.argsort()]
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
-        clip_gradients(self.cfg, (p for group in optimizer.param_groups for p in group["params"]))
+        clip_gradients(self.cfg.SOLVER.CLIP_GRADIENTS, (p for group in optimizer.param_groups for p in group["params"]))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[CONFIG] = self.cfg.dump()
 
     def configure_optimizers(self) -> Any:
-        optimizer = build_optimizer(self.cfg, self)
+        optimizer = build_optimizer(self.cfg.SOLVER, self)
         assert self.train_set is not None
         steps = steps_per_epoch(len(self.train_set), self.cfg.SOLVER.IMS_PER_BATCH)
-        schedule = build_schedule(self.cfg, optimizer, steps)
+        schedule = build_schedule(self.cfg.SOLVER, optimizer, steps_per_epoch=steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 

@@ -14,8 +14,7 @@ from torch.jit._trace import TracerWarning
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.modeling.backbones import build_backbone
-from pml_ext.training.modeling.heads import build_head
+from pml_ext.training.modeling.network import build_network
 from pml_ext.training.modeling.weights import ONLY_FOR_TRAINING, load_weights
 
 log = logging.getLogger("pml_ext")
@@ -38,8 +37,7 @@ class PixelsToEmbedding(nn.Module):
 
     def __init__(self, cfg: CN) -> None:
         super().__init__()
-        self.backbone = build_backbone(cfg)
-        self.heads = build_head(cfg, self.backbone, num_classes=0)
+        self.backbone, self.heads = build_network(cfg.MODEL, cfg.INPUT, num_classes=0)
         self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(1, -1, 1, 1), persistent=False)
         self.eval()

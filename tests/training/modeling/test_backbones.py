@@ -9,11 +9,12 @@ from yacs.config import CfgNode
 
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.modeling.backbones import BACKBONES, REFUSED_BACKBONES, build_backbone, build_norm
+from pml_ext.training.modeling.backbones import BACKBONES, REFUSED_BACKBONES, build_norm
 from pml_ext.training.modeling.backbones.attention import NonLocal, SqueezeExcitation
 from pml_ext.training.modeling.backbones.norms import IBN
 from pml_ext.training.modeling.backbones.vit import ViT
 from pml_ext.training.modeling.weights import load_pretrained
+from tests.training.modeling.networks import backbone_of
 
 
 def config(name: str, **backbone: object) -> CfgNode:
@@ -29,7 +30,7 @@ def config(name: str, **backbone: object) -> CfgNode:
 def build_on_meta(cfg: CfgNode) -> Any:
     """Names and shapes without the work of initialising."""
     with torch.device("meta"):
-        return build_backbone(cfg)
+        return backbone_of(cfg)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def build_on_meta(cfg: CfgNode) -> Any:
     ],
 )
 def test_maps(name: str, options: dict[str, Any], size: tuple[int, ...]) -> None:
-    backbone: Any = build_backbone(config(name, **options))
+    backbone: Any = backbone_of(config(name, **options))
     assert backbone.num_features == size[0]
     with torch.no_grad():
         assert backbone.eval()(torch.randn(1, 3, 64, 32)).shape == (1, *size)
@@ -63,10 +64,10 @@ def test_the_vision_transformer() -> None:
     assert small.blocks[0].attn.qkv.bias is None
     cfg.INPUT.SIZE_TEST = [64, 64]
     with pytest.raises(ConfigError, match=r"needs one image size .*SIZE_TRAIN is \[64, 32\], SIZE_TEST is \[64, 64\]"):
-        build_backbone(cfg)
+        backbone_of(cfg)
     cfg.INPUT.SIZE_TEST, cfg.MODEL.BACKBONE.STRIDE_SIZE = [64, 32], (17, 16)
     with pytest.raises(ConfigError, match=r"STRIDE_SIZE must be two numbers from 1 to 16; got \(17, 16\)"):
-        build_backbone(cfg)
+        backbone_of(cfg)
 
 
 def tiny_vit(size: tuple[int, int] = (64, 32), stride: int = 16) -> ViT:
@@ -141,7 +142,7 @@ def test_fastreid_names_of_parameters() -> None:
 
 
 def test_non_local_blocks_follow_the_last_blocks_of_a_stage() -> None:
-    net: Any = build_backbone(config("build_resnet_backbone", WITH_NL=True)).eval()
+    net: Any = backbone_of(config("build_resnet_backbone", WITH_NL=True)).eval()
     order: list[str] = []
     for name, module in net.named_modules():
         if isinstance(module, NonLocal) or (name.count(".") == 1 and name.startswith("layer")):
@@ -181,7 +182,7 @@ def test_squeeze_excitation_and_ibn() -> None:
 
 @pytest.mark.parametrize("norm", ["BN", "GN", "FrozenBN", "none"])
 def test_norms(norm: str) -> None:
-    backbone = build_backbone(config("build_convnet_backbone", DEPTH="2x", FEAT_DIM=6, NORM=norm))
+    backbone = backbone_of(config("build_convnet_backbone", DEPTH="2x", FEAT_DIM=6, NORM=norm))
     images = torch.randn(4, 3, 12, 8)
     alone = torch.allclose(backbone(images)[:1], backbone(images[:1]), atol=1e-5)
     assert alone == (norm != "BN"), "only batch norm lets the batch matter"
@@ -195,7 +196,7 @@ def test_norms_reach_every_layer() -> None:
         assert nn.BatchNorm2d not in kinds
     assert [build_norm("GN", c).num_groups for c in (64, 48)] == [32, 1]
     with pytest.raises(ConfigError, match=r"NORM is syncBN, which torch has for CUDA devices only; here set .* BN"):
-        build_backbone(config("build_resnet_backbone", NORM="syncBN"))
+        backbone_of(config("build_resnet_backbone", NORM="syncBN"))
 
 
 def test_mistakes_are_named() -> None:
@@ -220,17 +221,17 @@ def test_mistakes_are_named() -> None:
         cfg = config("build_resnet_backbone")
         cfg.MODEL.BACKBONE.update(options)
         with pytest.raises(ConfigError, match=message):
-            build_backbone(cfg)
+            backbone_of(cfg)
     assert not BACKBONES.keys() & REFUSED_BACKBONES.keys()
 
 
 def test_pretrained_weights_of_an_image_net_file(tmp_path: Path) -> None:
     cfg = config("build_resnet_backbone", DEPTH="18x", FEAT_DIM=512, PRETRAIN=True)
     cfg.MODEL.BACKBONE.PRETRAIN_PATH = str(tmp_path / "resnet18.pth")
-    source = build_backbone(config("build_resnet_backbone", DEPTH="18x", FEAT_DIM=512)).state_dict()
+    source = backbone_of(config("build_resnet_backbone", DEPTH="18x", FEAT_DIM=512)).state_dict()
     old = {n: v for n, v in source.items() if not n.endswith("num_batches_tracked")}  # as files before 2018
     torch.save({**old, "fc.weight": torch.ones(1000, 512), "fc.bias": torch.ones(1000)}, tmp_path / "resnet18.pth")
-    built = build_backbone(cfg).state_dict()
+    built = backbone_of(cfg).state_dict()
     assert all(torch.equal(built[n], v) for n, v in old.items())
     cfg.MODEL.WEIGHTS, cfg.MODEL.BACKBONE.PRETRAIN_PATH = "model.pth", ""
-    build_backbone(cfg)  # every weight comes from MODEL.WEIGHTS
+    backbone_of(cfg)  # every weight comes from MODEL.WEIGHTS

@@ -8,10 +8,11 @@ from yacs.config import CfgNode
 
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.modeling.backbones import build_backbone
-from pml_ext.training.modeling.heads import CLS_LAYERS, POOL_LAYERS, EmbeddingHead, build_head
+from pml_ext.training.modeling.heads import CLS_LAYERS, POOL_LAYERS, EmbeddingHead
 from pml_ext.training.modeling.heads.pooling import TrainedGeneralizedMean
+from pml_ext.training.modeling.network import build_network
 from tests.oracles.heads import class_score, generalized_mean
+from tests.training.modeling.networks import head_of
 
 MARGINS = [name for name in CLS_LAYERS if name != "Linear"]
 
@@ -130,8 +131,7 @@ def test_the_trained_power_of_generalized_mean() -> None:
 def test_losses_see_the_feature_before_or_after_the_neck_and_tests_the_neck() -> None:
     for neck_feat, size in (("before", 6), ("after", 4)):
         cfg = config(EMBEDDING_DIM=4, WITH_BNNECK=True, NECK_FEAT=neck_feat, CLS_LAYER="CosSoftmax", MARGIN=0.3)
-        backbone = build_backbone(cfg)
-        head = build_head(cfg, backbone, num_classes=3)
+        backbone, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=3)
         maps, labels = backbone(torch.randn(5, 1, 12, 8)), torch.tensor([0, 1, 2, 0, 1])
         assert maps.shape == (5, 6, 3, 2)
         output = head(maps, labels)
@@ -150,7 +150,7 @@ def test_losses_see_the_feature_before_or_after_the_neck_and_tests_the_neck() ->
 
 def test_the_bnneck_has_no_trainable_shift() -> None:
     cfg = config(WITH_BNNECK=True)
-    head = build_head(cfg, build_backbone(cfg), 0)
+    head = head_of(cfg)
     assert {n: p.requires_grad for n, p in head.named_parameters()} == {
         "bottleneck.0.weight": True,
         "bottleneck.0.bias": False,
@@ -159,15 +159,14 @@ def test_the_bnneck_has_no_trainable_shift() -> None:
 
 def test_flatten_keeps_the_places() -> None:
     cfg = config(POOL_LAYER="Flatten", NECK_FEAT="before")
-    backbone = build_backbone(cfg)
-    head = build_head(cfg, backbone, 0)
+    backbone, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=0)
     maps = backbone(torch.randn(5, 1, 12, 8))
     assert head.feature_size == 36
     torch.testing.assert_close(head(maps).features, maps.flatten(1))
     assert backbone.training
     cfg.INPUT.SIZE_TEST = [8, 8]
     with pytest.raises(ConfigError, match=r"Flatten needs one fixed image size: INPUT\.SIZE_TRAIN is \[12, 8\]"):
-        build_head(cfg, backbone, 0)
+        head_of(cfg)
 
 
 def test_flatten_takes_fastreids_feat_dim() -> None:
@@ -175,14 +174,13 @@ def test_flatten_takes_fastreids_feat_dim() -> None:
     cfg.MODEL.BACKBONE.NAME, cfg.MODEL.BACKBONE.DEPTH = "build_iresnet_backbone", "18x"
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [32, 48]
     cfg.MODEL.BACKBONE.FEAT_DIM = 512 * 2 * 3
-    backbone = build_backbone(cfg)
-    assert build_head(cfg, backbone, 0).bottleneck[0].weight.shape == (8, 3072, 1, 1)
+    assert head_of(cfg).bottleneck[0].weight.shape == (8, 3072, 1, 1)
     cfg.MODEL.BACKBONE.FEAT_DIM = 512
     with pytest.raises(ConfigError, match=r"FEAT_DIM must be 3072 \(512×2×3\) for .* at \[32, 48\]"):
-        build_head(cfg, backbone, 0)
+        head_of(cfg)
     cfg.MODEL.BACKBONE.FEAT_DIM = 25088
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [0]  # images as they are
-    head = build_head(cfg, backbone, 0)
+    backbone, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=0)
     assert head.bottleneck[0].weight.shape == (8, 25088, 1, 1)
     with pytest.raises(ConfigError, match=r"FEAT_DIM must be 3072 for images of this size; got 25088"):
         head(backbone(torch.zeros(2, 1, 32, 48)))
@@ -208,4 +206,4 @@ def test_mistakes_are_named() -> None:
     ]:
         cfg = config(**options)
         with pytest.raises(ConfigError, match=message):
-            build_head(cfg, build_backbone(cfg), 2)
+            head_of(cfg, 2)

@@ -12,9 +12,9 @@ from yacs.config import CfgNode as CN
 from pml_ext.training.checks.check import problems
 from pml_ext.training.cli import main
 from pml_ext.training.config.defaults import get_cfg
-from pml_ext.training.modeling.backbones import build_backbone
 from pml_ext.training.modeling.weights import WeightsError, download, imagenet_url
 from pml_ext.training.modeling.weights.imagenet import URLS, missing_weights
+from tests.training.modeling.networks import backbone_of
 
 RESNET18 = "https://download.pytorch.org/models/resnet18-5c106cde.pth"
 
@@ -40,12 +40,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("folder", ["hub/checkpoints", "checkpoints"])
 def test_a_file_in_the_cache_of_torch_or_fastreid_is_loaded(cache: Path, folder: str) -> None:
-    source = build_backbone(config(PRETRAIN=False)).state_dict()
+    source = backbone_of(config(PRETRAIN=False)).state_dict()
     (cache / folder).mkdir(parents=True)
     torch.save({**source, "fc.weight": torch.ones(1000, 512)}, cache / folder / "resnet18-5c106cde.pth")
     assert problems(config()) == []
-    assert missing_weights(config()) is None
-    built = build_backbone(config()).state_dict()
+    assert missing_weights(config().MODEL.BACKBONE) is None
+    built = backbone_of(config()).state_dict()
     assert all(torch.equal(built[name], value) for name, value in source.items())
 
 
@@ -53,12 +53,12 @@ def test_a_damaged_file_in_the_cache(cache: Path) -> None:
     (cache / "hub" / "checkpoints").mkdir(parents=True)
     (cache / "hub" / "checkpoints" / "resnet18-5c106cde.pth").write_bytes(b"PK cut short")
     with pytest.raises(WeightsError, match=r"resnet18-5c106cde\.pth is not a readable weights file"):
-        build_backbone(config())
+        backbone_of(config())
 
 
 def test_without_a_network_the_error_says_what_to_do(cache: Path) -> None:
     with pytest.raises(WeightsError) as caught:
-        build_backbone(config())
+        backbone_of(config())
     told = str(caught.value)
     for part in (RESNET18, "no route to host", str(cache / "hub" / "checkpoints" / "resnet18-5c106cde.pth")):
         assert part in told
@@ -114,7 +114,7 @@ def test_a_cache_that_cannot_be_written(cache: Path) -> None:
     ],
 )
 def test_the_file_of_a_backbone(options: dict[str, object], file: str | None) -> None:
-    url = imagenet_url(config(**options))
+    url = imagenet_url(config(**options).MODEL.BACKBONE)
     assert url is None if file is None else url is not None and url.endswith(file)
 
 

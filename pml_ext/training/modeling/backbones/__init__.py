@@ -14,6 +14,7 @@ from pml_ext.training.modeling.backbones.resnest import build_resnest
 from pml_ext.training.modeling.backbones.resnet import build_resnet, build_resnext
 from pml_ext.training.modeling.backbones.timm_backbone import PREFIX, TimmBackbone, build_timm
 from pml_ext.training.modeling.backbones.vit import build_vit
+from pml_ext.training.modeling.image_sizes import ImageSizes
 from pml_ext.training.modeling.weights import ALTERNATIVES, download, imagenet_url, load_pretrained
 
 __all__ = [
@@ -28,7 +29,7 @@ __all__ = [
 
 # MODEL.BACKBONE.NAME -> what builds it; a built backbone has `num_features` (channels of its map) and
 # `only_in_files` (starts of names that a pretrained file may have, or lack, against it)
-BACKBONES: dict[str, Callable[[CN], nn.Module]] = {
+BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "build_resnet_backbone": build_resnet,
     "build_resnext_backbone": build_resnext,
     "build_resnest_backbone": build_resnest,
@@ -52,7 +53,7 @@ REFUSED_BACKBONES = {
 }
 
 
-def find_backbone(name: str) -> Callable[[CN], nn.Module]:
+def find_backbone(name: str) -> Callable[..., nn.Module]:
     """The builder of a MODEL.BACKBONE.NAME.
 
     Raises:
@@ -66,21 +67,20 @@ def find_backbone(name: str) -> Callable[[CN], nn.Module]:
     return BACKBONES[name]
 
 
-def build_backbone(cfg: CN) -> nn.Module:
-    """The backbone named by MODEL.BACKBONE; with PRETRAIN, PRETRAIN_PATH's weights or FastReID's ImageNet file.
+def build_backbone(options: CN, *, channels: int, sizes: ImageSizes, pretrained: bool) -> nn.Module:
+    """A backbone; with `pretrained`, PRETRAIN_PATH's weights or else FastReID's ImageNet file are in it.
 
-    MODEL.WEIGHTS replaces every weight afterwards, so PRETRAIN has no effect beside it.
-
+    Args:
+        options: the config's MODEL.BACKBONE.
+        channels: of the images, 1 or 3.
+        sizes: of the images.
     Raises:
-        ConfigError: an option that the backbone does not have; a FEAT_DIM other than the head will see.
+        ConfigError: an option that the backbone does not have.
         WeightsError: a file of another architecture, or one that cannot be downloaded.
     """
-    options = cfg.MODEL.BACKBONE
     builder = find_backbone(options.NAME)
     require(options.NORM, NORMS, "MODEL.BACKBONE.NORM")
-    check_norm_device(options.NORM, cfg.MODEL.DEVICE, "MODEL.BACKBONE.NORM")
-    pretrained = options.PRETRAIN and not cfg.MODEL.WEIGHTS
-    url = None if options.PRETRAIN_PATH else imagenet_url(cfg)
+    url = None if options.PRETRAIN_PATH else imagenet_url(options)
     if pretrained and not options.PRETRAIN_PATH and url is None:
         raise ConfigError(
             f"MODEL.BACKBONE.PRETRAIN: FastReID names no weights to download for {options.NAME}; set {ALTERNATIVES}"
@@ -89,12 +89,7 @@ def build_backbone(cfg: CN) -> nn.Module:
         for key in ("WITH_IBN", "WITH_SE", "WITH_NL"):
             if options[key]:
                 raise ConfigError(f"MODEL.BACKBONE.{key} is not an option of {options.NAME}; set it to False")
-    backbone: Any = builder(cfg)
-    if cfg.MODEL.HEADS.POOL_LAYER != "Flatten" and backbone.num_features != options.FEAT_DIM:
-        raise ConfigError(
-            f"MODEL.BACKBONE.FEAT_DIM must be {backbone.num_features} for {options.NAME}"
-            f"{'' if builder is build_timm else f' of DEPTH {options.DEPTH}'}; got {options.FEAT_DIM}"
-        )
+    backbone: Any = builder(options, channels=channels, sizes=sizes)
     if pretrained:
         load_pretrained(
             backbone.net if isinstance(backbone, TimmBackbone) else backbone,

@@ -35,12 +35,11 @@ class _PoolWhileLarge(nn.Module):
         return nn.functional.max_pool2d(x, 2) if min(x.shape[-2:]) >= 4 else x
 
 
-def build_convnet(cfg: CN) -> ConvNet:
+def build_convnet(options: CN, *, channels: int, **_: object) -> ConvNet:
     """DEPTH '1x' to '8x' blocks of FEAT_DIM channels."""
-    options = cfg.MODEL.BACKBONE
     depth = re.fullmatch(r"(\d+)x", options.DEPTH)
     if not depth or not 1 <= int(depth[1]) <= 8:
         raise ConfigError(f"MODEL.BACKBONE.DEPTH must be '1x' to '8x' for {options.NAME}; got {options.DEPTH!r}")
     if options.FEAT_DIM < 1:
         raise ConfigError(f"MODEL.BACKBONE.FEAT_DIM must be 1 or more; got {options.FEAT_DIM}")
-    return ConvNet(len(cfg.MODEL.PIXEL_MEAN), options.FEAT_DIM, int(depth[1]), options.NORM)
+    return ConvNet(channels, options.FEAT_DIM, int(depth[1]), options.NORM)

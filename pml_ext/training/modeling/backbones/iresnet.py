@@ -75,13 +75,12 @@ class IResNet(nn.Module):
         return x
 
 
-def build_iresnet(cfg: CN) -> IResNet:
+def build_iresnet(options: CN, *, channels: int, **_: object) -> IResNet:
     """DEPTH 18x, 34x, 50x, 100x, 200x with NORM and DROPOUT."""
-    options = cfg.MODEL.BACKBONE
     require(options.DEPTH, STAGES, "MODEL.BACKBONE.DEPTH")
-    warn_of_unused(cfg, "WITH_IBN", "WITH_SE", "WITH_NL")
+    warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
     if not 0 <= options.DROPOUT < 1:
         raise ConfigError(f"MODEL.BACKBONE.DROPOUT must be in [0, 1); got {options.DROPOUT}")
-    net = IResNet(options.DEPTH, len(cfg.MODEL.PIXEL_MEAN), options.DROPOUT)
+    net = IResNet(options.DEPTH, channels, options.DROPOUT)
     replace_batch_norms(net, options.NORM)
     return net

@@ -60,12 +60,11 @@ class ResNeSt(ResNet):
         return features
 
 
-def build_resnest(cfg: CN) -> ResNeSt:
+def build_resnest(options: CN, *, channels: int, **_: object) -> ResNeSt:
     """DEPTH 50x, 101x, 200x, 269x with LAST_STRIDE and NORM."""
-    options = cfg.MODEL.BACKBONE
     require(options.DEPTH, SIZES, "MODEL.BACKBONE.DEPTH")
-    check_last_stride(cfg)
-    warn_of_unused(cfg, "WITH_IBN", "WITH_SE", "WITH_NL")
-    net = ResNeSt(options.DEPTH, len(cfg.MODEL.PIXEL_MEAN), last_stride=options.LAST_STRIDE)
+    check_last_stride(options)
+    warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
+    net = ResNeSt(options.DEPTH, channels, last_stride=options.LAST_STRIDE)
     replace_batch_norms(net, options.NORM)
     return net

@@ -93,25 +93,24 @@ class ResNet(resnet.ResNet):
         return x
 
 
-def build_resnet(cfg: CN) -> ResNet:
+def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
     """DEPTH 18x, 34x, 50x, 101x with LAST_STRIDE, WITH_IBN (stages 1 to 3), WITH_SE, WITH_NL, NORM."""
-    options = cfg.MODEL.BACKBONE
     require(options.DEPTH, RESNET_NON_LOCAL, "MODEL.BACKBONE.DEPTH")
-    return _build(cfg, RESNET_NON_LOCAL, ibn_stages=3)
+    return _build(options, channels, RESNET_NON_LOCAL, ibn_stages=3)
 
 
-def build_resnext(cfg: CN) -> ResNet:
+def build_resnext(options: CN, *, channels: int, **_: object) -> ResNet:
     """ResNeXt 32×4d of DEPTH 50x, 101x, 152x with LAST_STRIDE, WITH_IBN (all stages), WITH_NL, NORM."""
-    options = cfg.MODEL.BACKBONE
     require(options.DEPTH, ["50x", "101x", "152x"], "MODEL.BACKBONE.DEPTH")
     if options.WITH_NL:
         require(options.DEPTH, RESNEXT_NON_LOCAL, "MODEL.BACKBONE.DEPTH (with MODEL.BACKBONE.WITH_NL)")
-    warn_of_unused(cfg, "WITH_SE")
-    return _build(cfg, RESNEXT_NON_LOCAL, ibn_stages=4, cardinality=32, width=4, ceil_mode=False)
+    warn_of_unused(options, "WITH_SE")
+    return _build(options, channels, RESNEXT_NON_LOCAL, ibn_stages=4, cardinality=32, width=4, ceil_mode=False)
 
 
 def _build(
-    cfg: CN,
+    options: CN,
+    channels: int,
     non_local: dict[str, tuple[int, ...]],
     *,
     ibn_stages: int,
@@ -119,11 +118,10 @@ def _build(
     width: int = 64,
     ceil_mode: bool = True,
 ) -> ResNet:
-    options = cfg.MODEL.BACKBONE
-    check_last_stride(cfg)
+    check_last_stride(options)
     net = ResNet(
         options.DEPTH,
-        len(cfg.MODEL.PIXEL_MEAN),
+        channels,
         last_stride=options.LAST_STRIDE,
         non_local=non_local[options.DEPTH] if options.WITH_NL else (0, 0, 0, 0),
         norm=options.NORM,
@@ -145,16 +143,16 @@ def _build(
     return net
 
 
-def check_last_stride(cfg: CN) -> None:
-    if cfg.MODEL.BACKBONE.LAST_STRIDE not in (1, 2):
-        raise ConfigError(f"MODEL.BACKBONE.LAST_STRIDE must be 1 or 2; got {cfg.MODEL.BACKBONE.LAST_STRIDE}")
+def check_last_stride(options: CN) -> None:
+    if options.LAST_STRIDE not in (1, 2):
+        raise ConfigError(f"MODEL.BACKBONE.LAST_STRIDE must be 1 or 2; got {options.LAST_STRIDE}")
 
 
-def warn_of_unused(cfg: CN, *keys: str) -> None:
+def warn_of_unused(options: CN, *keys: str) -> None:
     """FastReID's YAMLs inherit switches that the backbone they name does not have."""
     for key in keys:
-        if cfg.MODEL.BACKBONE[key]:
-            log.warning("MODEL.BACKBONE.%s has no effect on %s, as in FastReID", key, cfg.MODEL.BACKBONE.NAME)
+        if options[key]:
+            log.warning("MODEL.BACKBONE.%s has no effect on %s, as in FastReID", key, options.NAME)
 
 
 def _remove_stride(block: nn.Module) -> None:

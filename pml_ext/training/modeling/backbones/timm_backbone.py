@@ -41,8 +41,8 @@ class TimmBackbone(nn.Module):
         return features
 
 
-def build_timm(cfg: CN) -> TimmBackbone:
+def build_timm(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     """MODEL.BACKBONE.NAME without its `timm:`; of the options only NORM applies."""
-    backbone = TimmBackbone(cfg.MODEL.BACKBONE.NAME.removeprefix(PREFIX), len(cfg.MODEL.PIXEL_MEAN))
-    replace_batch_norms(backbone.net, cfg.MODEL.BACKBONE.NORM)
+    backbone = TimmBackbone(options.NAME.removeprefix(PREFIX), channels)
+    replace_batch_norms(backbone.net, options.NORM)
     return backbone

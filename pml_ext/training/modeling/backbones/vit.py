@@ -12,6 +12,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError, require
 from pml_ext.training.modeling.backbones.resnet import warn_of_unused
+from pml_ext.training.modeling.image_sizes import ImageSizes
 
 PATCH = 16
 WIDTH = 768
@@ -115,19 +116,18 @@ class ViT(VisionTransformer):
         return {**state, "pos_embed": positions}
 
 
-def build_vit(cfg: CN) -> ViT:
+def build_vit(options: CN, *, channels: int, sizes: ImageSizes) -> ViT:
     """DEPTH small or base, STRIDE_SIZE, DROP_RATIO, ATT_DROP_RATE, DROP_PATH_RATIO.
 
     SIE_COE has no effect, as in FastReID: no camera reaches the net there.
     """
-    options = cfg.MODEL.BACKBONE
     require(options.DEPTH, SIZES, "MODEL.BACKBONE.DEPTH")
-    warn_of_unused(cfg, "WITH_IBN", "WITH_SE", "WITH_NL")
-    size, stride = tuple(cfg.INPUT.SIZE_TRAIN), tuple(options.STRIDE_SIZE)
-    if len(size) != 2 or min(size) < PATCH or size != tuple(cfg.INPUT.SIZE_TEST):
+    warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
+    size, stride = tuple(sizes.train), tuple(options.STRIDE_SIZE)
+    if len(size) != 2 or min(size) < PATCH or size != tuple(sizes.test):
         raise ConfigError(
             f"{options.NAME} needs one image size of {PATCH}×{PATCH} or more: INPUT.SIZE_TRAIN is {list(size)}, "
-            f"SIZE_TEST is {list(cfg.INPUT.SIZE_TEST)}"
+            f"SIZE_TEST is {sizes.test}"
         )
     if len(stride) != 2 or not all(1 <= s <= PATCH for s in stride):
         raise ConfigError(f"MODEL.BACKBONE.STRIDE_SIZE must be two numbers from 1 to {PATCH}; got {stride}")
@@ -136,7 +136,7 @@ def build_vit(cfg: CN) -> ViT:
             raise ConfigError(f"MODEL.BACKBONE.{key} must be in [0, 1); got {options[key]}")
     net = ViT(
         size,
-        len(cfg.MODEL.PIXEL_MEAN),
+        channels,
         stride=stride,
         drop=options.DROP_RATIO,
         attention_drop=options.ATT_DROP_RATE,

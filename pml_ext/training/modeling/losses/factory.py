@@ -1,5 +1,6 @@
 """From LOSSES and MINER nodes to loss and miner objects."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,38 +64,48 @@ class LossTerm:
     is_mined: bool
 
 
-def build_losses(cfg: CN, num_classes: int, feature_size: int) -> tuple[list[LossTerm], nn.ModuleDict]:
-    """The terms of MODEL.LOSSES.NAME and their modules by name.
+def build_losses(options: CN, *, num_classes: int, feature_size: int) -> tuple[list[LossTerm], nn.ModuleDict]:
+    """The terms of NAME and their modules by name.
 
+    Args:
+        options: the config's MODEL.LOSSES.
+        num_classes: identities of the training set.
+        feature_size: of the embeddings that the losses see.
     Raises:
         ConfigError: an unknown or repeated name, an argument that the loss refuses.
     """
-    names = tuple(cfg.MODEL.LOSSES.NAME)
+    names = tuple(options.NAME)
     if not names or len(set(names)) != len(names):
         raise ConfigError(f"MODEL.LOSSES.NAME must name one or more different losses; got {names}")
     terms, modules = [], nn.ModuleDict()
     for name in names:
-        modules[name] = _build_loss(cfg, name, num_classes, feature_size)
-        node = cfg.MODEL.LOSSES[LOSS_NODES[name]]
+        modules[name] = _build_loss(options, name, num_classes, feature_size)
+        node = options[LOSS_NODES[name]]
         terms.append(LossTerm(name, node.SCALE, name in ID_LOSSES, name not in NOT_MINED))
-    if cfg.MODEL.MINER.NAME and not any(term.is_mined for term in terms):
-        raise ConfigError(f"MODEL.MINER.NAME is {cfg.MODEL.MINER.NAME!r}, but none of the losses {names} takes a miner")
     return terms, modules
 
 
-def build_miner(cfg: CN) -> nn.Module | None:
-    """MODEL.MINER.NAME's miner; None where it is empty."""
-    name = cfg.MODEL.MINER.NAME
+def build_miner(options: CN, *, terms: Sequence[LossTerm]) -> nn.Module | None:
+    """NAME's miner; None where it is empty.
+
+    Args:
+        options: the config's MODEL.MINER.
+        terms: of the loss, one of which must take mined tuples.
+    """
+    name = options.NAME
     if not name:
         return None
+    if not any(term.is_mined for term in terms):
+        losses = ", ".join(term.name for term in terms)
+        raise ConfigError(f"MODEL.MINER.NAME is {name!r}, but none of the losses {losses} takes a miner")
     require(name, MINER_NODES, "MODEL.MINER.NAME")
-    options = {key.lower(): value for key, value in cfg.MODEL.MINER[MINER_NODES[name]].items()}
-    return _construct(getattr(pml_ext.miners, name), options, f"MODEL.MINER ({name})")
+    arguments = {key.lower(): value for key, value in options[MINER_NODES[name]].items()}
+    return _construct(getattr(pml_ext.miners, name), arguments, f"MODEL.MINER ({name})")
 
 
-def _build_loss(cfg: CN, name: str, num_classes: int, feature_size: int) -> nn.Module:
+def _build_loss(losses: CN, name: str, num_classes: int, feature_size: int) -> nn.Module:
     require(name, LOSS_NODES, "MODEL.LOSSES.NAME")
-    node = cfg.MODEL.LOSSES[LOSS_NODES[name]]
+    node = losses[LOSS_NODES[name]]
     where = f"MODEL.LOSSES.{LOSS_NODES[name]}"
     kind = (ID_LOSSES | PAIR_LOSSES).get(name) or getattr(pml_ext.losses, name)
     options = {key.lower(): value for key, value in node.items() if key != "SCALE"}
@@ -109,7 +120,7 @@ def _build_loss(cfg: CN, name: str, num_classes: int, feature_size: int) -> nn.M
     elif name == "LoOp":
         wrapped = [n for n in LOSS_NODES if n not in (*ID_LOSSES, *PAIR_LOSSES, name)]
         require(node.LOSS, wrapped, f"{where}.LOSS")
-        options["loss"] = _build_loss(cfg, node.LOSS, num_classes, feature_size)
+        options["loss"] = _build_loss(losses, node.LOSS, num_classes, feature_size)
     elif name == "PairWeightingLoss":
         options["mining"] = options["mining"] or None
     return _construct(kind, options, where)

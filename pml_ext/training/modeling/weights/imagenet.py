@@ -38,9 +38,12 @@ ALTERNATIVES = (
 )
 
 
-def imagenet_url(cfg: CN) -> str | None:
-    """Where FastReID has the weights of MODEL.BACKBONE from; None where it names no file for this one."""
-    options = cfg.MODEL.BACKBONE
+def imagenet_url(options: CN) -> str | None:
+    """Where FastReID has the weights of a backbone from; None where it names no file for this one.
+
+    Args:
+        options: the config's MODEL.BACKBONE.
+    """
     kind = options.DEPTH
     # FastReID's ResNeSt has no such switches, its ResNeXt no squeeze-and-excitation.
     if options.WITH_IBN and options.NAME != "build_resnest_backbone":
@@ -84,16 +87,19 @@ def download(url: str) -> Path:
     return file
 
 
-def missing_weights(cfg: CN) -> str | None:
-    """What a run has to have and to get for MODEL.BACKBONE.PRETRAIN, in words; None where all is there."""
-    options = cfg.MODEL.BACKBONE
-    if not options.PRETRAIN or cfg.MODEL.WEIGHTS:
+def missing_weights(options: CN) -> str | None:
+    """What a run has to have and to get for PRETRAIN, in words; None where all is there.
+
+    Args:
+        options: the config's MODEL.BACKBONE.
+    """
+    if not options.PRETRAIN:
         return None
     if options.PRETRAIN_PATH:
         path = options.PRETRAIN_PATH
         there = path.startswith("package:") or Path(path).expanduser().is_file()
         return None if there else f"needs the file {path} (MODEL.BACKBONE.PRETRAIN_PATH), which is not there"
-    url = imagenet_url(cfg)
+    url = imagenet_url(options)
     if url is None or cached_file(url):
         return None
     name = url.rpartition("/")[2]

@@ -11,7 +11,7 @@ from pml_ext.training.modeling.losses.factory import LOSS_NODES, build_losses
 def test_every_loss_is_made_from_its_defaults_and_trains(name: str) -> None:
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = (name,)
-    (term,), modules = build_losses(cfg, num_classes=4, feature_size=4)
+    (term,), modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
     assert (term.name, term.scale, list(modules)) == (name, 1.0, [name])
     x, labels = torch.randn(16, 4, requires_grad=True), torch.arange(4).repeat(4)
     modules[name](x, labels).backward()
@@ -30,7 +30,7 @@ def test_the_options_of_a_node_reach_the_loss(name: str, node: str, options: dic
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = (name,)
     cfg.MODEL.LOSSES[node].update(options)
-    _, modules = build_losses(cfg, num_classes=4, feature_size=4)
+    _, modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
     assert type(modules[name]) is getattr(pml_ext.losses, name)
     assert {key: getattr(modules[name], key.lower()) for key in options} == options
 
@@ -40,8 +40,8 @@ def test_what_a_loss_refuses_is_named_by_its_node() -> None:
     cfg.MODEL.LOSSES.NAME = ("RecallAtKSurrogateLoss",)
     cfg.MODEL.LOSSES.RSK.KS = (0,)
     with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.RSK: ks must be one or more integers"):
-        build_losses(cfg, num_classes=4, feature_size=4)
+        build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
     cfg.MODEL.LOSSES.NAME = ("LoOp",)
     cfg.MODEL.LOSSES.LOOP.LOSS = "CentroidTripletLoss"
     with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.LOOP: LoOp cannot wrap CentroidTripletLoss"):
-        build_losses(cfg, num_classes=4, feature_size=4)
+        build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
