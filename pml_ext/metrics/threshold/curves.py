@@ -1,28 +1,13 @@
 """The curves behind a threshold: counts of accepted pairs and utilities of classes over all distances."""
 
-from typing import NamedTuple
-
 import torch
-from torch import Tensor
 
 from pml_ext.functional.operating_points.utility import utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.threshold import grid_size
+from pml_ext.metrics.threshold.fields import ThresholdCurves
 
 _POINTS = 301
-
-
-class ThresholdCurves(NamedTuple):
-    """Over (M,) ascending distance thresholds, from where no pair is accepted to where all are; on the CPU.
-
-    genuine, impostors: (M,) int64, accepted pairs of all classes.
-    utilities: (T, M) of the classes with a genuine and an impostor pair.
-    """
-
-    distances: Tensor
-    genuine: Tensor
-    impostors: Tensor
-    utilities: Tensor
 
 
 def threshold_curves(pairs: PairDistances) -> ThresholdCurves:

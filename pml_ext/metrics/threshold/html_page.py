@@ -3,8 +3,7 @@
 import base64
 from html import escape
 
-from pml_ext.metrics.threshold.rates import ClassErrors, ErrorRate
-from pml_ext.metrics.threshold.report import ThresholdReport
+from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, ThresholdFields
 
 _NAMED = 3
 _STYLE = (
@@ -15,7 +14,7 @@ _STYLE = (
 )
 
 
-def facts(report: ThresholdReport) -> list[tuple[str, str]]:
+def facts(report: ThresholdFields) -> list[tuple[str, str]]:
     """The report as (name, text) lines."""
     target, consistency, stability = report.target, report.consistency, report.stability
     chosen = "the best utility" if target.value is None else f"{target.kind.upper()} <= {target.value:g}"
@@ -54,7 +53,7 @@ def facts(report: ThresholdReport) -> list[tuple[str, str]]:
     return rows
 
 
-def page(report: ThresholdReport, png: bytes) -> str:
+def page(report: ThresholdFields, png: bytes) -> str:
     """The HTML page; every text from the data is escaped, the figure is embedded."""
     figure = base64.b64encode(png).decode("ascii")
     lines = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in facts(report))

@@ -7,8 +7,16 @@ import re
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pml_ext.metrics.threshold.rates import ClassErrors, ErrorRate, Stability
-from pml_ext.metrics.threshold.report import Checkpoint, Consistency, Target, ThresholdReport
+from pml_ext._files import write_atomically
+from pml_ext.metrics.threshold.fields import (
+    Checkpoint,
+    ClassErrors,
+    Consistency,
+    ErrorRate,
+    Stability,
+    Target,
+    ThresholdFields,
+)
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 FORMAT = "pml_ext threshold report 1"
@@ -43,12 +51,12 @@ _SCHEMA = {
 }  # fmt: skip
 
 
-def write_report(report: ThresholdReport, path: Path) -> None:
+def write_report(report: ThresholdFields, path: Path) -> None:
     content = _content(report)
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdReport:
+def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
     """Read a report; every field is checked, and the checkpoint's hash where one is given."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
@@ -69,7 +77,7 @@ def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdReport:
     return report
 
 
-def _content(report: ThresholdReport) -> dict[str, Any]:
+def _content(report: ThresholdFields) -> dict[str, Any]:
     consistency = report.consistency
     return {
         "format": FORMAT,
@@ -91,11 +99,11 @@ def _content(report: ThresholdReport) -> dict[str, Any]:
     }
 
 
-def _report(content: dict[str, Any]) -> ThresholdReport:
+def _report(content: dict[str, Any]) -> ThresholdFields:
     consistency, stability, checkpoint = (content[name] for name in ("consistency", "stability", "checkpoint"))
     if consistency:
         consistency = {k: tuple(v) if isinstance(v, list) else v for k, v in consistency.items()}
-    return ThresholdReport(
+    return ThresholdFields(
         target=Target(**content["target"]),
         cosine=content["threshold"]["cosine"],
         far=ErrorRate(**_without(content["far"], "rate")),

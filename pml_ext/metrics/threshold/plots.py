@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from pml_ext.metrics.threshold.curves import ThresholdCurves
-from pml_ext.metrics.threshold.report import ThresholdReport
+from pml_ext.metrics.threshold.fields import ThresholdCurves, ThresholdFields
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +16,7 @@ _BARS = 60
 _LABEL_LENGTH = 24
 
 
-def figure_png(report: ThresholdReport) -> bytes:
+def figure_png(report: ThresholdFields) -> bytes:
     """Utilities, ROC, score histograms and the worst classes, as the bytes of a PNG.
 
     Raises:
@@ -75,7 +74,7 @@ def draw_utilities(
     axes.set(xlim=(float(distances[0]), float(distances[-1])), ylim=(0, 1), xlabel=DISTANCE, ylabel="utility U(d)")
 
 
-def _draw_utilities(axes: "Axes", report: ThresholdReport, curves: ThresholdCurves) -> None:
+def _draw_utilities(axes: "Axes", report: ThresholdFields, curves: ThresholdCurves) -> None:
     if report.consistency is None:
         axes.set(title="too few classes with pairs to compare")
         return
@@ -85,7 +84,7 @@ def _draw_utilities(axes: "Axes", report: ThresholdReport, curves: ThresholdCurv
     _legend_below(axes)
 
 
-def _draw_roc(axes: "Axes", report: ThresholdReport, curves: ThresholdCurves) -> None:
+def _draw_roc(axes: "Axes", report: ThresholdFields, curves: ThresholdCurves) -> None:
     far, tar = curves.impostors / report.far.pairs, curves.genuine / report.frr.pairs
     axes.plot(far[far > 0], tar[far > 0], color="tab:blue")
     if report.far.errors:
@@ -99,7 +98,7 @@ def _draw_roc(axes: "Axes", report: ThresholdReport, curves: ThresholdCurves) ->
     _legend_below(axes)
 
 
-def _draw_scores(axes: "Axes", report: ThresholdReport, curves: ThresholdCurves) -> None:
+def _draw_scores(axes: "Axes", report: ThresholdFields, curves: ThresholdCurves) -> None:
     step = max(1, len(curves.distances) // _BARS)
     edges = curves.distances[::step]
     for name, counts, color in (
@@ -113,7 +112,7 @@ def _draw_scores(axes: "Axes", report: ThresholdReport, curves: ThresholdCurves)
     _legend_below(axes)
 
 
-def _draw_worst(axes: "Axes", report: ThresholdReport, rate: Literal["far", "frr"]) -> None:
+def _draw_worst(axes: "Axes", report: ThresholdFields, rate: Literal["far", "frr"]) -> None:
     classes = report.worst_classes(rate)
     pooled = report.far if rate == "far" else report.frr
     places = range(len(classes))
@@ -133,7 +132,7 @@ def _draw_worst(axes: "Axes", report: ThresholdReport, rate: Literal["far", "frr
     axes.set(xlabel=f"{what} ({all_pairs})", title=f"The {len(classes)} classes with the highest {rate.upper()}")
 
 
-def _mark(axes: "Axes", report: ThresholdReport) -> None:
+def _mark(axes: "Axes", report: ThresholdFields) -> None:
     axes.axvline(report.distance, color="tab:red", label=f"d ≤ {report.distance:.4f}: cosine ≥ {report.cosine:.4f}")
 
 

@@ -1,63 +1,13 @@
 """What a threshold does to the pairs of a data set: error rates with intervals, by class, and how far it would move."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.class_interval import class_rate_interval
-
-
-@dataclass(frozen=True)
-class ErrorRate:
-    """Errors among the pairs of a set, and the 95 % interval of the rate for classes like the set's.
-
-    low, high: see `functional.class_interval`; the threshold is taken as given, not as chosen on these pairs.
-    """
-
-    errors: int
-    pairs: int
-    low: float
-    high: float
-
-    @property
-    def rate(self) -> float:
-        return self.errors / self.pairs
-
-
-@dataclass(frozen=True)
-class ClassErrors:
-    """One class: an impostor pair is one sample of it and one outside it, a genuine pair two samples of it."""
-
-    label: int | str
-    samples: int
-    impostor_pairs: int
-    false_accepts: int
-    genuine_pairs: int
-    false_rejects: int
-
-    @property
-    def far(self) -> float:
-        return self.false_accepts / self.impostor_pairs
-
-    @property
-    def frr(self) -> float | None:
-        """None for a class of one sample: it has no genuine pair."""
-        return self.false_rejects / self.genuine_pairs if self.genuine_pairs else None
-
-
-@dataclass(frozen=True)
-class Stability:
-    """How far apart the thresholds of two random halves of the classes are, in L2 distance.
-
-    splits: how many random splits were measured.
-    """
-
-    splits: int
-    mean_shift: float
-    max_shift: float
+from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, Stability
 
 
 def error_rates(

@@ -1,9 +1,8 @@
 """One threshold for a deployed matcher, and how unevenly it treats the classes."""
 
-import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -14,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite
+from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._version import __version__
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
@@ -26,41 +25,16 @@ from pml_ext.functional.verification.threshold import (
     threshold_of_best_utility,
 )
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
-from pml_ext.metrics.threshold.curves import ThresholdCurves, threshold_curves
-from pml_ext.metrics.threshold.rates import ClassErrors, ErrorRate, Stability, error_rates, threshold_stability
-
-WORST = 10
-
-
-@dataclass(frozen=True)
-class Target:
-    """What the threshold was chosen for: kind "far" or "frr" with the rate it must not exceed, or "utility"."""
-
-    kind: str
-    value: float | None = None
+from pml_ext.metrics.threshold.curves import threshold_curves
+from pml_ext.metrics.threshold.fields import Consistency, Target, ThresholdFields, distance_of
+from pml_ext.metrics.threshold.html_page import facts, page
+from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report, write_report
+from pml_ext.metrics.threshold.plots import figure_png
+from pml_ext.metrics.threshold.rates import error_rates, threshold_stability
 
 
 @dataclass(frozen=True)
-class Consistency:
-    """OPIS and ε-OPIS of the set, and the range of FAR and of L2 distances they are taken over."""
-
-    opis: float
-    epsilon_opis: float
-    epsilon: float
-    far_range: tuple[float, float]
-    distances: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """The model file that the embeddings come from: its name and the SHA-256 of its content."""
-
-    file: str
-    sha256: str
-
-
-@dataclass(frozen=True)
-class ThresholdReport:
+class ThresholdReport(ThresholdFields):
     """A decision threshold from validation embeddings, and what it does to each class.
 
     A pair is accepted when its cosine >= `cosine`, which is when the L2 distance of the normalised embeddings
@@ -81,20 +55,6 @@ class ThresholdReport:
         checkpoint: None where none was named, see `with_checkpoint`.
         curves: what the figure draws; not kept in the file.
     """
-
-    target: Target
-    cosine: float
-    far: ErrorRate
-    frr: ErrorRate
-    classes: tuple[ClassErrors, ...]
-    consistency: Consistency | None
-    stability: Stability | None
-    samples: int
-    embedding_dim: int
-    copies: int
-    version: str = __version__
-    checkpoint: Checkpoint | None = None
-    curves: ThresholdCurves | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def from_embeddings(
@@ -154,7 +114,7 @@ class ThresholdReport:
                 stacklevel=2,
             )
         cosine = 1 - middle_of_gap(pairs, choose(pairs)) ** 2 / 2
-        far_measured, frr_measured, classes = error_rates(pairs, torch.bincount(ids), names, _distance(cosine))
+        far_measured, frr_measured, classes = error_rates(pairs, torch.bincount(ids), names, distance_of(cosine))
         return cls(
             target=chosen,
             cosine=cosine,
@@ -168,17 +128,6 @@ class ThresholdReport:
             copies=copies,
             curves=threshold_curves(pairs),
         )
-
-    @property
-    def distance(self) -> float:
-        """The threshold as L2 distance between normalised embeddings."""
-        return _distance(self.cosine)
-
-    def worst_classes(self, rate: Literal["far", "frr"], count: int = WORST) -> tuple[ClassErrors, ...]:
-        """The classes with the highest FAR or FRR, highest first; of equals those with more errors, then in order."""
-        measured = [c for c in self.classes if getattr(c, rate) is not None]
-        errors = "false_accepts" if rate == "far" else "false_rejects"
-        return tuple(sorted(measured, key=lambda c: (-getattr(c, rate), -getattr(c, errors)))[:count])
 
     @overload
     def accept(self, scores: Tensor) -> Tensor: ...
@@ -232,8 +181,6 @@ class ThresholdReport:
         Raises:
             OSError: a file that cannot be read.
         """
-        from pml_ext.metrics.threshold.json_file import checkpoint_of
-
         return replace(self, checkpoint=checkpoint_of(Path(path)))
 
     def save(self, path: str | Path, *, checkpoint: str | Path | None = None) -> None:
@@ -242,8 +189,6 @@ class ThresholdReport:
         Args:
             checkpoint: the model file, as `with_checkpoint`; its hash is kept, and `load` compares it.
         """
-        from pml_ext.metrics.threshold.json_file import write_report
-
         write_report(self if checkpoint is None else self.with_checkpoint(checkpoint), Path(path))
 
     @classmethod
@@ -256,27 +201,18 @@ class ThresholdReport:
             FileNotFoundError: no such file.
             ValueError: not such a report; a report of another checkpoint, or of none where one is given.
         """
-        from pml_ext.metrics.threshold.json_file import read_report
-
-        return read_report(Path(path), checkpoint)
+        return cls(**vars(read_report(Path(path), checkpoint)))
 
     def save_figure(self, path: str | Path) -> None:
         """Draw utilities, ROC, scores and the worst classes as a PNG (needs matplotlib, and `curves`)."""
-        from pml_ext.metrics.threshold.plots import figure_png
-
-        Path(path).write_bytes(figure_png(self))
+        write_atomically(path, figure_png(self))
 
     def save_page(self, path: str | Path) -> None:
         """Write one HTML page with tables and the figure, in one file without outside resources."""
-        from pml_ext.metrics.threshold.html_page import page
-        from pml_ext.metrics.threshold.plots import figure_png
-
-        Path(path).write_text(page(self, figure_png(self)), encoding="utf-8")
+        write_atomically(path, page(self, figure_png(self)))
 
     def summary(self) -> str:
         """The report as lines of text."""
-        from pml_ext.metrics.threshold.html_page import facts
-
         rows = facts(self)
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name.ljust(width)}  {text}" for name, text in rows)
@@ -294,10 +230,6 @@ def _target(
     if target != "utility":
         raise ValueError(f'target must be "utility" (or give far= or frr=); got {target!r}')
     return Target("utility"), threshold_of_best_utility
-
-
-def _distance(cosine: float) -> float:
-    return math.sqrt(2 - 2 * cosine)
 
 
 def _consistency(pairs: PairDistances, far_range: tuple[float, float], grid: int, epsilon: float) -> Consistency | None:

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.html_page import page
-from pml_ext.metrics.threshold.plots import figure_png
+from pml_ext.metrics.threshold.report_files import write_files
 from pml_ext.training.embeddings.files import EmbeddingFileError, read_embeddings
 
 
@@ -39,13 +38,3 @@ def threshold(file: str, *, checkpoint: str | None, out: str | None, **target: A
         report = report.with_checkpoint(checkpoint)
     files = write_files(report, folder / "threshold")
     return "\n".join([report.summary(), "", *map(str, files)])
-
-
-def write_files(report: ThresholdReport, stem: Path) -> list[Path]:
-    """The report as <stem>.json, .html and .png."""
-    files = [stem.with_name(f"{stem.name}{kind}") for kind in (".json", ".html", ".png")]
-    png = figure_png(report)  # drawn once
-    report.save(files[0])
-    files[1].write_text(page(report, png), encoding="utf-8")
-    files[2].write_bytes(png)
-    return files

@@ -12,10 +12,10 @@ from pml_ext.functional.operating_points.calibration import TooFewClassesError
 from pml_ext.functional.operating_points.score import utility_curves
 from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.threshold.plots import draw_utilities
+from pml_ext.metrics.threshold.report_files import write_files
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.data.datasets import OpenSet, TestSet
 from pml_ext.training.data.datasets.reid_folders import JUNK
-from pml_ext.training.embeddings.threshold import write_files
 from pml_ext.training.evaluation.evaluate import Features, test_embeddings
 
 log = logging.getLogger("pml_ext")

@@ -16,7 +16,8 @@ from PIL import Image
 from pml_ext import __version__
 from pml_ext.functional import PairDistances, epsilon_opis, opis
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.rates import Stability, threshold_stability
+from pml_ext.metrics.threshold.fields import Stability
+from pml_ext.metrics.threshold.rates import threshold_stability
 from tests.oracles import thresholds as oracle
 
 SIZES = torch.tensor([7, 2, 9, 1, 6, 5])

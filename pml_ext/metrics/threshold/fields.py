@@ -1,0 +1,136 @@
+"""What a threshold report holds: plain data, which the file, the page and the figure are made from."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from pml_ext._version import __version__
+
+WORST = 10
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the threshold was chosen for: kind "far" or "frr" with the rate it must not exceed, or "utility"."""
+
+    kind: str
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """OPIS and ε-OPIS of the set, and the range of FAR and of L2 distances they are taken over."""
+
+    opis: float
+    epsilon_opis: float
+    epsilon: float
+    far_range: tuple[float, float]
+    distances: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The model file that the embeddings come from: its name and the SHA-256 of its content."""
+
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ErrorRate:
+    """Errors among the pairs of a set, and the 95 % interval of the rate for classes like the set's.
+
+    low, high: see `functional.class_interval`; the threshold is taken as given, not as chosen on these pairs.
+    """
+
+    errors: int
+    pairs: int
+    low: float
+    high: float
+
+    @property
+    def rate(self) -> float:
+        return self.errors / self.pairs
+
+
+@dataclass(frozen=True)
+class ClassErrors:
+    """One class: an impostor pair is one sample of it and one outside it, a genuine pair two samples of it."""
+
+    label: int | str
+    samples: int
+    impostor_pairs: int
+    false_accepts: int
+    genuine_pairs: int
+    false_rejects: int
+
+    @property
+    def far(self) -> float:
+        return self.false_accepts / self.impostor_pairs
+
+    @property
+    def frr(self) -> float | None:
+        """None for a class of one sample: it has no genuine pair."""
+        return self.false_rejects / self.genuine_pairs if self.genuine_pairs else None
+
+
+@dataclass(frozen=True)
+class Stability:
+    """How far apart the thresholds of two random halves of the classes are, in L2 distance.
+
+    splits: how many random splits were measured.
+    """
+
+    splits: int
+    mean_shift: float
+    max_shift: float
+
+
+class ThresholdCurves(NamedTuple):
+    """Over (M,) ascending distance thresholds, from where no pair is accepted to where all are; on the CPU.
+
+    genuine, impostors: (M,) int64, accepted pairs of all classes.
+    utilities: (T, M) of the classes with a genuine and an impostor pair.
+    """
+
+    distances: Tensor
+    genuine: Tensor
+    impostors: Tensor
+    utilities: Tensor
+
+
+@dataclass(frozen=True)
+class ThresholdFields:
+    """A decision threshold and what it does to each class, see `ThresholdReport`."""
+
+    target: Target
+    cosine: float
+    far: ErrorRate
+    frr: ErrorRate
+    classes: tuple[ClassErrors, ...]
+    consistency: Consistency | None
+    stability: Stability | None
+    samples: int
+    embedding_dim: int
+    copies: int
+    version: str = __version__
+    checkpoint: Checkpoint | None = None
+    curves: ThresholdCurves | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def distance(self) -> float:
+        """The threshold as L2 distance between normalised embeddings."""
+        return distance_of(self.cosine)
+
+    def worst_classes(self, rate: Literal["far", "frr"], count: int = WORST) -> tuple[ClassErrors, ...]:
+        """The classes with the highest FAR or FRR, highest first; of equals those with more errors, then in order."""
+        measured = [c for c in self.classes if getattr(c, rate) is not None]
+        errors = "false_accepts" if rate == "far" else "false_rejects"
+        return tuple(sorted(measured, key=lambda c: (-getattr(c, rate), -getattr(c, errors)))[:count])
+
+
+def distance_of(cosine: float) -> float:
+    """The L2 distance of unit rows with this cosine."""
+    return math.sqrt(2 - 2 * cosine)
