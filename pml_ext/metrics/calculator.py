@@ -15,29 +15,30 @@ from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, 
 from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.roc import equal_error_rate, roc_auc
+from pml_ext.metrics import keys
 from pml_ext.metrics.evaluation_set import EvaluationSet, evaluation_set
 
 CMC_RANKS = (1, 5, 10)
-FAR_EXPONENTS = (2, 3, 4)
+FARS = (1e-2, 1e-3, 1e-4)
 
 _PER_QUERY = (
-    *(f"cmc_rank_{rank}" for rank in CMC_RANKS),
-    "mean_inverse_negative_penalty",
-    "reid_mean_average_precision",
+    *map(keys.cmc_rank, CMC_RANKS),
+    keys.MEAN_INVERSE_NEGATIVE_PENALTY,
+    keys.REID_MEAN_AVERAGE_PRECISION,
 )
-_TAR = tuple(f"tar_at_far_1e-{exponent}" for exponent in FAR_EXPONENTS)
-_VERIFICATION = (*_TAR, "verification_auc", "equal_error_rate")
+_VERIFICATION = (*map(keys.tar_at_far, FARS), keys.VERIFICATION_AUC, keys.EQUAL_ERROR_RATE)
+_ONE_VALUE = (keys.OPIS, keys.EPSILON_OPIS, keys.SPECTRAL_VARIANCE)
 # Measured by this package; f1 is not among them, since PML makes the clusters.
-_OURS = (*_PER_QUERY, *_VERIFICATION, "opis", "epsilon_opis", "spectral_variance")
-_SINGLE_VALUED = (*_VERIFICATION, "opis", "epsilon_opis", "spectral_variance", "f1")
+_OURS = (*_PER_QUERY, *_VERIFICATION, *_ONE_VALUE)
+_SINGLE_VALUED = (*_VERIFICATION, *_ONE_VALUE, keys.F1)
 _KNN = (
-    "precision_at_1",
-    "mean_average_precision",
-    "mean_average_precision_at_r",
-    "r_precision",
-    "mean_reciprocal_rank",
+    keys.PRECISION_AT_1,
+    keys.MEAN_AVERAGE_PRECISION,
+    keys.MEAN_AVERAGE_PRECISION_AT_R,
+    keys.R_PRECISION,
+    keys.MEAN_RECIPROCAL_RANK,
 )
-_CLUSTERING = ("NMI", "AMI", "f1")
+_CLUSTERING = (keys.NMI, keys.AMI, keys.F1)
 
 
 class AccuracyCalculator(_pml.AccuracyCalculator):
@@ -62,6 +63,11 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         include, exclude, avg_of_avgs, return_per_class, k, label_comparison_fn, device, knn_func, kmeans_func:
             as PML's. Per-class values and their average exist for the ranking metrics.
         far_range, grid, epsilon: of opis and epsilon_opis, see `functional.epsilon_opis`.
+
+    >>> x, y = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.9, 0.4]]), torch.tensor([0, 0, 1, 1])
+    >>> calculator = AccuracyCalculator(include=("precision_at_1", "reid_mean_average_precision"))
+    >>> {name: round(value, 3) for name, value in sorted(calculator.get_accuracy(x, y).items())}
+    {'precision_at_1': 0.0, 'reid_mean_average_precision': 0.458}
     """
 
     def __init__(
@@ -98,11 +104,11 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         )
 
     def requires_clustering(self) -> list[str]:
-        return [*super().requires_clustering(), "f1"]
+        return [*super().requires_clustering(), keys.F1]
 
     def requires_knn(self) -> list[str]:
         # PML 2.9 forgets it: asked for alone it would be called without neighbours.
-        return [*super().requires_knn(), "mean_reciprocal_rank"]
+        return [*super().requires_knn(), keys.MEAN_RECIPROCAL_RANK]
 
     def check_primary_metrics(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
         for name, metrics in (("include", include), ("exclude", exclude)):
@@ -213,11 +219,11 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         first = ranking.first_match_rank
         found = first <= (measured.limit or len(measured.reference))
         per_query = {
-            "precision_at_1": (first == 1).double(),
-            "mean_average_precision": ranking.average_precision,
-            "mean_average_precision_at_r": ranking.average_precision_at_r,
-            "r_precision": ranking.r_precision,
-            "mean_reciprocal_rank": torch.where(found, 1 / first, 0.0),
+            keys.PRECISION_AT_1: (first == 1).double(),
+            keys.MEAN_AVERAGE_PRECISION: ranking.average_precision,
+            keys.MEAN_AVERAGE_PRECISION_AT_R: ranking.average_precision_at_r,
+            keys.R_PRECISION: ranking.r_precision,
+            keys.MEAN_RECIPROCAL_RANK: torch.where(found, 1 / first, 0.0),
         }
         return self._mean_over_queries(per_query[name], measured)
 
@@ -266,7 +272,8 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
 
 # Names with a number or a rate in them, found by PML as every calculate_* method is.
 for _rank in CMC_RANKS:
-    setattr(AccuracyCalculator, f"calculate_cmc_rank_{_rank}", partialmethod(AccuracyCalculator._cmc_rank, rank=_rank))
-for _exponent, _name in zip(FAR_EXPONENTS, _TAR, strict=True):
-    _method = partialmethod(AccuracyCalculator._tar_at_far, far=10.0**-_exponent)
-    setattr(AccuracyCalculator, f"calculate_{_name}", _method)
+    _method = partialmethod(AccuracyCalculator._cmc_rank, rank=_rank)
+    setattr(AccuracyCalculator, f"calculate_{keys.cmc_rank(_rank)}", _method)
+for _far in FARS:
+    _method = partialmethod(AccuracyCalculator._tar_at_far, far=_far)
+    setattr(AccuracyCalculator, f"calculate_{keys.tar_at_far(_far)}", _method)

@@ -150,7 +150,7 @@ def _tensors(name: str, data: tuple[Any, Any, Any], device: torch.device) -> tup
     """Tensors on the device, one label and one camera a row."""
     embeddings, labels, cameras = data
     x = torch.as_tensor(embeddings, device=device)
-    x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    x = (x if x.dtype in (torch.float32, torch.float64) else x.float()).contiguous()  # faiss takes no other
     if x.ndim != 2:
         raise ValueError(f"{name} must have shape (N, D), one row per sample; got {tuple(x.shape)}")
     check_finite(x, name)

@@ -12,15 +12,20 @@ from pml_ext._ops.distributed import gather_rows
 from pml_ext.functional.operating_points.calibration import check_far_range_and_grid
 from pml_ext.functional.operating_points.score import OPISAtRange, opis_sensitivity, utility_curves
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
+from pml_ext.metrics import keys
 
 
 class OPIS:
     """OPIS and ε-OPIS of all batches handed to `update`, with the calling convention of torchmetrics.
 
-        metric = OPIS()
-        for images, labels in loader:
-            metric.update(model(images), labels)
-        print(metric.compute()["opis"])
+    >>> angles = torch.tensor([0.0, 0.4, 1.0, 1.3, 3.1, 2.2])
+    >>> embeddings, labels = torch.stack([angles.cos(), angles.sin()], dim=1), torch.tensor([0, 0, 1, 1, 2, 2])
+    >>> metric = OPIS(far_range=(0.2, 0.6))
+    >>> metric.update(embeddings[:4], labels[:4])
+    >>> metric.update(embeddings[4:], labels[4:])
+    >>> found = metric.compute()
+    >>> round(found["opis"], 4), found["classes"]
+    (0.0235, 3)
 
     Where torch.distributed is initialised, every rank updates with its own batches, and `compute`, called on all of
     them, gathers the embeddings, shares the pairs among the ranks and returns the same result on each.
@@ -110,8 +115,8 @@ class OPIS:
         )
         d_min, d_max = curves.calibration_range.tolist()
         return {
-            "opis": float(opis_of_curves(curves)),
-            "epsilon_opis": float(epsilon_opis_of_curves(curves, self.epsilon)),
+            keys.OPIS: float(opis_of_curves(curves)),
+            keys.EPSILON_OPIS: float(epsilon_opis_of_curves(curves, self.epsilon)),
             "d_min": d_min,
             "d_max": d_max,
             "classes": len(curves.classes),

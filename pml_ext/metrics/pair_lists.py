@@ -13,6 +13,10 @@ class ImagePairs(NamedTuple):
     """P pairs of images named by key, "name/number".
 
     first, second: P keys each. same: (P,) bool, True for pairs of one subject. fold_ids: (P,) int64 from 0.
+
+    >>> pairs = ImagePairs(("Ann/1", "Ann/1"), ("Ann/2", "Bob/1"), torch.tensor([True, False]), torch.tensor([0, 0]))
+    >>> [one for one, same in zip(pairs.second, pairs.same) if same]
+    ['Ann/2']
     """
 
     first: tuple[str, ...]
@@ -22,7 +26,12 @@ class ImagePairs(NamedTuple):
 
 
 class TemplatePairs(NamedTuple):
-    """P pairs of templates. first, second: (P,) int64 template ids; same: (P,) bool."""
+    """P pairs of templates. first, second: (P,) int64 template ids; same: (P,) bool.
+
+    >>> pairs = TemplatePairs(torch.tensor([1, 1]), torch.tensor([2, 3]), torch.tensor([True, False]))
+    >>> int(pairs.same.sum())
+    1
+    """
 
     first: Tensor
     second: Tensor
@@ -30,7 +39,12 @@ class TemplatePairs(NamedTuple):
 
 
 class TemplateMedia(NamedTuple):
-    """N images of templates. images: N names; template_ids, media_ids: (N,) int64."""
+    """N images of templates. images: N names; template_ids, media_ids: (N,) int64.
+
+    >>> media = TemplateMedia(("a.jpg", "b.jpg"), torch.tensor([1, 1]), torch.tensor([10, 11]))
+    >>> media.images[0]
+    'a.jpg'
+    """
 
     images: tuple[str, ...]
     template_ids: Tensor
@@ -48,6 +62,13 @@ def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
     Raises:
         ValueError: with the number of the line that is not what its place in the list asks for.
         OSError: the file cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    ...     _ = file.write("1\\nAnn 1 2\\nAnn 1 Bob 3\\n")
+    ...     file.flush()
+    ...     read_lfw_pairs(file.name).second
+    ('Ann/2', 'Bob/3')
     """
     lines = _fields(path)
     number, header = next(lines, (1, []))
@@ -85,6 +106,13 @@ def read_template_pairs(path: str | PathLike[str]) -> TemplatePairs:
     Raises:
         ValueError: with the number of the line that is not of this form, or without any line.
         OSError: the file cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    ...     _ = file.write("1 2 1\\n1 3 0\\n")
+    ...     file.flush()
+    ...     read_template_pairs(file.name).same.tolist()
+    [True, False]
     """
     first, second, same = array("q"), array("q"), array("b")
     for number, fields in _fields(path):
@@ -103,6 +131,13 @@ def read_template_media(path: str | PathLike[str]) -> TemplateMedia:
     Raises:
         ValueError: with the number of the line that is not of this form, or without any line.
         OSError: the file cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    ...     _ = file.write("a.jpg 1 10\\nb.jpg 1 11\\n")
+    ...     file.flush()
+    ...     read_template_media(file.name).media_ids.tolist()
+    [10, 11]
     """
     images: list[str] = []
     templates, media = array("q"), array("q")

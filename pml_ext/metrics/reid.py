@@ -13,6 +13,7 @@ from pml_ext.functional.retrieval.query_expansion import expand_features
 from pml_ext.functional.retrieval.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
 from pml_ext.functional.retrieval.reranking import rerank_blocks
 from pml_ext.functional.retrieval.single_shot import rank_single_shot, rank_single_shot_from_distances
+from pml_ext.metrics import keys
 
 _RERANK_OPTIONS = ("k1", "k2", "lambda_", "definition")
 _EXPANSION_OPTIONS = ("k", "alpha", "times")
@@ -34,6 +35,13 @@ class ReIDEvaluator:
         shots: "multi", the whole gallery, or "single", one random image an identity, see
             `functional.rank_single_shot`.
         repeats, seed: the draws of "single".
+
+    >>> import torch
+    >>> x, ids = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.9, 0.4]]), torch.tensor([0, 0, 1, 1])
+    >>> cameras = torch.tensor([0, 1, 0, 1])
+    >>> found = ReIDEvaluator(ranks=(1,))(x[:1], ids[:1], cameras[:1], x, ids, cameras)
+    >>> found["rank_1"], found["mAP"]
+    (0.0, 0.5)
     """
 
     def __init__(
@@ -153,10 +161,10 @@ class ReIDEvaluator:
         """
         counted = ranking.matches > 0
         shares = cumulative_matches(ranking, self.ranks)
-        results = {f"rank_{rank}": float(share) for rank, share in zip(self.ranks, shares, strict=True)}
-        results["mAP"] = float(ranking.average_precision[counted].mean())
-        results["mINP"] = float(ranking.inverse_negative_penalty[counted].mean())
+        results = {keys.rank(rank): float(share) for rank, share in zip(self.ranks, shares, strict=True)}
+        results[keys.MAP] = float(ranking.average_precision[counted].mean())
+        results[keys.MINP] = float(ranking.inverse_negative_penalty[counted].mean())
         has_match = counted if counted.ndim == 1 else counted[0]
-        results["queries"] = float(has_match.sum())
-        results["queries_without_match"] = float((~has_match & (query_ids.to(has_match.device) != JUNK)).sum())
+        results[keys.QUERIES] = float(has_match.sum())
+        results[keys.QUERIES_WITHOUT_MATCH] = float((~has_match & (query_ids.to(has_match.device) != JUNK)).sum())
         return results

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
-from pml_ext.metrics.verification import FARS, check_both_kinds, checked_fars, name_of, rates_of
+from pml_ext.metrics import keys
+from pml_ext.metrics.verification import FARS, check_both_kinds, checked_fars, rates_of
 
 
 class StreamingVerification:
@@ -21,6 +22,12 @@ class StreamingVerification:
         fars: the false accept rates to report, in (0, 1].
         low, high: where scores lie, integers: −1 and 1 for cosines. Others count as the nearer end.
         device: of the counts.
+
+    >>> metric = StreamingVerification(fars=(0.5,))
+    >>> metric.update(torch.tensor([0.9, 0.6, 0.7]), torch.tensor([True, True, False]))
+    >>> metric.update(torch.tensor([0.3, 0.2]), torch.tensor([True, False]))
+    >>> round(metric.compute()["tar_at_far_5e-1"], 3)
+    1.0
     """
 
     def __init__(
@@ -60,6 +67,6 @@ class StreamingVerification:
         """
         roc = self.histogram.roc()
         check_both_kinds(roc)
-        found = {f"tar_at_far_{name_of(far)}": tar_bounds(roc, far) for far in self.fars}
-        found |= {"auc": auc_bounds(roc), "eer": eer_bounds(roc)}
+        found = {keys.tar_at_far(far): tar_bounds(roc, far) for far in self.fars}
+        found |= {keys.AUC: auc_bounds(roc), keys.EER: eer_bounds(roc)}
         return {name: (float(lower), float(upper)) for name, (lower, upper) in found.items()}

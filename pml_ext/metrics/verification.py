@@ -1,7 +1,6 @@
 """The numbers a verification (face, speaker, signature, …) paper prints."""
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from pml_ext.functional.verification.folds import contiguous_folds, fold_accurac
 from pml_ext.functional.verification.rates import check_far
 from pml_ext.functional.verification.roc import ROC, equal_error_rate, operating_point, roc_auc, roc_curve
 from pml_ext.functional.verification.templates import pair_cosines, template_embeddings
+from pml_ext.metrics import keys
 from pml_ext.metrics.pair_lists import ImagePairs, TemplatePairs
 
 FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
@@ -34,6 +34,11 @@ class VerificationEvaluator:
     Args:
         fars: the false accept rates to report, in (0, 1].
         folds: contiguous blocks that pairs without fold ids are cut into; None for no accuracy.
+
+    >>> scores, same = torch.tensor([0.9, 0.6, 0.3, 0.7, 0.2, 0.1]), [True, True, True, False, False, False]
+    >>> found = VerificationEvaluator(fars=(0.34,), folds=None).of_scores(scores, same)
+    >>> {name: round(value, 3) for name, value in found.items() if name in ("tar_at_far_3.4e-1", "auc", "eer")}
+    {'tar_at_far_3.4e-1': 1.0, 'auc': 0.778, 'eer': 0.333}
     """
 
     def __init__(self, fars: Sequence[float] = FARS, folds: int | None = 10) -> None:
@@ -89,9 +94,9 @@ class VerificationEvaluator:
         if fold_ids is None:
             fold_ids = contiguous_folds(len(scores), self.folds or 0, device=scores.device)
         found = fold_accuracy(scores, same, fold_ids)
-        results["accuracy"] = float(found.mean)
-        results["accuracy_std"] = float(found.accuracies.std())
-        results["accuracy_standard_error"] = float(found.standard_error)
+        results[keys.ACCURACY] = float(found.mean)
+        results[keys.ACCURACY_STD] = float(found.accuracies.std())
+        results[keys.ACCURACY_STANDARD_ERROR] = float(found.standard_error)
         return results
 
     def of_image_pairs(
@@ -156,14 +161,9 @@ class VerificationEvaluator:
 def checked_fars(fars: Sequence[float]) -> tuple[float, ...]:
     for far in fars:
         check_far(far)
-    if len(set(map(name_of, fars))) < len(fars):
+    if len(set(map(keys.rate, fars))) < len(fars):
         raise ValueError(f"fars must differ; got {tuple(fars)!r}")
     return tuple(fars)
-
-
-def name_of(far: float) -> str:
-    """1e-3 for 0.001, 2.5e-3 for 0.0025."""
-    return f"{Decimal(repr(float(far))).normalize():e}"
 
 
 def check_both_kinds(roc: ROC) -> None:
@@ -180,14 +180,14 @@ def rates_of(roc: ROC, fars: Sequence[float]) -> dict[str, float]:
     results = {}
     for far in fars:
         point = operating_point(roc, far)
-        results[f"tar_at_far_{name_of(far)}"] = float(point.tar)
-        results[f"threshold_at_far_{name_of(far)}"] = float(point.threshold)
+        results[keys.tar_at_far(far)] = float(point.tar)
+        results[keys.threshold_at_far(far)] = float(point.threshold)
     equal = equal_error_rate(roc)
     return results | {
-        "auc": float(roc_auc(roc)),
-        "eer": float(equal.far),
-        "eer_threshold": float(equal.threshold),
-        "smallest_far": 1 / roc.impostors,
-        "genuine": float(roc.genuine),
-        "impostors": float(roc.impostors),
+        keys.AUC: float(roc_auc(roc)),
+        keys.EER: float(equal.far),
+        keys.EER_THRESHOLD: float(equal.threshold),
+        keys.SMALLEST_FAR: 1 / roc.impostors,
+        keys.GENUINE: float(roc.genuine),
+        keys.IMPOSTORS: float(roc.impostors),
     }

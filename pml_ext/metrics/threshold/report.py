@@ -54,6 +54,13 @@ class ThresholdReport(ThresholdFields):
         version: of pml_ext.
         checkpoint: None where none was named, see `with_checkpoint`.
         curves: what the figure draws; not kept in the file.
+
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
+    >>> report = ThresholdReport.from_embeddings(embeddings, ["anna", "anna", "ben", "ben"], frr=0.5)
+    >>> round(report.cosine, 3), report.far.rate, report.frr.rate
+    (0.709, 0.25, 0.0)
+    >>> report.accept(torch.tensor([0.9, 0.7])).tolist()
+    [True, False]
     """
 
     @classmethod

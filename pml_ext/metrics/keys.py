@@ -1,0 +1,81 @@
+"""The keys of what the metrics return: one name for each, defined here alone.
+
+Keys on one line are the same quantity under the name that its field uses. All values are fractions, never × 100.
+
+| quantity | AccuracyCalculator | ReIDEvaluator | VerificationEvaluator, StreamingVerification | OPIS |
+|---|---|---|---|---|
+| share of queries matched within r (CMC) | cmc_rank_r; precision_at_1 for r = 1 | rank_r | | |
+| mean average precision over all matches | reid_mean_average_precision; mean_average_precision | mAP | | |
+| mean inverse negative penalty | mean_inverse_negative_penalty | mINP | | |
+| true accept rate at a false accept rate | tar_at_far_1e-3 | | tar_at_far_1e-3 | |
+| area under the ROC | verification_auc | | auc | |
+| equal error rate | equal_error_rate | | eer | |
+| spread of the classes' utilities | opis, epsilon_opis | | | opis, epsilon_opis |
+
+mean_average_precision and precision_at_1 are PML's: the same as ours where k is None or larger than the gallery, up to
+ties (`functional.rank_matches` counts them against the query).
+"""
+
+from decimal import Decimal
+
+# Retrieval, in PML's names.
+PRECISION_AT_1 = "precision_at_1"
+MEAN_AVERAGE_PRECISION = "mean_average_precision"
+MEAN_AVERAGE_PRECISION_AT_R = "mean_average_precision_at_r"
+R_PRECISION = "r_precision"
+MEAN_RECIPROCAL_RANK = "mean_reciprocal_rank"
+# Retrieval, ours in the calculator.
+REID_MEAN_AVERAGE_PRECISION = "reid_mean_average_precision"
+MEAN_INVERSE_NEGATIVE_PENALTY = "mean_inverse_negative_penalty"
+# Retrieval, in the names of re-identification papers.
+MAP = "mAP"
+MINP = "mINP"
+QUERIES = "queries"
+QUERIES_WITHOUT_MATCH = "queries_without_match"
+# Clustering.
+NMI = "NMI"
+AMI = "AMI"
+F1 = "f1"
+# Consistency of classes under one threshold.
+OPIS = "opis"
+EPSILON_OPIS = "epsilon_opis"
+# Verification, in the calculator.
+VERIFICATION_AUC = "verification_auc"
+EQUAL_ERROR_RATE = "equal_error_rate"
+# Verification, in the names of its papers.
+AUC = "auc"
+EER = "eer"
+EER_THRESHOLD = "eer_threshold"
+SMALLEST_FAR = "smallest_far"
+GENUINE = "genuine"
+IMPOSTORS = "impostors"
+ACCURACY = "accuracy"
+ACCURACY_STD = "accuracy_std"
+ACCURACY_STANDARD_ERROR = "accuracy_standard_error"
+# The embeddings themselves.
+SPECTRAL_VARIANCE = "spectral_variance"
+
+
+def cmc_rank(rank: int) -> str:
+    """cmc_rank_5: the calculator's share of queries with a match among the first 5."""
+    return f"cmc_rank_{rank}"
+
+
+def rank(rank: int) -> str:
+    """rank_5: the same share in re-identification."""
+    return f"rank_{rank}"
+
+
+def rate(far: float) -> str:
+    """A false accept rate in keys: 1e-3 for 0.001, 2.5e-3 for 0.0025."""
+    return f"{Decimal(repr(float(far))).normalize():e}"
+
+
+def tar_at_far(far: float) -> str:
+    """tar_at_far_1e-3: the largest true accept rate at this false accept rate."""
+    return f"tar_at_far_{rate(far)}"
+
+
+def threshold_at_far(far: float) -> str:
+    """threshold_at_far_1e-3: the threshold there."""
+    return f"threshold_at_far_{rate(far)}"
