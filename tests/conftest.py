@@ -22,3 +22,9 @@ def real_data(name: str) -> Path:
     if not folder.is_dir():
         pytest.skip(f"{folder} is missing: set PML_EXT_DATA to the folder that holds {name}/")
     return folder
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--unlimited", type=int, metavar="EXAMPLES", help="of each property test, with another seed every time"
+    )
