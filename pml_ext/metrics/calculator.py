@@ -16,7 +16,7 @@ from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.roc import equal_error_rate, roc_auc
 from pml_ext.metrics import keys
-from pml_ext.metrics.evaluation_set import EvaluationSet, evaluation_set
+from pml_ext.metrics.evaluation_set import EvaluationSet, make_evaluation_set
 
 CMC_RANKS = (1, 5, 10)
 FARS = (1e-2, 1e-3, 1e-4)
@@ -153,7 +153,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         names = list(self.get_function_dict(include, exclude))
         by_camera = query_cameras is not None or reference_cameras is not None
         self._check_selection(names, by_camera, named=include or self._named)
-        measured = evaluation_set(
+        measured = make_evaluation_set(
             (query, query_labels, query_cameras),
             None if reference is None else (reference, reference_labels, reference_cameras),
             ref_includes_query,

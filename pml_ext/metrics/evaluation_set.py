@@ -103,7 +103,7 @@ class EvaluationSet:
         return int(self.pairs.accepted(below, positives_only=True)[0].sum()) / genuine
 
 
-def evaluation_set(
+def make_evaluation_set(
     query: tuple[Any, Any, Any],
     reference: tuple[Any, Any, Any] | None,
     ref_includes_query: bool,

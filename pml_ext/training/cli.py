@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         from pml_ext.training.checks.check import check_files
-        from pml_ext.training.checks.listing import listing
+        from pml_ext.training.checks.listing import list_names
         from pml_ext.training.config.load import ConfigError, load_config
         from pml_ext.training.data.datasets import DataError
         from pml_ext.training.engine.baseline import TrainingError
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         if arguments.command == "list":
-            print(listing(arguments.kind))
+            print(list_names(arguments.kind))
             return 0
         if arguments.command == "check-config":
             text, all_run = check_files(arguments.words)
@@ -68,11 +68,11 @@ def _measure_files(arguments: argparse.Namespace, log: logging.Logger) -> int:
     """The commands on embeddings from files: without a config, and without what a runner needs."""
     try:
         if arguments.command == "threshold":
-            from pml_ext.training.embeddings.threshold import threshold
+            from pml_ext.training.embeddings.threshold import report_threshold
 
             target = "utility" if arguments.max_utility else None
             rates = {"far": arguments.far, "frr": arguments.frr, "target": target}
-            print(threshold(arguments.embeddings, checkpoint=arguments.checkpoint, out=arguments.out, **rates))
+            print(report_threshold(arguments.embeddings, checkpoint=arguments.checkpoint, out=arguments.out, **rates))
             return 0
         from pml_ext.training.embeddings.evaluate import evaluate_files
 

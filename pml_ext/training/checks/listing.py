@@ -43,7 +43,7 @@ _LISTS: dict[str, Callable[[], dict[str, Mapping[str, object]]]] = {
 }
 
 
-def listing(kind: str) -> str:
+def list_names(kind: str) -> str:
     """A line for each name of a kind, under the config key that takes it.
 
     Raises:

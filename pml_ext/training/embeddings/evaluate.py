@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pml_ext._ops.normalize import to_sphere
 from pml_ext.functional.retrieval.protocol import JUNK
 from pml_ext.metrics import AccuracyCalculator
 from pml_ext.training.embeddings.files import EmbeddingFileError, EmbeddingSet, read_embeddings
@@ -44,12 +45,12 @@ def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
     if gallery is not None and gallery_labels is not None:
         gallery_labels[torch.from_numpy(gallery.is_junk)] = JUNK
         reference = {
-            "reference": torch.nn.functional.normalize(gallery.embeddings.double(), dim=1),
+            "reference": to_sphere(gallery.embeddings.double()),
             "reference_labels": gallery_labels,
             "reference_cameras": gallery_cameras,
         }
     calculator = AccuracyCalculator(include=tuple(METRICS), device=torch.device("cpu"))
-    embeddings = torch.nn.functional.normalize(query.embeddings.double(), dim=1)
+    embeddings = to_sphere(query.embeddings.double())
     try:
         found = calculator.get_accuracy(embeddings, labels, query_cameras=cameras, **reference)
     except ValueError as error:

@@ -10,7 +10,7 @@ from pml_ext.metrics.threshold.report_files import write_files
 from pml_ext.training.embeddings.files import EmbeddingFileError, read_embeddings
 
 
-def threshold(file: str, *, checkpoint: str | None, out: str | None, **target: Any) -> str:
+def report_threshold(file: str, *, checkpoint: str | None, out: str | None, **target: Any) -> str:
     """Make the report of a file of embeddings; leaves threshold.json, .html and .png.
 
     Args:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode as CN
 
+from pml_ext._ops.normalize import to_sphere
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.data.datasets import ImageSet, TestSet
 from pml_ext.training.data.samplers import steps_per_epoch
@@ -145,7 +146,7 @@ class Baseline(lightning.LightningModule):
         features = self(images).features.float()
         if self.cfg.TEST.FLIP.ENABLED:
             features = (features + self(images.flip(-1)).features.float()) / 2
-        embeddings = torch.nn.functional.normalize(features, dim=1)
+        embeddings = to_sphere(features)
         self._collected.setdefault(dataloader_idx, []).append((rows.cpu(), embeddings.cpu()))
 
     def on_validation_epoch_end(self) -> None:

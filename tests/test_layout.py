@@ -1,0 +1,142 @@
+"""The rules that keep the tree walkable: arrows run down, names say one thing, only one door to PML."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "pml_ext"
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+}
+
+# From the ground up: a room imports from its own and from those before it. The last name that fits counts.
+FLOORS = [
+    ("pml_ext._version", "pml_ext._checks", "pml_ext._pml", "pml_ext._files"),
+    ("pml_ext._ops",),
+    ("pml_ext.functional",),
+    ("pml_ext.distances",),
+    ("pml_ext.losses",),
+    ("pml_ext.miners",),
+    ("pml_ext.registration", "pml_ext.inspection"),
+    ("pml_ext", "pml_ext.metrics"),
+    ("pml_ext.training.config",),
+    ("pml_ext.training.data",),
+    ("pml_ext.training.modeling",),
+    ("pml_ext.training.solver",),
+    ("pml_ext.training.evaluation", "pml_ext.training.embeddings"),
+    ("pml_ext.training.checks",),
+    ("pml_ext.training.engine",),
+    ("pml_ext.training", "pml_ext.training.cli", "pml_ext.integrations", "pml_ext.__main__"),
+]
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def floor_of(module: str) -> int:
+    parts = module.split(".")
+    return next(FLOOR[room] for n in range(len(parts), 0, -1) if (room := ".".join(parts[:n])) in FLOOR)
+
+
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+def imports_of(module: str) -> Iterator[tuple[str, int]]:
+    """Modules of this package that a module imports anywhere in it, with the line."""
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{MODULES[module]}:{node.lineno}: write the whole path of an import"
+            for alias in node.names:
+                for found in (f"{node.module}.{alias.name}", node.module):
+                    if found in MODULES:
+                        yield found, node.lineno
+                        break
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names if alias.name in MODULES)
+
+
+def exported_by(module: str) -> set[str]:
+    """Functions and classes that a module defines and others may use."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in tree_of(module).body if isinstance(node, kinds) and not node.name.startswith("_")}
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_run_down(module: str) -> None:
+    up = [f"line {line}: {found}" for found, line in imports_of(module) if floor_of(found) > floor_of(module)]
+    assert not up, f"{module} imports from a room above its own"
+
+
+def test_no_circle_of_imports() -> None:
+    arrows = {module: {found for found, _ in imports_of(module)} - {module} for module in MODULES}
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, "a circle of imports: " + " → ".join([*path[path.index(module) :], module])
+        if module not in done:
+            for found in sorted(arrows[module]):
+                visit(found, (*path, module))
+            done.add(module)
+
+    for module in sorted(MODULES):
+        visit(module, ())
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_no_module_has_the_name_of_what_it_exports(module: str) -> None:
+    # Where both are reachable under one name, which of them one gets depends on the order of imports.
+    assert module.rsplit(".", 1)[-1] not in exported_by(module)
+
+
+def test_public_names_hide_no_module() -> None:
+    """`from pml_ext.functional import x` is one thing, whatever was imported before."""
+    import pml_ext.functional
+    import pml_ext.losses
+    import pml_ext.metrics
+    import pml_ext.miners
+
+    for package in (pml_ext.functional, pml_ext.losses, pml_ext.metrics, pml_ext.miners):
+        rooms = {m.rsplit(".", 1)[-1] for m in MODULES if m.rpartition(".")[0] == package.__name__}
+        assert not rooms & set(package.__all__)
+
+
+def test_only_one_module_imports_pytorch_metric_learning() -> None:
+    assert [m for m in sorted(MODULES) if "pytorch_metric_learning" in imported_libraries(m)] == ["pml_ext._pml"]
+
+
+def test_rows_are_normalised_in_one_place() -> None:
+    for module in MODULES:
+        # Layers of networks are torch's, as in the projects whose weights they load, and exporters know them.
+        if module.startswith(("pml_ext.training.modeling.", "pml_ext.training.engine.exporting")):
+            continue
+        for node in ast.walk(tree_of(module)):
+            imported = isinstance(node, ast.ImportFrom) and node.module == "torch.nn.functional"
+            names = {alias.name for alias in node.names} if imported else set()
+            called = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+            wrong = "normalize" in names or called.endswith(("functional.normalize", "F.normalize"))
+            assert not wrong, f"{module} line {node.lineno}: rows are normalised by pml_ext._ops.normalize"
+
+
+def test_no_module_name_says_nothing() -> None:
+    empty = {"utils", "util", "helpers", "helper", "common", "misc", "tools"}
+    assert [m for m in sorted(MODULES) if m.rsplit(".", 1)[-1] in empty] == []
+
+
+def test_tests_stand_in_the_folders_of_the_package() -> None:
+    for test in sorted((ROOT / "tests").rglob("test_*.py")):
+        room = ".".join(("pml_ext", *test.relative_to(ROOT / "tests").parts[:-1]))
+        assert room in MODULES or room == "pml_ext.properties", f"{test} is in a folder that the package does not have"
+
+
+def imported_libraries(module: str) -> set[str]:
+    """The first names of everything that a module imports."""
+    found = set()
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
