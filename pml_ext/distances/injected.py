@@ -67,7 +67,7 @@ def inject(
         an InjectedDistance; its `was_read` says whether it has been called.
     """
     kind = _injected_class(type(distance))
-    twin = kind.__new__(kind)
+    twin: InjectedDistance = kind.__new__(kind)
     twin.__dict__.update(vars(distance), matrix=matrix, points=points, two_sets=two_sets, was_read=False)
     return twin
 

@@ -32,6 +32,11 @@ class LoOp(BaseMetricLossFunction):
         ValueError: no labels: the arcs are inside classes, so indices_tuple alone does not do.
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021, eqs. 15 and 16.
         Paper: consecutive pairs, an even count a class; here: any count, and `pairing="all"`.
+
+    >>> from pml_ext.losses import TripletMarginLoss
+    >>> x, labels = torch.eye(4) + 0.1, torch.tensor([0, 0, 1, 1])
+    >>> [round(float(loss(x, labels)), 3) for loss in (TripletMarginLoss(), LoOp(TripletMarginLoss()))]
+    [0.05, 0.158]
     """
 
     def __init__(
@@ -82,7 +87,9 @@ class LoOp(BaseMetricLossFunction):
             )
             points = (embeddings, embeddings if ref_emb is None else ref_emb)
             injected = inject(self.distance, matrix, points=points, two_sets=ref_emb is not None)
-            value = run_with_distance(self.loss, injected, embeddings, labels, indices_tuple, ref_emb, ref_labels)
+            value: Tensor = run_with_distance(
+                self.loss, injected, embeddings, labels, indices_tuple, ref_emb, ref_labels
+            )
         negatives = int(is_negative.count_nonzero())
         positives = is_negative.numel() - negatives - (len(labels) if ref_emb is None else 0)
         if not negatives or not positives:

@@ -26,6 +26,11 @@ class LoOpMiner(BaseMiner):
     Raises:
         TypeError: a miner that does not read pair distances, or a distance without a LoOp form.
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021.
+
+    >>> from pml_ext.miners import TripletMarginMiner
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> [len(miner(x, labels)[0]) for miner in (TripletMarginMiner(), LoOpMiner(TripletMarginMiner()))]
+    [2, 8]
     """
 
     def __init__(self, miner: BaseMiner, *, pairing: str = "consecutive", geometry: str = "arc") -> None:
@@ -59,4 +64,5 @@ class LoOpMiner(BaseMiner):
                 self.distance, embeddings, labels, other, other_labels, pairing=self.pairing, geometry=self.geometry
             )
             injected = inject(self.distance, matrix, two_sets=other is not None)
-            return run_with_distance(self.miner, injected, embeddings, labels, other, other_labels)
+            mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, other, other_labels)
+        return mined

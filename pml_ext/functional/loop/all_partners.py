@@ -4,82 +4,106 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from pml_ext.functional.loop.geometry import Geometry
-from pml_ext.functional.loop.grid import curves_of, of_samples, row_blocks, solve
-from pml_ext.functional.loop.partners import Round
+from pml_ext._ops.second_derivatives import refuse_second_derivatives
+from pml_ext.functional.loop.partners import Geometry, Round, grid_blocks, inside_of, of_samples, solve
 
 
-# The gradient is that of OneRound, at the arcs that won.
+# The gradient is that of OneRound in pair_matrix.py, at the arcs that are closest.
 class Rounds(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
         pairs: Tensor,
         within: Tensor | None,
         ref_within: Tensor | None,
         partners: Tensor,
         ref_partners: Tensor,
         geometry: Geometry,
-    ) -> Tensor:
+        entries: int | None = None,
+    ) -> tuple[Tensor, ...]:
         rounds = [Round(partner) for partner in partners]
         ref_rounds = rounds if ref_within is None else [Round(partner) for partner in ref_partners]
         x_curves, y_curves = (
-            [curves_of(pairs, None if inside is None else inside[i], samples, geometry) for i, samples in enumerate(of)]
+            [
+                geometry.curve(inside_of(pairs, None if inside is None else inside[i], samples, geometry))
+                for i, samples in enumerate(of)
+            ]
             for inside, of in ((within, rounds), (ref_within, ref_rounds))
         )
-        # Of each pair of samples: the entry with its sign, the places of p and q (1 at the samples themselves), the
-        # two rounds that they are from.
+        # Of each pair of samples: the entry with its sign, the places of p and q (1 at the samples themselves), and
+        # the number of the pair of rounds that they are from.
         best = torch.full_like(pairs, -torch.inf, memory_format=torch.contiguous_format)
-        at_x, at_y, meeting = (torch.zeros_like(best) for _ in range(3))
+        kept = at_x, at_y, number = torch.zeros_like(best), torch.zeros_like(best), torch.zeros_like(best)
         for i, rows in enumerate(rounds):
             for j, columns in enumerate(ref_rounds):
                 if ref_within is None and j < i:
                     continue
-                value, x, y = solve(pairs, rows, columns, x_curves[i], y_curves[j], geometry)
-                _keep_closer(value, x, y, rows, columns, i * len(ref_rounds) + j, geometry, best, at_x, at_y, meeting)
+                value, x, y = solve(pairs, rows, columns, x_curves[i], y_curves[j], geometry, entries=entries)
+                _keep_closer(value, x, y, rows, columns, i * len(ref_rounds) + j, geometry, best, *kept)
                 if ref_within is None and j > i:  # the same arcs the other way round
                     value, x, y = value.t().contiguous(), y.t().contiguous(), x.t().contiguous()
-                    number = j * len(ref_rounds) + i
-                    _keep_closer(value, x, y, columns, rows, number, geometry, best, at_x, at_y, meeting)
-        value = best.mul_(geometry.sign)
-        ctx.save_for_backward(pairs, within, ref_within, partners, ref_partners, value, at_x, at_y, meeting)
-        ctx.geometry = geometry
-        return value.clone()
+                    _keep_closer(value, x, y, columns, rows, j * len(ref_rounds) + i, geometry, best, *kept)
+        return best.mul_(geometry.sign), at_x, at_y, number
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        pairs, within, ref_within, partners, ref_partners, value, at_x, at_y, meeting = ctx.saved_tensors
-        height, width = pairs.shape
-        x_inside = _entries_of_rounds(pairs, partners, ctx.geometry) if within is None else within
-        y_inside = x_inside if ref_within is None else ref_within
-        by_pairs = torch.zeros_like(pairs, memory_format=torch.contiguous_format)
-        flat = by_pairs.view(-1)
-        by_x, by_y = torch.zeros_like(x_inside).t().contiguous(), torch.zeros_like(y_inside)
-        for block in row_blocks(height, width):
-            number = meeting[block].long()
-            i, j = number // len(ref_partners), number % len(ref_partners)
-            x2, y2 = partners.t()[block].gather(1, i), ref_partners.gather(0, j)
-            w1, w2 = ctx.geometry.curve(x_inside.t()[block].gather(1, i)).weights(at_x[block])
-            v1, v2 = ctx.geometry.curve(y_inside.gather(0, j)).weights(at_y[block])
-            at = grad[block]
-            at_value = at * value[block] if ctx.geometry.sign > 0 else at
-            by_x[block].scatter_add_(1, i, -at_value * w1 * w2)
-            by_y.scatter_add_(0, j, -at_value * v1 * v2)
-            w1, w2 = at * w1, at * w2
-            by_pairs[block].add_(w1 * v1).scatter_add_(1, y2, w1 * v2)
-            start = x2 * width
-            flat.scatter_add_(0, (start + torch.arange(width, device=x2.device)).view(-1), (w2 * v1).view(-1))
-            flat.scatter_add_(0, (start + y2).view(-1), (w2 * v2).view(-1))
-        by_x = by_x.t() * _is_pair(partners)
-        by_y *= _is_pair(ref_partners)
-        if within is not None:
-            return by_pairs, by_x, by_y, None, None, None
-        starts = torch.arange(height, device=pairs.device) * width
-        flat.scatter_add_(0, (starts + partners).reshape(-1), (by_x + by_y).reshape(-1))
-        return by_pairs, None, None, None, None, None
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pairs, within, ref_within, partners, ref_partners, ctx.geometry, ctx.entries = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(pairs, within, ref_within, partners, ref_partners, *output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            gradients = _by_entries(grad, *ctx.saved_tensors, geometry=ctx.geometry, entries=ctx.entries)
+        pairs = ctx.saved_tensors[0]
+        refuse = (refuse_second_derivatives(g, "LoOp", grad, pairs) if g is not None else None for g in gradients)
+        return *refuse, None, None, None, None
+
+
+def _by_entries(
+    grad: Tensor,
+    pairs: Tensor,
+    within: Tensor | None,
+    ref_within: Tensor | None,
+    partners: Tensor,
+    ref_partners: Tensor,
+    value: Tensor,
+    at_x: Tensor,
+    at_y: Tensor,
+    number: Tensor,
+    *,
+    geometry: Geometry,
+    entries: int | None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The gradient by pairs, within and ref_within."""
+    height, width = pairs.shape
+    x_inside = _entries_of_rounds(pairs, partners, geometry) if within is None else within
+    y_inside = x_inside if ref_within is None else ref_within
+    by_pairs = torch.zeros_like(pairs, memory_format=torch.contiguous_format)
+    flat = by_pairs.view(-1)
+    by_x, by_y = torch.zeros_like(x_inside).t().contiguous(), torch.zeros_like(y_inside)
+    for block in grid_blocks(height, width, grad.device, entries):
+        numbers = number[block].long()
+        i, j = numbers // len(ref_partners), numbers % len(ref_partners)
+        x2, y2 = partners.t()[block].gather(1, i), ref_partners.gather(0, j)
+        w1, w2 = geometry.curve(x_inside.t()[block].gather(1, i)).weights(at_x[block])
+        v1, v2 = geometry.curve(y_inside.gather(0, j)).weights(at_y[block])
+        at = grad[block]
+        at_value = at * value[block] if geometry.sign > 0 else at
+        by_x[block].scatter_add_(1, i, -at_value * w1 * w2)
+        by_y.scatter_add_(0, j, -at_value * v1 * v2)
+        w1, w2 = at * w1, at * w2
+        by_pairs[block].add_(w1 * v1).scatter_add_(1, y2, w1 * v2)
+        start = x2 * width
+        flat.scatter_add_(0, (start + torch.arange(width, device=x2.device)).view(-1), (w2 * v1).view(-1))
+        flat.scatter_add_(0, (start + y2).view(-1), (w2 * v2).view(-1))
+    by_x = by_x.t() * _is_pair(partners)
+    by_y *= _is_pair(ref_partners)
+    if within is not None:
+        return by_pairs, by_x, by_y
+    starts = torch.arange(height, device=pairs.device) * width
+    flat.scatter_add_(0, (starts + partners).reshape(-1), (by_x + by_y).reshape(-1))
+    return by_pairs, None, None
 
 
 def _keep_closer(
@@ -88,21 +112,21 @@ def _keep_closer(
     y: Tensor,
     rows: Round,
     columns: Round,
-    number: int,
+    of_rounds: int,
     geometry: Geometry,
     best: Tensor,
     at_x: Tensor,
     at_y: Tensor,
-    meeting: Tensor,
+    number: Tensor,
 ) -> None:
-    """Take over, in place, what is closer on the arcs of this meeting of two rounds."""
+    """Where the arcs of these two rounds are closer than the best so far, put theirs in place of it."""
     value = of_samples(geometry.sign * value, rows, columns)
     is_closer = torch.gt(value, best, out=torch.empty_like(best))
     torch.maximum(best, value, out=best)
     turn_x, turn_y = (1 - 2 * samples.is_second.to(value.dtype) for samples in (rows, columns))
     at_x.lerp_(of_samples(x, rows, columns).mul_(turn_x.unsqueeze(1)), is_closer)
     at_y.lerp_(of_samples(y, rows, columns).mul_(turn_y), is_closer)
-    meeting.lerp_(torch.full_like(value, number), is_closer)
+    number.lerp_(torch.full_like(value, of_rounds), is_closer)
 
 
 def _entries_of_rounds(pairs: Tensor, partners: Tensor, geometry: Geometry) -> Tensor:

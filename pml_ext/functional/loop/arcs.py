@@ -1,4 +1,7 @@
-"""Closest points of two arcs on the unit sphere, from inner products of their ends alone."""
+"""The closed form of LoOp: the closest points of two arcs on the unit sphere, from inner products of their ends alone.
+
+`closest_places_on_arcs` is the form itself; `arc_distance` and `closest_on_arcs` are its public names.
+"""
 
 import copy
 from typing import Any
@@ -20,6 +23,10 @@ def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
         Ends that coincide are a point; antipodal ends span no unique arc and count as two points.
     Source: Vasudeva et al., "LoOp", ICCV 2021, section 4.1. Paper: nine KKT cases; here: the same optimum
         as the best of the interior, four edges and four corners.
+
+    >>> e1, e2, e3 = torch.eye(3)
+    >>> round(arc_distance(e1, e2, e3, e1 + e2 + e3).item(), 3)  # between e1 + e2 and e1 + e2 + e3
+    0.606
     """
     x1, x2, y1, y2 = (to_sphere(t) for t in (x1, x2, y1, y2))
     with torch.no_grad():
@@ -50,6 +57,11 @@ def closest_on_arcs(
     Returns:
         h = p·q in [−1, 1], then w1, w2, v1, v2 >= 0 with p = w1 x1 + w2 x2 and q = v1 y1 + v2 y2. nan where an
         inner product is nan.
+
+    >>> g, right = torch.tensor(0.4), torch.tensor(0.0)
+    >>> h, *weights = closest_on_arcs(g, g, g, g, right, right)  # two quarter circles: their middles are closest
+    >>> [round(float(value), 3) for value in (h, *weights)]
+    [0.8, 0.707, 0.707, 0.707, 0.707]
     """
     x, y = Arc(cx), Arc(cy)
     g11, g12, g21, g22 = torch.broadcast_tensors(g11, g12, g21, g22)

@@ -17,6 +17,10 @@ def segment_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
     Returns:
         (...,) >= 0. The gradient is finite everywhere, 0 where the segments meet.
     Source: Vasudeva et al., "LoOp", ICCV 2021, section 4.2 (k1, k2 in [0, 1]).
+
+    >>> x1, x2, y1, y2 = torch.tensor([[0.0, 0], [2, 0], [1, 1], [1, 3]])
+    >>> segment_distance(x1, x2, y1, y2).item()
+    1.0
     """
     with torch.no_grad():
         squares = [(a - b).square().sum(-1) for a, b in ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))]
@@ -35,6 +39,10 @@ def closest_on_segments(
     Returns:
         the squared distance, then w1, w2, v1, v2 >= 0 with p = w1 x1 + w2 x2, q = v1 y1 + v2 y2,
         w1 + w2 = v1 + v2 = 1.
+
+    >>> d11, d12, d21, d22, dx, dy = torch.tensor([2.0, 10, 2, 10, 4, 4])  # the segments of segment_distance
+    >>> [value.item() for value in closest_on_segments(d11, d12, d21, d22, dx, dy)]
+    [1.0, 0.5, 0.5, 1.0, 0.0]
     """
     x, y = Segment(dx), Segment(dy)
     d11, d12, d21, d22 = torch.broadcast_tensors(d11, d12, d21, d22)

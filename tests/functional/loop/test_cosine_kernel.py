@@ -26,14 +26,11 @@ def test_negatives_equal_the_oracle_and_positives_keep_their_cosine(dtype: torch
 
 
 @pytest.mark.parametrize("block", [1, 20, 2**16])
-def test_value_and_gradient_are_those_of_the_pair_matrix_whatever_the_blocks(
-    block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pml_ext.functional.loop.grid._BLOCK", block)
+def test_value_and_gradient_are_those_of_the_pair_matrix_whatever_the_blocks(block: int) -> None:
     x, labels = unit(len(LABELS)).requires_grad_(), torch.tensor(LABELS)
     products = x @ x.T
     plain = torch.where(is_negative(labels), loop_pairs(products, labels), products)
-    ours = loop_cosines(x, labels)
+    ours = loop_cosines(x, labels, entries=block)
     torch.testing.assert_close(ours, plain, rtol=0, atol=1e-14)
     weight = torch.randn(ours.shape, dtype=torch.float64)  # not symmetric
     by_ours, by_plain = (torch.autograd.grad((t * weight).sum(), x)[0] for t in (ours, plain))
@@ -74,3 +71,13 @@ def test_nan_of_a_sample_reaches_its_arc_only() -> None:
     x[1] = float("nan")
     found = loop_cosines(x, labels)
     assert found[:2, 4:].isnan().all() and found[2:4, 4:].isfinite().all()
+
+
+def test_second_derivatives_are_refused_and_first_ones_may_keep_their_graph() -> None:
+    x, labels = unit(8).requires_grad_(), torch.arange(8) // 4
+    value = loop_cosines(x, labels).sum()
+    (plain,) = torch.autograd.grad(value, x, retain_graph=True)
+    (first,) = torch.autograd.grad(value, x, create_graph=True)
+    assert torch.equal(first, plain)
+    with pytest.raises(RuntimeError, match="LoOp has no second derivatives"):
+        torch.autograd.grad(first.square().sum(), x)

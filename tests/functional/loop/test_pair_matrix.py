@@ -3,9 +3,11 @@ import torch
 import torch.nn.functional as F
 
 from pml_ext.functional import loop_pairs
+from pml_ext.functional.loop.all_partners import Rounds
 from pml_ext.functional.loop.arcs import arc_distance
-from pml_ext.functional.loop.partners import class_pairings
-from tests.oracles.arcs import loop_distances, partners
+from pml_ext.functional.loop.pair_matrix import OneRound
+from pml_ext.functional.loop.partners import GEOMETRIES, Round, class_pairings
+from tests.oracles.arcs import loop_distances
 
 LABELS = [4, 1, 4, 2, 1, 4, 1, 7, 4, 2, 4, 1, 1]  # classes of 5, 5, 2 and 1, mixed
 REF_LABELS = [1, 1, 9, 4, 2, 4, 1, 4]
@@ -49,12 +51,21 @@ def test_reference_set_equals_the_oracle(pairing: str, geometry: str) -> None:
     assert (distances - expected)[is_negative(LABELS, REF_LABELS)].abs().max() <= 1e-6
 
 
+@pytest.mark.parametrize("entries", [1, 5, 40])
 @pytest.mark.parametrize("pairing", ["consecutive", "all"])
-def test_blocks_change_nothing(pairing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = unit(len(LABELS), 4)
-    whole = loop_pairs(x @ x.t(), torch.tensor(LABELS), pairing=pairing)
-    monkeypatch.setattr("pml_ext.functional.loop.grid._BLOCK", 5)
-    torch.testing.assert_close(loop_pairs(x @ x.t(), torch.tensor(LABELS), pairing=pairing), whole, rtol=0, atol=1e-14)
+def test_blocks_change_neither_value_nor_gradient(pairing: str, entries: int) -> None:
+    x, labels = unit(len(LABELS), 4).requires_grad_(), torch.tensor(LABELS)
+    partners, arcs, pairs = class_pairings(labels, pairing), GEOMETRIES["arc"], x @ x.t()
+    one = Round(partners[0])
+    if pairing == "consecutive":
+        blocked = OneRound.apply(pairs, None, None, one, one, arcs, entries)[0]
+    else:
+        blocked = Rounds.apply(pairs, None, None, partners, partners, arcs, entries)[0]
+    whole = loop_pairs(pairs, labels, pairing=pairing)
+    torch.testing.assert_close(blocked, whole, rtol=0, atol=1e-14)
+    weight = torch.randn_like(whole)
+    by_blocked, by_whole = (torch.autograd.grad((t * weight).sum(), x, retain_graph=True)[0] for t in (blocked, whole))
+    torch.testing.assert_close(by_blocked, by_whole, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("pairing", ["consecutive", "all"])
@@ -83,23 +94,6 @@ def test_gradient_within_a_batch_equals_that_of_the_vectors() -> None:
     weight = torch.randn(12, 12, dtype=torch.float64) * (labels[:, None] != labels)
     ours, theirs = (torch.autograd.grad((weight * t).sum(), x)[0] for t in (found, direct))
     assert torch.allclose(ours, theirs, atol=1e-10)
-
-
-@pytest.mark.parametrize("pairing", ["consecutive", "all"])
-def test_partners_are_those_of_the_oracle(pairing: str) -> None:
-    rounds = class_pairings(torch.tensor(LABELS), pairing)
-    itself = torch.arange(len(LABELS))
-    assert (rounds.gather(1, rounds) == itself).all()  # whoever is my partner has me as partner
-    for i, expected in enumerate(partners(LABELS, pairing)):
-        met = set(rounds[:, i].tolist()) - {i}
-        assert met == set(expected) - {i}
-
-
-@pytest.mark.parametrize("size", range(1, 10))
-def test_every_pair_of_a_class_meets_once(size: int) -> None:
-    rounds = class_pairings(torch.zeros(size, dtype=torch.long), "all")
-    met = [(i, int(j)) for partner in rounds for i, j in enumerate(partner) if i < j]
-    assert sorted(met) == [(i, j) for i in range(size) for j in range(i + 1, size)]
 
 
 @pytest.mark.parametrize("pairing", ["consecutive", "all"])
@@ -143,3 +137,24 @@ def test_within_a_batch_is_a_batch_against_itself() -> None:
     torch.testing.assert_close(within * weight, between * weight, rtol=0, atol=1e-12)
     ours, theirs = (torch.autograd.grad((t * weight).sum(), x, retain_graph=True)[0] for t in (within, between))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("pairing", ["consecutive", "all"])
+def test_second_derivatives_are_refused_and_first_ones_may_keep_their_graph(pairing: str) -> None:
+    x, labels = unit(8, 5).requires_grad_(), torch.arange(8) // 4
+    value = loop_pairs(x @ x.t(), labels, pairing=pairing).sum()  # its gradient from above is a constant
+    (plain,) = torch.autograd.grad(value, x, retain_graph=True)
+    (first,) = torch.autograd.grad(value, x, create_graph=True)
+    assert torch.equal(first, plain)
+    with pytest.raises(RuntimeError, match="LoOp has no second derivatives"):
+        first.square().sum().backward()
+
+
+def test_unknown_pairing_and_geometry_are_refused() -> None:
+    x, labels = unit(4, 3), torch.tensor([0, 0, 1, 1])
+    with pytest.raises(ValueError, match="pairing must be one of 'consecutive', 'all'; got 'consectutive'"):
+        loop_pairs(x @ x.t(), labels, pairing="consectutive")
+    with pytest.raises(ValueError, match="geometry must be one of 'arc', 'segment'; got 'line'"):
+        loop_pairs(x @ x.t(), labels, geometry="line")
+    with pytest.raises(ValueError, match="needs points and ref_points"):
+        loop_pairs(x @ x.t(), labels, labels)
