@@ -9,6 +9,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.training.data.datasets import ImageSet
 from pml_ext.training.data.samplers import build_sampler
+from pml_ext.training.data.samplers.joint import Drawn
 
 Sample = tuple[Tensor, int, int]
 """(image, class id, row)."""
@@ -27,10 +28,22 @@ class LabelledImages(Dataset[Sample]):
         return self.transform(self.images.images[row]), int(self.labels[row]), row
 
 
+class SeededImages(Dataset[Sample]):
+    """(image, class id, row) of what a sampler has drawn; the transforms' random numbers follow from its seed."""
+
+    def __init__(self, images: LabelledImages) -> None:
+        self.images = images
+
+    def __getitem__(self, drawn: Drawn) -> Sample:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(drawn.seed)  # torch.manual_seed would set the GPUs' too
+            return self.images[drawn.row]
+
+
 def train_loader(
     options: CN, images: ImageSet, transform: v2.Compose, *, batch_size: int, seed: int, rank: int, world_size: int
 ) -> DataLoader[Sample]:
-    """This rank's part of every joint batch.
+    """This rank's part of every joint batch; the same for any number of workers.
 
     Args:
         options: the config's DATALOADER.
@@ -40,7 +53,7 @@ def train_loader(
         options, images.labels, images.cameras, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size
     )
     return DataLoader(
-        LabelledImages(images, transform),
+        SeededImages(LabelledImages(images, transform)),
         batch_sampler=sampler,
         num_workers=options.NUM_WORKERS,
         generator=sampler.generator,

@@ -4,6 +4,7 @@ import logging
 import re
 import tempfile
 from pathlib import Path
+from typing import cast
 
 import lightning
 from torch.utils.data import DataLoader
@@ -13,9 +14,10 @@ from pml_ext.training.checks.check import require_supported
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.data.datasets import ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
 from pml_ext.training.data.loaders import Sample, test_loader, train_loader
+from pml_ext.training.data.samplers import JointBatchSampler
 from pml_ext.training.data.transforms import build_transform
 from pml_ext.training.engine.baseline import Baseline
-from pml_ext.training.engine.checkpoints import check_resumable
+from pml_ext.training.engine.checkpoints import check_optimizer_state, check_resumable
 from pml_ext.training.engine.freezing import freeze_callbacks
 from pml_ext.training.engine.precise_bn import recompute_statistics
 from pml_ext.training.engine.profiling import Profile
@@ -57,13 +59,18 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False, profile: bool = Fals
         if resumed:
             # Says which keys differ where the checkpoint is of another model; Lightning then restores all of it.
             load_weights(module, resumed)
-            check_resumable(cfg.SOLVER, resumed)
+            # Lightning begins the first epoch's loading before it tells the sampler which epoch it is.
+            cast(JointBatchSampler, loader.batch_sampler).set_epoch(check_resumable(cfg.SOLVER, resumed))
+            made = module.configure_optimizers()
+            check_optimizer_state(resumed, made["optimizer"], made["lr_scheduler"]["scheduler"])
         if trainer.is_global_zero:
             (output / "config.yaml").write_text(cfg.dump(), encoding="utf-8")
             identities = int(train_set.labels.max()) + 1
             log.info("%d images of %d identities, %d steps an epoch", len(train_set), identities, len(loader))
             if resume:
                 log.info("resuming from %s", resumed or f"nothing: no {last}, so from the beginning")
+            if resumed and cfg.INPUT.RPT.ENABLED:
+                log.warning("INPUT.RPT: patches seen before are lost, so this run goes on a little differently")
         try:
             trainer.fit(module, loader, tests, ckpt_path=resumed, weights_only=True)
         except SystemExit as stop:

@@ -26,6 +26,7 @@ log = logging.getLogger("pml_ext")
 # More workers than cores, metrics reduced over ranks that hold the same; and what Lightning calls in torch.
 _UNFITTING_ADVICE = (
     "does not have many workers",
+    "This DataLoader will create",
     "sync_dist=True",
     "exists and is not empty",
     "number of training batches",

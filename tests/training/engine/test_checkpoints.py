@@ -2,9 +2,11 @@ import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from yacs.config import CfgNode
 
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
@@ -60,11 +62,17 @@ def test_an_interrupted_write_leaves_the_checkpoint_before(tmp_path: Path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
 
 
+def left_by(cfg: CfgNode, epochs: int) -> dict[str, Any]:
+    """What says in a checkpoint where a run was."""
+    progress = {"epoch_progress": {"current": {"processed": epochs}}}
+    return {"epoch": epochs - 1, "loops": {"fit_loop": progress}, "config": cfg.dump()}
+
+
 def test_what_the_optimizer_and_the_schedule_hold_must_stay(tmp_path: Path) -> None:
     before, now = get_cfg(), get_cfg()
-    torch.save({"epoch": 3, "config": before.dump()}, tmp_path / "last.ckpt")
+    torch.save(left_by(before, 3), tmp_path / "last.ckpt")
     now.SOLVER.MAX_EPOCH, now.SOLVER.CHECKPOINT_PERIOD, now.MODEL.LOSSES.CE.EPSILON = 200, 1, 0.1
-    check_resumable(now.SOLVER, tmp_path / "last.ckpt")
+    assert check_resumable(now.SOLVER, tmp_path / "last.ckpt") == 3
     now.SOLVER.OPT, now.SOLVER.SCHED, now.SOLVER.BASE_LR = "SGD", "CosineAnnealingLR", 0.5
     with pytest.raises(ConfigError, match="cannot be resumed with another optimizer or schedule") as caught:
         check_resumable(now.SOLVER, tmp_path / "last.ckpt")
@@ -78,7 +86,7 @@ def test_what_the_optimizer_and_the_schedule_hold_must_stay(tmp_path: Path) -> N
 def test_one_cycle_holds_its_length_and_options(tmp_path: Path) -> None:
     before = get_cfg()
     before.SOLVER.SCHED = "OneCycleLR"
-    torch.save({"epoch": 3, "config": before.dump()}, tmp_path / "last.ckpt")
+    torch.save(left_by(before, 3), tmp_path / "last.ckpt")
     now = before.clone()
     check_resumable(now.SOLVER, tmp_path / "last.ckpt")
     now.SOLVER.MAX_EPOCH, now.SOLVER.ONECYCLE.PCT_START = 200, 0.5
@@ -88,7 +96,7 @@ def test_one_cycle_holds_its_length_and_options(tmp_path: Path) -> None:
 
 def test_fewer_epochs_than_are_done(tmp_path: Path) -> None:
     cfg = get_cfg()
-    torch.save({"epoch": 121, "config": cfg.dump()}, tmp_path / "last.ckpt")
+    torch.save(left_by(cfg, 121), tmp_path / "last.ckpt")
     with pytest.raises(ConfigError, match=r"SOLVER\.MAX_EPOCH is 120; .*last\.ckpt has 121 epochs behind it"):
         check_resumable(cfg.SOLVER, tmp_path / "last.ckpt")
 

@@ -126,6 +126,43 @@ def test_resume_continues_bit_for_bit_with_the_state_of_the_losses(
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
 
 
+# Every random step that keeps no state; AutoAugment and AugMix take three channels.
+AUGMENTED = (
+    "SOLVER.MAX_EPOCH", "3", "INPUT.PADDING.ENABLED", "True", "INPUT.PADDING.SIZE", "1", "INPUT.REA.ENABLED", "True",
+    "INPUT.REA.VALUE", "[0.0]", "INPUT.AFFINE.ENABLED", "True", "INPUT.CJ.ENABLED", "True",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def augmented(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("augmented") / "out"
+    assert train(output, *AUGMENTED) == 0
+    return output
+
+
+@pytest.mark.parametrize(("workers", "step"), [(0, 12), (1, 11), (3, 21)])
+def test_a_run_killed_at_any_step_goes_on_bit_for_bit_with_any_workers(
+    workers: int, step: int, augmented: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eleven steps an epoch: killed in the first, the second and the last step of the second of three."""
+
+    class KilledError(Exception):
+        pass
+
+    def kill(module: Any, *_: Any) -> None:
+        if module.global_step == step:
+            raise KilledError
+
+    opts = (*AUGMENTED, "DATALOADER.NUM_WORKERS", str(workers))
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(pml_ext.training.engine.baseline.Baseline, "on_train_batch_start", kill)
+        train(tmp_path, *opts)
+    assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 11
+    assert train(tmp_path, *opts, flags=("--resume",)) == 0
+    assert all(torch.equal(v, weights(tmp_path)[k]) for k, v in weights(augmented).items())
+    assert metrics(tmp_path) == metrics(augmented)
+
+
 def test_resume_of_another_model_and_of_nothing(
     trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """Batches for several ranks: every rank draws the same joint batch and takes its own part of it."""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,10 +13,18 @@ Draw = Callable[[np.random.Generator], Iterator[list[int]]]
 """Joint batches of rows without end, from nothing but the generator."""
 
 
-class JointBatchSampler(Sampler[list[int]]):
+class Drawn(NamedTuple):
+    """One sample of a batch: a row of the image set, and the seed of all that is random about it."""
+
+    row: int
+    seed: int
+
+
+class JointBatchSampler(Sampler[list[Drawn]]):
     """Batches of an epoch, a function of (seed, epoch) alone, split among ranks in order.
 
-    Concatenating the ranks' batches in rank order gives the batch that one process would draw.
+    Concatenating the ranks' batches in rank order gives the batch that one process would draw. Every sample brings
+    its own seed, so that its transforms come out the same in whichever process it is loaded and after whichever others.
 
     Args:
         draw: gives the joint batches of an epoch.
@@ -43,20 +52,22 @@ class JointBatchSampler(Sampler[list[int]]):
             )
         self.draw, self.steps, self.seed = draw, steps, seed
         self.share, self.rank, self.epoch = per_rank, rank, 0
-        # The loader draws its workers' seeds from here, so that they too follow from (seed, epoch).
+        # The loader takes a number from here each time it begins, instead of one of the model's.
         self.generator = torch.Generator()
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
-        self.generator.manual_seed(int(np.random.SeedSequence([self.seed, epoch, self.rank]).generate_state(1)[0]))
 
     def __len__(self) -> int:
         return self.steps
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[Drawn]]:
         batches = self.draw(np.random.default_rng([self.seed, self.epoch]))
+        seeds = np.random.default_rng([self.seed, self.epoch, 1])
         for _ in range(self.steps):
-            yield next(batches)[self.rank * self.share : (self.rank + 1) * self.share]
+            batch = next(batches)
+            joint = list(map(Drawn, batch, seeds.integers(2**63, size=len(batch)).tolist()))
+            yield joint[self.rank * self.share : (self.rank + 1) * self.share]
 
 
 def steps_per_epoch(images: int, batch_size: int) -> int:
