@@ -291,7 +291,7 @@ def test_weights_that_are_not_finite_are_never_saved(
         (("MODEL.LOSSES.CIT.GAMMA", "2", "MODEL.LOSSES.NAME", '("CITLoss",)'), "LOSSES.CIT: gamma must be in [0, 1]"),
         (("MODEL.LOSSES.LOOP.LOSS", "LoOp", "MODEL.LOSSES.NAME", '("LoOp",)'), "MODEL.LOSSES.LOOP.LOSS: unknown value"),
         (("MODEL.LOSSES.CE.EPSILON", "2", "MODEL.LOSSES.NAME", '("CrossEntropyLoss",)'), "LOSSES.CE: epsilon must be"),
-        (("MODEL.MINER.NAME", "MultiSimilarityMiner"), "none of the losses ('SmoothAPLoss', 'TCMLoss') takes a miner"),
+        (("MODEL.MINER.NAME", "MultiSimilarityMiner"), "none of the losses SmoothAPLoss, TCMLoss takes a miner"),
         (("MODEL.META_ARCHITECTURE", "MGN"), "MODEL.META_ARCHITECTURE = 'MGN': its branches with a head each"),
         (("MODEL.DEVICE", "cuda"), "torch sees no CUDA device here; set MODEL.DEVICE cpu"),
         (("MODEL.PIXEL_STD", "[1, 1]"), "must both have 1 value (grey) or 3 (RGB)"),
