@@ -28,17 +28,17 @@ from pml_ext.functional.tuples.triplet_types import count_triplet_kinds, triplet
 from pml_ext.functional.verification.all_pairs import labelled_pairs, labelled_pairs_roc
 from pml_ext.functional.verification.bootstrap import bootstrap_tar_at_far
 from pml_ext.functional.verification.clopper_pearson import rate_interval
+from pml_ext.functional.verification.error_rates import VerificationErrors, errors_at
 from pml_ext.functional.verification.folds import FoldAccuracy, contiguous_folds, fold_accuracy
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
-from pml_ext.functional.verification.rates import VerificationErrors, errors_at, tar_at_far
 from pml_ext.functional.verification.roc import (
     ROC,
     OperatingPoint,
     equal_error_rate,
-    operating_point,
     roc_auc,
     roc_curve,
 )
+from pml_ext.functional.verification.tar_at_far_rule import operating_point, tar_at_far
 from pml_ext.functional.verification.templates import Templates, pair_cosines, template_embeddings
 
 __all__ = [

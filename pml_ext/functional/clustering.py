@@ -17,6 +17,9 @@ def clustering_f1(cluster_labels: Tensor, labels: Tensor) -> Tensor:
     Raises:
         ValueError: shapes that differ, types that are not integer.
     Source: Manning et al., Introduction to Information Retrieval, section 16.3, with β = 1.
+
+    >>> round(float(clustering_f1(torch.tensor([0, 0, 1, 1]), torch.tensor([5, 5, 5, 9]))), 3)
+    0.4
     """
     check_labels(labels, len(labels))
     check_labels(cluster_labels, len(labels), "cluster_labels")
@@ -26,4 +29,5 @@ def clustering_f1(cluster_labels: Tensor, labels: Tensor) -> Tensor:
 
 def _pairs(ids: Tensor) -> Tensor:
     counts = torch.unique(ids, dim=0, return_counts=True)[1].double()
-    return (counts * (counts - 1) / 2).sum()
+    pairs: Tensor = (counts * (counts - 1) / 2).sum()
+    return pairs

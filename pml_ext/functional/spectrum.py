@@ -21,6 +21,9 @@ def spectral_variance(embeddings: Tensor) -> Tensor:
         ValueError: embeddings that are not (N, D) floating and finite.
     Source: Roth et al., "Revisiting Training Strategies and Generalization Performance in Deep Metric Learning",
         ICML 2020, section 5 (ρ). Paper: D singular values; here: min(N, D).
+
+    >>> round(float(spectral_variance(torch.tensor([[1.0, 0.0], [0.0, 3.0]]))), 3)
+    0.144
     """
     check_embeddings(embeddings)
     check_finite(embeddings)
@@ -30,4 +33,5 @@ def spectral_variance(embeddings: Tensor) -> Tensor:
         values = torch.linalg.svdvals(torch.linalg.qr(x, mode="r").R if x.shape[0] > x.shape[1] else x)
     rounding = max(embeddings.shape) * torch.finfo(embeddings.dtype).eps * values[0]
     share = torch.where(values > rounding, values, 0.0) / values.sum()
-    return -math.log(len(values)) - share.log().mean()
+    divergence: Tensor = -math.log(len(values)) - share.log().mean()
+    return divergence

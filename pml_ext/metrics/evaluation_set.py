@@ -15,8 +15,8 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.retrieval.protocol import JUNK
 from pml_ext.functional.retrieval.ranking import Ranking, rank_matches
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
-from pml_ext.functional.verification.rates import largest_count_within
 from pml_ext.functional.verification.roc import ROC
+from pml_ext.functional.verification.tar_at_far_rule import tar_of_pairs_at_far
 
 
 @dataclass
@@ -90,17 +90,7 @@ class EvaluationSet:
             return None
 
     def tar_at_far(self, far: float) -> float:
-        """`functional.tar_at_far` over all pairs, from counts: the scores are never stored."""
-        genuine, impostors = self.pairs.total_positive_pairs, self.pairs.total_negative_pairs
-        allowed = largest_count_within(far, impostors)
-        if not genuine or not allowed:
-            return float("nan")
-        if allowed == impostors:
-            return 1.0
-        # Accepted are the pairs strictly closer than the first impostor pair that is one too many.
-        first_refused = self.pairs.negative_distances_at([allowed + 1])
-        below = torch.nextafter(first_refused, torch.full_like(first_refused, -torch.inf))
-        return int(self.pairs.accepted(below, positives_only=True)[0].sum()) / genuine
+        return tar_of_pairs_at_far(self.pairs, far)
 
 
 def make_evaluation_set(

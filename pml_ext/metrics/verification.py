@@ -7,9 +7,10 @@ from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
+from pml_ext.functional.verification.checks import check_far
 from pml_ext.functional.verification.folds import contiguous_folds, fold_accuracy
-from pml_ext.functional.verification.rates import check_far
-from pml_ext.functional.verification.roc import ROC, equal_error_rate, operating_point, roc_auc, roc_curve
+from pml_ext.functional.verification.roc import ROC, equal_error_rate, roc_auc, roc_curve
+from pml_ext.functional.verification.tar_at_far_rule import operating_point
 from pml_ext.functional.verification.templates import pair_cosines, template_embeddings
 from pml_ext.metrics import keys
 from pml_ext.metrics.pair_lists import ImagePairs, TemplatePairs

@@ -3,16 +3,18 @@
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from pml_ext.functional.operating_points.histogram_curves import curves_from_bins
-from pml_ext.functional.operating_points.negative_counts import negative_histogram
-from pml_ext.functional.operating_points.utility import UtilityCurves, curves_of_counts, merged_grids
+from pml_ext.functional.operating_points.negative_bins import NegativeHistogram, negative_histogram
+from pml_ext.functional.operating_points.utility import UtilityCurves, curves_of_counts, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.pairwise.sampled import SampledPairDistances
 
 # Up to this many samples exact counts take less than half a second.
 _COUNTED_EXACTLY = 4096
+# The largest standard error of OPIS, as a share of it, that reading counts inside bins may leave.
+_TOLERANCE = 5e-6
 
 
 class TooFewClassesError(ValueError):
@@ -34,18 +36,27 @@ def check_far_range_and_grid(far_range: tuple[float, float], grid: int) -> None:
 def curves_of_pairs(
     pairs: PairDistances, *, far_range: tuple[float, float], grid: int, exact: bool = False
 ) -> UtilityCurves:
-    """`utility_curves` over the calibration range, of pairs that other statistics are taken from too."""
+    """`utility_curves` over one calibration range, of pairs that other statistics are taken from too."""
     return calibrated_curves(pairs, far_ranges=[far_range], grid=grid, exact=exact)[0]
 
 
 def calibrated_curves(
-    pairs: PairDistances, *, far_ranges: Sequence[tuple[float, float]], grid: int, exact: bool = False
+    pairs: PairDistances,
+    *,
+    far_ranges: Sequence[tuple[float, float]],
+    grid: int,
+    exact: bool = False,
+    exact_up_to: int = _COUNTED_EXACTLY,
 ) -> list[UtilityCurves]:
-    """`utility_curves` over several calibration ranges."""
+    """`utility_curves` over several calibration ranges.
+
+    Args:
+        exact_up_to: sets of at most so many samples are counted exactly in any case.
+    """
     kept = measurable(pairs)
     ranks = [k for far_range in far_ranges for k in ranks_of_rates(pairs, far_range, required=True)]
     sampled = isinstance(pairs, SampledPairDistances)
-    if not (exact or sampled) and len(pairs.unit) > _COUNTED_EXACTLY:
+    if not (exact or sampled) and len(pairs.unit) > exact_up_to:
         lows, highs = zip(*far_ranges, strict=True)
         histogram = negative_histogram(pairs, (min(lows), max(highs)), kept)
         if histogram is not None and (curves := curves_from_bins(pairs, histogram, ranks, grid)) is not None:
@@ -59,9 +70,63 @@ def calibrated_curves(
     ]
 
 
+def curves_from_bins(
+    pairs: PairDistances, histogram: NegativeHistogram, ranks: list[int], grid: int
+) -> list[UtilityCurves] | None:
+    """Curves over several calibration ranges, with the negative counts of a histogram.
+
+    Args:
+        ranks: of the pooled negative distances that bound the ranges, two for each.
+    Returns:
+        None where they would be off by too much.
+    """
+    found = [end for k in ranks if (end := histogram.distance_at(k)) is not None]
+    if len(found) < len(ranks):
+        return None
+    ends, errors = torch.tensor(found, dtype=torch.float64, device=pairs.unit.device).view(-1, 2, 2).unbind(2)
+    grids, merged, places = merged_grids(ends, grid)
+    positives = pairs.accepted(merged, positives_only=True)[0][histogram.kept]
+    negatives = histogram.accepted(merged)
+    result = []
+    for thresholds, place, end, error in zip(grids, places, ends, errors, strict=True):
+        counts = negatives[:, place]
+        curves = curves_of_counts(pairs, histogram.kept, thresholds, positives[:, place], counts, end)
+        # Where in a bin a class's pairs lie is chance: off by the root of a sixth of them, times their clumping.
+        bins = (float(end[1] ** 2 - end[0] ** 2) / 2) / histogram.width
+        if bins < grid / 10:
+            return None
+        in_a_bin = (counts[:, -1] - counts[:, 0]) / bins
+        variance = histogram.clumping() / 6 * in_a_bin / pairs.negative_pairs[histogram.kept].square()
+        step, off = float(thresholds[1] - thresholds[0]), float(error.max())
+        # Distances are rounded as much as this: where a curve jumps is not known better by counting.
+        jumps_off = off if off > torch.finfo(pairs.unit.dtype).eps * float(end[1]) else 0.0
+        if _standard_error(curves, variance, off / step, jumps_off / step) > _TOLERANCE * opis_of_curves(curves):
+            return None
+        result.append(curves)
+    return result
+
+
+def _standard_error(curves: UtilityCurves, variance: Tensor, steps_off: float, jumps_off: float) -> float:
+    """Of OPIS, where the curves are read off bins.
+
+    Args:
+        variance: (T,) of a class's specificity at one threshold; independent between thresholds.
+        steps_off: standard error of the grid, in its steps.
+        jumps_off: the same, as it matters to where a curve jumps.
+    """
+    off_mean = 2 * (curves.utilities - curves.utilities.mean(dim=0))
+    from_counts = float((off_mean.square().mean(dim=1) * variance).mean() / off_mean.numel()) + float(
+        variance.mean().square()
+    )
+    # A shifted grid moves all curves along; and where one jumps, it may jump a threshold earlier or later.
+    change = off_mean[:, 1:] * curves.utilities.diff(dim=1)
+    from_shift = (steps_off * float(change.mean())) ** 2 + jumps_off * float(change.square().mean()) / change.numel()
+    return float((from_counts + from_shift) ** 0.5)
+
+
 def measurable(pairs: PairDistances) -> Tensor:
     """(T,) bool: the classes with positive and negative pairs."""
-    kept = (pairs.positive_pairs > 0) & (pairs.negative_pairs > 0)
+    kept: Tensor = (pairs.positive_pairs > 0) & (pairs.negative_pairs > 0)
     if int(kept.sum()) < 2:
         raise TooFewClassesError(
             "OPIS needs at least 2 classes with a positive and a negative pair (2 samples each); "
@@ -85,3 +150,11 @@ def _smallest_count_reaching(rate: float, total: int) -> int:
     """The smallest k >= 1 with k / total >= rate, free of the rounding of rate * total."""
     k = max(1, int(rate * total))
     return k + (k / total < rate)
+
+
+def merged_grids(ends: Tensor, grid: int) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+    """The grid of each range, the thresholds of all of them in ascending order, and where each grid's are there."""
+    steps = torch.linspace(0, 1, grid, dtype=ends.dtype, device=ends.device)
+    grids = [torch.lerp(low, high, steps) for low, high in ends]
+    merged, places = torch.unique(torch.cat(grids), return_inverse=True)
+    return grids, merged, list(places.split(grid))

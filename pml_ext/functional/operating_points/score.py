@@ -26,7 +26,12 @@ from pml_ext.functional.pairwise.sampled import SampledPairDistances
 
 
 class OPISAtRange(NamedTuple):
-    """The two scores over one calibration range, and the distances that bound it."""
+    """The two scores over one calibration range, and the distances that bound it.
+
+    >>> row = OPISAtRange(far_range=(0.01, 0.1), opis=0.002, epsilon_opis=0.01, d_min=0.8, d_max=1.1)
+    >>> row.opis
+    0.002
+    """
 
     far_range: tuple[float, float]
     opis: float
@@ -73,6 +78,11 @@ def utility_curves(
     Source: Zhang et al., arXiv 2307.04047, eq. 1.
         Paper: 10 sampled negatives per positive; here: all pairs unless asked for. Paper: no word on classes
         without positives (one sample); here: left out, their samples still serve as negatives.
+
+    >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [1.0, 1.0]])
+    >>> curves = utility_curves(embeddings, torch.tensor([0, 0, 1, 1]), thresholds=torch.tensor([0.1, 0.7, 0.8]))
+    >>> [[round(value, 3) for value in row] for row in curves.utilities.tolist()]
+    [[1.0, 0.857, 0.667], [0.0, 0.0, 0.667]]
     """
     check_far_range_and_grid(far_range, grid)
     pairs = _pairs(embeddings, labels, negatives_per_positive, seed, group)
@@ -112,6 +122,11 @@ def opis_sensitivity(
     Raises:
         ValueError: no far_ranges; see `utility_curves`.
     Source: Zhang et al., arXiv 2307.04047, Fig. 8.
+
+    >>> embeddings = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    >>> rows = opis_sensitivity(embeddings, torch.arange(40) % 4, far_ranges=[(0.01, 0.1), (0.1, 0.5)])
+    >>> [row.far_range for row in rows], rows[0].d_max == rows[1].d_min
+    ([(0.01, 0.1), (0.1, 0.5)], True)
     """
     check_in_range(epsilon, 0, 1, "epsilon")
     if not far_ranges:
@@ -164,6 +179,13 @@ def opis(
         ValueError: see `utility_curves`.
     Source: Zhang et al., arXiv 2307.04047, eq. 2, as the mean over the grid. Paper: A.1.2 bounds it by 2α(1−α);
         here: α(1−α), the variance of a variable with values 0 and 1, so at most 0.25.
+
+    >>> labels = torch.arange(40) % 4
+    >>> spread = torch.tensor([0.1, 0.2, 0.4, 0.8])[labels]  # one class is tight, another loose
+    >>> noise = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
+    >>> embeddings = torch.eye(4, 8)[labels] + spread[:, None] * noise
+    >>> round(float(opis(embeddings, labels)), 3)
+    0.11
     """
     curves = utility_curves(
         embeddings,
@@ -201,6 +223,13 @@ def epsilon_opis(
         ValueError: epsilon outside [0, 1]; see `utility_curves`.
     Source: Zhang et al., arXiv 2307.04047, eq. 4. Classes are ranked by their mean utility over the range; φ and ψ
         are averaged over each group, then combined. Paper: no size; here: max(1, round(ε T)) classes a group.
+
+    >>> labels = torch.arange(40) % 4
+    >>> spread = torch.tensor([0.1, 0.2, 0.4, 0.8])[labels]
+    >>> noise = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
+    >>> embeddings = torch.eye(4, 8)[labels] + spread[:, None] * noise
+    >>> round(float(epsilon_opis(embeddings, labels)), 3)
+    0.675
     """
     check_in_range(epsilon, 0, 1, "epsilon")
     curves = utility_curves(

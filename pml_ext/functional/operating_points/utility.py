@@ -18,6 +18,12 @@ class UtilityCurves(NamedTuple):
     utilities: (T, M) 2 φ ψ / (φ + ψ), 0 where φ + ψ = 0.
     calibration_range: (2,) the distances d_min, d_max at which the pooled FAR reaches the ends of far_range; nan
         where thresholds are given and the set has too few negative pairs for the rate.
+
+    >>> from pml_ext.functional import utility_curves
+    >>> labels = torch.tensor([0, 0, 1, 1])
+    >>> curves = utility_curves(torch.eye(2)[labels], labels, thresholds=torch.tensor([1.0]))
+    >>> curves.classes.tolist(), curves.tpr.tolist(), curves.tnr.tolist(), curves.utilities.tolist()
+    ([0, 1], [[1.0], [1.0]], [[1.0], [1.0]], [[1.0], [1.0]])
     """
 
     thresholds: Tensor
@@ -37,14 +43,6 @@ def curves_of_counts(
     return UtilityCurves(thresholds, pairs.classes[kept], tpr, tnr, utility_of_rates(tpr, tnr), ends)
 
 
-def merged_grids(ends: Tensor, grid: int) -> tuple[list[Tensor], Tensor, list[Tensor]]:
-    """The grid of each range, the thresholds of all of them in ascending order, and where each grid's are there."""
-    steps = torch.linspace(0, 1, grid, dtype=ends.dtype, device=ends.device)
-    grids = [torch.lerp(low, high, steps) for low, high in ends]
-    merged, places = torch.unique(torch.cat(grids), return_inverse=True)
-    return grids, merged, list(places.split(grid))
-
-
 def utility_of_rates(tpr: Tensor, tnr: Tensor) -> Tensor:
     """Harmonic mean of sensitivity and specificity (eq. 1 with c = 1), 0 where both are 0."""
     total = tpr + tnr
@@ -52,12 +50,26 @@ def utility_of_rates(tpr: Tensor, tnr: Tensor) -> Tensor:
 
 
 def opis_of_curves(curves: UtilityCurves) -> Tensor:
-    """OPIS of curves over the calibration range: see `opis`."""
+    """OPIS of curves over the calibration range: see `opis`.
+
+    >>> rates = torch.tensor([[1.0, 1.0], [0.5, 0.5]])
+    >>> at = torch.tensor([0.5, 0.6])
+    >>> curves = UtilityCurves(at, torch.tensor([0, 1]), rates, rates, rates, at)
+    >>> float(opis_of_curves(curves))
+    0.0625
+    """
     return (curves.utilities - curves.utilities.mean(dim=0)).square().mean()
 
 
 def epsilon_opis_of_curves(curves: UtilityCurves, epsilon: float = 0.1) -> Tensor:
-    """ε-OPIS of curves over the calibration range: see `epsilon_opis`."""
+    """ε-OPIS of curves over the calibration range: see `epsilon_opis`.
+
+    >>> rates = torch.tensor([[1.0, 1.0], [0.5, 0.5]])
+    >>> at = torch.tensor([0.5, 0.6])
+    >>> curves = UtilityCurves(at, torch.tensor([0, 1]), rates, rates, rates, at)
+    >>> float(epsilon_opis_of_curves(curves, 0.5))
+    0.25
+    """
     check_in_range(epsilon, 0, 1, "epsilon")
     order = curves.utilities.mean(dim=1).argsort(stable=True)
     size = max(1, round(epsilon * len(order)))

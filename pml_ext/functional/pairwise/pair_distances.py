@@ -9,11 +9,11 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE, SIDE
 from pml_ext._ops.distributed import gather_rows, own_share, sum_over_ranks
 from pml_ext._ops.normalize import normalise_
 from pml_ext._ops.precision import full_precision
 
-BLOCK_ROWS = 1024
 # A search for accepted pairs waits for the device once a block: fewer, larger ones where that costs.
 _BLOCK_ROWS_ON_A_DEVICE = 4096
 # A block on the diagonal is cut into strips that begin there: less of it lies below.
@@ -21,7 +21,6 @@ _STRIPS_OF_A_TRIANGLE = 4
 _ROWS_OF_POSITIVES = 128
 # Bins a unit of distance: a power of two, so that scaling is exact and a bin's edges are exact floats.
 _BINS_PER_UNIT = 2**15
-_COLLECTED_AT_ONCE = 2**22
 _NORMALISED_AT_ONCE = 2**9
 # Squared distances of equal rows come out as a few units in the last place; all below this many are 0.
 _ULPS_OF_ZERO = 16
@@ -30,17 +29,14 @@ _ULPS_OF_ZERO = 16
 class Block(NamedTuple):
     """Cosines of some rows with some columns, sorted by class; valid until the next block is asked for.
 
-    mixed: whether it holds positive pairs. In a diagonal one only the pairs right of the diagonal count.
+    mixed: whether it holds positive pairs. Where rows and columns begin at the same sample, only the pairs right of the
+        diagonal count.
     """
 
     rows: slice
     columns: slice
     cosines: Tensor  # (r, c)
     mixed: bool
-
-    @property
-    def diagonal(self) -> bool:
-        return self.rows.start == self.columns.start
 
 
 class PairDistances:
@@ -65,6 +61,12 @@ class PairDistances:
         positive_pairs, negative_pairs: (T,) int64, pairs inside the class; pairs of one sample in it and one outside.
     Raises:
         ValueError: embeddings that are not (N, D) floating and finite; labels of another length or not integer.
+
+    >>> pairs = PairDistances(torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]]), torch.tensor([0, 0, 1, 1]))
+    >>> pairs.total_positive_pairs, pairs.total_negative_pairs
+    (2, 4)
+    >>> [counts.tolist() for counts in pairs.accepted(torch.tensor([0.5, 1.5]))]
+    [[[1, 1], [1, 1]], [[0, 4], [0, 4]]]
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class PairDistances:
         self.class_end = sizes.cumsum(0)[self.index]
         self.group = group
         self._index_on_host = self.index.cpu()
-        self._block_rows = block_rows or (BLOCK_ROWS if embeddings.device.type == "cpu" else _BLOCK_ROWS_ON_A_DEVICE)
+        self._block_rows = block_rows or (SIDE if embeddings.device.type == "cpu" else _BLOCK_ROWS_ON_A_DEVICE)
         self.positive_pairs = sizes * (sizes - 1) // 2
         self.negative_pairs = sizes * (len(embeddings) - sizes)
 
@@ -155,6 +157,27 @@ class PairDistances:
         positives, negatives = sum_over_ranks(counts, self.group).cumsum(2)
         return positives, negatives
 
+    def accepted_in_all(self, thresholds: Tensor) -> tuple[Tensor, Tensor]:
+        """How many pairs have a distance of at most each threshold, all classes together.
+
+        Args:
+            thresholds: (M,) ascending distances.
+        Returns:
+            positives, negatives: (M,) int64. Every pair counts once.
+        """
+        device = self.unit.device
+        limits = thresholds.to(device=device, dtype=self.unit.dtype).contiguous()
+        counts = torch.zeros((2, len(limits)), dtype=torch.int64, device=device)
+        with full_precision(device):
+            for block in self.blocks():
+                negatives = distances = _distances(block)
+                if block.mixed:
+                    _add_first_reached(counts[0], distances.view(-1)[self._positive_places(block)[0]], limits)
+                    negatives = distances[self._negative(block)]
+                _add_first_reached(counts[1], negatives.view(-1), limits)
+        positives, negatives = sum_over_ranks(counts, self.group).cumsum(1)
+        return positives, negatives
+
     def classes_of(self, samples: slice) -> tuple[int, int]:
         """The range of class numbers (places in `classes`) of a range of samples, without asking the device."""
         return int(self._index_on_host[samples.start]), int(self._index_on_host[samples.stop - 1]) + 1
@@ -193,7 +216,8 @@ class PairDistances:
     def _negative(self, block: Block) -> Tensor:
         """(r, c) mask of a mixed block's unordered negative pairs: in a sorted set they begin where a class ends."""
         columns = torch.arange(block.columns.start, block.columns.stop, device=self.unit.device)
-        return columns >= self.class_end[block.rows, None]
+        negative: Tensor = columns >= self.class_end[block.rows, None]
+        return negative
 
     def _positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         """As `true_places`, of a mixed block's unordered positive pairs: a run of columns in each row."""
@@ -234,8 +258,12 @@ class PairDistances:
             histogram += torch.bincount((distances * _BINS_PER_UNIT).int().view(-1), minlength=bins)
         return histogram
 
-    def _values_in(self, bins: Tensor) -> tuple[Tensor, Tensor]:
-        """The distinct negative distances inside some bins, ascending, and how often each occurs."""
+    def _values_in(self, bins: Tensor, *, at_once: int = ENTRIES_ON_A_DEVICE) -> tuple[Tensor, Tensor]:
+        """The distinct negative distances inside some bins, ascending, and how often each occurs.
+
+        Args:
+            at_once: about so many distances are held before equal ones are folded into one.
+        """
         edges = [(int(b) / _BINS_PER_UNIT, (int(b) + 1) / _BINS_PER_UNIT) for b in bins]
         values = torch.empty(0, dtype=self.unit.dtype, device=self.unit.device)
         counts = torch.empty(0, dtype=torch.int64, device=self.unit.device)
@@ -248,7 +276,7 @@ class PairDistances:
                     inside &= self._negative(block)
                 pending.append(d.view(-1)[true_places(inside)[0]])
             # Equal distances (collapsed embeddings) fold into one value: memory stays bounded.
-            if sum(map(len, pending)) > _COLLECTED_AT_ONCE:
+            if sum(map(len, pending)) > at_once:
                 values, counts = _merged(values, counts, pending)
                 pending = []
         values, counts = _merged(values, counts, pending)
@@ -275,6 +303,13 @@ def _distances(block: Block) -> Tensor:
     tiny = _ULPS_OF_ZERO * torch.finfo(block.cosines.dtype).eps
     squares = block.cosines.mul_(-2).add_(2).clamp_max_(4)
     return torch.threshold_(squares, tiny, 0.0).sqrt_()
+
+
+def _add_first_reached(counts: Tensor, distances: Tensor, limits: Tensor) -> None:
+    """Count each distance at the first of the ascending limits that reaches it, and those beyond the last nowhere."""
+    counts[0] += (distances <= limits[0]).sum()
+    later = distances[(distances > limits[0]) & (distances <= limits[-1])]
+    counts += torch.bincount(torch.bucketize(later, limits), minlength=len(limits))
 
 
 def _merged(values: Tensor, counts: Tensor, pending: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._ops.precision import full_precision
+from pml_ext.functional.pairwise.listed import listed_cosines
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-
-_PAIRS_AT_ONCE = 2**14
 
 
 class SampledPairDistances(PairDistances):
@@ -48,12 +46,7 @@ class SampledPairDistances(PairDistances):
         one = first + (inside_at * sizes[self._class]).long()
         other = (outside_at * outside[self._class]).long()
         other += (other >= first) * sizes[self._class]  # samples are sorted by class: step over its own
-        with full_precision(device):
-            cosines = [
-                (self.unit[a] * self.unit[b]).sum(dim=1)
-                for a, b in zip(one.split(_PAIRS_AT_ONCE), other.split(_PAIRS_AT_ONCE), strict=True)
-            ]
-        self._negatives = torch.cat(cosines).mul_(-2).add_(2).clamp_(0, 4).sqrt_()
+        self._negatives = listed_cosines(self.unit, self.unit, one, other).mul_(-2).add_(2).clamp_(0, 4).sqrt_()
 
     @property
     def total_negative_pairs(self) -> int:
@@ -71,3 +64,7 @@ class SampledPairDistances(PairDistances):
             counts = torch.bincount(place, minlength=len(self.classes) * width).view(-1, width)
             negatives = counts[:, :-1].cumsum(1)
         return positives, negatives
+
+    def accepted_in_all(self, thresholds: Tensor) -> tuple[Tensor, Tensor]:
+        positives, negatives = self.accepted(thresholds)
+        return positives.sum(dim=0), negatives.sum(dim=0)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_labels
-from pml_ext.functional.retrieval.distances import rows_at_once
+from pml_ext.functional.retrieval.feature_distances import rows_at_once
 
 JUNK = -1
 

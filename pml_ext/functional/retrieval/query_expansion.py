@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-from pml_ext.functional.retrieval.distances import check_features, comparable
+from pml_ext._ops.blocks import row_blocks
+from pml_ext._ops.normalize import unit_rows
+from pml_ext.functional.retrieval.feature_distances import check_features
 from pml_ext.functional.retrieval.neighbors import nearest_rows
 
 
@@ -26,6 +28,11 @@ def expand_features(
         ValueError: features that do not fit or are not finite; an option outside its range.
     Source: Chum et al., ICCV 2007; Radenović et al., TPAMI 2018 (alpha). FastReID raises a negative cosine to alpha
     as it is, which is nan or a negative weight; here: its weight is that of cosine 0. Never a (Q + G)² matrix.
+
+    >>> query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.8, 0.6], [-1.0, 0.0]])
+    >>> expanded, _ = expand_features(query, gallery, k=2, alpha=0)
+    >>> [round(value, 3) for value in expanded[0].tolist()]
+    [0.9, 0.3]
     """
     check_features(query, gallery, "cosine")
     total = len(query) + len(gallery)
@@ -38,10 +45,22 @@ def expand_features(
     dtype = torch.promote_types(torch.promote_types(query.dtype, gallery.dtype), torch.float32)
     features = torch.cat([query.detach().to(dtype), gallery.detach().to(dtype)])
     for _ in range(times):
-        places, distances, _ = nearest_rows(comparable(features, features[:0], "cosine")[0], k, "cosine")
-        weights = (1 - distances).clamp_min(0).pow(alpha)
-        mean = torch.zeros_like(features)
-        for j in range(k):  # a neighbour at a time: no (N, k, D)
-            mean.addcmul_(features[places[:, j]], weights[:, j : j + 1])
-        features = mean / k
+        features = averaged_with_neighbors(features, k, alpha)
     return features[: len(query)], features[len(query) :]
+
+
+def averaged_with_neighbors(features: Tensor, k: int, alpha: float, *, entries: int | None = None) -> Tensor:
+    """`expand_features` once, of all features together.
+
+    Args:
+        entries: of a block of distances; None: what suits a product.
+    """
+    places, distances, _ = nearest_rows(unit_rows(features), k, "cosine", entries=entries)
+    weights = (1 - distances).clamp_min(0).pow(alpha)
+    mean = torch.empty_like(features)
+    for block in row_blocks(len(features), features.shape[1], features.device, entries=entries):
+        some = features.new_zeros(block.stop - block.start, features.shape[1])
+        for j in range(k):  # a neighbour at a time: no (N, k, D)
+            some.addcmul_(features[places[block, j]], weights[block, j : j + 1])
+        mean[block] = some.div_(k)
+    return mean

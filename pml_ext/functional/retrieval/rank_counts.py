@@ -14,13 +14,14 @@ _FEW = 6
 _SAMPLED = 16
 
 
-def count_up_to(rows: Tensor, limits: Tensor, used: Tensor) -> Tensor:
+def count_up_to(rows: Tensor, limits: Tensor, used: Tensor, *, few: int = _FEW) -> Tensor:
     """(q, K) how many entries of each row of (q, G) are at most each of its limits.
 
     Args:
         rows: (q, G), floating.
         limits: (q, K), ascending in each row.
         used: (q,) how many limits of a row are asked for; the others get a count of any value.
+        few: only the entries up to a row's largest limit are sorted where they are fewer than one in this many.
     Raises:
         ValueError: an entry is not finite.
     """
@@ -35,7 +36,7 @@ def count_up_to(rows: Tensor, limits: Tensor, used: Tensor) -> Tensor:
     with np.errstate(all="ignore"):  # also those that a large distance makes
         for q, count in enumerate(used.tolist()):
             row, asked = values[q], thresholds[q, :count]
-            if not count or np.count_nonzero(row[::_SAMPLED] <= asked[-1]) * _SAMPLED * _FEW < len(row):
+            if not count or np.count_nonzero(row[::_SAMPLED] <= asked[-1]) * _SAMPLED * few < len(row):
                 checked += float(row.dot(row))
                 near = row[row <= asked[-1]] if count else scratch[:0]
                 near.sort()

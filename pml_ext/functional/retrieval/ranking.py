@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext.functional.retrieval.distances import check_features, comparable, distance_blocks
+from pml_ext.functional.retrieval.feature_distances import check_features, comparable, distance_blocks
 from pml_ext.functional.retrieval.protocol import GalleryProtocol, OwnIdentity, protocol_of_distances
 from pml_ext.functional.retrieval.rank_counts import count_up_to
 
@@ -20,6 +20,11 @@ class Ranking(NamedTuple):
     inverse_negative_penalty: R / rank of the hardest match.
     average_precision_at_r: the same sum as the average precision over ranks up to R only, divided by R.
     r_precision: share of matches among the first R (among the first `within` where that is fewer).
+
+    >>> distances, labels, gallery_labels = torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([7]), torch.tensor([7, 5, 7])
+    >>> ranking = rank_matches_from_distances(distances, labels, gallery_labels)
+    >>> int(ranking.matches), float(ranking.first_match_rank), round(float(ranking.average_precision), 3)
+    (2, 1.0, 0.833)
     """
 
     matches: Tensor
@@ -61,6 +66,11 @@ def rank_matches(
     Raises:
         ValueError: shapes or types that do not fit, values not finite, cameras of one side only, an unknown metric.
     Source: Zheng et al., ICCV 2015 (protocol); Ye et al., arXiv 2001.04193 (inverse negative penalty).
+
+    >>> gallery = torch.tensor([[1.0, 0.1], [1.0, 1.0], [0.0, 1.0]])
+    >>> ranking = rank_matches(torch.tensor([[1.0, 0.0]]), torch.tensor([7]), gallery, torch.tensor([5, 7, 7]))
+    >>> float(ranking.first_match_rank), round(float(ranking.average_precision), 3)
+    (2.0, 0.583)
     """
     check_features(query, gallery, metric)
     protocol = GalleryProtocol(
@@ -93,6 +103,11 @@ def rank_matches_from_distances(
         distances: a (Q, G) matrix, or blocks of its rows in order, each looked at once and never kept (then on the
             device of the labels).
         others: as of `rank_matches`.
+
+    >>> distances = torch.tensor([[0.3, 0.1, 0.2], [0.1, 0.2, 0.3]])
+    >>> ranking = rank_matches_from_distances(distances, torch.tensor([7, 5]), torch.tensor([7, 5, 5]))
+    >>> ranking.first_match_rank.tolist()
+    [3.0, 2.0]
     """
     protocol = protocol_of_distances(
         distances, query_labels, gallery_labels, query_cameras, gallery_cameras, gallery_includes_query
@@ -108,6 +123,11 @@ def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> T
         ranks: the ranks k, from 1.
     Returns:
         (len(ranks),) float64; nan where no query has a match.
+
+    >>> distances = torch.tensor([[0.3, 0.1, 0.2], [0.1, 0.2, 0.3]])
+    >>> ranking = rank_matches_from_distances(distances, torch.tensor([7, 5]), torch.tensor([7, 5, 5]))
+    >>> cumulative_matches(ranking, (1, 2, 3)).tolist()
+    [0.0, 0.5, 1.0]
     """
     if any(k < 1 for k in ranks):
         raise ValueError(f"ranks must be 1 or more; got {list(ranks)}")

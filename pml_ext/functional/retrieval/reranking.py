@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_in_range
-from pml_ext.functional.retrieval.distances import check_features, comparable, distance_blocks
+from pml_ext._ops.blocks import row_blocks
+from pml_ext.functional.retrieval.feature_distances import check_features, comparable, distance_blocks
 from pml_ext.functional.retrieval.neighbors import nearest_rows
 
 DEFINITIONS = ("zhong", "fastreid")
-_COORDINATES_AT_ONCE = 2**20
 
 
 def rerank(
@@ -41,6 +41,10 @@ def rerank(
     Raises:
         ValueError: features that do not fit or are not finite; an option outside its range.
     Source: Zhong et al., CVPR 2017, eqs. 3 to 12. A sample is its own nearest, also beside its duplicates.
+
+    >>> query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> [round(value, 2) for value in rerank(query, gallery, k1=1, k2=1)[0].tolist()]
+    [0.01, 1.0, 0.97]
     """
     blocks = rerank_blocks(query, gallery, k1=k1, k2=k2, lambda_=lambda_, metric=metric, definition=definition)
     return torch.cat(list(blocks))
@@ -56,7 +60,14 @@ def rerank_blocks(
     metric: str = "cosine",
     definition: str = "zhong",
 ) -> Iterator[Tensor]:
-    """`rerank` in blocks of rows, for `rank_matches_from_distances`: neither (Q, G) nor (Q + G)² is stored."""
+    """`rerank` in blocks of rows, for `rank_matches_from_distances`: neither (Q, G) nor (Q + G)² is stored.
+
+    >>> from pml_ext.functional import rank_matches_from_distances
+    >>> query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> blocks = rerank_blocks(query, gallery, k1=1, k2=1)
+    >>> float(rank_matches_from_distances(blocks, torch.tensor([7]), torch.tensor([7, 5, 5])).first_match_rank)
+    1.0
+    """
     check_features(query, gallery, metric)
     check_choice(definition, DEFINITIONS, "definition")
     check_in_range(lambda_, 0, 1, "lambda_")
@@ -65,28 +76,44 @@ def rerank_blocks(
         raise ValueError(f"k1 must be from 1 to {total - 1}, below the {total} queries and gallery items; got {k1!r}")
     if not 1 <= k2 <= k1:
         raise ValueError(f"k2 must be from 1 to k1 = {k1}; got {k2!r}")
-    return _blocks(query, gallery, k1, k2, lambda_, metric, definition == "zhong")
+    return blocks_of_distances(query, gallery, k1, k2, lambda_, metric, definition == "zhong")
 
 
-def _blocks(
-    query: Tensor, gallery: Tensor, k1: int, k2: int, lambda_: float, metric: str, by_largest: bool
+def blocks_of_distances(
+    query: Tensor,
+    gallery: Tensor,
+    k1: int,
+    k2: int,
+    lambda_: float,
+    metric: str,
+    by_largest: bool,
+    *,
+    entries: int | None = None,
 ) -> Iterator[Tensor]:
+    """`rerank_blocks` of checked options.
+
+    Args:
+        by_largest: whether distances are divided by the largest of their sample.
+        entries: of a block of distances, and of a block of features; None: what suits each.
+    """
     features = torch.cat(comparable(query, gallery, metric))
-    places, _, largest = nearest_rows(features, k1 + 1 if by_largest else k1, metric)
+    places, _, largest = nearest_rows(features, k1 + 1 if by_largest else k1, metric, entries=entries)
     # On unit rows the squared distance is twice 1 − cosine; a common factor leaves nothing where it is divided by.
     factor = 2.0 if metric == "cosine" and not by_largest else 1.0
     scale = largest.clamp_min(torch.finfo(largest.dtype).tiny) if by_largest else torch.ones_like(largest)
-    neighborhoods = _neighborhoods(features, places.cpu().numpy(), k1, k2, metric, factor / scale)
+    neighborhoods = _neighborhoods(features, places.cpu().numpy(), k1, k2, metric, factor / scale, entries)
     mine, theirs = neighborhoods[: len(query)], neighborhoods[len(query) :].tocsc()
     begin = 0
-    for rows in distance_blocks(features[: len(query)], features[len(query) :], metric):
+    for rows in distance_blocks(features[: len(query)], features[len(query) :], metric, entries=entries):
         block = slice(begin, begin + len(rows))
         begin = block.stop
         jaccard = torch.from_numpy(_jaccard(mine[block], theirs)).to(rows)
         yield jaccard.mul_(1 - lambda_).add_(rows.div_(scale[block, None]), alpha=lambda_)
 
 
-def _neighborhoods(x: Tensor, places: np.ndarray, k1: int, k2: int, metric: str, per_distance: Tensor) -> Any:
+def _neighborhoods(
+    x: Tensor, places: np.ndarray, k1: int, k2: int, metric: str, per_distance: Tensor, entries: int | None
+) -> Any:
     """(N, N) sparse: the weights of the k-reciprocal neighbours of each sample, rows summing to 1."""
     from scipy import sparse
 
@@ -97,7 +124,7 @@ def _neighborhoods(x: Tensor, places: np.ndarray, k1: int, k2: int, metric: str,
     ones = np.ones(int(joins.sum()), dtype=np.int32)
     joining = sparse.csr_array((ones, (overlap.row[joins], overlap.col[joins])), shape=near.shape)
     members = (near + joining @ half).tocoo()
-    weights = np.exp(-_distances_of(x, members.row, members.col, metric, per_distance).cpu().numpy())
+    weights = np.exp(-_distances_of(x, members.row, members.col, metric, per_distance, entries).cpu().numpy())
     sums = np.bincount(members.row, weights, minlength=len(x)).astype(weights.dtype)
     encoded = sparse.csr_array((weights / sums[members.row], (members.row, members.col)), shape=near.shape)
     averaged = sparse.csr_array(
@@ -118,11 +145,14 @@ def _reciprocal(places: np.ndarray) -> Any:
     return listed.multiply(listed.T).tocsr()
 
 
-def _distances_of(x: Tensor, one: np.ndarray, other: np.ndarray, metric: str, per_distance: Tensor) -> Tensor:
+def _distances_of(
+    x: Tensor, one: np.ndarray, other: np.ndarray, metric: str, per_distance: Tensor, entries: int | None
+) -> Tensor:
     """The distances of the pairs, each times the factor of its first sample."""
     left, right = (torch.from_numpy(places.astype(np.int64)).to(x.device) for places in (one, other))
     found = []
-    for i, j in zip(*(side.split(max(1, _COORDINATES_AT_ONCE // x.shape[1])) for side in (left, right)), strict=True):
+    for block in row_blocks(len(left), x.shape[1], x.device, entries=entries):
+        i, j = left[block], right[block]
         if metric == "cosine":
             found.append(1 - torch.linalg.vecdot(x[i], x[j]))
         else:

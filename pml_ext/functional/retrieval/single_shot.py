@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_finite
-from pml_ext.functional.retrieval.distances import check_features, comparable, distance_blocks
+from pml_ext.functional.retrieval.feature_distances import check_features, comparable, distance_blocks
 from pml_ext.functional.retrieval.protocol import GalleryProtocol, protocol_of_distances
 from pml_ext.functional.retrieval.ranking import Ranking
 
@@ -39,6 +39,11 @@ def rank_single_shot(
         ValueError: as of `rank_matches`; repeats below 1.
     Source: Li et al., CVPR 2014 (CUHK03), Liu et al., CVPR 2016 (VehicleID; 10 repeats). FastReID draws every
     identity anew for each query and takes its mAP over the whole gallery; here: one gallery for all, the mAP over it.
+
+    >>> query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.1], [1.0, 0.1], [0.0, 1.0]])
+    >>> ranking = rank_single_shot(query, torch.tensor([7]), gallery, torch.tensor([7, 7, 5]), repeats=2)
+    >>> ranking.first_match_rank.tolist()
+    [[1.0], [1.0]]
     """
     check_features(query, gallery, metric)
     shape = (len(query), len(gallery))
@@ -59,7 +64,13 @@ def rank_single_shot_from_distances(
     repeats: int = 10,
     seed: int = 0,
 ) -> Ranking:
-    """`rank_single_shot` for given finite distances: a (Q, G) matrix or blocks of its rows in order."""
+    """`rank_single_shot` for given finite distances: a (Q, G) matrix or blocks of its rows in order.
+
+    >>> distances = torch.tensor([[0.3, 0.3, 0.2]])
+    >>> ranking = rank_single_shot_from_distances(distances, torch.tensor([7]), torch.tensor([7, 7, 5]), repeats=2)
+    >>> ranking.first_match_rank.tolist()
+    [[2.0], [2.0]]
+    """
     labels_and_cameras = (query_labels, gallery_labels, query_cameras, gallery_cameras)
     protocol = protocol_of_distances(distances, *labels_and_cameras, False)
     return _rank(protocol, protocol.without_junk(distances), repeats, seed)

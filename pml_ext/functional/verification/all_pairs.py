@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._ops.blocks import SIDE
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
 from pml_ext.functional.verification.histogram import ScoreHistogram
-from pml_ext.functional.verification.roc import ROC, place_at_equal_errors, place_at_far, roc_curve
+from pml_ext.functional.verification.roc import ROC, place_at_equal_errors, roc_curve
+from pml_ext.functional.verification.tar_at_far_rule import place_at_far
 
-BLOCK_ROWS = 1024
+# Scores of one bin that are kept to take it apart: 64 MB.
 _KEPT_AT_MOST = 2**24
 
 
-def labelled_pairs(
-    embeddings: Tensor, labels: Tensor, *, block_rows: int = BLOCK_ROWS
-) -> Iterator[tuple[Tensor, Tensor]]:
+def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE) -> Iterator[tuple[Tensor, Tensor]]:
     """Cosine and sameness of every unordered pair of a set, block by block, always in the same order.
 
     Args:
@@ -28,6 +28,10 @@ def labelled_pairs(
         scores: (P,) cosines; same: (P,) bool.
     Raises:
         ValueError: embeddings that are not (N, D) floating and finite; labels of another length or not integer.
+
+    >>> scores, same = next(labelled_pairs(torch.eye(3), torch.tensor([0, 0, 1])))
+    >>> scores.tolist(), same.tolist()
+    ([0.0, 0.0, 0.0], [True, False, False])
     """
     check_embeddings(embeddings)
     check_labels(labels, len(embeddings))
@@ -58,7 +62,19 @@ def labelled_pairs_roc(embeddings: Tensor, labels: Tensor, *, fars: Sequence[flo
         fars: allowed false accept rates, in (0, 1].
     Returns:
         ROC with float64 thresholds.
+
+    >>> from pml_ext.functional import roc_auc
+    >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> float(roc_auc(labelled_pairs_roc(embeddings, torch.tensor([0, 0, 1, 1]))))
+    1.0
     """
+    return roc_of_all_pairs(embeddings, labels, fars)
+
+
+def roc_of_all_pairs(
+    embeddings: Tensor, labels: Tensor, fars: Sequence[float], *, kept_at_most: int = _KEPT_AT_MOST
+) -> ROC:
+    """`labelled_pairs_roc`; a bin of more than `kept_at_most` pairs stays whole."""
     histogram = ScoreHistogram(device=embeddings.device)
     for scores, same in labelled_pairs(embeddings, labels):
         histogram.update(scores, same)
@@ -69,7 +85,7 @@ def labelled_pairs_roc(embeddings: Tensor, labels: Tensor, *, fars: Sequence[flo
     bins = {min(place + 1, last) for far in fars if (place := place_at_far(roc, far)) is not None}
     bins.add(place_at_equal_errors(roc))
     sizes = (roc.true_accepts + roc.false_accepts).diff(prepend=roc.true_accepts.new_zeros(1))
-    chosen = [place for place in sorted(bins) if 1 < int(sizes[place]) <= _KEPT_AT_MOST]
+    chosen = [place for place in sorted(bins) if 1 < int(sizes[place]) <= kept_at_most]
     return _with_bins_apart(roc, chosen, embeddings, labels) if chosen else roc
 
 

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_labels
-from pml_ext.functional.verification.rates import check_far, check_scores, largest_count_within
+from pml_ext.functional.verification.checks import check_far, check_scores
+from pml_ext.functional.verification.tar_at_far_rule import first_refused, last_place_before
 
 
 def bootstrap_tar_at_far(
@@ -37,6 +38,12 @@ def bootstrap_tar_at_far(
         ValueError: lengths that differ, scores not finite, far, confidence or resamples out of range.
     Source: Bolle, Ratha and Pankanti, "Error analysis of pattern recognition systems: the subsets bootstrap",
         CVIU 93 (2004). Paper: whole subsets of one subject's pairs; here: both subjects of an impostor pair count.
+
+    >>> scores = torch.tensor([0.9, 0.8, 0.3, 0.7, 0.6, 0.2])
+    >>> one, other = torch.tensor([0, 1, 2, 0, 0, 1]), torch.tensor([0, 1, 2, 1, 2, 2])
+    >>> lower, upper = bootstrap_tar_at_far(scores, one, other, far=0.5, resamples=50)
+    >>> 0 <= float(lower) <= float(upper) <= 1
+    True
     """
     check_labels(subjects_a, len(scores), "subjects_a")
     check_labels(subjects_b, len(scores), "subjects_b")
@@ -48,10 +55,13 @@ def bootstrap_tar_at_far(
     if resamples < 1:
         raise ValueError(f"resamples must be at least 1; got {resamples}")
     nothing = torch.full((), torch.nan, dtype=torch.float64, device=scores.device)
-    if not bool(same.any()) or not largest_count_within(far, int((~same).sum())):
+    if not bool(same.any()) or first_refused(far, int((~same).sum())) is None:
         return nothing, nothing
     ordered, order = scores.sort(descending=True)
-    last_of_ties = torch.cat([ordered[:-1] != ordered[1:], same.new_ones(1)])
+    # Of the most alike pairs so many can be accepted that no tie is parted: of each number the largest one up to it.
+    whole = torch.cat([same.new_ones(1), ordered[:-1] != ordered[1:], same.new_ones(1)])
+    untied = torch.where(whole, torch.arange(len(whole), device=scores.device), 0).cummax(0).values
+    true_accepts, false_accepts = torch.zeros((2, len(whole)), dtype=torch.int64, device=scores.device)
     same = same[order]
     subjects, index = torch.unique(torch.stack([subjects_a[order], subjects_b[order]]), return_inverse=True)
     generator = torch.Generator().manual_seed(seed)
@@ -60,12 +70,14 @@ def bootstrap_tar_at_far(
         drawn = torch.randint(len(subjects), (len(subjects),), generator=generator)
         draws = torch.bincount(drawn, minlength=len(subjects)).to(scores.device)
         weights = torch.where(same, draws[index[0]], draws[index[0]] * draws[index[1]])
-        accepts = torch.where(same, weights, 0).cumsum(0)
-        false_accepts = weights.cumsum(0) - accepts
-        genuine, impostors = int(accepts[-1]), int(false_accepts[-1])
+        torch.cumsum(torch.where(same, weights, 0), 0, out=true_accepts[1:])
+        torch.cumsum(weights, 0, out=false_accepts[1:])
+        false_accepts -= true_accepts
+        genuine, impostors = int(true_accepts[-1]), int(false_accepts[-1])
         if genuine and impostors:
-            within = last_of_ties & (false_accepts <= largest_count_within(far, impostors))
-            rates.append(torch.where(within, accepts, 0).max() / genuine)
+            # A resample with too few impostor pairs for the rate: its rate without any false accept.
+            place = last_place_before(false_accepts, first_refused(far, impostors) or 1)
+            rates.append(true_accepts[untied[place]] / genuine)
     if not rates:
         return nothing, nothing
     tail = (1 - confidence) / 2

@@ -20,6 +20,10 @@ def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float 
     Raises:
         ValueError: counts that are not integers, errors not in [0, trials], confidence not in (0, 1).
     Source: Clopper and Pearson, Biometrika 26 (1934): quantiles of beta distributions.
+
+    >>> lower, upper = rate_interval(3, 1000)
+    >>> round(float(lower), 5), round(float(upper), 5)
+    (0.00062, 0.00874)
     """
     from scipy.special import betaincinv  # comes with scikit-learn, which pytorch-metric-learning brings
 

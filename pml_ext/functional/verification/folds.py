@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext.functional.verification.rates import check_scores
+from pml_ext.functional.verification.checks import check_scores
 from pml_ext.functional.verification.roc import ROC, roc_curve
 
 
@@ -13,6 +13,10 @@ class FoldAccuracy(NamedTuple):
     """Of each of F folds: the share of its pairs judged rightly, and the threshold that the others chose.
 
     accuracies, thresholds: (F,) float64; a pair is accepted when its score >= threshold. Folds by ascending id.
+
+    >>> found = FoldAccuracy(torch.tensor([0.9, 1.0]), torch.tensor([0.4, 0.5]))
+    >>> round(float(found.mean), 3), round(float(found.standard_error), 3)
+    (0.95, 0.05)
     """
 
     accuracies: Tensor
@@ -25,7 +29,8 @@ class FoldAccuracy(NamedTuple):
     @property
     def standard_error(self) -> Tensor:
         """Of the mean, as LFW reports it: the sample standard deviation over folds divided by sqrt(F)."""
-        return self.accuracies.std() / len(self.accuracies) ** 0.5
+        error: Tensor = self.accuracies.std() / len(self.accuracies) ** 0.5
+        return error
 
 
 def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None = None) -> Tensor:
@@ -33,6 +38,9 @@ def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None
 
     Raises:
         ValueError: fewer than 2 folds, fewer pairs than folds.
+
+    >>> contiguous_folds(5, 2).tolist()
+    [0, 0, 0, 1, 1]
     """
     if folds < 2:
         raise ValueError(f"folds must be at least 2 (one is judged by the others); got {folds}")
@@ -56,6 +64,10 @@ def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccurac
         ValueError: as of `functional.tar_at_far`; fewer than 2 folds; a fold without genuine or without impostor pairs
             (its accuracy would be one error rate, and the others' threshold chosen for another mixture).
     Source: LFW's protocol (Huang et al. 2007), 10 folds. Protocol: no word on ties; here: as above.
+
+    >>> scores, same = torch.tensor([0.9, 0.1, 0.8, 0.2, 0.3, 0.4]), torch.tensor([True, False] * 3)
+    >>> fold_accuracy(scores, same, contiguous_folds(6, 3)).accuracies.tolist()
+    [1.0, 1.0, 0.5]
     """
     check_scores(scores, same)
     if fold_ids.shape != scores.shape or fold_ids.is_floating_point() or fold_ids.dtype == torch.bool:

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from pml_ext.functional.verification.rates import check_scores
-from pml_ext.functional.verification.roc import ROC, place_at_equal_errors, place_at_far
+from pml_ext.functional.verification.checks import check_scores
+from pml_ext.functional.verification.roc import ROC, place_at_equal_errors
+from pml_ext.functional.verification.tar_at_far_rule import place_at_far
 
 _COUNTED_AT_ONCE = 2**16  # temporaries stay in the cache
 
@@ -25,6 +26,12 @@ class ScoreHistogram:
     Attributes:
         counts: (2, bins + 1) int64: of impostor and of genuine scores in [low + bin · width, low + (bin + 1) · width);
             the last bin is [high, inf).
+
+    >>> histogram = ScoreHistogram()
+    >>> histogram.update(torch.tensor([0.9, 0.7]), torch.tensor([True, False]))
+    >>> histogram.update(torch.tensor([0.4, 0.1]), torch.tensor([True, False]))
+    >>> histogram.roc().true_accepts.tolist()
+    [0, 1, 1, 2, 2]
     """
 
     BINS_PER_UNIT = 2**19
@@ -93,6 +100,11 @@ def tar_bounds(roc: ROC, far: float) -> tuple[Tensor, Tensor]:
     Returns:
         lower, upper: 0-dim float64. lower is reached, at the threshold of `operating_point(roc, far)`, within `far`;
         upper is the rate at the next point, which exceeds `far`. nan as of `operating_point`.
+
+    >>> from pml_ext.functional import roc_curve
+    >>> roc = roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))
+    >>> [float(bound) for bound in tar_bounds(roc, far=0.5)]
+    [1.0, 1.0]
     """
     place, tar = place_at_far(roc, far), roc.tar
     if place is None:
@@ -106,6 +118,11 @@ def auc_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
 
     Args:
         roc: some of the operating points of the scores. `roc_auc` of it is the middle.
+
+    >>> from pml_ext.functional import roc_curve
+    >>> roc = roc_curve(torch.tensor([0.5, 0.5]), torch.tensor([True, False]))  # a tie: won or lost
+    >>> [float(bound) for bound in auc_bounds(roc)]
+    [0.0, 1.0]
     """
     steps = roc.far.diff()
     return (steps * roc.tar[:-1]).sum(), (steps * roc.tar[1:]).sum()
@@ -118,6 +135,11 @@ def eer_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
         roc: some of the operating points of the scores.
     Returns:
         lower, upper: 0-dim float64; nan without genuine or impostor pairs.
+
+    >>> from pml_ext.functional import roc_curve
+    >>> roc = roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))
+    >>> [float(bound) for bound in eer_bounds(roc)]
+    [0.5, 0.5]
     """
     far, frr = roc.far, 1 - roc.tar
     if not roc.genuine or not roc.impostors:

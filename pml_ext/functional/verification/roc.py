@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext.functional.verification.rates import check_far, check_scores, largest_count_within
+from pml_ext.functional.verification.checks import check_scores
 
 
 class ROC(NamedTuple):
@@ -14,6 +14,11 @@ class ROC(NamedTuple):
     thresholds: (K,) descending, in the units of the scores. The first is inf: nothing is accepted. At the last
         everything is.
     true_accepts, false_accepts: (K,) int64, genuine and impostor pairs accepted, ascending.
+
+    >>> from pml_ext.functional import roc_curve
+    >>> roc = roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))
+    >>> roc.tar.tolist(), roc.far.tolist()
+    ([0.0, 0.5, 0.5, 1.0, 1.0], [0.0, 0.0, 0.5, 0.5, 1.0])
     """
 
     thresholds: Tensor
@@ -40,7 +45,14 @@ class ROC(NamedTuple):
 
 
 class OperatingPoint(NamedTuple):
-    """A threshold (0-dim, in the units of the scores) and the rates at it (0-dim float64, fractions)."""
+    """A threshold (0-dim, in the units of the scores) and the rates at it (0-dim float64, fractions).
+
+    >>> from pml_ext.functional import operating_point, roc_curve
+    >>> roc = roc_curve(torch.tensor([0.75, 0.5]), torch.tensor([True, False]))
+    >>> threshold, tar, far = operating_point(roc, far=1.0)
+    >>> float(threshold), float(tar), float(far)
+    (0.5, 1.0, 1.0)
+    """
 
     threshold: Tensor
     tar: Tensor
@@ -57,6 +69,10 @@ def roc_curve(scores: Tensor, same: Tensor) -> ROC:
         ROC; the same points as scikit-learn's `roc_curve(same, scores, drop_intermediate=False)`.
     Raises:
         ValueError: shapes that differ, same not bool, scores not finite.
+
+    >>> roc = roc_curve(torch.tensor([0.75, 0.5, 0.5]), torch.tensor([True, True, False]))
+    >>> roc.thresholds.tolist(), roc.true_accepts.tolist(), roc.false_accepts.tolist()
+    ([inf, 0.75, 0.5], [0, 1, 2], [0, 0, 1])
     """
     check_scores(scores, same)
     ordered, order = scores.detach().sort(descending=True)
@@ -72,41 +88,14 @@ def roc_curve(scores: Tensor, same: Tensor) -> ROC:
     )
 
 
-def operating_point(roc: ROC, far: float) -> OperatingPoint:
-    """The largest true accept rate at a false accept rate of at most `far`, with its threshold.
-
-    Of the thresholds that give this rate it is the lowest that keeps within `far`. It may be inf, with a rate of 0:
-    every other one accepts more impostors than allowed.
-
-    Args:
-        far: allowed false accept rate, in (0, 1].
-    Returns:
-        OperatingPoint; all nan without genuine pairs and where impostor pairs are too few to support the rate
-        (far < 1 / impostor pairs).
-    Raises:
-        ValueError: far outside (0, 1].
-    """
-    place = place_at_far(roc, far)
-    if place is None:
-        nothing = torch.full((), torch.nan, dtype=torch.float64, device=roc.thresholds.device)
-        return OperatingPoint(nothing, nothing, nothing)
-    return OperatingPoint(roc.thresholds[place], roc.tar[place], roc.far[place])
-
-
-def place_at_far(roc: ROC, far: float) -> int | None:
-    """The index of `operating_point`; None where there is none."""
-    check_far(far)
-    allowed = largest_count_within(far, roc.impostors)
-    if not roc.genuine or not allowed:
-        return None
-    return int(torch.searchsorted(roc.false_accepts, allowed, right=True)) - 1
-
-
 def roc_auc(roc: ROC) -> Tensor:
     """Area under the ROC curve: the chance that a genuine pair scores above an impostor pair, ties counted half.
 
     Returns:
         0-dim float64 in [0, 1], 0.5 for scores that say nothing; nan without genuine or without impostor pairs.
+
+    >>> float(roc_auc(roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))))
+    0.75
     """
     return torch.trapezoid(roc.tar, roc.far)
 
@@ -117,6 +106,10 @@ def equal_error_rate(roc: ROC) -> OperatingPoint:
     Returns:
         OperatingPoint with far = 1 − tar = the equal error rate, and the threshold of the first point whose FAR is
         at least its FRR (a real threshold, where the rates may differ); all nan without genuine or impostor pairs.
+
+    >>> roc = roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))
+    >>> float(equal_error_rate(roc).far)
+    0.5
     """
     tar, far = roc.tar, roc.far
     if not roc.genuine or not roc.impostors:

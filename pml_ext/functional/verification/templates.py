@@ -7,13 +7,16 @@ from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.precision import full_precision
-
-_PAIRS_AT_ONCE = 2**14
+from pml_ext.functional.pairwise.listed import listed_cosines
 
 
 class Templates(NamedTuple):
-    """ids: (T,) int64 template ids, ascending. embeddings: (T, D) of length 1, float32 (float64 for float64)."""
+    """ids: (T,) int64 template ids, ascending. embeddings: (T, D) of length 1, float32 (float64 for float64).
+
+    >>> templates = Templates(torch.tensor([3, 7]), torch.eye(2))
+    >>> templates.rows(torch.tensor([7, 3, 7])).tolist()
+    [1, 0, 1]
+    """
 
     ids: Tensor
     embeddings: Tensor
@@ -43,6 +46,11 @@ def template_embeddings(embeddings: Tensor, template_ids: Tensor, media_ids: Ten
     Raises:
         ValueError: embeddings that are not (N, D) floating and finite; ids of another length or not integer.
     Source: the IJB-A, IJB-B and IJB-C protocols' media pooling (Crosswhite et al. 2017).
+
+    >>> images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # a photograph, and two frames of one video
+    >>> found = template_embeddings(images, torch.tensor([3, 3, 3]), torch.tensor([0, 1, 1]))
+    >>> [round(value, 3) for value in found.embeddings[0].tolist()]
+    [0.707, 0.707]
     """
     check_embeddings(embeddings)
     check_labels(template_ids, len(embeddings), "template_ids")
@@ -72,6 +80,10 @@ def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Te
         (P,) cosines, float32 (float64 for float64 input).
     Raises:
         ValueError: embeddings that are not (N, D) floating and finite, or of another width.
+
+    >>> x = torch.tensor([[2.0, 0.0], [3.0, 4.0]])
+    >>> [round(value, 3) for value in pair_cosines(x, x, torch.tensor([0, 1]), torch.tensor([1, 1])).tolist()]
+    [0.6, 1.0]
     """
     for name, x in (("embeddings", embeddings), ("ref_emb", ref_emb)):
         check_embeddings(x, name)
@@ -79,8 +91,4 @@ def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Te
     if embeddings.shape[1] != ref_emb.shape[1]:
         raise ValueError(f"ref_emb must have the {embeddings.shape[1]} columns of embeddings; got {ref_emb.shape[1]}")
     unit, ref_unit = unit_rows(embeddings), unit_rows(ref_emb)
-    with full_precision(unit.device):
-        blocks = zip(
-            rows.to(unit.device).split(_PAIRS_AT_ONCE), ref_rows.to(unit.device).split(_PAIRS_AT_ONCE), strict=True
-        )
-        return torch.cat([(unit[some] * ref_unit[others]).sum(dim=1) for some, others in blocks])
+    return listed_cosines(unit, ref_unit, rows.to(unit.device), ref_rows.to(unit.device))

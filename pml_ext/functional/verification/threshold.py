@@ -7,18 +7,20 @@ float32, and decide otherwise where the same cosines are computed anew.
 import math
 
 import torch
+from torch import Tensor
 
+from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE
 from pml_ext.functional.operating_points.utility import utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.rates import largest_count_within
+from pml_ext.functional.verification.tar_at_far_rule import first_refused, largest_count_within
 
 # In squared distance, twice that in cosine.
 _TIED = 2e-6
 # Grid searches stop at this resolution of distance.
 _RESOLUTION = 1e-12
 _UTILITY_RESOLUTION = 1e-7
-# Entries of the (T, M) counts of one pass.
-_COUNTS_AT_ONCE = 2**22
+# Thresholds of a pass that counts all classes together: more make its search slower than the products.
+_GRID_OF_ALL = 2**14
 
 
 def threshold_at_far(pairs: PairDistances, far: float) -> float:
@@ -31,48 +33,70 @@ def threshold_at_far(pairs: PairDistances, far: float) -> float:
         ValueError: far outside (0, 1), below 1 / impostor pairs, or not to be met because more impostor pairs than
             that are of equal embeddings.
     """
-    allowed = _supported(far, pairs.total_negative_pairs, "far", "impostor")
-    first_refused = float(pairs.negative_distances_at([allowed + 1]))
-    if first_refused**2 <= _TIED:
+    rank = first_refused(_inside(far, "far"), pairs.total_negative_pairs)
+    if rank is None:
+        raise _too_few(far, pairs.total_negative_pairs, "far", "impostor")
+    refused = float(pairs.negative_distances_at([rank]))
+    if refused**2 <= _TIED:
         raise ValueError(
-            f"no threshold meets far={far:g}: {allowed} of {pairs.total_negative_pairs} impostor pairs may pass, and "
+            f"no threshold meets far={far:g}: {rank - 1} of {pairs.total_negative_pairs} impostor pairs may pass, and "
             "more than that are of equal embeddings; is one sample filed under several labels?"
         )
-    return math.sqrt(first_refused**2 - _TIED)
+    return math.sqrt(refused**2 - _TIED)
 
 
-def threshold_at_frr(pairs: PairDistances, frr: float) -> float:
+def threshold_at_frr(pairs: PairDistances, frr: float, *, entries: int | None = None) -> float:
     """The smallest distance threshold whose pooled FRR is at most `frr`; ties are accepted together.
 
     Args:
         pairs: of the set, with genuine pairs.
         frr: in (0, 1).
+        entries: see `grid_size`.
     Raises:
         ValueError: frr outside (0, 1), or below 1 / genuine pairs.
     """
     total = pairs.total_positive_pairs
-    last_accepted = _around_positive(pairs, total - _supported(frr, total, "frr", "genuine"))[1]
+    allowed = largest_count_within(_inside(frr, "frr"), total)
+    if not allowed:
+        raise _too_few(frr, total, "frr", "genuine")
+    last_accepted = _around_positive(pairs, total - allowed, entries=entries)[1]
     return min(2.0, math.sqrt(last_accepted**2 + _TIED))
 
 
-def threshold_of_best_utility(pairs: PairDistances) -> float:
+def threshold_of_best_utility(pairs: PairDistances, *, grid: int = _GRID_OF_ALL) -> float:
     """A distance threshold with the largest utility 2 φ ψ / (φ + ψ) of the pooled TNR φ and TPR ψ.
 
-    The best of a grid over [0, 2], then of finer grids around the best down to 1e-7; of equals the smallest.
+    Both rates are counted on a grid over [0, 2]. Between two thresholds the utility is at most that of the lower one's
+    TNR and the upper one's TPR: where this bound exceeds the best utility found, a finer grid follows, down to 1e-7.
 
     Args:
         pairs: of the set, with genuine and impostor pairs.
+        grid: thresholds of one pass over the pairs, at least 4.
+    Returns:
+        the best threshold; of equals the smallest that was tried.
     """
-    low, high = 0.0, 2.0
-    while True:
-        grid = torch.linspace(low, high, grid_size(pairs), dtype=torch.float64)
-        positives, negatives = (counts.sum(dim=0).double().cpu() for counts in pairs.accepted(grid))
-        tnr = 1 - negatives / 2 / pairs.total_negative_pairs
-        utility = utility_of_rates(positives / pairs.total_positive_pairs, tnr)
-        best = int(utility.argmax())
-        if (high - low) / len(grid) < _UTILITY_RESOLUTION:
-            return float(grid[best])
-        low, high = float(grid[max(0, best - 1)]), float(grid[min(len(grid) - 1, best + 1)])
+    low, high = torch.zeros(1, dtype=torch.float64), torch.full((1,), 2.0, dtype=torch.float64)
+    best, chosen = -1.0, 0.0
+    while len(low):
+        parts = max(2, grid // len(low))
+        steps = torch.linspace(0, 1, parts + 1, dtype=torch.float64)
+        tried = torch.lerp(low[:, None], high[:, None], steps)
+        tpr, tnr = _pooled_rates(pairs, tried.view(-1), grid)
+        utility = utility_of_rates(tpr, tnr)
+        at = int(utility.argmax())
+        if (found := float(utility[at])) > best:
+            best, chosen = found, float(tried.view(-1)[at])
+        bound = utility_of_rates(tpr.view_as(tried)[:, 1:], tnr.view_as(tried)[:, :-1])
+        better = (bound > best) & (tried.diff(dim=1) > _UTILITY_RESOLUTION)
+        low, high = tried[:, :-1][better], tried[:, 1:][better]
+    return chosen
+
+
+def _pooled_rates(pairs: PairDistances, thresholds: Tensor, at_once: int) -> tuple[Tensor, Tensor]:
+    """The TPR and the TNR of all pairs at ascending thresholds, so many of them in one pass."""
+    counts = [pairs.accepted_in_all(some) for some in thresholds.split(2 * at_once)]
+    positives, negatives = (torch.cat(kind).double().cpu() for kind in zip(*counts, strict=True))
+    return positives / pairs.total_positive_pairs, 1 - negatives / pairs.total_negative_pairs
 
 
 def middle_of_gap(pairs: PairDistances, threshold: float) -> float:
@@ -98,25 +122,30 @@ def middle_of_gap(pairs: PairDistances, threshold: float) -> float:
     return middle if low <= middle < high else threshold
 
 
-def grid_size(pairs: PairDistances) -> int:
-    """Thresholds of one counting pass: fewer where the classes are many, so that memory stays bounded."""
-    return max(64, min(1024, _COUNTS_AT_ONCE // len(pairs.classes)))
+def grid_size(pairs: PairDistances, *, entries: int | None = None) -> int:
+    """Thresholds of one counting pass by class: fewer where the classes are many, so that memory stays bounded.
+
+    Args:
+        entries: of the (T, M) counts of one pass; None: 2^22, 32 MB.
+    """
+    return max(64, min(1024, (entries or ENTRIES_ON_A_DEVICE) // len(pairs.classes)))
 
 
-def _supported(rate: float, total: int, name: str, kind: str) -> int:
-    """How many of the pairs may be errors: at least one."""
+def _inside(rate: float, name: str) -> float:
     if not 0 < rate < 1:
         raise ValueError(f"{name} must be in (0, 1); got {rate!r}")
-    allowed = largest_count_within(rate, total)
-    if not allowed:
-        raise ValueError(
-            f"{name}={rate:g} needs at least {math.ceil(1 / rate)} {kind} pairs, to allow one error; "
-            f"the set has {total}"
-        )
-    return allowed
+    return rate
 
 
-def _around_positive(pairs: PairDistances, rank: int, high: float = 2.0) -> tuple[float, float]:
+def _too_few(rate: float, total: int, name: str, kind: str) -> ValueError:
+    return ValueError(
+        f"{name}={rate:g} needs at least {math.ceil(1 / rate)} {kind} pairs, to allow one error; the set has {total}"
+    )
+
+
+def _around_positive(
+    pairs: PairDistances, rank: int, high: float = 2.0, *, entries: int | None = None
+) -> tuple[float, float]:
     """(low, high), at most 1e-12 apart: fewer than `rank` positive pairs are within low, at least `rank` within high.
 
     Args:
@@ -127,7 +156,7 @@ def _around_positive(pairs: PairDistances, rank: int, high: float = 2.0) -> tupl
     if not rank:
         return low, low
     while high - low > _RESOLUTION:
-        grid = torch.linspace(low, high, grid_size(pairs), dtype=torch.float64)
+        grid = torch.linspace(low, high, grid_size(pairs, entries=entries), dtype=torch.float64)
         within = pairs.accepted(grid, positives_only=True)[0].sum(dim=0).cpu()
         first = int(torch.searchsorted(within, rank))
         if not first:  # already within low, which only happens at 0: copies of one sample

@@ -8,6 +8,7 @@ from pml_ext.functional import (
     epsilon_opis_of_curves,
     opis,
     opis_of_curves,
+    opis_sensitivity,
     utility_curves,
 )
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, TooFewPairsError
@@ -66,6 +67,21 @@ def test_both_metrics_come_from_one_set_of_curves() -> None:
     curves = utility_curves(x, y, far_range=(0.05, 0.3), grid=15)
     assert opis_of_curves(curves) == opis(x, y, far_range=(0.05, 0.3), grid=15)
     assert epsilon_opis_of_curves(curves, 0.3) == epsilon_opis(x, y, epsilon=0.3, far_range=(0.05, 0.3), grid=15)
+
+
+def test_sensitivity_is_a_row_for_each_range() -> None:
+    x, y = a_set()
+    ranges = [(0.05, 0.3), (0.2, 1.0), (0.05, 0.3)]
+    rows = opis_sensitivity(x, y, far_ranges=ranges, epsilon=0.2, grid=15)
+    assert [row.far_range for row in rows] == ranges
+    assert rows[0] == rows[2]
+    for row, far_range in zip(rows, ranges, strict=True):
+        curves = utility_curves(x, y, far_range=far_range, grid=15)
+        assert row.opis == pytest.approx(opis_of_curves(curves).item(), rel=1e-9)
+        assert row.epsilon_opis == pytest.approx(epsilon_opis_of_curves(curves, 0.2).item(), rel=1e-9)
+        assert (row.d_min, row.d_max) == pytest.approx(curves.calibration_range.tolist(), rel=1e-9)
+    with pytest.raises(ValueError, match="far_ranges must hold at least one"):
+        opis_sensitivity(x, y, far_ranges=[])
 
 
 def test_neither_order_nor_rotation_nor_names_nor_scale_matter() -> None:

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from pml_ext.functional import PairDistances
-from pml_ext.functional.pairwise import pair_distances as pair_statistics
 from tests.oracles import metrics as oracle
 
 
@@ -37,12 +36,25 @@ def test_order_statistics_of_the_negative_distances(block_rows: int) -> None:
     assert found.tolist() == pytest.approx([ordered[k - 1] for k in ranks], abs=3e-8)
 
 
-def test_memory_of_collected_values_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collected_values_are_folded_where_they_are_equal() -> None:
     # All negative distances fall into one bin, far more of them than are held at once.
-    monkeypatch.setattr(pair_statistics, "_COLLECTED_AT_ONCE", 10)
     y = torch.arange(40) % 4
     pairs = PairDistances(torch.eye(4, dtype=torch.float64)[y], y, block_rows=8)
     assert pairs.negative_distances_at([1, 300, 600]).tolist() == pytest.approx([2**0.5] * 3)
+    values, counts = pairs._values_in(torch.tensor([int(2**0.5 * 2**15)]), at_once=10)
+    assert (values.tolist(), counts.tolist()) == (pytest.approx([2**0.5]), [600])
+
+
+@pytest.mark.parametrize("block_rows", [7, 1000])
+def test_counts_of_all_classes_together(block_rows: int) -> None:
+    x, y = a_set()
+    pairs = PairDistances(x, y, block_rows=block_rows)
+    thresholds = torch.tensor([0.1, 0.7, 0.7, 1.2, 1.9], dtype=torch.float64)
+    positives, negatives = pairs.accepted(thresholds)
+    found = pairs.accepted_in_all(thresholds)
+    assert torch.equal(found[0], positives.sum(dim=0))
+    assert torch.equal(2 * found[1], negatives.sum(dim=0))
+    assert pairs.accepted_in_all(torch.tensor([2.0]))[1] == pairs.total_negative_pairs
 
 
 def test_blocks_hold_no_more_than_their_rows() -> None:

@@ -3,15 +3,12 @@ import pytest
 import torch
 
 from pml_ext.functional import expand_features, rank_matches
-from pml_ext.functional.retrieval import distances as feature_distances
+from pml_ext.functional.retrieval.query_expansion import averaged_with_neighbors
 from tests.oracles import reranking as oracle
 
 
 @pytest.mark.parametrize(("k", "alpha", "times"), [(5, 3.0, 1), (1, 2.0, 1), (4, 0.0, 2), (12, 0.5, 1), (30, 2.5, 1)])
-@pytest.mark.parametrize("at_once", [1, 2**20])
-def test_equals_the_loops(k: int, alpha: float, times: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_distances, "_DISTANCES_AT_ONCE", at_once)
-    monkeypatch.setattr(feature_distances, "_ROWS_AT_LEAST", 1)
+def test_equals_the_loops(k: int, alpha: float, times: int) -> None:
     query, gallery = torch.randn(6, 4).double(), torch.randn(24, 4).double()
     expected = oracle.expand(torch.cat([query, gallery]).numpy(), k, alpha, times)
     found = expand_features(query, gallery, k=k, alpha=alpha, times=times)
@@ -19,6 +16,13 @@ def test_equals_the_loops(k: int, alpha: float, times: int, at_once: int, monkey
     np.testing.assert_allclose(found[1].numpy(), expected[6:], rtol=0, atol=1e-10)
     single = expand_features(query.float(), gallery.float(), k=k, alpha=alpha, times=times)
     np.testing.assert_allclose(torch.cat(single).numpy(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("entries", [1, 50, 2**20])
+def test_blocks_of_any_size_are_the_whole(entries: int) -> None:
+    x = torch.randn(30, 4).double()
+    found = averaged_with_neighbors(x, 5, 2.5, entries=entries)
+    np.testing.assert_allclose(found.numpy(), oracle.expand(x.numpy(), 5, 2.5, 1), rtol=0, atol=1e-10)
 
 
 def test_one_neighbour_is_the_feature_itself() -> None:

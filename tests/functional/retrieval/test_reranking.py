@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from pml_ext.functional import rank_matches_from_distances, rerank, rerank_blocks
-from pml_ext.functional.retrieval import distances as feature_distances
-from pml_ext.functional.retrieval import reranking
+from pml_ext.functional.retrieval.reranking import blocks_of_distances
 from tests.oracles import reranking as oracle
 
 
@@ -28,14 +27,12 @@ def test_equals_the_loops(definition: str, metric: str, k1: int, k2: int, lambda
     np.testing.assert_allclose(single.numpy(), expected, rtol=0, atol=1e-4 if metric == "euclidean" else 1e-5)
 
 
-def test_blocks_of_any_size_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_any_size_are_the_whole() -> None:
     query, gallery = clusters()
     expected = rerank(query, gallery)
-    monkeypatch.setattr(feature_distances, "_ROWS_AT_LEAST", 1)
-    for at_once in (1, 100):
-        monkeypatch.setattr(reranking, "_COORDINATES_AT_ONCE", at_once)
-        monkeypatch.setattr(feature_distances, "_DISTANCES_AT_ONCE", at_once)
-        blocks = list(rerank_blocks(query, gallery))
+    torch.testing.assert_close(torch.cat(list(rerank_blocks(query, gallery))), expected, rtol=0, atol=0)
+    for entries in (1, 100):
+        blocks = list(blocks_of_distances(query, gallery, 20, 6, 0.3, "cosine", True, entries=entries))
         assert len(blocks) > 1
         torch.testing.assert_close(torch.cat(blocks), expected, rtol=0, atol=1e-12)
 

@@ -9,7 +9,6 @@ from pml_ext.functional import (
     rank_single_shot,
     rank_single_shot_from_distances,
 )
-from pml_ext.functional.retrieval import distances as feature_distances
 
 
 def test_one_image_an_identity_is_the_whole_gallery() -> None:
@@ -62,17 +61,15 @@ def test_junk_and_queries_without_a_match() -> None:
     assert empty.first_match_rank.isnan().all()
 
 
-def test_seeds_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_and_blocks() -> None:
     query, gallery = torch.randn(8, 5), torch.randn(60, 5)
     labels, gallery_labels = torch.arange(8) % 4, torch.randint(0, 4, (60,))
     first = rank_single_shot(query, labels, gallery, gallery_labels).first_match_rank
-    monkeypatch.setattr(feature_distances, "_DISTANCES_AT_ONCE", 1)
-    monkeypatch.setattr(feature_distances, "_ROWS_AT_LEAST", 1)
-    assert torch.equal(first, rank_single_shot(query, labels, gallery, gallery_labels).first_match_rank)
     assert not torch.equal(first, rank_single_shot(query, labels, gallery, gallery_labels, seed=1).first_match_rank)
     unit = torch.nn.functional.normalize
     distances = -unit(query).double() @ unit(gallery).double().T
-    assert torch.equal(first, rank_single_shot_from_distances(distances, labels, gallery_labels).first_match_rank)
+    for blocks in (distances, distances.split(1), distances.split([3, 4, 1])):
+        assert torch.equal(first, rank_single_shot_from_distances(blocks, labels, gallery_labels).first_match_rank)
 
 
 def test_errors() -> None:

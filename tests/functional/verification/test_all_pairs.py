@@ -1,5 +1,3 @@
-import sys
-
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +13,7 @@ from pml_ext.functional import (
     tar_at_far,
     tar_bounds,
 )
+from pml_ext.functional.verification.all_pairs import roc_of_all_pairs
 from tests.oracles import verification as oracle
 
 FARS = (0.5, 0.1, 1e-2, 1e-3, 1e-4)
@@ -89,12 +88,11 @@ def test_errors() -> None:
         labelled_pairs_roc(x, labels)
 
 
-def test_a_bin_too_full_to_take_apart_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bin_too_full_to_take_apart_stays_whole() -> None:
     x, labels = a_set(1100, 1e-4)
     scores, same = all_at_once(x, labels)
-    # The function of the same name hides the module from a dotted path.
-    monkeypatch.setattr(sys.modules["pml_ext.functional.verification.all_pairs"], "_KEPT_AT_MOST", 2)
-    roc = labelled_pairs_roc(x, labels, fars=FARS)
+    roc = roc_of_all_pairs(x, labels, FARS, kept_at_most=2)
+    assert len(roc.thresholds) < len(labelled_pairs_roc(x, labels, fars=FARS).thresholds)
     for far in FARS:
         lower, upper = tar_bounds(roc, far)
         assert operating_point(roc, far).tar == lower <= tar_at_far(scores, same, far) <= upper

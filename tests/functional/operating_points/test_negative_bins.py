@@ -4,23 +4,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from pml_ext.functional import (
-    PairDistances,
-    epsilon_opis_of_curves,
-    opis_of_curves,
-    opis_sensitivity,
-    utility_curves,
+from pml_ext.functional import PairDistances, epsilon_opis_of_curves, opis_of_curves, utility_curves
+from pml_ext.functional.operating_points.calibration import calibrated_curves
+from pml_ext.functional.operating_points.negative_bins import (
+    SimilarPairFinder,
+    calibration_bracket,
+    negative_histogram,
 )
-from pml_ext.functional.operating_points import calibration
-from pml_ext.functional.operating_points.negative_counts import negative_histogram
 from pml_ext.functional.operating_points.utility import UtilityCurves
 
 COUNT = 2000
-
-
-@pytest.fixture(autouse=True)
-def _no_size_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "_COUNTED_EXACTLY", 0)
 
 
 def a_set(labels: Tensor, size: int = 24, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -39,6 +32,15 @@ LABELS = {
 }
 
 
+def curves_over(x: Tensor, y: Tensor, *far_ranges: tuple[float, float], exact: bool = False) -> list[UtilityCurves]:
+    """`utility_curves` for which no set is too small for bins."""
+    return calibrated_curves(PairDistances(x, y), far_ranges=far_ranges, grid=100, exact=exact, exact_up_to=0)
+
+
+def binned(x: Tensor, y: Tensor, far_range: tuple[float, float] = (1e-2, 1e-1)) -> UtilityCurves:
+    return curves_over(x, y, far_range)[0]
+
+
 def is_exact(curves: UtilityCurves, x: Tensor, y: Tensor) -> bool:
     return torch.equal(curves.tnr, utility_curves(x, y, exact=True).tnr)
 
@@ -48,7 +50,7 @@ def is_exact(curves: UtilityCurves, x: Tensor, y: Tensor) -> bool:
 )
 def test_one_pass_is_within_1e_5_of_exact_counts(name: str, dtype: torch.dtype) -> None:
     x, y = a_set(LABELS[name], dtype=dtype)
-    found, expected = utility_curves(x, y), utility_curves(x, y, exact=True)
+    found, expected = binned(x, y), utility_curves(x, y, exact=True)
     assert opis_of_curves(found).item() == pytest.approx(opis_of_curves(expected).item(), rel=1e-5)
     for epsilon in (0.1, 0.5):
         assert epsilon_opis_of_curves(found, epsilon).item() == pytest.approx(
@@ -61,7 +63,7 @@ def test_one_pass_is_within_1e_5_of_exact_counts(name: str, dtype: torch.dtype) 
 
 def test_bins_are_used_where_they_can_be() -> None:
     x, y = a_set(torch.arange(4000) // 40, size=8)
-    curves = utility_curves(x, y)
+    curves = binned(x, y)
     assert not is_exact(curves, x, y)
 
 
@@ -88,50 +90,88 @@ def test_equal_distances_are_counted_exactly() -> None:
     y = LABELS["four a class"]
     codes = torch.randn(COUNT // 4, 16)[y] + 0.7 * torch.randn(COUNT, 16)
     codes = codes.sign()
-    assert is_exact(utility_curves(codes, y), codes, y)
+    assert is_exact(binned(codes, y), codes, y)
     # Whole classes on one point each: the distances come in groups of 400.
     y = torch.arange(COUNT) // 20
     points = torch.randn(100, 8)[y]
-    assert is_exact(utility_curves(points, y), points, y)
+    assert is_exact(binned(points, y), points, y)
 
 
 def test_embeddings_on_one_point_are_counted_exactly() -> None:
     y = LABELS["four a class"][:600]
     near = torch.ones(600, 8) + 1e-5 * torch.randn(600, 8)
-    assert is_exact(utility_curves(near, y), near, y)
-    assert opis_of_curves(utility_curves(torch.ones(600, 8), y)).item() == 0
+    assert is_exact(binned(near, y), near, y)
+    assert opis_of_curves(binned(torch.ones(600, 8), y)).item() == 0
 
 
 def test_low_scores_and_low_rates_are_counted_exactly() -> None:
     y = LABELS["four a class"]
     alike = torch.randn(COUNT // 4, 64)[y] + 0.01 * torch.randn(COUNT, 64)  # all classes behave alike
-    assert is_exact(utility_curves(alike, y), alike, y)
+    assert is_exact(binned(alike, y), alike, y)
     x, y = a_set(y)
     rare = (1e-6, 1e-5)  # two pairs at the lower end
-    curves, expected = utility_curves(x, y, far_range=rare), utility_curves(x, y, far_range=rare, exact=True)
+    curves, expected = binned(x, y, rare), utility_curves(x, y, far_range=rare, exact=True)
     assert torch.equal(curves.tnr, expected.tnr)
 
 
 def test_the_whole_range_of_rates() -> None:
     x, y = a_set(LABELS["four a class"])
     ranges = [(1e-2, 1e-1), (1e-3, 1e-2), (0.2, 1.0), (1e-2, 1e-1)]
-    found = opis_sensitivity(x, y, far_ranges=ranges, epsilon=0.2)
-    expected = opis_sensitivity(x, y, far_ranges=ranges, epsilon=0.2, exact=True)
-    assert [row.far_range for row in found] == ranges
-    assert found[0] == found[3]
-    for row, exact in zip(found, expected, strict=True):
-        assert row[1:] == pytest.approx(exact[1:], rel=2e-5)
+    found, expected = curves_over(x, y, *ranges), curves_over(x, y, *ranges, exact=True)
+    assert torch.equal(found[0].tnr, found[3].tnr)
+    for curves, exact in zip(found, expected, strict=True):
+        assert opis_of_curves(curves).item() == pytest.approx(opis_of_curves(exact).item(), rel=2e-5)
+        gap, exact_gap = (epsilon_opis_of_curves(each, 0.2).item() for each in (curves, exact))
+        assert gap == pytest.approx(exact_gap, rel=2e-5)
+        torch.testing.assert_close(
+            curves.calibration_range.double(), exact.calibration_range.double(), rtol=2e-5, atol=0
+        )
     alone = opis_of_curves(utility_curves(x, y, far_range=ranges[2], exact=True))
-    assert expected[2].opis == pytest.approx(alone.item(), rel=1e-9)
-    with pytest.raises(ValueError, match="far_ranges must hold at least one"):
-        opis_sensitivity(x, y, far_ranges=[])
+    assert opis_of_curves(expected[2]).item() == pytest.approx(alone.item(), rel=1e-9)
 
 
 def test_order_and_duplicates_change_little() -> None:
     x, y = a_set(LABELS["four a class"])
-    expected = opis_of_curves(utility_curves(x, y)).item()
+    expected = opis_of_curves(binned(x, y)).item()
     order = torch.randperm(COUNT)
-    assert opis_of_curves(utility_curves(x[order], y[order])).item() == pytest.approx(expected, rel=2e-5)
+    assert opis_of_curves(binned(x[order], y[order])).item() == pytest.approx(expected, rel=2e-5)
     x[:200] = x[200:400]  # copies of images, mostly under other labels
-    found, exact = (opis_of_curves(utility_curves(x, y, exact=exact)).item() for exact in (False, True))
+    found, exact = (opis_of_curves(curves_over(x, y, (1e-2, 1e-1), exact=each)[0]).item() for each in (False, True))
     assert found == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.09, 0.3, 1.0])
+@pytest.mark.parametrize("block_rows", [7, 40, 100])
+def test_every_similar_negative_pair_is_found_once(share: float, block_rows: int) -> None:
+    x, y = torch.randn(90, 5, dtype=torch.float64), torch.randint(0, 12, (90,))
+    pairs = PairDistances(x, y, block_rows=block_rows)
+    products, sorted_labels = (pairs.unit @ pairs.unit.T).tolist(), y.sort().values.tolist()
+    loops = {
+        (i, j): products[i][j] for i in range(90) for j in range(i + 1, 90) if sorted_labels[i] != sorted_labels[j]
+    }
+    bottom = 2.0 if share == 0 else sorted(loops.values(), reverse=True)[int(share * len(loops)) - 1] - 1e-9
+    finder = SimilarPairFinder(pairs, bottom, torch.arange(90, dtype=torch.int32))
+    found: list[tuple[tuple[int, int], float]] = []
+    for block in pairs.blocks():
+        cosines, rows, columns = finder.find(block)
+        found += zip(zip(rows.tolist(), columns.tolist(), strict=True), cosines.tolist(), strict=True)
+    expected = {places: cosine for places, cosine in loops.items() if cosine >= bottom}
+    assert len(found) == len(expected) == int(share * len(loops))
+    assert dict(found) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_bracket_encloses_the_range() -> None:
+    y = torch.arange(3000) // 10
+    x = torch.randn(300, 16)[y] + torch.randn(3000, 16)
+    pairs = PairDistances(x, y)
+    ranks = [int(far * pairs.total_negative_pairs) for far in (1e-2, 1e-1)]
+    d_min, d_max = pairs.negative_distances_at(ranks).tolist()
+    bracket = calibration_bracket(pairs, (1e-2, 1e-1))
+    assert bracket is not None
+    assert bracket[0] > 1 - d_min**2 / 2 > 1 - d_max**2 / 2 > bracket[1]
+    assert bracket[0] - bracket[1] < 3 * (d_max**2 - d_min**2) / 2
+
+
+def test_a_sample_of_equal_distances_gives_none() -> None:
+    y = torch.arange(2000) // 4
+    assert calibration_bracket(PairDistances(torch.randn(2000, 16).sign(), y), (1e-2, 1e-1)) is None

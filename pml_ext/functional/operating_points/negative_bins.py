@@ -1,16 +1,21 @@
-"""Negative pairs of every class counted in one pass, in fine bins around the distances that matter."""
+"""Negative pairs of every class counted in one pass, in fine bins around the distances that matter.
+
+A sample of the set tells which distances those are (`calibration_bracket`); a comparison finds the pairs within them
+(`SimilarPairFinder`); they are counted in bins of cosine, by class and pooled (`negative_histogram`), off which counts
+at any threshold between are read (`NegativeHistogram`).
+"""
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from pml_ext._ops.blocks import SIDE
 from pml_ext._ops.distributed import sum_over_ranks
 from pml_ext._ops.precision import full_precision
-from pml_ext.functional.operating_points.bracket import calibration_bracket
-from pml_ext.functional.pairwise.pair_distances import BLOCK_ROWS, PairDistances
-from pml_ext.functional.pairwise.similar import SimilarPairFinder
+from pml_ext.functional.pairwise.pair_distances import Block, PairDistances
 
 # A class's bins are read at thresholds anywhere between their edges: as many of them as stay in a processor's cache
 # with the classes of a block, more for small sets, which need them; and no more than memory allows.
@@ -21,6 +26,12 @@ _LOG_PARTS_OF_ALL_BINS = 16
 # Bins narrower than this many units in the last place of a cosine would count its rounding.
 _ULPS_A_BIN = 8
 _CLASSES_AT_ONCE = 1024
+_FEWEST_SAMPLED, _MOST_SAMPLED = 512, 2048
+_STANDARD_ERRORS = 5
+# Chance alone makes one in a thousand of so many distances equal.
+_LOOKED_AT_FOR_COPIES, _DISTINCT = 2**14, 0.9
+# numpy searches a mask three times faster where more than a tenth of it is true; below this share its other way wins.
+_DENSE, _SPARSE = 0.1, 0.04
 
 
 class NegativeHistogram(NamedTuple):
@@ -44,7 +55,7 @@ class NegativeHistogram(NamedTuple):
 
     @property
     def parts(self) -> int:
-        return 2**self.log_parts
+        return 1 << self.log_parts
 
     def distance_at(self, rank: int) -> tuple[float, float] | None:
         """The rank-th smallest negative distance, linear inside a part of a bin, and its standard error.
@@ -130,7 +141,7 @@ def negative_histogram(pairs: PairDistances, far_range: tuple[float, float], kep
 
 
 def _bin_count(pairs: PairDistances, rows: int, cosine_range: float) -> int:
-    in_cache = _COUNTERS_OF_A_BLOCK * len(pairs.unit) // (BLOCK_ROWS * rows)
+    in_cache = _COUNTERS_OF_A_BLOCK * len(pairs.unit) // (SIDE * rows)
     bins = min(max(in_cache, _COUNTERS_OF_A_SMALL_SET // rows), _COUNTERS // rows)
     bins = min(_MOST_BINS, max(_FEWEST_BINS, bins))
     return min(bins, int(cosine_range / (_ULPS_A_BIN * torch.finfo(pairs.unit.dtype).eps)))
@@ -156,3 +167,113 @@ def _count(pairs: PairDistances, bottom: float, histogram: NegativeHistogram, by
         parts >>= histogram.log_parts
         for cell in cells:
             by_class.view(-1).index_add_(0, cell.add_(parts), ones_by_class[: len(parts)])
+
+
+def calibration_bracket(pairs: PairDistances, far_range: tuple[float, float]) -> tuple[float, float] | None:
+    """The cosines, the larger first, at which the pooled rates surely lie below and above the range.
+
+    From all pairs among a sample of the rows, widened by five standard errors; the same on all ranks.
+
+    Args:
+        far_range: two false accept rates of all negative pairs pooled.
+    Returns:
+        None where many of the sample's distances are equal.
+    """
+    count = len(pairs.unit)
+    size = min(count, max(_FEWEST_SAMPLED, min(_MOST_SAMPLED, count // 32)))
+    chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:size].to(pairs.unit.device)
+    unit, index = pairs.unit[chosen], pairs.index[chosen]
+    cosines = unit @ unit.T
+    negative = index[:, None] != index
+    values = cosines[negative.triu(1)]
+    per_row = negative.sum(dim=1).clamp_min(1)
+    ends = []
+    for far, sign in zip(far_range, (-1, 1), strict=True):
+        rank = min(max(1, round(far * len(values))), len(values))
+        found = values.kthvalue(len(values) - rank + 1).values
+        # Pairs that share a row are no independent draws: the error is that of the rows' own rates.
+        rates = ((cosines >= found) & negative).sum(dim=1) / per_row
+        error = _STANDARD_ERRORS * (2 * float(rates.std()) / size**0.5 + (far / len(values)) ** 0.5)
+        rank = round((far + sign * error) * len(values))
+        if rank < 1:
+            ends.append(1.001)
+        elif rank > len(values):
+            ends.append(-1.001)
+        else:
+            ends.append(float(values.kthvalue(len(values) - rank + 1).values))
+    some = values[(values >= ends[1]) & (values <= ends[0])][:_LOOKED_AT_FOR_COPIES]
+    if len(some.unique()) < _DISTINCT * len(some):
+        ends = [0.0, 0.0]
+    if pairs.group is not None:  # the bins must be the same everywhere, whatever rounding does on other machines
+        shared = torch.tensor(ends, dtype=torch.float64, device=pairs.unit.device)
+        dist.broadcast(shared, dist.get_global_rank(pairs.group, 0), group=pairs.group)
+        ends = shared.tolist()
+    return None if ends[0] == ends[1] else (ends[0], ends[1])
+
+
+class SimilarPairs(NamedTuple):
+    """Negative pairs, each once.
+
+    cosines: (P,), in the order of the block.
+    rows, columns: (P,) int32 values of the pairs' samples, as asked for.
+    """
+
+    cosines: Tensor
+    rows: Tensor
+    columns: Tensor
+
+
+class SimilarPairFinder:
+    """Finds the negative pairs at or above a cosine, block after block, in the same memory.
+
+    Args:
+        pairs: whose blocks.
+        bottom: the least similar cosine that counts.
+        values: (N,) int32, a value for each sample, in the order of `pairs.unit`.
+    """
+
+    def __init__(self, pairs: PairDistances, bottom: float, values: Tensor) -> None:
+        self._bottom, self._values = bottom, values
+        self._class_end = pairs.class_end  # the negative pairs of a row, above the diagonal, begin there
+        self._mask = np.empty(0, bool)
+
+    def find(self, block: Block) -> SimilarPairs:
+        return self._on_device(block) if block.cosines.is_cuda else self._on_host(block)
+
+    def _on_device(self, block: Block) -> SimilarPairs:
+        similar = block.cosines >= self._bottom
+        if block.mixed:
+            columns = torch.arange(block.columns.start, block.columns.stop, device=similar.device)
+            similar &= columns >= self._class_end[block.rows, None]
+        row, column = similar.nonzero(as_tuple=True)
+        return SimilarPairs(
+            block.cosines[row, column], self._values[block.rows][row], self._values[block.columns][column]
+        )
+
+    def _on_host(self, block: Block) -> SimilarPairs:
+        height, width = block.cosines.shape
+        cosines = block.cosines.numpy().reshape(-1)
+        found = self._search(cosines)
+        starts = np.arange(height + 1) * width
+        per_row = np.diff(np.searchsorted(found, starts))
+        column = found - np.repeat(starts[:-1], per_row)
+        values = self._values.numpy()
+        row_value = np.repeat(values[block.rows], per_row)
+        if block.mixed:
+            negative = column >= np.repeat(self._class_end.numpy()[block.rows] - block.columns.start, per_row)
+            found, column, row_value = found[negative], column[negative], row_value[negative]
+        similar = cosines.take(found), row_value, values[block.columns].take(column)
+        return SimilarPairs(*(torch.from_numpy(each) for each in similar))
+
+    def _search(self, cosines: np.ndarray) -> np.ndarray:
+        """Flat places at or above the bottom, ascending, int64."""
+        size = len(cosines)
+        if len(self._mask) < size:
+            self._mask = np.empty(size + size // 8 + 16, bool)
+        np.greater_equal(cosines, self._bottom, out=self._mask[:size])
+        count = int(np.count_nonzero(self._mask[:size]))
+        filled = size
+        if _SPARSE * size < count <= _DENSE * size:  # made dense by a true tail
+            filled += int((_DENSE * size - count) / (1 - _DENSE)) + 8
+            self._mask[size:filled] = True
+        return np.flatnonzero(self._mask[:filled])[:count]

@@ -3,9 +3,10 @@ import pytest
 import torch
 from sklearn.metrics import roc_curve
 
-from pml_ext.functional import errors_at, tar_at_far
+from pml_ext import functional
+from pml_ext.functional import PairDistances, ScoreHistogram, operating_point, tar_at_far, tar_bounds
+from pml_ext.functional.verification.tar_at_far_rule import first_refused, tar_of_pairs_at_far
 from tests.oracles import metrics as oracle
-from tests.oracles import verification as verification_oracle
 
 
 @pytest.mark.parametrize("far", [0.01, 0.07, 0.29, 0.5, 1.0])
@@ -67,21 +68,24 @@ def test_fastreids_rate_is_another_one() -> None:
     assert abs(fastreids - tar_at_far(scores, same, 0.05).item()) > 0.02
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_errors_at_thresholds_equal_the_loops(dtype: torch.dtype) -> None:
-    same = torch.arange(90) < 30
-    scores = ((torch.randn(90) + same) * 4).round().div(8).to(dtype)
-    for point in verification_oracle.operating_points(scores.tolist(), same.tolist()):
-        found = errors_at(scores, same, point[0])
-        assert (30 - int(found.false_rejects), int(found.false_accepts)) == point[1:]
-        assert (found.far.item(), found.frr.item()) == pytest.approx((point[2] / 60, 1 - point[1] / 30))
-    # A threshold that float16 would round onto a score.
-    assert errors_at(scores, same, float(scores.max()) + 1e-6).false_accepts == 0
-    assert errors_at(scores, same, torch.zeros(2, 3)).far.shape == (2, 3)
-    with pytest.raises(ValueError, match="thresholds must be numbers; got nan"):
-        errors_at(scores, same, torch.tensor([0.1, torch.nan]))
+@pytest.mark.parametrize("far", [0.002, 0.01, 0.07, 0.29, 1.0])
+def test_scores_curves_histograms_and_pairs_of_a_set_agree(far: float) -> None:
+    # Corners of a cube, whose cosines are exact: many pairs tie, also genuine ones with impostor ones.
+    x, labels = torch.randint(0, 2, (40, 4)).double() * 2 - 1, torch.randint(0, 4, (40,))
+    i, j = torch.triu_indices(40, 40, 1)
+    scores, same = (x @ x.T)[i, j] / 4, labels[i] == labels[j]
+    expected = oracle.tar_at_far(scores.tolist(), same.tolist(), far)
+    histogram = ScoreHistogram()
+    histogram.update(scores, same)
+    found = [
+        tar_at_far(scores, same, far),
+        operating_point(functional.roc_curve(scores, same), far).tar,
+        *tar_bounds(histogram.roc(), far)[:1],
+        tar_of_pairs_at_far(PairDistances(x, labels), far),
+    ]
+    assert [float(value) for value in found] == pytest.approx([expected] * 4, rel=1e-12, nan_ok=True)
 
 
-def test_rates_without_pairs_of_a_kind_are_nan() -> None:
-    found = errors_at(torch.rand(5), torch.ones(5, dtype=torch.bool), 0.5)
-    assert found.far.isnan() and not found.frr.isnan()
+def test_the_rule() -> None:
+    assert [first_refused(far, 100) for far in (0.009, 0.01, 0.0199, 0.29, 1.0)] == [None, 2, 2, 30, 101]
+    assert first_refused(0.5, 0) is None

@@ -1,0 +1,127 @@
+"""TAR at FAR: one rule, `first_refused`, for scores, for a ROC curve and for the pairs of a data set.
+
+Scores hand in their sorted impostors, a ROC curve its counts, pair distances an order statistic. No threshold is
+interpolated.
+"""
+
+import torch
+from torch import Tensor
+
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.verification.checks import check_far, check_scores
+from pml_ext.functional.verification.roc import ROC, OperatingPoint
+
+
+def first_refused(far: float, impostors: int) -> int | None:
+    """The rule of TAR at FAR: which impostor pair is the first one too many for a false accept rate.
+
+    Accepted are the pairs strictly more alike than that one: whatever ties with it is refused too.
+
+    Args:
+        far: allowed false accept rate, in (0, 1].
+        impostors: how many impostor pairs there are.
+    Returns:
+        its rank among the impostor pairs, 1 for the most alike; impostors + 1 where all may be accepted; None where
+        they are too few for the rate (far < 1 / impostors: not one false accept would be allowed).
+    Raises:
+        ValueError: far outside (0, 1].
+    """
+    check_far(far)
+    allowed = largest_count_within(far, impostors)
+    return allowed + 1 if allowed else None
+
+
+def largest_count_within(rate: float, total: int) -> int:
+    """The largest m with m / total <= rate, free of the rounding of rate * total."""
+    m = int(rate * total)
+    return m + (m < total and (m + 1) / total <= rate)
+
+
+def tar_at_far(scores: Tensor, same: Tensor, far: float) -> Tensor:
+    """The largest true accept rate among the thresholds whose false accept rate is at most `far`.
+
+    A pair is accepted when its score >= threshold. An impostor pair is a false accept when it is accepted. Tied
+    scores are accepted together; nothing is interpolated. `operating_point` gives the threshold too.
+
+    Args:
+        scores: (P,) similarities, higher is more alike, finite (negate distances).
+        same: (P,) bool, True for genuine pairs.
+        far: allowed false accept rate, in (0, 1].
+    Returns:
+        0-dim float64, a fraction; nan without genuine pairs, and where impostor pairs are too few to support the
+        rate (far < 1 / impostor pairs: not one false accept would be allowed).
+    Raises:
+        ValueError: shapes that differ, same not bool, far outside (0, 1], scores not finite.
+    Source: the standard TAR at FAR of the NIST and IJB protocols. FastReID labels impostors 1 and takes the nearest
+        rate: it reports impostor rejection.
+
+    >>> scores = torch.tensor([0.9, 0.8, 0.6, 0.7, 0.5, 0.1])
+    >>> same = torch.tensor([True, True, True, False, False, False])
+    >>> round(float(tar_at_far(scores, same, far=1 / 3)), 3), round(float(tar_at_far(scores, same, far=0.1)), 3)
+    (1.0, nan)
+    """
+    check_scores(scores, same)
+    genuine, impostors = scores[same], scores[~same]
+    rank = first_refused(far, len(impostors))
+    if not len(genuine) or rank is None:
+        return torch.full((), torch.nan, dtype=torch.float64, device=scores.device)
+    if rank > len(impostors):
+        return torch.ones((), dtype=torch.float64, device=scores.device)
+    return (genuine > impostors.sort(descending=True).values[rank - 1]).double().mean()
+
+
+def operating_point(roc: ROC, far: float) -> OperatingPoint:
+    """The largest true accept rate at a false accept rate of at most `far`, with its threshold.
+
+    Of the thresholds that give this rate it is the lowest that keeps within `far`. It may be inf, with a rate of 0:
+    every other one accepts more impostors than allowed.
+
+    Args:
+        far: allowed false accept rate, in (0, 1].
+    Returns:
+        OperatingPoint; all nan without genuine pairs and where impostor pairs are too few to support the rate
+        (far < 1 / impostor pairs).
+    Raises:
+        ValueError: far outside (0, 1].
+
+    >>> from pml_ext.functional import roc_curve
+    >>> roc = roc_curve(torch.tensor([0.75, 0.5, 0.25, 0.125]), torch.tensor([True, False, True, False]))
+    >>> [float(value) for value in operating_point(roc, far=0.5)]
+    [0.25, 1.0, 0.5]
+    """
+    place = place_at_far(roc, far)
+    if place is None:
+        nothing = torch.full((), torch.nan, dtype=torch.float64, device=roc.thresholds.device)
+        return OperatingPoint(nothing, nothing, nothing)
+    return OperatingPoint(roc.thresholds[place], roc.tar[place], roc.far[place])
+
+
+def place_at_far(roc: ROC, far: float) -> int | None:
+    """The index of `operating_point`; None where there is none."""
+    rank = first_refused(far, roc.impostors)
+    return last_place_before(roc.false_accepts, rank) if roc.genuine and rank is not None else None
+
+
+def last_place_before(false_accepts: Tensor, rank: int) -> int:
+    """The last of the ascending counts, beginning with 0, that leaves out the impostor pair of that rank."""
+    return int(torch.searchsorted(false_accepts, rank)) - 1
+
+
+def tar_of_pairs_at_far(pairs: PairDistances, far: float) -> float:
+    """`tar_at_far` over all pairs of a data set, whose scores are never stored.
+
+    Args:
+        pairs: of the set.
+        far: allowed false accept rate, in (0, 1].
+    Returns:
+        a fraction, nan as of `tar_at_far`.
+    """
+    genuine, impostors = pairs.total_positive_pairs, pairs.total_negative_pairs
+    rank = first_refused(far, impostors)
+    if not genuine or rank is None:
+        return float("nan")
+    if rank > impostors:
+        return 1.0
+    refused = pairs.negative_distances_at([rank])
+    closer = torch.nextafter(refused, torch.full_like(refused, -torch.inf))
+    return int(pairs.accepted(closer, positives_only=True)[0].sum()) / genuine
