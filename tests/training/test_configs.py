@@ -118,7 +118,7 @@ def test_it_trains_resumes_and_evaluates(
     if cfg.DATASETS.NAMES == ("Omniglot",):
         real_data("omniglot")
         opts += ["DATASETS.ROOT", str(DATA)]
-    elif cfg.DATASETS.NAMES != ("Digits",):
+    elif cfg.DATASETS.NAMES not in (("Digits",), ("Glyphs",)):
         opts += ["DATASETS.ROOT", str(root), "SOLVER.IMS_PER_BATCH", "4", "DATALOADER.NUM_INSTANCE", "2"]
     command = ["train", "--config-file", str(CONFIGS / name)]
     with monkeypatch.context() as patch, pytest.raises(KilledError):

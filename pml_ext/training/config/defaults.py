@@ -170,6 +170,7 @@ def _test() -> CN:
     # ours: the metric of the first test set by which the best checkpoint is kept; empty: precision_at_1, for pairs of
     # images accuracy, for templates eer
     test.BEST = ""
+    test.BASELINES = False  # ours: the raw pixels and the untrained network are measured too, for comparison
     test.THRESHOLD = CN({"ENABLED": False, "FAR": 1e-3})  # ours: a threshold report of each test set with queries
     test.OPIS = CN({"FAR_RANGE": (1e-2, 1e-1), "GRID": 100, "EPSILON": 0.1})  # ours
     # ours: of pairs of images (in FOLDS blocks) and of templates

@@ -64,8 +64,19 @@ class Baseline(lightning.LightningModule):
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> HeadOutput:
         """images (B, C, H, W) in 0–255, labels (B,) in training; see EmbeddingHead for what comes back."""
-        output: HeadOutput = self.heads(self.backbone((images - self.pixel_mean) / self.pixel_std), labels)
+        output: HeadOutput = self.heads(self.backbone(self.standardised(images)), labels)
         return output
+
+    def standardised(self, images: Tensor) -> Tensor:
+        """Images in 0–255 as the backbone gets them."""
+        return (images - self.pixel_mean) / self.pixel_std
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) in 0–255 to embeddings (B, D) of unit norm, as tests measure them."""
+        features = self(images).features.float()
+        if self.cfg.TEST.FLIP.ENABLED:
+            features = (features + self(images.flip(-1)).features.float()) / 2
+        return to_sphere(features)
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
         images, labels, rows = batch
@@ -143,11 +154,7 @@ class Baseline(lightning.LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         images, _, rows = batch
-        features = self(images).features.float()
-        if self.cfg.TEST.FLIP.ENABLED:
-            features = (features + self(images.flip(-1)).features.float()) / 2
-        embeddings = to_sphere(features)
-        self._collected.setdefault(dataloader_idx, []).append((rows.cpu(), embeddings.cpu()))
+        self._collected.setdefault(dataloader_idx, []).append((rows.cpu(), self.embed(images).cpu()))
 
     def on_validation_epoch_end(self) -> None:
         parts = iter([self._gathered(i) for i in sorted(self._collected)])

@@ -22,6 +22,7 @@ from pml_ext.training.engine.freezing import freeze_callbacks
 from pml_ext.training.engine.precise_bn import recompute_statistics
 from pml_ext.training.engine.profiling import Profile
 from pml_ext.training.engine.trainer import Launch, build_trainer, logged
+from pml_ext.training.evaluation.baselines import Measured, measure_baselines
 from pml_ext.training.evaluation.evaluate import check_test_sets
 from pml_ext.training.evaluation.report import check_thresholds, draw_utility, write_threshold
 from pml_ext.training.evaluation.results import results_table, write_metrics
@@ -54,6 +55,8 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False, profile: bool = Fals
         # Lightning knows the rank of this process only now, and the samplers need it.
         loader = _train_loader(cfg, train_set, trainer)
         tests = _test_loaders(cfg, test_sets, trainer)
+        pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
+        baselines = _baselines(cfg, module, trainer, pretrained=pretrained)
         last = checkpoints / "last.ckpt"
         resumed = last if resume and last.is_file() else None
         if resumed:
@@ -84,7 +87,7 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False, profile: bool = Fals
         if trainer.is_global_zero:
             for measured in profiles:
                 log.info("\n%s", measured.table())
-        return _report(cfg, trainer, module, output, last, "metrics.json")
+        return _report(cfg, trainer, module, output, last, "metrics.json", baselines)
 
 
 def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
@@ -99,10 +102,11 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
         test_sets = _test_sets(cfg)
         module = Baseline(cfg, None, test_sets)
-        load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer = build_trainer(cfg, launch, output, None)
+        baselines = _baselines(cfg, module, trainer, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)
+        load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer.validate(module, _test_loaders(cfg, test_sets, trainer), verbose=False)
-        return _report(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json")
+        return _report(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
 
 
 def _test_sets(cfg: CN) -> dict[str, TestSet]:
@@ -113,11 +117,26 @@ def _test_sets(cfg: CN) -> dict[str, TestSet]:
     return test_sets
 
 
-def _test_loaders(cfg: CN, test_sets: dict[str, TestSet], trainer: lightning.Trainer) -> list[DataLoader[Sample]]:
+def _test_loaders(
+    cfg: CN, test_sets: dict[str, TestSet], trainer: lightning.Trainer | None = None
+) -> list[DataLoader[Sample]]:
+    """Of each part of each test set what this process embeds; without a trainer, all of it."""
     transform = build_transform(cfg.INPUT, training=False, channels=len(cfg.MODEL.PIXEL_MEAN))
-    share = {"batch_size": cfg.TEST.IMS_PER_BATCH, "rank": trainer.global_rank, "world_size": trainer.world_size}
+    rank, world_size = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+    share = {"batch_size": cfg.TEST.IMS_PER_BATCH, "rank": rank, "world_size": world_size}
     parts = [part for data in test_sets.values() for part in data.parts]
     return [test_loader(cfg.DATALOADER, part, transform, **share) for part in parts]
+
+
+def _baselines(cfg: CN, module: Baseline, trainer: lightning.Trainer, *, pretrained: bool) -> dict[str, Measured]:
+    """TEST.BASELINES, measured by the first process alone: nothing is shared out between processes yet."""
+    if not cfg.TEST.BASELINES or not trainer.is_global_zero:
+        return {}
+    device = trainer.strategy.root_device
+    loaders = _test_loaders(cfg, module.test_sets)
+    measured = measure_baselines(module.eval().to(device), loaders, device, pretrained=pretrained)
+    module.train().cpu()
+    return measured
 
 
 def _train_loader(cfg: CN, images: ImageSet, trainer: lightning.Trainer) -> DataLoader[Sample]:
@@ -162,12 +181,20 @@ def _prepare_output(cfg: CN) -> Path:
 
 
 def _report(
-    cfg: CN, trainer: lightning.Trainer, module: Baseline, output: Path, weights: Path, metrics_file: str
+    cfg: CN,
+    trainer: lightning.Trainer,
+    module: Baseline,
+    output: Path,
+    weights: Path,
+    metrics_file: str,
+    baselines: dict[str, Measured],
 ) -> dict[str, dict[str, float]]:
     if not trainer.is_global_zero:
         return {}
     files = {"metrics": output / metrics_file, "weights": weights}
-    write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED)
+    compared = {name: measured.results for name, measured in baselines.items()}
+    about = {"baselines": compared} if compared else {}
+    write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
     for name, data in module.test_sets.items():
         if isinstance(data, OpenSet):
             in_file_name = re.sub("[^A-Za-z0-9_.-]", "_", name)
@@ -179,5 +206,5 @@ def _report(
                 files |= write_threshold(
                     stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
                 )
-    log.info("\n%s", results_table(module.results, files))
+    log.info("\n%s", results_table(module.results, files, compared))
     return module.results

@@ -5,6 +5,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+Results = dict[str, dict[str, float]]
+"""Metrics by test set, rates as fractions."""
+
 # the name in metrics.json -> what the table calls it
 METRICS = {
     "precision_at_1": "R@1",
@@ -27,43 +30,68 @@ VERIFICATION = {"accuracy": "accuracy", "accuracy_std": "± std", "auc": "AUC", 
 TEMPLATES = {"eer": "EER", "auc": "AUC"}
 
 LOWER_IS_BETTER = ("opis", "epsilon_opis", "eer", "equal_error_rate")
+_NEITHER = ("accuracy_std",)
 
 
 def as_text(name: str, value: float) -> str:
-    """A metric for the table: percent, but for the threshold-inconsistency metrics."""
+    """A metric as people read it: four significant digits, in percent but for the threshold-inconsistency metrics."""
     if math.isnan(value):
         return "nan"
-    return f"{value:.2e}" if name in ("opis", "epsilon_opis") else f"{100 * value:.2f} %"
+    return f"{value:.3e}" if name in ("opis", "epsilon_opis") else f"{100 * value:#.4g} %"
 
 
-def results_table(results: dict[str, dict[str, float]], files: dict[str, Path]) -> str:
-    """The metrics of every test set, a row each, a table for each kind of set; and where the files are."""
-    kinds: dict[tuple[str, ...], list[str]] = {}
-    for name, values in results.items():
-        kinds.setdefault(tuple(_labels(values)), []).append(name)
+def heading(name: str, label: str) -> str:
+    """The metric's label, with an arrow to where it is better."""
+    if name in _NEITHER:
+        return label
+    return f"{label} {'↓' if name in LOWER_IS_BETTER else '↑'}"
+
+
+def results_table(results: Results, files: dict[str, Path], baselines: dict[str, Results] | None = None) -> str:
+    """The metrics of every test set, and where the files are.
+
+    Without baselines a row for each set, a table for each kind of set. With them a table for each set, its rows the
+    baselines and the trained model.
+
+    Args:
+        results: metrics by test set, rates as fractions.
+        files: what was written, by what it is.
+        baselines: results of what the model is compared with, by the name of the row.
+    """
     lines: list[str] = []
-    for columns, names in kinds.items():
-        lines += [*_table(columns, {name: results[name] for name in names}), ""]
+    if baselines:
+        for name, values in results.items():
+            rows = {row: found[name] for row, found in baselines.items()} | {"trained": values}
+            lines += [*_table(name, rows), ""]
+    else:
+        kinds: dict[tuple[str, ...], list[str]] = {}
+        for name, values in results.items():
+            kinds.setdefault(tuple(labels_of(values)), []).append(name)
+        for names in kinds.values():
+            lines += [*_table("", {name: results[name] for name in names}), ""]
     width = max(len(label) for label in files)
     return "\n".join([*lines, *(f"{label.ljust(width)}  {path}" for label, path in files.items())])
 
 
-def write_metrics(path: Path, results: dict[str, dict[str, float]], **about: Any) -> None:
+def write_metrics(path: Path, results: Results, **about: Any) -> None:
     """JSON: what was measured (fractions) by test set, and what it was measured on."""
     path.write_text(json.dumps({**about, "results": results}, indent=2) + "\n", encoding="utf-8")
 
 
-def _labels(values: dict[str, float]) -> dict[str, str]:
+def labels_of(values: dict[str, float]) -> dict[str, str]:
     """What is shown of a test set's metrics, and how it is called; thresholds and counts are in the file alone."""
     known = {**METRICS, **VERIFICATION, **ALL_PAIRS}
     rates = {name: name.replace("tar_at_far_", "TAR@") for name in values if name.startswith("tar_at_far_")}
     return {name: label for name, label in known.items() if name in values and name not in rates} | rates
 
 
-def _table(columns: tuple[str, ...], results: dict[str, dict[str, float]]) -> list[str]:
-    labels = _labels(dict.fromkeys(columns, 0.0))
-    header = ["", *labels.values()]
-    rows = [[name, *(as_text(m, values[m]) for m in labels)] for name, values in results.items()]
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in [header, *rows]]
+def _table(corner: str, rows: dict[str, dict[str, float]]) -> list[str]:
+    labels = labels_of(next(iter(rows.values())))
+    header = [corner, *(heading(*item) for item in labels.items())]
+    cells = [[name, *(as_text(metric, values[metric]) for metric in labels)] for name, values in rows.items()]
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        for row in [header, *cells]
+    ]
     return [lines[0], "-" * len(lines[0]), *lines[1:]]

@@ -140,8 +140,9 @@ def test_the_table_begins_with_the_main_metrics_and_ends_with_the_rates_as_measu
         "Set": {"precision_at_1": 0.5, "opis": 1e-3, "verification_auc": 0.9, "equal_error_rate": 0.2, **rates},
     }
     headings = results_table(results, {"metrics": Path("metrics.json")}).splitlines()[::4]
-    assert headings[0].split() == ["accuracy", "±", "std", "AUC", "EER", "TAR@1e-1", "TAR@1e-2"]
-    assert headings[1].split() == ["R@1", "OPIS", "AUC", "EER", "TAR@1e-1", "TAR@1e-2"]
+    rates_shown = ["AUC", "↑", "EER", "↓", "TAR@1e-1", "↑", "TAR@1e-2", "↑"]
+    assert headings[0].split() == ["accuracy", "↑", "±", "std", *rates_shown]
+    assert headings[1].split() == ["R@1", "↑", "OPIS", "↓", *rates_shown]
 
 
 @pytest.mark.parametrize(("name", "metric"), [("Market1501", "precision_at_1"), ("LFW", "accuracy"), ("IJBC", "eer")])

@@ -14,6 +14,7 @@ from pml_ext.training.data.datasets.digits import digits_set
 from pml_ext.training.data.datasets.face_pairs import NAMES as FACE_PAIRS
 from pml_ext.training.data.datasets.face_pairs import PairSet, pair_set
 from pml_ext.training.data.datasets.folders import folder_per_identity
+from pml_ext.training.data.datasets.glyphs import glyphs_set
 from pml_ext.training.data.datasets.ijb import NAMES as TEMPLATE_SETS
 from pml_ext.training.data.datasets.ijb import TemplateSet, template_set
 from pml_ext.training.data.datasets.image_files import without_unreadable
@@ -36,6 +37,7 @@ Loaded = TestSet | ImageSet
 
 DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
     "Digits": digits_set,
+    "Glyphs": glyphs_set,
     "Omniglot": omniglot_set,
     "Market1501": market1501,
     "DukeMTMC": dukemtmc,

@@ -1,0 +1,58 @@
+"""How numbers are written for people."""
+
+from pathlib import Path
+
+import pytest
+
+from pml_ext.training.evaluation.results import as_text, heading, results_table
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("precision_at_1", 0.67034, "67.03 %"),
+        ("precision_at_1", 1.0, "100.0 %"),
+        ("mean_average_precision_at_r", 0.09706, "9.706 %"),
+        ("opis", 0.0018124, "1.812e-03"),
+        ("opis", float("nan"), "nan"),
+    ],
+)
+def test_four_significant_digits(name: str, value: float, text: str) -> None:
+    assert as_text(name, value) == text
+
+
+def test_an_arrow_says_which_way_is_better() -> None:
+    assert [heading(name, "X") for name in ("precision_at_1", "opis", "eer", "accuracy_std")] == [
+        "X ↑",
+        "X ↓",
+        "X ↓",
+        "X",
+    ]
+
+
+def test_baselines_are_rows_above_the_trained_model() -> None:
+    files = {"metrics": Path("metrics.json")}
+    baselines = {"raw pixels": {"Set": {"precision_at_1": 0.25}}, "untrained": {"Set": {"precision_at_1": 0.5}}}
+    table = results_table({"Set": {"precision_at_1": 0.75}}, files, baselines)
+    assert table.splitlines() == [
+        "Set           R@1 ↑",
+        "-------------------",
+        "raw pixels  25.00 %",
+        "untrained   50.00 %",
+        "trained     75.00 %",
+        "",
+        "metrics  metrics.json",
+    ]
+
+
+def test_sets_of_one_kind_share_a_table() -> None:
+    results = {"A": {"precision_at_1": 0.5}, "B": {"precision_at_1": 0.25}, "Pairs": {"accuracy": 0.9}}
+    lines = results_table(results, {"metrics": Path("m")}).splitlines()
+    assert [line.split()[0] for line in lines if line and line[0] != "-"] == [
+        "R@1",
+        "A",
+        "B",
+        "accuracy",
+        "Pairs",
+        "metrics",
+    ]
