@@ -11,7 +11,7 @@ from tests.oracles.arcs import lifted_structure_loss, loop_distances, triplet_lo
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 PAIRINGS = ["consecutive", "all"]
 
-# Every tuple loss of PML that LoOp serves, by name.
+# Every tuple loss that LoOp serves of those that the installed PML has, by name.
 SERVED = {
     "CircleLoss": lambda: losses.CircleLoss(),
     "ContrastiveLoss": lambda: losses.ContrastiveLoss(),
@@ -32,6 +32,7 @@ SERVED = {
     "TripletMarginLoss": lambda: losses.TripletMarginLoss(),
     "TupletMarginLoss": lambda: losses.TupletMarginLoss(),
 }
+SERVED = {name: make for name, make in SERVED.items() if hasattr(losses, name)}
 OURS = {
     "CITLoss": lambda: CITLoss(gamma=0.5),
     "TCMLoss": lambda: TCMLoss(margin_minus=-0.3),
@@ -116,7 +117,8 @@ def test_the_list_of_served_and_refused_losses_is_complete() -> None:
     abstract |= {"WeightRegularizerMixin", "CrossBatchMemory", "MultipleLosses", "SelfSupervisedLoss"}
     known = {name for name, value in vars(losses).items() if isinstance(value, type)}
     known = {name for name in known if getattr(losses, name).__module__.startswith("pytorch_metric_learning")}
-    assert known == set(SERVED) | {"NPairsLoss"} | refused | abstract
+    # Version 2.9 has more losses than 2.8.
+    assert known == {n for n in {*SERVED, "NPairsLoss", *refused, *abstract} if hasattr(losses, n)}
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)

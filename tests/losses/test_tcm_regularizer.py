@@ -28,7 +28,7 @@ def bases():
     return [
         _pml.losses.TripletMarginLoss(),
         _pml.losses.MultiSimilarityLoss(),
-        _pml.losses.SmoothAPLoss(),
+        _pml.losses.SupConLoss(),
         _pml.losses.ProxyAnchorLoss(3, 4).double(),
         CITLoss(gamma=0.5),
         _pml.losses.MultipleLosses([_pml.losses.ContrastiveLoss(), _pml.losses.NCALoss()], weights=[1, 0.5]),
