@@ -157,27 +157,6 @@ class PairDistances:
         positives, negatives = sum_over_ranks(counts, self.group).cumsum(2)
         return positives, negatives
 
-    def accepted_in_all(self, thresholds: Tensor) -> tuple[Tensor, Tensor]:
-        """How many pairs have a distance of at most each threshold, all classes together.
-
-        Args:
-            thresholds: (M,) ascending distances.
-        Returns:
-            positives, negatives: (M,) int64. Every pair counts once.
-        """
-        device = self.unit.device
-        limits = thresholds.to(device=device, dtype=self.unit.dtype).contiguous()
-        counts = torch.zeros((2, len(limits)), dtype=torch.int64, device=device)
-        with full_precision(device):
-            for block in self.blocks():
-                negatives = distances = _distances(block)
-                if block.mixed:
-                    _add_first_reached(counts[0], distances.view(-1)[self._positive_places(block)[0]], limits)
-                    negatives = distances[self._negative(block)]
-                _add_first_reached(counts[1], negatives.view(-1), limits)
-        positives, negatives = sum_over_ranks(counts, self.group).cumsum(1)
-        return positives, negatives
-
     def classes_of(self, samples: slice) -> tuple[int, int]:
         """The range of class numbers (places in `classes`) of a range of samples, without asking the device."""
         return int(self._index_on_host[samples.start]), int(self._index_on_host[samples.stop - 1]) + 1
@@ -284,6 +263,28 @@ class PairDistances:
             return values, counts
         values, counts = gather_rows(values, self.group), gather_rows(counts, self.group)
         return _merged(values, counts, [])
+
+
+def accepted_in_all(pairs: PairDistances, thresholds: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of all pairs of the set have a distance of at most each threshold, its classes together.
+
+    Args:
+        thresholds: (M,) ascending distances.
+    Returns:
+        positives, negatives: (M,) int64. Every pair counts once.
+    """
+    device = pairs.unit.device
+    limits = thresholds.to(device=device, dtype=pairs.unit.dtype).contiguous()
+    counts = torch.zeros((2, len(limits)), dtype=torch.int64, device=device)
+    with full_precision(device):
+        for block in pairs.blocks():
+            negatives = distances = _distances(block)
+            if block.mixed:
+                _add_first_reached(counts[0], distances.view(-1)[pairs._positive_places(block)[0]], limits)
+                negatives = distances[pairs._negative(block)]
+            _add_first_reached(counts[1], negatives.view(-1), limits)
+    positives, negatives = sum_over_ranks(counts, pairs.group).cumsum(1)
+    return positives, negatives
 
 
 def true_places(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -64,7 +64,3 @@ class SampledPairDistances(PairDistances):
             counts = torch.bincount(place, minlength=len(self.classes) * width).view(-1, width)
             negatives = counts[:, :-1].cumsum(1)
         return positives, negatives
-
-    def accepted_in_all(self, thresholds: Tensor) -> tuple[Tensor, Tensor]:
-        positives, negatives = self.accepted(thresholds)
-        return positives.sum(dim=0), negatives.sum(dim=0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE
 from pml_ext.functional.operating_points.utility import utility_of_rates
-from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.pairwise.pair_distances import PairDistances, accepted_in_all
 from pml_ext.functional.verification.tar_at_far_rule import first_refused, largest_count_within
 
 # In squared distance, twice that in cosine.
@@ -94,7 +94,7 @@ def threshold_of_best_utility(pairs: PairDistances, *, grid: int = _GRID_OF_ALL)
 
 def _pooled_rates(pairs: PairDistances, thresholds: Tensor, at_once: int) -> tuple[Tensor, Tensor]:
     """The TPR and the TNR of all pairs at ascending thresholds, so many of them in one pass."""
-    counts = [pairs.accepted_in_all(some) for some in thresholds.split(2 * at_once)]
+    counts = [accepted_in_all(pairs, some) for some in thresholds.split(2 * at_once)]
     positives, negatives = (torch.cat(kind).double().cpu() for kind in zip(*counts, strict=True))
     return positives / pairs.total_positive_pairs, 1 - negatives / pairs.total_negative_pairs
 

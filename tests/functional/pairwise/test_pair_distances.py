@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from pml_ext.functional import PairDistances
+from pml_ext.functional.pairwise.pair_distances import accepted_in_all
 from tests.oracles import metrics as oracle
 
 
@@ -51,10 +52,10 @@ def test_counts_of_all_classes_together(block_rows: int) -> None:
     pairs = PairDistances(x, y, block_rows=block_rows)
     thresholds = torch.tensor([0.1, 0.7, 0.7, 1.2, 1.9], dtype=torch.float64)
     positives, negatives = pairs.accepted(thresholds)
-    found = pairs.accepted_in_all(thresholds)
+    found = accepted_in_all(pairs, thresholds)
     assert torch.equal(found[0], positives.sum(dim=0))
     assert torch.equal(2 * found[1], negatives.sum(dim=0))
-    assert pairs.accepted_in_all(torch.tensor([2.0]))[1] == pairs.total_negative_pairs
+    assert accepted_in_all(pairs, torch.tensor([2.0]))[1] == pairs.total_negative_pairs
 
 
 def test_blocks_hold_no_more_than_their_rows() -> None:
