@@ -20,7 +20,8 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.modeling.losses.factory import LOSS_NODES, LossTerm, build_losses
+from pml_ext.training.modeling.losses.factory import LossTerm, build_losses
+from pml_ext.training.modeling.names import LOSS_NODES
 
 FASTREIDS = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
 """The names that FastReID's own Baseline knows."""

@@ -4,41 +4,35 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 import torch
+from torch import nn
 from yacs.config import CfgNode as CN
 
+from pml_ext.training.checks.freeze_layers import patterns_without_parameters
 from pml_ext.training.checks.supported import unsupported
 from pml_ext.training.config.load import ConfigError, load_config
 from pml_ext.training.data.transforms import build_transform
 from pml_ext.training.evaluation.evaluate import Evaluation
+from pml_ext.training.modeling.image_sizes import ImageSizes
 from pml_ext.training.modeling.losses.factory import build_losses, build_miner
 from pml_ext.training.modeling.network import build_network
 from pml_ext.training.modeling.weights import missing_weights
 
 
-def problems(cfg: CN) -> list[str]:
-    """Everything that keeps a config from running, a line each; empty where it can run."""
-    found = unsupported(cfg)
-    keys = [problem.key for problem in found if problem.key != "MODEL.BACKBONE.PRETRAIN"]
-    lines = [str(problem) for problem in found]
-    attempts: list[tuple[tuple[str, ...], Callable[[CN], object]]] = [
-        (("INPUT", "MODEL.PIXEL"), lambda c: _build_transform(c, training=True)),
-        (("INPUT", "MODEL.PIXEL"), lambda c: _build_transform(c, training=False)),
-        (("MODEL",), _build_model),
-        (("TEST",), lambda c: Evaluation(c.TEST)),
-    ]
-    for parts, build in attempts:
-        # Where a part's keys have problems already, building it would only repeat the first of them.
-        if not any(key.startswith(parts) for key in keys):
-            try:
-                build(cfg)
-            except ConfigError as error:
-                lines += [] if str(error) in lines else [str(error)]
-    return lines
+def problems(cfg: CN, *, processes: int = 1) -> list[str]:
+    """Everything that keeps a config from running, a line each; empty where it can run.
+
+    Args:
+        processes: among which a batch is divided.
+    """
+    found = unsupported(cfg, processes=processes)
+    lines = [str(problem) for problem in found if not problem.not_built]
+    lines += _found_by_building(cfg, {problem.key for problem in found})
+    return lines + [str(problem) for problem in found if problem.not_built]
 
 
-def require_supported(cfg: CN) -> None:
+def require_supported(cfg: CN, *, processes: int = 1) -> None:
     """Raises one ConfigError that names everything that keeps a config from running."""
-    lines = problems(cfg)
+    lines = problems(cfg, processes=processes)
     if lines:
         raise ConfigError("the config cannot run as it is:\n" + "\n".join(f"  {line}" for line in lines))
 
@@ -58,7 +52,8 @@ def check_files(words: Sequence[str]) -> tuple[str, bool]:
         note = None
         try:
             cfg = load_config(file, overrides)
-            reasons, note = problems(cfg), None if cfg.MODEL.WEIGHTS else missing_weights(cfg.MODEL.BACKBONE)
+            reasons = problems(cfg)
+            note = None if cfg.MODEL.WEIGHTS else missing_weights(cfg.MODEL.BACKBONE)
         except ConfigError as error:
             reasons = str(error).splitlines()
         all_run &= not reasons
@@ -67,17 +62,58 @@ def check_files(words: Sequence[str]) -> tuple[str, bool]:
     return "\n".join(lines), all_run
 
 
-def _build_transform(cfg: CN, *, training: bool) -> None:
-    build_transform(cfg.INPUT, training=training, channels=len(cfg.MODEL.PIXEL_MEAN))
+def _found_by_building(cfg: CN, wrong: set[str]) -> list[str]:
+    """What only those who build find, a line each.
+
+    Args:
+        wrong: keys with a problem that is known already; what depends on them is not built.
+    """
+    model, found = cfg.MODEL, list[str]()
+
+    def attempt(build: Callable[[], nn.Module | None], *depends_on: str) -> nn.Module | None:
+        if any(key.startswith(depends_on) for key in wrong):
+            return None
+        try:
+            return build()
+        except ConfigError as error:
+            found.append(str(error))
+            return None
+
+    channels = len(model.PIXEL_MEAN)
+    attempt(lambda: build_transform(cfg.INPUT, training=True, channels=channels), "INPUT", "MODEL.PIXEL")
+    network = attempt(lambda: _network(cfg), "MODEL.BACKBONE", "MODEL.HEADS", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
+    reduced = model.HEADS.NECK_FEAT == "after" and model.HEADS.EMBEDDING_DIM
+    size = int(network.heads.feature_size) if network else reduced or model.BACKBONE.FEAT_DIM  # type: ignore[arg-type,union-attr]
+    parts = {} if network is None else dict(network.named_parameters())
+    for name in model.LOSSES.NAME:
+        loss = attempt(lambda name=name: _loss(cfg, name, size), "MODEL.LOSSES")  # type: ignore[misc]
+        parts |= {} if loss is None else {f"losses.{name}": value for name, value in loss.named_parameters()}
+    if network is not None and not any(key.startswith("MODEL.FREEZE_LAYERS") for key in wrong):
+        found += patterns_without_parameters(model.FREEZE_LAYERS, parts)
+    attempt(lambda: build_miner(model.MINER), "MODEL.MINER")
+    try:
+        Evaluation(cfg.TEST)
+    except ConfigError as error:
+        found.append(str(error))
+    return found
 
 
-def _build_model(cfg: CN) -> None:
-    """Backbone, head, losses and miner on torch's meta device: shapes without memory, weights or arithmetic."""
-    cfg = cfg.clone()
-    cfg.defrost()
-    cfg.MODEL.BACKBONE.PRETRAIN = False
-    num_classes = max(cfg.MODEL.HEADS.NUM_CLASSES, 2)
+def _network(cfg: CN) -> nn.Module:
+    """Backbone and head on torch's meta device: shapes without memory, weights or arithmetic."""
+    model = cfg.MODEL.clone()
+    model.defrost()
+    model.BACKBONE.PRETRAIN = False
     with torch.device("meta"):
-        _, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=num_classes)
-    terms, _ = build_losses(cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=head.feature_size)
-    build_miner(cfg.MODEL.MINER, terms=terms)
+        backbone, heads = build_network(model, cfg.INPUT, num_classes=max(model.HEADS.NUM_CLASSES, 2))
+        size = ImageSizes.of(cfg.INPUT).train
+        if model.HEADS.POOL_LAYER == "Identity" and size[0] > 0:
+            maps = backbone.eval()(torch.zeros(1, len(model.PIXEL_MEAN), size[0], size[-1]))
+            heads.eval()(maps)
+    return nn.ModuleDict({"backbone": backbone, "heads": heads})
+
+
+def _loss(cfg: CN, name: str, feature_size: int) -> nn.Module:
+    losses = cfg.MODEL.LOSSES.clone()
+    losses.defrost()
+    losses.NAME = (name,)
+    return build_losses(losses, num_classes=max(cfg.MODEL.HEADS.NUM_CLASSES, 2), feature_size=feature_size)[1]

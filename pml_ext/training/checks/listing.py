@@ -6,14 +6,9 @@ from functools import partial
 
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import require
-from pml_ext.training.data.datasets import DATASETS, OWN_DATA
-from pml_ext.training.data.samplers import SAMPLERS
-from pml_ext.training.data.transforms import TRANSFORMS
-from pml_ext.training.modeling.backbones import BACKBONES
-from pml_ext.training.modeling.heads import CLS_LAYERS, HEADS, POOL_LAYERS
-from pml_ext.training.modeling.losses.factory import LOSS_NODES, MINER_NODES
-from pml_ext.training.solver.optimizer import OPTIMIZERS
-from pml_ext.training.solver.schedule import SCHEDULES
+from pml_ext.training.data.names import OWN_DATA, SAMPLERS, TRANSFORMS
+from pml_ext.training.modeling.names import BACKBONES, CLS_LAYERS, HEADS, LOSS_NODES, MINER_NODES, POOL_LAYERS
+from pml_ext.training.solver.rules import OPTIMIZERS, SCHEDULES
 
 
 def _with_options(nodes: Mapping[str, str], parent: str) -> dict[str, str]:
@@ -23,6 +18,12 @@ def _with_options(nodes: Mapping[str, str], parent: str) -> dict[str, str]:
         name: f"{node}: {', '.join(f'{key} {value}' for key, value in tree[node].items())}"
         for name, node in nodes.items()
     }
+
+
+def _datasets() -> dict[str, Mapping[str, object]]:
+    from pml_ext.training.data.datasets import DATASETS  # takes seconds, and the other lists need nothing of it
+
+    return {"DATASETS.NAMES, DATASETS.TESTS": {**DATASETS, **OWN_DATA}}
 
 
 # kind -> config key -> name -> what it is
@@ -35,10 +36,10 @@ _LISTS: dict[str, Callable[[], dict[str, Mapping[str, object]]]] = {
         "MODEL.HEADS.POOL_LAYER": POOL_LAYERS,
         "MODEL.HEADS.CLS_LAYER": CLS_LAYERS,
     },
-    "datasets": lambda: {"DATASETS.NAMES, DATASETS.TESTS": {**DATASETS, **OWN_DATA}},
+    "datasets": _datasets,
     "transforms": lambda: {"INPUT": TRANSFORMS},
     "schedulers": lambda: {"SOLVER.SCHED": SCHEDULES},
-    "optimizers": lambda: {"SOLVER.OPT": OPTIMIZERS},
+    "optimizers": lambda: {"SOLVER.OPT": dict.fromkeys(OPTIMIZERS, "torch.optim's")},
     "samplers": lambda: {"DATALOADER.SAMPLER_TRAIN": SAMPLERS},
 }
 

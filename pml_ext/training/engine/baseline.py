@@ -14,7 +14,8 @@ from pml_ext.training.data.samplers import steps_per_epoch
 from pml_ext.training.engine.checkpoints import CONFIG
 from pml_ext.training.evaluation.evaluate import Evaluation, Features
 from pml_ext.training.modeling.heads import HeadOutput
-from pml_ext.training.modeling.losses.factory import ID_LOSSES, build_losses, build_miner
+from pml_ext.training.modeling.losses.factory import build_losses, build_miner
+from pml_ext.training.modeling.names import ID_LOSSES
 from pml_ext.training.modeling.network import build_network
 from pml_ext.training.solver.optimizer import build_optimizer, clip_gradients
 from pml_ext.training.solver.schedule import build_schedule
@@ -50,7 +51,7 @@ class Baseline(lightning.LightningModule):
             self.terms, self.losses = build_losses(
                 cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=self.heads.feature_size
             )
-            self.miner = build_miner(cfg.MODEL.MINER, terms=self.terms)
+            self.miner = build_miner(cfg.MODEL.MINER)
             if self.heads.classifier is None and cfg.MODEL.HEADS.NECK_FEAT == "before" and len(self.heads.bottleneck):
                 raise ConfigError(
                     "MODEL.HEADS.NECK_FEAT is before, so the losses do not train the neck that tests use: set it to "

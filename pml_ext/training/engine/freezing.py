@@ -7,6 +7,7 @@ from typing import Any
 import lightning
 import torch
 
+from pml_ext.training.checks.freeze_layers import patterns_without_parameters
 from pml_ext.training.config.load import ConfigError
 
 log = logging.getLogger("pml_ext")
@@ -28,13 +29,9 @@ class FreezeLayers(lightning.Callback):
         self.patterns, self.iterations = patterns, iterations
 
     def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        names = [name for name, _ in pl_module.named_parameters()]
-        for pattern in self.patterns:
-            if not any(re.match(pattern, name) for name in names):
-                raise ConfigError(
-                    f"MODEL.FREEZE_LAYERS: {pattern!r} matches no parameter; names begin with "
-                    f"{', '.join(sorted({name.split('.')[0] for name in names}))}"
-                )
+        wrong = patterns_without_parameters(self.patterns, [name for name, _ in pl_module.named_parameters()])
+        if wrong:
+            raise ConfigError("\n".join(wrong))
 
     def on_train_batch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *_: Any) -> None:
         frozen = trainer.global_step < self.iterations

@@ -1,14 +1,18 @@
 """The network of a config: its backbone, and its head on top of that."""
 
+from functools import partial
+
 import torch
 from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
+from pml_ext.training.config.rules import require_rules
 from pml_ext.training.modeling.backbones import build_backbone, check_norm_device
 from pml_ext.training.modeling.backbones.convnet import ConvNet
 from pml_ext.training.modeling.heads import EmbeddingHead, build_head
 from pml_ext.training.modeling.image_sizes import ImageSizes
+from pml_ext.training.modeling.rules import feat_dim, one_size
 
 
 def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Module, EmbeddingHead]:
@@ -27,6 +31,8 @@ def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Modu
     check_norm_device(options.BACKBONE.NORM, options.DEVICE, "MODEL.BACKBONE.NORM")
     if options.HEADS.WITH_BNNECK:
         check_norm_device(options.HEADS.NORM, options.DEVICE, "MODEL.HEADS.NORM")
+    require_rules(options, "MODEL", [feat_dim])
+    require_rules(images, "INPUT", [partial(one_size, options.BACKBONE.NAME)])
     channels, sizes = len(options.PIXEL_MEAN), ImageSizes.of(images)
     backbone = build_backbone(
         options.BACKBONE,
@@ -37,19 +43,13 @@ def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Modu
     if options.HEADS.POOL_LAYER == "Flatten":
         features = _flat_size(options.BACKBONE, backbone, channels, sizes)
     else:
-        features = _map_channels(options.BACKBONE, backbone)
+        features = int(backbone.num_features)  # type: ignore[arg-type]
+        if features != options.BACKBONE.FEAT_DIM:  # a net of timm, whose channels only timm knows
+            raise ConfigError(
+                f"MODEL.BACKBONE.FEAT_DIM must be {features} for {options.BACKBONE.NAME}; "
+                f"got {options.BACKBONE.FEAT_DIM}"
+            )
     return backbone, build_head(options.HEADS, feat_dim=features, num_classes=num_classes)
-
-
-def _map_channels(options: CN, backbone: nn.Module) -> int:
-    """Channels of the feature map, which FEAT_DIM must name."""
-    channels = int(backbone.num_features)  # type: ignore[arg-type]
-    if channels != options.FEAT_DIM:
-        of_depth = "" if options.NAME.startswith("timm:") else f" of DEPTH {options.DEPTH}"
-        raise ConfigError(
-            f"MODEL.BACKBONE.FEAT_DIM must be {channels} for {options.NAME}{of_depth}; got {options.FEAT_DIM}"
-        )
-    return channels
 
 
 def _flat_size(options: CN, backbone: nn.Module, channels: int, sizes: ImageSizes) -> int:

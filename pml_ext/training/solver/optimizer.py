@@ -6,15 +6,9 @@ import torch
 from torch import nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.config.load import ConfigError, require
+from pml_ext.training.config.rules import require_rules
+from pml_ext.training.solver.rules import SOLVER_RULES
 
-# Of torch.optim: all that take rates and decays by group and train dense weights without a closure.
-OPTIMIZERS = {
-    name: getattr(torch.optim, name)
-    for name in (
-        "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "SGD",
-    )
-}  # fmt: skip
 _NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: batch and instance norms
 
 
@@ -27,7 +21,7 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
     Args:
         options: the config's SOLVER.
     """
-    require(options.OPT, OPTIMIZERS, "SOLVER.OPT")
+    require_rules(options, "SOLVER", SOLVER_RULES)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for module_name, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -42,12 +36,9 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
                 rate *= options.HEADS_LR_FACTOR
             groups.setdefault((rate, decay), []).append(parameter)
     own = {"momentum": options.MOMENTUM, "nesterov": options.NESTEROV} if options.OPT == "SGD" else {}
-    try:
-        optimizer: torch.optim.Optimizer = OPTIMIZERS[options.OPT](
-            [{"params": p, "lr": rate, "weight_decay": decay} for (rate, decay), p in groups.items()], **own
-        )
-    except ValueError as error:
-        raise ConfigError(f"SOLVER: {error}") from error
+    optimizer: torch.optim.Optimizer = getattr(torch.optim, options.OPT)(
+        [{"params": p, "lr": rate, "weight_decay": decay} for (rate, decay), p in groups.items()], **own
+    )
     return optimizer
 
 

@@ -8,14 +8,9 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.config.load import ConfigError, require
-
-SCHEDULES = {
-    "MultiStepLR": "× GAMMA after each of STEPS epochs, counted from the end of the warm-up",
-    "CosineAnnealingLR": "half a cosine from the end of the warm-up down to ETA_MIN_LR, a new rate every epoch",
-    "OneCycleLR": "torch's: up to the rate and down again, a new rate every iteration (ours)",
-}
-WARMUPS = ("linear", "constant", "exp")
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.config.rules import require_rules
+from pml_ext.training.solver.rules import SOLVER_RULES
 
 
 def build_schedule(options: CN, optimizer: torch.optim.Optimizer, *, steps_per_epoch: int) -> LRScheduler:
@@ -24,7 +19,7 @@ def build_schedule(options: CN, optimizer: torch.optim.Optimizer, *, steps_per_e
     Args:
         options: the config's SOLVER.
     """
-    require(options.SCHED, SCHEDULES, "SOLVER.SCHED")
+    require_rules(options, "SOLVER", SOLVER_RULES)
     rates = [group["lr"] for group in optimizer.param_groups]
     if options.SCHED != "OneCycleLR":
         return LambdaLR(optimizer, [_factor(options, steps_per_epoch, rate) for rate in rates])
@@ -59,7 +54,6 @@ def _factor(options: CN, steps_per_epoch: int, rate: float) -> Callable[[int], f
 
 def _warm_up(method: str, factor: float, done: float) -> float:
     """Multiple of the rate with a share `done` of the warm-up behind."""
-    require(method, WARMUPS, "SOLVER.WARMUP_METHOD")
     if method == "constant":
         return factor
     return float(factor ** (1 - done)) if method == "exp" else factor * (1 - done) + done

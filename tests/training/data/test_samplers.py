@@ -5,7 +5,8 @@ import pytest
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.data.samplers import SAMPLERS, build_sampler
+from pml_ext.training.data.names import SAMPLERS
+from pml_ext.training.data.samplers import build_sampler
 
 LABELS = np.repeat(np.arange(12), [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14])
 CAMERAS = np.arange(len(LABELS)) % 3
@@ -13,7 +14,7 @@ BY_IDENTITY = [name for name in SAMPLERS if name not in ("TrainingSampler", "Imb
 
 
 def sampler_of(name, *, labels=LABELS, cameras=CAMERAS, batch_size=24, instances=4, seed=0, rank=0, world_size=1):
-    options = CN({"SAMPLER_TRAIN": name, "NUM_INSTANCE": instances, "SET_WEIGHT": [1, 2, 3]})
+    options = CN({"SAMPLER_TRAIN": name, "NUM_INSTANCE": instances, "SET_WEIGHT": [1, 2, 3], "NUM_WORKERS": 0})
     return build_sampler(options, labels, cameras, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
 
 
@@ -121,9 +122,9 @@ def test_set_weight_gives_each_camera_its_identities() -> None:
         (
             "UniformIdentitySampler",
             {"instances": 5},
-            r"multiple of DATALOADER.NUM_INSTANCE × processes = 5 × 1; got 24",
+            r"IMS_PER_BATCH = 24: must be a multiple of DATALOADER.NUM_INSTANCE × processes = 5 × 1",
         ),
-        ("UniformIdentitySampler", {"batch_size": 16, "world_size": 3}, r"= 4 × 3; got 16"),
+        ("UniformIdentitySampler", {"batch_size": 16, "world_size": 3}, r"= 16: must be .* = 4 × 3"),
         ("NaiveIdentitySampler", {"instances": 1}, r"= 24 identities; the training set has 12"),
         ("TrainingSampler", {"batch_size": 0}, "must be 1 or more"),
         ("SetReWeightSampler", {"cameras": CAMERAS % 2}, r"for each of the 2 cameras.*got \[1, 2, 3\]"),
@@ -133,7 +134,7 @@ def test_set_weight_gives_each_camera_its_identities() -> None:
             {"cameras": np.where(LABELS == 3, 2, CAMERAS % 2)},
             "asks for 3 identities of camera 2: it saw 1",
         ),
-        ("RandomIdentitySampler", {}, "unknown value 'RandomIdentitySampler'.*Known: 'TrainingSampler'"),
+        ("RandomIdentitySampler", {}, "SAMPLER_TRAIN = 'RandomIdentitySampler': unknown.*Known: 'TrainingSampler'"),
     ],
 )
 def test_errors(name: str, options: dict, message: str) -> None:

@@ -6,7 +6,8 @@ from torchvision.transforms.v2 import functional as F
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.data.transforms import TRANSFORMS, build_transform, input_size
+from pml_ext.training.data.names import TRANSFORMS
+from pml_ext.training.data.transforms import build_transform, input_size
 from pml_ext.training.data.transforms.random_patch import ENOUGH, RandomPatch
 
 SIZE = [32, 16]
@@ -140,19 +141,22 @@ def test_input_size(options: dict, size: list[int] | None) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"SIZE_TRAIN": [1, 2, 3]}, r"INPUT.SIZE_TRAIN must be \[height, width\].*got \[1, 2, 3\]"),
-        ({"SIZE_TRAIN": [-1]}, r"got \[-1\]"),
-        ({"INTERPOLATION": "cubic"}, "INPUT.INTERPOLATION: unknown value 'cubic'"),
-        ({"FLIP": {"PROB": 1.5}}, r"INPUT.FLIP.PROB must be in \[0, 1\]; got 1.5"),
-        ({"PADDING": {"MODE": "wrap"}}, "INPUT.PADDING.MODE: unknown value 'wrap'"),
-        ({"PADDING": {}, "SIZE_TRAIN": [0]}, "INPUT.PADDING crops to INPUT.SIZE_TRAIN"),
-        ({"CROP": {"SIZE": [0]}}, "INPUT.CROP.SIZE must be"),
-        ({"CROP": {"SCALE": [1.0, 0.5]}}, r"INPUT.CROP.SCALE must be two ascending numbers above 0; got \[1.0, 0.5\]"),
-        ({"CROP": {"SCALE": [0.5]}}, r"INPUT.CROP.SCALE must be two .*; got \[0.5\]"),
-        ({"CROP": {"RATIO": [1.0, 1.0, 1.0]}}, r"INPUT.CROP.RATIO must be two .*; got \[1.0, 1.0, 1.0\]"),
-        ({"PADDING": {"MODE": "reflect", "SIZE": 40}}, "INPUT.PADDING.SIZE 40 must be below INPUT.SIZE_TRAIN"),
-        ({"CJ": {"HUE": 0.7}}, "INPUT.CJ: "),
-        ({"REA": {"VALUE": [0.0]}}, r"one value for each of the 3 channels of MODEL.PIXEL_MEAN; got \[0.0\]"),
+        ({"SIZE_TRAIN": [1, 2, 3]}, r"INPUT.SIZE_TRAIN = \[1, 2, 3\]: must be \[height, width\]"),
+        ({"SIZE_TRAIN": [-1]}, r"SIZE_TRAIN = \[-1\]: must be"),
+        ({"INTERPOLATION": "cubic"}, "INPUT.INTERPOLATION = 'cubic': unknown"),
+        ({"FLIP": {"PROB": 1.5}}, r"INPUT.FLIP.PROB = 1.5: must be in \[0, 1\]"),
+        ({"PADDING": {"MODE": "wrap"}}, "INPUT.PADDING.MODE = 'wrap': unknown"),
+        ({"PADDING": {}, "SIZE_TRAIN": [0]}, "INPUT.PADDING.ENABLED = True: crops to INPUT.SIZE_TRAIN"),
+        ({"CROP": {"SIZE": [0]}}, r"INPUT.CROP.SIZE = \[0\]: must be"),
+        ({"CROP": {"SCALE": [1.0, 0.5]}}, r"INPUT.CROP.SCALE = \[1.0, 0.5\]: must be two ascending numbers above 0"),
+        ({"CROP": {"SCALE": [0.5]}}, r"INPUT.CROP.SCALE = \[0.5\]: must be two"),
+        ({"CROP": {"RATIO": [1.0, 1.0, 1.0]}}, r"INPUT.CROP.RATIO = \[1.0, 1.0, 1.0\]: must be two"),
+        ({"PADDING": {"MODE": "reflect", "SIZE": 40}}, "INPUT.PADDING.SIZE = 40: must be below INPUT.SIZE_TRAIN"),
+        ({"CJ": {"HUE": 0.7}}, r"INPUT.CJ.HUE = 0.7: must be in \[0, 0.5\]"),
+        (
+            {"REA": {"VALUE": [0.0]}},
+            r"REA.VALUE = \[0.0\]: must have one value for each of the 3 channels of MODEL.PIXEL_MEAN",
+        ),
     ],
 )
 def test_errors(options: dict, message: str) -> None:

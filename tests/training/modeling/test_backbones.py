@@ -9,7 +9,8 @@ from yacs.config import CfgNode
 
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.modeling.backbones import BACKBONES, REFUSED_BACKBONES, build_norm
+from pml_ext.training.modeling import names
+from pml_ext.training.modeling.backbones import BACKBONES, build_norm
 from pml_ext.training.modeling.backbones.attention import NonLocal, SqueezeExcitation
 from pml_ext.training.modeling.backbones.norms import IBN
 from pml_ext.training.modeling.backbones.vit import ViT
@@ -63,10 +64,12 @@ def test_the_vision_transformer() -> None:
     assert len(small.blocks) == 8
     assert small.blocks[0].attn.qkv.bias is None
     cfg.INPUT.SIZE_TEST = [64, 64]
-    with pytest.raises(ConfigError, match=r"needs one image size .*SIZE_TRAIN is \[64, 32\], SIZE_TEST is \[64, 64\]"):
+    with pytest.raises(
+        ConfigError, match=r"INPUT\.SIZE_TRAIN = \[64, 32\]: .*needs one image size .*of tests it is \[64, 64\]"
+    ):
         backbone_of(cfg)
     cfg.INPUT.SIZE_TEST, cfg.MODEL.BACKBONE.STRIDE_SIZE = [64, 32], (17, 16)
-    with pytest.raises(ConfigError, match=r"STRIDE_SIZE must be two numbers from 1 to 16; got \(17, 16\)"):
+    with pytest.raises(ConfigError, match=r"STRIDE_SIZE = \(17, 16\): must be two numbers from 1 to 16"):
         backbone_of(cfg)
 
 
@@ -122,7 +125,7 @@ def test_inherited_switches_without_effect_are_told(caplog: pytest.LogCaptureFix
 
 
 def test_fastreid_names_of_parameters() -> None:
-    names = build_on_meta(config("build_resnet_backbone", WITH_IBN=True, WITH_SE=True, WITH_NL=True)).state_dict()
+    found = build_on_meta(config("build_resnet_backbone", WITH_IBN=True, WITH_SE=True, WITH_NL=True)).state_dict()
     for name, shape in {
         "conv1.weight": (64, 3, 7, 7),
         "layer1.0.bn1.IN.weight": (32,),
@@ -134,8 +137,8 @@ def test_fastreid_names_of_parameters() -> None:
         "NL_2.1.W.1.running_mean": (512,),
         "NL_3.2.theta.weight": (1, 1024, 1, 1),
     }.items():
-        assert names[name].shape == shape
-    assert not any(n.startswith(("fc.", "NL_1", "NL_4", "layer4.0.bn1.IN")) for n in names)
+        assert found[name].shape == shape
+    assert not any(n.startswith(("fc.", "NL_1", "NL_4", "layer4.0.bn1.IN")) for n in found)
     assert "layer1.0.conv2.fc2.bias" in build_on_meta(config("build_resnest_backbone")).state_dict()
     face = build_on_meta(config("build_iresnet_backbone", DEPTH="100x", FEAT_DIM=512)).state_dict()
     assert face["layer3.29.prelu.weight"].shape == (256,)
@@ -203,26 +206,30 @@ def test_mistakes_are_named() -> None:
     for options, message in [
         ({"NAME": "timm:resnet_10t"}, r"has no model 'resnet_10t'; near: \[.*resnet"),
         ({"NAME": "timm:resnet10t"}, r"FEAT_DIM must be 512 for timm:resnet10t; got 2048"),
-        ({"DEPTH": "18x"}, r"FEAT_DIM must be 512 for build_resnet_backbone of DEPTH 18x; got 2048"),
-        ({"DEPTH": "20x"}, r"DEPTH: unknown value '20x'.* Known: '18x', '34x', '50x', '101x'"),
-        ({"LAST_STRIDE": 3}, r"LAST_STRIDE must be 1 or 2; got 3"),
-        ({"NORM": "GhostBN"}, r"NORM: unknown value 'GhostBN'"),
+        ({"DEPTH": "18x"}, r"FEAT_DIM = 2048: must be 512 for build_resnet_backbone of DEPTH 18x"),
+        ({"DEPTH": "20x"}, r"DEPTH = '20x': unknown.* Known: '18x', '34x', '50x', '101x'"),
+        ({"LAST_STRIDE": 3}, r"LAST_STRIDE = 3: must be 1 or 2"),
+        ({"NORM": "GhostBN"}, r"NORM = 'GhostBN': batch norm over parts of the batch is not built"),
         (
             {"NAME": "build_resnt_backbone"},
-            r"unknown value 'build_resnt_backbone'; did you mean 'build_resnet_backbone'",
+            r"NAME = 'build_resnt_backbone': unknown; did you mean 'build_resnet_backbone'",
         ),
-        ({"NAME": "build_osnet_backbone"}, r"build_osnet_backbone is not built: timm has no OSNet"),
-        ({"NAME": "build_convnet_backbone", "DEPTH": "50x"}, r"DEPTH must be '1x' to '8x'.*got '50x'"),
+        ({"NAME": "build_osnet_backbone"}, r"NAME = 'build_osnet_backbone': timm has no OSNet"),
+        ({"NAME": "build_convnet_backbone", "DEPTH": "50x"}, r"DEPTH = '50x': must be '1x' to '8x'"),
         ({"NAME": "timm:tf_efficientnet_lite0", "NORM": "GN"}, r"NORM GN .* has the layers BatchNormAct2d"),
         ({"NAME": "timm:convnext_atto", "NORM": "GN"}, r"NORM GN .* has no batch norms: set BN"),
-        ({"NAME": "timm:resnet18", "WITH_IBN": True}, r"WITH_IBN is not an option of timm:resnet18"),
-        ({"PRETRAIN": True, "WITH_SE": True}, r"PRETRAIN: FastReID names no weights to download .*PRETRAIN_PATH"),
+        ({"NAME": "timm:resnet18", "WITH_IBN": True}, r"WITH_IBN = True: is not an option of timm:resnet18"),
+        (
+            {"PRETRAIN": True, "WITH_SE": True},
+            r"PRETRAIN = True: FastReID names no weights for this backbone to download.*PRETRAIN_PATH",
+        ),
     ]:
         cfg = config("build_resnet_backbone")
         cfg.MODEL.BACKBONE.update(options)
         with pytest.raises(ConfigError, match=message):
             backbone_of(cfg)
-    assert not BACKBONES.keys() & REFUSED_BACKBONES.keys()
+    assert BACKBONES.keys() == names.BACKBONES.keys()
+    assert not BACKBONES.keys() & names.BACKBONES_NOT_BUILT.keys()
 
 
 def test_pretrained_weights_of_an_image_net_file(tmp_path: Path) -> None:

@@ -195,14 +195,17 @@ def test_identity_needs_maps_of_one_place() -> None:
 
 def test_mistakes_are_named() -> None:
     for options, message in [
-        ({"NAME": "ClasHead"}, r"ClasHead is not built: it tests class scores"),
+        ({"NAME": "ClasHead"}, r"NAME = 'ClasHead': it tests class scores"),
         ({"NAME": "EmbedingHead"}, r"did you mean 'EmbeddingHead'"),
-        ({"POOL_LAYER": "GeM"}, r"POOL_LAYER: unknown value 'GeM'.* Known: 'GlobalAvgPool'"),
-        ({"CLS_LAYER": "ArcFace"}, r"CLS_LAYER: unknown value 'ArcFace'.*'ArcSoftmax'"),
-        ({"NECK_FEAT": "both"}, r"NECK_FEAT: unknown value 'both'"),
-        ({"WITH_BNNECK": True, "NORM": "LN"}, r"HEADS.NORM: unknown value 'LN'"),
-        ({"EMBEDDING_DIM": -1}, r"EMBEDDING_DIM must be 0 \(no reduction\) or more; got -1"),
-        ({"PFC": CfgNode({"ENABLED": True, "SAMPLE_RATE": 0.1})}, r"PFC.ENABLED: .* \(Partial FC\) is not built"),
+        ({"POOL_LAYER": "GeM"}, r"POOL_LAYER = 'GeM': unknown.* Known: 'GlobalAvgPool'"),
+        ({"CLS_LAYER": "ArcFace"}, r"CLS_LAYER = 'ArcFace': unknown.*'ArcSoftmax'"),
+        ({"NECK_FEAT": "both"}, r"NECK_FEAT = 'both': unknown"),
+        ({"WITH_BNNECK": True, "NORM": "LN"}, r"HEADS.NORM = 'LN': unknown"),
+        ({"EMBEDDING_DIM": -1}, r"EMBEDDING_DIM = -1: must be 0 \(no reduction\) or more"),
+        (
+            {"PFC": CfgNode({"ENABLED": True, "SAMPLE_RATE": 0.1})},
+            r"PFC.ENABLED = True: .* \(Partial FC\) is not built",
+        ),
     ]:
         cfg = config(**options)
         with pytest.raises(ConfigError, match=message):

@@ -5,7 +5,8 @@ from yacs.config import CfgNode
 
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.solver.optimizer import OPTIMIZERS, build_optimizer
+from pml_ext.training.solver.optimizer import build_optimizer
+from pml_ext.training.solver.rules import OPTIMIZERS
 
 
 def config(**solver: object) -> CfgNode:
@@ -39,10 +40,10 @@ def test_biases_norms_and_heads_have_their_own_rates_and_decays() -> None:
 def test_unknown_names_list_the_known() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"SOLVER\.OPT: unknown value 'Adan'; did you mean 'Adam'\? Known: 'Adadelta', 'Adagrad', 'Adam',",
+        match=r"SOLVER\.OPT = 'Adan': unknown; did you mean 'Adam'\? Known: 'Adadelta', 'Adagrad', 'Adam',",
     ):
         build_optimizer(config(OPT="Adan").SOLVER, nn.Linear(1, 1))
-    with pytest.raises(ConfigError, match=r"SOLVER: Nesterov momentum requires a momentum"):
+    with pytest.raises(ConfigError, match=r"SOLVER\.NESTEROV = True: needs a SOLVER\.MOMENTUM above 0"):
         build_optimizer(config(OPT="SGD", NESTEROV=True, MOMENTUM=0.0).SOLVER, nn.Linear(1, 1))
 
 

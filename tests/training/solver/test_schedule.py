@@ -72,5 +72,5 @@ def test_one_cycle_is_torchs_at_the_rate_of_each_group() -> None:
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match=r"SOLVER\.SCHED: unknown value 'Poly'.* Known: 'MultiStepLR'"):
+    with pytest.raises(ConfigError, match=r"SOLVER\.SCHED = 'Poly': unknown.* Known: 'MultiStepLR'"):
         rates(config(SCHED="Poly"))

@@ -26,6 +26,7 @@ from pml_ext.training.data.datasets.retrieval import RETRIEVAL_SETS, in_shop, re
 from pml_ext.training.data.datasets.root import dataset_root
 from pml_ext.training.data.datasets.table import table_set
 from pml_ext.training.data.datasets.vehicles import vehicle_id, veri_wild
+from pml_ext.training.data.names import OWN_DATA
 
 log = logging.getLogger("pml_ext")
 
@@ -62,16 +63,9 @@ DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
 NOBODY = {"Market1501": (JUNK, DISTRACTOR)}
 """Identities of a set that are nobody's."""
 
-OWN_DATA = {
-    "file:": "file:<table>, a .csv or .parquet with the columns path, identity, camera, split, relative to the root",
-    "folder:": "folder:<path>, training images in a folder per identity, relative to the root",
-}
-"""Names with a path in them."""
-
 __all__ = [
     "DATASETS",
     "FACE_PAIRS",
-    "OWN_DATA",
     "TEMPLATE_SETS",
     "DataError",
     "ImageSet",

@@ -3,7 +3,9 @@
 import numpy as np
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.config.load import ConfigError, require
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.config.rules import require_rules
+from pml_ext.training.data.rules import DATALOADER_RULES, batches
 from pml_ext.training.data.samplers.identities import (
     identities_across_cameras,
     identities_by_camera,
@@ -13,16 +15,7 @@ from pml_ext.training.data.samplers.identities import (
 from pml_ext.training.data.samplers.images import balanced_by_frequency, shuffled
 from pml_ext.training.data.samplers.joint import Draw, JointBatchSampler, steps_per_epoch
 
-SAMPLERS = {
-    "TrainingSampler": "every image once an epoch, shuffled",
-    "ImbalancedDatasetSampler": "images with replacement, identities equally likely",
-    "NaiveIdentitySampler": "P×K, identities about as often as they have images",
-    "BalancedIdentitySampler": "P×K, every identity once a round, images of different cameras",
-    "SetReWeightSampler": "P×K, SET_WEIGHT identities of each camera",
-    "UniformIdentitySampler": "P×K, identities equally likely (ours)",
-}
-
-__all__ = ["SAMPLERS", "JointBatchSampler", "build_sampler", "steps_per_epoch"]
+__all__ = ["JointBatchSampler", "build_sampler", "steps_per_epoch"]
 
 
 def build_sampler(
@@ -44,10 +37,9 @@ def build_sampler(
         batch_size: of the joint batch of all ranks, SOLVER.IMS_PER_BATCH.
     """
     name, instances = options.SAMPLER_TRAIN, options.NUM_INSTANCE
-    require(name, SAMPLERS, "DATALOADER.SAMPLER_TRAIN")
-    by_identity = name not in ("TrainingSampler", "ImbalancedDatasetSampler")
-    if batch_size < 1 or (by_identity and instances < 1):
-        raise ConfigError("SOLVER.IMS_PER_BATCH and DATALOADER.NUM_INSTANCE must be 1 or more")
+    require_rules(options, "DATALOADER", DATALOADER_RULES)
+    for problem in batches(options, batch_size, world_size):
+        raise ConfigError(str(problem))
     draw: Draw
     if name == "TrainingSampler":
         draw = shuffled(labels, batch_size)
@@ -65,7 +57,6 @@ def build_sampler(
         draw,
         steps_per_epoch(len(labels), batch_size),
         batch_size,
-        instances=instances if by_identity else 1,
         seed=seed,
         rank=rank,
         world_size=world_size,

@@ -7,8 +7,6 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from pml_ext.training.config.load import ConfigError
-
 Draw = Callable[[np.random.Generator], Iterator[list[int]]]
 """Joint batches of rows without end, from nothing but the generator."""
 
@@ -39,19 +37,12 @@ class JointBatchSampler(Sampler[list[Drawn]]):
         steps: int,
         batch_size: int,
         *,
-        instances: int = 1,
         seed: int,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        per_rank, rest = divmod(batch_size, world_size)
-        if rest or per_rank % instances:
-            raise ConfigError(
-                f"SOLVER.IMS_PER_BATCH must be a multiple of DATALOADER.NUM_INSTANCE × processes = "
-                f"{instances} × {world_size}; got {batch_size}"
-            )
         self.draw, self.steps, self.seed = draw, steps, seed
-        self.share, self.rank, self.epoch = per_rank, rank, 0
+        self.share, self.rank, self.epoch = batch_size // world_size, rank, 0
         # The loader takes a number from here each time it begins, instead of one of the model's.
         self.generator = torch.Generator()
 

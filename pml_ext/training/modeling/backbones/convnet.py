@@ -1,11 +1,8 @@
 """A small convolutional network for small pictures."""
 
-import re
-
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.config.load import ConfigError
 from pml_ext.training.modeling.backbones.norms import build_norm
 
 
@@ -37,9 +34,5 @@ class _PoolWhileLarge(nn.Module):
 
 def build_convnet(options: CN, *, channels: int, **_: object) -> ConvNet:
     """DEPTH '1x' to '8x' blocks of FEAT_DIM channels."""
-    depth = re.fullmatch(r"(\d+)x", options.DEPTH)
-    if not depth or not 1 <= int(depth[1]) <= 8:
-        raise ConfigError(f"MODEL.BACKBONE.DEPTH must be '1x' to '8x' for {options.NAME}; got {options.DEPTH!r}")
-    if options.FEAT_DIM < 1:
-        raise ConfigError(f"MODEL.BACKBONE.FEAT_DIM must be 1 or more; got {options.FEAT_DIM}")
-    return ConvNet(channels, options.FEAT_DIM, int(depth[1]), options.NORM)
+    depth = int(options.DEPTH.removesuffix("x"))
+    return ConvNet(channels, options.FEAT_DIM, depth, options.NORM)

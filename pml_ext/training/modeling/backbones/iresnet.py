@@ -3,7 +3,6 @@
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.config.load import ConfigError, require
 from pml_ext.training.modeling.backbones.norms import replace_batch_norms
 from pml_ext.training.modeling.backbones.resnet import warn_of_unused
 
@@ -77,10 +76,7 @@ class IResNet(nn.Module):
 
 def build_iresnet(options: CN, *, channels: int, **_: object) -> IResNet:
     """DEPTH 18x, 34x, 50x, 100x, 200x with NORM and DROPOUT."""
-    require(options.DEPTH, STAGES, "MODEL.BACKBONE.DEPTH")
     warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
-    if not 0 <= options.DROPOUT < 1:
-        raise ConfigError(f"MODEL.BACKBONE.DROPOUT must be in [0, 1); got {options.DROPOUT}")
     net = IResNet(options.DEPTH, channels, options.DROPOUT)
     replace_batch_norms(net, options.NORM)
     return net

@@ -4,9 +4,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 
-from pml_ext.training.config.load import ConfigError, require
-
-NORMS = ("BN", "syncBN", "FrozenBN", "GN", "none")
+from pml_ext.training.config.load import ConfigError
 
 
 def build_norm(name: str, channels: int) -> nn.Module:
@@ -16,7 +14,6 @@ def build_norm(name: str, channels: int) -> nn.Module:
         name: BN; syncBN (batch statistics over all GPU ranks); FrozenBN (fixed statistics and scale, as loaded);
             GN (FastReID's 32 groups, one group where 32 does not divide the channels); none (ours).
     """
-    require(name, NORMS, "NORM")
     if name == "BN":
         return nn.BatchNorm2d(channels)
     if name == "syncBN":

@@ -7,9 +7,8 @@ from timm.models.resnet import ResNet
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.config.load import require
 from pml_ext.training.modeling.backbones.norms import replace_batch_norms
-from pml_ext.training.modeling.backbones.resnet import check_last_stride, warn_of_unused
+from pml_ext.training.modeling.backbones.resnet import warn_of_unused
 
 # blocks of the four stages, width of the stem
 SIZES = {
@@ -62,8 +61,6 @@ class ResNeSt(ResNet):
 
 def build_resnest(options: CN, *, channels: int, **_: object) -> ResNeSt:
     """DEPTH 50x, 101x, 200x, 269x with LAST_STRIDE and NORM."""
-    require(options.DEPTH, SIZES, "MODEL.BACKBONE.DEPTH")
-    check_last_stride(options)
     warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
     net = ResNeSt(options.DEPTH, channels, last_stride=options.LAST_STRIDE)
     replace_batch_norms(net, options.NORM)

@@ -7,7 +7,6 @@ from timm.models import resnet
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.config.load import ConfigError, require
 from pml_ext.training.modeling.backbones.attention import NonLocal, SqueezeExcitation
 from pml_ext.training.modeling.backbones.norms import IBN, replace_batch_norms
 
@@ -95,15 +94,11 @@ class ResNet(resnet.ResNet):
 
 def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
     """DEPTH 18x, 34x, 50x, 101x with LAST_STRIDE, WITH_IBN (stages 1 to 3), WITH_SE, WITH_NL, NORM."""
-    require(options.DEPTH, RESNET_NON_LOCAL, "MODEL.BACKBONE.DEPTH")
     return _build(options, channels, RESNET_NON_LOCAL, ibn_stages=3)
 
 
 def build_resnext(options: CN, *, channels: int, **_: object) -> ResNet:
     """ResNeXt 32×4d of DEPTH 50x, 101x, 152x with LAST_STRIDE, WITH_IBN (all stages), WITH_NL, NORM."""
-    require(options.DEPTH, ["50x", "101x", "152x"], "MODEL.BACKBONE.DEPTH")
-    if options.WITH_NL:
-        require(options.DEPTH, RESNEXT_NON_LOCAL, "MODEL.BACKBONE.DEPTH (with MODEL.BACKBONE.WITH_NL)")
     warn_of_unused(options, "WITH_SE")
     return _build(options, channels, RESNEXT_NON_LOCAL, ibn_stages=4, cardinality=32, width=4, ceil_mode=False)
 
@@ -118,7 +113,6 @@ def _build(
     width: int = 64,
     ceil_mode: bool = True,
 ) -> ResNet:
-    check_last_stride(options)
     net = ResNet(
         options.DEPTH,
         channels,
@@ -141,11 +135,6 @@ def _build(
                 block.se = SqueezeExcitation(last.num_features)
     replace_batch_norms(net, options.NORM)
     return net
-
-
-def check_last_stride(options: CN) -> None:
-    if options.LAST_STRIDE not in (1, 2):
-        raise ConfigError(f"MODEL.BACKBONE.LAST_STRIDE must be 1 or 2; got {options.LAST_STRIDE}")
 
 
 def warn_of_unused(options: CN, *keys: str) -> None:

@@ -9,8 +9,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.modeling.backbones.norms import replace_batch_norms
-
-PREFIX = "timm:"
+from pml_ext.training.modeling.names import TIMM
 
 
 class TimmBackbone(nn.Module):
@@ -43,6 +42,6 @@ class TimmBackbone(nn.Module):
 
 def build_timm(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     """MODEL.BACKBONE.NAME without its `timm:`; of the options only NORM applies."""
-    backbone = TimmBackbone(options.NAME.removeprefix(PREFIX), channels)
+    backbone = TimmBackbone(options.NAME.removeprefix(TIMM), channels)
     replace_batch_norms(backbone.net, options.NORM)
     return backbone

@@ -10,7 +10,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.config.load import ConfigError, require
+from pml_ext.training.config.load import ConfigError
 from pml_ext.training.modeling.backbones.resnet import warn_of_unused
 from pml_ext.training.modeling.image_sizes import ImageSizes
 
@@ -121,19 +121,8 @@ def build_vit(options: CN, *, channels: int, sizes: ImageSizes) -> ViT:
 
     SIE_COE has no effect, as in FastReID: no camera reaches the net there.
     """
-    require(options.DEPTH, SIZES, "MODEL.BACKBONE.DEPTH")
     warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
-    size, stride = tuple(sizes.train), tuple(options.STRIDE_SIZE)
-    if len(size) != 2 or min(size) < PATCH or size != tuple(sizes.test):
-        raise ConfigError(
-            f"{options.NAME} needs one image size of {PATCH}×{PATCH} or more: INPUT.SIZE_TRAIN is {list(size)}, "
-            f"SIZE_TEST is {sizes.test}"
-        )
-    if len(stride) != 2 or not all(1 <= s <= PATCH for s in stride):
-        raise ConfigError(f"MODEL.BACKBONE.STRIDE_SIZE must be two numbers from 1 to {PATCH}; got {stride}")
-    for key in ("DROP_RATIO", "ATT_DROP_RATE", "DROP_PATH_RATIO"):
-        if not 0 <= options[key] < 1:
-            raise ConfigError(f"MODEL.BACKBONE.{key} must be in [0, 1); got {options[key]}")
+    size, stride = (sizes.train[0], sizes.train[1]), tuple(options.STRIDE_SIZE)
     net = ViT(
         size,
         channels,

@@ -1,14 +1,14 @@
 """Weights files: read as data, named as here, matched key by key."""
 
-from pml_ext.training.modeling.weights.imagenet import ALTERNATIVES, download, imagenet_url, missing_weights
+from pml_ext.training.modeling.weights.imagenet import download, has_weights, imagenet_url, missing_weights
 from pml_ext.training.modeling.weights.load import ONLY_FOR_TRAINING, load_pretrained, load_weights
 from pml_ext.training.modeling.weights.read import WeightsError, read_state_dict
 
 __all__ = [
-    "ALTERNATIVES",
     "ONLY_FOR_TRAINING",
     "WeightsError",
     "download",
+    "has_weights",
     "imagenet_url",
     "load_pretrained",
     "load_weights",

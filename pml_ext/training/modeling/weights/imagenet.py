@@ -1,6 +1,7 @@
 """The ImageNet files that FastReID begins with where MODEL.BACKBONE.PRETRAIN is set and PRETRAIN_PATH is empty."""
 
 import logging
+from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import torch
 from filelock import FileLock
 from yacs.config import CfgNode as CN
 
+from pml_ext.training.config.rules import Problem
+from pml_ext.training.modeling.names import BACKBONES, TIMM
 from pml_ext.training.modeling.weights.read import WeightsError
 
 log = logging.getLogger("pml_ext")
@@ -51,6 +54,18 @@ def imagenet_url(options: CN) -> str | None:
     if options.WITH_SE and options.NAME == "build_resnet_backbone":
         kind = f"se_{kind}"
     return URLS.get((options.NAME, kind))
+
+
+def has_weights(options: CN) -> Iterator[Problem]:
+    """The rule that PRETRAIN has a file to begin with.
+
+    Args:
+        options: the config's MODEL.BACKBONE.
+    """
+    known = options.NAME in BACKBONES or options.NAME.startswith(TIMM)
+    if known and options.PRETRAIN and not options.PRETRAIN_PATH and imagenet_url(options) is None:
+        reason = f"FastReID names no weights for this backbone to download; set {ALTERNATIVES}"
+        yield Problem("PRETRAIN", True, reason)
 
 
 def cached_file(url: str) -> Path | None:

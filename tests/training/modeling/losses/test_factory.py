@@ -4,7 +4,8 @@ import torch
 import pml_ext.losses
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.modeling.losses.factory import LOSS_NODES, build_losses
+from pml_ext.training.modeling.losses.factory import build_losses
+from pml_ext.training.modeling.names import LOSS_NODES
 
 
 @pytest.mark.parametrize("name", LOSS_NODES)

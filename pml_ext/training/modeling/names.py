@@ -1,0 +1,110 @@
+"""The names that MODEL of a config can hold, and what each is; the rooms beside build them."""
+
+ARCHITECTURES = {
+    "Baseline": "backbone, head and losses",
+    "FaceBaseline": "FastFace's name of the same without PFC",
+}
+ARCHITECTURES_NOT_BUILT = {
+    "MGN": "its branches with a head each are not built",
+    "Distiller": "knowledge distillation is not built",
+    "MoCo": "momentum contrast and its queue are not built",
+    "AttrBaseline": "attribute recognition is not built",
+    "DSRBaseline": "partial ReID's spatial reconstruction is not built",
+}
+BACKBONES = {
+    "build_resnet_backbone": "DEPTH 18x, 34x, 50x, 101x with LAST_STRIDE, WITH_IBN (stages 1 to 3), WITH_SE, WITH_NL, "
+    "NORM",
+    "build_resnext_backbone": "ResNeXt 32×4d of DEPTH 50x, 101x, 152x with LAST_STRIDE, WITH_IBN (all stages), "
+    "WITH_NL, NORM",
+    "build_resnest_backbone": "DEPTH 50x, 101x, 200x, 269x with LAST_STRIDE and NORM",
+    "build_vit_backbone": "DEPTH small or base, STRIDE_SIZE, DROP_RATIO, ATT_DROP_RATE, DROP_PATH_RATIO",
+    "build_iresnet_backbone": "DEPTH 18x, 34x, 50x, 100x, 200x with NORM and DROPOUT",
+    "build_convnet_backbone": "ours: DEPTH '1x' to '8x' blocks of FEAT_DIM channels with NORM",
+    "timm:<model>": "ours: any convolutional network of timm; of the options only NORM applies",
+}
+TIMM = "timm:"
+_OTHER_NAMES = "its parameters have other names in timm, so FastReID's weights would not load"
+# FastReID's other backbones -> why not, and what instead
+BACKBONES_NOT_BUILT = {
+    "build_osnet_backbone": "timm has no OSNet",
+    "build_repvgg_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:repvgg_a0 to timm:repvgg_b3",
+    "build_mobilenetv2_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:mobilenetv2_100",
+    "build_mobilenetv3_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:mobilenetv3_large_100",
+    "build_shufflenetv2_backbone": "timm has no ShuffleNet",
+    "build_regnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:regnetx_032 and the like",
+    "build_effnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:efficientnet_b0 and the like",
+    "build_resnet_backbone_distill": "knowledge distillation is not built",
+    "build_resnetIR_backbone": "FastFace's config names it, but FastFace has no such backbone",
+}
+# backbone -> DEPTH -> channels of its last feature map
+CHANNELS = {
+    "build_resnet_backbone": {"18x": 512, "34x": 512, "50x": 2048, "101x": 2048},
+    "build_resnext_backbone": {"50x": 2048, "101x": 2048, "152x": 2048},
+    "build_resnest_backbone": {"50x": 2048, "101x": 2048, "200x": 2048, "269x": 2048},
+    "build_vit_backbone": {"small": 768, "base": 768},
+    "build_iresnet_backbone": {"18x": 512, "34x": 512, "50x": 512, "100x": 512, "200x": 512},
+}
+NORMS = ("BN", "syncBN", "FrozenBN", "GN", "none")
+NORMS_NOT_BUILT = {"GhostBN": "batch norm over parts of the batch is not built"}
+HEADS = {
+    "EmbeddingHead": "pool, optional reduction to EMBEDDING_DIM, optional BNNeck, optional classifier",
+    "FaceHead": "FastFace's name of the same without PFC",
+}
+HEADS_NOT_BUILT = {
+    "ClasHead": "it tests class scores, not embeddings",
+    "AttrHead": "attribute recognition is not built",
+    "DSRHead": "partial ReID's spatial reconstruction is not built",
+}
+POOL_LAYERS = {
+    "GlobalAvgPool": "mean over places",
+    "FastGlobalAvgPool": "the same",
+    "GlobalMaxPool": "maximum over places",
+    "GeneralizedMeanPooling": "(mean over places of x^3)^(1/3)",
+    "GeneralizedMeanPoolingP": "the same with a power that is trained",
+    "AdaptiveAvgMaxPool": "mean plus maximum over places",
+    "ClipGlobalAvgPool": "mean over places, clipped to [0, 1]",
+    "Identity": "for backbones with maps of 1×1",
+    "Flatten": "every place of every channel a channel",
+}
+CLS_LAYERS = {
+    "Linear": "SCALE · ⟨x, w_c⟩, no bias",
+    "CosSoftmax": "own class: cos θ − MARGIN",
+    "ArcSoftmax": "own class: cos(θ + MARGIN), MARGIN in radians",
+    "CircleSoftmax": "cosines weighted by their distance from 1 + MARGIN and −MARGIN",
+}
+NECK_FEATS = ("before", "after")
+# class name -> its node under MODEL.LOSSES; the node's keys are the constructor's arguments in capitals, and SCALE
+LOSS_NODES = {
+    "CrossEntropyLoss": "CE",
+    "FocalLoss": "FL",
+    "TripletLoss": "TRI",
+    "CircleLoss": "CIRCLE",
+    "Cosface": "COSFACE",
+    "SoftTripleLoss": "SOFTTRIPLE",
+    "ProxyNCALoss": "PROXYNCA",
+    "ArcFaceLoss": "ARCFACE",
+    "AngularLoss": "ANGULAR",
+    "TripletMarginLoss": "TRIPLETMARGIN",
+    "ContrastiveLoss": "CONTRASTIVE",
+    "LiftedStructureLoss": "LIFTED",
+    "MultiSimilarityLoss": "MS",
+    "SmoothAPLoss": "SAP",
+    "CITLoss": "CIT",
+    "DiscriminativeLoss": "DISC",
+    "TCMLoss": "TCM",
+    "LoOp": "LOOP",
+    "RecallAtKSurrogateLoss": "RSK",
+    "HPHNTripletLoss": "HPHN",
+    "CentroidTripletLoss": "CTL",
+    "PairWeightingLoss": "GPW",
+}
+ID_LOSSES = ("CrossEntropyLoss", "FocalLoss")
+"""On class scores; the others are on embeddings."""
+FASTREIDS_PAIR_LOSSES = ("TripletLoss", "CircleLoss", "Cosface")
+# These learn a vector or more for each identity.
+WITH_CLASS_WEIGHTS = ("DiscriminativeLoss", "SoftTripleLoss", "ProxyNCALoss", "ArcFaceLoss")
+# TCM is defined over all pairs of the batch; the others take no tuples.
+NOT_MINED = (
+    *ID_LOSSES, *FASTREIDS_PAIR_LOSSES, *WITH_CLASS_WEIGHTS, "SmoothAPLoss", "TCMLoss", "RecallAtKSurrogateLoss",
+)  # fmt: skip
+MINER_NODES = {"MultiSimilarityMiner": "MS", "TripletMarginMiner": "TRIPLETMARGIN"}
