@@ -10,9 +10,9 @@ COMMITTED = Path(__file__).with_name("api_surface.json")
 
 def test_the_public_interface_is_the_committed_one() -> None:
     before, now = json.loads(COMMITTED.read_text(encoding="utf-8")), surface()
-    changed = [f"gone: {name}{before[name]}" for name in before if name not in now]
-    changed += [f"new: {name}{now[name]}" for name in now if name not in before]
-    changed += [f"changed: {n}{before[n]} -> {now[n]}" for n in now if n in before and before[n] != now[n]]
+    changed = [f"gone: {name} {before[name]}" for name in before if name not in now]
+    changed += [f"new: {name} {now[name]}" for name in now if name not in before]
+    changed += [f"changed: {n} {before[n]} -> {now[n]}" for n in now if n in before and before[n] != now[n]]
     assert not changed, (
         "the public interface has changed; where that is meant, say so in CHANGELOG.md and run "
         "`python -m tests.api_surface > tests/api_surface.json`:\n" + "\n".join(changed)
