@@ -11,27 +11,28 @@ from pml_ext._checks import check_labels
 Labels = Tensor | np.ndarray | Sequence[int] | Sequence[str]
 
 
-def number_classes(labels: Labels, count: int) -> tuple[Tensor, tuple[int | str, ...]]:
+def number_classes(labels: Labels, count: int, name: str = "labels") -> tuple[Tensor, tuple[int | str, ...]]:
     """Number classes in the order of their names.
 
     Args:
         labels: (count,) integers or strings: a tensor, an array or a sequence.
         count: how many there must be.
+        name: of the argument, for messages.
     Returns:
         (count,) int64 ids on the CPU, and the name of each id: integers or strings.
     Raises:
         ValueError: another length; labels neither all integers nor all strings.
     """
     if isinstance(labels, Tensor):
-        check_labels(labels, count)
+        check_labels(labels, count, name)
         values = labels.cpu().numpy()
     else:
         if isinstance(labels, Sequence) and len({type(label) for label in labels}) > 1:
-            raise ValueError("labels must be all integers or all strings; got several types")
+            raise ValueError(f"{name} must be all integers or all strings; got several types")
         values = np.asarray(labels)
     if values.shape != (count,):
-        raise ValueError(f"labels must have shape ({count},), one label per embedding; got {values.shape}")
+        raise ValueError(f"{name} must have shape ({count},), one label per embedding; got {values.shape}")
     if values.dtype.kind not in "iuU":
-        raise ValueError(f"labels must be integers (class ids) or strings; got {values.dtype}")
+        raise ValueError(f"{name} must be integers (class ids) or strings; got {values.dtype}")
     names, ids = np.unique(values, return_inverse=True)
     return torch.from_numpy(ids.astype(np.int64)), tuple(names.tolist())

@@ -56,6 +56,58 @@ class ErrorRate:
 
 
 @dataclass(frozen=True)
+class CameraRates:
+    """Genuine pairs by camera: FRR across two cameras, and within one; None where the set has no such pair.
+
+    same_camera_pairs: whether the threshold and the report's FRR count the pairs within a camera too.
+    """
+
+    cameras: int
+    same_camera_pairs: bool
+    across: ErrorRate | None
+    within: ErrorRate | None
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The largest threshold whose FAR is at most `target`, and what it does.
+
+    opis: over far_range, which contains the target; None where the set has too few classes or pairs for it.
+    """
+
+    target: float
+    cosine: float
+    far: ErrorRate
+    frr: ErrorRate
+    opis: float | None
+    far_range: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample: its row where it comes from, its class, and its picture where that is known."""
+
+    row: int
+    label: int | str
+    path: str | None
+
+
+@dataclass(frozen=True)
+class WorstPair:
+    cosine: float
+    one: Sample
+    other: Sample
+
+
+@dataclass(frozen=True)
+class WorstPairs:
+    """impostors: of two classes, the highest cosine first; genuine: of one class, the lowest first."""
+
+    impostors: tuple[WorstPair, ...]
+    genuine: tuple[WorstPair, ...]
+
+
+@dataclass(frozen=True)
 class ClassErrors:
     """One class: an impostor pair is one sample of it and one outside it, a genuine pair two samples of it."""
 
@@ -118,6 +170,12 @@ class ThresholdFields:
     version: str = __version__
     checkpoint: Checkpoint | None = None
     curves: ThresholdCurves | None = field(default=None, repr=False, compare=False)
+    alternatives: tuple[Alternative, ...] = ()
+    cameras: CameraRates | None = None
+    data: str | None = None
+    made: str = field(default="", compare=False)
+    worst_pairs: WorstPairs | None = field(default=None, repr=False, compare=False)
+    copied_rows: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def distance(self) -> float:

@@ -23,28 +23,47 @@ def error_rates(
     at = torch.tensor([distance], dtype=torch.float64)
     accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
     false_rejects = pairs.positive_pairs - accepted
-    far = _pooled(false_accepts, pairs.negative_pairs, True)
-    frr = _pooled(false_rejects, pairs.positive_pairs, False)
+    far, frr = _far_and_frr(pairs, accepted, false_accepts)
     columns = (samples.to(accepted), pairs.negative_pairs, false_accepts, pairs.positive_pairs, false_rejects)
     rows = torch.stack(columns, dim=1).tolist()
     return far, frr, tuple(ClassErrors(label, *row) for label, row in zip(labels, rows, strict=True))
 
 
+def pooled_rates(pairs: PairDistances, distances: Tensor) -> list[tuple[ErrorRate, ErrorRate]]:
+    """FAR and FRR at each of some (M,) distance thresholds, in any order."""
+    ascending, place = distances.sort()
+    counts = [c.T for c in pairs.accepted(ascending)]
+    found = [_far_and_frr(pairs, *at) for at in zip(*counts, strict=True)]
+    return [found[at] for at in place.argsort().tolist()]
+
+
+def false_reject_rate(pairs: PairDistances, distance: float) -> ErrorRate:
+    """FRR alone, for which no impostor pair is looked at."""
+    at = torch.tensor([distance], dtype=torch.float64)
+    accepted = pairs.accepted(at, positives_only=True)[0][:, 0]
+    return _pooled(pairs.positive_pairs - accepted, pairs.positive_pairs, False)
+
+
 def threshold_stability(
-    embeddings: Tensor, ids: Tensor, choose: Callable[[PairDistances], float], *, splits: int, seed: int
+    pairs_of: Callable[[Tensor], PairDistances],
+    ids: Tensor,
+    choose: Callable[[PairDistances], float],
+    *,
+    splits: int,
+    seed: int,
 ) -> Stability | None:
     """Choose the threshold on two halves of the classes, again and again.
 
-    Distances are in float32 here. Classes with genuine pairs are dealt to both halves evenly, and so are the others.
+    Classes with genuine pairs are dealt to both halves evenly, and so are the others.
 
     Args:
-        embeddings, ids: (N, D) and (N,) ids 0, 1, …
+        pairs_of: the pairs of the samples of a (N,) mask.
+        ids: (N,) ids 0, 1, …
         choose: a distance threshold of the pairs of a set; a ValueError where they are too few for it.
         splits: random splits, seeded.
     Returns:
         None where a half has too few pairs for the target, or splits is 0.
     """
-    device = embeddings.device
     has_genuine = torch.bincount(ids) > 1
     generator = torch.Generator().manual_seed(seed)
     shifts = []
@@ -54,20 +73,23 @@ def threshold_stability(
         second = torch.zeros_like(has_genuine)
         second[order[1::2]] = True
         of_second = second[ids]
-        halves = (of_second.logical_not().to(device), of_second.to(device))
         try:
-            one, other = (choose(_genuine_and_impostors(embeddings[h], ids.to(device)[h])) for h in halves)
+            one, other = (choose(_genuine_and_impostors(pairs_of(half))) for half in (~of_second, of_second))
         except ValueError:
             return None
         shifts.append(abs(one - other))
     return Stability(splits, sum(shifts) / splits, max(shifts)) if shifts else None
 
 
-def _genuine_and_impostors(embeddings: Tensor, ids: Tensor) -> PairDistances:
-    pairs = PairDistances(embeddings.float(), ids)
+def _genuine_and_impostors(pairs: PairDistances) -> PairDistances:
     if not pairs.total_positive_pairs or not pairs.total_negative_pairs:
         raise ValueError("a half of the classes lacks genuine or impostor pairs")
     return pairs
+
+
+def _far_and_frr(pairs: PairDistances, accepted: Tensor, false_accepts: Tensor) -> tuple[ErrorRate, ErrorRate]:
+    false_rejects = pairs.positive_pairs - accepted
+    return _pooled(false_accepts, pairs.negative_pairs, True), _pooled(false_rejects, pairs.positive_pairs, False)
 
 
 def _pooled(errors: Tensor, pairs: Tensor, pairs_span_classes: bool) -> ErrorRate:

@@ -1,36 +1,22 @@
 """One threshold for a deployed matcher, and how unevenly it treats the classes."""
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import unit_rows
-from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
-from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
-from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.threshold import (
-    middle_of_gap,
-    threshold_at_far,
-    threshold_at_frr,
-    threshold_of_best_utility,
-)
-from pml_ext.metrics.threshold.class_ids import Labels, number_classes
-from pml_ext.metrics.threshold.curves import threshold_curves
-from pml_ext.metrics.threshold.fields import Consistency, Target, ThresholdFields, distance_of
+from pml_ext.metrics.threshold.class_ids import Labels
+from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.metrics.threshold.html_page import facts, page
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report, write_report
+from pml_ext.metrics.threshold.measure import check_directions, measured_threshold
 from pml_ext.metrics.threshold.plots import figure_png
-from pml_ext.metrics.threshold.rates import error_rates, threshold_stability
 
 
 @dataclass(frozen=True)
@@ -53,7 +39,10 @@ class ThresholdReport(ThresholdFields):
         copies: samples whose embedding equals that of an earlier one.
         version: of pml_ext.
         checkpoint: None where none was named, see `with_checkpoint`.
-        curves: what the figure draws; not kept in the file.
+        alternatives: other thresholds, for the FARs 1e-1, 1e-2, … that the set has pairs for.
+        cameras: genuine pairs across cameras and within one; None where cameras are not known.
+        data, made: what the embeddings are of; when the report was made (UTC).
+        curves, worst_pairs, copied_rows: what figure and page show; not kept in the file.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
     >>> report = ThresholdReport.from_embeddings(embeddings, ["anna", "anna", "ben", "ben"], frr=0.5)
@@ -72,11 +61,16 @@ class ThresholdReport(ThresholdFields):
         far: float | None = None,
         frr: float | None = None,
         target: Literal["utility"] | None = None,
+        cameras: Labels | None = None,
+        same_camera_pairs: bool = False,
         far_range: tuple[float, float] = (1e-2, 1e-1),
         grid: int = 100,
         epsilon: float = 0.1,
         splits: int = 20,
         seed: int = 0,
+        rows: Sequence[int] | None = None,
+        paths: Sequence[str | Path | None] | None = None,
+        data: str | None = None,
     ) -> "ThresholdReport":
         """Choose the threshold for exactly one target, and measure it on all pairs.
 
@@ -89,52 +83,42 @@ class ThresholdReport(ThresholdFields):
             far: the largest threshold (in distance) whose FAR is at most this, at least 1 / impostor pairs.
             frr: the smallest threshold (in distance) whose FRR is at most this, at least 1 / genuine pairs.
             target: "utility": the largest harmonic mean of 1 − FAR and 1 − FRR.
+            cameras: (N,) integers or strings: what each sample was seen by. Genuine pairs of one camera are easier than
+                those that a deployed matcher meets: where cameras are known, threshold, FRR and OPIS are of genuine
+                pairs across cameras, and both FRRs are reported.
+            same_camera_pairs: count genuine pairs of one camera too.
             far_range, grid, epsilon: of OPIS and ε-OPIS, see `functional.epsilon_opis`.
             splits: random halvings of the classes between which the threshold is compared; 0 for none. Together they
                 cost as much as `splits` passes over the pairs, in float32.
             seed: of the splits.
+            rows: N numbers that name the samples, such as their rows in a file; None: 0, 1, …
+            paths: N pictures of the samples (None for one without), which the page shows of the worst pairs.
+            data: what the embeddings are of, for the page: a name, a file.
         Raises:
             TypeError: embeddings not a tensor; none or several targets.
-            ValueError: input that does not fit; no genuine or no impostor pair; a target out of range or that needs
-                more pairs.
+            ValueError: input that does not fit; no genuine or no impostor pair, or none of two cameras; a target out
+                of range or that needs more pairs.
         Warns:
             UserWarning: samples that are copies of others.
         """
-        chosen, choose = _target(far, frr, target)
-        check_embeddings(embeddings)
-        check_finite(embeddings)
-        _check_directions(embeddings, "embeddings")
-        if splits < 0:
-            raise ValueError(f"splits must be 0 or more; got {splits!r}")
-        ids, names = number_classes(labels, len(embeddings))
-        pairs = PairDistances(embeddings.double(), ids)
-        if not pairs.total_negative_pairs:
-            raise ValueError(f"a threshold needs impostor pairs; all {len(ids)} samples are of class {names[0]!r}")
-        if not pairs.total_positive_pairs:
-            raise ValueError(f"a threshold needs genuine pairs; each of the {len(ids)} samples is a class of its own")
-        copies = _copies(embeddings)
-        if copies:
-            warnings.warn(
-                f"{copies} of {len(ids)} embeddings are copies of others: their pairs at distance 0 make the rates "
-                "look better than they are; leave copies out",
-                UserWarning,
-                stacklevel=2,
-            )
-        cosine = 1 - middle_of_gap(pairs, choose(pairs)) ** 2 / 2
-        far_measured, frr_measured, classes = error_rates(pairs, torch.bincount(ids), names, distance_of(cosine))
-        return cls(
-            target=chosen,
-            cosine=cosine,
-            far=far_measured,
-            frr=frr_measured,
-            classes=classes,
-            consistency=_consistency(pairs, far_range, grid, epsilon),
-            stability=threshold_stability(embeddings, ids, choose, splits=splits, seed=seed),
-            samples=embeddings.shape[0],
-            embedding_dim=embeddings.shape[1],
-            copies=copies,
-            curves=threshold_curves(pairs),
+        fields = measured_threshold(
+            embeddings,
+            labels,
+            far=far,
+            frr=frr,
+            target=target,
+            cameras=cameras,
+            same_camera_pairs=same_camera_pairs,
+            far_range=far_range,
+            grid=grid,
+            epsilon=epsilon,
+            splits=splits,
+            seed=seed,
+            rows=rows,
+            paths=paths,
+            data=data,
         )
+        return cls(**vars(fields))
 
     @overload
     def accept(self, scores: Tensor) -> Tensor: ...
@@ -177,7 +161,7 @@ class ThresholdReport(ThresholdFields):
                     f"got {rows.shape[1]}: is it another model's?"
                 )
             check_finite(rows, name)
-            _check_directions(rows, name)
+            check_directions(rows, name)
         if len(a) != len(b):
             raise ValueError(f"a and b must have as many rows; got {len(a)} and {len(b)}")
         return self.accept((unit_rows(a.double()) * unit_rows(b.double())).sum(dim=1))
@@ -223,39 +207,3 @@ class ThresholdReport(ThresholdFields):
         rows = facts(self)
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name.ljust(width)}  {text}" for name, text in rows)
-
-
-def _target(
-    far: float | None, frr: float | None, target: str | None
-) -> tuple[Target, Callable[[PairDistances], float]]:
-    if sum(given is not None for given in (far, frr, target)) != 1:
-        raise TypeError(f'exactly one of far=, frr= and target="utility" must be given; got {far=}, {frr=}, {target=}')
-    if far is not None:
-        return Target("far", float(far)), partial(threshold_at_far, far=far)
-    if frr is not None:
-        return Target("frr", float(frr)), partial(threshold_at_frr, frr=frr)
-    if target != "utility":
-        raise ValueError(f'target must be "utility" (or give far= or frr=); got {target!r}')
-    return Target("utility"), threshold_of_best_utility
-
-
-def _consistency(pairs: PairDistances, far_range: tuple[float, float], grid: int, epsilon: float) -> Consistency | None:
-    try:
-        curves = curves_of_pairs(pairs, far_range=far_range, grid=grid)
-    except TooFewClassesError:
-        return None
-    low, high = curves.calibration_range.tolist()
-    values = float(opis_of_curves(curves)), float(epsilon_opis_of_curves(curves, epsilon))
-    return Consistency(*values, float(epsilon), (float(far_range[0]), float(far_range[1])), (low, high))
-
-
-def _check_directions(rows: Tensor, name: str) -> None:
-    """No zero rows: they have no direction, and no cosine."""
-    zero = int((rows == 0).all(dim=1).sum())
-    if zero:
-        raise ValueError(f"{name} must not be zero vectors, which have no cosine; got {zero} of {len(rows)} rows")
-
-
-def _copies(embeddings: Tensor) -> int:
-    rows = embeddings.detach().double().cpu().numpy() + 0.0  # −0 and 0 are equal
-    return len(rows) - len({blake2b(row.tobytes(), digest_size=16).digest() for row in rows})

@@ -1,0 +1,170 @@
+"""From embeddings to what a threshold report holds."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_embeddings, check_finite
+from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
+from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.verification.threshold import (
+    middle_of_gap,
+    threshold_at_far,
+    threshold_at_frr,
+    threshold_of_best_utility,
+)
+from pml_ext.metrics.threshold.alternatives import other_thresholds
+from pml_ext.metrics.threshold.camera_pairs import CameraPairs
+from pml_ext.metrics.threshold.class_ids import Labels, number_classes
+from pml_ext.metrics.threshold.curves import threshold_curves
+from pml_ext.metrics.threshold.fields import CameraRates, Consistency, Target, ThresholdFields, distance_of
+from pml_ext.metrics.threshold.rates import error_rates, false_reject_rate, threshold_stability
+from pml_ext.metrics.threshold.worst_pairs import most_wrong_pairs
+
+
+def measured_threshold(
+    embeddings: Tensor,
+    labels: Labels,
+    *,
+    far: float | None,
+    frr: float | None,
+    target: str | None,
+    cameras: Labels | None,
+    same_camera_pairs: bool,
+    far_range: tuple[float, float],
+    grid: int,
+    epsilon: float,
+    splits: int,
+    seed: int,
+    rows: Sequence[int] | None,
+    paths: Sequence[str | Path | None] | None,
+    data: str | None,
+) -> ThresholdFields:
+    """See `ThresholdReport.from_embeddings`, which this is the work of."""
+    chosen, choose = _target(far, frr, target)
+    check_embeddings(embeddings)
+    check_finite(embeddings)
+    check_directions(embeddings, "embeddings")
+    if splits < 0:
+        raise ValueError(f"splits must be 0 or more; got {splits!r}")
+    count = len(embeddings)
+    for name, given in (("rows", rows), ("paths", paths)):
+        if given is not None and len(given) != count:
+            raise ValueError(f"{name} must have {count} entries, one an embedding; got {len(given)}")
+    ids, names = number_classes(labels, count)
+    camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
+    told_apart = None if same_camera_pairs else camera_ids
+    pairs = _pairs(embeddings.double(), ids, told_apart)
+    if not pairs.total_negative_pairs:
+        raise ValueError(f"a threshold needs impostor pairs; all {count} samples are of class {names[0]!r}")
+    if not pairs.total_positive_pairs:
+        _refuse_no_genuine_pairs(pairs, count)
+    copied = _copied_rows(embeddings, rows)
+    if copied:
+        warnings.warn(
+            f"{len(copied)} of {count} embeddings are copies of others: their pairs at distance 0 make the rates "
+            "look better than they are; leave copies out",
+            UserWarning,
+            stacklevel=3,
+        )
+    cosine = 1 - middle_of_gap(pairs, choose(pairs)) ** 2 / 2
+    far_measured, frr_measured, classes = error_rates(pairs, torch.bincount(ids), names, distance_of(cosine))
+    narrow = embeddings.float()
+
+    def half(kept: Tensor) -> PairDistances:
+        return _pairs(narrow[kept.to(narrow.device)], ids[kept], None if told_apart is None else told_apart[kept])
+
+    return ThresholdFields(
+        target=chosen,
+        cosine=cosine,
+        far=far_measured,
+        frr=frr_measured,
+        classes=classes,
+        consistency=_consistency(pairs, far_range, grid, epsilon),
+        stability=threshold_stability(half, ids, choose, splits=splits, seed=seed),
+        samples=count,
+        embedding_dim=embeddings.shape[1],
+        copies=len(copied),
+        alternatives=other_thresholds(pairs, grid=grid),
+        cameras=None if camera_ids is None else _by_camera(pairs, embeddings, ids, camera_ids, distance_of(cosine)),
+        data=data,
+        made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        curves=threshold_curves(pairs),
+        worst_pairs=most_wrong_pairs(pairs, ids, names, rows=rows, paths=paths),
+        copied_rows=copied,
+    )
+
+
+def check_directions(rows: Tensor, name: str) -> None:
+    """No zero rows: they have no direction, and no cosine."""
+    zero = int((rows == 0).all(dim=1).sum())
+    if zero:
+        raise ValueError(f"{name} must not be zero vectors, which have no cosine; got {zero} of {len(rows)} rows")
+
+
+def _target(
+    far: float | None, frr: float | None, target: str | None
+) -> tuple[Target, Callable[[PairDistances], float]]:
+    if sum(given is not None for given in (far, frr, target)) != 1:
+        raise TypeError(f'exactly one of far=, frr= and target="utility" must be given; got {far=}, {frr=}, {target=}')
+    if far is not None:
+        return Target("far", float(far)), partial(threshold_at_far, far=far)
+    if frr is not None:
+        return Target("frr", float(frr)), partial(threshold_at_frr, frr=frr)
+    if target != "utility":
+        raise ValueError(f'target must be "utility" (or give far= or frr=); got {target!r}')
+    return Target("utility"), threshold_of_best_utility
+
+
+def _pairs(embeddings: Tensor, ids: Tensor, cameras: Tensor | None) -> PairDistances:
+    return PairDistances(embeddings, ids) if cameras is None else CameraPairs(embeddings, ids, cameras)
+
+
+def _refuse_no_genuine_pairs(pairs: PairDistances, count: int) -> None:
+    if isinstance(pairs, CameraPairs) and pairs.of_one_camera().total_positive_pairs:
+        raise ValueError(
+            "a threshold needs genuine pairs of two cameras; no class is seen by two of them. Give same_camera_pairs="
+            "True to count pairs of one camera, or leave cameras out"
+        )
+    raise ValueError(f"a threshold needs genuine pairs; each of the {count} samples is a class of its own")
+
+
+def _by_camera(pairs: PairDistances, embeddings: Tensor, ids: Tensor, cameras: Tensor, distance: float) -> CameraRates:
+    """Both kinds of genuine pairs, whichever of them `pairs` counts."""
+    apart = isinstance(pairs, CameraPairs)
+    across = pairs if isinstance(pairs, CameraPairs) else CameraPairs(embeddings.double(), ids, cameras)
+    rates = (
+        false_reject_rate(kind, distance) if kind.total_positive_pairs else None
+        for kind in (across, across.of_one_camera())
+    )
+    return CameraRates(len(torch.unique(cameras)), not apart, *rates)
+
+
+def _consistency(pairs: PairDistances, far_range: tuple[float, float], grid: int, epsilon: float) -> Consistency | None:
+    try:
+        curves = curves_of_pairs(pairs, far_range=far_range, grid=grid)
+    except TooFewClassesError:
+        return None
+    low, high = curves.calibration_range.tolist()
+    values = float(opis_of_curves(curves)), float(epsilon_opis_of_curves(curves, epsilon))
+    return Consistency(*values, float(epsilon), (float(far_range[0]), float(far_range[1])), (low, high))
+
+
+def _copied_rows(embeddings: Tensor, rows: Sequence[int] | None) -> tuple[tuple[int, int], ...]:
+    """(row of a copy, row of the first sample with this embedding) of each copy."""
+    values: np.ndarray = embeddings.detach().double().cpu().numpy() + 0.0  # −0 and 0 are equal
+    first: dict[bytes, int] = {}
+    copied = []
+    for row, value in zip(range(len(values)) if rows is None else rows, values, strict=True):
+        original = first.setdefault(blake2b(value.tobytes(), digest_size=16).digest(), int(row))
+        if original != row:
+            copied.append((int(row), original))
+    return tuple(copied)
