@@ -18,7 +18,7 @@ import pml_ext.inspection
 import pml_ext.losses
 import pml_ext.metrics
 import pml_ext.miners
-from pml_ext.training import cli
+from pml_ext.training.command_line import parsers
 from pml_ext.training.config.defaults import get_cfg
 
 
@@ -77,9 +77,7 @@ def _signature(thing: Any) -> str:
 
 
 def _command_line() -> Iterator[tuple[str, str]]:
-    parser = cli._parser()
-    (commands,) = (action for action in parser._actions if action.choices and action.dest == "command")
-    for command, its_parser in dict(commands.choices or {}).items():
+    for command, its_parser in parsers()[1].items():
         for action in its_parser._actions:
             name = " ".join(action.option_strings) or action.dest
             yield f"pml-ext {command} {name}", f"default={action.default!r}, required={action.required}"

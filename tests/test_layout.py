@@ -30,7 +30,13 @@ FLOORS = [
     ("pml_ext.training.evaluation", "pml_ext.training.embeddings"),
     ("pml_ext.training.checks",),
     ("pml_ext.training.engine",),
-    ("pml_ext.training", "pml_ext.training.cli", "pml_ext.integrations", "pml_ext.__main__"),
+    (
+        "pml_ext.training",
+        "pml_ext.training.cli",
+        "pml_ext.training.command_line",
+        "pml_ext.integrations",
+        "pml_ext.__main__",
+    ),
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -1,7 +1,6 @@
 """Whether a config can run, found out without data, weights or training."""
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 
 import torch
 from torch import nn
@@ -37,22 +36,23 @@ def require_supported(cfg: CN, *, processes: int = 1) -> None:
         raise ConfigError("the config cannot run as it is:\n" + "\n".join(f"  {line}" for line in lines))
 
 
-def check_files(words: Sequence[str]) -> tuple[str, bool]:
+def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: int = 1) -> tuple[str, bool]:
     """What to tell about config files, and whether all of them can run.
 
     Args:
-        words: FILE… KEY VALUE…; files end in .yml or .yaml.
+        overrides: KEY VALUE… for all of them.
+        processes: among which a batch is divided.
     """
-    files = list(takewhile(lambda word: word.endswith((".yml", ".yaml")), words))
-    overrides = list(words[len(files) :])
-    if not files:
-        raise ConfigError(f"check-config needs one or more .yml or .yaml files first; got {' '.join(words)}")
+    strange = [file for file in files if not file.endswith((".yml", ".yaml"))]
+    if strange or not files:
+        got = " ".join([*files, *overrides]) or "nothing"
+        raise ConfigError(f"check-config needs one or more .yml or .yaml files, and KEY VALUE pairs; got {got}")
     lines, all_run = [], True
     for file in files:
         note = None
         try:
-            cfg = load_config(file, overrides)
-            reasons = problems(cfg)
+            cfg = load_config(file, list(overrides))
+            reasons = problems(cfg, processes=processes)
             note = None if cfg.MODEL.WEIGHTS else missing_weights(cfg.MODEL.BACKBONE)
         except ConfigError as error:
             reasons = str(error).splitlines()

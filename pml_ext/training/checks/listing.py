@@ -44,6 +44,11 @@ _LISTS: dict[str, Callable[[], dict[str, Mapping[str, object]]]] = {
 }
 
 
+def kinds() -> str:
+    """What can be listed, a line each."""
+    return "\n".join(_LISTS)
+
+
 def list_names(kind: str) -> str:
     """A line for each name of a kind, under the config key that takes it.
 

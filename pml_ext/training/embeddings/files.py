@@ -1,16 +1,6 @@
 """Embeddings, labels and cameras from a file that any program can write; untrusted files stay data.
 
-A file holds one set of N samples:
-
-- `.npz`: arrays `embeddings` (N, D), `labels` (N,) and, optionally, `cameras` (N,). No pickled objects.
-- `.pt`, `.pth`: a dict of tensors with these names; labels and cameras may be lists of strings.
-- `.safetensors`: tensors with these names.
-- `.parquet`: a row a sample; columns `label`, `camera` (optional), and either `embedding` (a list of numbers) or one
-  numeric column a dimension: `e0`, `e1`, … Needs pyarrow.
-
-Other names are ignored, but for misspelt cameras. Embeddings are floating and finite, no row is zero. Labels and
-cameras are integers or strings.
-With cameras, the label −1 is junk and left out.
+What a file holds is said in file_layout.
 """
 
 import pickle

@@ -196,7 +196,7 @@ def test_check_config_tells_of_every_file(folder: Path, capsys: pytest.CaptureFi
 
 def test_check_config_without_files_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-config", "SOLVER.OPT", "SGD"]) == 2
-    assert "needs one or more .yml or .yaml files first; got SOLVER.OPT SGD" in capsys.readouterr().err
+    assert "needs one or more .yml or .yaml files, and KEY VALUE pairs; got SOLVER.OPT SGD" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

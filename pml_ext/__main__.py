@@ -1,0 +1,7 @@
+"""`python -m pml_ext`: the pml-ext command."""
+
+import sys
+
+from pml_ext.training.cli import main
+
+sys.exit(main())

@@ -1,0 +1,137 @@
+"""The commands and options of `pml-ext`; nothing here takes time to import."""
+
+import argparse
+import re
+from collections.abc import Sequence
+
+from pml_ext._version import __version__
+from pml_ext.training.embeddings.file_layout import LAYOUT
+
+_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
+_FLAGS = ("-h", "--help", "--resume", "--profile", "--eval-only", "--max-utility")
+_Commands = argparse._SubParsersAction  # what add_subparsers() returns; it has no public name
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command and its options; for those that take a config, also config_file and opts (KEY VALUE …).
+
+    Options may stand before, between and after KEY VALUE pairs. A key is known by its capitals, so the value behind it
+    may begin with a minus, as -1e-3 does.
+    """
+    whole, commands = parsers()
+    if not argv or argv[0] not in commands:
+        return whole.parse_args(argv)  # help, the version, or an error
+    command = commands[argv[0]]
+    rest, pairs = _without_pairs(argv[1:])
+    arguments = command.parse_intermixed_args(rest)
+    arguments.command = argv[0]
+    if "words" in arguments:
+        from_files = argv[0] == "eval" and arguments.embeddings is not None
+        if from_files and (arguments.config_file or arguments.words):
+            command.error("argument --embeddings: not allowed with a config FILE")
+        if arguments.config_file is None and not from_files:
+            if not arguments.words:
+                command.error(f"a config FILE is required{' (or --embeddings FILE)' if argv[0] == 'eval' else ''}")
+            arguments.config_file = arguments.words.pop(0)
+        arguments.opts = arguments.words + pairs
+    else:
+        arguments.opts = pairs
+    return arguments
+
+
+def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of the whole command line, and those of its commands."""
+    parser = argparse.ArgumentParser("pml-ext", description="Train and evaluate embedding models from YAML files.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for add in (_add_train, _add_eval, _add_threshold, _add_check_config, _add_list, _add_export):
+        add(commands)
+    return parser, dict(commands.choices)
+
+
+def _without_pairs(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words without KEY VALUE pairs, and those."""
+    rest, pairs = list[str](), list[str]()
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        is_value = bool(rest) and rest[-1].startswith("-") and "=" not in rest[-1] and rest[-1] not in _FLAGS
+        if _KEY.fullmatch(word) and not is_value:
+            pairs += [word, *words[:1]]
+            del words[:1]
+        else:
+            rest.append(word)
+    return rest, pairs
+
+
+def _add_train(commands: "_Commands[argparse.ArgumentParser]") -> None:
+    does = "train, then evaluate"
+    command = commands.add_parser("train", help=does, description=does)
+    _add_config(command)
+    _add_processes(command)
+    command.add_argument("--resume", action="store_true", help="go on from OUTPUT_DIR's last checkpoint")
+    command.add_argument("--profile", action="store_true", help="say where the time went")
+    command.add_argument("--eval-only", action="store_true", help="do not train; as `pml-ext eval`")
+
+
+def _add_eval(commands: "_Commands[argparse.ArgumentParser]") -> None:
+    does = "evaluate MODEL.WEIGHTS, or embeddings from files"
+    command = commands.add_parser(
+        "eval", help=does, description=does, epilog=LAYOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    _add_config(command)
+    _add_processes(command)
+    command.add_argument("--embeddings", metavar="FILE", help="measure embeddings made elsewhere, see below")
+    command.add_argument("--gallery", metavar="FILE", help="what --embeddings search; without: each other")
+    command.add_argument("--out", metavar="FOLDER", help="of --embeddings: for metrics.json; default: here")
+    command.add_argument("--eval-only", action="store_true", help=argparse.SUPPRESS)  # FastReID's, said twice
+
+
+def _add_threshold(commands: "_Commands[argparse.ArgumentParser]") -> None:
+    does = "choose a decision threshold on embeddings, and report what it does to each class"
+    command = commands.add_parser(
+        "threshold", help=does, description=does, epilog=LAYOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument("--embeddings", required=True, metavar="FILE", help="of validation, see below")
+    target = command.add_mutually_exclusive_group(required=True)
+    target.add_argument("--far", type=float, metavar="RATE", help="the largest false accept rate")
+    target.add_argument("--frr", type=float, metavar="RATE", help="the largest false reject rate")
+    target.add_argument("--max-utility", action="store_true", help="the best harmonic mean of 1 - FAR and 1 - FRR")
+    command.add_argument("--checkpoint", metavar="FILE", help="the model; its hash is kept in the report")
+    command.add_argument("--out", metavar="FOLDER", help="default: that of --checkpoint, else the current one")
+
+
+def _add_check_config(commands: "_Commands[argparse.ArgumentParser]") -> None:
+    does = "say whether configs can run, without training, or all that keeps them from it"
+    command = commands.add_parser("check-config", help=does, description=does)
+    command.add_argument("files", nargs="*", metavar="FILE… [KEY VALUE]…", help="YAML files, and config overrides")
+    command.add_argument("--num-gpus", type=int, default=1, help="processes a machine that will share a batch")
+    command.add_argument("--num-machines", type=int, default=1)
+
+
+def _add_list(commands: "_Commands[argparse.ArgumentParser]") -> None:
+    does = "list what a config can name"
+    command = commands.add_parser("list", help=does, description=does)
+    command.add_argument(
+        "kind", nargs="?", metavar="NAMES", help="losses, backbones, datasets, …; without: what it can"
+    )
+
+
+def _add_export(commands: "_Commands[argparse.ArgumentParser]") -> None:
+    does = "write MODEL.WEIGHTS as one file for other programs, checked against the model"
+    command = commands.add_parser("export", help=does, description=does)
+    _add_config(command)
+    command.add_argument("--format", required=True, choices=["onnx", "torchscript"])
+    command.add_argument("--output", required=True, metavar="FILE")
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument("words", nargs="*", metavar="FILE [KEY VALUE]…", help="a YAML file, and config overrides")
+    command.add_argument("--config-file", metavar="FILE", help="the YAML file, in FastReID's way")
+
+
+def _add_processes(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--num-gpus", type=int, default=1, help="processes a machine (on CPU too)")
+    command.add_argument("--num-machines", type=int, default=1)
+    command.add_argument("--machine-rank", type=int, default=0, help="of this machine, from 0")
+    command.add_argument("--dist-url", default="auto", help="tcp://address:port of machine 0")
