@@ -17,6 +17,9 @@ def check_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
         raise ValueError(f"{name} must have shape (N, D), one row per sample; got {tuple(embeddings.shape)}")
     if not embeddings.is_floating_point():
         raise ValueError(f"{name} must be of floating type; got {embeddings.dtype}")
+    if embeddings.layout is not torch.strided or embeddings.is_meta or embeddings.dtype.itemsize < 2:
+        kind = "meta" if embeddings.is_meta else str(embeddings.layout).removeprefix("torch.")
+        raise ValueError(f"{name} must be a dense tensor of 16 bits or more; got {kind} {embeddings.dtype}")
     if embeddings.shape[0] == 0 or embeddings.shape[1] == 0:
         raise ValueError(f"{name} must have at least one row and one column; got {tuple(embeddings.shape)}")
 
@@ -54,6 +57,12 @@ def check_in_range(value: float, low: float, high: float, name: str) -> None:
     """low <= value <= high (nan fails)."""
     if not low <= value <= high:
         raise ValueError(f"{name} must be in [{low:g}, {high:g}]; got {value!r}")
+
+
+def check_whole(value: object, name: str) -> None:
+    """An integer: neither 2.0 nor True is one."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError(f"{name} must be a whole number; got {value!r}")
 
 
 def check_choice(value: object, known: Iterable[str], name: str) -> None:

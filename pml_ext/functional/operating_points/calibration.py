@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_whole
 from pml_ext.functional.operating_points.negative_bins import NegativeHistogram, negative_histogram
 from pml_ext.functional.operating_points.utility import UtilityCurves, curves_of_counts, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
@@ -26,9 +27,9 @@ class TooFewPairsError(TooFewClassesError):
 
 
 def check_far_range_and_grid(far_range: tuple[float, float], grid: int) -> None:
-    low, high = far_range
-    if not 0 < low < high <= 1:
+    if len(far_range) != 2 or not 0 < far_range[0] < far_range[1] <= 1:
         raise ValueError(f"far_range must be two ascending rates in (0, 1]; got {far_range!r}")
+    check_whole(grid, "grid")
     if grid < 10:
         raise ValueError(f"grid must be at least 10 thresholds; got {grid!r}")
 

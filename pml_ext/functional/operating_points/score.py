@@ -21,7 +21,7 @@ from pml_ext.functional.operating_points.utility import (
     epsilon_opis_of_curves,
     opis_of_curves,
 )
-from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.pairwise.pair_distances import PairDistances, check_thresholds
 from pml_ext.functional.pairwise.sampled import SampledPairDistances
 
 
@@ -88,8 +88,7 @@ def utility_curves(
     pairs = _pairs(embeddings, labels, negatives_per_positive, seed, group)
     if thresholds is None:
         return curves_of_pairs(pairs, far_range=far_range, grid=grid, exact=exact)
-    if thresholds.ndim != 1 or not len(thresholds) or bool((thresholds.diff() < 0).any()):
-        raise ValueError(f"thresholds must be an ascending, non-empty (M,) tensor; got {tuple(thresholds.shape)}")
+    check_thresholds(thresholds)
     kept = measurable(pairs)
     ranks = ranks_of_rates(pairs, far_range)
     reached = [k > 0 for k in ranks]

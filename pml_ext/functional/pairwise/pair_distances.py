@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._checks import check_embeddings, check_finite, check_labels, check_whole
 from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE, SIDE
 from pml_ext._ops.distributed import gather_rows, own_share, sum_over_ranks
 from pml_ext._ops.normalize import normalise_
@@ -60,7 +60,8 @@ class PairDistances:
         class_end: (N,) where, among the sorted samples, each one's class ends.
         positive_pairs, negative_pairs: (T,) int64, pairs inside the class; pairs of one sample in it and one outside.
     Raises:
-        ValueError: embeddings that are not (N, D) floating and finite; labels of another length or not integer.
+        ValueError: embeddings that are not (N, D) floating and finite; labels of another length or not integer;
+            block_rows below 1.
 
     >>> pairs = PairDistances(torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]]), torch.tensor([0, 0, 1, 1]))
     >>> pairs.total_positive_pairs, pairs.total_negative_pairs
@@ -80,6 +81,10 @@ class PairDistances:
         check_embeddings(embeddings)
         check_labels(labels, len(embeddings))
         check_finite(embeddings)
+        if block_rows is not None:
+            check_whole(block_rows, "block_rows")
+            if block_rows < 1:
+                raise ValueError(f"block_rows must be 1 or more; got {block_rows!r}")
         order = torch.argsort(labels.to(embeddings.device), stable=True)
         # In pieces that stay in the cache; and one copy of the set, not several.
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
@@ -116,7 +121,7 @@ class PairDistances:
             (len(ranks),) distances, in the embeddings' precision.
         """
         total = self.total_negative_pairs
-        if any(not 1 <= k <= total for k in ranks):
+        if any(not hasattr(k, "__index__") or not 1 <= k <= total for k in ranks):
             raise ValueError(f"ranks must be from 1 to {total}, the number of negative pairs; got {list(ranks)}")
         wanted = torch.tensor(list(ranks), device=self.unit.device)
         with full_precision(self.unit.device):
@@ -139,7 +144,10 @@ class PairDistances:
             positives_only: leave the negative counts at 0 and skip the blocks without positive pairs.
         Returns:
             positives, negatives: (T, M) int64. A negative pair counts for both of its classes.
+        Raises:
+            ValueError: thresholds that are empty, not ascending or nan.
         """
+        check_thresholds(thresholds)
         device = self.unit.device
         thresholds = thresholds.to(device=device, dtype=self.unit.dtype).contiguous()
         counts = torch.zeros((2, len(self.classes), len(thresholds)), dtype=torch.int64, device=device)
@@ -273,6 +281,7 @@ def accepted_in_all(pairs: PairDistances, thresholds: Tensor) -> tuple[Tensor, T
     Returns:
         positives, negatives: (M,) int64. Every pair counts once.
     """
+    check_thresholds(thresholds)
     device = pairs.unit.device
     limits = thresholds.to(device=device, dtype=pairs.unit.dtype).contiguous()
     counts = torch.zeros((2, len(limits)), dtype=torch.int64, device=device)
@@ -285,6 +294,14 @@ def accepted_in_all(pairs: PairDistances, thresholds: Tensor) -> tuple[Tensor, T
             _add_first_reached(counts[1], negatives.view(-1), limits)
     positives, negatives = sum_over_ranks(counts, pairs.group).cumsum(1)
     return positives, negatives
+
+
+def check_thresholds(thresholds: Tensor) -> None:
+    """(M,) ascending distances, M at least 1."""
+    if thresholds.ndim != 1 or not len(thresholds) or not bool((thresholds.diff(prepend=thresholds[:1]) >= 0).all()):
+        raise ValueError(
+            f"thresholds must be an ascending, non-empty (M,) tensor of numbers; got shape {tuple(thresholds.shape)}"
+        )
 
 
 def true_places(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

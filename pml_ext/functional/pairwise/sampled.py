@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from pml_ext._checks import check_whole
 from pml_ext.functional.pairwise.listed import listed_cosines
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 
@@ -32,6 +33,7 @@ class SampledPairDistances(PairDistances):
         seed: int,
         group: dist.ProcessGroup | None = None,
     ) -> None:
+        check_whole(negatives_per_positive, "negatives_per_positive")
         if negatives_per_positive < 1:
             raise ValueError(f"negatives_per_positive must be at least 1, or None; got {negatives_per_positive!r}")
         super().__init__(embeddings, labels, group=group)

@@ -1,5 +1,6 @@
 """Distances of queries to a gallery from their features, a block of queries at a time."""
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -13,6 +14,8 @@ METRICS = ("cosine", "euclidean")
 # Of a block of distances: 8 MB in float32, and 64 rows at least. In blocks of the size of _ops.blocks (12 rows of
 # 20,000) a product waits for the gallery's features: measured 3.7 times as long as in blocks of 64 rows.
 _ENTRIES, _FEWEST_ROWS = 2**21, 64
+# Features between 2 to minus this power and 2 to this power have squares that float32 holds, summed over 2^60 columns.
+_LARGEST_EXPONENT = 30
 
 
 def check_features(query: Tensor, gallery: Tensor, metric: str) -> None:
@@ -33,15 +36,32 @@ def rows_at_once(columns: int, *, entries: int | None = None) -> int:
     return max(1, entries // max(1, columns))
 
 
-def comparable(query: Tensor, gallery: Tensor, metric: str) -> tuple[Tensor, Tensor]:
-    """Copies of both in one type, float32 or better: rows of length 1 (cosine), or about the gallery's mean."""
+def comparable(query: Tensor, gallery: Tensor, metric: str, *, scaled: bool = True) -> tuple[Tensor, Tensor]:
+    """Copies of both in one type, float32 or better: rows of length 1 (cosine), or about the gallery's mean.
+
+    Args:
+        scaled: whether very large or very small features may be multiplied by a power of two, which changes no order
+            of distances and keeps their squares within the range of the type.
+    """
     dtype = torch.promote_types(torch.promote_types(query.dtype, gallery.dtype), torch.float32)
     if metric == "cosine":
         return unit_rows(query.to(dtype)), unit_rows(gallery.to(dtype))
+    rows, columns = query.detach().to(dtype), gallery.detach().to(dtype)
+    if scaled and (factor := _factor_within_range(rows, columns)) != 1:
+        rows, columns = rows * factor, columns * factor
     # There the squares are small, and little is lost in their difference.
-    columns = gallery.detach().to(dtype)
     centre = columns.mean(dim=0) if len(columns) else columns.new_zeros(columns.shape[1])
-    return query.detach().to(dtype) - centre, columns - centre
+    return rows - centre, columns - centre
+
+
+def _factor_within_range(*features: Tensor) -> float:
+    """1, or the power of two that brings the largest entry to about 1 where squares could overflow or vanish."""
+    largest = max(float(torch.stack(torch.aminmax(x)).abs().max()) for x in features if len(x))
+    exponent = math.frexp(largest)[1]
+    if not largest or abs(exponent) <= _LARGEST_EXPONENT:
+        return 1.0
+    most = math.frexp(torch.finfo(features[0].dtype).max)[1] - 8  # the factor itself is a number of the type
+    return math.ldexp(1.0, min(-exponent, most))
 
 
 def distance_blocks(rows: Tensor, columns: Tensor, metric: str, *, entries: int | None = None) -> Iterator[Tensor]:

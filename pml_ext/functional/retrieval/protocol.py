@@ -90,6 +90,8 @@ class GalleryProtocol:
             ValueError: a block that does not have G columns.
         """
         blocks = distances.split(rows_at_once(self._gallery)) if isinstance(distances, Tensor) else distances
+        if not isinstance(blocks, Iterable):
+            raise TypeError(f"distances must be a torch.Tensor or blocks of them; got {type(blocks).__name__}")
         for block in blocks:
             if not isinstance(block, Tensor):
                 raise TypeError(f"distances must be a torch.Tensor or blocks of them; got {type(block).__name__}")
@@ -98,6 +100,8 @@ class GalleryProtocol:
                     f"blocks of distances must have {self._gallery} columns, one per gallery item; "
                     f"got shape {tuple(block.shape)}"
                 )
+            if block.is_complex():
+                raise ValueError(f"distances must be real numbers; got {block.dtype}")
             # 16 bits hold every distance but not the counts that follow.
             wide = block.detach().to(torch.promote_types(block.dtype, torch.float32))
             yield wide if self.kept is None else wide[:, self.kept]

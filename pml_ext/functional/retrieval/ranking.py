@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_whole
 from pml_ext.functional.retrieval.feature_distances import check_features, comparable, distance_blocks
 from pml_ext.functional.retrieval.protocol import GalleryProtocol, OwnIdentity, protocol_of_distances
 from pml_ext.functional.retrieval.rank_counts import count_up_to
@@ -129,6 +130,8 @@ def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> T
     >>> cumulative_matches(ranking, (1, 2, 3)).tolist()
     [0.0, 0.5, 1.0]
     """
+    for k in ranks:
+        check_whole(k, "ranks")
     if any(k < 1 for k in ranks):
         raise ValueError(f"ranks must be 1 or more; got {list(ranks)}")
     first = ranking.first_match_rank[ranking.matches > 0]
@@ -136,8 +139,10 @@ def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> T
 
 
 def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], within: int | None) -> Ranking:
-    if within is not None and within < 1:
-        raise ValueError(f"within must be a rank of 1 or more; got {within!r}")
+    if within is not None:
+        check_whole(within, "within")
+        if within < 1:
+            raise ValueError(f"within must be a rank of 1 or more; got {within!r}")
     results = [_block_ranks(rows, protocol.own_identity(block), within) for block, rows in protocol.numbered(blocks)]
     return Ranking(*(torch.cat(parts) for parts in zip(*results, strict=True)))
 

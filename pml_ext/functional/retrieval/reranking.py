@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_in_range
+from pml_ext._checks import check_choice, check_in_range, check_whole
 from pml_ext._ops.blocks import row_blocks
 from pml_ext.functional.retrieval.feature_distances import check_features, comparable, distance_blocks
 from pml_ext.functional.retrieval.neighbors import nearest_rows
@@ -72,6 +72,8 @@ def rerank_blocks(
     check_choice(definition, DEFINITIONS, "definition")
     check_in_range(lambda_, 0, 1, "lambda_")
     total = len(query) + len(gallery)
+    check_whole(k1, "k1")
+    check_whole(k2, "k2")
     if not 1 <= k1 < total:
         raise ValueError(f"k1 must be from 1 to {total - 1}, below the {total} queries and gallery items; got {k1!r}")
     if not 1 <= k2 <= k1:
@@ -96,7 +98,12 @@ def blocks_of_distances(
         by_largest: whether distances are divided by the largest of their sample.
         entries: of a block of distances, and of a block of features; None: what suits each.
     """
-    features = torch.cat(comparable(query, gallery, metric))
+    features = torch.cat(comparable(query, gallery, metric, scaled=by_largest))
+    if not bool(torch.isfinite(4 * features.square().sum(dim=1).max())):
+        raise ValueError(
+            f"squared distances of these features are beyond the range of {features.dtype}: scale them down, or use "
+            'metric="cosine" or definition="zhong", whose distances have no scale'
+        )
     places, _, largest = nearest_rows(features, k1 + 1 if by_largest else k1, metric, entries=entries)
     # On unit rows the squared distance is twice 1 − cosine; a common factor leaves nothing where it is divided by.
     factor = 2.0 if metric == "cosine" and not by_largest else 1.0

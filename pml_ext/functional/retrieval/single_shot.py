@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_finite
+from pml_ext._checks import check_finite, check_whole
 from pml_ext.functional.retrieval.feature_distances import check_features, comparable, distance_blocks
 from pml_ext.functional.retrieval.protocol import GalleryProtocol, protocol_of_distances
 from pml_ext.functional.retrieval.ranking import Ranking
@@ -77,6 +77,7 @@ def rank_single_shot_from_distances(
 
 
 def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], repeats: int, seed: int) -> Ranking:
+    check_whole(repeats, "repeats")
     if repeats < 1:
         raise ValueError(f"repeats must be 1 or more; got {repeats!r}")
     device = protocol.labels.device

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._checks import check_embeddings, check_finite, check_labels, check_whole
 from pml_ext._ops.blocks import SIDE
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
@@ -27,7 +27,8 @@ def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE
     Yields:
         scores: (P,) cosines; same: (P,) bool.
     Raises:
-        ValueError: embeddings that are not (N, D) floating and finite; labels of another length or not integer.
+        ValueError: embeddings that are not (N, D) floating and finite; labels of another length or not integer;
+            block_rows below 1.
 
     >>> scores, same = next(labelled_pairs(torch.eye(3), torch.tensor([0, 0, 1])))
     >>> scores.tolist(), same.tolist()
@@ -36,6 +37,9 @@ def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE
     check_embeddings(embeddings)
     check_labels(labels, len(embeddings))
     check_finite(embeddings)
+    check_whole(block_rows, "block_rows")
+    if block_rows < 1:
+        raise ValueError(f"block_rows must be 1 or more; got {block_rows!r}")
     unit, labels = unit_rows(embeddings), labels.to(embeddings.device)
     for i in range(0, len(unit), block_rows):
         for j in range(i, len(unit), block_rows):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_labels
+from pml_ext._checks import check_labels, check_whole
 from pml_ext.functional.verification.checks import check_far, check_scores
 from pml_ext.functional.verification.tar_at_far_rule import first_refused, last_place_before
 
@@ -52,6 +52,7 @@ def bootstrap_tar_at_far(
     check_far(far)
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be in (0, 1); got {confidence!r}")
+    check_whole(resamples, "resamples")
     if resamples < 1:
         raise ValueError(f"resamples must be at least 1; got {resamples}")
     nothing = torch.full((), torch.nan, dtype=torch.float64, device=scores.device)

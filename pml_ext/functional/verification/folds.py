@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_whole
 from pml_ext.functional.verification.checks import check_scores
 from pml_ext.functional.verification.roc import ROC, roc_curve
 
@@ -42,6 +43,7 @@ def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None
     >>> contiguous_folds(5, 2).tolist()
     [0, 0, 0, 1, 1]
     """
+    check_whole(folds, "folds")
     if folds < 2:
         raise ValueError(f"folds must be at least 2 (one is judged by the others); got {folds}")
     if pairs < folds:

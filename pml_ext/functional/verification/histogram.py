@@ -37,7 +37,8 @@ class ScoreHistogram:
     BINS_PER_UNIT = 2**19
 
     def __init__(self, low: int = -1, high: int = 1, *, device: torch.device | str = "cpu") -> None:
-        if int(low) != low or int(high) != high or not low < high:
+        whole = all(hasattr(end, "__index__") or float(end).is_integer() for end in (low, high))
+        if not whole or not low < high:
             raise ValueError(f"low and high must be ascending integers; got {low!r} and {high!r}")
         self.low, self.high = int(low), int(high)
         bins = (self.high - self.low) * self.BINS_PER_UNIT

@@ -27,6 +27,8 @@ class Templates(NamedTuple):
         Raises:
             ValueError: an id without a template.
         """
+        if not len(self.ids):
+            raise ValueError("there are no templates: not one image was given")
         place = torch.searchsorted(self.ids, ids.to(self.ids)).clamp_max(len(self.ids) - 1)
         if bool((unknown := self.ids[place] != ids.to(self.ids)).any()):
             raise ValueError(f"template {int(ids[unknown.to(ids.device)][0])} is in a pair but has no image")
@@ -79,7 +81,8 @@ def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Te
     Returns:
         (P,) cosines, float32 (float64 for float64 input).
     Raises:
-        ValueError: embeddings that are not (N, D) floating and finite, or of another width.
+        ValueError: embeddings that are not (N, D) floating and finite, or of another width; rows outside them, or of
+            different numbers.
 
     >>> x = torch.tensor([[2.0, 0.0], [3.0, 4.0]])
     >>> [round(value, 3) for value in pair_cosines(x, x, torch.tensor([0, 1]), torch.tensor([1, 1])).tolist()]
@@ -90,5 +93,17 @@ def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Te
         check_finite(x, name)
     if embeddings.shape[1] != ref_emb.shape[1]:
         raise ValueError(f"ref_emb must have the {embeddings.shape[1]} columns of embeddings; got {ref_emb.shape[1]}")
+    check_rows(rows, len(embeddings), "rows")
+    check_rows(ref_rows, len(ref_emb), "ref_rows")
+    if rows.shape != ref_rows.shape:
+        raise ValueError(f"ref_rows must have the {len(rows)} entries of rows, one a pair; got {len(ref_rows)}")
     unit, ref_unit = unit_rows(embeddings), unit_rows(ref_emb)
     return listed_cosines(unit, ref_unit, rows.to(unit.device), ref_rows.to(unit.device))
+
+
+def check_rows(rows: Tensor, count: int, name: str) -> None:
+    """(P,) integers in [0, count)."""
+    if rows.ndim != 1 or rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool:
+        raise ValueError(f"{name} must be a (P,) tensor of integers; got {rows.dtype} {tuple(rows.shape)}")
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
+        raise ValueError(f"{name} must be rows in [0, {count}); got rows from {int(rows.min())} to {int(rows.max())}")

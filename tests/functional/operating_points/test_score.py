@@ -167,3 +167,15 @@ def test_errors() -> None:
 def test_fewer_than_two_classes_to_compare(labels: Tensor) -> None:
     with pytest.raises(TooFewClassesError, match="OPIS needs at least 2 classes"):
         opis(torch.randn(10, 4), labels)
+
+
+def test_sizes_that_are_no_whole_numbers_are_refused() -> None:
+    x, y = a_set()
+    with pytest.raises(ValueError, match=r"grid must be a whole number; got 10\.5"):
+        opis(x, y, grid=10.5)
+    with pytest.raises(ValueError, match="negatives_per_positive must be a whole number; got nan"):
+        opis(x, y, negatives_per_positive=float("nan"))
+    with pytest.raises(ValueError, match="far_range must be two ascending rates"):
+        opis(x, y, far_range=(0.1, 0.2, 0.3))
+    with pytest.raises(ValueError, match="thresholds must be an ascending"):
+        utility_curves(x, y, thresholds=torch.tensor([0.1, float("nan")]))

@@ -89,3 +89,28 @@ def test_ranks_outside_the_pairs_are_refused() -> None:
     for rank in (0, pairs.total_negative_pairs + 1):
         with pytest.raises(ValueError, match=f"ranks must be from 1 to {pairs.total_negative_pairs}"):
             pairs.negative_distances_at([rank])
+
+
+@pytest.mark.parametrize("block_rows", [0, -1, 2.5, float("nan")])
+def test_blocks_of_no_rows_are_refused(block_rows: float) -> None:
+    with pytest.raises(ValueError, match="block_rows must be"):
+        PairDistances(*a_set(), block_rows=block_rows)
+
+
+@pytest.mark.parametrize("thresholds", [[], [0.5, 0.1], [0.1, float("nan"), 0.5], [float("nan")], [[0.1, 0.2]]])
+def test_thresholds_that_do_not_ascend_are_refused(thresholds: list) -> None:
+    pairs = PairDistances(*a_set())
+    for count in (pairs.accepted, lambda limits: accepted_in_all(pairs, limits)):
+        with pytest.raises(ValueError, match="thresholds must be an ascending, non-empty"):
+            count(torch.tensor(thresholds))
+
+
+def test_tensors_without_values_are_refused() -> None:
+    x, y = a_set()
+    for bad in (x.to("meta"), x.to_sparse(), x.to(torch.float8_e4m3fn)):
+        with pytest.raises(ValueError, match="embeddings must be a dense tensor of 16 bits or more"):
+            PairDistances(bad, y)
+    with pytest.raises(ValueError, match=r"embeddings must be of floating type; got torch\.complex64"):
+        PairDistances(x.cfloat(), y)
+    with pytest.raises(ValueError, match="ranks must be from 1 to"):
+        PairDistances(x, y).negative_distances_at([1.5])

@@ -54,3 +54,10 @@ def test_errors() -> None:
         expand_features(query, gallery, times=0)
     with pytest.raises(ValueError, match="gallery must have the query's 4 columns; got 3"):
         expand_features(query, gallery[:, :3])
+
+
+@pytest.mark.parametrize("option", ["k", "times"])
+@pytest.mark.parametrize("value", [float("nan"), 2.5])
+def test_counts_that_are_no_whole_numbers_are_refused(option: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{option} must be a whole number; got"):
+        expand_features(torch.randn(3, 4), torch.randn(5, 4), **{option: value})

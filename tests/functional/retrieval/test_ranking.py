@@ -229,3 +229,33 @@ def test_errors() -> None:
     gallery[7, 0] = torch.inf
     with pytest.raises(ValueError, match="gallery must be finite; got NaN or infinity in 1 of 60 rows"):
         rank_matches(query, gallery=gallery, **protocol)
+
+
+@pytest.mark.parametrize("within", [float("nan"), 2.5, True])
+def test_a_limit_that_is_no_rank_is_refused(within: float) -> None:
+    protocol = a_protocol()
+    with pytest.raises(ValueError, match="within must be a whole number; got"):
+        rank_matches(torch.randn(23, 4), gallery=torch.randn(60, 4), within=within, **protocol)
+    ranking = rank_matches(torch.randn(23, 4), gallery=torch.randn(60, 4), **protocol)
+    with pytest.raises(ValueError, match="ranks must be a whole number; got"):
+        cumulative_matches(ranking, (within,))
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float64, 1e160), (torch.float64, 1e-310), (torch.float32, 1e20)])
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_the_scale_of_the_features_does_not_matter(dtype: torch.dtype, scale: float, metric: str) -> None:
+    protocol = a_protocol()
+    scale = 2.0 ** round(math.log2(scale))  # so that nothing is rounded but where numbers lose digits
+    query, gallery = torch.randint(-9, 9, (23, 6)).to(dtype) + 0.5, torch.randint(-9, 9, (60, 6)).to(dtype) + 0.25
+    expected = rank_matches(query, gallery=gallery, metric=metric, **protocol)
+    found = rank_matches(query * scale, gallery=gallery * scale, metric=metric, **protocol)
+    assert torch.equal(found.first_match_rank.nan_to_num(), expected.first_match_rank.nan_to_num())
+    assert torch.equal(found.average_precision.nan_to_num(), expected.average_precision.nan_to_num())
+
+
+def test_distances_that_are_no_numbers_are_refused() -> None:
+    labels, gallery_labels = torch.arange(4), torch.arange(6) % 4
+    with pytest.raises(ValueError, match=r"distances must be real numbers; got torch\.complex64"):
+        rank_matches_from_distances([torch.rand(4, 6).cfloat()], labels, gallery_labels)
+    with pytest.raises(TypeError, match=r"distances must be a torch\.Tensor or blocks of them; got NoneType"):
+        rank_matches_from_distances(None, labels, gallery_labels)

@@ -85,3 +85,17 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="query must be finite; got NaN or infinity in 1 of 8 rows"):
         query[2, 1] = torch.nan
         rerank(query, gallery)
+
+
+@pytest.mark.parametrize("option", ["k1", "k2"])
+def test_counts_that_are_no_whole_numbers_are_refused(option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option} must be a whole number; got"):
+        rerank(*clusters(), **{option: 2.5})
+
+
+def test_features_too_large_to_square() -> None:
+    query, gallery = clusters()
+    expected = rerank(query, gallery, metric="euclidean")
+    torch.testing.assert_close(rerank(query * 2.0**520, gallery * 2.0**520, metric="euclidean"), expected)
+    with pytest.raises(ValueError, match=r"beyond the range of torch\.float64: scale them down"):
+        rerank(query * 2.0**520, gallery * 2.0**520, metric="euclidean", definition="fastreid")

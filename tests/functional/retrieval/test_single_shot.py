@@ -77,3 +77,8 @@ def test_errors() -> None:
         rank_single_shot_from_distances(torch.ones(1, 2), torch.tensor([1]), torch.tensor([1, 2]), repeats=0)
     with pytest.raises(ValueError, match="distances must be finite"):
         rank_single_shot_from_distances(torch.full((1, 2), torch.nan), torch.tensor([1]), torch.tensor([1, 2]))
+
+
+def test_repeats_that_are_no_whole_number_are_refused() -> None:
+    with pytest.raises(ValueError, match="repeats must be a whole number; got nan"):
+        rank_single_shot_from_distances(torch.ones(1, 2), torch.tensor([1]), torch.tensor([1, 2]), repeats=float("nan"))

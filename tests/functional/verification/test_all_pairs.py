@@ -96,3 +96,9 @@ def test_a_bin_too_full_to_take_apart_stays_whole() -> None:
     for far in FARS:
         lower, upper = tar_bounds(roc, far)
         assert operating_point(roc, far).tar == lower <= tar_at_far(scores, same, far) <= upper
+
+
+@pytest.mark.parametrize("block_rows", [0, -1, 2.5, float("nan")])
+def test_blocks_of_no_rows_are_refused(block_rows: float) -> None:
+    with pytest.raises(ValueError, match="block_rows must be"):
+        next(labelled_pairs(*a_set(), block_rows=block_rows))

@@ -70,3 +70,8 @@ def test_errors() -> None:
         bootstrap_tar_at_far(scores, a, b, 0.0)
     with pytest.raises(ValueError, match="scores must be finite"):
         bootstrap_tar_at_far(scores * torch.nan, a, b, 0.1)
+
+
+def test_resamples_that_are_no_whole_number_are_refused() -> None:
+    with pytest.raises(ValueError, match="resamples must be a whole number; got nan"):
+        bootstrap_tar_at_far(torch.rand(9), torch.arange(9), torch.arange(9) // 2, 0.5, resamples=float("nan"))

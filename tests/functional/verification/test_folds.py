@@ -75,3 +75,9 @@ def test_errors() -> None:
         fold_accuracy(scores, same, folds.float())
     with pytest.raises(ValueError, match="scores must be finite"):
         fold_accuracy(scores.log() * torch.inf, same, folds)
+
+
+def test_folds_that_are_no_whole_number_are_refused() -> None:
+    for folds in (float("nan"), 2.5):
+        with pytest.raises(ValueError, match="folds must be a whole number; got"):
+            contiguous_folds(10, folds)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pml_ext.functional import pair_cosines, template_embeddings
+from pml_ext.functional import Templates, pair_cosines, template_embeddings
 from tests.oracles import verification as oracle
 
 
@@ -55,3 +55,18 @@ def test_errors() -> None:
         template_embeddings(x, ids, ids)
     with pytest.raises(ValueError, match="ref_emb must be finite"):
         pair_cosines(torch.randn(4, 3), x, ids[:2], ids[:2])
+
+
+def test_rows_outside_the_embeddings_are_refused() -> None:
+    x, one = torch.randn(4, 3), torch.tensor([0])
+    for rows in (torch.tensor([4]), torch.tensor([-1])):
+        with pytest.raises(ValueError, match=r"rows must be rows in \[0, 4\); got rows from"):
+            pair_cosines(x, x, rows, one)
+        with pytest.raises(ValueError, match=r"ref_rows must be rows in \[0, 4\)"):
+            pair_cosines(x, x, one, rows)
+    with pytest.raises(ValueError, match=r"rows must be a \(P,\) tensor of integers"):
+        pair_cosines(x, x, torch.tensor([1.0]), one)
+    with pytest.raises(ValueError, match="ref_rows must have the 2 entries of rows, one a pair; got 1"):
+        pair_cosines(x, x, torch.tensor([0, 1]), one)
+    with pytest.raises(ValueError, match="there are no templates"):
+        Templates(one[:0], x[:0]).rows(one)
