@@ -14,6 +14,7 @@ from pytorch_metric_learning.utils import loss_and_miner_utils
 
 if TYPE_CHECKING:
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+    from pytorch_metric_learning.utils.inference import FaissKMeans
 
 __all__ = [
     "AccuracyCalculator",
@@ -24,6 +25,7 @@ __all__ = [
     "CosineSimilarity",
     "CrossBatchMemory",
     "DotProductSimilarity",
+    "FaissKMeans",
     "LpDistance",
     "MeanReducer",
     "SelfSupervisedLoss",
@@ -44,9 +46,13 @@ def retrieval_dataset(name: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """AccuracyCalculator on demand: it brings faiss and scikit-learn, which a training loop does without."""
+    """On demand, as they bring faiss and scikit-learn, which a training loop does without."""
     if name == "AccuracyCalculator":
         from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
         return AccuracyCalculator
+    if name == "FaissKMeans":
+        from pytorch_metric_learning.utils.inference import FaissKMeans
+
+        return FaissKMeans
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

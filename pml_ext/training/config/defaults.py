@@ -13,6 +13,7 @@ def get_cfg() -> CN:
     cfg = CN()
     cfg.SEED = 0  # ours; every random choice of a run follows from it
     cfg.OUTPUT_DIR = "logs/"
+    cfg.LOGGERS = ("csv", "tensorboard")  # ours; wandb and mlflow where their packages are installed
     cfg.CUDNN_BENCHMARK = False
     cfg.MODEL = _model()
     cfg.MODEL.LOSSES = _losses()

@@ -12,6 +12,7 @@ from pml_ext.training.config.load import ConfigError
 from pml_ext.training.data.datasets import ImageSet, TestSet
 from pml_ext.training.data.samplers import steps_per_epoch
 from pml_ext.training.engine.checkpoints import CONFIG
+from pml_ext.training.engine.monitor import is_recorded, triplet_statistics
 from pml_ext.training.evaluation.evaluate import Evaluation, Features
 from pml_ext.training.modeling.heads import HeadOutput
 from pml_ext.training.modeling.losses.factory import build_losses, build_miner
@@ -90,9 +91,11 @@ class Baseline(lightning.LightningModule):
                 self._stop_on(name, value, rows)
         total = torch.stack(list(values.values())).sum()
         self.log_dict({f"loss/{name}": value.detach() for name, value in values.items()})
-        self.log("loss", total.detach(), prog_bar=True)
+        self.log("loss", total.detach())
         if output.scores is not None:
-            self.log("accuracy", (output.scores.argmax(dim=1) == labels).float().mean(), prog_bar=True)
+            self.log("accuracy", (output.scores.argmax(dim=1) == labels).float().mean())
+        if "CITLoss" in self.losses and is_recorded(self.trainer):
+            self.log_dict({f"batch/{k}": v for k, v in triplet_statistics(output.features, labels).items()})
         return total
 
     def _loss_values(self, output: HeadOutput, labels: Tensor) -> dict[str, Tensor]:

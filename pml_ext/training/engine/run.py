@@ -19,9 +19,10 @@ from pml_ext.training.data.transforms import build_transform
 from pml_ext.training.engine.baseline import Baseline
 from pml_ext.training.engine.checkpoints import check_optimizer_state, check_resumable
 from pml_ext.training.engine.freezing import freeze_callbacks
+from pml_ext.training.engine.messages import IN_THE_FILE_ONLY, logged
 from pml_ext.training.engine.precise_bn import recompute_statistics
 from pml_ext.training.engine.profiling import Profile
-from pml_ext.training.engine.trainer import Launch, build_trainer, logged
+from pml_ext.training.engine.trainer import Launch, build_trainer
 from pml_ext.training.evaluation.baselines import Measured, measure_baselines
 from pml_ext.training.evaluation.evaluate import check_test_sets
 from pml_ext.training.evaluation.report import check_thresholds, draw_utility, write_threshold
@@ -206,5 +207,7 @@ def _report(
                 files |= write_threshold(
                     stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
                 )
-    log.info("\n%s", results_table(module.results, files, compared))
+    table = results_table(module.results, files, compared)
+    log.info("\n%s", table, extra=IN_THE_FILE_ONLY)
+    print(table)
     return module.results

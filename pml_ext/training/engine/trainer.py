@@ -1,38 +1,25 @@
-"""Lightning's trainer as a config and a launch describe it, and what it says while it runs."""
+"""Lightning's trainer as a config and a launch describe it."""
 
 import logging
 import os
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlparse
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.callbacks import ModelCheckpoint
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.engine.checkpoints import WholeCheckpoints
+from pml_ext.training.engine.loggers import build_loggers, flat
+from pml_ext.training.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
+from pml_ext.training.engine.progress import Progress
 from pml_ext.training.evaluation.evaluate import metrics_of_first
 from pml_ext.training.evaluation.results import LOWER_IS_BETTER
 
 log = logging.getLogger("pml_ext")
-
-# More workers than cores, metrics reduced over ranks that hold the same; and what Lightning calls in torch.
-_UNFITTING_ADVICE = (
-    "does not have many workers",
-    "This DataLoader will create",
-    "sync_dist=True",
-    "exists and is not empty",
-    "number of training batches",
-    "LeafSpec",
-    "all_gather is deprecated",
-)
 
 
 @dataclass(frozen=True)
@@ -87,6 +74,10 @@ def build_trainer(
     training = checkpoints is not None
     if training and cfg.SOLVER.AMP.ENABLED and not on_gpu:
         log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
+    loggers = build_loggers(cfg.LOGGERS, output) if training else []
+    for logger in loggers:
+        logger.log_hyperparams(dict(flat(cfg)))
+    measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH)] if training else []
     return lightning.Trainer(
         accelerator="gpu" if on_gpu else "cpu",
         devices=launch.num_gpus,
@@ -99,12 +90,13 @@ def build_trainer(
         benchmark=cfg.CUDNN_BENCHMARK,
         use_distributed_sampler=False,
         default_root_dir=output,
-        logger=[CSVLogger(output, "csv"), TensorBoardLogger(str(output), "", "tensorboard")] if training else False,
+        logger=loggers,
         plugins=[WholeCheckpoints()],
-        callbacks=[_ProgressBar(refresh_rate=5), *callbacks, *_checkpointing(cfg, checkpoints)],
+        callbacks=[Progress(), *measuring, *callbacks, *_checkpointing(cfg, checkpoints)],
+        enable_progress_bar=False,
         enable_checkpointing=training,
         enable_model_summary=False,
-        log_every_n_steps=10,
+        log_every_n_steps=STEPS_BETWEEN_ENTRIES,
     )
 
 
@@ -122,30 +114,3 @@ def _checkpointing(cfg: CN, folder: Path | None) -> list[ModelCheckpoint]:
         enable_version_counter=False,
     )  # fmt: skip
     return [best, last]
-
-
-@contextmanager
-def logged(output: Path, file: str) -> Iterator[None]:
-    """Our messages also in a file; Lightning's only where something is wrong."""
-    handler = logging.FileHandler(output / file, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    lightning_log = logging.getLogger("lightning.pytorch")
-    level = lightning_log.level
-    log.addHandler(handler)
-    lightning_log.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            for advice in _UNFITTING_ADVICE:
-                warnings.filterwarnings("ignore", message=f".*{advice}.*")
-            yield
-    finally:
-        lightning_log.setLevel(level)
-        log.removeHandler(handler)
-        handler.close()
-
-
-class _ProgressBar(TQDMProgressBar):
-    """Lightning's, without the logger's version number."""
-
-    def get_metrics(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> dict[str, Any]:
-        return {k: v for k, v in super().get_metrics(trainer, module).items() if k != "v_num"}

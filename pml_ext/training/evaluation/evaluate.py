@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode as CN
 
+from pml_ext._pml import FaissKMeans
 from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
 from pml_ext.training.config.load import ConfigError
@@ -55,6 +56,8 @@ class Evaluation:
             self.calculator = AccuracyCalculator(
                 include=(*METRICS, *(ALL_PAIRS if test.ROC.ENABLED else ())),
                 device=torch.device("cpu"),
+                # Without this faiss advises more pictures a class, on a channel that no program can close.
+                kmeans_func=FaissKMeans(min_points_per_centroid=1),
                 far_range=tuple(test.OPIS.FAR_RANGE),
                 grid=test.OPIS.GRID,
                 epsilon=test.OPIS.EPSILON,

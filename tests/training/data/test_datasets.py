@@ -137,7 +137,8 @@ def test_unknown_data_sets_list_the_known(tmp_path: Path) -> None:
     path.write_text("DATASETS: {NAMES: [Digit], TESTS: [Digits]}")
     cfg = load_config(path)
     with pytest.raises(
-        ConfigError, match=r"DATASETS\.NAMES: unknown value 'Digit'; did you mean 'Digits'\? Known: 'Digits', 'Omn"
+        ConfigError,
+        match=r"DATASETS\.NAMES: unknown value 'Digit'; did you mean 'Digits'\? Known: 'Digits', 'Glyphs', 'Omn",
     ):
         load_train_set(cfg.DATASETS, grey=False)
     assert list(load_test_sets(cfg.DATASETS, grey=False)) == ["Digits"]

@@ -78,7 +78,9 @@ def test_eval_repeats_the_numbers_exactly(trained: Path, tmp_path: Path, capfd: 
     opts = ["OUTPUT_DIR", str(tmp_path), *QUICK, "MODEL.WEIGHTS", str(trained / "checkpoints" / "last.ckpt")]
     assert main(["eval", "--config-file", str(DIGITS), *opts]) == 0
     assert metrics(tmp_path, "eval_metrics.json") == metrics(trained)
-    shown = capfd.readouterr().err
+    shown, said = capfd.readouterr()
+    assert "R@1" not in said, "results are on standard output, the rest on standard error"
+    assert "cameras" not in said, "digits have none"
     assert "R@1" in shown
     assert str(tmp_path / "eval_metrics.json") in shown
     assert main(["train", "--eval-only", "--config-file", str(trained / "config.yaml"), *opts]) == 0
@@ -299,15 +301,15 @@ def test_weights_that_are_not_finite_are_never_saved(
         (("MODEL.HEADS.NUM_CLASSES", "3"), "NUM_CLASSES is 3, but the training set has 5 identities"),
         (("MODEL.FREEZE_LAYERS", "['neck']", "SOLVER.FREEZE_ITERS", "3"), "'neck' matches no parameter; names begin"),
         (("MODEL.HEADS.NECK_FEAT", "before"), "the losses do not train the neck that tests use: set it to after"),
-        (("TEST.BEST", "R@1"), "TEST.BEST = 'R@1': unknown. Known: '', 'precision_at_1'"),
+        (("TEST.BEST", "R@1"), "TEST.BEST = 'R@1': Digits is measured by precision_at_1, mean_av"),
         (("TEST.OPIS.GRID", "5"), "TEST.OPIS: grid must be at least 10"),
-        (("INPUT.SIZE_TRAIN", "[8, 8, 8]"), "INPUT.SIZE_TRAIN must be [height, width]"),
-        (("DATALOADER.NUM_INSTANCE", "30"), "SOLVER.IMS_PER_BATCH must be a multiple"),
+        (("INPUT.SIZE_TRAIN", "[8, 8, 8]"), "INPUT.SIZE_TRAIN = [8, 8, 8]: must be [height, width]"),
+        (("DATALOADER.NUM_INSTANCE", "30"), "SOLVER.IMS_PER_BATCH = 80: must be a multiple"),
         (("SOLVER.MAX_EPOCH", "0"), "SOLVER.MAX_EPOCH = 0: must be 1 or more"),
         (("SEED", "-1"), "SEED = -1: must be in [0, 2^32)"),
         (("DATASETS.TESTS", '("Digits", "Digits")'), "('Digits', 'Digits'): must name one or more different data sets"),
         (("MODEL.PIXEL_STD", "[0]"), "MODEL.PIXEL_STD = [0]: must be above 0, pixels are divided by it"),
-        (("MODEL.BACKBONE.FEAT_DIM", "0"), "FEAT_DIM must be 1 or more; got 0"),
+        (("MODEL.BACKBONE.FEAT_DIM", "0"), "FEAT_DIM = 0: must be 1 or more"),
         (("MODEL.PIXEL_MEAN", "[None]"), "MODEL.PIXEL_MEAN must hold numbers"),
         (("MODEL.WEIGHTS", "none.pth"), "no weights file at none.pth"),
     ],

@@ -148,6 +148,18 @@ def _load(options: CN, key: str, grey: bool) -> dict[str, Loaded]:
     return {name: load(name, dataset_root(options.ROOT), grey, f"DATASETS.{key}") for name in names}
 
 
+def _contents(images: ImageSet, nobody: tuple[int, ...]) -> str:
+    """How many images, identities and cameras; images that each have a camera of their own have none."""
+    known = images.identities[~np.isin(images.identities, nobody)]
+    parts = [f"{len(images)} images", f"{len(np.unique(known))} identities"]
+    cameras = len(np.unique(images.cameras))
+    if cameras < len(images):
+        parts.append(f"{cameras} cameras")
+    if len(known) < len(images):
+        parts.append(f"{len(images) - len(known)} images of nobody (junk and distractors)")
+    return ", ".join(parts)
+
+
 def _report(name: str, part: str, images: ImageSet, options: CN) -> ImageSet:
     """The readable images, after a line in the log about what was found and what skipped."""
     if not 0 <= options.MAX_UNREADABLE <= 1:
@@ -155,8 +167,7 @@ def _report(name: str, part: str, images: ImageSet, options: CN) -> ImageSet:
     unreadable: list[str] = []
     if options.CHECK_IMAGES:
         images, unreadable = without_unreadable(images, options.MAX_UNREADABLE, os.cpu_count() or 1)
-    identities, cameras = (len(set(ids.tolist())) for ids in (images.identities, images.cameras))
-    log.info("%s, %s: %d images, %d identities, %d cameras", name, part, len(images), identities, cameras)
+    log.info("%s, %s: %s", name, part, _contents(images, NOBODY.get(name, (JUNK,))))
     for message in unreadable:
         log.warning("%s, %s: skipped %s", name, part, message)
     if unreadable:

@@ -1,0 +1,51 @@
+"""What a run says: to the terminal (standard error) and to its log file."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+log = logging.getLogger("pml_ext")
+
+IN_THE_FILE_ONLY = {"in_the_file_only": True}
+"""`extra` of a message that the terminal shows in another way."""
+
+# More workers than cores, metrics reduced over ranks that hold the same; and what Lightning calls in torch.
+_UNFITTING_ADVICE = (
+    "does not have many workers",
+    "This DataLoader will create",
+    "sync_dist=True",
+    "exists and is not empty",
+    "number of training batches",
+    "LeafSpec",
+    "all_gather is deprecated",
+)
+
+
+@contextmanager
+def logged(output: Path, file: str) -> Iterator[None]:
+    """Our messages also in a file; Lightning's only where something is wrong."""
+    handler = logging.FileHandler(output / file, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    lightning_log = logging.getLogger("lightning.pytorch")
+    level, terminals = lightning_log.level, list(log.handlers)
+    log.addHandler(handler)
+    lightning_log.setLevel(logging.WARNING)
+    for terminal in terminals:
+        terminal.addFilter(_for_the_terminal)
+    try:
+        with warnings.catch_warnings():
+            for advice in _UNFITTING_ADVICE:
+                warnings.filterwarnings("ignore", message=f".*{advice}.*")
+            yield
+    finally:
+        for terminal in terminals:
+            terminal.removeFilter(_for_the_terminal)
+        lightning_log.setLevel(level)
+        log.removeHandler(handler)
+        handler.close()
+
+
+def _for_the_terminal(record: logging.LogRecord) -> bool:
+    return not getattr(record, "in_the_file_only", False)

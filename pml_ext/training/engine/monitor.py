@@ -1,0 +1,63 @@
+"""What the loggers get of each tenth step, beside the losses: learning rate, gradient norm and images a second."""
+
+import time
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor
+
+from pml_ext._ops.normalize import unit_rows
+from pml_ext.functional import concordance_index
+from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.functional.tuples.triplet_types import count_triplet_kinds
+
+STEPS_BETWEEN_ENTRIES = 10
+
+
+def is_recorded(trainer: lightning.Trainer) -> bool:
+    """Whether the loggers get what the present step logs."""
+    return (trainer.global_step + 1) % STEPS_BETWEEN_ENTRIES == 0
+
+
+class Monitor(lightning.Callback):
+    """Logs the learning rate, the norm of all gradients before clipping, and images a second of all processes."""
+
+    def __init__(self, images_per_batch: int) -> None:
+        self.images_per_batch = images_per_batch
+        self._since, self._steps = 0.0, 0
+
+    def on_train_epoch_start(self, *_: Any) -> None:
+        # What happened between two epochs is no training.
+        self._since, self._steps = time.perf_counter(), 0
+
+    def on_before_optimizer_step(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self._steps += 1
+        if not is_recorded(trainer):
+            return
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        pl_module.log("gradient_norm", torch.nn.utils.get_total_norm(gradients))
+        pl_module.log("learning_rate", float(optimizer.param_groups[0]["lr"]))
+        now = time.perf_counter()
+        pl_module.log("images_per_second", self._steps * self.images_per_batch / (now - self._since))
+        self._since, self._steps = now, 0
+
+
+@torch.no_grad()
+def triplet_statistics(embeddings: Tensor, labels: Tensor) -> dict[str, float]:
+    """What CIT works on in a batch: the concordance index, and the counts of hard and discordant triplets by cosine.
+
+    Args:
+        embeddings: (B, D).
+        labels: (B,) class ids.
+    """
+    unit = unit_rows(embeddings)
+    cosines = unit @ unit.T
+    counts = count_triplet_kinds(cosines, *same_and_different(labels), margin=0.0)
+    return {
+        "concordance_index": float(concordance_index(cosines, labels)),
+        "hard_triplets": float(counts["hard"]),
+        "discordant_triplets": float(counts["discordant"]),
+    }

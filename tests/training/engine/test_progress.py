@@ -1,0 +1,136 @@
+"""What is shown and logged while a run goes on: the line of each epoch, the bar, and the loggers' entries."""
+
+import csv
+import io
+import logging
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pml_ext.training.cli import main
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.engine.loggers import build_loggers, flat
+from pml_ext.training.engine.messages import IN_THE_FILE_ONLY, logged
+from pml_ext.training.engine.monitor import triplet_statistics
+
+DIGITS = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+QUICK = ["SOLVER.MAX_EPOCH", "2", "TEST.EVAL_PERIOD", "1", "MODEL.DEVICE", "cpu"]
+CIT = ["MODEL.LOSSES.NAME", "('SmoothAPLoss', 'CITLoss')"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def train(output: Path) -> int:
+    return main(["train", "--config-file", str(DIGITS), "OUTPUT_DIR", str(output), *QUICK, *CIT])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run without a terminal, and what it wrote to standard error."""
+    output, said = tmp_path_factory.mktemp("run"), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", said)
+        assert train(output) == 0
+    return output, said.getvalue()
+
+
+NUMBER = r"[\d.e-]+"
+LOSSES = f"SmoothAPLoss {NUMBER}, CITLoss {NUMBER}, loss {NUMBER}, learning rate {NUMBER}"
+EPOCH = f"epoch {{}} of 2: {LOSSES}; R@1 ↑ {NUMBER} %, OPIS ↓ "
+
+
+def test_a_line_an_epoch_and_no_bar_without_a_terminal(trained: tuple[Path, str]) -> None:
+    output, said = trained
+    for epoch in (1, 2):
+        assert re.search(EPOCH.format(epoch), said)
+        assert re.search(EPOCH.format(epoch), (output / "train.log").read_text())
+    assert "it/s" not in said and "\r" not in said
+
+
+def test_a_bar_over_the_whole_run_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert train(tmp_path) == 0
+    said = terminal.getvalue()
+    assert "22/22 [" in said, "two epochs of eleven steps"
+    assert re.search(r"SmoothAPLoss .*CITLoss .*learning rate .*; R@1 ↑ [\d.]+ %", said)
+    assert "epoch 1 of 2" not in said
+    assert "epoch 1 of 2" in (tmp_path / "train.log").read_text()
+
+
+def test_loggers_get_what_a_step_was_like(trained: tuple[Path, str]) -> None:
+    output, _ = trained
+    with (output / "csv" / "version_0" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    steps = [row for row in rows if row["gradient_norm"]]
+    assert len(steps) == 2, "each tenth of 22"
+    for row in steps:
+        assert float(row["gradient_norm"]) > 0
+        assert 0 < float(row["learning_rate"]) <= 1e-4
+        assert float(row["images_per_second"]) > 0
+        assert 0 <= float(row["batch/concordance_index"]) <= 1
+        assert float(row["batch/hard_triplets"]) >= float(row["batch/discordant_triplets"]) >= 0
+    assert "SOLVER.BASE_LR: 0.0001" in (output / "csv" / "version_0" / "hparams.yaml").read_text()
+
+
+def test_triplets_counted_by_loops() -> None:
+    embeddings, labels = torch.randn(7, 3, dtype=torch.float64), torch.tensor([0, 0, 0, 1, 1, 2, 2])
+    unit = embeddings / embeddings.norm(dim=1, keepdim=True)
+    gaps = [
+        float(unit[a] @ unit[p] - unit[a] @ unit[n])
+        for a in range(7)
+        for p in range(7)
+        for n in range(7)
+        if p != a and labels[a] == labels[p] and labels[a] != labels[n]
+    ]
+    found = triplet_statistics(embeddings, labels)
+    assert found["discordant_triplets"] == found["hard_triplets"] == sum(gap < 0 for gap in gaps)
+    assert found["concordance_index"] == pytest.approx(sum(gap > 0 for gap in gaps) / len(gaps))
+
+
+def test_loggers_by_name(tmp_path: Path) -> None:
+    assert [type(x).__name__ for x in build_loggers(["csv", "tensorboard"], tmp_path)] == [
+        "CSVLogger",
+        "TensorBoardLogger",
+    ]
+    with pytest.raises(ConfigError, match=r"LOGGERS: unknown value 'tensorbord'; did you mean 'tensorboard'"):
+        build_loggers(["tensorbord"], tmp_path)
+
+
+@pytest.mark.parametrize(("name", "module"), [("wandb", "WandbLogger"), ("mlflow", "MLFlowLogger")])
+def test_a_logger_that_is_not_installed_says_how_to_get_it(
+    name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(**_: object) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(f"pml_ext.training.engine.loggers.{module}", missing)
+    with pytest.raises(ConfigError, match=rf"LOGGERS: {name} needs a package .*: pip install {name}"):
+        build_loggers([name], tmp_path)
+
+
+def test_options_are_flat_and_of_simple_types() -> None:
+    assert dict(flat({"A": {"B": 1, "C": {"D": [1, 2]}}, "E": True})) == {"A.B": 1, "A.C.D": "[1, 2]", "E": True}
+
+
+def test_messages_for_the_file_stay_off_the_terminal(tmp_path: Path) -> None:
+    log, screen = logging.getLogger("pml_ext"), io.StringIO()
+    handler = logging.StreamHandler(screen)
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        with logged(tmp_path, "a.log"):
+            log.info("for both")
+            log.info("for the file", extra=IN_THE_FILE_ONLY)
+        log.info("afterwards", extra=IN_THE_FILE_ONLY)
+    finally:
+        log.removeHandler(handler)
+    assert screen.getvalue() == "for both\nafterwards\n"
+    text = (tmp_path / "a.log").read_text()
+    assert "INFO for both" in text and "INFO for the file" in text and "afterwards" not in text
