@@ -30,6 +30,7 @@ _VERIFICATION = (*map(keys.tar_at_far, FARS), keys.VERIFICATION_AUC, keys.EQUAL_
 _ONE_VALUE = (keys.OPIS, keys.EPSILON_OPIS, keys.SPECTRAL_VARIANCE)
 # Measured by this package; f1 is not among them, since PML makes the clusters.
 _OURS = (*_PER_QUERY, *_VERIFICATION, *_ONE_VALUE)
+_BY_EQUALITY = (*_OURS, keys.F1)
 _SINGLE_VALUED = (*_VERIFICATION, *_ONE_VALUE, keys.F1)
 _KNN = (
     keys.PRECISION_AT_1,
@@ -55,6 +56,9 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
       pairs of queries and references together, of the classes that have a query. Verification knows no cameras:
       pairs of one camera count.
     - f1, NMI, AMI, spectral_variance: the queries.
+
+    Ours step aside where they were not asked for by name and would change a call: all of them under a
+    label_comparison_fn, which they cannot honour, and f1 where neither NMI nor AMI clusters the queries.
 
     With cameras, references of the query's identity and camera are removed and identity −1 is junk and left out; PML's
     neighbour metrics are then computed by this package's ranking (cosine) and none ignores the cameras.
@@ -91,6 +95,9 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         self._far_range, self._grid, self._epsilon = far_range, grid, epsilon
         self._has_own_knn = knn_func is not None
         self._named = tuple(include)
+        if label_comparison_fn is not None and label_comparison_fn is not torch.eq:
+            _refuse_equal_only(include)
+            exclude = (*exclude, *_BY_EQUALITY)
         super().__init__(
             include=include,
             exclude=exclude,
@@ -102,6 +109,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
             knn_func=knn_func,
             kmeans_func=kmeans_func,
         )
+        self.curr_function_dict = self._chosen()
 
     def requires_clustering(self) -> list[str]:
         return [*super().requires_clustering(), keys.F1]
@@ -114,6 +122,8 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         for name, metrics in (("include", include), ("exclude", exclude)):
             if not isinstance(metrics, (tuple, list)):
                 raise TypeError(f"{name} must be a tuple or list of metric names; got {type(metrics).__name__}")
+            if getattr(self, "label_comparison_fn", torch.eq) is not torch.eq and name == "include":
+                _refuse_equal_only(metrics)
             if unknown := [metric for metric in metrics if metric not in self.original_function_dict]:
                 known = ", ".join(self.original_function_dict)
                 raise ValueError(f"{name} must name known metrics; got {', '.join(map(repr, unknown))}; known: {known}")
@@ -150,7 +160,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         if reference is None and (reference_labels is not None or reference_cameras is not None):
             raise ValueError("reference_labels and reference_cameras need reference; got reference=None")
         self.check_primary_metrics(include, exclude)
-        names = list(self.get_function_dict(include, exclude))
+        names = list(self._chosen(include, exclude))
         by_camera = query_cameras is not None or reference_cameras is not None
         self._check_selection(names, by_camera, named=include or self._named)
         measured = make_evaluation_set(
@@ -180,6 +190,13 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
                 self._camera_aware(name, measured) if name in _KNN else self.original_function_dict[name](measured)
             )
         return {name: results[name] for name in names}
+
+    def _chosen(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> dict[str, Any]:
+        """The metrics of a call; f1 where it was named, or where PML's metrics cluster anyway."""
+        chosen: dict[str, Any] = self.get_function_dict(include, exclude)
+        if keys.F1 not in (*include, *self._named) and not chosen.keys() & {keys.NMI, keys.AMI}:
+            chosen.pop(keys.F1, None)
+        return chosen
 
     def calculate_f1(self, query_labels: Tensor, cluster_labels: Tensor, **kwargs: Any) -> float:
         return float(clustering_f1(cluster_labels.long(), query_labels.long()))
@@ -243,13 +260,8 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
 
     def _check_selection(self, names: list[str], by_camera: bool, named: Sequence[str]) -> None:
         """Refuse what the chosen metrics cannot honour."""
-        if self.label_comparison_fn is not torch.eq:
-            if equal_only := [name for name in names if name in _OURS]:
-                raise NotImplementedError(
-                    f"{', '.join(equal_only)} compare labels for equality, not by label_comparison_fn: exclude them"
-                )
-            if by_camera:
-                raise NotImplementedError("cameras cannot be combined with label_comparison_fn")
+        if by_camera and self.label_comparison_fn is not torch.eq:
+            raise NotImplementedError("cameras cannot be combined with label_comparison_fn")
         if self.return_per_class or self.avg_of_avgs:
             option = "return_per_class" if self.return_per_class else "avg_of_avgs"
             # Those that nobody asked for by name give their one value, as PML's NMI does.
@@ -268,6 +280,13 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
                     f"knn_func knows no cameras, and {', '.join(neighbours)} would not use it: "
                     "leave out knn_func or the cameras"
                 )
+
+
+def _refuse_equal_only(named: Sequence[str]) -> None:
+    if equal_only := [name for name in named if name in _BY_EQUALITY]:
+        raise NotImplementedError(
+            f"{', '.join(equal_only)} compare labels for equality, not by label_comparison_fn: leave them out"
+        )
 
 
 # Names with a number or a rate in them, found by PML as every calculate_* method is.

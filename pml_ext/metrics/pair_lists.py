@@ -156,6 +156,8 @@ def _fields(path: str | PathLike[str]) -> Iterator[tuple[int, list[str]]]:
     blank: list[int] = []
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
+            if "\0" in line:
+                raise ValueError(f"{path}, line {number}: expected text; got a NUL character")
             if fields := line.split():
                 yield from ((earlier, []) for earlier in blank)
                 blank.clear()

@@ -1,11 +1,14 @@
 """Verification over more pairs than fit in memory."""
 
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
+from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics import keys
 from pml_ext.metrics.verification import FARS, check_both_kinds, checked_fars, rates_of
 
@@ -15,8 +18,8 @@ class StreamingVerification:
 
     Scores are counted in bins of 2^-19 (1.9e-6). A reported threshold is a bin's edge, its TAR is exact over all
     pairs, and its FAR never exceeds the target; a TAR larger by some pairs of one bin may have been missed: `bounds`
-    tells by how many at most. Processes each count their own pairs, then `merge`, or sum `histogram.counts` with
-    `torch.distributed.all_reduce`.
+    tells by how many at most. Threads may update one object. Processes each count their own pairs, then `merge`, or
+    sum `histogram.counts` with `torch.distributed.all_reduce`.
 
     Args:
         fars: the false accept rates to report, in (0, 1].
@@ -40,17 +43,30 @@ class StreamingVerification:
     ) -> None:
         self.fars = checked_fars(fars)
         self.histogram = ScoreHistogram(low, high, device=device)
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.RLock())
 
     def update(self, scores: Tensor, same: Tensor) -> None:
         """Count pairs: (P,) scores, finite, higher is more alike; (P,) bool, True for pairs of one subject."""
-        self.histogram.update(scores, same)
+        with self._lock:  # a count is read, raised and written: of two threads one's would be lost
+            self.histogram.update(scores, same)
 
     def merge(self, other: "StreamingVerification") -> None:
         """Add the pairs of another one of the same low and high."""
-        self.histogram.merge(other.histogram)
+        # In one order whatever is merged into what, so that two threads cannot wait for each other.
+        first, second = sorted((self, other), key=id)
+        with first._lock, second._lock:
+            self.histogram.merge(other.histogram)
 
     def reset(self) -> None:
-        self.histogram.reset()
+        """Forget all pairs."""
+        with self._lock:
+            self.histogram.reset()
 
     def compute(self) -> dict[str, float]:
         """The keys of `VerificationEvaluator` but for the accuracies.
@@ -58,15 +74,19 @@ class StreamingVerification:
         Raises:
             ValueError: no genuine or no impostor pair so far.
         """
-        return rates_of(self.histogram.roc(), self.fars)
+        return rates_of(self._roc(), self.fars)
 
     def bounds(self) -> dict[str, tuple[float, float]]:
         """Between which values tar_at_far_…, auc and eer of the exact scores lie: (lower, upper); nan as the rates.
 
         compute() reports the lower bound of a TAR, which is reached, and for auc and eer a value between the two.
         """
-        roc = self.histogram.roc()
+        roc = self._roc()
         check_both_kinds(roc)
         found = {keys.tar_at_far(far): tar_bounds(roc, far) for far in self.fars}
         found |= {keys.AUC: auc_bounds(roc), keys.EER: eer_bounds(roc)}
         return {name: (float(lower), float(upper)) for name, (lower, upper) in found.items()}
+
+    def _roc(self) -> ROC:
+        with self._lock:
+            return self.histogram.roc()

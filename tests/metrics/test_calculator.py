@@ -259,9 +259,47 @@ def test_a_users_own_metric_is_called_as_pml_calls_it_and_refused_with_cameras()
 def test_a_label_comparison_of_ones_own() -> None:
     x, y, cameras = a_set()
     options = {"label_comparison_fn": lambda a, b: a == b}
-    with pytest.raises(NotImplementedError, match=r"opis.* compare labels for equality"):
-        calculator(**options, exclude=("NMI", "AMI", "f1")).get_accuracy(x, y)
+    # PML's documented call: what this package adds steps aside, and named it is refused before any work.
+    pml = calculator(PMLAccuracyCalculator, **options, exclude=("NMI", "AMI")).get_accuracy(x, y)
+    ours = calculator(**options, exclude=("NMI", "AMI"))
+    assert ours.get_accuracy(x, y) == pml and set(pml) == set(KNN)
+    for name in (*PER_QUERY, *OTHERS):
+        with pytest.raises(NotImplementedError, match=f"^{name} compare labels for equality, not by label_comparison"):
+            calculator(**options, include=(name, "r_precision"))
+        with pytest.raises(NotImplementedError, match=f"^{name} compare labels for equality"):
+            ours.get_accuracy(x, y, include=(name,))
+    with pytest.raises(NotImplementedError, match=r"clustering \+ custom label comparison"):
+        calculator(**options)
     with pytest.raises(NotImplementedError, match="cameras cannot be combined"):
         calculator(**options, include=("precision_at_1",)).get_accuracy(x, y, query_cameras=cameras)
     expected = calculator(PMLAccuracyCalculator, include=("r_precision",)).get_accuracy(x, y)
     assert calculator(**options, include=("r_precision",)).get_accuracy(x, y) == expected
+
+
+def test_nothing_is_clustered_for_f1_alone_unless_it_is_named() -> None:
+    x, y, _ = a_set()
+
+    def never(*arguments: Any) -> None:
+        raise AssertionError("clustered")
+
+    options = {"device": CPU, "kmeans_func": never}
+    without = AccuracyCalculator(**options, exclude=("NMI", "AMI"))
+    assert "f1" not in without.get_curr_metrics()
+    assert set(without.get_accuracy(x, y)) == {*KNN, *PER_QUERY, *OTHERS} - {"f1"}
+    assert "f1" not in AccuracyCalculator(**options).get_accuracy(x, y, exclude=("NMI", "AMI"))
+    for named in (
+        lambda: without.get_accuracy(x, y, include=("f1",)),
+        lambda: AccuracyCalculator(**options, include=("f1", "r_precision")).get_accuracy(x, y),
+        lambda: AccuracyCalculator(**options, exclude=("NMI",)).get_accuracy(x, y),
+    ):
+        with pytest.raises(AssertionError, match="clustered"):
+            named()
+    assert "f1" in calculator(exclude=("NMI",)).get_accuracy(x, y)
+
+
+def test_embeddings_in_any_memory_layout() -> None:
+    x, y, _ = a_set()
+    expected = calculator().get_accuracy(x, y)
+    wide = torch.stack([x, -x], dim=2)
+    for view in (x.T.contiguous().T, wide[:, :, 0], np.asfortranarray(x.numpy())):
+        assert calculator().get_accuracy(view, y) == pytest.approx(expected, nan_ok=True)

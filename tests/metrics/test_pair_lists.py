@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,12 @@ def test_malformed_lfw_lists_are_refused_by_line(tmp_path: Path, old: str, new: 
         read_lfw_pairs(written(tmp_path, LFW.replace(old, new, 1)))
     assert f"list.txt, line {line}: expected " in str(error.value)
     assert expected in str(error.value)
+
+
+@pytest.mark.parametrize("read", [read_lfw_pairs, read_template_pairs, read_template_media])
+def test_a_null_character_is_refused(read: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"list.txt, line 1: expected text; got a NUL character"):
+        read(written(tmp_path, "1 2 1\0 x"))
 
 
 def test_an_lfw_list_that_ends_early_is_refused(tmp_path: Path) -> None:

@@ -18,6 +18,10 @@ from pml_ext.functional.retrieval.protocol import JUNK
 
 _REQUIRED = ("embeddings", "labels")
 _OPTIONAL = ("cameras",)
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INTEGERS = (
+    torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+)  # fmt: skip
 
 
 class EmbeddingFileError(ValueError):
@@ -48,7 +52,10 @@ def read_embeddings(path: str | Path) -> EmbeddingSet:
         EmbeddingFileError: a missing, unreadable or damaged file, a kind that is not known, missing names, shapes or
             values that do not fit.
     """
-    path = Path(path).expanduser()
+    try:
+        path = Path(path).expanduser()
+    except RuntimeError as error:  # ~nouser
+        raise EmbeddingFileError(f"no file of embeddings at {path}: {error}") from error
     if path.suffix not in _READERS:
         raise EmbeddingFileError(f"{path}: the kind of file must be one of {', '.join(_READERS)}; got {path.suffix!r}")
     if not path.is_file():
@@ -138,9 +145,9 @@ def _read_parquet(path: Path) -> dict[str, Any]:
         table = file.read(columns=wanted)
     if holes := [name for name in wanted if table[name].null_count]:
         raise EmbeddingFileError(f"{path} has missing values in {', '.join(holes)}")
-    content = {"labels": np.asarray(table["label"].to_pylist())}
+    content: dict[str, Any] = {"labels": table["label"].to_pylist()}
     if "camera" in columns:
-        content["cameras"] = np.asarray(table["camera"].to_pylist())
+        content["cameras"] = table["camera"].to_pylist()
     if dimensions:
         content["embeddings"] = np.stack([table[name].to_numpy() for name in dimensions], axis=1)
         return content
@@ -178,9 +185,10 @@ def _floats(values: Any, path: Path) -> Tensor:
     if isinstance(values, np.ndarray) and values.dtype.kind == "f":
         # As torch takes them: the machine's byte order, no wider than it knows, not memory of the reader's.
         x = torch.from_numpy(np.require(values, f"f{min(values.dtype.itemsize, 8)}", ["C", "W"]))
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.layout != torch.strided:
-        kind = getattr(values, "dtype", type(values).__name__)
-        raise EmbeddingFileError(f"{path}: embeddings must be an array of floating type; got {kind}")
+    if not isinstance(x, Tensor) or x.dtype not in _FLOATS or not _has_plain_values(x):
+        raise EmbeddingFileError(
+            f"{path}: embeddings must be an array of floating type; got {_kind(values)}, and 16, 32 or 64 bits are read"
+        )
     if x.ndim != 2 or 0 in x.shape:
         raise EmbeddingFileError(f"{path}: embeddings must have shape (N, D), a row a sample; got {tuple(x.shape)}")
     for what, bad in (("not finite", ~torch.isfinite(x).all(dim=1)), ("zero", (x == 0).all(dim=1))):
@@ -190,13 +198,47 @@ def _floats(values: Any, path: Path) -> Tensor:
     return x.detach()
 
 
+def _has_plain_values(x: Tensor) -> bool:
+    """Whether a tensor's values lie in memory, one after another: not so on a meta device, sparse or quantized."""
+    return x.device.type == "cpu" and x.layout == torch.strided and not x.is_quantized and not x.is_nested
+
+
+def _kind(values: Any) -> str:
+    """What a value is, for people."""
+    if not isinstance(values, Tensor):
+        return str(getattr(values, "dtype", type(values).__name__))
+    form = "" if _has_plain_values(values) else f" on {values.device}, {values.layout}"
+    return f"{values.dtype}{form}"
+
+
 def _ids(values: Any, count: int, what: str) -> np.ndarray:
     """Labels or cameras as an int64 or a string array."""
-    ids = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if isinstance(values, Tensor):
+        if values.dtype not in _INTEGERS or not _has_plain_values(values):
+            raise EmbeddingFileError(f"{what} must be integers or strings; got {_kind(values)}")
+        ids = values.numpy()
+    else:
+        if isinstance(values, (list, tuple)):
+            _check_list(values, what)
+        ids = np.asarray(values)
     if ids.shape != (count,):
         raise EmbeddingFileError(f"{what} must have shape ({count},), one an embedding; got {ids.shape}")
     if ids.dtype.kind not in "iuU":
         raise EmbeddingFileError(f"{what} must be integers or strings; got {ids.dtype}")
     if ids.dtype == np.uint64 and (ids > np.iinfo(np.int64).max).any():
         raise EmbeddingFileError(f"{what} must be below 2^63; got {ids.max()}")
-    return ids if ids.dtype.kind == "U" else ids.astype(np.int64)
+    if ids.dtype.kind == "U":
+        return ids
+    return ids.astype(np.int64)
+
+
+def _check_list(values: list[Any] | tuple[Any, ...], what: str) -> None:
+    """All integers below 2^63, or all strings: numpy would turn [1, "a"] into strings, and 2^63 into a float."""
+    kinds = {type(value) for value in values}
+    if kinds not in ({int}, {str}):
+        names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
+        raise EmbeddingFileError(f"{what} must be integers or strings, one an embedding; got {names}")
+    if kinds == {int} and not all(-(2**63) <= value < 2**63 for value in values):
+        raise EmbeddingFileError(f"{what} must be below 2^63; got {max(values, key=abs):.3g}")
+    if kinds == {str} and any("\0" in value for value in values):
+        raise EmbeddingFileError(f"{what} must be text; got a NUL character")

@@ -194,6 +194,58 @@ def test_other_contents(tmp_path: Path) -> None:
         read_embeddings(tmp_path / "e.npz")
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, about forms of tensors that it will drop
+@pytest.mark.parametrize("name", ["labels", "cameras"])
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (torch.tensor(Y).bfloat16(), "must be integers or strings; got torch.bfloat16"),
+        (torch.arange(4.0).to(torch.float8_e4m3fn), "must be integers or strings; got torch.float8_e4m3fn"),
+        (torch.tensor(Y).to_sparse(), "must be integers or strings; got torch.int64 on cpu, torch.sparse_coo"),
+        (torch.tensor(Y).to("meta"), "must be integers or strings; got torch.int64 on meta"),
+        (torch.tensor([1, 2, 3, 2**63], dtype=torch.uint64), r"must be below 2\^63; got 9223372036854775808"),
+        ([[1], [1, 2], 3, 4], "must be integers or strings, one an embedding; got int, list"),
+        ([1, "a", 2, "b"], "must be integers or strings, one an embedding; got int, str"),
+        ([True, False, True, False], "must be integers or strings, one an embedding; got bool"),
+        ([1.0, 2.0, 3.0, 4.0], "must be integers or strings, one an embedding; got float"),
+        ([2**63, 1, 2, 3], r"must be below 2\^63; got 9\.22e\+18"),
+        ([1, -(2**64), 2, 3], r"must be below 2\^63; got -1\.84e\+19"),
+        (["a", "a\0", "b", "b"], "must be text; got a NUL character"),
+        (None, r"must have shape \(4,\), one an embedding; got \(\)|must be integers"),
+    ],
+)
+def test_ids_that_are_none(name: str, ids: Any, message: str, tmp_path: Path) -> None:
+    if name == "cameras" and ids is None:
+        ids = {"a": 1}
+    content = {"embeddings": torch.from_numpy(X), "labels": torch.from_numpy(Y)} | {name: ids}
+    torch.save(content, tmp_path / "e.pt")
+    with pytest.raises(EmbeddingFileError, match=f"{name} {message}"):
+        read_embeddings(tmp_path / "e.pt")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "embeddings",
+    [
+        torch.from_numpy(X).to("meta"),
+        torch.from_numpy(X).to_sparse(),
+        torch.from_numpy(X).to(torch.float8_e5m2),
+        torch.complex(torch.from_numpy(X), torch.from_numpy(X)),
+    ],
+)
+def test_embeddings_that_are_none(embeddings: torch.Tensor, tmp_path: Path) -> None:
+    torch.save({"embeddings": embeddings, "labels": torch.from_numpy(Y)}, tmp_path / "e.pt")
+    with pytest.raises(
+        EmbeddingFileError, match=r"array of floating type; got torch\..*, and 16, 32 or 64 bits are read"
+    ):
+        read_embeddings(tmp_path / "e.pt")
+
+
+def test_a_home_that_does_not_exist() -> None:
+    with pytest.raises(EmbeddingFileError, match=r"no file of embeddings at ~nouser/e\.npz: Could not determine home"):
+        read_embeddings("~nouser/e.npz")
+
+
 def test_names_of_files(tmp_path: Path) -> None:
     with pytest.raises(
         EmbeddingFileError, match=r"must be one of \.npz, \.pt, \.pth, \.safetensors, \.parquet; got '\.csv'"
