@@ -94,8 +94,9 @@ def _measure_files(arguments: argparse.Namespace, log: logging.Logger) -> int:
             from pml_ext.training.embeddings.threshold import report_threshold
 
             target = "utility" if arguments.max_utility else None
+            options = {name: getattr(arguments, name) for name in ("checkpoint", "out", "same_camera_pairs", "images")}
             rates = {"far": arguments.far, "frr": arguments.frr, "target": target}
-            print(report_threshold(arguments.embeddings, checkpoint=arguments.checkpoint, out=arguments.out, **rates))
+            print(report_threshold(arguments.embeddings, **options, **rates))
             return 0
         from pml_ext.training.embeddings.evaluate import evaluate_files
 

@@ -8,7 +8,7 @@ from pml_ext._version import __version__
 from pml_ext.training.embeddings.file_layout import LAYOUT
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
-_FLAGS = ("-h", "--help", "--resume", "--profile", "--eval-only", "--max-utility")
+_FLAGS = ("-h", "--help", "--resume", "--profile", "--eval-only", "--max-utility", "--same-camera-pairs")
 _Commands = argparse._SubParsersAction  # what add_subparsers() returns; it has no public name
 
 
@@ -98,6 +98,8 @@ def _add_threshold(commands: "_Commands[argparse.ArgumentParser]") -> None:
     target.add_argument("--frr", type=float, metavar="RATE", help="the largest false reject rate")
     target.add_argument("--max-utility", action="store_true", help="the best harmonic mean of 1 - FAR and 1 - FRR")
     command.add_argument("--checkpoint", metavar="FILE", help="the model; its hash is kept in the report")
+    command.add_argument("--same-camera-pairs", action="store_true", help="count genuine pairs of one camera too")
+    command.add_argument("--images", metavar="FOLDER", help="of the file's paths; default: the file's folder")
     command.add_argument("--out", metavar="FOLDER", help="default: that of --checkpoint, else the current one")
 
 

@@ -1,4 +1,4 @@
-"""Embeddings, labels and cameras from a file that any program can write; untrusted files stay data.
+"""Embeddings, labels, cameras and paths of pictures from a file of any program; untrusted files stay data.
 
 What a file holds is said in file_layout.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from pml_ext.functional.retrieval.protocol import JUNK
 
 _REQUIRED = ("embeddings", "labels")
-_OPTIONAL = ("cameras",)
+_OPTIONAL = ("cameras", "paths")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (
     torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
@@ -30,11 +30,12 @@ class EmbeddingFileError(ValueError):
 
 @dataclass(frozen=True)
 class EmbeddingSet:
-    """embeddings: (N, D) floating, on the CPU. labels, cameras: (N,) arrays of int64 or of strings."""
+    """embeddings: (N, D) floating, on the CPU. labels, cameras: (N,) arrays of int64 or strings; paths: of strings."""
 
     embeddings: Tensor
     labels: np.ndarray
     cameras: np.ndarray | None
+    paths: np.ndarray | None = None
 
     @property
     def is_junk(self) -> np.ndarray:
@@ -73,11 +74,16 @@ def read_embeddings(path: str | Path) -> EmbeddingSet:
     if "cameras" not in content:
         _refuse_other_cameras(content, "cameras", path)
     embeddings = _floats(content["embeddings"], path)
-    cameras = content.get("cameras")
+    cameras, paths = content.get("cameras"), content.get("paths")
+    if paths is not None:
+        paths = _ids(paths, len(embeddings), f"{path}: paths")
+        if paths.dtype.kind != "U":
+            raise EmbeddingFileError(f"{path}: paths must be strings; got {paths.dtype}")
     return EmbeddingSet(
         embeddings,
         _ids(content["labels"], len(embeddings), f"{path}: labels"),
         None if cameras is None else _ids(cameras, len(embeddings), f"{path}: cameras"),
+        paths,
     )
 
 
@@ -141,13 +147,15 @@ def _read_parquet(path: Path) -> dict[str, Any]:
             _refuse_other_cameras(columns, "camera", path)
         if dimensions and "embedding" in columns:
             raise EmbeddingFileError(f"{path} must have either embedding or e0, e1, …; it has both")
-        wanted = [name for name in ("label", "camera", "embedding", *dimensions) if name in columns]
+        wanted = [name for name in ("label", "camera", "path", "embedding", *dimensions) if name in columns]
         table = file.read(columns=wanted)
     if holes := [name for name in wanted if table[name].null_count]:
         raise EmbeddingFileError(f"{path} has missing values in {', '.join(holes)}")
     content: dict[str, Any] = {"labels": table["label"].to_pylist()}
     if "camera" in columns:
         content["cameras"] = table["camera"].to_pylist()
+    if "path" in columns:
+        content["paths"] = table["path"].to_pylist()
     if dimensions:
         content["embeddings"] = np.stack([table[name].to_numpy() for name in dimensions], axis=1)
         return content

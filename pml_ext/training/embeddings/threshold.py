@@ -1,22 +1,34 @@
 """`pml-ext threshold`: choose a threshold on embeddings from a file, and leave the report."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.threshold.report_files import write_files
-from pml_ext.training.embeddings.files import EmbeddingFileError, read_embeddings
+from pml_ext.training.embeddings.files import EmbeddingFileError, EmbeddingSet, read_embeddings
 
 
-def report_threshold(file: str, *, checkpoint: str | None, out: str | None, **target: Any) -> str:
+def report_threshold(
+    file: str,
+    *,
+    checkpoint: str | None,
+    out: str | None,
+    same_camera_pairs: bool = False,
+    images: str | None = None,
+    **target: Any,
+) -> str:
     """Make the report of a file of embeddings; leaves threshold.json, .html and .png.
 
     Args:
         file: see `embedding_files`; with cameras, label −1 is junk and left out.
         checkpoint: the model file that the embeddings come from; its hash is kept in the report.
         out: folder; None: the checkpoint's, or the current one.
+        same_camera_pairs: count genuine pairs of one camera too, where the file has cameras.
+        images: the folder that the file's paths are in; None: the file's own.
         target: as of `ThresholdReport.from_embeddings`.
     Returns:
         what to print.
@@ -27,9 +39,20 @@ def report_threshold(file: str, *, checkpoint: str | None, out: str | None, **ta
     if checkpoint is not None and not Path(checkpoint).is_file():
         raise EmbeddingFileError(f"no checkpoint at {checkpoint}")
     data = read_embeddings(file)
-    kept = torch.from_numpy(~data.is_junk)
+    if same_camera_pairs and data.cameras is None:
+        raise EmbeddingFileError(f"{file} has no cameras: leave --same-camera-pairs out")
+    rows = np.flatnonzero(~data.is_junk)
     try:
-        report = ThresholdReport.from_embeddings(data.embeddings[kept], data.labels[~data.is_junk], **target)
+        report = ThresholdReport.from_embeddings(
+            data.embeddings[torch.from_numpy(rows)],
+            data.labels[rows],
+            cameras=None if data.cameras is None else data.cameras[rows],
+            same_camera_pairs=same_camera_pairs,
+            rows=rows.tolist(),
+            paths=_pictures(data, rows, file, images),
+            data=Path(file).name,
+            **target,
+        )
     except ValueError as error:
         raise EmbeddingFileError(f"{file}: {error}") from error
     folder = Path(out) if out is not None else Path() if checkpoint is None else Path(checkpoint).parent
@@ -38,3 +61,22 @@ def report_threshold(file: str, *, checkpoint: str | None, out: str | None, **ta
         report = report.with_checkpoint(checkpoint)
     files = write_files(report, folder / "threshold")
     return "\n".join([report.summary(), "", *map(str, files)])
+
+
+def _pictures(data: EmbeddingSet, rows: np.ndarray, file: str, images: str | None) -> list[Path | None] | None:
+    """The samples' pictures. A file from elsewhere must not make a page of pictures that lie outside its folder."""
+    if data.paths is None:
+        if images is not None:
+            raise EmbeddingFileError(f"--images needs the pictures' paths; {file} has none")
+        return None
+    root = Path(file).parent if images is None else Path(images)
+    root = root.expanduser().resolve()
+    found = [(root / str(path)).resolve() for path in data.paths[rows]]
+    inside = [path if path.is_relative_to(root) else None for path in found]
+    if outside := inside.count(None):
+        warnings.warn(
+            f"{outside} of {len(found)} pictures lie outside {root} and are not shown: give --images their folder",
+            UserWarning,
+            stacklevel=3,
+        )
+    return inside

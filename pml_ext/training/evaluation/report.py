@@ -89,6 +89,8 @@ def write_threshold(
     try:
         report = ThresholdReport.from_embeddings(
             *test_embeddings(data, features),
+            cameras=_cameras(data),
+            data=stem.name.removeprefix("threshold_"),
             far=test.THRESHOLD.FAR,
             far_range=tuple(opis.FAR_RANGE),
             grid=opis.GRID,
@@ -99,3 +101,12 @@ def write_threshold(
         log.warning("no report %s: %s", stem.name, error)
         return {}
     return {f"{stem.name}{file.suffix}": file for file in write_files(report.with_checkpoint(weights), stem)}
+
+
+def _cameras(data: OpenSet) -> np.ndarray | None:
+    """Of `test_embeddings`; None where every image counts as a camera of its own, as in sets without any."""
+    identities, cameras = (
+        np.concatenate([getattr(part, name) for part in data.parts]) for name in ("identities", "cameras")
+    )
+    cameras = cameras[np.isin(identities, data.query.identities) & (identities != JUNK)]
+    return None if len(np.unique(cameras)) == len(cameras) else cameras

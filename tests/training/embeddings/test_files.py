@@ -41,7 +41,7 @@ def table(path: Path, columns: dict[str, Any]) -> Path:
 
 
 def named(arrays: dict[str, Any], embedding: dict[str, Any]) -> dict[str, Any]:
-    short = {"labels": "label", "cameras": "camera"}
+    short = {"labels": "label", "cameras": "camera", "paths": "path"}
     return {short[name]: value for name, value in arrays.items() if name in short} | embedding
 
 
@@ -83,6 +83,17 @@ def test_labels_and_cameras_may_be_strings(write: Callable[..., Path], tmp_path:
     assert found.labels.tolist() == NAMES.tolist()
     assert found.cameras is not None and found.cameras.tolist() == NAMES[::-1].tolist()
     assert not found.is_junk.any()
+
+
+@pytest.mark.parametrize("write", [w for w in WRITERS if w is not tensors])
+def test_paths_of_pictures(write: Callable[..., Path], tmp_path: Path) -> None:
+    def written(paths: np.ndarray) -> Path:
+        path = write(tmp_path, embeddings=X, labels=Y, paths=paths)
+        return path
+
+    assert read_embeddings(written(NAMES)).paths.tolist() == NAMES.tolist()
+    with pytest.raises(EmbeddingFileError, match="paths must be strings; got int64"):
+        read_embeddings(written(Y))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.datasets import load_digits
 
 from pml_ext.metrics import ThresholdReport
@@ -75,8 +76,47 @@ def test_junk_of_sets_with_cameras_is_left_out(tmp_path: Path) -> None:
     assert main(["threshold", "--embeddings", source, "--far", "0.01", "--out", str(tmp_path)]) == 0
     found = ThresholdReport.load(tmp_path / "threshold.json")
     assert found.samples == 260
-    pairs = oracle_thresholds.pair_distances(X[junk >= 0][:, ::1], junk[junk >= 0].tolist())
-    assert (found.far.rate, found.frr.rate) == oracle_thresholds.rates(pairs, found.distance)
+    x, ids, cameras = X[junk >= 0][:, ::1], junk[junk >= 0], CAMERAS[junk >= 0].tolist()
+    pairs = oracle_thresholds.pair_distances(x, list(zip(ids.tolist(), cameras, strict=True)))
+    refused = {True: [0, 0], False: [0, 0]}
+    for distance, (one, camera), (other, other_camera) in pairs:
+        if one == other:
+            refused[camera == other_camera][0] += distance > found.distance
+            refused[camera == other_camera][1] += 1
+    assert (found.frr.errors, found.frr.pairs) == tuple(refused[False])
+    assert found.cameras is not None and found.cameras.within is not None
+    assert (found.cameras.within.errors, found.cameras.within.pairs) == tuple(refused[True])
+    far, frr = oracle_thresholds.rates([(d, a, b) for d, (a, _), (b, _) in pairs], found.distance)
+    assert found.far.rate == far
+    assert (sum(refused[k][0] for k in refused) / sum(refused[k][1] for k in refused)) == frr
+    assert (
+        main(["threshold", "--embeddings", source, "--same-camera-pairs", "--far", "0.01", "--out", str(tmp_path)]) == 0
+    )
+    together = ThresholdReport.load(tmp_path / "threshold.json")
+    assert together.frr.pairs == sum(refused[k][1] for k in refused)
+
+
+def test_pictures_are_opened_inside_the_files_folder_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    for folder, grey in ((inside, 60), (outside, 200)):
+        folder.mkdir()
+        Image.new("L", (40, 30), grey).save(folder / "a.png")
+    (inside / "link.png").symlink_to(outside / "a.png")
+    names = np.array(["a.png", "../out/a.png", str(outside / "a.png"), "link.png"])[np.arange(300) % 4]
+    source = file(inside, paths=names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["threshold", "--embeddings", source, "--far", "0.01", "--out", str(tmp_path)]) == 0
+    assert f"warning: 225 of 300 pictures lie outside {inside.resolve()} and are not shown" in capfd.readouterr().err
+    text = ["threshold", "--embeddings", source, "--far", "0.01", "--out", str(tmp_path), "--images", str(tmp_path)]
+    assert main([*text[:-1], str(outside)]) == 0
+    without = file(tmp_path, "without.npz")
+    assert "--images needs the pictures' paths" in failure(
+        capfd, "threshold", "--embeddings", without, "--far", "0.1", "--images", str(tmp_path)
+    )
+    assert "has no cameras: leave --same-camera-pairs out" in failure(
+        capfd, "threshold", "--embeddings", without, "--far", "0.1", "--same-camera-pairs"
+    )
 
 
 @pytest.mark.parametrize("with_cameras", [True, False])
@@ -201,7 +241,7 @@ def test_a_run_leaves_the_report_of_its_checkpoint(tmp_path: Path, capfd: pytest
     assert 0.009 < found.far.rate <= 0.01
     assert found.consistency is not None
     assert found.consistency.opis == pytest.approx(metrics(tmp_path, "Digits")["opis"], rel=1e-4)
-    shown = capfd.readouterr().err
+    shown = capfd.readouterr().out
     assert all(str(tmp_path / f"threshold_Digits.{kind}") in shown for kind in ("json", "html", "png"))
 
 
