@@ -6,16 +6,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import yaml
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.defaults import get_cfg
+from pml_ext.training.config.errors import ConfigError as ConfigError
+from pml_ext.training.config.yaml_file import read_tree, shown
 
 BASE_KEY = "_BASE_"
-
-
-class ConfigError(ValueError):
-    """A config file, key or value that cannot be used as it is."""
 
 
 def load_config(config_file: str | Path, overrides: list[str] | None = None) -> CN:
@@ -28,77 +25,67 @@ def load_config(config_file: str | Path, overrides: list[str] | None = None) -> 
         ConfigError: unreadable or unsafe YAML, a duplicate or unknown key, a value of the wrong type, a `_BASE_`
             cycle. The message names every such key with its file and lists what is known.
     """
+    cfg, mistakes = read_config(config_file, overrides)
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return cfg
+
+
+def read_config(config_file: str | Path, overrides: list[str] | None = None) -> tuple[CN, list[str]]:
+    """As load_config, with mistakes in keys and values beside the config, a line each; such keys have their defaults.
+
+    Raises:
+        ConfigError: a file that cannot be read at all.
+    """
     cfg = get_cfg()
-    mistakes = []
-    for path, tree in _read_chain(Path(config_file).expanduser(), ()):
+    mistakes = list[str]()
+    for path, tree in _read_chain(str(config_file), Path(), (), mistakes):
         mistakes += _merge(cfg, tree, "", str(path))
     overrides = overrides or []
     if len(overrides) % 2:
-        raise ConfigError(
-            f"overrides must be KEY VALUE pairs, after all --options; got an odd number of words: {' '.join(overrides)}"
-        )
-    for key, value in zip(overrides[::2], overrides[1::2], strict=True):
+        mistakes.append(f"overrides must be KEY VALUE pairs; got an odd number of words: {' '.join(overrides)}")
+    for key, value in zip(overrides[::2], overrides[1::2], strict=False):
         tree = {key.rpartition(".")[2]: value}
         for part in reversed(key.split(".")[:-1]):
             tree = {part: tree}
         mistakes += _merge(cfg, tree, "", "the command line")
-    if mistakes:
-        raise ConfigError("\n".join(mistakes))
     cfg.freeze()
-    return cfg
+    return cfg, mistakes
 
 
-def _read_chain(path: Path, seen: tuple[Path, ...]) -> list[tuple[Path, dict[str, Any]]]:
-    """The files of a `_BASE_` chain, the base first."""
-    resolved = path.resolve()
+def _read_chain(
+    name: str, folder: Path, seen: tuple[Path, ...], mistakes: list[str]
+) -> list[tuple[Path, dict[str, Any]]]:
+    """The files of a `_BASE_` chain, the base first.
+
+    Args:
+        name: of the file, relative to the folder.
+        seen: the files that led here.
+        mistakes: gets what is wrong with the files.
+    """
+    named_by = f" ({BASE_KEY} of {seen[-1]})" if seen else ""
+    try:
+        path = folder / Path(name).expanduser()
+        resolved = path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a home that nobody has, a loop of links, a NUL
+        raise ConfigError(f"cannot read config file {shown(name)[1:-1]}{named_by}: {error}") from error
     if resolved in seen:
         raise ConfigError(f"{BASE_KEY} cycle: {' -> '.join(str(p) for p in (*seen, resolved))}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        named = f" ({BASE_KEY} of {seen[-1]})" if seen else ""
-        raise ConfigError(f"cannot read config file {path}{named}: {error}") from error
-    try:
-        tree = yaml.load(text, Loader=_StrictLoader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not a usable YAML file: {error}") from error
-    if tree is None:
-        tree = {}
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: expected a mapping of config keys; got {type(tree).__name__}")
+    tree, found = read_tree(path, named_by=named_by)
+    mistakes += found
     base = tree.pop(BASE_KEY, None)
     if base is None:
         return [(path, tree)]
     if not isinstance(base, str):
-        raise ConfigError(f"{path}: {BASE_KEY} must be one path; got {base!r}")
-    return [*_read_chain(path.parent / Path(base).expanduser(), (*seen, resolved)), (path, tree)]
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses duplicate keys (the last would win unseen) and knows a plain tuple tag."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key!r}", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def _tuple(loader: yaml.SafeLoader, node: yaml.Node) -> tuple[Any, ...]:
-    if not isinstance(node, yaml.SequenceNode):
-        raise yaml.constructor.ConstructorError(None, None, "a tuple is written as a sequence", node.start_mark)
-    return tuple(loader.construct_sequence(node, deep=True))
-
-
-_StrictLoader.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
+        raise ConfigError(f"{path}: {BASE_KEY} must be one path; got {shown(base)}")
+    return [*_read_chain(base, path.parent, (*seen, resolved), mistakes), (path, tree)]
 
 
 def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str) -> list[str]:
     """Overlay what fits, and say what does not, a line for each key."""
     mistakes = []
     for key, value in tree.items():
-        name = f"{prefix}{key}"
+        name = f"{prefix}{key if isinstance(key, str) else shown(key)}"
         if key not in cfg:
             close = difflib.get_close_matches(str(key), list(cfg), n=1, cutoff=0.6)
             hint = f"; did you mean {prefix}{close[0]}?" if close else "."
@@ -109,7 +96,7 @@ def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str) -> list[str]
         elif isinstance(cfg[key], CN) and isinstance(value, dict):
             mistakes += _merge(cfg[key], value, f"{name}.", source)
         elif isinstance(cfg[key], CN):
-            mistakes.append(f"{source}: {name} holds the keys {', '.join(sorted(cfg[key]))}; got {value!r}")
+            mistakes.append(f"{source}: {name} holds the keys {', '.join(sorted(cfg[key]))}; got {shown(value)}")
         else:
             try:
                 cfg[key] = _coerce(value, cfg[key], name, source)
@@ -123,29 +110,38 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
     given = value
     if isinstance(value, str) and not isinstance(default, str):
         value = _literal(value.capitalize() if isinstance(default, bool) else value)
+    _require_sensible(value, name, source)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(default, (tuple, list)) and isinstance(value, (tuple, list)):
+        for entry in value:
+            _require_sensible(entry, name, source)
         strings = bool(default) and isinstance(default[0], str)
         allowed = (str,) if strings else (int, float)
         if default and any(not isinstance(v, allowed) or isinstance(v, bool) for v in value):
             kind = "strings" if strings else "numbers"
-            raise ConfigError(f"{source}: {name} must hold {kind}, such as {default!r}; got {given!r}")
+            raise ConfigError(f"{source}: {name} must hold {kind}, such as {default!r}; got {shown(given)}")
         return type(default)(value)
     if type(value) is not type(default):
-        hint = f'; a tuple of one is written ("{value}",)' if isinstance(default, tuple) else ""
+        hint = f'; a tuple of one is written ("{shown(value)[1:-1]}",)' if isinstance(default, tuple) else ""
         raise ConfigError(
             f"{source}: {name} must be of type {type(default).__name__}, such as {default!r}; "
-            f"got {given!r} of type {type(value).__name__}{hint}"
+            f"got {shown(given)} of type {type(value).__name__}{hint}"
         )
     return value
+
+
+def _require_sensible(value: Any, name: str, source: str) -> None:
+    """Raise ConfigError for numbers that no key means: nan, and what 64 bits do not hold."""
+    if value != value or (isinstance(value, int) and abs(value) >= 2**63):
+        raise ConfigError(f"{source}: {name} must be a number of 64 bits; got {shown(value)}")
 
 
 def _literal(text: str) -> Any:
     """What the text says in Python, or the text."""
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deep
         return text
 
 

@@ -4,7 +4,6 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlparse
 
 import lightning
 import torch
@@ -12,6 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
+from pml_ext.training.engine.address import host_and_port
 from pml_ext.training.engine.checkpoints import WholeCheckpoints
 from pml_ext.training.engine.loggers import build_loggers, flat
 from pml_ext.training.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
@@ -64,10 +64,8 @@ def build_trainer(
     if on_gpu and launch.num_gpus > torch.cuda.device_count():
         raise ConfigError(f"--num-gpus is {launch.num_gpus}; torch sees {torch.cuda.device_count()} CUDA devices here")
     if launch.dist_url != "auto":
-        url = urlparse(launch.dist_url)
-        if url.scheme != "tcp" or not url.hostname or not url.port:
-            raise ConfigError(f"--dist-url must be tcp://address:port; got {launch.dist_url!r}")
-        os.environ |= {"MASTER_ADDR": url.hostname, "MASTER_PORT": str(url.port)}
+        host, port = host_and_port(launch.dist_url)
+        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
     if launch.num_machines > 1:
         os.environ["NODE_RANK"] = str(launch.machine_rank)
     several = launch.num_gpus * launch.num_machines > 1

@@ -61,7 +61,7 @@ def test_values_take_the_type_of_the_default(tmp_path: Path, text: str, key: str
             r'NAME must be of type tuple.*a tuple of one is written \("CITLoss",\)',
         ),
         ("SOLVER: {STEPS: [a]}", r"SOLVER\.STEPS must hold numbers"),
-        ("SEED: 1\nSEED: 2", r"duplicate key 'SEED'"),
+        ("SEED: 1\nSEED: 2", r"c\.yml: duplicate key 'SEED' in lines 1 and 2"),
         ("SEED: !!python/object/apply:os.system ['true']", r"c\.yml: not a usable YAML file: could not determine"),
         ("SEED: [", r"c\.yml: not a usable YAML file"),
         ("- 1", r"c\.yml: expected a mapping of config keys; got list"),
@@ -97,7 +97,7 @@ def test_overrides_are_checked_alike(tmp_path: Path) -> None:
         ConfigError, match=r"the command line: unknown key SOLVER\.MAX_EPOCHS; did you mean SOLVER\.MAX_EPOCH"
     ):
         load_config(path, ["SOLVER.MAX_EPOCHS", "3"])
-    with pytest.raises(ConfigError, match="KEY VALUE pairs, after all --options; got an odd number of words: SEED"):
+    with pytest.raises(ConfigError, match="KEY VALUE pairs; got an odd number of words: SEED"):
         load_config(path, ["SEED"])
 
 

@@ -202,3 +202,58 @@ def test_packages_that_do_not_fit() -> None:
         load_pretrained(net, f"package:{PACKAGE}")
     with pytest.raises(WeightsError, match=r"expected 1 tensors \(and a classifier's 2\); got 296"):
         load_pretrained(nn.Conv2d(3, 32, 3, bias=False), f"package:{PACKAGE}")
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64])
+def test_numbers_of_another_kind_are_no_weights(tmp_path: Path, dtype: torch.dtype) -> None:
+    state = model().state_dict()
+    torch.save({**state, "0.weight": state["0.weight"].to(torch.float32).to(dtype)}, tmp_path / "w.pth")
+    target = model()
+    before = target[0].weight.clone()
+    kind = str(dtype).removeprefix("torch.")
+    with pytest.raises(WeightsError, match=rf"of another kind of number \(1\): 0\.weight \({kind}\)"):
+        load_weights(target, tmp_path / "w.pth")
+    assert torch.equal(target[0].weight, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_floating_numbers_of_other_lengths_load(tmp_path: Path, dtype: torch.dtype) -> None:
+    source, target = model(), model()
+    torch.save({name: value.to(dtype) for name, value in source.state_dict().items()}, tmp_path / "w.pth")
+    load_weights(target, tmp_path / "w.pth")
+    torch.testing.assert_close(target[0].weight, source[0].weight, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({1: torch.ones(2)}, r"expected tensors by name; got one under 1"),
+        ({"a": torch.ones(2, 2).to_sparse()}, r"expected dense tensors with values; a is of layout torch\.sparse_coo"),
+        ({"a": torch.ones(2, device="meta")}, r"a is on torch's meta device, a shape without values"),
+        ({"a": torch.ones(1).expand(10**6, 10**6)}, r"unexpected \(1\): a"),
+    ],
+)
+def test_what_is_no_dense_tensor_with_a_name_is_refused(tmp_path: Path, state: dict, message: str) -> None:
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match=message):
+        load_weights(model(), tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("path", ["~no_such_user/w.pth", "a\0b.pth", ".", "none.pth"])
+def test_a_path_without_a_file_is_named(path: str) -> None:
+    with pytest.raises(WeightsError, match="no weights file at"):
+        read_state_dict(path)
+
+
+def test_pixels_and_faces_of_other_shapes_are_named(tmp_path: Path) -> None:
+    net = model()
+    net.register_buffer("pixel_mean", torch.ones(1, 3, 1, 1), persistent=False)
+    for pixels in (torch.ones(3, dtype=torch.bool), torch.ones(10**6), torch.ones(3, dtype=torch.complex64)):
+        torch.save({**net.state_dict(), "pixel_mean": pixels}, tmp_path / "w.pth")
+        with pytest.raises(WeightsError, match=r"was trained with MODEL\.PIXEL_MEAN") as caught:
+            load_weights(net, tmp_path / "w.pth")
+        assert len(str(caught.value)) < 1000
+    names = ("prelu.weight", "fc.weight", "fc.bias", "features.running_mean")
+    torch.save({name: torch.ones(i + 1) for i, name in enumerate(names)}, tmp_path / "face.pth")
+    with pytest.raises(WeightsError, match="is of another architecture"):
+        load_weights(net, tmp_path / "face.pth")

@@ -11,7 +11,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.rules import Problem
 from pml_ext.training.modeling.names import BACKBONES, TIMM
-from pml_ext.training.modeling.weights.read import WeightsError
+from pml_ext.training.modeling.weights.read import PACKAGE, WeightsError, local_file
 
 log = logging.getLogger("pml_ext")
 
@@ -112,7 +112,7 @@ def missing_weights(options: CN) -> str | None:
         return None
     if options.PRETRAIN_PATH:
         path = options.PRETRAIN_PATH
-        there = path.startswith("package:") or Path(path).expanduser().is_file()
+        there = path.startswith(PACKAGE) or local_file(path)
         return None if there else f"needs the file {path} (MODEL.BACKBONE.PRETRAIN_PATH), which is not there"
     url = imagenet_url(options)
     if url is None or cached_file(url):

@@ -63,12 +63,16 @@ def _fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optiona
         for n in expected
         if n in found and n not in usable and not n.startswith(optional)
     ]
-    if missing or surplus or misshaped:
-        table = [
-            f"  {kind} ({len(names)}): {_shown(names)}"
-            for kind, names in (("missing", missing), ("unexpected", surplus), ("of another shape", misshaped))
-            if names
-        ]
+    # Copying would make numbers of them: truth values 0 and 1, whole numbers, or a real part alone.
+    of_other_kinds = [
+        f"{n} ({str(usable[n].dtype).removeprefix('torch.')})"
+        for n in usable
+        if usable[n].is_floating_point() != expected[n].is_floating_point() and not n.endswith(_COUNTER)
+    ]
+    kinds = {"missing": missing, "unexpected": surplus, "of another shape": misshaped}
+    kinds["of another kind of number"] = of_other_kinds
+    if any(kinds.values()):
+        table = [f"  {kind} ({len(names)}): {_shown(names)}" for kind, names in kinds.items() if names]
         raise WeightsError(f"{path} is of another architecture than the config's model:\n" + "\n".join(table))
     module.load_state_dict(usable, strict=False)
     for kind, names in (("not used", found.keys() - usable), ("not in it, as initialised", expected.keys() - usable)):
@@ -106,9 +110,10 @@ def _without_pixels(module: nn.Module, found: dict[str, Tensor], path: str | Pat
         own, value = getattr(module, name, None), found.get(name)
         if value is None or own is None:
             continue
-        if value.numel() != own.numel() or not value.flatten().allclose(own.flatten().cpu(), rtol=1e-3):
+        comparable = value.is_floating_point() and value.numel() == own.numel()
+        if not comparable or not value.flatten().to(own.dtype).allclose(own.flatten().cpu(), rtol=1e-3):
             raise WeightsError(
-                f"{path} was trained with MODEL.{name.upper()} {value.flatten().tolist()}; "
+                f"{path} was trained with MODEL.{name.upper()} {value.flatten()[:SHOWN].tolist()}; "
                 f"the config has {own.flatten().tolist()}"
             )
     return {name: value for name, value in found.items() if name not in _PIXELS}

@@ -50,6 +50,9 @@ def _from_insightface(state: dict[str, Tensor]) -> dict[str, Tensor]:
     Batch norm subtracts its running mean, so the linear layer's bias goes in there: norm(Wx + b) with mean m is
     norm(Wx) with mean m − b.
     """
+    features, linear = state["features.running_mean"], state["fc.weight"]
+    if linear.ndim != 2 or not linear.shape[:1] == features.shape == state["fc.bias"].shape:
+        return state  # of another shape than iresnet's: its names then say so
     renamed = {}
     for name, value in state.items():
         if name == "fc.weight":

@@ -1,6 +1,7 @@
 """Read a weights file that stays data: tensors only."""
 
 import importlib.util
+import warnings
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -16,18 +17,24 @@ class WeightsError(ValueError):
     """A weights file that cannot be read, or is of another architecture."""
 
 
-def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a .pt / .pth / .ckpt or .safetensors file, taken out of a `state_dict` or `model` nest."""
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise WeightsError(f"no weights file at {path}")
+def read_state_dict(given: str | Path) -> dict[str, Tensor]:
+    """The tensors of a .pt / .pth / .ckpt or .safetensors file, taken out of a `state_dict` or `model` nest.
+
+    Raises:
+        WeightsError: no such file, one that is damaged or holds code, or no dense tensors by name.
+    """
+    path = local_file(given)
+    if path is None:
+        raise WeightsError(f"no weights file at {given}")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
             content: Any = load_file(path)
         else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Validating sparse tensor")  # which are refused below
+                content = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:  # torch's text advises to load the file as code
         raise WeightsError(
             f"{path} is not a readable weights file: it is damaged, or holds objects besides tensors, which are code "
@@ -41,7 +48,28 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
             content = content[nest]
     if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
         raise WeightsError(f"{path} holds no state_dict: expected names with tensors; got {type(content).__name__}")
-    return {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    for name, value in tensors.items():
+        if not isinstance(name, str):
+            raise WeightsError(f"{path} holds no state_dict: expected tensors by name; got one under {name!r}")
+        if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
+            raise WeightsError(f"{path}: expected dense tensors with values; {name} is {_kind(value)}")
+    return tensors
+
+
+def local_file(path: str | Path) -> Path | None:
+    """The file of a path, `~` expanded; None where there is none."""
+    try:
+        file = Path(path).expanduser()
+        return file if file.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # a home that nobody has, a NUL
+        return None
+
+
+def _kind(value: Tensor) -> str:
+    if value.is_meta:
+        return "on torch's meta device, a shape without values"
+    return "quantized" if value.is_quantized else "nested" if value.is_nested else f"of layout {value.layout}"
 
 
 def packaged_file(name: str) -> Path:
