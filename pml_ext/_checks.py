@@ -24,14 +24,15 @@ def check_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
         raise ValueError(f"{name} must have at least one row and one column; got {tuple(embeddings.shape)}")
 
 
-def check_labels(labels: Tensor, count: int, name: str = "labels") -> None:
-    """An integer (count,) tensor: one label per embedding."""
+def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
+    """An integer (count,) tensor, one label per embedding; returned as it is."""
     if not isinstance(labels, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor of shape ({count},); got {type(labels).__name__}")
     if labels.shape != (count,):
         raise ValueError(f"{name} must have shape ({count},), one label per embedding; got {tuple(labels.shape)}")
     if labels.dtype not in _INTEGER_DTYPES:
         raise ValueError(f"{name} must be of integer type (class ids); got {labels.dtype}. Convert with labels.long()")
+    return labels
 
 
 def check_labels_below(labels: Tensor, num_classes: int, name: str = "labels") -> None:

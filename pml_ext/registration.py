@@ -9,7 +9,7 @@ from pml_ext import _pml, losses, miners
 WITHOUT_REFERENCES = ("DiscriminativeLoss",)
 
 _WRAPPERS = (_pml.CrossBatchMemory, _pml.SelfSupervisedLoss)
-_replaced: dict[type, tuple[staticmethod, staticmethod]] = {}  # wrapper -> its list of names before and since
+_replaced: dict[type, tuple[Any, Any]] = {}  # wrapper -> its list of names before and since
 
 
 def register() -> list[str]:

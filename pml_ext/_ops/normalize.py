@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pml_ext._ops.transforms import under_transform
+
 
 def to_sphere(embeddings: Tensor) -> Tensor:
     """Each row divided by its norm: `torch.nn.functional.normalize` with a gradient that costs a third of its time.
@@ -18,7 +20,7 @@ def to_sphere(embeddings: Tensor) -> Tensor:
     Returns:
         (..., D) of norm 1; a row of zeros stays one. Differentiable as often as wanted.
     """
-    unit: Tensor = _ToSphere.apply(embeddings)
+    unit: Tensor = embeddings / _norms(embeddings) if under_transform() else _ToSphere.apply(embeddings)
     return unit
 
 
@@ -71,4 +73,5 @@ class _ToSphere(torch.autograd.Function):
 
 
 def _norms(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12)  # the smallest of F.normalize
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norms.clamp_min(1e-12)  # the smallest of F.normalize

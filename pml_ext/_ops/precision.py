@@ -1,9 +1,15 @@
 """Full-precision arithmetic for measurements, whatever the training around them runs in."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast switched off inside, which costs a small loss a tenth of its time: so only where it is on."""
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 @contextmanager

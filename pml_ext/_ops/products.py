@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pml_ext._ops.transforms import under_transform
+
 BLOCK_SIDE = 256
 """Rows and columns of one block of a square matrix: two blocks stay in a processor's cache."""
 
@@ -17,7 +19,7 @@ def inner_products(x: Tensor) -> Tensor:
     Returns:
         (N, N).
     """
-    products: Tensor = _InnerProducts.apply(x)
+    products: Tensor = x @ x.T if under_transform() else _InnerProducts.apply(x)
     return products
 
 
@@ -28,7 +30,8 @@ def gram(x: Tensor, scale: float = 1.0) -> Tensor:
     for first in range(0, len(x), side):
         rows, rest = slice(first, first + side), slice(first + side, None)
         products[rows, first:].addmm_(x[rows], x[first:].T, beta=0, alpha=scale)
-        products[rest, rows] = products[rows, rest].T
+        if first + side < len(x):
+            products[rest, rows] = products[rows, rest].T
     return products
 
 
@@ -54,5 +57,5 @@ class _InnerProducts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        symmetric = grad.T.clone(memory_format=torch.contiguous_format)  # first: 4 times faster than + alone
-        return symmetric.add_(grad) @ x
+        symmetric: Tensor = grad.T.clone(memory_format=torch.contiguous_format)  # first: 4 times faster than + alone
+        return symmetric.add_(grad).mm(x)

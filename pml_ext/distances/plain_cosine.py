@@ -6,12 +6,20 @@ from pml_ext._ops.normalize import to_sphere
 from pml_ext._ops.products import inner_products
 from pml_ext._pml import BaseDistance, CosineSimilarity
 
+_AS_MADE = {**vars(CosineSimilarity(collect_stats=False)), "training": True}
+
 
 def is_plain_cosine(distance: BaseDistance) -> bool:
-    """A cosine matrix is all that this distance computes: no subclass, no stand-in, no statistics of norms."""
-    return type(distance) is CosineSimilarity and distance.p == 2 and distance.power == 1 and not distance.collect_stats
+    """A cosine matrix is all that this distance computes, and nobody watches it.
+
+    No subclass or stand-in, no statistics of norms, no hooks: a CosineSimilarity in the state in which it is made.
+    """
+    return type(distance) is CosineSimilarity and {**vars(distance), "training": True} == _AS_MADE
 
 
 def matrix_within(distance: BaseDistance, embeddings: Tensor) -> Tensor:
     """(B, B): what distance(embeddings) gives, for a cosine with a gradient that takes half the time."""
-    return inner_products(to_sphere(embeddings)) if is_plain_cosine(distance) else distance(embeddings)
+    if is_plain_cosine(distance):
+        return inner_products(to_sphere(embeddings))
+    matrix: Tensor = distance(embeddings)
+    return matrix

@@ -1,14 +1,16 @@
-"""What the losses of this package share: checked input, float32 arithmetic, named arguments only."""
+"""What the losses of this package share, from the check of their input to the warning that there is nothing to do."""
 
 import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_labels
-from pml_ext._pml import BaseMetricLossFunction
+from pml_ext._checks import check_embeddings, check_labels, warn_once
+from pml_ext._ops.precision import no_autocast
+from pml_ext._pml import BaseMetricLossFunction, MeanReducer, reducers
+from pml_ext.distances.plain_cosine import is_plain_cosine
 
 PML_ARGUMENTS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight", "collect_stats")
 OF_THE_WRAPPED = f"; {', '.join(PML_ARGUMENTS)} are those of the wrapped loss"
@@ -20,11 +22,19 @@ class EmbeddingLoss(BaseMetricLossFunction):
     Half-precision embeddings are converted to float32 and autocast is switched off inside: sums over
     thousands of pairs lose all digits in 16 bits. The loss then is float32, gradients keep the input's type.
 
+    A subclass has PML's `compute_loss`, and may have `_value_at_once`, a kernel for the most used case.
+
+    Attributes:
+        labels_because: why an indices_tuple alone does not do; empty where it does, in place of labels.
+        over_all_pairs: an indices_tuple is accepted, since trainers pass it, and not used.
     Raises:
         TypeError: an argument that neither the loss nor PML knows.
         ValueError: embeddings that are not (N, D) floating, an empty batch, labels of another length or of
-            floating type.
+            floating type, or no labels where they are needed.
     """
+
+    labels_because: str = ""
+    over_all_pairs: bool = False
 
     def __init__(self, **pml: Any) -> None:
         refuse_unknown(type(self), set(pml) - set(PML_ARGUMENTS), f", {', '.join(PML_ARGUMENTS)}")
@@ -48,25 +58,121 @@ class EmbeddingLoss(BaseMetricLossFunction):
         Returns:
             what the reducer makes of it: a scalar by default.
         """
-        check_embeddings(embeddings)
-        if labels is not None:
-            check_labels(labels, len(embeddings))
-        if ref_emb is not None:
-            check_embeddings(ref_emb, "ref_emb")
-            if ref_labels is not None:
-                check_labels(ref_labels, len(ref_emb), "ref_labels")
-            ref_emb = at_least_float32(ref_emb)
-        embeddings = at_least_float32(embeddings)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            if labels is not None and indices_tuple is None and ref_emb is None:
-                value = self._direct(embeddings, labels.to(embeddings.device))
+        batch = checked_batch(embeddings, labels, ref_emb, ref_labels)
+        has_labels = batch.labels is not None and (batch.ref_emb is None or batch.ref_labels is not None)
+        if not has_labels and (self.labels_because or indices_tuple is None):
+            raise ValueError(
+                "labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. "
+                + (self.labels_because or "Give them, or a miner's indices_tuple to choose from")
+            )
+        if self.over_all_pairs:
+            indices_tuple = None
+        with no_autocast(embeddings.device):
+            if (
+                batch.labels is not None
+                and batch.ref_emb is None
+                and indices_tuple is None
+                and is_mean_of_cosines(self)
+            ):
+                value = self._value_at_once(batch.embeddings, batch.labels)
                 if value is not None:
-                    return value
-            return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+                    return self._reduced(value, batch.embeddings, batch.labels)
+            reduced: Tensor = super().forward(
+                batch.embeddings, batch.labels, indices_tuple, batch.ref_emb, batch.ref_labels
+            )
+        return reduced
 
-    def _direct(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
-        """The loss of a batch with itself where it needs neither PML's dict of terms nor its reducer, else None."""
+    def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
+        """The mean over all pairs or triplets of a batch with itself, by cosines; None to go on with `compute_loss`."""
         return None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Who computes something else than the parent leaves the parent's `_value_at_once`."""
+        super().__init_subclass__(**options)
+        if "compute_loss" in vars(cls) and "_value_at_once" not in vars(cls):
+            cls._value_at_once = EmbeddingLoss._value_at_once  # type: ignore[method-assign]
+
+    def _reduced(self, value: Tensor, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """A mean that is there already goes through the reducer all the same: it may be watched, or add terms."""
+        name = self._sub_loss_names()[0]
+        terms = {name: {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
+        self.add_embedding_regularization_to_loss_dict(terms, embeddings)
+        reduced: Tensor = self.reducer(terms, embeddings, labels)
+        return reduced
+
+    def _no_terms(self, what: str) -> dict[str, Any]:
+        """A loss of 0, and, the first time, a warning of what is missing."""
+        self._warn(f"{what}, so its loss is 0")
+        none: dict[str, Any] = self.zero_losses()
+        return none
+
+    def _warn(self, what: str) -> None:
+        sampler = "use a sampler that draws several samples of each of several classes"
+        warn_once(self, f"{type(self).__name__}: {what}; {sampler}")
+
+
+class Batch(NamedTuple):
+    """Input that has been checked: floats of 32 bits or more, labels on their device."""
+
+    embeddings: Tensor
+    labels: Tensor | None
+    ref_emb: Tensor | None
+    ref_labels: Tensor | None
+
+
+def checked_batch(
+    embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+) -> Batch:
+    """The input of a loss or miner, checked and converted.
+
+    A ref_emb that is the batch again is left out; what else is given twice stays one object.
+    """
+    check_embeddings(embeddings)
+    points = at_least_float32(embeddings)
+    ids = None if labels is None else check_labels(labels, len(embeddings)).to(embeddings.device)
+    if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
+        return Batch(points, ids, None, None)
+    if ref_emb is not embeddings:
+        check_embeddings(ref_emb, "ref_emb")
+    ref_points = points if ref_emb is embeddings else at_least_float32(ref_emb)
+    ref_ids = ids
+    if ref_labels is not labels:
+        ref_ids = (
+            None if ref_labels is None else check_labels(ref_labels, len(ref_emb), "ref_labels").to(ref_emb.device)
+        )
+    elif ref_labels is not None and len(ref_labels) != len(ref_emb):
+        check_labels(ref_labels, len(ref_emb), "ref_labels")
+    return Batch(points, ids, ref_points, ref_ids)
+
+
+def is_with_itself(embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor, ref_labels: Tensor | None) -> bool:
+    """The batch is compared with itself, and a sample is no pair with itself."""
+    return ref_emb is embeddings and ref_labels is labels
+
+
+def is_mean_of_cosines(loss: BaseMetricLossFunction) -> bool:
+    """The loss is nothing but a mean of something over cosines: neither distance nor reducer has to see its terms."""
+    return reduces_by_mean(loss) and is_plain_cosine(loss.distance)
+
+
+def reduces_by_mean(loss: BaseMetricLossFunction) -> bool:
+    """Every sub-loss but the embedding regularizer is reduced by PML's MeanReducer."""
+    reducer = loss.reducer
+    kind = type(reducer)
+    if kind not in (reducers.MultipleReducers, ReducersOfTerms):
+        return kind is MeanReducer
+    named = dict(reducer.reducers.items())
+    return all(type(named.get(name, reducer.default_reducer)) is MeanReducer for name in loss._sub_loss_names())
+
+
+class ReducersOfTerms(reducers.MultipleReducers):
+    """PML's MultipleReducers, which leaves a single term to its reducer at once: no buffer of terms, no sum of one."""
+
+    def forward(self, loss_dict: dict[str, Any], embeddings: Tensor, labels: Tensor | None) -> Any:
+        if len(loss_dict) > 1:
+            return super().forward(loss_dict, embeddings, labels)
+        (name,) = loss_dict
+        return self.reducers[name](loss_dict, embeddings, labels)
 
 
 def refuse_unknown(kind: type, unknown: Iterable[str], beside: str = "") -> None:
@@ -81,12 +187,3 @@ def refuse_unknown(kind: type, unknown: Iterable[str], beside: str = "") -> None
 def at_least_float32(x: Tensor) -> Tensor:
     """16-bit floats as float32, others as they are."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def given_labels(labels: Tensor | None, ref_labels: Tensor | None, why: str) -> tuple[Tensor, Tensor]:
-    """Both labels, or a ValueError: `why` an indices_tuple alone does not do, or what to give."""
-    if labels is None or ref_labels is None:
-        raise ValueError(
-            f"labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. {why}"
-        )
-    return labels, ref_labels

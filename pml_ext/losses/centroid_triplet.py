@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_in_range, warn_once
+from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import LpDistance, loss_and_miner_utils
 from pml_ext.functional.losses.centroid_triplet import class_means, means_of_others
-from pml_ext.losses._base import EmbeddingLoss, given_labels
+from pml_ext.losses._base import EmbeddingLoss, is_with_itself
 
 # So many rows at a time torch.cdist subtracts instead of multiplying, and so is exact for close rows.
 _BLOCK = 25
@@ -39,6 +39,8 @@ class CentroidTripletLoss(EmbeddingLoss):
         Paper: in each of its folds all classes leave a sample out; here: only the own class does.
     """
 
+    labels_because = "Centroids are of classes, an indices_tuple does not replace them"
+
     def __init__(self, *, margin: float = 0.5, negatives: str = "hardest", **pml: Any) -> None:
         check_in_range(margin, 0, float("inf"), "margin")
         check_choice(negatives, ("hardest", "all"), "negatives")
@@ -53,15 +55,12 @@ class CentroidTripletLoss(EmbeddingLoss):
     def compute_loss(
         self,
         embeddings: Tensor,
-        labels: Tensor | None,
+        labels: Tensor,
         indices_tuple: tuple[Tensor, ...] | None,
         ref_emb: Tensor,
-        ref_labels: Tensor | None,
+        ref_labels: Tensor,
     ) -> dict[str, Any]:
-        labels, ref_labels = given_labels(
-            labels, ref_labels, "Centroids are of classes, an indices_tuple does not replace them"
-        )
-        with_itself = ref_emb is embeddings and ref_labels is labels
+        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
         points = self.distance.maybe_normalize(embeddings)
         ref_points = points if with_itself else self.distance.maybe_normalize(ref_emb)
         known, classes = torch.unique(ref_labels, return_inverse=True)
@@ -84,12 +83,9 @@ class CentroidTripletLoss(EmbeddingLoss):
         anchors = ((count > 0) & is_other.any(dim=1)).nonzero().squeeze(1)
         if len(anchors) == 0:
             if indices_tuple is None:
-                warn_once(
-                    self,
-                    "CentroidTripletLoss: this batch has no sample with both another one of its class and another "
-                    "class, so its loss is 0; use a sampler that draws several samples of each of several classes",
-                )
-            return self.zero_losses()
+                return self._no_terms("this batch has no sample with both another one of its class and another class")
+            none: dict[str, Any] = self.zero_losses()
+            return none
         return self._losses(points[anchors], own[anchors], centroids, is_other[anchors], anchors)
 
     def _losses(

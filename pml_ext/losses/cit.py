@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_in_range, warn_once
+from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import (
     BaseDistance,
     CosineSimilarity,
@@ -14,12 +14,12 @@ from pml_ext._pml import (
     MeanReducer,
     loss_and_miner_utils,
 )
-from pml_ext.distances.plain_cosine import is_plain_cosine
 from pml_ext.functional.losses.cit import concordance_index, concordance_loss, triplet_losses
 from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
 from pml_ext.functional.tuples.pairs import class_spans, count_triplets, same_and_different
-from pml_ext.losses._base import EmbeddingLoss, given_labels
-from pml_ext.losses._fast_path import goes_direct, reduces_by_mean
+from pml_ext.losses._base import EmbeddingLoss, reduces_by_mean
+
+_NO_TRIPLET = "this batch has no triplet (two samples of a class and one of another)"
 
 
 class CITLoss(EmbeddingLoss):
@@ -78,6 +78,17 @@ class CITLoss(EmbeddingLoss):
     def get_default_reducer(self) -> Any:
         return MeanReducer()
 
+    def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
+        options = (self.gamma, self.similarity, self.hinge_partial_likelihood)
+        if self.collect_stats:  # which need the similarities
+            return None
+        if torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
+            return fast_concordance_loss(embeddings, labels, *options)
+        spans = class_spans(labels)
+        if not 1 < spans.largest <= LARGEST_CLASS or spans.largest == len(labels):
+            return None
+        return fast_concordance_loss(embeddings, labels, *options, spans=spans)
+
     def compute_loss(
         self,
         embeddings: Tensor,
@@ -86,48 +97,23 @@ class CITLoss(EmbeddingLoss):
         ref_emb: Tensor,
         ref_labels: Tensor | None,
     ) -> dict[str, Any]:
-        if indices_tuple is None:
-            labels, ref_labels = given_labels(
-                labels, ref_labels, "Give them, or a miner's indices_tuple that says which triplets to take"
-            )
-            if reduces_by_mean(self):
-                return self._mean_of_all(embeddings, labels, ref_emb, ref_labels)
+        hinge = self.hinge_partial_likelihood
         similarities, among_ref = self._both_similarities(embeddings, ref_emb)
-        self._record_concordance(similarities, labels, ref_labels)
-        a, p, n = loss_and_miner_utils.convert_to_triplets(indices_tuple, labels, ref_labels, t_per_anchor="all")
-        if len(a) == 0:
-            return self._no_triplets() if indices_tuple is None else self.zero_losses()
-        s_pn = None if among_ref is None else among_ref[p, n]
-        losses = triplet_losses(similarities[a, p], similarities[a, n], s_pn, self.gamma, self.hinge_partial_likelihood)
-        return {"loss": {"losses": losses, "indices": (a, p, n), "reduction_type": "triplet"}}
-
-    def _mean_of_all(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> dict[str, Any]:
-        value = None
-        with_itself = ref_emb is embeddings and ref_labels is labels
-        if with_itself and is_plain_cosine(self.distance) and not self.collect_stats:
-            value = self._fast(embeddings, labels)
-        if value is None:
-            similarities, among_ref = self._both_similarities(embeddings, ref_emb)
-            self._record_concordance(similarities, labels, ref_labels)
+        if self.collect_stats:
+            self.concordance_index = _concordance_index(similarities, labels, ref_labels)
+        if indices_tuple is None and reduces_by_mean(self):
+            assert labels is not None
             same, different = same_and_different(labels, None if ref_labels is labels else ref_labels)
             if count_triplets(same, different) == 0:
-                return self._no_triplets()
-            hinge = self.hinge_partial_likelihood
+                return self._no_terms(_NO_TRIPLET)
             value = concordance_loss(similarities, among_ref, same, different, self.gamma, hinge)
-        return {"loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
-
-    def _direct(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
-        return self._fast(embeddings, labels) if type(self) is CITLoss and goes_direct(self) else None
-
-    def _fast(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
-        """The value over all triplets; None where a class is too large for it or there is no triplet."""
-        options = (self.gamma, self.similarity, self.hinge_partial_likelihood)
-        if torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
-            return fast_concordance_loss(embeddings, labels, *options)
-        spans = class_spans(labels)
-        if not 1 < spans.largest <= LARGEST_CLASS or spans.largest == len(labels):
-            return None
-        return fast_concordance_loss(embeddings, labels, *options, spans=spans)
+            return {"loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
+        a, p, n = loss_and_miner_utils.convert_to_triplets(indices_tuple, labels, ref_labels, t_per_anchor="all")
+        if len(a) == 0:
+            return self._no_terms(_NO_TRIPLET) if indices_tuple is None else self.zero_losses()
+        s_pn = None if among_ref is None else among_ref[p, n]
+        losses = triplet_losses(similarities[a, p], similarities[a, n], s_pn, self.gamma, hinge)
+        return {"loss": {"losses": losses, "indices": (a, p, n), "reduction_type": "triplet"}}
 
     def _both_similarities(self, embeddings: Tensor, ref_emb: Tensor) -> tuple[Tensor, Tensor | None]:
         """Of the anchors to ref_emb; and, where L_p needs the pairs (positive, negative), inside ref_emb."""
@@ -137,27 +123,16 @@ class CITLoss(EmbeddingLoss):
         return similarities, similarities if ref_emb is embeddings else self._similarities(ref_emb, ref_emb)
 
     def _similarities(self, embeddings: Tensor, ref_emb: Tensor) -> Tensor:
-        matrix = self.distance(embeddings, ref_emb)
+        matrix: Tensor = self.distance(embeddings, ref_emb)
         if not self.distance.is_inverted:
             return 1 - matrix / 2
         return (1 + matrix) / 2 if self.similarity == "unit" else matrix
 
-    def _record_concordance(self, similarities: Tensor, labels: Tensor | None, ref_labels: Tensor | None) -> None:
-        if not self.collect_stats:
-            return
-        if labels is None or ref_labels is None:
-            self.concordance_index = float("nan")
-        else:
-            others = None if ref_labels is labels else ref_labels
-            self.concordance_index = concordance_index(similarities, labels, others).item()
 
-    def _no_triplets(self) -> dict[str, Any]:
-        warn_once(
-            self,
-            "CITLoss: this batch has no triplet (two samples of a class and one of another), so its loss is 0; "
-            "use a sampler that draws several samples of each class",
-        )
-        return self.zero_losses()
+def _concordance_index(similarities: Tensor, labels: Tensor | None, ref_labels: Tensor | None) -> float:
+    if labels is None or ref_labels is None:
+        return float("nan")
+    return concordance_index(similarities, labels, None if ref_labels is labels else ref_labels).item()
 
 
 def _check_distance(distance: BaseDistance, similarity: str) -> None:

@@ -54,6 +54,8 @@ class DiscriminativeLoss(EmbeddingLoss):
         here: G is dropped, and the last layer is the projection. "simplex" is ours: the optimum of its eq. 9.
     """
 
+    labels_because = "DiscriminativeLoss needs labels: it compares each sample with the centroid of its class"
+
     def __init__(
         self,
         num_classes: int,
@@ -90,13 +92,11 @@ class DiscriminativeLoss(EmbeddingLoss):
     def compute_loss(
         self,
         embeddings: Tensor,
-        labels: Tensor | None,
+        labels: Tensor,
         indices_tuple: tuple[Tensor, ...] | None,
         ref_emb: Tensor,
-        ref_labels: Tensor | None,
+        ref_labels: Tensor,
     ) -> dict[str, dict[str, Any]]:
-        if labels is None:
-            raise ValueError("DiscriminativeLoss needs labels: class ids, one for each embedding; got None")
         if ref_emb is not embeddings:
             raise ValueError(
                 "DiscriminativeLoss is a classification loss: it compares embeddings with its own centroids, and "

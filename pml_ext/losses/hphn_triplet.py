@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_in_range, warn_once
+from pml_ext._checks import check_in_range
 from pml_ext._pml import LpDistance, loss_and_miner_utils
 from pml_ext.functional.tuples.hardest import hardest_triplets
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import EmbeddingLoss
+from pml_ext.losses._base import EmbeddingLoss, is_with_itself
 
 
 class HPHNTripletLoss(EmbeddingLoss):
@@ -50,18 +50,14 @@ class HPHNTripletLoss(EmbeddingLoss):
         ref_emb: Tensor,
         ref_labels: Tensor | None,
     ) -> dict[str, Any]:
-        with_itself = ref_emb is embeddings and ref_labels is labels
+        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
         if indices_tuple is not None:
             a1, p, a2, n = loss_and_miner_utils.convert_to_pairs(indices_tuple, labels, ref_labels)
             positive, negative = embeddings.new_zeros(2, len(embeddings), len(ref_emb), dtype=torch.bool)
             positive[a1, p] = True
             negative[a2, n] = True
-        elif labels is None or ref_labels is None:
-            raise ValueError(
-                "labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. "
-                "Give them, or a miner's indices_tuple to choose from"
-            )
         else:
+            assert labels is not None
             positive, negative = same_and_different(labels, None if with_itself else ref_labels)
         matrix = self.distance(embeddings, ref_emb)
         distances = -matrix if self.distance.is_inverted else matrix
@@ -69,11 +65,8 @@ class HPHNTripletLoss(EmbeddingLoss):
         a, p, n = triplets
         if len(a) == 0:
             if indices_tuple is None:
-                warn_once(
-                    self,
-                    "HPHNTripletLoss: this batch has no triplet (two samples of a class and one of another), so its "
-                    "loss is 0; use a sampler that draws several samples of each of several classes",
-                )
-            return self.zero_losses()
+                return self._no_terms("this batch has no triplet (two samples of a class and one of another)")
+            none: dict[str, Any] = self.zero_losses()
+            return none
         losses = torch.relu(self.distance.margin(matrix[a, p], matrix[a, n]) + self.margin)
         return {"loss": {"losses": losses, "indices": triplets, "reduction_type": "triplet"}}

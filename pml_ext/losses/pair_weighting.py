@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_in_range, warn_once
+from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils, miners
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.functional.losses.pair_weighting import WEIGHTINGS
@@ -58,6 +58,8 @@ class PairWeightingLoss(EmbeddingLoss):
             )
         self.weighting = weighting
         self.mining = mining
+        if mining is not None:
+            self.labels_because = "Only an indices_tuple without mining replaces them"
         self.options = {name: options[name] for name in known if name in options}
         self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # the weighting checks its options
         self.add_to_recordable_attributes(list_of_names=["weighting", "mining"], is_stat=False)
@@ -68,7 +70,8 @@ class PairWeightingLoss(EmbeddingLoss):
     def weights(self, similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """w of a (B, R) similarity matrix and masks of its positive and negative pairs; no mining, no gradient."""
         with torch.no_grad():
-            return WEIGHTINGS[self.weighting](similarity, positive, negative, **self.options)
+            weights: Tensor = WEIGHTINGS[self.weighting](similarity, positive, negative, **self.options)
+        return weights
 
     def compute_loss(
         self,
@@ -78,23 +81,13 @@ class PairWeightingLoss(EmbeddingLoss):
         ref_emb: Tensor,
         ref_labels: Tensor | None,
     ) -> dict[str, dict[str, Any]]:
-        if (labels is None or ref_labels is None) and (indices_tuple is None or self.mining is not None):
-            raise ValueError(
-                "labels (and ref_labels beside ref_emb) must be tensors of class ids; got None. Only an "
-                "indices_tuple without mining replaces them"
-            )
         with_itself = ref_emb is embeddings
         similarity = self.distance(embeddings, ref_emb)
         if indices_tuple is None:
             assert labels is not None
             positive, negative = same_and_different(labels, None if with_itself else ref_labels)
             if not positive.any() or not negative.any():
-                warn_once(
-                    self,
-                    "PairWeightingLoss: this batch has no positive or no negative pair, so the loss is 0; use a "
-                    "sampler that draws several samples of each of several classes",
-                )
-                return self.zero_losses()
+                return self._no_terms("this batch has no positive or no negative pair")
         else:
             positive, negative = _masks(indices_tuple, similarity)
         if self.mining is not None:

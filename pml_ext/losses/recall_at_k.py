@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import warn_once
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.recall_at_k import smooth_recall_at_k
-from pml_ext.losses._base import EmbeddingLoss, given_labels
+from pml_ext.losses._base import EmbeddingLoss, is_with_itself
 
 
 class RecallAtKSurrogateLoss(EmbeddingLoss):
@@ -35,6 +34,8 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         Paper: a query is no item of its own ranking; here too (the authors' code ranks it, first, in every one).
         The denominator and the missing clip at k: see functional.smooth_recall_at_k.
     """
+
+    labels_because = "RecallAtKSurrogateLoss ranks everything, an indices_tuple does not replace them"
 
     def __init__(
         self,
@@ -63,15 +64,12 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
     def compute_loss(
         self,
         embeddings: Tensor,
-        labels: Tensor | None,
+        labels: Tensor,
         indices_tuple: tuple[Tensor, ...] | None,
         ref_emb: Tensor,
-        ref_labels: Tensor | None,
+        ref_labels: Tensor,
     ) -> dict[str, Any]:
-        labels, ref_labels = given_labels(
-            labels, ref_labels, "RecallAtKSurrogateLoss ranks everything, an indices_tuple does not replace them"
-        )
-        with_itself = ref_emb is embeddings and ref_labels is labels
+        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
         positive = labels[:, None] == ref_labels[None, :]
         one_class = bool(positive.all())
         similarities = self.distance(embeddings, ref_emb)
@@ -82,12 +80,7 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         queries = positive.any(dim=1).nonzero().squeeze(1)
         if one_class or len(queries) == 0:
             missing = "no sample of another class" if one_class else "no two samples of a class"
-            warn_once(
-                self,
-                f"RecallAtKSurrogateLoss: there is {missing} to rank, so the loss is 0; "
-                "use a sampler that draws several samples of each of several classes",
-            )
-            return self.zero_losses()
+            return self._no_terms(f"there is {missing} to rank")
         if len(queries) < len(labels):
             similarities, positive = similarities[queries], positive[queries]
         recalls = smooth_recall_at_k(similarities, positive, self.ks, self.temperature, self.rank_temperature)

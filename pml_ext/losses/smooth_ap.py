@@ -4,11 +4,9 @@ from typing import Any
 
 from torch import Tensor
 
-from pml_ext import _pml
-from pml_ext._checks import warn_once
-from pml_ext._pml import CosineSimilarity
+from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.smooth_ap import smooth_average_precision
-from pml_ext.losses._base import EmbeddingLoss
+from pml_ext.losses._base import EmbeddingLoss, is_with_itself
 
 
 class SmoothAPLoss(EmbeddingLoss):
@@ -26,6 +24,8 @@ class SmoothAPLoss(EmbeddingLoss):
     one of their class are ranked, but no queries.
     """
 
+    labels_because = "SmoothAPLoss needs labels: it ranks the whole batch, whatever a miner picked"
+
     def __init__(self, temperature: float = 0.01, **pml: Any) -> None:
         super().__init__(**pml)
         if not temperature > 0:
@@ -36,25 +36,27 @@ class SmoothAPLoss(EmbeddingLoss):
         self.add_to_recordable_attributes(name="temperature", is_stat=False)
 
     def compute_loss(
-        self, embeddings: Tensor, labels: Tensor | None, indices_tuple: Any, ref_emb: Tensor, ref_labels: Tensor
-    ) -> dict[str, dict[str, Any]]:
-        if labels is None:
-            raise ValueError("SmoothAPLoss needs labels: it ranks the whole batch")
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: tuple[Tensor, ...] | None,
+        ref_emb: Tensor,
+        ref_labels: Tensor,
+    ) -> dict[str, Any]:
+        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
         positive = labels[:, None] == ref_labels[None, :]
         # Alone in its class, a sample has nothing to find: its precision is 1 whatever the embedding.
-        own = 1 if ref_emb is embeddings else 0
-        queries = (positive.sum(dim=1) > own).nonzero().squeeze(1)
+        queries = (positive.sum(dim=1) > int(with_itself)).nonzero().squeeze(1)
         if len(queries) == 0:
-            warn_once(self, "SmoothAPLoss: no sample of the batch has a positive; the loss is 0")
-            return self.zero_losses()
+            return self._no_terms("no sample of the batch has a positive")
         if bool(positive.all()):
-            warn_once(self, "SmoothAPLoss: the batch has no negatives (one class); the loss is 0")
+            self._warn("the batch has no negatives (one class), so its loss is 0")
         similarities = self.distance(embeddings, ref_emb)
         if len(queries) < len(labels):
             similarities, positive = similarities[queries], positive[queries]
         precision = smooth_average_precision(similarities, positive, self.temperature)
-        weights = _pml.loss_and_miner_utils.convert_to_weights(
-            indices_tuple, labels, dtype=precision.dtype, using_ref=own == 0
+        weights = loss_and_miner_utils.convert_to_weights(
+            indices_tuple, labels, dtype=precision.dtype, using_ref=not with_itself
         )
         losses = (1 - precision) * weights[queries]
         return {"loss": {"losses": losses, "indices": queries, "reduction_type": "element"}}

@@ -5,14 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_in_range, warn_once
+from pml_ext._checks import check_in_range
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, MeanReducer
-from pml_ext.distances.plain_cosine import is_plain_cosine
 from pml_ext.functional.losses.tcm import counted_negatives, counted_positives
 from pml_ext.functional.losses.tcm_kernel import fast_threshold_consistency
-from pml_ext.functional.tuples.pairs import class_spans, same_and_different
-from pml_ext.losses._base import EmbeddingLoss, given_labels
-from pml_ext.losses._fast_path import ReducersOfTerms, goes_direct, reduces_by_mean
+from pml_ext.functional.tuples.pairs import class_sizes, same_and_different
+from pml_ext.losses._base import EmbeddingLoss, ReducersOfTerms
 
 
 class TCMLoss(EmbeddingLoss):
@@ -40,6 +38,8 @@ class TCMLoss(EmbeddingLoss):
         eq. 5.
     """
 
+    labels_because = "TCM is defined over all pairs, an indices_tuple does not replace them"
+    over_all_pairs = True  # whatever a miner picked
     reducer: Any
 
     def __init__(
@@ -80,23 +80,22 @@ class TCMLoss(EmbeddingLoss):
     def _sub_loss_names(self) -> list[str]:
         return ["pos_loss", "neg_loss"]
 
+    def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The sum of both terms: the reducer of one of them gets it, the other has none."""
+        if not torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
+            sizes = class_sizes(labels)
+            self._warn_of_missing_pairs(positives=len(sizes) < len(labels), negatives=len(sizes) > 1)
+        options = (self.lambda_plus, self.lambda_minus, self.margin_plus, self.margin_minus)
+        return fast_threshold_consistency(embeddings, labels, *options, indicator=self.indicator)
+
     def compute_loss(
         self,
         embeddings: Tensor,
-        labels: Tensor | None,
+        labels: Tensor,
         indices_tuple: tuple[Tensor, ...] | None,
         ref_emb: Tensor,
-        ref_labels: Tensor | None,
+        ref_labels: Tensor,
     ) -> dict[str, Any]:
-        labels, ref_labels = given_labels(
-            labels, ref_labels, "TCM is defined over all pairs, an indices_tuple does not replace them"
-        )
-        with_itself = ref_emb is embeddings and ref_labels is labels
-        if with_itself and reduces_by_mean(self) and is_plain_cosine(self.distance):
-            value = self._fast(embeddings, labels)
-            # One value for both terms: MultipleReducers adds what it gets.
-            return {"pos_loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
-
         cosines = self.distance(embeddings, ref_emb)
         same, different = same_and_different(labels, None if ref_labels is labels else ref_labels)
         self._warn_of_missing_pairs(positives=bool(same.any()), negatives=bool(different.any()))
@@ -111,21 +110,10 @@ class TCMLoss(EmbeddingLoss):
             ),
         }
 
-    def _direct(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
-        return self._fast(embeddings, labels) if type(self) is TCMLoss and goes_direct(self) else None
-
-    def _fast(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The sum of both terms over all pairs of a batch."""
-        spans = None
-        if not torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
-            spans = class_spans(labels)
-            self._warn_of_missing_pairs(positives=spans.largest > 1, negatives=spans.largest < len(labels))
-        options = (self.lambda_plus, self.lambda_minus, self.margin_plus, self.margin_minus)
-        return fast_threshold_consistency(embeddings, labels, *options, indicator=self.indicator, spans=spans)
-
     def _sub_loss(self, losses: Tensor, pairs: tuple[Tensor, ...], reduction_type: str) -> dict[str, Any]:
         if len(losses) == 0:
-            return self.zero_loss()
+            none: dict[str, Any] = self.zero_loss()
+            return none
         return {"losses": losses, "indices": pairs, "reduction_type": reduction_type}
 
     def _warn_of_missing_pairs(self, *, positives: bool, negatives: bool) -> None:
@@ -138,11 +126,7 @@ class TCMLoss(EmbeddingLoss):
             if weight > 0 and not there
         ]
         if missing:
-            warn_once(
-                self,
-                f"TCMLoss: this batch has no {' and no '.join(missing)} pair, so that term is 0; "
-                "use a sampler that draws several samples of each of several classes",
-            )
+            self._warn(f"this batch has no {' and no '.join(missing)} pair, so that term is 0")
 
 
 def _check_cosine(distance: BaseDistance) -> None:

@@ -80,4 +80,5 @@ class TCMRegularizer(BaseMetricLossFunction):
                 f"{type(self.loss).__name__} must return a tensor that TCM can be added to; got a dict. "
                 "Give it another reducer than DoNothingReducer"
             )
-        return base + tcm
+        value: Tensor = base + tcm
+        return value

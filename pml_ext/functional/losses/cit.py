@@ -1,17 +1,16 @@
 """Concordance of triplets: is the positive more similar to the anchor than the negative?
 
-Exact over all triplets, with no tensor of B**3 entries. `functional.concordance_kernel` is the fast equivalent
-for the most used case.
+Exact over all triplets, with no tensor of B**3 entries. cit_kernel.py computes the same
+faster for the most used case, the cosines of a batch with itself.
 """
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pml_ext._ops.blocks import rows_of_a_block
+from pml_ext._ops.transforms import under_transform
 from pml_ext.functional.tuples.pairs import count_triplets, same_and_different
-
-BLOCK = 2**18
-"""Entries of one block of (positive pair, negative) combinations: small enough for a processor's cache."""
 
 
 def concordance_index(similarities: Tensor, labels: Tensor, ref_labels: Tensor | None = None) -> Tensor:
@@ -45,6 +44,8 @@ def concordance_loss(
     different: Tensor,
     gamma: float = 1.0,
     hinge_partial_likelihood: bool = False,
+    *,
+    entries: int | None = None,
 ) -> Tensor:
     """γ L_e + (1 − γ) L_p, the mean over all triplets. Differentiable as often as wanted.
 
@@ -54,6 +55,7 @@ def concordance_loss(
         same, different: (B, R) boolean masks of the positive and the negative pairs.
         gamma: in [0, 1].
         hinge_partial_likelihood: count no triplet below zero in L_p.
+        entries: of one block, (positive pairs, R), of L_p; None: the block size of the device.
     Returns:
         a scalar; 0 (with a gradient path) where there is no triplet.
     Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7 and 8.
@@ -64,7 +66,8 @@ def concordance_loss(
     if gamma < 1:
         if ref_similarities is None:
             raise ValueError("ref_similarities must be an (R, R) tensor where gamma < 1; got None")
-        partial = partial_likelihood_sum(similarities, ref_similarities, same, different, hinge_partial_likelihood)
+        hinge = hinge_partial_likelihood
+        partial = partial_likelihood_sum(similarities, ref_similarities, same, different, hinge, entries=entries)
         loss = loss + (1 - gamma) * partial
     return loss / count_triplets(same, different).clamp(min=1)
 
@@ -87,18 +90,27 @@ def discordance_sum(similarities: Tensor, same: Tensor, different: Tensor) -> Te
 
 
 def partial_likelihood_sum(
-    similarities: Tensor, ref_similarities: Tensor, same: Tensor, different: Tensor, hinge: bool = False
+    similarities: Tensor,
+    ref_similarities: Tensor,
+    same: Tensor,
+    different: Tensor,
+    hinge: bool = False,
+    *,
+    entries: int | None = None,
 ) -> Tensor:
     """Σ over all triplets of log(e^{S_an} + e^{S_pn}) − S_ap, in blocks that are computed again for the gradient.
 
     Source: eq. 7 (its eqs. 17 and 18 print the gradient with the sign turned round).
     """
     anchors, positives = torch.nonzero(same, as_tuple=True)
-    rows = max(1, BLOCK // similarities.shape[1])
+    rows = rows_of_a_block(similarities.shape[1], similarities.device, entries=entries)
     total = similarities.new_zeros(())
     for a, p in zip(anchors.split(rows), positives.split(rows), strict=True):
         arguments = (similarities, ref_similarities, different, a, p, hinge)
-        total = total + checkpoint(_partial_likelihood_block, *arguments, use_reentrant=False)
+        if under_transform():  # which cannot compute again
+            total = total + _partial_likelihood_block(*arguments)
+        else:
+            total = total + checkpoint(_partial_likelihood_block, *arguments, use_reentrant=False)
     return total
 
 

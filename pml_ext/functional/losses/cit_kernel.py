@@ -1,18 +1,15 @@
 """The concordance loss of a batch with itself, value and gradient in one pass over blocks of anchors."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pml_ext._ops.blocks import row_blocks, rows_of_a_block
 from pml_ext._ops.normalize import through_sphere_, to_sphere, unit_and_inverse_norms
 from pml_ext._ops.products import add_transpose_, gram
+from pml_ext._ops.value_and_gradient import ValueAndGradient
 from pml_ext.functional.losses.cit import concordance_loss
 from pml_ext.functional.tuples.pairs import ClassSpans, class_columns, class_spans, same_and_different
-
-BLOCK = 2**18
-"""Entries of one block, (anchors, positives, all samples): the few of that size in use stay in a processor's cache."""
 
 LARGEST_CLASS = 64
 """Up to this class size comparing with every positive is faster than sorting."""
@@ -29,12 +26,13 @@ def fast_concordance_loss(
     hinge_partial_likelihood: bool = False,
     *,
     spans: ClassSpans | None = None,
+    entries: int | None = None,
+    factors: int = FACTORS,
 ) -> Tensor:
     """What `concordance_loss` gives for the cosines of a batch with itself, several times faster.
 
-    The gradient is computed together with the value, through the normalisation too. A backward pass with
-    create_graph=True goes through `concordance_loss`, so that it can be differentiated again. To torch.compile it is
-    one operator, without a break of the graph and with a first derivative only.
+    The gradient is computed together with the value, through the normalisation too; second derivatives go through
+    `concordance_loss`. To torch.compile it is one operator with a first derivative only.
 
     Args:
         embeddings: (B, D), need not be normalised, float32 or float64.
@@ -43,47 +41,34 @@ def fast_concordance_loss(
         similarity: "unit", (1 + cosine)/2, or "cosine".
         hinge_partial_likelihood: count no triplet below zero in L_p.
         spans: `class_spans(labels)`, where they are known.
+        entries: of one block, (anchors, positives, all samples); None: the block size of the device.
+        factors: how many numbers share a logarithm.
     Returns:
         a scalar; 0 where there is no triplet.
     """
     # The constant of "unit" drops out: both terms read differences of similarities.
     scale = 0.5 if similarity == "unit" else 1.0
-    if torch.compiler.is_compiling():
-        return _operator(embeddings, labels, gamma, scale, hinge_partial_likelihood)[0]
-    spans = class_spans(labels) if spans is None else spans
-    return _FastConcordance.apply(embeddings, labels, spans, gamma, scale, hinge_partial_likelihood)
-
-
-class _FastConcordance(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, embeddings: Tensor, labels: Tensor, spans: ClassSpans, gamma: float, scale: float, hinge: bool
-    ) -> Tensor:
-        value, gradient = _value_and_gradient(embeddings, spans, gamma, scale, hinge, ctx.needs_input_grad[0])
-        if gradient is not None:
-            ctx.save_for_backward(embeddings, labels, gradient)
-            ctx.options = (gamma, scale, hinge)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        embeddings, labels, gradient = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            gamma, scale, hinge = ctx.options
-            unit = to_sphere(embeddings)
-            similarities = scale * unit @ unit.T
-            loss = concordance_loss(similarities, similarities, *same_and_different(labels), gamma, hinge)
-            (gradient,) = torch.autograd.grad(loss, embeddings, create_graph=True)
-        return grad * gradient, None, None, None, None, None
+    options = (gamma, scale, hinge_partial_likelihood)
+    return _concordance(embeddings, labels, *options, spans=spans, entries=entries, factors=factors)
 
 
 def _value_and_gradient(
-    embeddings: Tensor, spans: ClassSpans, gamma: float, scale: float, hinge: bool, needs_gradient: bool = True
+    embeddings: Tensor,
+    labels: Tensor,
+    gamma: float,
+    scale: float,
+    hinge: bool,
+    *,
+    needs_gradient: bool,
+    spans: ClassSpans | None = None,
+    entries: int | None = None,
+    factors: int = FACTORS,
 ) -> tuple[Tensor, Tensor | None]:
+    spans = class_spans(labels) if spans is None else spans
     same, is_positive = class_columns(spans)
     valid = is_positive.to(embeddings.dtype)
     negatives = len(embeddings) - spans.size
-    triplets = ((spans.size - 1) * negatives).sum().clamp(min=1)
+    triplets = max(1, spans.triplets)
 
     unit, inverse_norms = unit_and_inverse_norms(embeddings)
     # From here on a similarity S is e^S, or e^−S where that alone is read: then the gradient may take its place.
@@ -94,45 +79,33 @@ def _value_and_gradient(
         foremost = (spans.rank == 0).squeeze(1).nonzero().squeeze(1)  # one sample of each class
         members = same[foremost].roll(1, 1)
         there = pad(valid[foremost], (1, 0), value=1.0)
-        classes = max(1, BLOCK // (spans.largest * len(unit)))
+        classes = rows_of_a_block(spans.largest * len(unit), unit.device, entries=entries)
         for begin in range(0, len(members), classes):
             chosen = slice(begin, begin + classes)
-            arguments = (negatives[foremost[chosen]], spans.smallest < spans.largest, 1 - gamma, hinge)
+            arguments = (negatives[foremost[chosen]], len(set(spans.sizes)) > 1, 1 - gamma, hinge, factors)
             value += _partial_likelihood(grown, members[chosen], there[chosen], *arguments, gradient)
     if gamma > 0:
-        rows = max(1, BLOCK // max(1, valid.numel()))
-        for first in range(0, len(unit), rows):
-            block = slice(first, first + rows)
+        for block in row_blocks(len(unit), valid.numel(), unit.device, entries=entries):
             decay = grown[block] if gamma == 1 else grown[block].reciprocal()
             value += _discordance(decay, valid[block], same[block], gamma, gradient[block], added=gamma < 1)
     if not needs_gradient:
         return value / triplets, None
     symmetric = add_transpose_(gradient)
-    return value / triplets, through_sphere_(symmetric @ unit, unit, scale * inverse_norms / triplets)
+    return value / triplets, through_sphere_(symmetric @ unit, unit, inverse_norms.mul_(scale / triplets))
 
 
-@torch.library.custom_op("pml_ext::concordance", mutates_args=())
-def _operator(embeddings: Tensor, labels: Tensor, gamma: float, scale: float, hinge: bool) -> tuple[Tensor, Tensor]:
-    """Value and gradient, as torch.compile sees them: how many positives a sample has is no matter of its graph."""
-    value, gradient = _value_and_gradient(embeddings, class_spans(labels), gamma, scale, hinge)
-    assert gradient is not None
-    return value, gradient
+def _plain(embeddings: Tensor, labels: Tensor, gamma: float, scale: float, hinge: bool) -> Tensor:
+    unit = to_sphere(embeddings)
+    similarities = scale * unit @ unit.T
+    return concordance_loss(similarities, similarities, *same_and_different(labels), gamma, hinge)
 
 
-@_operator.register_fake
-def _(embeddings: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return embeddings.new_empty(()), torch.empty_like(embeddings)
-
-
-def _keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(output[1])
-
-
-def _times_gradient(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return grad * ctx.saved_tensors[0], None, None, None, None
-
-
-_operator.register_autograd(_times_gradient, setup_context=_keep_gradient)
+_concordance = ValueAndGradient(
+    "concordance",
+    "(Tensor embeddings, Tensor labels, float gamma, float scale, bool hinge)",
+    _value_and_gradient,
+    _plain,
+)
 
 
 def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_row: Tensor, *, added: bool) -> Tensor:
@@ -166,6 +139,7 @@ def _partial_likelihood(
     padded: bool,
     weight: float,
     hinge: bool,
+    factors: int,
     by_row: Tensor,
 ) -> Tensor:
     """weight · Σ log(e^{S_an} + e^{S_pn}) − S_ap over the triplets whose positives are of a few classes.
@@ -178,6 +152,7 @@ def _partial_likelihood(
         valid: (classes, K) of 1, and 0 on the padding: the first member again, at the end.
         negatives: (classes, 1), how many a sample of the class has.
         padded: whether `valid` holds a 0.
+        factors: how many numbers are multiplied before their logarithm is taken.
         by_row: (B, B), the rows of the members become the derivatives by their similarities.
     """
     columns = members.unsqueeze(1).expand(-1, members.shape[1], -1)
@@ -186,7 +161,7 @@ def _partial_likelihood(
     counted = (negatives * valid).unsqueeze(2) * valid.unsqueeze(1)  # triplets of each pair that have a derivative
     counted.diagonal(0, 1, 2).zero_()
     shares = torch.zeros_like(rows)
-    factors = torch.ones_like(rows)
+    product = torch.ones_like(rows)
     value = grown.new_zeros(())
     for step in range(1, members.shape[1]):
         both = valid[:, step:]
@@ -204,11 +179,11 @@ def _partial_likelihood(
             total.mul_(both.unsqueeze(2)).add_(1 - both.unsqueeze(2))
         shares[:, :-step].add_(share)
         shares[:, step:].add_(share)
-        factors[:, :-step].mul_(total)
-        if step % FACTORS == 0:
-            value += factors.scatter_(2, columns, 1).log_().sum()
-            factors.fill_(1)
-    value += factors.scatter_(2, columns, 1).log_().sum()
+        product[:, :-step].mul_(total)
+        if step % factors == 0:
+            value += product.scatter_(2, columns, 1).log_().sum()
+            product.fill_(1)
+    value += product.scatter_(2, columns, 1).log_().sum()
     if not hinge:
         value -= (counted * within.log_()).sum() / 2
     derivatives = shares.mul_(rows).mul_(2 * weight).scatter_(2, columns, 0)

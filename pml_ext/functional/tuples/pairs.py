@@ -1,5 +1,6 @@
 """Which samples form positive pairs, negative pairs and triplets."""
 
+from collections import Counter
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,11 @@ def count_triplets(same: Tensor, different: Tensor) -> Tensor:
     return (same.sum(1) * different.sum(1)).sum()
 
 
+def class_sizes(labels: Tensor) -> list[int]:
+    """The size of each class, in any order. Counted in Python: one read from the device, and little for a batch."""
+    return list(Counter(labels.tolist()).values())
+
+
 class ClassSpans(NamedTuple):
     """Where the classes of a batch lie once it is sorted by class: those of one class are neighbours there."""
 
@@ -39,9 +45,17 @@ class ClassSpans(NamedTuple):
     """(B, 1) for every sample, how many of its class come before it there."""
     size: Tensor
     """(B, 1) for every sample, the size of its class."""
-    smallest: int
-    largest: int
-    """The sizes of the smallest and the largest class: all that is read from the device."""
+    sizes: list[int]
+    """The size of each class, once: all that is read from the device."""
+
+    @property
+    def largest(self) -> int:
+        return max(self.sizes)
+
+    @property
+    def triplets(self) -> int:
+        """How many (anchor, positive, negative) there are."""
+        return sum(size * (size - 1) * (len(self.order) - size) for size in self.sizes)
 
 
 def class_spans(labels: Tensor) -> ClassSpans:
@@ -51,8 +65,7 @@ def class_spans(labels: Tensor) -> ClassSpans:
     start = torch.searchsorted(in_order, column)
     size = torch.searchsorted(in_order, column, right=True).sub_(start)
     rank = order.argsort().unsqueeze(1).sub_(start)
-    smallest, largest = torch.stack(torch.aminmax(size)).tolist()
-    return ClassSpans(order, start, rank, size, smallest, largest)
+    return ClassSpans(order, start, rank, size, class_sizes(labels))
 
 
 def class_columns(spans: ClassSpans, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:

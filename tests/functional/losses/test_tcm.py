@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from pml_ext.functional import margins_from_distance_range, shortfall_and_excess
-from pml_ext.functional.losses import tcm_kernel as kernel
+from pml_ext.functional.losses.tcm_kernel import fast_threshold_consistency
 from pml_ext.functional.tuples.pairs import same_and_different
 from tests.oracles import threshold_consistency as oracle
 
@@ -59,16 +59,13 @@ def test_no_pairs_give_zero_with_a_gradient():
 @pytest.mark.parametrize("indicator", [True, False])
 @pytest.mark.parametrize("margins", MARGINS)
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS.keys())
-def test_fast_against_loops_and_plain_gradient(monkeypatch, labels, margins, indicator, at_once, block, few):
-    monkeypatch.setattr(kernel, "AT_ONCE", at_once)
-    monkeypatch.setattr(kernel, "BLOCK", 0)
-    monkeypatch.setattr(kernel, "MIN_ROWS", block)
-    monkeypatch.setattr(kernel, "FEW", few)
+def test_fast_against_loops_and_plain_gradient(labels, margins, indicator, at_once, block, few):
+    sizes = {"at_once": at_once, "entries": 0, "min_rows": block, "few": few}
     unit = unit_vectors(len(labels))
     expected = oracle.terms(*oracle.split((unit @ unit.T).tolist(), labels), *margins, indicator)
     x = (unit * torch.logspace(0, 1, len(labels), dtype=unit.dtype)[:, None]).requires_grad_()
     labels = torch.tensor(labels)
-    value = kernel.fast_threshold_consistency(x, labels, 0.7, 1.9, *margins, indicator=indicator)
+    value = fast_threshold_consistency(x, labels, 0.7, 1.9, *margins, indicator=indicator, **sizes)
     assert value.item() == pytest.approx(0.7 * expected[0] + 1.9 * expected[1], abs=1e-12)
     (got,) = torch.autograd.grad(value, x)
     (by_autograd,) = torch.autograd.grad(plain(x, labels, 0.7, 1.9, *margins, indicator), x)
@@ -76,29 +73,28 @@ def test_fast_against_loops_and_plain_gradient(monkeypatch, labels, margins, ind
 
 
 @pytest.mark.parametrize("at_once", [0, 99])
-def test_fast_and_plain_gradient_agree_in_float32(monkeypatch, at_once):
-    monkeypatch.setattr(kernel, "AT_ONCE", at_once)
+def test_fast_and_plain_gradient_agree_in_float32(at_once):
     x, labels = unit_vectors(40, 3, torch.float32).requires_grad_(), torch.arange(40) % 7
     (expected,) = torch.autograd.grad(plain(x, labels), x)
-    (got,) = torch.autograd.grad(kernel.fast_threshold_consistency(x, labels), x)
+    (got,) = torch.autograd.grad(fast_threshold_consistency(x, labels, at_once=at_once), x)
     assert (got - expected).norm() <= 1e-5 * expected.norm()
 
 
-@pytest.mark.parametrize("loss", [plain, kernel.fast_threshold_consistency])
+@pytest.mark.parametrize("loss", [plain, fast_threshold_consistency])
 def test_gradcheck_and_second_derivative(loss):
     x, labels = unit_vectors(6, 3).requires_grad_(), torch.tensor([0, 1, 0, 1, 2, 2])
     torch.autograd.gradcheck(lambda x: loss(x, labels), (x,))
     torch.autograd.gradgradcheck(lambda x: loss(x, labels), (x,))
 
 
-@pytest.mark.parametrize("loss", [plain, kernel.fast_threshold_consistency])
+@pytest.mark.parametrize("loss", [plain, fast_threshold_consistency])
 @pytest.mark.parametrize("labels", [[0, 0, 1, 1], [0, 0, 0, 0], [0, 1, 2, 3]])
 @pytest.mark.parametrize("at_once", [0, 99])
-def test_nan_is_not_hidden(monkeypatch, loss, labels, at_once):
-    monkeypatch.setattr(kernel, "AT_ONCE", at_once)
+def test_nan_is_not_hidden(loss, labels, at_once):
+    sizes = {} if loss is plain else {"at_once": at_once}
     x = unit_vectors(4)
     x[3] = torch.nan
-    assert loss(x, torch.tensor(labels)).isnan()
+    assert loss(x, torch.tensor(labels), **sizes).isnan()
 
 
 def test_margins_from_distance_range_inverts_the_paper():

@@ -1,0 +1,112 @@
+"""One frame for a function of embeddings whose kernel computes the gradient together with the value."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pml_ext._ops.transforms import under_transform
+
+
+class ValueAndGradient:
+    """Makes a kernel that computes value and gradient together a function that autograd can differentiate.
+
+    The first derivative is the kernel's. Further ones go through `plain`, an ordinary differentiable form of the same
+    function; so does everything under torch.func. To torch.compile it is one operator, without a break of the graph
+    and with a first derivative only.
+
+    Args:
+        name: of the operator, "pml_ext::name".
+        schema: of the arguments, "(Tensor x, Tensor labels, float gamma)".
+        kernel: (x, *inputs, needs_gradient, **hints) -> the value, a scalar or one number for each row of x, and its
+            derivatives by x, of the shape of x (None if needs_gradient is False). The number of a row must depend on
+            that row of x alone.
+        plain: (x, *inputs) -> the same value.
+        by_row: the value is one number for each row.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        schema: str,
+        kernel: Callable[..., tuple[Tensor, Tensor | None]],
+        plain: Callable[..., Tensor],
+        *,
+        by_row: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.plain = plain
+        self._operator = _operator(name, schema, kernel, by_row)
+
+    def __call__(self, x: Tensor, *inputs: Any, **hints: Any) -> Tensor:
+        """The value. `hints` go to the kernel and change how it computes, not what; torch.compile leaves them out."""
+        value: Tensor
+        if torch.compiler.is_compiling():
+            value = self._operator(x, *inputs)[0]
+        elif under_transform():
+            value = self.plain(x, *inputs)
+        else:
+            value = _Differentiable.apply(x, self, inputs, hints, torch.is_grad_enabled())[0]
+        return value
+
+
+class _Differentiable(torch.autograd.Function):
+    """Value and gradient are two outputs: who differentiates the gradient comes back here, and gets `plain`'s."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, frame: ValueAndGradient, inputs: tuple[Any, ...], hints: dict[str, Any], is_grad_on: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        value, gradient = frame.kernel(x, *inputs, needs_gradient=is_grad_on and ctx.needs_input_grad[0], **hints)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, gradient)
+        ctx.frame, ctx.inputs = frame, inputs
+        return value, gradient
+
+    @staticmethod
+    def backward(ctx: Any, by_value: Tensor | None, by_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, gradient = ctx.saved_tensors
+        result = None
+        if by_value is not None:
+            result = gradient * (by_value if by_value.ndim == 0 else by_value.unsqueeze(1))
+        if by_gradient is not None:
+            second = _second_derivative(ctx, x, by_gradient)
+            result = second if result is None else result + second
+        return result, None, None, None, None
+
+
+def _second_derivative(ctx: Any, x: Tensor, along: Tensor) -> Tensor:
+    """The derivative by x of the gradient's product with `along`; differentiable again where grad mode is on."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        value = ctx.frame.plain(x, *ctx.inputs).sum()
+        (gradient,) = torch.autograd.grad(value, x, create_graph=True)
+        result: Tensor
+        (result,) = torch.autograd.grad(gradient, x, along, create_graph=again)
+    return result
+
+
+def _operator(name: str, schema: str, kernel: Callable[..., tuple[Tensor, Tensor | None]], by_row: bool) -> Any:
+    """The kernel as torch.compile sees it: what it reads of labels and sizes is no matter of the graph."""
+
+    def value_and_gradient(*inputs: Any) -> tuple[Tensor, Tensor]:
+        value, gradient = kernel(*inputs, needs_gradient=True)
+        assert gradient is not None
+        return value, gradient
+
+    operator = torch.library.custom_op(
+        f"pml_ext::{name}", value_and_gradient, mutates_args=(), schema=f"{schema} -> (Tensor, Tensor)"
+    )
+    operator.register_fake(lambda x, *_: (x.new_empty(len(x)) if by_row else x.new_empty(()), x.new_empty(x.shape)))
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(output[1])
+        ctx.others = len(inputs) - 1
+
+    def times_gradient(ctx: Any, by_value: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * (by_value.unsqueeze(1) if by_row else by_value), *[None] * ctx.others
+
+    operator.register_autograd(times_gradient, setup_context=keep)
+    return operator
