@@ -1,5 +1,6 @@
 """Files that are whole or not there: a full disk or a killed process leaves the old file as it was."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -42,3 +43,11 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     """Write a file whole, as `replacing` does; text as UTF-8."""
     with replacing(path) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def read_regular(path: str | Path) -> bytes:
+    """The content of a regular file; a pipe, which would be waited for, or a device is an OSError."""
+    path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path.read_bytes()

@@ -49,7 +49,8 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.command == "eval" or arguments.eval_only:
             evaluate_only(cfg, launch)
         else:
-            train(cfg, launch, resume=arguments.resume, profile=arguments.profile)
+            kept = {"resume": arguments.resume, "overwrite": arguments.overwrite}
+            train(cfg, launch, **kept, profile=arguments.profile)
     except (CheckpointError, ConfigError, DataError, ExportError, TrainingError, WeightsError) as error:
         log.error("error: %s", error)
         return 2

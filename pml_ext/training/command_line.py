@@ -8,7 +8,7 @@ from pml_ext._version import __version__
 from pml_ext.training.embeddings.file_layout import LAYOUT
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
-_FLAGS = ("-h", "--help", "--resume", "--profile", "--eval-only", "--max-utility", "--same-camera-pairs")
+_FLAGS = ("-h", "--help", "--resume", "--overwrite", "--profile", "--eval-only", "--max-utility", "--same-camera-pairs")
 _Commands = argparse._SubParsersAction  # what add_subparsers() returns; it has no public name
 
 
@@ -70,6 +70,7 @@ def _add_train(commands: "_Commands[argparse.ArgumentParser]") -> None:
     _add_config(command)
     _add_processes(command)
     command.add_argument("--resume", action="store_true", help="go on from OUTPUT_DIR's last checkpoint")
+    command.add_argument("--overwrite", action="store_true", help="replace the run that is in OUTPUT_DIR")
     command.add_argument("--profile", action="store_true", help="say where the time went")
     command.add_argument("--eval-only", action="store_true", help="do not train; as `pml-ext eval`")
 

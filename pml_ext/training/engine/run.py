@@ -2,14 +2,15 @@
 
 import logging
 import re
-import tempfile
 from pathlib import Path
 from typing import cast
 
 import lightning
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
+from pml_ext._files import write_atomically
 from pml_ext.training.checks.check import require_supported
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.data.datasets import ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
@@ -20,6 +21,13 @@ from pml_ext.training.engine.baseline import Baseline
 from pml_ext.training.engine.checkpoints import check_optimizer_state, check_resumable
 from pml_ext.training.engine.freezing import freeze_callbacks
 from pml_ext.training.engine.messages import IN_THE_FILE_ONLY, logged
+from pml_ext.training.engine.output import (
+    CHECKPOINTS,
+    left_by_earlier_runs,
+    output_folder,
+    remove_earlier,
+    require_no_checkpoints,
+)
 from pml_ext.training.engine.precise_bn import recompute_statistics
 from pml_ext.training.engine.profiling import Profile
 from pml_ext.training.engine.trainer import Launch, build_trainer
@@ -32,24 +40,32 @@ from pml_ext.training.modeling.weights import ONLY_FOR_TRAINING, load_weights
 log = logging.getLogger("pml_ext")
 
 
-def train(cfg: CN, launch: Launch, *, resume: bool = False, profile: bool = False) -> dict[str, dict[str, float]]:
+def train(
+    cfg: CN, launch: Launch, *, resume: bool = False, overwrite: bool = False, profile: bool = False
+) -> dict[str, dict[str, float]]:
     """Train, evaluate, and leave config.yaml, metrics.json, checkpoints, logs and figures in OUTPUT_DIR.
 
     Args:
         resume: go on from OUTPUT_DIR's last checkpoint, where there is one.
+        overwrite: replace the run that is in OUTPUT_DIR, where there is one.
         profile: log where the time went.
     Returns:
         metrics of the final model by test set; empty on ranks other than 0.
     """
+    if resume and overwrite:
+        raise ConfigError("--resume goes on with the run in OUTPUT_DIR and --overwrite replaces it: give one of them")
     require_supported(cfg)
-    output = _prepare_output(cfg)
-    with logged(output, "train.log"):
+    first = _is_first(launch)
+    with output_folder(cfg.OUTPUT_DIR, first=first) as output, logged(output, "train.log"):
+        if first and not (resume or overwrite):
+            require_no_checkpoints(output)
+        earlier = left_by_earlier_runs(output, whole_run=overwrite)
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
         train_set, test_sets = _train_set(cfg), _test_sets(cfg)
         module = Baseline(cfg, train_set, test_sets)
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
-        checkpoints = output / "checkpoints"
+        checkpoints = output / CHECKPOINTS
         profiles = [Profile()] if profile else []
         frozen = freeze_callbacks(list(cfg.MODEL.FREEZE_LAYERS), iterations=cfg.SOLVER.FREEZE_ITERS)
         trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *frozen)
@@ -59,7 +75,7 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False, profile: bool = Fals
         pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
         baselines = _baselines(cfg, module, trainer, pretrained=pretrained)
         last = checkpoints / "last.ckpt"
-        resumed = last if resume and last.is_file() else None
+        resumed = last if resume and last.exists() else None
         if resumed:
             # Says which keys differ where the checkpoint is of another model; Lightning then restores all of it.
             load_weights(module, resumed)
@@ -68,7 +84,8 @@ def train(cfg: CN, launch: Launch, *, resume: bool = False, profile: bool = Fals
             made = module.configure_optimizers()
             check_optimizer_state(resumed, made["optimizer"], made["lr_scheduler"]["scheduler"])
         if trainer.is_global_zero:
-            (output / "config.yaml").write_text(cfg.dump(), encoding="utf-8")
+            remove_earlier(output, earlier)
+            write_atomically(output / "config.yaml", cfg.dump())
             identities = int(train_set.labels.max()) + 1
             log.info("%d images of %d identities, %d steps an epoch", len(train_set), identities, len(loader))
             if resume:
@@ -98,8 +115,7 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
             "evaluation needs MODEL.WEIGHTS: the checkpoint to measure, such as logs/…/checkpoints/last.ckpt"
         )
     require_supported(cfg)
-    output = _prepare_output(cfg)
-    with logged(output, "eval.log"):
+    with output_folder(cfg.OUTPUT_DIR, first=_is_first(launch)) as output, logged(output, "eval.log"):
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
         test_sets = _test_sets(cfg)
         module = Baseline(cfg, None, test_sets)
@@ -108,6 +124,12 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer.validate(module, _test_loaders(cfg, test_sets, trainer), verbose=False)
         return _report(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
+
+
+def _is_first(launch: Launch) -> bool:
+    """Whether this process is the first of all of the run's, found out before any other is started."""
+    rank: int = getattr(rank_zero_only, "rank", 0)
+    return rank == 0 and launch.machine_rank == 0
 
 
 def _test_sets(cfg: CN) -> dict[str, TestSet]:
@@ -168,17 +190,6 @@ def _recompute_statistics(cfg: CN, module: Baseline, trainer: lightning.Trainer)
     loader = _train_loader(cfg, _train_set(cfg), trainer)
     lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
     recompute_statistics(module, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)
-
-
-def _prepare_output(cfg: CN) -> Path:
-    """OUTPUT_DIR; an error before any work where it cannot be written."""
-    output = Path(cfg.OUTPUT_DIR).expanduser()
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output):
-            return output
-    except OSError as error:
-        raise ConfigError(f"OUTPUT_DIR {output} cannot be written: {error}") from error
 
 
 def _report(

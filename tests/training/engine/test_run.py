@@ -180,6 +180,31 @@ def test_resume_of_another_model_and_of_nothing(
     assert "last.ckpt is not a readable weights file" in capfd.readouterr().err
 
 
+def test_a_run_into_the_folder_of_another_is_refused_before_any_work(
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained, tmp_path / "out")
+    (tmp_path / "out" / "threshold_Digits.json").write_text("{}")
+
+    def content() -> dict[str, bytes]:
+        files = (p for p in (tmp_path / "out").rglob("*") if p.is_file() and p.name not in ("train.log", ".lock"))
+        return {str(path): path.read_bytes() for path in files}
+
+    before = content()
+    assert train(tmp_path / "out", "SEED", "1") == 2
+    shown = capfd.readouterr().err
+    assert "(best.ckpt, last.ckpt): go on with it by --resume, replace it by --overwrite, or set another" in shown
+    assert "images" not in shown, "no data was read"
+    assert train(tmp_path / "out", flags=("--resume", "--overwrite")) == 2
+    assert "give one of them" in capfd.readouterr().err
+    assert train(tmp_path / "out", "MODEL.WEIGHTS", "none.pth", flags=("--overwrite",)) == 2
+    assert content() == before, "a start that fails leaves everything as it was"
+    assert train(tmp_path / "out", "SEED", "1", flags=("--overwrite",)) == 0
+    assert "removed what an earlier run left" in capfd.readouterr().err
+    assert not (tmp_path / "out" / "threshold_Digits.json").exists()
+    assert not torch.equal(weights(tmp_path / "out")["backbone.0.weight"], weights(trained)["backbone.0.weight"])
+
+
 @contextmanager
 def started(output: Path, *opts: str) -> Iterator[subprocess.Popen[str]]:
     """A run in a process of its own, once it has written its first checkpoint; it does not outlive the test."""

@@ -63,6 +63,8 @@ DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
 NOBODY = {"Market1501": (JUNK, DISTRACTOR)}
 """Identities of a set that are nobody's."""
 
+_OWN = [f"{prefix}<path>" for prefix in OWN_DATA]
+
 __all__ = [
     "DATASETS",
     "FACE_PAIRS",
@@ -133,12 +135,17 @@ def load_test_sets(options: CN, *, grey: bool) -> dict[str, TestSet]:
 
 def load(name: str, root: Path, grey: bool, key: str = "data set") -> Loaded:
     """The data set of a name, or of a path behind one of OWN_DATA's prefixes."""
-    if name.startswith("file:"):
-        return table_set(root / name.removeprefix("file:"), grey)
-    if name.startswith("folder:"):
-        return folder_per_identity(root, grey, name=name.removeprefix("folder:"))
-    require(name, [*DATASETS, *(f"{prefix}<path>" for prefix in OWN_DATA)], key)
-    return DATASETS[name](root, grey)
+    require(next((f"{own}<path>" for own in OWN_DATA if name.startswith(own)), name), [*DATASETS, *_OWN], key)
+    try:
+        if name.startswith("file:"):
+            return table_set(root / name.removeprefix("file:"), grey)
+        if name.startswith("folder:"):
+            return folder_per_identity(root, grey, name=name.removeprefix("folder:"))
+        return DATASETS[name](root, grey)
+    except DataError:
+        raise
+    except (OSError, OverflowError, ValueError) as error:  # a folder that may not be read, a number of 5,000 digits
+        raise DataError(f"{name} at {root} cannot be read: {error}") from error
 
 
 def _load(options: CN, key: str, grey: bool) -> dict[str, Loaded]:

@@ -1,18 +1,19 @@
 """Face verification sets: images in pairs, the same person or not."""
 
-import pickle
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from pml_ext._files import read_regular
 from pml_ext.metrics.pair_lists import read_lfw_pairs
+from pml_ext.training.data.datasets.decoding import decode_image
 from pml_ext.training.data.datasets.image_files import ImageFile, image_set
-from pml_ext.training.data.datasets.image_set import DataError, ImageSet, decode_image
+from pml_ext.training.data.datasets.image_set import DataError, ImageSet
 from pml_ext.training.data.datasets.layout import found_in
+from pml_ext.training.data.datasets.plain_pickle import ForbiddenPickleError, Plain, plain_value
 
 NAMES = ("LFW", "CFP_FP", "CFP_FF", "AgeDB_30", "CALFW", "CPLFW", "VGG2_FP")
 FOLDERS = ("", "faces_emore_val", "faces_emore", "faces_webface_112x112", "val")
@@ -85,55 +86,24 @@ def _listed_pairs(listing: Path, folder: Path, grey: bool) -> PairSet:
 def read_bin(path: Path, grey: bool) -> PairSet:
     """An insightface verification file: a pickle of (images as file contents, whether each pair is the same)."""
     try:
-        with path.open("rb") as file:
-            contents, same = _DataUnpickler(file, encoding="bytes").load()
-        images = [content.tobytes() if isinstance(content, np.ndarray) else content for content in contents]
-        known = all(isinstance(image, bytes) for image in images)
-        labels = np.asarray(same)
-        if not known or labels.ndim != 1 or not np.isin(labels, (0, 1)).all():
-            raise ValueError("expected (list of images, list of bools)")
+        contents, same = _images_and_flags(plain_value(read_regular(path)))
     except ForbiddenPickleError as error:
         raise DataError(f"{path} is not read: {error}") from error
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        TypeError,
-        IndexError,
-        KeyError,
-        AttributeError,
-        pickle.PickleError,
-    ) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} is not a verification file of insightface, or damaged: {error}") from error
-    if len(images) != 2 * len(labels) or not len(labels):
-        raise DataError(f"{path}: expected two images a pair; got {len(images)} images for {len(labels)} pairs")
-    names = [f"{path}[{i}]" for i in range(len(images))]
-    nobody = np.zeros(len(images), dtype=np.int64)
-    return PairSet(ImageSet(EncodedImages(images, names, grey), nobody, nobody, names), labels.astype(bool))
+    if len(contents) != 2 * len(same) or not len(same):
+        raise DataError(f"{path}: expected two images a pair; got {len(contents)} images for {len(same)} pairs")
+    names = [f"{path}[{i}]" for i in range(len(contents))]
+    nobody = np.zeros(len(contents), dtype=np.int64)
+    return PairSet(ImageSet(EncodedImages(contents, names, grey), nobody, nobody, names), same)
 
 
-class ForbiddenPickleError(pickle.UnpicklingError):
-    """A pickle that names something other than arrays and bytes."""
-
-
-def _latin1(text: str, encoding: str = "latin1") -> bytes:
-    """How Python 3 writes bytes into pickles of protocol 2."""
-    if encoding != "latin1":
-        raise ForbiddenPickleError(f"it asks for the codec {encoding!r}")
-    return text.encode(encoding)
-
-
-class _DataUnpickler(pickle.Unpickler):
-    """Arrays, bytes, lists and numbers; any other name in the pickle is an error before it is looked up."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        module = module.replace("numpy._core", "numpy.core")
-        if (module, name) == ("_codecs", "encode"):
-            return _latin1
-        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
-            return getattr(np, name)
-        if (module, name) == ("numpy.core.multiarray", "_reconstruct"):
-            return np.empty(0).__reduce__()[0]  # wherever this version of numpy keeps it
-        if (module, name) == ("numpy.core.multiarray", "scalar"):
-            return np.float64(0).__reduce__()[0]
-        raise ForbiddenPickleError(f"it asks for {module}.{name}, and only arrays and bytes are taken from a pickle")
+def _images_and_flags(content: Plain) -> tuple[list[bytes], np.ndarray]:
+    if isinstance(content, (list, tuple)) and len(content) == 2 and all(isinstance(p, Sized) for p in content):
+        contents, flags = (list(part) for part in content)
+        images = [image.tobytes() if isinstance(image, np.ndarray) else image for image in contents]
+        if all(isinstance(image, bytes) for image in images) and all(
+            isinstance(flag, (bool, int, np.bool_, np.uint8)) and flag in (0, 1) for flag in flags
+        ):
+            return images, np.array(flags, dtype=bool)
+    raise ValueError("expected (list of images, list of bools)")

@@ -9,7 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet, decode_image
+from pml_ext._files import read_regular
+from pml_ext.training.data.datasets.decoding import decode_image
+from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet
 
 
 class ImageFile(NamedTuple):
@@ -33,7 +35,7 @@ class ImageFiles(Sequence[Tensor]):
     def __getitem__(self, row: int) -> Tensor:  # type: ignore[override]
         path = self.paths[row]
         try:
-            content = path.read_bytes()
+            content = read_regular(path)
         except OSError as error:
             raise DataError(f"image {path} cannot be read: {error}") from error
         return decode_image(content, str(path), self.grey)

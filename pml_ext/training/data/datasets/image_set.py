@@ -1,12 +1,9 @@
 """Labelled images: what every data set becomes."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from PIL import Image
 from torch import Tensor
 
 
@@ -115,13 +112,3 @@ class OpenSet:
     def parts(self) -> list[ImageSet]:
         """What a test embeds."""
         return [self.query] if self.gallery is None else [self.query, self.gallery]
-
-
-def decode_image(content: bytes, name: str, grey: bool) -> Tensor:
-    """Bytes of an image file as a uint8 (1 or 3, h, w) tensor; damaged or truncated input is a DataError."""
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            pixels = np.array(image.convert("L" if grey else "RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"image {name} cannot be decoded ({error}): is the file truncated or not an image?") from error
-    return torch.from_numpy(pixels[None] if grey else pixels.transpose(2, 0, 1).copy())

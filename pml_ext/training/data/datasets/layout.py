@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from pml_ext._files import read_regular
 from pml_ext.training.data.datasets.image_set import DataError
 
 
@@ -32,7 +33,7 @@ def lines_of(path: Path) -> list[str]:
         DataError: it cannot be read or is not text.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"list {path} cannot be read ({error}); {found_in(path.parent)}") from error
     return [stripped for line in text.splitlines() if (stripped := line.strip())]

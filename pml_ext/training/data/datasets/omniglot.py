@@ -2,17 +2,22 @@
 
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet, decode_image
+from pml_ext._files import read_regular
+from pml_ext.training.data.datasets.decoding import decode_image
+from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet
 
 # Greek and Latin are in both of the published small archives, so the split is by alphabet, not by archive.
 TRAIN_ALPHABETS = ("Balinese", "Early_Aramaic", "Greek", "Korean", "Latin")
 TEST_ALPHABETS = ("Japanese_(katakana)", "Sanskrit", "Tagalog")
 ARCHIVES = ("images_background_small1.zip", "images_background_small2.zip")
+LARGEST = 2**20
+"""Bytes of a drawing that are read; the published ones have a few hundred."""
 # …/ALPHABET/characterNN/XXXX_DD.png; DD is the drawer
 _MEMBER = re.compile(r"(?:^|/)([^/]+)/character(\d+)/\d+_(\d+)\.png$")
 
@@ -66,16 +71,19 @@ def _files(root: Path) -> Iterator[tuple[str, str, str, bytes]]:
         _download(root)
     for path in sorted(images.rglob("*.png")):
         if match := _MEMBER.search(path.as_posix()):
-            yield match[1], f"{match[2]}/{match[3]}", str(path), path.read_bytes()
+            yield match[1], f"{match[2]}/{match[3]}", str(path), read_regular(path)
 
 
 def _zipped(archive: Path) -> Iterator[tuple[str, str, str, bytes]]:
     try:
         with zipfile.ZipFile(archive) as members:
-            for member in members.namelist():
-                if match := _MEMBER.search(member):
-                    yield match[1], f"{match[2]}/{match[3]}", f"{archive}:{member}", members.read(member)
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+            for member in members.infolist():
+                if match := _MEMBER.search(member.filename):
+                    if member.file_size > LARGEST:
+                        raise ValueError(f"{member.filename} would have {member.file_size} bytes, a drawing has a few")
+                    yield match[1], f"{match[2]}/{match[3]}", f"{archive}:{member.filename}", members.read(member)
+    # RuntimeError: a member with a password; NotImplementedError: another compression
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
         raise DataError(f"{archive} is damaged ({error}): fetch it again") from error
 
 

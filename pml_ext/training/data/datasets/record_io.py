@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from pml_ext.training.data.datasets.image_set import DataError, ImageSet, decode_image
+from pml_ext._files import read_regular
+from pml_ext.training.data.datasets.decoding import decode_image
+from pml_ext.training.data.datasets.image_set import DataError, ImageSet
 
 _MAGIC = 0xCED7230A
 _PART = struct.Struct("<II")  # magic; kind of part (3 bits) and length (29 bits)
@@ -29,6 +31,8 @@ class RecordFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            if not path.is_file():
+                raise FileNotFoundError("no such file")
             self._descriptor = os.open(path, os.O_RDONLY)
             weakref.finalize(self, os.close, self._descriptor)
         except OSError as error:
@@ -113,22 +117,38 @@ def record_set(path: Path, grey: bool) -> ImageSet:
     file = RecordFile(path)
     # insightface's record 0 says where the images end; then come records of whole identities, without an image.
     if 0 in offsets and len(first := file.labels(offsets[0])) >= 2:
-        keys = [key for key in range(1, int(first[0])) if key in offsets]
+        end = _whole_number(first[0], path, "the end of the images")
+        keys = [key for key in sorted(offsets) if 1 <= key < end]
+        if len(keys) < end - 1:
+            raise DataError(f"{path}: its first record announces {end - 1} images; its index has {len(keys)} of them")
     else:
         keys = sorted(offsets)
     if not keys:
         raise DataError(f"{path} holds no images")
     places = np.array([offsets[key] for key in keys], dtype=np.int64)
-    identities = np.array([file.labels(int(place))[0] for place in places]).astype(np.int64)
+    identities = np.array(
+        [_whole_number(file.labels(offsets[key])[0], path, f"the identity of record {key}") for key in keys]
+    )
     names = [f"{path}[{key}]" for key in keys]
     return ImageSet(RecordImages(file, places, grey), identities, np.arange(len(keys)), names)
+
+
+def _whole_number(value: float, path: Path, what: str) -> int:
+    """A number that a record keeps as a float of 32 bits, which tells whole numbers apart only below 2^24."""
+    if not 0 <= value < 2**24 or value != int(value):
+        raise DataError(f"{path}: {what} must be a whole number from 0 to {2**24 - 1}; got {value:g}")
+    return int(value)
 
 
 def _offsets(path: Path) -> dict[int, int]:
     """Lines of `key<tab>offset`."""
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
-        pairs = [line.split() for line in lines if line]
-        return {int(key): int(offset) for key, offset in pairs}
+        pairs = [line.split() for line in read_regular(path).decode("ascii").splitlines() if line]
+        offsets = {int(key): int(offset) for key, offset in pairs}
+        if len(offsets) < len(pairs):
+            raise ValueError("a key comes twice")
+        if offsets and not (min(offsets) >= 0 and min(offsets.values()) >= 0 and max(offsets.values()) < 2**63):
+            raise ValueError("keys and offsets must be 0 or more, and offsets below 2^63")
     except (OSError, ValueError) as error:
         raise DataError(f"record index {path} cannot be read: {error}") from error
+    return offsets

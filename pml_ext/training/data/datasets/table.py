@@ -1,11 +1,13 @@
 """A user's own data from one table: CSV or Parquet with the columns path, identity, camera (optional) and split."""
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pml_ext._files import read_regular
 from pml_ext.training.data.datasets.image_files import ImageFile, each_its_own_camera, open_set
 from pml_ext.training.data.datasets.image_set import DataError, OpenSet
 
@@ -54,19 +56,33 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     if file.suffix not in KINDS:
         raise DataError(f"table {file}: expected a file that ends in {' or '.join(KINDS)}")
     try:
+        content = read_regular(file)
         if file.suffix == ".csv":
-            with file.open(newline="", encoding="utf-8-sig") as text:
-                return list(csv.DictReader(text, strict=True))
+            return _csv_rows(content.decode("utf-8-sig"))
         from pyarrow import ArrowException
         from pyarrow.parquet import read_table
     except ModuleNotFoundError as error:
         raise DataError(f"table {file}: reading Parquet needs pyarrow: pip install pyarrow") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"table {file} cannot be read: {error}") from error
     try:
-        rows: list[dict[str, Any]] = read_table(file).to_pylist()
-    except (OSError, ArrowException) as error:
+        rows: list[dict[str, Any]] = read_table(io.BytesIO(content)).to_pylist()
+    except (OSError, ValueError, ArrowException) as error:
         raise DataError(f"table {file} cannot be read: {error}") from error
+    return rows
+
+
+def _csv_rows(text: str) -> list[dict[str, Any]]:
+    if "\0" in text:
+        raise ValueError("it holds a NUL character")
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, restkey="")
+    heading = reader.fieldnames or []
+    if len(set(heading)) < len(heading):
+        raise ValueError(f"its heading names a column twice: {', '.join(heading)}")
+    rows = list(reader)
+    for number, row in enumerate(rows, start=1):
+        if "" in row and "" not in heading:
+            raise ValueError(f"row {number} has more cells than the heading, {len(heading)}")
     return rows
 
 
@@ -79,7 +95,10 @@ def _codes(values: list[Any]) -> np.ndarray:
 def _inside(file: Path, path: str, number: int) -> Path:
     """The path under the table's folder; links that lead out of it are refused too."""
     folder = file.parent.resolve()
-    resolved = (folder / path).resolve()
+    try:
+        resolved = (folder / path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a character that no path has
+        raise DataError(f"{file}, row {number}: {path!r} is no path that can be followed: {error}") from error
     if Path(path).is_absolute() or not resolved.is_relative_to(folder):
         raise DataError(f"{file}, row {number}: paths must lie inside {folder}, the table's folder; got {path!r}")
     return resolved
