@@ -93,13 +93,14 @@ def _architecture() -> type:
             return {"terms": terms, "pml_losses": losses, **super().from_config(cfg)}
 
         def losses(self, outputs: dict[str, Tensor], gt_labels: Tensor) -> dict[str, Tensor]:
-            values = super().losses(outputs, gt_labels)
+            values: dict[str, Tensor] = super().losses(outputs, gt_labels)
             features = outputs["features"].float()
             for term in self.terms:
                 values[f"loss_{term.name}"] = term.scale * self.pml_losses[term.name](features, gt_labels)
             return values
 
-    return PMLExtBaseline
+    architecture: type = PMLExtBaseline
+    return architecture
 
 
 def _losses_of(cfg: Any) -> tuple[list[LossTerm], nn.ModuleDict]:

@@ -28,7 +28,8 @@ class SqueezeExcitation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, channels, h, w) of the same shape."""
-        return x * self.fc(x.mean(dim=(2, 3)))[..., None, None]
+        weights: Tensor = self.fc(x.mean(dim=(2, 3)))
+        return x * weights[..., None, None]
 
 
 class NonLocal(nn.Module):

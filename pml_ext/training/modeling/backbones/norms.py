@@ -19,7 +19,8 @@ def build_norm(name: str, channels: int) -> nn.Module:
     if name == "syncBN":
         return nn.SyncBatchNorm(channels)
     if name == "FrozenBN":
-        return FrozenBatchNorm2d(channels)
+        frozen: nn.Module = FrozenBatchNorm2d(channels)
+        return frozen
     if name == "GN":
         return nn.GroupNorm(1 if channels % 32 else 32, channels)
     return nn.Identity()

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.layers import resample_abs_pos_embed
+from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
