@@ -13,10 +13,11 @@ from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.metrics.threshold.class_ids import Labels
 from pml_ext.metrics.threshold.fields import ThresholdFields
-from pml_ext.metrics.threshold.html_page import facts, page
+from pml_ext.metrics.threshold.html_page import page
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report, write_report
 from pml_ext.metrics.threshold.measure import check_directions, measured_threshold
-from pml_ext.metrics.threshold.plots import figure_png
+from pml_ext.metrics.threshold.plots import figure_png, panels
+from pml_ext.metrics.threshold.wording import facts
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ class ThresholdReport(ThresholdFields):
 
     def save_page(self, path: str | Path) -> None:
         """Write one HTML page with tables and the figure, in one file without outside resources."""
-        write_atomically(path, page(self, figure_png(self)))
+        write_atomically(path, page(self, panels(self)))
 
     def summary(self) -> str:
         """The report as lines of text."""

@@ -343,11 +343,15 @@ def test_the_page_stands_alone_and_escapes_names(tmp_path: Path) -> None:
     assert "<script" not in page
     assert "&lt;script&gt;alert(2)&lt;/script&gt;$x_{y &amp; z" in page
     sources = re.findall(r'(?:src|href|url)\s*[=(]\s*"?([^")>]*)', page)
-    assert len(sources) == 1 and sources[0].startswith("data:image/png;base64,")
-    assert "http" not in page.replace(sources[0], "")
-    for content in (b64decode(sources[0].partition(",")[2]), (tmp_path / "r.png").read_bytes()):
+    assert len(sources) == 5 and all(source.startswith("data:image/png;base64,") for source in sources)
+    rest = page
+    for source in sources:
+        rest = rest.replace(source, "")
+    assert "http" not in rest
+    pictures = [(b64decode(source.partition(",")[2]), (640, 460)) for source in sources]
+    for content, size in [*pictures, ((tmp_path / "r.png").read_bytes(), (1400, 900))]:
         with Image.open(io.BytesIO(content)) as figure:
-            assert figure.size == (1400, 900)
+            assert figure.size == size
             assert len(np.unique(np.asarray(figure))) > 100, "an empty figure"
     for name, text in (("threshold", f"{found.cosine:.6f}"), ("FAR", f"{found.far.errors} of {found.far.pairs}")):
         assert name in page and text in page

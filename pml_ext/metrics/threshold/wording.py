@@ -1,0 +1,146 @@
+"""A threshold report in words: what it means for the person who decides, and its facts line by line."""
+
+from decimal import Decimal
+
+from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, ThresholdFields
+
+_NAMED = 3
+# A share is told as "a of b" where a is off by no more than this.
+_ROUNDING = 0.1
+
+
+def meaning(report: ThresholdFields) -> str:
+    """One sentence for somebody who has never heard of FAR."""
+    return (
+        f"O{_of(report.far, 'comparisons of two different identities')[1:]} {_is(report.far)} wrongly accepted; "
+        f"{_of(report.frr, 'comparisons of the same identity')} {_is(report.frr)} wrongly refused."
+    )
+
+
+def _of(rate: ErrorRate, kind: str) -> str:
+    errors, pairs = as_counts(rate)
+    count = "none" if not errors else f"{errors:,}" if errors == pairs else f"about {errors:,}"
+    return f"of {pairs:,} {kind} {count}"
+
+
+def _is(rate: ErrorRate) -> str:
+    return "is" if as_counts(rate)[0] <= 1 else "are"
+
+
+def as_counts(rate: ErrorRate) -> tuple[int, int]:
+    """(a, b): the rate as a of b comparisons, b the smallest power of ten that tells it within a tenth.
+
+    So is the share of the rest. Where there is no error, or nothing else, of as many as were compared.
+    """
+    if rate.errors in (0, rate.pairs):
+        return rate.errors, rate.pairs
+    of = 10
+    while any(abs(round(share * of) / of / share - 1) > _ROUNDING for share in (rate.rate, 1 - rate.rate)):
+        of *= 10
+    return round(rate.rate * of), of
+
+
+def percent(value: float) -> str:
+    """Three significant digits: 0.1 %, 63.3 %, 0.00123 %."""
+    return f"{Decimal(f'{100 * value:.3g}'):f} %"
+
+
+def with_interval(rate: ErrorRate) -> str:
+    return f"{percent(rate.rate)} ({percent(rate.low)} to {percent(rate.high)})"
+
+
+def chosen_for(report: ThresholdFields) -> str:
+    target = report.target
+    return "the best utility" if target.value is None else f"{target.kind.upper()} <= {target.value:g}"
+
+
+def chosen_so_that(report: ThresholdFields) -> str:
+    """The target in plain words."""
+    target = report.target
+    if target.value is None:
+        return "so that both kinds of mistakes together are fewest"
+    return f"so that at most {percent(target.value)} are wrongly {'accepted' if target.kind == 'far' else 'refused'}"
+
+
+def facts(report: ThresholdFields) -> list[tuple[str, str]]:
+    """The report as (name, text) lines."""
+    rows = [
+        ("in words", meaning(report)),
+        ("threshold", f"cosine >= {report.cosine:.6f}, which is L2 distance <= {report.distance:.6f}"),
+        ("chosen for", chosen_for(report)),
+        ("FAR", _rate_text(report.far, "impostor")),
+        ("FRR", _rate_text(report.frr, _genuine(report))),
+        *_camera_facts(report),
+        ("worst by FAR", _names(report.worst_classes("far", _NAMED), "far")),
+        ("worst by FRR", _names(report.worst_classes("frr", _NAMED), "frr")),
+        ("OPIS", _consistency(report)),
+        ("between halves", _stability(report)),
+        ("measured on", _size(report)),
+    ]
+    if report.copied_rows:
+        rows.append(("copies", copies(report, _NAMED)))
+    checkpoint = report.checkpoint
+    return [
+        *rows,
+        ("data", report.data or "none named"),
+        ("checkpoint", f"{checkpoint.file}, SHA-256 {checkpoint.sha256}" if checkpoint else "none named"),
+        ("made", f"{report.made or 'at an unknown time'} by pml_ext {report.version}"),
+    ]
+
+
+def copies(report: ThresholdFields, shown: int) -> str:
+    """Which rows are copies of which."""
+    named = ", ".join(f"{row} of {first}" for row, first in report.copied_rows[:shown])
+    more = len(report.copied_rows) - shown
+    return f"row {named}" + (f" and {more:,} more" if more > 0 else "")
+
+
+def _genuine(report: ThresholdFields) -> str:
+    apart = report.cameras is not None and not report.cameras.same_camera_pairs
+    return "genuine, across cameras," if apart else "genuine"
+
+
+def _camera_facts(report: ThresholdFields) -> list[tuple[str, str]]:
+    cameras = report.cameras
+    if cameras is None:
+        return []
+    kinds = [
+        f"FRR {percent(rate.rate)} {where} ({rate.errors} of {rate.pairs} genuine pairs)"
+        for where, rate in (("across cameras", cameras.across), ("within one camera", cameras.within))
+        if rate
+    ]
+    counted = "both kinds count" if cameras.same_camera_pairs else "pairs within one camera are left out above"
+    return [("cameras", f"{cameras.cameras}; {'; '.join(kinds)}; {counted}")]
+
+
+def _consistency(report: ThresholdFields) -> str:
+    consistency = report.consistency
+    if consistency is None:
+        return "not measurable: fewer than two classes with a genuine and an impostor pair"
+    far, d = consistency.far_range, consistency.distances
+    over = f"over FAR {far[0]:g} to {far[1]:g} (distance {d[0]:.4f} to {d[1]:.4f})"
+    return f"{consistency.opis:.2e}, ε-OPIS (ε = {consistency.epsilon:g}) {consistency.epsilon_opis:.2e}, {over}"
+
+
+def _stability(report: ThresholdFields) -> str:
+    stability = report.stability
+    if stability is None:
+        return "not measured: half of the classes has too few pairs"
+    return (
+        f"the threshold differs by {stability.mean_shift:.4f} in distance (mean; at most "
+        f"{stability.max_shift:.4f}) between random halves of the classes, {stability.splits} splits"
+    )
+
+
+def _size(report: ThresholdFields) -> str:
+    copied = f", {report.copies} of them copies" if report.copies else ""
+    return f"{report.samples} samples{copied}, {len(report.classes)} classes, {report.embedding_dim} dimensions"
+
+
+def _rate_text(rate: ErrorRate, kind: str) -> str:
+    interval = f"95 % interval {rate.low:.3g} to {rate.high:.3g} for other classes"
+    return f"{rate.rate:.4g} ({rate.errors} of {rate.pairs} {kind} pairs; {interval})"
+
+
+def _names(classes: tuple[ClassErrors, ...], rate: str) -> str:
+    return ", ".join(f"{c.label} ({getattr(c, rate):.3g})" for c in classes)
