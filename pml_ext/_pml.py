@@ -11,6 +11,7 @@ from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMem
 from pytorch_metric_learning.miners import BaseMiner
 from pytorch_metric_learning.reducers import AvgNonZeroReducer, MeanReducer
 from pytorch_metric_learning.utils import loss_and_miner_utils
+from pytorch_metric_learning.utils.distributed import DistributedLossWrapper, DistributedMinerWrapper
 
 if TYPE_CHECKING:
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
@@ -24,6 +25,8 @@ __all__ = [
     "BaseMiner",
     "CosineSimilarity",
     "CrossBatchMemory",
+    "DistributedLossWrapper",
+    "DistributedMinerWrapper",
     "DotProductSimilarity",
     "FaissKMeans",
     "LpDistance",

@@ -59,11 +59,15 @@ def through_sphere_(grad: Tensor, unit: Tensor, factor: Tensor) -> Tensor:
 class _ToSphere(torch.autograd.Function):
     """∂L/∂x = (g − u (g·u)) / ‖x‖ for g = ∂L/∂u, in two passes over the embeddings."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        unit = x / _norms(x)
-        ctx.save_for_backward(x, unit)
-        return unit
+    def forward(x: Tensor) -> Tensor:
+        return x / _norms(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

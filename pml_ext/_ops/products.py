@@ -49,10 +49,15 @@ def add_transpose_(square: Tensor) -> Tensor:
 
 
 class _InnerProducts(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
+    def forward(x: Tensor) -> Tensor:
         return x @ x.T
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

@@ -4,8 +4,10 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.normalize import to_sphere
+from pml_ext._ops.products import inner_products
 from pml_ext._pml import BaseDistance, DotProductSimilarity, LpDistance
-from pml_ext.distances.plain_cosine import is_plain_cosine, matrix_within
+from pml_ext.distances.gathered import orders_of_ranks
+from pml_ext.distances.plain_cosine import is_plain_cosine
 from pml_ext.functional.loop.arcs import safe_sqrt
 from pml_ext.functional.loop.cosine_kernel import loop_cosines
 from pml_ext.functional.loop.pair_matrix import loop_pairs
@@ -21,6 +23,11 @@ _ACCEPTED = {
 
 def check_loop_distance(distance: BaseDistance, geometry: str) -> None:
     """Raises a TypeError unless LoOp's distances can be expressed in the measure of this distance."""
+    if distance._forward_pre_hooks:
+        raise TypeError(
+            f"{type(distance).__name__} has a forward pre-hook, which could change the embeddings after LoOp has read "
+            "them; take it away, or use a forward hook"
+        )
     is_lp = isinstance(distance, LpDistance) and distance.p == 2 and distance.power in (1, 2)
     is_cosine = isinstance(distance, DotProductSimilarity) and distance.p == 2 and distance.power == 1
     if geometry == "arc":
@@ -55,12 +62,38 @@ def loop_matrix(
     Returns:
         (B, R) in the distance's measure and its power, and which entries are negative.
     """
+    if pairing != "consecutive":
+        return _matrix(distance, embeddings, labels, ref_emb, ref_labels, pairing, geometry)
+    orders = orders_of_ranks(labels, None if ref_emb is None else ref_labels)
+    if orders[0] is not None:
+        embeddings, labels = embeddings[orders[0]], labels[orders[0]]
+    if orders[1] is not None and ref_emb is not None and ref_labels is not None:
+        ref_emb, ref_labels = ref_emb[orders[1]], ref_labels[orders[1]]
+    matrices = _matrix(distance, embeddings, labels, ref_emb, ref_labels, pairing, geometry)
+    for dim, order in enumerate(orders if ref_emb is not None else (orders[0], orders[0])):
+        if order is not None:
+            matrix, is_negative = (t.index_select(dim, order.argsort()) for t in matrices)
+            matrices = matrix, is_negative
+    return matrices
+
+
+def _matrix(
+    distance: BaseDistance,
+    embeddings: Tensor,
+    labels: Tensor,
+    ref_emb: Tensor | None,
+    ref_labels: Tensor | None,
+    pairing: str,
+    geometry: str,
+) -> tuple[Tensor, Tensor]:
+    """`loop_matrix` of samples in the order in which they pair up."""
     other = labels if ref_emb is None or ref_labels is None else ref_labels
     is_negative = labels.unsqueeze(1) != other.unsqueeze(0)
-    is_large = len(embeddings) >= _FOR_THE_KERNEL
-    if ref_emb is None and is_large and is_plain_cosine(distance) and pairing == "consecutive":
+    is_plain = ref_emb is None and is_plain_cosine(distance)
+    if is_plain and pairing == "consecutive" and len(embeddings) >= _FOR_THE_KERNEL:
         return loop_cosines(to_sphere(embeddings), labels), is_negative
-    own = matrix_within(distance, embeddings) if ref_emb is None else distance(embeddings, ref_emb)
+    # By `forward`: hooks on the distance run once, when the loss calls what stands in for it.
+    own = inner_products(to_sphere(embeddings)) if is_plain else distance.forward(embeddings, ref_emb)
     points, ref_points = (None, None) if ref_emb is None else (embeddings, ref_emb)
     if points is not None and ref_points is not None:
         points, ref_points = distance.maybe_normalize(points), distance.maybe_normalize(ref_points)

@@ -12,6 +12,7 @@ from pml_ext.functional.losses.centroids import (
 )
 from pml_ext.functional.losses.cit import concordance_index
 from pml_ext.functional.losses.discriminative_one_hot import one_hot_discriminative_loss
+from pml_ext.functional.losses.lifted_hinge import lifted_hinges
 from pml_ext.functional.losses.pair_weighting import WEIGHTINGS
 from pml_ext.functional.losses.recall_at_k import smooth_recall_at_k
 from pml_ext.functional.losses.tcm import margins_from_distance_range, shortfall_and_excess
@@ -75,6 +76,7 @@ __all__ = [
     "kmeans_centroids",
     "labelled_pairs",
     "labelled_pairs_roc",
+    "lifted_hinges",
     "loop_pairs",
     "margins_from_distance_range",
     "one_hot_centroids",

@@ -9,6 +9,7 @@ from pml_ext.losses.centroid_triplet import CentroidTripletLoss
 from pml_ext.losses.cit import CITLoss
 from pml_ext.losses.discriminative import DiscriminativeLoss
 from pml_ext.losses.hphn_triplet import HPHNTripletLoss
+from pml_ext.losses.lifted_hinge import LiftedHingeLoss
 from pml_ext.losses.loop import LoOp
 from pml_ext.losses.pair_weighting import PairWeightingLoss
 from pml_ext.losses.recall_at_k import RecallAtKSurrogateLoss
@@ -34,6 +35,7 @@ OURS: list[str] = [
     "PairWeightingLoss",
     "RecallAtKSurrogateLoss",
     "HPHNTripletLoss",
+    "LiftedHingeLoss",
     "CentroidTripletLoss",
 ]
 

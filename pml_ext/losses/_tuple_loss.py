@@ -12,6 +12,35 @@ _REFUSED = {
     "VICRegLoss": "it has no labels and no pair distances",
 }
 
+_ALL_POSITIVES = {
+    "FastAPLoss": "it ranks all positives of a sample; a tuple only weights the samples",
+    "NCALoss": "it takes all positives of a sample; a tuple only weights the samples",
+    "PNPLoss": "it ranks all positives of a sample and takes no tuples",
+    "RankedListLoss": "it takes all positives of a sample and no tuples",
+    "RecallAtKSurrogateLoss": "it ranks all positives of a sample; a tuple only weights the samples",
+    "SmoothAPLoss": "it ranks all positives of a sample; a tuple only weights the samples",
+    "TCMLoss": "it is defined over all positive pairs",
+}
+
+_OF_TRIPLETS = ("CITLoss", "DynamicSoftMarginLoss", "HistogramLoss", "MarginLoss", "TripletMarginLoss")
+
+
+def check_limits_positives(loss: object, *, cannot: str, instead: str) -> None:
+    """A TypeError unless an indices_tuple says which positives the loss takes.
+
+    Args:
+        loss: what `check_tuple_loss` accepts.
+        cannot, instead: the beginning of the refusal and what to do.
+    """
+    for kind in type(loss).__mro__:
+        if kind.__name__ in _ALL_POSITIVES:
+            raise TypeError(f"{cannot} {kind.__name__}: {_ALL_POSITIVES[kind.__name__]}. {instead}")
+
+
+def compares_triplets(loss: object) -> bool:
+    """The loss makes triplets of a tuple (PML's way from pairs to triplets takes memory of B³)."""
+    return any(kind.__name__ in _OF_TRIPLETS for kind in type(loss).__mro__)
+
 
 def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
     """A TypeError with the reason unless the loss compares pairs of samples through its own distance.

@@ -5,11 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_in_range
-from pml_ext._pml import LpDistance, loss_and_miner_utils
-from pml_ext.functional.tuples.hardest import hardest_triplets
+from pml_ext._checks import check_choice, check_in_range
+from pml_ext._pml import LpDistance
+from pml_ext.functional.tuples.hardest import hardest_of_pairs, hardest_triplets
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._base import EmbeddingLoss, is_with_itself
+from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
 
 class HPHNTripletLoss(EmbeddingLoss):
@@ -21,22 +22,29 @@ class HPHNTripletLoss(EmbeddingLoss):
 
     Args:
         margin: >= 0, in the measure of the distance.
+        positives: "farthest": the pairs are each sample and its farthest positive. "consecutive": they are the 1st and
+            2nd sample of a class, the 3rd and 4th, …, in batch order; the distance d_ap then is the largest of either
+            end to a sample of its class. The same for classes of two.
         **pml: distance (any; LpDistance, on normalised embeddings, is the default), reducer (MeanReducer, over all
             these triplets, those of loss 0 included; PML's TripletMarginLoss leaves them out), embedding_regularizer,
             embedding_reg_weight, collect_stats.
-            An indices_tuple limits the choice: the hardest are taken among its positive and its negative pairs.
+            An indices_tuple limits the choice: the hardest are taken among its positive and its negative pairs; for
+            "consecutive" its positive pairs are those to sum over.
     Raises:
-        ValueError: a negative margin, neither labels nor indices_tuple.
+        ValueError: a negative margin, another `positives`, neither labels nor indices_tuple, ref_emb beside
+            positives="consecutive".
     Source: HPHN in Xuan et al., "Improved Embeddings with Easy Positive Triplet Mining", WACV 2020, and per positive
         pair in Vasudeva et al., "LoOp", ICCV 2021, with margin 0.2. Paper: in LoOp the pairs are consecutive samples
-        of a class; here: those of each sample and its farthest positive, which is the same for classes of two.
+        of a class, as with positives="consecutive"; here: also each sample and its farthest positive, the default.
         Xuan et al. take the anchor's own nearest negative: that is PML's TripletMarginLoss with BatchHardMiner.
     """
 
-    def __init__(self, *, margin: float = 0.2, **pml: Any) -> None:
+    def __init__(self, *, margin: float = 0.2, positives: str = "farthest", **pml: Any) -> None:
         check_in_range(margin, 0, float("inf"), "margin")
+        check_choice(positives, ("farthest", "consecutive"), "positives")
         super().__init__(**pml)
         self.margin = margin
+        self.positives = positives
         self.add_to_recordable_attributes(name="margin", is_stat=False)
 
     def get_default_distance(self) -> LpDistance:
@@ -51,22 +59,22 @@ class HPHNTripletLoss(EmbeddingLoss):
         ref_labels: Tensor | None,
     ) -> dict[str, Any]:
         with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
-        if indices_tuple is not None:
-            a1, p, a2, n = loss_and_miner_utils.convert_to_pairs(indices_tuple, labels, ref_labels)
-            positive, negative = embeddings.new_zeros(2, len(embeddings), len(ref_emb), dtype=torch.bool)
-            positive[a1, p] = True
-            negative[a2, n] = True
-        else:
-            assert labels is not None
-            positive, negative = same_and_different(labels, None if with_itself else ref_labels)
         matrix = self.distance(embeddings, ref_emb)
         distances = -matrix if self.distance.is_inverted else matrix
-        triplets = hardest_triplets(distances, positive, negative, among_themselves=with_itself)
-        a, p, n = triplets
-        if len(a) == 0:
+        positive, negative = pair_masks(matrix, labels, ref_labels, indices_tuple, with_itself=with_itself)
+        if self.positives == "consecutive":
+            i, j = consecutive_among(positive, labels, with_itself=with_itself)
+            assert labels is not None
+            a, p, b, n = hardest_of_pairs(distances, same_and_different(labels)[0], negative, i, j)
+            tuples: tuple[Tensor, ...] = (i, j)
+            kind = "pos_pair"
+        else:
+            tuples = a, p, n = hardest_triplets(distances, positive, negative, among_themselves=with_itself)
+            b, kind = a, "triplet"
+        if len(a) == 0 or not bool(negative.any()):
             if indices_tuple is None:
                 return self._no_terms("this batch has no triplet (two samples of a class and one of another)")
             none: dict[str, Any] = self.zero_losses()
             return none
-        losses = torch.relu(self.distance.margin(matrix[a, p], matrix[a, n]) + self.margin)
-        return {"loss": {"losses": losses, "indices": triplets, "reduction_type": "triplet"}}
+        losses = torch.relu(self.distance.margin(matrix[a, p], matrix[b, n]) + self.margin)
+        return {"loss": {"losses": losses, "indices": tuples, "reduction_type": kind}}

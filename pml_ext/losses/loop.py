@@ -1,19 +1,25 @@
 """LoOp: a tuple loss on the closest points of arcs between samples of two classes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_embeddings, check_labels, warn_once
+from pml_ext._checks import check_choice, warn_once
+from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseMetricLossFunction
+from pml_ext.distances.gathered import consecutive_pairs
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
-from pml_ext.losses._base import OF_THE_WRAPPED, at_least_float32, refuse_unknown
-from pml_ext.losses._tuple_loss import check_tuple_loss
+from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS
+from pml_ext.losses._base import OF_THE_WRAPPED, checked_batch, refuse_unknown
+from pml_ext.losses._by_name import loss_by_name
+from pml_ext.losses._settings import SettingsOfTheWrapped
+from pml_ext.losses._tuple_loss import check_limits_positives, check_tuple_loss, compares_triplets
 
 
-class LoOp(BaseMetricLossFunction):
+class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
     """Runs a tuple loss with the negative distances replaced by those of the closest points of two arcs.
 
     A sample and its partner of the same class span an arc on the sphere; the distance of a negative pair becomes the
@@ -21,17 +27,26 @@ class LoOp(BaseMetricLossFunction):
 
     Args:
         loss: a PML loss (or one of ours) that reads its pairs through `self.distance`: cosine similarity, or
-            LpDistance(p=2) with power 1 or 2. It keeps its reducer, regularizer, parameters and statistics.
+            LpDistance(p=2) with power 1 or 2. It keeps its reducer, regularizer, parameters and statistics. An object,
+            a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
         pairing: "consecutive" (the 1st and 2nd sample of a class, the 3rd and 4th, …, in batch order) or "all"
             (every pair of a class; the closest of the arcs through the two samples counts). A sample left over is
-            its own arc.
+            its own arc. In PML's DistributedLossWrapper "batch order" is that of the ranks, whichever computes.
         geometry: "arc" for distances that normalise, "segment" (straight, in the space itself) for those that do not.
+        positives: "arc": only pairs that an arc joins are positive pairs, so that in each term the positive distance
+            belongs to the arc of the negative one; of an indices_tuple the other tuples are left out. "all": the loss
+            takes the positives that it takes without LoOp. The same for two samples a class, for pairing="all" (each
+            positive pair is an arc), and with ref_emb (none is: all positives count).
+    Attributes:
+        distance, reducer, embedding_regularizer, embedding_reg_weight: the wrapped loss's; setting one sets it there.
     Raises:
-        TypeError: a loss with class weights, one that does not read pairs, a distance without a LoOp form, or
-            an unknown argument.
+        TypeError: a loss with class weights, one that does not read pairs or (positives="arc") always takes all
+            positives, a distance without a LoOp form, or an unknown argument.
         ValueError: no labels: the arcs are inside classes, so indices_tuple alone does not do.
-    Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021, eqs. 15 and 16.
-        Paper: consecutive pairs, an even count a class; here: any count, and `pairing="all"`.
+        RuntimeError: a second derivative (a gradient penalty on the embeddings).
+    Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021, algorithm 1; eq. 15 is
+        LoOp(TripletMarginLoss(reducer=MeanReducer())), eq. 16 LoOp(LiftedHingeLoss()).
+        Paper: consecutive pairs, an even count a class; here: any count, `pairing="all"`, `positives="all"`.
 
     >>> from pml_ext.losses import TripletMarginLoss
     >>> x, labels = torch.eye(4) + 0.1, torch.tensor([0, 0, 1, 1])
@@ -40,20 +55,37 @@ class LoOp(BaseMetricLossFunction):
     """
 
     def __init__(
-        self, loss: BaseMetricLossFunction, *, pairing: str = "consecutive", geometry: str = "arc", **unknown: Any
+        self,
+        loss: BaseMetricLossFunction | str | Mapping[str, Any],
+        *,
+        pairing: str = "consecutive",
+        geometry: str = "arc",
+        positives: str = "arc",
+        **unknown: Any,
     ) -> None:
         refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
-        check_choice(pairing, ("consecutive", "all"), "pairing")
-        check_choice(geometry, ("arc", "segment"), "geometry")
+        check_choice(pairing, PAIRINGS, "pairing")
+        check_choice(geometry, GEOMETRIES, "geometry")
+        check_choice(positives, ("arc", "all"), "positives")
+        loss = loss_by_name(loss)
         around = f"put LoOp around that one: {type(loss).__name__}(LoOp(...))"
         nested = "the distances are replaced already" if isinstance(loss, LoOp) else around
         check_tuple_loss(loss, cannot="LoOp cannot wrap", nested=nested)
+        if positives == "arc" and pairing == "consecutive":
+            check_limits_positives(
+                loss, cannot="LoOp(positives='arc') cannot wrap", instead="Use LoOp(..., positives='all')"
+            )
         check_loop_distance(loss.distance, geometry)
         super().__init__(distance=loss.distance)
-        self.reducer = loss.reducer
-        self.loss = loss
         self.pairing = pairing
         self.geometry = geometry
+        self.positives = positives
+        self._wrap(loss)
+
+    def _check_setting(self, name: str, value: Any) -> None:
+        """Another distance must have a LoOp form, too."""
+        if name == "distance":
+            check_loop_distance(value, self.geometry)
 
     def forward(
         self,
@@ -71,36 +103,60 @@ class LoOp(BaseMetricLossFunction):
             indices_tuple: a miner's pairs or triplets, handed on.
             ref_emb, ref_labels: (R, D) and (R,): negatives are from here, and so are their arcs.
         """
-        check_embeddings(embeddings)
         if labels is None or (ref_emb is not None and ref_labels is None):
             raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")
-        check_labels(labels, len(embeddings))
-        labels = labels.to(embeddings.device)
-        embeddings = at_least_float32(embeddings)
-        if ref_emb is not None and ref_labels is not None:
-            check_embeddings(ref_emb, "ref_emb")
-            check_labels(ref_labels, len(ref_emb), "ref_labels")
-            ref_emb, ref_labels = at_least_float32(ref_emb), ref_labels.to(ref_emb.device)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        check_loop_distance(self.distance, self.geometry)  # it may have changed since
+        embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels)
+        assert labels is not None
+        with no_autocast(embeddings.device):
             matrix, is_negative = loop_matrix(
                 self.distance, embeddings, labels, ref_emb, ref_labels, pairing=self.pairing, geometry=self.geometry
             )
+            negatives = int(is_negative.count_nonzero())
+            positives = is_negative.numel() - negatives - (len(labels) if ref_emb is None else 0)
+            is_tied = self.positives == "arc" and self.pairing == "consecutive" and ref_emb is None
+            if is_tied and negatives and positives:
+                indices_tuple = self._tuples_on_arcs(labels, indices_tuple, is_negative)
             points = (embeddings, embeddings if ref_emb is None else ref_emb)
             injected = inject(self.distance, matrix, points=points, two_sets=ref_emb is not None)
             value: Tensor = run_with_distance(
                 self.loss, injected, embeddings, labels, indices_tuple, ref_emb, ref_labels
             )
-        negatives = int(is_negative.count_nonzero())
-        positives = is_negative.numel() - negatives - (len(labels) if ref_emb is None else 0)
         if not negatives or not positives:
             warn_once(
                 self,
                 f"LoOp: a batch with {positives} positive and {negatives} negative pairs has nothing to replace or "
                 "nothing to put there; the wrapped loss is as it is without LoOp",
             )
-        elif indices_tuple is None and not injected.was_read:
+        elif not injected.was_read and (indices_tuple is None or all(len(part) for part in indices_tuple)):
             raise TypeError(
                 f"{type(self.loss).__name__} did not call self.distance(embeddings, ref_emb), so LoOp cannot reach "
                 "its pairs"
             )
         return value
+
+    def _tuples_on_arcs(
+        self, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None, is_negative: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Those tuples whose positive pair is an arc: of all, or of the given ones."""
+        anchors, positives = consecutive_pairs(labels)
+        if indices_tuple is not None:
+            partner = torch.full_like(labels, -1, dtype=torch.long).scatter_(0, anchors, positives)
+            on_arc = partner[indices_tuple[0]] == indices_tuple[1]
+            if len(on_arc) and not bool(on_arc.any()):
+                warn_once(
+                    self,
+                    "LoOp: no positive pair of the indices_tuple is an arc, so nothing of it is left; the miner must "
+                    "choose consecutive samples of a class, or use LoOp(..., positives='all')",
+                )
+            count = 3 if len(indices_tuple) == 3 else 2
+            return *(part[on_arc] for part in indices_tuple[:count]), *indices_tuple[count:]
+        if not compares_triplets(self.loss):
+            return anchors, positives, *is_negative.nonzero(as_tuple=True)
+        candidates = is_negative[anchors]
+        per_anchor: Any = getattr(self.loss, "triplets_per_anchor", "all")
+        if per_anchor == "all":
+            rows, negatives = candidates.nonzero(as_tuple=True)
+            return anchors[rows], positives[rows], negatives
+        drawn = torch.multinomial(candidates.float(), per_anchor, replacement=True).view(-1)
+        return anchors.repeat_interleave(per_anchor), positives.repeat_interleave(per_anchor), drawn

@@ -1,13 +1,18 @@
 """LoOp for miners: mine with the distances of the closest points of arcs."""
 
-import torch
+import copy
+from typing import Any
+
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_embeddings, check_labels
+from pml_ext._checks import check_choice
+from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseMiner
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
-from pml_ext.losses._base import at_least_float32
+from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS
+from pml_ext.losses._base import checked_batch
+from pml_ext.losses._settings import SettingsOfTheWrapped
 
 # Miners that LoOp cannot serve, by class name, and why.
 _REFUSED = {
@@ -16,16 +21,23 @@ _REFUSED = {
 }
 
 
-class LoOpMiner(BaseMiner):
+class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
     """Runs a pair or triplet miner with the negative distances replaced by LoOp's.
+
+    Of a pair miner only the negative pairs are chosen by LoOp's distances; the positive pairs are those that it finds
+    without LoOp. The loss that gets them computes with its own, plain distances.
 
     Args:
         miner: a PML miner (or one of ours) that reads its pairs through `self.distance`: cosine similarity, or
             LpDistance(p=2) with power 1 or 2. Its statistics are its own, and num_triplets and such here too.
         pairing, geometry: as in LoOp.
+    Attributes:
+        distance: the wrapped miner's; setting it sets it there.
     Raises:
         TypeError: a miner that does not read pair distances, or a distance without a LoOp form.
-    Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021.
+    Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021. Its LoOp with the
+        multi-similarity loss is MultiSimilarityLoss with LoOpMiner(MultiSimilarityMiner(epsilon=-0.02)).
+        Paper: that miner; here: any.
 
     >>> from pml_ext.miners import TripletMarginMiner
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
@@ -33,9 +45,11 @@ class LoOpMiner(BaseMiner):
     [2, 8]
     """
 
+    WRAPPED = "miner"
+
     def __init__(self, miner: BaseMiner, *, pairing: str = "consecutive", geometry: str = "arc") -> None:
-        check_choice(pairing, ("consecutive", "all"), "pairing")
-        check_choice(geometry, ("arc", "segment"), "geometry")
+        check_choice(pairing, PAIRINGS, "pairing")
+        check_choice(geometry, GEOMETRIES, "geometry")
         name = type(miner).__name__
         if not isinstance(miner, BaseMiner):
             raise TypeError(f"miner must be a miner with a `distance` (BaseMiner); got {name}")
@@ -46,23 +60,27 @@ class LoOpMiner(BaseMiner):
                 raise TypeError(f"LoOpMiner cannot wrap {name}: {_REFUSED[kind.__name__]}")
         check_loop_distance(miner.distance, geometry)
         super().__init__(distance=miner.distance)
-        self.miner = miner
         self.pairing = pairing
         self.geometry = geometry
+        self._wrap(miner)
+
+    def _check_setting(self, name: str, value: Any) -> None:
+        """Another distance must have a LoOp form, too."""
+        if name == "distance":
+            check_loop_distance(value, self.geometry)
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
         """The wrapped miner's pairs or triplets."""
-        check_embeddings(embeddings)
-        check_labels(labels, len(embeddings))
-        check_labels(ref_labels, len(ref_emb), "ref_labels")
-        is_self = ref_emb is embeddings
-        embeddings = at_least_float32(embeddings)
-        # Miners tell a batch against itself by identity, so the conversion must keep the two the same object.
-        other, other_labels = (None, None) if is_self else (at_least_float32(ref_emb), ref_labels)
-        with torch.autocast(embeddings.device.type, enabled=False):
+        check_loop_distance(self.distance, self.geometry)  # it may have changed since
+        embeddings, ids, other, other_ids = checked_batch(embeddings, labels, ref_emb, ref_labels)
+        assert ids is not None
+        with no_autocast(embeddings.device):
             matrix, _ = loop_matrix(
-                self.distance, embeddings, labels, other, other_labels, pairing=self.pairing, geometry=self.geometry
+                self.distance, embeddings, ids, other, other_ids, pairing=self.pairing, geometry=self.geometry
             )
             injected = inject(self.distance, matrix, two_sets=other is not None)
-            mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, other, other_labels)
+            mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, ids, other, other_ids)
+            if len(mined) == 4:
+                plain = copy.copy(self.miner)(embeddings, ids, other, other_ids)  # a copy: it counts its pairs
+                mined = *plain[:2], *mined[2:]
         return mined

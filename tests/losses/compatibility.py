@@ -137,7 +137,8 @@ WITH_WRAPPERS: dict[str, Check] = {
     "DistributedLossWrapper": lambda make: run(DistributedLossWrapper(make())),
     "… efficient": efficient,
     "LoOp": lambda make: run(LoOp(make())),
-    "LoOp, ref_emb": lambda make: with_reference(lambda: LoOp(make())),
+    "LoOp, all positives": lambda make: run(LoOp(make(), positives="all")),
+    "LoOp, ref_emb": lambda make: with_reference(lambda: LoOp(make(), positives="all")),
     "TCMRegularizer": lambda make: run(TCMRegularizer(make())),
 }
 TABLES: dict[str, dict[str, Check]] = {
@@ -182,6 +183,7 @@ TABLES: dict[str, dict[str, Check]] = {
 AROUND_PML: dict[str, Check] = {
     "alone": lambda make: run(make()),
     "LoOp": WITH_WRAPPERS["LoOp"],
+    "LoOp, all positives": WITH_WRAPPERS["LoOp, all positives"],
     "LoOp, ref_emb": WITH_WRAPPERS["LoOp, ref_emb"],
     "TCMRegularizer": WITH_WRAPPERS["TCMRegularizer"],
     "pair_weights": weights,

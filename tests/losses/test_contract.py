@@ -30,6 +30,7 @@ FACTORIES: dict[str, Callable[..., Any]] = {
     "CITLoss": lambda **pml: losses.CITLoss(gamma=0.5, **pml),
     "DiscriminativeLoss": lambda **pml: losses.DiscriminativeLoss(3, 8, **pml),
     "HPHNTripletLoss": lambda **pml: losses.HPHNTripletLoss(**pml),
+    "LiftedHingeLoss": lambda **pml: losses.LiftedHingeLoss(margin=0.5, **pml),
     "LoOp": lambda **pml: losses.LoOp(TripletMarginLoss(**pml)),
     "RecallAtKSurrogateLoss": lambda **pml: losses.RecallAtKSurrogateLoss(temperature=0.1, **pml),
     "PairWeightingLoss": lambda **pml: losses.PairWeightingLoss(beta=4.0, **pml),

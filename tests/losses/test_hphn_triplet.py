@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pml_ext.losses import HPHNTripletLoss, LoOp
 from pml_ext.miners import HPHNMiner
-from tests.oracles.arcs import loop_distances
+from tests.oracles.arcs import loop_distances, partners
 from tests.oracles.triplets import distance, hphn_triplets, triplet_losses, unit
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
@@ -148,7 +148,7 @@ def test_inside_loop_it_takes_its_triplets_from_the_distances_of_arcs(pairing: s
     triplets = hphn_triplets(d, LABELS)
     measure = d if kind == "l2" else [[v * v / 2 for v in row] for row in d]  # 1 − cosine
     loss = HPHNTripletLoss(margin=0.2, distance=DISTANCES[kind])
-    value = LoOp(loss, pairing=pairing)(x, labels)
+    value = LoOp(loss, pairing=pairing, positives="all")(x, labels)
     assert value.item() == pytest.approx(average(triplet_losses(measure, triplets, 0.2)), abs=1e-6)
     assert value > loss(x, labels)
 
@@ -164,12 +164,51 @@ def test_inside_loop_with_classes_of_two_each_pair_has_one_value() -> None:
     assert value.item() == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["l2", "cosine"])
+def test_consecutive_pairs_equal_the_loops(kind: str) -> None:
+    """Of each pair the largest distance of either end from its class, and the least from another class."""
+    x, labels = batch()
+    points = torch.nn.functional.normalize(x, dim=1)
+    d = torch.cdist(points, points).tolist()
+    measure = d if kind == "l2" else [[v * v / 2 for v in row] for row in d]
+    terms = []
+    for i, partner in enumerate(partners(LABELS, "consecutive")):
+        ends = (i, partner[0])
+        if ends[0] == ends[1]:
+            continue
+        far = max(measure[e][o] for e in ends for o in range(len(x)) if LABELS[o] == LABELS[i])
+        near = min(measure[e][o] for e in ends for o in range(len(x)) if LABELS[o] != LABELS[i])
+        terms.append(max(0.0, far - near + 0.2))
+    loss = HPHNTripletLoss(margin=0.2, positives="consecutive", distance=DISTANCES[kind])
+    x.requires_grad_()
+    value = loss(x, labels)
+    assert value.item() == pytest.approx(average(terms), abs=1e-6)
+    assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x,))
+    j = partners(LABELS, "consecutive")[0][0]
+    mined = torch.tensor([0]), torch.tensor([j]), torch.tensor([1])
+    far = max(measure[e][o] for e in (0, j) for o in range(len(x)) if LABELS[o] == LABELS[0])
+    assert loss(x, labels, mined).item() == pytest.approx(max(0.0, far - measure[0][1] + 0.2), abs=1e-6)
+
+
+def test_consecutive_pairs_of_a_batch_without_any_and_with_a_reference_set() -> None:
+    x = torch.randn(4, 3, requires_grad=True)
+    loss = HPHNTripletLoss(positives="consecutive")
+    for labels in ([0, 1, 2, 3], [0, 0, 0, 0]):
+        with pytest.warns(UserWarning, match="so its loss is 0"):
+            value = HPHNTripletLoss(positives="consecutive")(x, torch.tensor(labels))
+        assert value.item() == 0
+    with pytest.raises(ValueError, match="positives='consecutive' needs labels and no ref_emb"):
+        loss(x, torch.arange(4) // 2, ref_emb=x + 1, ref_labels=torch.arange(4) // 2)
+    with pytest.raises(ValueError, match="positives must be one of 'farthest', 'consecutive'; got 'arc'"):
+        HPHNTripletLoss(positives="arc")
+
+
 def test_errors() -> None:
     x, labels = batch()
     for margin in (-0.1, float("nan")):
         with pytest.raises(ValueError, match=r"margin must be in \[0, inf\]; got"):
             HPHNTripletLoss(margin=margin)
-    with pytest.raises(TypeError, match=r"unknown argument 'smooth'; known: margin, distance"):
+    with pytest.raises(TypeError, match=r"unknown argument 'smooth'; known: margin, positives, distance"):
         HPHNTripletLoss(smooth=True)
     with pytest.raises(ValueError, match="or a miner's indices_tuple to choose from"):
         HPHNTripletLoss()(x)

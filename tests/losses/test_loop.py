@@ -5,8 +5,16 @@ import pytest
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
 
-from pml_ext.losses import CITLoss, LoOp, TCMLoss, TCMRegularizer
-from tests.oracles.arcs import lifted_structure_loss, loop_distances, triplet_loss
+from pml_ext.losses import CITLoss, HPHNTripletLoss, LiftedHingeLoss, LoOp, TCMLoss, TCMRegularizer
+from tests.oracles.arcs import (
+    equation_15,
+    equation_16,
+    hard_positive_hard_negative,
+    lifted_structure_loss,
+    loop_distances,
+    partners,
+    triplet_loss,
+)
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 PAIRINGS = ["consecutive", "all"]
@@ -68,25 +76,57 @@ def injected_by_hand(loss: losses.BaseMetricLossFunction, matrix: torch.Tensor) 
     return twin
 
 
+EVEN = [0, 1, 0, 2, 1, 0, 1, 2, 0, 2, 1, 2]  # four of each class, mixed
+
+
+@pytest.mark.parametrize(
+    "dtype, tolerance",
+    [(torch.float16, 5e-3), (torch.bfloat16, 4e-2), (torch.float32, 1e-5), (torch.float64, 1e-6)],
+)
+def test_triplet_equals_equation_15(dtype: torch.dtype, tolerance: float) -> None:
+    """Of four samples a class two thirds of the positive pairs are no arc, and none of their triplets counts."""
+    x, labels = torch.randn(len(EVEN), 4, dtype=dtype), torch.tensor(EVEN)
+    inner = losses.TripletMarginLoss(margin=0.2, reducer=reducers.MeanReducer())
+    expected = equation_15(x.double(), EVEN, 0.2)
+    assert LoOp(inner)(x, labels).item() == pytest.approx(expected, abs=tolerance)
+    assert LoOp(inner, positives="all")(x, labels).item() != pytest.approx(expected, abs=1e-3)
+
+
+def test_lifted_structure_equals_equation_16() -> None:
+    x, labels = torch.randn(len(EVEN), 4, dtype=torch.float64), torch.tensor(EVEN)
+    expected = equation_16(x, EVEN, 0.7)
+    assert LoOp(LiftedHingeLoss(margin=0.7))(x, labels).item() == pytest.approx(expected, abs=1e-6)
+    all_of_them = {k: LoOp(LiftedHingeLoss(margin=0.7, positives=k), positives="all") for k in ("all", "consecutive")}
+    assert all_of_them["consecutive"](x, labels).item() == pytest.approx(expected, abs=1e-6)
+    assert all_of_them["all"](x, labels).item() != pytest.approx(expected, abs=1e-3)
+
+
+def test_hphn_triplet_equals_the_papers() -> None:
+    x, labels = torch.randn(len(EVEN), 4, dtype=torch.float64), torch.tensor(EVEN)
+    value = LoOp(HPHNTripletLoss(margin=0.7, positives="consecutive"))(x, labels)
+    assert value.item() == pytest.approx(hard_positive_hard_negative(x, EVEN, 0.7), abs=1e-6)
+
+
+@pytest.mark.parametrize("positives", ["arc", "all"])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize(
     "dtype, tolerance",
     [(torch.float16, 5e-3), (torch.bfloat16, 4e-2), (torch.float32, 1e-5), (torch.float64, 1e-6)],
 )
-def test_triplet_equals_equation_15(pairing: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_triplets_of_classes_of_any_size(pairing: str, positives: str, dtype: torch.dtype, tolerance: float) -> None:
     x, labels = batch(dtype)
-    expected = triplet_loss(loop_distances(x.double(), LABELS, x.double(), LABELS, pairing), LABELS, 0.2)
-    assert LoOp(losses.TripletMarginLoss(margin=0.2), pairing=pairing)(x, labels).item() == pytest.approx(
-        expected, abs=tolerance
-    )
+    on_arcs = partners(LABELS, pairing) if positives == "arc" else None
+    d = loop_distances(x.double(), LABELS, x.double(), LABELS, pairing)
+    loss = LoOp(losses.TripletMarginLoss(margin=0.2), pairing=pairing, positives=positives)
+    assert loss(x, labels).item() == pytest.approx(triplet_loss(d, LABELS, 0.2, on_arcs), abs=tolerance)
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_lifted_structure_equals_equation_16(pairing: str) -> None:
+def test_pmls_lifted_structure_on_loop_distances(pairing: str) -> None:
     x, labels = batch(torch.float64)
     expected = lifted_structure_loss(loop_distances(x, LABELS, x, LABELS, pairing), LABELS, 1.0)
     # PML halves each pair's square itself.
-    value = LoOp(losses.LiftedStructureLoss(neg_margin=1), pairing=pairing)(x, labels)
+    value = LoOp(losses.LiftedStructureLoss(neg_margin=1), pairing=pairing, positives="all")(x, labels)
     assert value.item() == pytest.approx(expected, abs=1e-6)
 
 
@@ -103,11 +143,58 @@ def test_every_tuple_loss_computes_from_the_oracle_matrix(name: str, pairing: st
     matrix = 1 - matrix**2 / 2 if loss.distance.is_inverted else matrix**loss.distance.power
     expected = injected_by_hand(loss, matrix)(x, torch.tensor(labels))
     x.requires_grad_()
-    value = LoOp(loss, pairing=pairing)(x, torch.tensor(labels))
+    value = LoOp(loss, pairing=pairing, positives="all")(x, torch.tensor(labels))
     value.backward()
     assert value.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-5)
     assert value.item() != pytest.approx(loss(x, torch.tensor(labels)).item(), rel=1e-6)
     assert x.grad is not None and x.grad.isfinite().all() and x.grad.abs().sum() > 0
+
+
+TAKE_ALL_POSITIVES = ("FastAPLoss", "NCALoss", "PNPLoss", "RankedListLoss", "SmoothAPLoss", "TCMLoss")
+
+
+@pytest.mark.parametrize("name", TAKE_ALL_POSITIVES)
+def test_losses_that_always_take_all_positives_say_so(name: str) -> None:
+    loss = {**SERVED, **OURS}[name]()
+    with pytest.raises(TypeError, match=rf"cannot wrap {name}: it .* all positive.*Use LoOp\(..., positives='all'\)"):
+        LoOp(loss)
+    assert LoOp(loss, positives="all").loss is loss and LoOp(loss, pairing="all").loss is loss
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", [name for name in (*SERVED, *OURS, "NPairsLoss") if name not in TAKE_ALL_POSITIVES])
+def test_only_the_positives_on_arcs_count(name: str, size: int) -> None:
+    """With two samples a class these are all positives."""
+    labels = torch.arange(12) // size
+    x = torch.randn(12, 5, dtype=torch.float64, requires_grad=True)
+    loss = {**SERVED, **OURS, "NPairsLoss": losses.NPairsLoss}[name]()
+    seen: list[torch.Tensor] = []
+    handle = loss.distance.register_forward_hook(lambda module, given, matrix: (seen.append(matrix), matrix)[1])
+    value = LoOp(loss)(x, labels)
+    by_entry = torch.stack(torch.autograd.grad(value, seen, retain_graph=True)).sum(0)
+    handle.remove()
+    everything = LoOp(loss, positives="all")(x, labels)
+    if size == 2:
+        assert value.item() == pytest.approx(everything.item(), rel=1e-9)
+    if name == "NPairsLoss":  # it asks for the rows of its pairs only
+        assert by_entry.shape == (12 // size, 12 // size)
+        return
+    is_positive = (labels[:, None] == labels).fill_diagonal_(False)
+    is_arc = torch.zeros_like(is_positive)
+    is_arc[torch.arange(12), torch.arange(12) ^ 1] = True
+    assert by_entry[is_arc].abs().sum() > 0
+    assert (by_entry[is_positive & ~is_arc] == 0).all()
+
+
+def test_a_number_of_triplets_for_each_anchor_is_kept() -> None:
+    x, labels = torch.randn(12, 5), torch.arange(12) // 4
+    kinds: dict[str, torch.Tensor] = LoOp(
+        losses.TripletMarginLoss(margin=9, triplets_per_anchor=3, reducer=reducers.DoNothingReducer())
+    )(x, labels)["loss"]
+    a, p, n = kinds["indices"]
+    assert a.bincount().tolist() == [3] * 12
+    assert (p == a ^ 1).all() and (labels[n] != labels[a]).all()
 
 
 def test_the_list_of_served_and_refused_losses_is_complete() -> None:
@@ -172,7 +259,8 @@ def test_gradient_is_finite_at_singular_points(loss: losses.BaseMetricLossFuncti
 def test_segments_of_unnormalised_embeddings() -> None:
     x, labels = batch(torch.float64)
     distance = distances.LpDistance(normalize_embeddings=False)
-    expected = triplet_loss(loop_distances(3 * x, LABELS, 3 * x, LABELS, "consecutive", "segment"), LABELS, 9.0)
+    on_arcs = partners(LABELS, "consecutive")
+    expected = triplet_loss(loop_distances(3 * x, LABELS, 3 * x, LABELS, "consecutive", "segment"), LABELS, 9, on_arcs)
     value = LoOp(losses.TripletMarginLoss(margin=9, distance=distance), geometry="segment")(3 * x, labels)
     assert value.item() == pytest.approx(expected, abs=1e-6)
 
@@ -197,8 +285,16 @@ def test_indices_tuple_is_handed_on() -> None:
     assert loss(x, labels, (a, p, n)).item() == pytest.approx(d[0][2] - d[0][4] + 5, abs=1e-6)
     assert loss(x, labels, (a, p, a, n)).item() == pytest.approx(d[0][2] - d[0][4] + 5, abs=1e-6)
     mined = miners.BatchHardMiner()(x, labels)
-    expected = [max(0, d[i][j] - d[i][k] + 5) for i, j, k in zip(*(t.tolist() for t in mined), strict=True)]
-    assert loss(x, labels, mined).item() == pytest.approx(sum(expected) / len(expected), abs=1e-6)
+    triplets = list(zip(*(t.tolist() for t in mined), strict=True))
+    on_arcs = [t for t in triplets if t[1] in partners(LABELS, "consecutive")[t[0]]]
+    assert 0 < len(on_arcs) < len(triplets)
+    for positives, kept in (("all", triplets), ("arc", on_arcs)):
+        expected = [max(0, d[i][j] - d[i][k] + 5) for i, j, k in kept]
+        value = LoOp(losses.TripletMarginLoss(margin=5), positives=positives)(x, labels, mined)
+        assert value.item() == pytest.approx(sum(expected) / len(expected), abs=1e-6)
+    not_an_arc = torch.tensor([0]), torch.tensor([5]), torch.tensor([4])
+    with pytest.warns(UserWarning, match=r"no positive pair of the indices_tuple is an arc"):
+        assert loss(x, labels, not_an_arc).item() == 0
     none = torch.empty(0, dtype=torch.long)
     x.requires_grad_()
     empty = loss(x, labels, (none, none, none))
@@ -330,3 +426,100 @@ def test_errors() -> None:
         LoOp(losses.TripletMarginLoss(), geometry="line")
     with pytest.raises(TypeError, match=r"needs one of the distances LpDistance.normalize_embeddings=False"):
         LoOp(losses.TripletMarginLoss(), geometry="segment")
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("inner", [losses.TripletMarginLoss, CITLoss, losses.MultiSimilarityLoss])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_batch_as_its_own_reference_set_is_the_batch(dtype: torch.dtype, inner: type, pairing: str) -> None:
+    x, labels = batch(dtype)
+    loss = LoOp(inner(), pairing=pairing)
+    assert loss(x, labels, ref_emb=x, ref_labels=labels).item() == loss(x, labels).item()
+    mean = losses.ContrastiveLoss(reducer=reducers.MeanReducer())
+    other = LoOp(mean, pairing=pairing)  # of other objects a sample is its own positive
+    assert other(x, labels, ref_emb=x.clone(), ref_labels=labels.clone()).item() != other(x, labels).item()
+
+
+@pytest.mark.parametrize("distance", [distances.CosineSimilarity(), distances.LpDistance()])
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_a_gradient_penalty_is_refused(distance: distances.BaseDistance, pairing: str) -> None:
+    x, labels = batch()
+    value = LoOp(losses.TripletMarginLoss(margin=1, distance=distance), pairing=pairing)(x.requires_grad_(), labels)
+    (gradient,) = torch.autograd.grad(value, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="LoOp has no second derivatives"):
+        (value + gradient.square().sum()).backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="LoOp has no second derivatives"):
+        torch.autograd.grad(gradient.square().sum(), x)
+
+
+@pytest.mark.parametrize("distance", [distances.CosineSimilarity(), distances.LpDistance()])
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_torch_func(distance: distances.BaseDistance, pairing: str) -> None:
+    x, labels = batch(torch.float64)
+    loss = LoOp(losses.TripletMarginLoss(distance=distance, reducer=reducers.MeanReducer()), pairing=pairing)
+    x.requires_grad_()
+    (expected,) = torch.autograd.grad(loss(x, labels), x)
+    x = x.detach()
+    torch.testing.assert_close(torch.func.grad(lambda x: loss(x, labels))(x), expected)
+    torch.testing.assert_close(torch.func.jacrev(lambda x: loss(x, labels))(x), expected)
+    several = torch.stack([x, 2 - x])
+    mapped = torch.func.vmap(lambda x: loss(x, labels))(several)
+    torch.testing.assert_close(mapped, torch.stack([loss(x, labels) for x in several]))
+    gradients = torch.func.vmap(torch.func.grad(lambda x: loss(x, labels)))(several)
+    torch.testing.assert_close(gradients[0], expected)
+
+
+def test_settings_are_those_of_the_wrapped_loss() -> None:
+    x, labels = batch()
+    loss = LoOp(losses.ContrastiveLoss())
+    mean = loss(x, labels).item()
+    assert loss.reducer is loss.loss.reducer and loss.distance is loss.loss.distance
+    loss.reducer = reducers.DoNothingReducer()
+    assert loss.loss.reducer is loss.reducer and set(loss(x, labels)) == {"pos_loss", "neg_loss"}
+    loss.loss.reducer = reducers.MultipleReducers({"pos_loss": reducers.MeanReducer()})
+    assert loss.reducer is loss.loss.reducer and loss(x, labels).item() != mean
+    loss.distance = distances.CosineSimilarity()
+    assert isinstance(loss.loss.distance, distances.CosineSimilarity)
+    with pytest.raises(TypeError, match="needs one of the distances"):
+        loss.distance = distances.SNRDistance()
+    for setting in ("embedding_regularizer", "embedding_reg_weight"):
+        assert getattr(loss, setting) is getattr(loss.loss, setting)
+    with pytest.raises(AttributeError, match="reduction"):
+        loss.reduction  # noqa: B018
+    loss.distance.power = 3
+    with pytest.raises(TypeError, match="power=3"):
+        loss(x, labels)
+
+
+@pytest.mark.parametrize("distance", [distances.CosineSimilarity(), distances.LpDistance()], ids=["cosine", "l2"])
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_hooks_of_the_distance_run_once_on_what_the_loss_gets(distance: distances.BaseDistance, pairing: str) -> None:
+    x, labels = batch()
+    loss = LoOp(losses.ContrastiveLoss(distance=distance, pos_margin=0, neg_margin=1), pairing=pairing)
+    before = loss(x, labels).item()
+    seen: list[torch.Tensor] = []
+    handle = loss.distance.register_forward_hook(lambda module, given, matrix: seen.append(matrix))
+    assert loss(x, labels).item() == before and len(seen) == 1
+    handle.remove()
+    handle = loss.distance.register_forward_hook(lambda module, given, matrix: 0 * matrix)
+    assert loss(x, labels).item() != before
+    handle.remove()
+    handle = loss.distance.register_forward_pre_hook(lambda module, given: None)
+    with pytest.raises(TypeError, match="forward pre-hook"):
+        loss(x, labels)
+    handle.remove()
+
+
+def test_the_wrapped_loss_by_name() -> None:
+    x, labels = batch()
+    expected = LoOp(losses.TripletMarginLoss(margin=0.3))(x, labels)
+    named = {"class_path": "pytorch_metric_learning.losses.TripletMarginLoss", "init_args": {"margin": 0.3}}
+    assert torch.equal(LoOp(named)(x, labels), expected)
+    assert isinstance(LoOp("LiftedHingeLoss").loss, LiftedHingeLoss)
+    with pytest.raises(ValueError, match="loss must be one of"):
+        LoOp("TripletMargin")
+
+
+def test_positives_must_be_known() -> None:
+    with pytest.raises(ValueError, match="positives must be one of 'arc', 'all'; got 'consecutive'"):
+        LoOp(losses.TripletMarginLoss(), positives="consecutive")

@@ -126,7 +126,7 @@ def test_inside_loop_it_ranks_by_the_distances_of_arcs(pairing: str) -> None:
     distances = torch.tensor(loop_distances(x, LABELS, x, LABELS, pairing), dtype=torch.float64)
     expected = smooth_recall_loss((1 - distances**2 / 2).tolist(), LABELS, None, (1, 2), 0.1, 1.0)
     loss = RecallAtKSurrogateLoss(ks=(1, 2), temperature=0.1)
-    value = LoOp(loss, pairing=pairing)(x, labels)
+    value = LoOp(loss, pairing=pairing, positives="all")(x, labels)
     assert value.item() == pytest.approx(expected, abs=1e-6)
     assert value > loss(x, labels)
 

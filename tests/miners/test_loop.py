@@ -1,6 +1,6 @@
 import pytest
 import torch
-from pytorch_metric_learning import distances, miners
+from pytorch_metric_learning import distances, losses, miners, reducers
 
 from pml_ext.miners import LoOpMiner
 from tests.oracles.arcs import loop_distances
@@ -48,6 +48,64 @@ def test_multi_similarity_mining_on_the_loop_similarities() -> None:
                 expected.add((a, n))
     found = set(zip(anchors.tolist(), negatives.tolist(), strict=True))
     assert {pair for pair in found if pair[0] != 7} == expected
+
+
+@pytest.mark.parametrize("epsilon", [-0.02, 0.1])
+def test_of_a_pair_miner_only_the_negatives_are_loops(epsilon: float) -> None:
+    """LoOp with the multi-similarity loss: plain positive pairs, and the loss's own, plain similarities."""
+    x, labels = batch()
+    unit = x / x.norm(dim=1, keepdim=True)
+    plain = unit @ unit.T
+    s = 1 - torch.tensor(loop_distances(x, LABELS, x, LABELS, "consecutive"), dtype=torch.float64) ** 2 / 2
+    positives, negatives = set(), set()
+    for a, label in enumerate(LABELS):
+        of_class = [i for i in range(len(LABELS)) if i != a and LABELS[i] == label]
+        others = [i for i in range(len(LABELS)) if LABELS[i] != label]
+        positives |= {(a, p) for p in of_class if plain[a, p] - epsilon < max(plain[a, n] for n in others)}
+        negatives |= {(a, n) for n in others if of_class and s[a, n] + epsilon > min(plain[a, p] for p in of_class)}
+    inner = miners.MultiSimilarityMiner(epsilon=epsilon, collect_stats=True)
+    loop = LoOpMiner(inner, pairing="consecutive")
+    mined = loop(x, labels)
+    a1, p, a2, n = (part.tolist() for part in mined)
+    assert {pair for pair in zip(a2, n, strict=True) if pair[0] != 7} == negatives  # PML takes all of a lone sample
+    assert set(zip(a1, p, strict=True)) == positives
+    assert (loop.num_pos_pairs, loop.num_neg_pairs) == (len(a1), len(a2))
+    cosines = torch.where(torch.eye(len(x), dtype=torch.bool), 0, plain)
+    pos = [
+        torch.log1p(sum(torch.exp(-2 * (cosines[i, j] - 0.5)) for k, j in zip(a1, p, strict=True) if k == i)) / 2
+        if i in a1
+        else 0.0
+        for i in range(len(x))
+    ]
+    neg = [
+        torch.log1p(sum(torch.exp(50 * (cosines[i, j] - 0.5)) for k, j in zip(a2, n, strict=True) if k == i)) / 50
+        if i in a2
+        else 0.0
+        for i in range(len(x))
+    ]
+    loss = losses.MultiSimilarityLoss(alpha=2, beta=50, base=0.5, reducer=reducers.MeanReducer())
+    assert loss(x, labels, mined).item() == pytest.approx(float(sum(pos) + sum(neg)) / len(x), abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("miner", SERVED[:2] + SERVED[4:7], ids=lambda miner: type(miner).__name__)
+def test_the_batch_as_its_own_reference_set_is_the_batch(miner: miners.BaseMiner, dtype: torch.dtype) -> None:
+    x, labels = torch.randn(len(LABELS), 4).to(dtype), torch.tensor(LABELS)
+    loop = LoOpMiner(miner)
+    for found, expected in zip(loop(x, labels, x, labels), loop(x, labels), strict=True):
+        assert torch.equal(found, expected)
+    for found, expected in zip(loop(x, labels), loop(x.float(), labels), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_the_distance_is_that_of_the_wrapped_miner() -> None:
+    x, labels = batch()
+    loop = LoOpMiner(miners.BatchHardMiner())
+    loop.distance = distances.CosineSimilarity()
+    assert isinstance(loop.miner.distance, distances.CosineSimilarity)
+    assert torch.equal(loop(x, labels)[2], LoOpMiner(miners.BatchHardMiner())(x, labels)[2])
+    with pytest.raises(TypeError, match="needs one of the distances"):
+        loop.distance = distances.SNRDistance()
 
 
 @pytest.mark.parametrize("pairing", ["consecutive", "all"])

@@ -130,20 +130,78 @@ def loop_distances(
     return result
 
 
-def triplet_loss(d: list[list[float]], labels: list[int], margin: float) -> float:
-    """Eq. 15 over all triplets of the batch, mean over those above zero (the triplet loss's own reduction)."""
+def consecutive_arcs(labels: list[int]) -> list[tuple[int, int]]:
+    """Algorithm 1: the 1st and 2nd sample of a class, the 3rd and 4th, …; of even counts."""
+    arcs = []
+    for label in sorted(set(labels)):
+        members = [i for i, other in enumerate(labels) if other == label]
+        assert len(members) % 2 == 0
+        arcs += [(members[i], members[i + 1]) for i in range(0, len(members), 2)]
+    return arcs
+
+
+def arc_distances(x: Tensor, labels: list[int]) -> tuple[list[float], list[list[float]]]:
+    """d_ij of each consecutive pair, and d_ijkl of every two of different classes (inf where they are of one)."""
+    x = x / x.norm(dim=1, keepdim=True)
+    arcs = consecutive_arcs(labels)
+    own = [float((x[i] - x[j]).norm()) for i, j in arcs]
+    between = [[math.inf] * len(arcs) for _ in arcs]
+    for row, (i, j) in enumerate(arcs):
+        for column, (k, m) in enumerate(arcs):
+            if labels[i] != labels[k]:
+                between[row][column] = float(brute_force_arcs(x[[i]], x[[j]], x[[k]], x[[m]]))
+    return own, between
+
+
+def equation_15(x: Tensor, labels: list[int], margin: float) -> float:
+    """The mean over the pairs (i, j) of P and the arcs (k, l) of other classes of relu(d_ij − d_ijkl + margin)."""
+    own, between = arc_distances(x, labels)
+    means = []
+    for d_ij, row in zip(own, between, strict=True):
+        terms = [max(0.0, d_ij - d_ijkl + margin) for d_ijkl in row if d_ijkl < math.inf]
+        means.append(sum(terms) / len(terms))
+    return sum(means) / len(means)
+
+
+def equation_16(x: Tensor, labels: list[int], margin: float) -> float:
+    """The mean over the pairs (i, j) of P of relu(d_ij + margin − the least d_ijkl)."""
+    own, between = arc_distances(x, labels)
+    terms = [max(0.0, d_ij + margin - min(row)) for d_ij, row in zip(own, between, strict=True)]
+    return sum(terms) / len(terms)
+
+
+def hard_positive_hard_negative(x: Tensor, labels: list[int], margin: float) -> float:
+    """The mean over P of relu(the largest distance of i or j to one of their class + margin − the least d_ijkl)."""
+    _, between = arc_distances(x, labels)
+    x = x / x.norm(dim=1, keepdim=True)
+    terms = []
+    for (i, j), row in zip(consecutive_arcs(labels), between, strict=True):
+        farthest = max(float((x[e] - x[o]).norm()) for e in (i, j) for o in range(len(x)) if labels[o] == labels[i])
+        terms.append(max(0.0, farthest + margin - min(row)))
+    return sum(terms) / len(terms)
+
+
+def triplet_loss(
+    d: list[list[float]], labels: list[int], margin: float, positives: list[list[int]] | None = None
+) -> float:
+    """All triplets of the batch, mean over those above zero (the triplet loss's own reduction).
+
+    Args:
+        positives: the ones that each sample may have; None: all of its class.
+    """
     terms = []
     for a, label in enumerate(labels):
         for p in range(len(labels)):
             for n in range(len(labels)):
-                if p != a and labels[p] == label and labels[n] != label:
+                allowed = positives is None or p in positives[a]
+                if p != a and allowed and labels[p] == label and labels[n] != label:
                     terms.append(max(0.0, d[a][p] - d[a][n] + margin))
     positive = [t for t in terms if t > 0]
     return sum(positive) / len(positive) if positive else 0.0
 
 
 def lifted_structure_loss(d: list[list[float]], labels: list[int], margin: float) -> float:
-    """Eq. 16: half the mean over positive pairs of relu(log(sum of exp(margin − negatives of both ends)) + d)²."""
+    """PML: half the mean over positive pairs of relu(log(sum of exp(margin − negatives of both ends)) + d)²."""
     total, count = 0.0, 0
     for i, label in enumerate(labels):
         for j in range(len(labels)):

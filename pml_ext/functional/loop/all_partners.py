@@ -1,11 +1,12 @@
 """LoOp where each sample is on an arc with every other of its class: the closest arcs of two samples count."""
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pml_ext._ops.second_derivatives import refuse_second_derivatives
+from pml_ext._ops.own_gradient import each_of, first_derivative
 from pml_ext.functional.loop.partners import Geometry, Round, grid_blocks, inside_of, of_samples, solve
 
 
@@ -53,11 +54,14 @@ class Rounds(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.no_grad():
-            gradients = _by_entries(grad, *ctx.saved_tensors, geometry=ctx.geometry, entries=ctx.entries)
-        pairs = ctx.saved_tensors[0]
-        refuse = (refuse_second_derivatives(g, "LoOp", grad, pairs) if g is not None else None for g in gradients)
-        return *refuse, None, None, None, None
+        gradient = partial(_by_entries, geometry=ctx.geometry, entries=ctx.entries)
+        gradients = first_derivative(gradient, "LoOp", grad, *ctx.saved_tensors)
+        by_within = gradients[1:] or (None, None)
+        return gradients[0], *by_within, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
+        return each_of(Rounds.apply, info, in_dims, *inputs)
 
 
 def _by_entries(
@@ -74,8 +78,8 @@ def _by_entries(
     *,
     geometry: Geometry,
     entries: int | None,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The gradient by pairs, within and ref_within."""
+) -> tuple[Tensor, ...]:
+    """The gradient by pairs and, where they are given, by within and ref_within."""
     height, width = pairs.shape
     x_inside = _entries_of_rounds(pairs, partners, geometry) if within is None else within
     y_inside = x_inside if ref_within is None else ref_within
@@ -103,7 +107,7 @@ def _by_entries(
         return by_pairs, by_x, by_y
     starts = torch.arange(height, device=pairs.device) * width
     flat.scatter_add_(0, (starts + partners).reshape(-1), (by_x + by_y).reshape(-1))
-    return by_pairs, None, None
+    return (by_pairs,)
 
 
 def _keep_closer(

@@ -3,13 +3,14 @@
 The closed form for two arcs is `closest_places_on_arcs` in arcs.py.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pml_ext._ops.own_gradient import each_of, first_derivative
 from pml_ext._ops.products import add_transpose_, gram
-from pml_ext._ops.second_derivatives import refuse_second_derivatives
 from pml_ext.functional.loop.arcs import Arc, closest_places_on_arcs
 from pml_ext.functional.loop.partners import Round, class_pairings, grid_blocks, of_samples
 
@@ -60,10 +61,12 @@ class _LoopCosines(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        unit = ctx.saved_tensors[0]
-        with torch.no_grad():
-            by_unit = _by_unit(grad, *ctx.saved_tensors, samples=ctx.samples, entries=ctx.entries)
-        return refuse_second_derivatives(by_unit, "LoOp", grad, unit), None, None, None
+        gradient = partial(_by_unit, samples=ctx.samples, entries=ctx.entries)
+        return *first_derivative(gradient, "LoOp", grad, *ctx.saved_tensors), None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
+        return each_of(_LoopCosines.apply, info, in_dims, *inputs)
 
 
 def _by_unit(
@@ -77,7 +80,7 @@ def _by_unit(
     *,
     samples: Round,
     entries: int | None,
-) -> Tensor:
+) -> tuple[Tensor]:
     """The gradient by the unit vectors."""
     ends = torch.stack([samples.first, samples.second])
     vectors = unit.index_select(0, ends.view(-1))
@@ -93,7 +96,7 @@ def _by_unit(
     within_class = grad[_at_ends(ends, i, j)] + grad.t()[_at_ends(ends, i, j)]
     by_products[:, i, :, j] += within_class * is_end[i].unsqueeze(2) * is_end[j].unsqueeze(1)
     by_vectors = by_products.view(len(vectors), -1) @ vectors
-    return torch.zeros_like(unit).index_add_(0, ends.view(-1), by_vectors)
+    return (torch.zeros_like(unit).index_add_(0, ends.view(-1), by_vectors),)
 
 
 def _arcs_of_one_class(labels: Tensor, samples: Round) -> tuple[Tensor, Tensor]:

@@ -3,13 +3,14 @@
 The closed form for two arcs is `closest_places_on_arcs` in arcs.py, that for two segments in segments.py.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice
-from pml_ext._ops.second_derivatives import refuse_second_derivatives
+from pml_ext._ops.own_gradient import each_of, first_derivative
 from pml_ext.functional.loop.all_partners import Rounds
 from pml_ext.functional.loop.partners import (
     GEOMETRIES,
@@ -120,17 +121,27 @@ class OneRound(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        pairs, *solved = ctx.saved_tensors
-        with torch.no_grad():
-            gradients = _by_entries(grad, *solved, ctx=ctx)
-        refuse = (refuse_second_derivatives(g, "LoOp", grad, pairs) if g is not None else None for g in gradients)
-        return *refuse, None, None, None, None
+        gradients = first_derivative(partial(_by_entries, ctx=ctx), "LoOp", grad, *ctx.saved_tensors)
+        by_within = gradients[1:] or (None, None)
+        return gradients[0], *by_within, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
+        return each_of(OneRound.apply, info, in_dims, *inputs)
 
 
 def _by_entries(
-    grad: Tensor, value: Tensor, at_x: Tensor, at_y: Tensor, x_inside: Tensor, y_inside: Tensor, *, ctx: Any
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The gradient by pairs, within and ref_within."""
+    grad: Tensor,
+    pairs: Tensor,
+    value: Tensor,
+    at_x: Tensor,
+    at_y: Tensor,
+    x_inside: Tensor,
+    y_inside: Tensor,
+    *,
+    ctx: Any,
+) -> tuple[Tensor, ...]:
+    """The gradient by pairs and, where they are given, by within and ref_within."""
     rows, columns, geometry = ctx.rows, ctx.columns, ctx.geometry
     x, y = geometry.curve(x_inside), geometry.curve(y_inside)
     height, width = value.shape
@@ -160,7 +171,7 @@ def _by_entries(
     if not ctx.is_within:
         return by_pairs, _to_samples(by_x, rows), _to_samples(by_y, columns)
     by_pairs.index_put_((rows.first, rows.second), by_x + by_y, accumulate=True)
-    return by_pairs, None, None
+    return (by_pairs,)
 
 
 def _to_samples(of_arcs: Tensor, samples: Round) -> Tensor:

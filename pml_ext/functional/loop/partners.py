@@ -1,7 +1,8 @@
 """LoOp's arcs over a batch: which samples of a class are partners, and the grid of arcs by arcs, block by block."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,8 @@ PAIRINGS = ("consecutive", "all")
 _ENTRIES = 2**16
 
 
-class Geometry(NamedTuple):
+@dataclass(frozen=True)
+class Geometry:
     """What joins two samples, what finds the closest places of two such curves, and how their pair entries behave."""
 
     curve: Any

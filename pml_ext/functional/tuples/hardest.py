@@ -31,3 +31,24 @@ def hardest_triplets(
         anchors, positives = torch.where(turned, farthest, rows), torch.where(turned, rows, farthest)
     kept = positive.any(dim=1) & has_negative[anchors]
     return anchors[kept], positives[kept], at[anchors[kept]]
+
+
+def hardest_of_pairs(
+    distances: Tensor, positive: Tensor, negative: Tensor, anchors: Tensor, partners: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For each pair of samples the farthest positive and the nearest negative of either end. Not differentiable.
+
+    Args:
+        distances: (B, B), larger = further apart.
+        positive, negative: (B, B) bool, the pairs to choose from.
+        anchors, partners: (P,) the two ends, which have a positive each.
+    Returns:
+        four times (P,): the end and the positive farthest from it, the end and the negative nearest to it. Where
+        neither end has a negative, the last is any sample.
+    """
+    distances = distances.detach()
+    farthest, far_at = distances.masked_fill(~positive, -torch.inf).max(dim=1)
+    nearest, near_at = distances.masked_fill(~negative, torch.inf).min(dim=1)
+    far_end = torch.where(farthest[partners] > farthest[anchors], partners, anchors)
+    near_end = torch.where(nearest[partners] < nearest[anchors], partners, anchors)
+    return far_end, far_at[far_end], near_end, near_at[near_end]

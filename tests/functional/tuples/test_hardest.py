@@ -1,6 +1,7 @@
 import torch
 
 from pml_ext.functional import hardest_triplets
+from pml_ext.functional.tuples.hardest import hardest_of_pairs
 from pml_ext.functional.tuples.pairs import same_and_different
 from tests.oracles.triplets import hphn_triplets
 
@@ -46,3 +47,17 @@ def test_of_equals_the_first_and_the_row_before_its_positive() -> None:
     labels = torch.tensor([0, 0, 0, 1, 1])
     a, p, n = hardest_triplets(torch.ones(5, 5), *same_and_different(labels), among_themselves=True)
     assert (a.tolist(), p.tolist(), n.tolist()) == ([0, 1, 2, 3, 4], [1, 0, 0, 4, 3], [3, 3, 3, 0, 0])
+
+
+def test_hardest_of_pairs_are_those_of_the_loops() -> None:
+    d = torch.rand(9, 9, dtype=torch.float64)
+    labels = torch.arange(9) % 3
+    positive = (labels[:, None] == labels).fill_diagonal_(False)
+    negative = (labels[:, None] != labels) & (torch.rand(9, 9) < 0.7)
+    i, j = torch.tensor([0, 1, 5]), torch.tensor([3, 7, 8])
+    far_end, far, near_end, near = hardest_of_pairs(d, positive, negative, i, j)
+    for k, ends in enumerate(zip(i.tolist(), j.tolist(), strict=True)):
+        assert far_end[k] in ends and near_end[k] in ends
+        assert positive[far_end[k], far[k]] and negative[near_end[k], near[k]]
+        assert d[far_end[k], far[k]] == max(d[e, o] for e in ends for o in range(9) if positive[e, o])
+        assert d[near_end[k], near[k]] == min(d[e, o] for e in ends for o in range(9) if negative[e, o])

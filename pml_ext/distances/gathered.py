@@ -1,0 +1,73 @@
+"""Which samples are consecutive, alike on every rank where PML's distributed wrappers have gathered the batch."""
+
+import sys
+
+import torch
+from torch import Tensor, distributed
+
+from pml_ext._pml import DistributedLossWrapper, DistributedMinerWrapper
+from pml_ext.functional.loop.partners import class_pairings
+
+# The functions of PML that call a loss or miner with what they have gathered.
+_GATHER = (DistributedLossWrapper.forward_regular_loss.__code__, DistributedMinerWrapper.forward.__code__)
+_GATHER_FOR_A_MEMORY = DistributedLossWrapper.forward_cross_batch.__code__
+
+
+def orders_of_ranks(labels: Tensor, ref_labels: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The samples of embeddings and of ref_emb in the order of the ranks; None where they stand as they came.
+
+    The wrappers put a rank's own samples first, so "the first and second sample of a class" are others on every rank.
+    Nothing in the tensors tells that: the functions that are being executed are looked at.
+
+    Args:
+        labels, ref_labels: (B,) and (R,) class ids; None where there is no ref_emb.
+    Raises:
+        ValueError: a CrossBatchMemory in a DistributedLossWrapper whose consecutive pairs depend on the rank.
+    """
+    if torch.compiler.is_compiling() or not (distributed.is_available() and distributed.is_initialized()):
+        return None, None
+    world, rank = distributed.get_world_size(), distributed.get_rank()
+    frame = sys._getframe(1) if world > 1 else None
+    while frame is not None and frame.f_code not in (*_GATHER, _GATHER_FOR_A_MEMORY):
+        frame = frame.f_back
+    if frame is None:
+        return None, None
+    if frame.f_code is _GATHER_FOR_A_MEMORY:
+        _check_memory(ref_labels, len(labels) // world)
+        return None, None
+    blocks = [0 if i == rank else i + (i < rank) for i in range(world)]
+
+    def order(ids: Tensor) -> Tensor:
+        return torch.arange(len(ids), device=ids.device).view(world, -1)[blocks].view(-1)
+
+    is_gathered = not frame.f_locals["self"].efficient  # otherwise embeddings are the rank's own
+    return order(labels) if is_gathered else None, None if ref_labels is None else order(ref_labels)
+
+
+def consecutive_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(anchors, positives): each sample and its partner, the 1st and 2nd sample of a class, the 3rd and 4th, ….
+
+    A pair stands there twice, once from either end; a sample left over does not.
+    """
+    order, _ = orders_of_ranks(labels, None)
+    partner = class_pairings(labels if order is None else labels[order], "consecutive")[0]
+    if order is not None:
+        partner = torch.empty_like(partner).scatter_(0, order, order[partner])
+    anchors = (partner != torch.arange(len(labels), device=labels.device)).nonzero().view(-1)
+    return anchors, partner[anchors]
+
+
+def _check_memory(labels: Tensor | None, share: int) -> None:
+    """Refuses a memory whose arcs would join samples of two ranks: its order is another one on each rank."""
+    if labels is None:
+        return
+    if len(labels) % share == 0:
+        of_ranks = labels.view(-1, share)
+        counts = (of_ranks.unsqueeze(2) == of_ranks.unsqueeze(1)).sum(2)
+        if not bool((counts % 2).any()):
+            return
+    raise ValueError(
+        "consecutive samples must be the same ones on all ranks; in a CrossBatchMemory in a DistributedLossWrapper "
+        "they are where every class has an even number of samples on each rank and the memory holds whole batches. "
+        "Use such a sampler and memory_size, or LoOp(..., pairing='all')"
+    )

@@ -1,0 +1,39 @@
+"""The lifted structure of LoOp: a hinge on each positive pair and the nearest negative of its two ends."""
+
+import torch
+from torch import Tensor
+
+
+def lifted_hinges(
+    distances: Tensor,
+    anchors: Tensor,
+    positives: Tensor,
+    negative: Tensor,
+    *,
+    margin: float,
+    among_themselves: bool = True,
+) -> Tensor:
+    """relu(d_ij + margin − the least distance of i or j to a negative) of each positive pair (i, j).
+
+    Args:
+        distances: (B, R), larger = further apart (hand in minus the similarities).
+        anchors, positives: (P,) rows and columns of the positive pairs.
+        negative: (B, R) bool, the negative pairs.
+        margin: in the measure of the distances.
+        among_themselves: rows and columns are the same samples, so that the positive has negatives too; otherwise the
+            anchor's alone count.
+    Returns:
+        (P,); 0 where neither end has a negative.
+    Source: Vasudeva et al., "LoOp", ICCV 2021, eq. 16: a hinge and a hard minimum, where lifted structure has a square
+        and a log-sum-exp.
+
+    >>> distances = torch.tensor([[0.0, 0.5, 0.6], [0.5, 0, 0.4], [0.6, 0.4, 0]])
+    >>> i, j, negative = torch.tensor([0]), torch.tensor([1]), torch.tensor([[0, 0, 1], [0, 0, 1], [1, 1, 0]]).bool()
+    >>> [round(x, 3) for x in lifted_hinges(distances, i, j, negative, margin=0.2).tolist()]
+    [0.3]
+    """
+    nearest = distances.masked_fill(~negative, torch.inf).amin(dim=1)
+    nearest_of_pair = nearest[anchors]
+    if among_themselves:
+        nearest_of_pair = torch.minimum(nearest_of_pair, nearest[positives])
+    return torch.relu(distances[anchors, positives] + margin - nearest_of_pair)

@@ -1,0 +1,43 @@
+"""The positive pairs that a loss sums over, and the pairs that it chooses its negatives from."""
+
+import torch
+from torch import Tensor
+
+from pml_ext._pml import loss_and_miner_utils
+from pml_ext.distances.gathered import consecutive_pairs
+from pml_ext.functional.tuples.pairs import same_and_different
+
+
+def pair_masks(
+    like: Tensor,
+    labels: Tensor | None,
+    ref_labels: Tensor | None,
+    indices_tuple: tuple[Tensor, ...] | None,
+    *,
+    with_itself: bool,
+) -> tuple[Tensor, Tensor]:
+    """(B, R) masks of the positive and of the negative pairs: those of an indices_tuple, or all that the labels give.
+
+    Args:
+        like: (B, R), for the shape and the device.
+    """
+    if indices_tuple is None:
+        assert labels is not None
+        return same_and_different(labels, None if with_itself else ref_labels)
+    a1, p, a2, n = loss_and_miner_utils.convert_to_pairs(indices_tuple, labels, ref_labels)
+    positive, negative = torch.zeros(2, *like.shape, dtype=torch.bool, device=like.device)
+    positive[a1, p] = True
+    negative[a2, n] = True
+    return positive, negative
+
+
+def consecutive_among(positive: Tensor, labels: Tensor | None, *, with_itself: bool) -> tuple[Tensor, Tensor]:
+    """(anchors, positives): the consecutive samples of a class that the (B, B) mask of positive pairs holds."""
+    if not with_itself or labels is None:
+        raise ValueError(
+            "positives='consecutive' needs labels and no ref_emb: its pairs are consecutive samples of the batch; "
+            "choose another `positives`"
+        )
+    anchors, partners = consecutive_pairs(labels)
+    kept = positive[anchors, partners]
+    return anchors[kept], partners[kept]

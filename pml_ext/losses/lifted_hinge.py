@@ -1,0 +1,74 @@
+"""The lifted structure loss of LoOp, with a hinge and a hard minimum."""
+
+from typing import Any
+
+from torch import Tensor
+
+from pml_ext._checks import check_choice, check_in_range
+from pml_ext._pml import LpDistance
+from pml_ext.functional.losses.lifted_hinge import lifted_hinges
+from pml_ext.losses._base import EmbeddingLoss, is_with_itself
+from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
+
+
+class LiftedHingeLoss(EmbeddingLoss):
+    """relu(d_ij + margin − the least distance of i or j to a negative), the mean over the positive pairs (i, j).
+
+    With LoOp around it the least distance is that between the arc i–j and another one.
+
+    Args:
+        margin: >= 0, in the measure of the distance.
+        positives: "all": every two samples of a class are a pair; with ref_emb its negatives are those of the anchor.
+            "consecutive": the 1st and 2nd sample of a class, the 3rd and 4th, …, in batch order. LoOp takes these
+            pairs by itself.
+        **pml: distance (any; LpDistance, on normalised embeddings, is the default), reducer (MeanReducer, over the
+            pairs), embedding_regularizer, embedding_reg_weight, collect_stats.
+            An indices_tuple limits the choice to its positive and its negative pairs.
+    Raises:
+        ValueError: a negative margin, another `positives`, neither labels nor indices_tuple, ref_emb beside
+            positives="consecutive".
+    Source: Vasudeva et al., "LoOp", ICCV 2021, eq. 16. Paper: consecutive pairs, no margin named; here: also all pairs.
+        Song et al.'s lifted structure, with a square and a log-sum-exp, is PML's LiftedStructureLoss.
+
+    >>> import torch
+    >>> x, labels = torch.eye(4) + 0.1, torch.tensor([0, 0, 1, 1])
+    >>> round(float(LiftedHingeLoss(margin=0.2)(x, labels)), 3)  # all distances are alike
+    0.2
+    """
+
+    def __init__(self, *, margin: float = 0.2, positives: str = "all", **pml: Any) -> None:
+        check_in_range(margin, 0, float("inf"), "margin")
+        check_choice(positives, ("consecutive", "all"), "positives")
+        super().__init__(**pml)
+        self.margin = margin
+        self.positives = positives
+        self.add_to_recordable_attributes(name="margin", is_stat=False)
+
+    def get_default_distance(self) -> LpDistance:
+        return LpDistance()
+
+    def compute_loss(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        indices_tuple: tuple[Tensor, ...] | None,
+        ref_emb: Tensor,
+        ref_labels: Tensor | None,
+    ) -> dict[str, Any]:
+        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
+        matrix = self.distance(embeddings, ref_emb)
+        positive, negative = pair_masks(matrix, labels, ref_labels, indices_tuple, with_itself=with_itself)
+        if self.positives == "consecutive":
+            anchors, positives = consecutive_among(positive, labels, with_itself=with_itself)
+        else:
+            anchors, positives = positive.nonzero(as_tuple=True)
+        if len(anchors) == 0 or not bool(negative.any()):
+            if indices_tuple is None:
+                return self._no_terms("this batch has no positive or no negative pair")
+            none: dict[str, Any] = self.zero_losses()
+            return none
+        distances = -matrix if self.distance.is_inverted else matrix
+        losses = lifted_hinges(
+            distances, anchors, positives, negative, margin=self.margin, among_themselves=with_itself
+        )
+        return {"loss": {"losses": losses, "indices": (anchors, positives), "reduction_type": "pos_pair"}}

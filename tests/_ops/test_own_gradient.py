@@ -1,0 +1,64 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext._ops.own_gradient import each_of, first_derivative
+
+
+class Square(torch.autograd.Function):
+    """x² with its own gradient, as a kernel has it, for one row at a time."""
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor]:
+        assert x.ndim == 1
+        return (x.square(),)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor]) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        def compute(grad: Tensor, x: Tensor) -> tuple[Tensor]:
+            assert x.ndim == 1
+            return (torch.empty_like(x).copy_(2 * x * grad),)
+
+        return first_derivative(compute, "Square", grad, *ctx.saved_tensors)[0]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:
+        return each_of(Square.apply, info, in_dims, x)
+
+
+def square(x: Tensor) -> Tensor:
+    return Square.apply(x)[0]
+
+
+@pytest.mark.parametrize("factor", [1.0, torch.tensor(3.0, requires_grad=True)])
+def test_the_first_derivative_is_right_and_the_second_refused(factor: float | Tensor) -> None:
+    """Also where the gradient from above is a constant, and where it is not."""
+    x = torch.tensor([1.0, -2.0], requires_grad=True)
+    value = (factor * square(x)).sum()
+    (plain,) = torch.autograd.grad(value, x, retain_graph=True)
+    (first,) = torch.autograd.grad(value, x, create_graph=True)
+    assert torch.equal(first, plain) and torch.equal(first, 2 * x * factor)
+    with pytest.raises(RuntimeError, match="Square has no second derivatives"):
+        first.sum().backward()
+
+
+def test_torch_func_takes_the_first_derivative() -> None:
+    x = torch.tensor([1.0, -2.0])
+    first = torch.func.grad(lambda x: square(x).sum())
+    assert torch.equal(first(x), 2 * x)
+    with pytest.raises(RuntimeError, match="Square has no second derivatives"):
+        torch.func.grad(lambda x: first(x).sum())(x)
+
+
+def test_torch_func_maps_over_batches_and_over_gradients() -> None:
+    x = torch.tensor([[1.0, -2.0], [3.0, 0.5], [0.0, 1.0]])
+    assert torch.equal(torch.func.vmap(square)(x), x.square())
+    assert torch.equal(torch.func.vmap(square, in_dims=1)(x.T), x.square())
+    assert torch.equal(torch.func.vmap(torch.func.grad(lambda x: square(x).sum()))(x), 2 * x)
+    assert torch.equal(torch.func.jacrev(square)(x[0]), (2 * x[0]).diag())
