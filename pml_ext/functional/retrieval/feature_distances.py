@@ -39,11 +39,17 @@ def rows_at_once(columns: int, *, entries: int | None = None) -> int:
 def comparable(query: Tensor, gallery: Tensor, metric: str, *, scaled: bool = True) -> tuple[Tensor, Tensor]:
     """Copies of both in one type, float32 or better: rows of length 1 (cosine), or about the gallery's mean.
 
+    Where both are one tensor, so are the copies.
+
     Args:
         scaled: whether very large or very small features may be multiplied by a power of two, which changes no order
             of distances and keeps their squares within the range of the type.
     """
     dtype = torch.promote_types(torch.promote_types(query.dtype, gallery.dtype), torch.float32)
+    alike = query.data_ptr() == gallery.data_ptr() and query.shape == gallery.shape
+    if alike and query.dtype == gallery.dtype and query.stride() == gallery.stride():
+        one = comparable(query[:0], gallery, metric, scaled=scaled)[1]
+        return one, one
     if metric == "cosine":
         return unit_rows(query.to(dtype)), unit_rows(gallery.to(dtype))
     rows, columns = query.detach().to(dtype), gallery.detach().to(dtype)
@@ -52,6 +58,12 @@ def comparable(query: Tensor, gallery: Tensor, metric: str, *, scaled: bool = Tr
     # There the squares are small, and little is lost in their difference.
     centre = columns.mean(dim=0) if len(columns) else columns.new_zeros(columns.shape[1])
     return rows - centre, columns - centre
+
+
+def have_unit_rows(features: Tensor) -> bool:
+    """Whether every row has length 1 to the rounding of float32: then cosine and Euclidean distance rank alike."""
+    norms = torch.linalg.vector_norm(features, dim=1, dtype=torch.promote_types(features.dtype, torch.float32))
+    return bool(((norms - 1).abs() <= 4 * torch.finfo(torch.float32).eps).all())
 
 
 def _factor_within_range(*features: Tensor) -> float:
@@ -65,22 +77,25 @@ def _factor_within_range(*features: Tensor) -> float:
 
 
 def distance_blocks(rows: Tensor, columns: Tensor, metric: str, *, entries: int | None = None) -> Iterator[Tensor]:
-    """(q, G) distances for one block of `rows_at_once` rows after the other.
+    """(q, G) distances for one block of `rows_at_once` rows after the other, each valid until the next is asked for.
 
     Args:
         rows, columns: (Q, D) and (G, D) of `comparable`.
         metric: "cosine": 1 − cosine, a zero row has cosine 0 with everything; "euclidean": the squared distance.
         entries: see `rows_at_once`.
     """
+    size = rows_at_once(len(columns), entries=entries)
+    # One buffer for all blocks: memory freshly mapped for each costs page faults, and holes in the heap.
+    buffer = rows.new_empty(min(size, len(rows)), len(columns))
     if metric == "euclidean":
         row_squares, squares = rows.square().sum(dim=1, keepdim=True), columns.square().sum(dim=1)
-    size = rows_at_once(len(columns), entries=entries)
     for begin in range(0, len(rows), size):
-        block = slice(begin, begin + size)
+        some = rows[begin : begin + size]
+        distances = buffer[: len(some)]
         with full_precision(rows.device):
             if metric == "cosine":
-                distances = torch.mm(rows[block], columns.T).neg_().add_(1)
+                torch.mm(some.neg(), columns.T, out=distances).add_(1)
             else:
-                distances = torch.addmm(squares, rows[block], columns.T, alpha=-2)
-                distances = distances.add_(row_squares[block]).clamp_min_(0)
+                torch.addmm(squares, some, columns.T, alpha=-2, out=distances)
+                distances.add_(row_squares[begin : begin + size]).clamp_min_(0)
         yield distances

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pml_ext._checks import check_whole
 from pml_ext.functional.retrieval.feature_distances import check_features, comparable, distance_blocks
-from pml_ext.functional.retrieval.protocol import GalleryProtocol, OwnIdentity, protocol_of_distances
-from pml_ext.functional.retrieval.rank_counts import count_up_to
+from pml_ext.functional.retrieval.match_ranks import MatchRanks, match_ranks_of
+from pml_ext.functional.retrieval.protocol import GalleryProtocol, protocol_of_distances
 
 
 class Ranking(NamedTuple):
@@ -73,19 +73,28 @@ def rank_matches(
     >>> float(ranking.first_match_rank), round(float(ranking.average_precision), 3)
     (2.0, 0.583)
     """
+    cameras = (query_cameras, gallery_cameras)
+    return rankings_within(
+        [within], query, query_labels, gallery, gallery_labels, cameras, gallery_includes_query, metric
+    )[0]
+
+
+def rankings_within(
+    limits: Sequence[int | None],
+    query: Tensor,
+    query_labels: Tensor,
+    gallery: Tensor,
+    gallery_labels: Tensor,
+    cameras: tuple[Tensor | None, Tensor | None],
+    gallery_includes_query: bool,
+    metric: str,
+) -> list[Ranking]:
+    """`rank_matches` for several values of `within`, from one pass over the distances."""
     check_features(query, gallery, metric)
-    protocol = GalleryProtocol(
-        (len(query), len(gallery)),
-        query_labels,
-        gallery_labels,
-        query_cameras,
-        gallery_cameras,
-        gallery_includes_query,
-        query.device,
-    )
+    shape = (len(query), len(gallery))
+    protocol = GalleryProtocol(shape, query_labels, gallery_labels, *cameras, gallery_includes_query, query.device)
     rows, columns = comparable(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
-    blocks = distance_blocks(rows, columns, metric)
-    return _rank(protocol, blocks, within)
+    return _rank(protocol, distance_blocks(rows, columns, metric), limits)
 
 
 def rank_matches_from_distances(
@@ -113,7 +122,7 @@ def rank_matches_from_distances(
     protocol = protocol_of_distances(
         distances, query_labels, gallery_labels, query_cameras, gallery_cameras, gallery_includes_query
     )
-    return _rank(protocol, protocol.without_junk(distances), within)
+    return _rank(protocol, protocol.without_junk(distances), [within])[0]
 
 
 def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> Tensor:
@@ -138,38 +147,36 @@ def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> T
     return torch.stack([(first <= k).double().mean() for k in ranks])
 
 
-def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], within: int | None) -> Ranking:
-    if within is not None:
-        check_whole(within, "within")
-        if within < 1:
-            raise ValueError(f"within must be a rank of 1 or more; got {within!r}")
-    results = [_block_ranks(rows, protocol.own_identity(block), within) for block, rows in protocol.numbered(blocks)]
-    return Ranking(*(torch.cat(parts) for parts in zip(*results, strict=True)))
+def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], limits: Sequence[int | None]) -> list[Ranking]:
+    for within in limits:
+        if within is not None:
+            check_whole(within, "within")
+            if within < 1:
+                raise ValueError(f"within must be a rank of 1 or more; got {within!r}")
+    results: list[list[Ranking]] = [[] for _ in limits]
+    for block, rows in protocol.numbered(blocks):
+        found = match_ranks_of(rows, protocol.own_identity(block))
+        for parts, within in zip(results, limits, strict=True):
+            parts.append(_ranking_of(found, within))
+    return [Ranking(*(torch.cat(field) for field in zip(*parts, strict=True))) for parts in results]
 
 
-def _block_ranks(rows: Tensor, identity: OwnIdentity, within: int | None) -> tuple[Tensor, ...]:
-    """rank of the j-th match = j + non-matches at most as far: all at most as far, less those of the identity."""
-    own, exists, matches = rows.gather(1, identity.columns), identity.exists, identity.matches
-    count = matches.sum(dim=1)
-    beyond = torch.finfo(rows.dtype).max
-    matched = torch.where(matches, own, beyond).sort(dim=1).values[:, : int(count.max())].contiguous()
-    same = torch.where(exists, own, beyond).sort(dim=1).values
-    nth = torch.arange(1, matched.shape[1] + 1, device=rows.device)
-    closer = count_up_to(rows, matched, count) - torch.searchsorted(same, matched, right=True)
-    ranks = (nth + closer).double()
+def _ranking_of(found: MatchRanks, within: int | None) -> Ranking:
+    """The results of a block of queries from the ranks of their matches."""
+    count, ranks, real, columns = found
     if not ranks.shape[1]:  # no query of the block has a match
-        return (count, *(torch.full_like(count, torch.nan, dtype=torch.float64) for _ in Ranking._fields[1:]))
-    real = nth <= count[:, None]
-    limit = within or max(1, rows.shape[1])
-    precision = torch.where(real & (ranks <= limit), nth / ranks, 0.0)
+        nothing = torch.full_like(count, torch.nan, dtype=torch.float64)
+        return Ranking(count, nothing, nothing, nothing, nothing, nothing)
+    limit = within or max(1, columns)
+    precision = torch.where(real & (ranks <= limit), found.nth / ranks, 0.0)
     total = count.double()  # x / 0 is nan for 0 / 0: what a query without a match gets
     at_r = real & (ranks <= total[:, None])
     hardest = torch.where(real, ranks, 0.0).amax(dim=1)
-    return (
-        count,
-        torch.where(count > 0, ranks[:, 0], torch.nan),
-        precision.sum(dim=1) / total,
-        total / hardest,
-        (precision * at_r).sum(dim=1) / total,
-        (at_r & (precision > 0)).sum(dim=1) / total.clamp_max(limit),
+    return Ranking(
+        matches=count,
+        first_match_rank=torch.where(count > 0, ranks[:, 0], torch.nan),
+        average_precision=precision.sum(dim=1) / total,
+        inverse_negative_penalty=total / hardest,
+        average_precision_at_r=(precision * at_r).sum(dim=1) / total,
+        r_precision=(at_r & (precision > 0)).sum(dim=1) / total.clamp_max(limit),
     )

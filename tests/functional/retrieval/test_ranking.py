@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from sklearn.metrics import average_precision_score
 from torch import Tensor
 
@@ -11,6 +12,8 @@ from pml_ext.functional import (
     rank_matches,
     rank_matches_from_distances,
 )
+from pml_ext.functional.retrieval.feature_distances import have_unit_rows
+from pml_ext.functional.retrieval.ranking import rankings_within
 from tests.oracles import metrics as oracle
 
 
@@ -259,3 +262,55 @@ def test_distances_that_are_no_numbers_are_refused() -> None:
         rank_matches_from_distances([torch.rand(4, 6).cfloat()], labels, gallery_labels)
     with pytest.raises(TypeError, match=r"distances must be a torch\.Tensor or blocks of them; got NoneType"):
         rank_matches_from_distances(None, labels, gallery_labels)
+
+
+@pytest.mark.parametrize("k", [1, 3, 25, "max_bin_count", None])
+@pytest.mark.parametrize("together", [True, False])
+def test_the_neighbour_metrics_of_pytorch_metric_learning(k: int | str | None, together: bool) -> None:
+    labels, gallery_labels = torch.randint(0, 6, (30,)), (torch.rand(90) ** 2 * 6).long()
+    labels[3] = 99
+    centres = torch.randn(100, 8)
+    query, gallery = centres[labels] + torch.randn(30, 8), centres[gallery_labels] + torch.randn(90, 8)
+    if together:
+        gallery, gallery_labels = torch.cat([query, gallery]), torch.cat([labels, gallery_labels])
+    calculator = AccuracyCalculator(exclude=("NMI", "AMI"), k=k)
+    expected = calculator.get_accuracy(query, labels, gallery, gallery_labels, ref_includes_query=together)
+    most = int((labels[:, None] == gallery_labels).sum(dim=1).max()) - together
+    limit = most if k == "max_bin_count" else k
+    found = rank_matches(
+        query,
+        labels,
+        gallery,
+        gallery_labels,
+        gallery_includes_query=together,
+        within=limit,
+        metric="euclidean",
+    )
+    first = found.first_match_rank[found.matches > 0]
+    values = {
+        "precision_at_1": (first == 1).double(),
+        "r_precision": found.r_precision,
+        "mean_average_precision_at_r": found.average_precision_at_r,
+        "mean_average_precision": found.average_precision,
+        "mean_reciprocal_rank": torch.where(first <= (limit or math.inf), 1 / first, 0.0),
+    }
+    assert expected == pytest.approx({name: each.nanmean().item() for name, each in values.items()}, rel=1e-6)
+
+
+def test_several_limits_from_one_pass() -> None:
+    protocol = a_protocol()
+    x, gallery = torch.randn(23, 5), torch.randn(60, 5)
+    cameras = (protocol["query_cameras"], protocol["gallery_cameras"])
+    labels = (protocol["query_labels"], protocol["gallery_labels"])
+    found = rankings_within([None, 4, 1], x, labels[0], gallery, labels[1], cameras, False, "cosine")
+    for ranking, within in zip(found, (None, 4, 1), strict=True):
+        expected = rank_matches(x, gallery=gallery, within=within, **protocol)
+        for one, other in zip(ranking, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def test_unit_rows() -> None:
+    x = torch.randn(50, 64)
+    unit = torch.nn.functional.normalize(x)
+    assert have_unit_rows(unit) and have_unit_rows(unit.double())
+    assert not have_unit_rows(x) and not have_unit_rows(unit.half()) and not have_unit_rows(unit * 1.00001)

@@ -1,17 +1,56 @@
-"""How many entries of a row are at most a limit: what a rank is made of."""
+"""The ranks of every query's matches: what each measure of retrieval is made of."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pml_ext._checks import check_finite
+from pml_ext.functional.retrieval.protocol import OwnIdentity
 
 # Where fewer entries than one in this many reach the largest limit, they are picked out and only they are sorted;
 # every so many entries of the row tell.
 _FEW = 6
 _SAMPLED = 16
+
+
+class MatchRanks(NamedTuple):
+    """The ranks of the matches of a block of queries, closest first.
+
+    matches: (q,) int64, how many each query has.
+    ranks: (q, K) float64, from 1; rows of fewer matches are filled up.
+    real: (q, K) bool, False for the filling.
+    columns: how many gallery items were ranked.
+    """
+
+    matches: Tensor
+    ranks: Tensor
+    real: Tensor
+    columns: int
+
+    @property
+    def nth(self) -> Tensor:
+        """(K,) the number of each match, from 1."""
+        return torch.arange(1, self.ranks.shape[1] + 1, device=self.ranks.device)
+
+
+def match_ranks_of(rows: Tensor, identity: OwnIdentity) -> MatchRanks:
+    """rank of the j-th match = j + non-matches at most as far: all at most as far, less those of the identity.
+
+    Args:
+        rows: (q, G) distances, finite. A non-match as close as a match ranks before it.
+        identity: the gallery items of each query's identity.
+    """
+    own, exists, matches = rows.gather(1, identity.columns), identity.exists, identity.matches
+    count = matches.sum(dim=1)
+    beyond = torch.finfo(rows.dtype).max
+    matched = torch.where(matches, own, beyond).sort(dim=1).values[:, : int(count.max())].contiguous()
+    same = torch.where(exists, own, beyond).sort(dim=1).values
+    nth = torch.arange(1, matched.shape[1] + 1, device=rows.device)
+    closer = count_up_to(rows, matched, count) - torch.searchsorted(same, matched, right=True)
+    return MatchRanks(count, (nth + closer).double(), nth <= count[:, None], rows.shape[1])
 
 
 def count_up_to(rows: Tensor, limits: Tensor, used: Tensor, *, few: int = _FEW) -> Tensor:

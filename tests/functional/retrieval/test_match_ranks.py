@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pml_ext.functional.retrieval.rank_counts import count_up_to
+from pml_ext.functional.retrieval.match_ranks import count_up_to
 
 
 @pytest.mark.parametrize("few", [0, 6, 1000])
