@@ -1,7 +1,7 @@
 """PML's AccuracyCalculator with this package's metrics, aware of cameras."""
 
 from collections.abc import Sequence
-from functools import partialmethod
+from functools import partial, partialmethod
 from typing import Any
 
 import torch
@@ -48,7 +48,9 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
     spectral_variance.
 
     Without cameras PML's own metrics are PML's, number for number, on the embeddings as handed in (PML's default
-    neighbours are by L2 distance). Ours normalise the embeddings. What each is taken over:
+    neighbours are by L2 distance). They follow from the ranks of the matches, in blocks of memory, without a list of
+    neighbours (with knn_func or label_comparison_fn PML makes that list). Where distances tie PML's order is arbitrary;
+    here a non-match comes first. Ours normalise the embeddings. What each is taken over:
 
     - cmc, inverse negative penalty, reid mAP: queries against references (`functional.rank_matches`); queries
       without a match are not counted.
@@ -93,7 +95,6 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         check_far_range_and_grid(far_range, grid)
         check_in_range(epsilon, 0, 1, "epsilon")
         self._far_range, self._grid, self._epsilon = far_range, grid, epsilon
-        self._has_own_knn = knn_func is not None
         self._named = tuple(include)
         if label_comparison_fn is not None and label_comparison_fn is not torch.eq:
             _refuse_equal_only(include)
@@ -109,6 +110,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
             knn_func=knn_func,
             kmeans_func=kmeans_func,
         )
+        self._default_knn = None if knn_func else self.knn_func
         self.curr_function_dict = self._chosen()
 
     def requires_clustering(self) -> list[str]:
@@ -173,7 +175,8 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
             far_range=self._far_range,
             grid=self._grid,
         )
-        mine = [name for name in names if name in _OURS or (by_camera and name in _KNN)]
+        ranked = [name for name in names if name in _KNN and (by_camera or self._is_ranked_here(name))]
+        mine = [name for name in names if name in (*_OURS, *ranked)]
         results = {}
         if pml := [name for name in names if name not in mine]:
             results = super().get_accuracy(
@@ -184,11 +187,14 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
                 measured.ref_includes_query,
                 include=pml,
             )
+        if ranked and not by_camera:
+            # PML's own, for its warning where k is too small for a metric.
+            self.curr_function_dict = dict.fromkeys(names)
+            bins = measured.matches + int(measured.ref_includes_query)
+            self.determine_k(bins, len(measured.reference), measured.ref_includes_query)
         for name in mine:
-            # Under cameras PML's own functions would not see them.
-            results[name] = (
-                self._camera_aware(name, measured) if name in _KNN else self.original_function_dict[name](measured)
-            )
+            of_set = partial(self._of_neighbors, name) if name in ranked else self.original_function_dict[name]
+            results[name] = of_set(measured)
         return {name: results[name] for name in names}
 
     def _chosen(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> dict[str, Any]:
@@ -230,9 +236,18 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
     def _tar_at_far(self, measured: EvaluationSet, *, far: float) -> float:
         return measured.tar_at_far(far)
 
-    def _camera_aware(self, name: str, measured: EvaluationSet) -> float | list[float]:
-        """PML's metric of this name from our ranking."""
-        ranking: Ranking = measured.ranking_within_k
+    def _is_ranked_here(self, name: str) -> bool:
+        """Whether a metric of PML's neighbours is its own, and so follows from the ranks of the matches."""
+        methods = (f"calculate_{name}", "determine_k")
+        return (
+            self.label_comparison_fn is torch.eq
+            and self.knn_func is self._default_knn
+            and all(getattr(type(self), method) is getattr(_pml.AccuracyCalculator, method) for method in methods)
+        )
+
+    def _of_neighbors(self, name: str, measured: EvaluationSet) -> float | list[float]:
+        """PML's metric of this name from the ranks of the matches."""
+        ranking: Ranking = measured.nearest
         first = ranking.first_match_rank
         found = first <= (measured.limit or len(measured.reference))
         per_query = {
@@ -246,7 +261,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
 
     def _mean_over_queries(self, values: Tensor, measured: EvaluationSet) -> float | list[float]:
         """The mean over queries with a match, by class where asked for: as PML, classes in the order of their ids."""
-        has_match = measured.ranking.matches > 0
+        has_match = measured.matches > 0
         if not bool(has_match.any()):
             classes = len(torch.unique(measured.query_labels))
             return [float("nan")] * classes if self.return_per_class else float("nan")
@@ -275,7 +290,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
                 raise ValueError(
                     f"{', '.join(blind)} cannot take cameras into account: exclude them or leave cameras out"
                 )
-            if self._has_own_knn and (neighbours := [name for name in names if name in _KNN]):
+            if self.knn_func is not self._default_knn and (neighbours := [name for name in names if name in _KNN]):
                 raise ValueError(
                     f"knn_func knows no cameras, and {', '.join(neighbours)} would not use it: "
                     "leave out knn_func or the cameras"

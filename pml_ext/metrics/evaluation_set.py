@@ -1,6 +1,7 @@
 """What one call of the accuracy calculator measures, with the work that several metrics share done once."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,8 +13,9 @@ from pml_ext._checks import check_finite, check_labels
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.retrieval.feature_distances import have_unit_rows
 from pml_ext.functional.retrieval.protocol import JUNK
-from pml_ext.functional.retrieval.ranking import Ranking, rank_matches
+from pml_ext.functional.retrieval.ranking import Ranking, rankings_within
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC
 from pml_ext.functional.verification.tar_at_far_rule import tar_of_pairs_at_far
@@ -34,31 +36,53 @@ class EvaluationSet:
     far_range: tuple[float, float]
     grid: int
 
-    def _ranked(self, within: int | None) -> Ranking:
-        return rank_matches(
+    def _ranked(self, limits: Sequence[int | None], metric: str) -> list[Ranking]:
+        return rankings_within(
+            limits,
             self.query,
             self.query_labels,
             self.reference,
             self.reference_labels,
-            query_cameras=self.query_cameras,
-            gallery_cameras=self.reference_cameras,
-            gallery_includes_query=self.ref_includes_query,
-            within=within,
+            (self.query_cameras, self.reference_cameras),
+            self.ref_includes_query,
+            metric,
         )
 
     @cached_property
-    def ranking(self) -> Ranking:
-        return self._ranked(None)
+    def _by_cosine(self) -> list[Ranking]:
+        """Without a limit, and within `limit`: from one pass."""
+        return self._ranked([None], "cosine") * 2 if self.limit is None else self._ranked([None, self.limit], "cosine")
 
     @cached_property
-    def ranking_within_k(self) -> Ranking:
-        """As PML's k limits its neighbours."""
-        return self.ranking if self.limit is None else self._ranked(self.limit)
+    def ranking(self) -> Ranking:
+        """Of all references, by cosine."""
+        if self.query_cameras is not None and isinstance(self.k, str):  # the limit depends on what cameras leave
+            return self._ranked([None], "cosine")[0]
+        return self._by_cosine[0]
+
+    @cached_property
+    def nearest(self) -> Ranking:
+        """Within the k that PML looks at: by cosine under cameras, else by Euclidean distance as PML's neighbours.
+
+        On unit rows both distances rank alike, and `ranking` has done the work.
+        """
+        if self.query_cameras is not None or (have_unit_rows(self.query) and have_unit_rows(self.reference)):
+            return self._by_cosine[1]
+        return self._ranked([self.limit], "euclidean")[0]
+
+    @cached_property
+    def matches(self) -> Tensor:
+        """(Q,) how many references are a match of each query."""
+        if self.query_cameras is not None:
+            return self.ranking.matches
+        classes = 1 + int(max(self.query_labels.max(), self.reference_labels.max()))
+        counts = torch.bincount(self.reference_labels, minlength=classes)[self.query_labels]
+        return counts - int(self.ref_includes_query)
 
     @cached_property
     def limit(self) -> int | None:
         """PML's k as a rank: "max_bin_count" is the largest number of matches of a query."""
-        return max(1, int(self.ranking.matches.max())) if isinstance(self.k, str) else self.k
+        return max(1, int(self.matches.max())) if isinstance(self.k, str) else self.k
 
     @cached_property
     def _with_query(self) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,6 @@ from pml_ext.functional import (
     rank_matches,
     rank_matches_from_distances,
 )
-from pml_ext.functional.retrieval.feature_distances import have_unit_rows
 from pml_ext.functional.retrieval.ranking import rankings_within
 from tests.oracles import metrics as oracle
 
@@ -307,10 +306,3 @@ def test_several_limits_from_one_pass() -> None:
         expected = rank_matches(x, gallery=gallery, within=within, **protocol)
         for one, other in zip(ranking, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
-
-
-def test_unit_rows() -> None:
-    x = torch.randn(50, 64)
-    unit = torch.nn.functional.normalize(x)
-    assert have_unit_rows(unit) and have_unit_rows(unit.double())
-    assert not have_unit_rows(x) and not have_unit_rows(unit.half()) and not have_unit_rows(unit * 1.00001)

@@ -1,0 +1,34 @@
+import pytest
+import torch
+
+from pml_ext.functional.retrieval.feature_distances import comparable, distance_blocks, have_unit_rows
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("entries", [1, 50, None])
+def test_blocks_hold_the_distances(metric: str, entries: int | None) -> None:
+    query, gallery = torch.randn(7, 4).double(), torch.randn(12, 4).double()
+    blocks = distance_blocks(*comparable(query, gallery, metric), metric, entries=entries)
+    found = torch.cat([block.clone() for block in blocks])
+    if metric == "cosine":
+        expected = 1 - torch.nn.functional.cosine_similarity(query[:, None], gallery, dim=2)
+    else:
+        expected = (query[:, None] - gallery).square().sum(dim=2)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_one_set_compared_with_itself_is_copied_once(metric: str) -> None:
+    x = torch.randn(9, 4)
+    rows, columns = comparable(x, x, metric)
+    assert rows is columns
+    expected = comparable(x.clone(), x, metric)
+    torch.testing.assert_close(rows, expected[0])
+    torch.testing.assert_close(columns, expected[1])
+
+
+def test_unit_rows() -> None:
+    x = torch.randn(50, 64)
+    unit = torch.nn.functional.normalize(x)
+    assert have_unit_rows(unit) and have_unit_rows(unit.double())
+    assert not have_unit_rows(x) and not have_unit_rows(unit.half()) and not have_unit_rows(unit * 1.00001)
