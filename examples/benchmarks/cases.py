@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy, normalize
 from pml_ext._ops.products import inner_products
 from pml_ext.functional.loop.cosine_kernel import loop_cosines
 from pml_ext.functional.loop.pair_matrix import loop_pairs
-from pml_ext.functional.losses.centroids import discriminative_loss
 from pml_ext.functional.losses.cit import concordance_loss
+from pml_ext.functional.losses.discriminative import discriminative_loss
 from pml_ext.functional.losses.tcm import shortfall_and_excess
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses import (

@@ -23,9 +23,9 @@ def inner_products(x: Tensor) -> Tensor:
     return products
 
 
-def gram(x: Tensor, scale: float = 1.0) -> Tensor:
+def gram(x: Tensor, scale: float = 1.0, *, side: int = BLOCK_SIDE) -> Tensor:
     """scale · x xᵀ, on a processor in blocks of which those below the diagonal are copies. Has no gradient."""
-    side = len(x) if x.is_cuda else BLOCK_SIDE
+    side = len(x) if x.is_cuda else side
     products = x.new_empty(len(x), len(x))
     for first in range(0, len(x), side):
         rows, rest = slice(first, first + side), slice(first + side, None)
@@ -35,9 +35,9 @@ def gram(x: Tensor, scale: float = 1.0) -> Tensor:
     return products
 
 
-def add_transpose_(square: Tensor) -> Tensor:
+def add_transpose_(square: Tensor, *, side: int = BLOCK_SIDE) -> Tensor:
     """square + squareᵀ in place, in blocks that are transposed first: 4 times faster than the sum alone."""
-    side = len(square) if square.is_cuda else BLOCK_SIDE
+    side = len(square) if square.is_cuda else side
     blocks = [slice(first, first + side) for first in range(0, len(square), side)]
     for i, rows in enumerate(blocks):
         for columns in blocks[i:]:

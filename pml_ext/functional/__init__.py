@@ -4,13 +4,9 @@ from pml_ext.functional.clustering import clustering_f1
 from pml_ext.functional.loop.arcs import arc_distance, closest_on_arcs
 from pml_ext.functional.loop.pair_matrix import loop_pairs
 from pml_ext.functional.loop.segments import closest_on_segments, segment_distance
-from pml_ext.functional.losses.centroids import (
-    discriminative_loss,
-    kmeans_centroids,
-    one_hot_centroids,
-    simplex_centroids,
-)
+from pml_ext.functional.losses.centroids import kmeans_centroids, one_hot_centroids, simplex_centroids
 from pml_ext.functional.losses.cit import concordance_index
+from pml_ext.functional.losses.discriminative import discriminative_loss
 from pml_ext.functional.losses.discriminative_one_hot import one_hot_discriminative_loss
 from pml_ext.functional.losses.lifted_hinge import lifted_hinges
 from pml_ext.functional.losses.pair_weighting import WEIGHTINGS

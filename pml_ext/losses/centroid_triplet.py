@@ -6,12 +6,9 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_in_range
-from pml_ext._pml import LpDistance, loss_and_miner_utils
+from pml_ext._pml import BaseDistance, LpDistance, loss_and_miner_utils
 from pml_ext.functional.losses.centroid_triplet import class_means, means_of_others
 from pml_ext.losses._base import EmbeddingLoss, is_with_itself
-
-# So many rows at a time torch.cdist subtracts instead of multiplying, and so is exact for close rows.
-_BLOCK = 25
 
 
 class CentroidTripletLoss(EmbeddingLoss):
@@ -91,9 +88,7 @@ class CentroidTripletLoss(EmbeddingLoss):
     def _losses(
         self, points: Tensor, own: Tensor, centroids: Tensor, is_other: Tensor, anchors: Tensor
     ) -> dict[str, Any]:
-        to_own = torch.cat(
-            [self.distance(x, c).diagonal() for x, c in zip(points.split(_BLOCK), own.split(_BLOCK), strict=True)]
-        )
+        to_own = row_distances(self.distance, points, own)
         to_others = self.distance(points, centroids)
         if self.negatives == "hardest":
             farthest = -torch.inf if self.distance.is_inverted else torch.inf
@@ -103,3 +98,13 @@ class CentroidTripletLoss(EmbeddingLoss):
             to_own, to_others, anchors = to_own[rows], to_others[rows, columns], anchors[rows]
         losses = torch.relu(self.distance.margin(to_own, to_others) + self.margin)
         return {"loss": {"losses": losses, "indices": anchors, "reduction_type": "element"}}
+
+
+def row_distances(distance: BaseDistance, x: Tensor, others: Tensor, *, rows: int = 25) -> Tensor:
+    """(N,) distances of each row of x from the same row of the others.
+
+    Args:
+        rows: at a time; up to 25 torch.cdist subtracts instead of multiplying, and so is exact for close rows.
+    """
+    blocks = zip(x.split(rows), others.split(rows), strict=True)
+    return torch.cat([distance(some, those).diagonal() for some, those in blocks])

@@ -9,7 +9,8 @@ from torch.nn.functional import linear
 from pml_ext._checks import check_choice, check_labels_below
 from pml_ext._ops.normalize import to_sphere
 from pml_ext._pml import LpDistance, loss_and_miner_utils, reducers
-from pml_ext.functional.losses.centroids import discriminative_loss, kmeans_centroids, simplex_centroids
+from pml_ext.functional.losses.centroids import kmeans_centroids, simplex_centroids
+from pml_ext.functional.losses.discriminative import discriminative_loss
 from pml_ext.functional.losses.discriminative_one_hot import one_hot_discriminative_loss
 from pml_ext.losses._base import EmbeddingLoss
 

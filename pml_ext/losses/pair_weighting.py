@@ -9,7 +9,7 @@ from torch import Tensor
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils, miners
 from pml_ext.distances.injected import inject, run_with_distance
-from pml_ext.functional.losses.pair_weighting import WEIGHTINGS
+from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, weighted_sums
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, refuse_unknown
 
@@ -20,7 +20,8 @@ class PairWeightingLoss(EmbeddingLoss):
         F_i = Σ_N w_in S_in − Σ_P w_ip S_ip for every anchor i, w computed from S and then held constant
 
     The value is not that of the original loss, only the gradient is; F_i may be negative. So reducers that select by
-    value (ThresholdReducer, AvgNonZeroReducer) select something else here than there. No second derivatives.
+    value (ThresholdReducer, AvgNonZeroReducer) select something else here than there.
+    Second derivatives are those of the loss that the weights come from.
     A batch without positive or without negative pairs gives 0 and warns once, also where the original loss would not.
 
     Args:
@@ -98,8 +99,12 @@ class PairWeightingLoss(EmbeddingLoss):
             mined = run_with_distance(miner, matrix, embeddings, labels, *references)
             kept = _masks(mined, similarity)
             positive, negative = positive & kept[0], negative & kept[1]
-        weights = self.weights(similarity, positive, negative)
-        losses = (torch.where(positive, -weights, weights) * similarity).sum(dim=1)
+
+        def weigh(similarity: Tensor) -> Tensor:
+            weights = WEIGHTINGS[self.weighting](similarity, positive, negative, **self.options)
+            return torch.where(positive, -weights, weights)
+
+        losses = weighted_sums(similarity, weigh)
         indices = torch.arange(len(losses), device=losses.device)
         return {"loss": {"losses": losses, "indices": indices, "reduction_type": "element"}}
 

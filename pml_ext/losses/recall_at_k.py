@@ -74,7 +74,7 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         one_class = bool(positive.all())
         similarities = self.distance(embeddings, ref_emb)
         if with_itself:
-            positive.fill_diagonal_(False)
+            positive.fill_diagonal_(0)
             itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
             similarities = similarities.masked_fill(itself, -torch.inf)
         queries = positive.any(dim=1).nonzero().squeeze(1)

@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pml_ext._ops import products as sphere
 from pml_ext._ops.normalize import through_sphere_, to_sphere, unit_and_inverse_norms
 from pml_ext._ops.products import add_transpose_, gram, inner_products
 
@@ -59,11 +58,10 @@ def test_kernel_steps_are_those_of_autograd() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4, 7])
-def test_blocks_of_square_matrices_change_nothing(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(sphere, "BLOCK_SIDE", 3)
+def test_blocks_of_square_matrices_change_nothing(count: int) -> None:
     x = torch.randn(count, 2, dtype=torch.float64)
-    torch.testing.assert_close(gram(x, -0.5), -0.5 * x @ x.T, rtol=0, atol=1e-14)
-    assert torch.equal(gram(x), gram(x).T)
+    torch.testing.assert_close(gram(x, -0.5, side=3), -0.5 * x @ x.T, rtol=0, atol=1e-14)
+    assert torch.equal(gram(x, side=3), gram(x, side=3).T)
     square = torch.randn(count, count, dtype=torch.float64)
     expected = square + square.T
-    assert torch.equal(add_transpose_(square), expected)
+    assert torch.equal(add_transpose_(square, side=3), expected)

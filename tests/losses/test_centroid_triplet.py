@@ -5,8 +5,8 @@ import torch
 from pytorch_metric_learning import distances, miners, reducers
 from torch import Tensor
 
-import pml_ext.losses.centroid_triplet
 from pml_ext.losses import CentroidTripletLoss, LoOp
+from pml_ext.losses.centroid_triplet import row_distances
 from tests.oracles.triplets import centroid_triplet_losses, distance, mean, unit
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
@@ -96,11 +96,12 @@ def test_near_their_centroid_samples_keep_their_digits() -> None:
     torch.testing.assert_close(loss(x, labels)["loss"]["losses"].double(), exact, atol=5e-6, rtol=0)
 
 
-def test_blocks_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, labels = batch()
-    whole = CentroidTripletLoss()(x, labels)
-    monkeypatch.setattr(pml_ext.losses.centroid_triplet, "_BLOCK", 2)
-    torch.testing.assert_close(CentroidTripletLoss()(x, labels), whole)
+def test_blocks_do_not_change_it() -> None:
+    x, others = torch.randn(2, 7, 5, dtype=torch.float64)
+    for measure in (distances.LpDistance(power=2), distances.CosineSimilarity()):
+        whole = measure(x, others).diagonal()
+        for rows in (2, 25):
+            torch.testing.assert_close(row_distances(measure, x, others, rows=rows), whole)
 
 
 @pytest.mark.parametrize("negatives", ["hardest", "all"])

@@ -1,91 +1,78 @@
-"""The discriminative loss against one-hot centroids, from embeddings of any length in few passes over cached rows."""
-
-from collections.abc import Iterator
-from typing import Any
+"""The discriminative loss against one-hot centroids, from embeddings of any length in one pass over cached rows."""
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-_BLOCK = 2**18  # entries of the rows at work: they stay in a processor's cache
+from pml_ext._ops.blocks import row_blocks
+from pml_ext._ops.normalize import to_sphere
+from pml_ext._ops.value_and_gradient import ValueAndGradient
+from pml_ext.functional.losses.discriminative import bracket
+
 _SHORTEST = 1e-12  # norm, as in torch.nn.functional.normalize
 
 
-def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
+def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor, *, entries: int | None = None) -> Tensor:
     """`discriminative_loss(normalize(embeddings), labels, None)`, in less time than a cross-entropy takes.
 
-    ‖u − e_m‖ = sqrt(2 − 2 u_m) for unit vectors u. The normalisation is part of the gradient. Between value and
-    gradient one (B, C) matrix is kept beside the embeddings, and the gradient takes its place. No double backward.
+    ‖u − e_m‖ = sqrt(2 − 2 u_m) for unit vectors u. The normalisation is part of the gradient, which is computed
+    beside the value and kept, one (B, C) matrix.
 
     Args:
-        embeddings: (B, C), float32 or float64, 2 columns or more.
+        embeddings: (B, C), float32 or float64, 2 columns or more. A row of zeros stays one and gives 2/3.
         labels: (B,) integer class ids in [0, C).
+        entries: of one block of rows; None: the block size of the device.
     Returns:
         (B,), each in [−2/3, 2].
     Source: Do et al., CVPR 2019, the bracket of eq. 8.
+
+    >>> one_hot_discriminative_loss(3 * torch.eye(2), torch.tensor([0, 0]))
+    tensor([-0.4714,  1.4142])
     """
-    has_gradient = embeddings.requires_grad and torch.is_grad_enabled()
-    values: Tensor = _OneHot.apply(embeddings, labels.long()[:, None], has_gradient)
-    return values
+    return _one_hot(embeddings, labels.long(), entries=entries)
 
 
-class _OneHot(torch.autograd.Function):
+def _value_and_gradient(
+    x: Tensor, labels: Tensor, *, needs_gradient: bool, entries: int | None = None
+) -> tuple[Tensor, Tensor | None]:
     """With n = ‖x‖ the distance is sqrt(2/n) sqrt(n − x_m): one factor a row, and no pass over x/n.
 
     Instead of clamping n − x_m, n is taken a few roundings longer than any x_m can be.
     """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, labels: Tensor, has_gradient: bool) -> Tensor:
-        own_entry = x.gather(1, labels)
-        rest, norm, longer, roots, inverses = (torch.empty_like(own_entry) for _ in range(5))
-        parts = torch.empty_like(x, memory_format=torch.contiguous_format) if has_gradient else None
-        blocks = _row_blocks(x, labels, own_entry, rest, norm, longer, roots, inverses, x if parts is None else parts)
-        for some, own_class, own, its_rest, its_norm, its_longer, its_roots, its_inverses, part in blocks:
-            if parts is None:
-                part = torch.empty_like(some)
-            # The own class apart: near its centroid n − x_y has no digits left.
-            part.copy_(some).scatter_(1, own_class, 0)
-            torch.linalg.vector_norm(part, dim=1, keepdim=True, out=its_rest)
-            torch.hypot(its_rest, own, out=its_norm).clamp_(min=_SHORTEST)
-            torch.mul(its_norm, 1 + 4 * torch.finfo(x.dtype).eps, out=its_longer)
-            torch.sum(torch.sub(its_longer, part, out=part).sqrt_(), 1, keepdim=True, out=its_roots)
-            if parts is not None:
-                torch.sum(part.reciprocal_(), 1, keepdim=True, out=its_inverses)
-        of_own = longer.sqrt()  # what the own class, there with x_y = 0, has put into the sums
-        roots -= of_own
-        inverses -= 1 / of_own
-        own_distance = torch.hypot(rest, own_entry - norm) / norm
-        ctx.save_for_backward(x, labels, norm, longer, roots, inverses, own_distance)
-        ctx.inverse_roots = parts
-        return (own_distance - _share(x) * (2 / norm).sqrt_() * roots)[:, 0]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        x, labels, norm, longer, roots, inverses, own_distance = ctx.saved_tensors
-        by_x, ctx.inverse_roots = ctx.inverse_roots, None
-        if by_x is None:  # a second backward pass
-            by_x = (longer - x).rsqrt_()
-        grad = grad.unsqueeze(1)
+    share = 1 / (3 * (x.shape[1] - 1))
+    values = x.new_empty(len(x))
+    gradient = torch.empty_like(x, memory_format=torch.contiguous_format) if needs_gradient else None
+    for rows in row_blocks(len(x), x.shape[1], x.device, entries=entries):
+        some, own_class = x[rows], labels[rows].unsqueeze(1)
+        part = torch.empty_like(some) if gradient is None else gradient[rows]
+        own = some.gather(1, own_class)
+        # The own class apart: near its centroid n − x_y has no digits left.
+        part.copy_(some).scatter_(1, own_class, 0)
+        rest = torch.linalg.vector_norm(part, dim=1, keepdim=True)
+        length = torch.hypot(rest, own)
+        norm = length.clamp(min=_SHORTEST)
+        # (1 + ‖u‖²) n/2, which is n unless the row is shorter than the shortest norm.
+        longer = (norm + length.square() / norm) * (0.5 + 2 * torch.finfo(x.dtype).eps)
+        of_own = longer.sqrt()  # what the own class, there with x_y = 0, puts into the sums
+        roots = torch.sub(longer, part, out=part).sqrt_().sum(1, keepdim=True) - of_own
+        own_distance = torch.hypot(rest, own - norm) / norm
+        values[rows] = (own_distance - share * (2 / norm).sqrt() * roots)[:, 0]
+        if gradient is None:
+            continue
+        inverses = part.reciprocal_().sum(1, keepdim=True) - 1 / of_own
         # By u = x/n it is share/‖u − e_m‖ and −1/‖u − e_y‖, but for a multiple of u, which the projection takes away.
-        by_others = grad * _share(x) / (2 * norm).sqrt_()
+        by_others = share / (2 * norm).sqrt_()
         # On a centroid there is no direction to go: no gradient from it.
-        by_own = torch.where(own_distance > 0, -grad / (norm * own_distance), 0)
+        by_own = torch.where(own_distance > 0, -1 / (norm * own_distance), 0)
         # Σ x_m / sqrt(n − x_m) from the two sums, as x_m = n − (n − x_m).
-        along = by_others * (longer * inverses - roots) + by_own * x.gather(1, labels)
-        by_radius = -along / norm.square()
-        blocks = _row_blocks(x, labels, by_others, by_own, by_radius, by_x)
-        for some, own_class, its_others, its_own, its_radius, part in blocks:
-            part.mul_(its_others).scatter_(1, own_class, its_own).addcmul_(some, its_radius)
-        return by_x, None, None
+        along = by_others * (longer * inverses - roots) + by_own * own
+        part.mul_(by_others).scatter_(1, own_class, by_own).addcmul_(some, along / norm.square(), value=-1)
+    return values, gradient
 
 
-def _share(x: Tensor) -> float:
-    return 1 / (3 * (x.shape[1] - 1))
+def _plain(x: Tensor, labels: Tensor) -> Tensor:
+    return bracket(to_sphere(x), labels, None)
 
 
-def _row_blocks(x: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same rows of x and of the others, some at a time; on a device all at once."""
-    step = max(1, _BLOCK // x.shape[1]) if x.device.type == "cpu" else len(x)
-    return zip(*(tensor.split(step) for tensor in (x, *others)), strict=True)
+_one_hot = ValueAndGradient(
+    "one_hot_discriminative", "(Tensor x, Tensor labels)", _value_and_gradient, _plain, by_row=True
+)

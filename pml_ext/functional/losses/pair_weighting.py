@@ -3,16 +3,19 @@
 Every function takes a similarity matrix S (B, R) and two boolean masks of its shape, the positive and the negative
 pairs (disjoint; a sample with itself is in neither), and returns the (B, R) weights, >= 0, 0 outside the masks. They
 are the derivatives of Σ_i L_i, L_i the loss of anchor (row) i that the docstring gives; P_i and N_i are the anchor's
-positives and negatives. An anchor for which L_i is not defined has no weights. Nothing is differentiated.
+positives and negatives. An anchor for which L_i is not defined has no weights.
 
 Source: Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning", CVPR 2019.
 """
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from pml_ext._ops.transforms import under_transform
 
 
 def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -145,6 +148,53 @@ def histogram_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *,
     w_negative = nodes[0][left + 1] / negative.sum().clamp_min(1)
     slope = len(similarity) * bins / 2
     return slope * torch.where(positive, w_positive, torch.where(negative, w_negative, 0))
+
+
+def weighted_sums(similarity: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+    """Σ_j w_ij S_ij of each row, w = weigh(S) held constant: the gradient is w, and second derivatives are those of w.
+
+    Args:
+        similarity: (B, R).
+        weigh: (B, R) -> (B, R), of differentiable operations.
+    """
+    with torch.no_grad():
+        weights = weigh(similarity)
+    if torch.jit.is_tracing():  # of a function's own backward pass nothing would be left in the trace
+        return (weights * similarity).sum(dim=1)
+    kind = _WeightedUnderTransform if under_transform() else _Weighted
+    sums: Tensor = kind.apply(similarity, weights, weigh)
+    return sums
+
+
+class _Weighted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, similarity: Tensor, weights: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(similarity, weights)
+        ctx.weigh = weigh
+        return (weights * similarity).sum(dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        similarity, weights = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient may be differentiated
+            weights = ctx.weigh(similarity)
+        return grad.unsqueeze(1) * weights, None, None
+
+
+class _WeightedUnderTransform(torch.autograd.Function):
+    """The same for torch.func, whose `grad` differentiates the gradient where it is asked to."""
+
+    generate_vmap_rule = True
+    backward = _Weighted.backward
+
+    @staticmethod
+    def forward(similarity: Tensor, weights: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+        return (weights * similarity).sum(dim=1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        similarity, weights, ctx.weigh = inputs
+        ctx.save_for_backward(similarity, weights)
 
 
 WEIGHTINGS: dict[str, Callable[..., Tensor]] = {

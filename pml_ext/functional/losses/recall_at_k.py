@@ -14,6 +14,8 @@ def smooth_recall_at_k(
     ks: Sequence[int],
     temperature: float = 0.01,
     rank_temperature: float = 1.0,
+    *,
+    entries: int | None = None,
 ) -> Tensor:
     """Σ over the positives of a row of σ((k − r)/rank_temperature), over the most that k places can hold.
 
@@ -25,16 +27,17 @@ def smooth_recall_at_k(
         ks: the K short-list lengths, 1 or more each; they may exceed R.
         temperature: of the comparisons of similarities, above 0.
         rank_temperature: of the comparison of rank and k, above 0.
+        entries: of one block, (positive pairs, R); None: the block size of the device.
     Returns:
         (B, K) smoothed recalls; nan for a row without a positive. Towards temperatures of 0 an item of rank below k
         counts 1, one of rank k counts ½ (as σ(0) does), the others 0. Many tied positives can lift a value slightly
-        above 1. Blocks over positive pairs: no (B, R, R) tensor. No double backward.
+        above 1. Blocks over positive pairs: no (B, R, R) tensor.
     Source: Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, section 3.
         Over min(k, number of positives), so that a full short list is 1, as in the authors' code; that code also
         clips the sum at k, which would end the gradient: here it is not clipped.
     """
     queries, items = positive.nonzero(as_tuple=True)
-    ranks, _ = smooth_ranks(similarities, queries, items, temperature)
+    ranks, _ = smooth_ranks(similarities, queries, items, temperature, entries=entries)
     lengths = torch.tensor(ks, dtype=ranks.dtype, device=ranks.device)
     found = torch.sigmoid((lengths - ranks[:, None]) / rank_temperature)
     totals = similarities.new_zeros(len(similarities), len(lengths)).index_add(0, queries, found)

@@ -1,18 +1,23 @@
 """Smoothed ranks: how many items are closer than one, counted by sigmoids instead of steps."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
-# Entries of a (pairs, R) block: it stays in a processor's cache, and on a device bounds the memory.
-_BLOCK, _BLOCK_DEVICE = 2**18, 2**22
+from pml_ext._ops.blocks import row_blocks
+from pml_ext._ops.transforms import under_transform
 
 
 def smooth_ranks(
-    similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None = None
+    similarities: Tensor,
+    queries: Tensor,
+    items: Tensor,
+    temperature: float,
+    among: Tensor | None = None,
+    *,
+    entries: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """r = 1 + Σ_z σ((s_z − s)/temperature) over all z but the item itself, at P pairs of a query and an item.
 
@@ -21,56 +26,92 @@ def smooth_ranks(
         queries, items: (P,) rows and columns, none of them at −inf.
         temperature: above 0.
         among: (B, R) bool, true at the P pairs; None for a second result that is the first.
+        entries: of one block, (pairs, R); None: the block size of the device.
     Returns:
         (P,) ranks among all items of the row, and among those marked. Beside the similarities it takes memory for their
-        gradient and for one block. No double backward.
+        gradient and for one block.
     """
-    ranks: tuple[Tensor, Tensor] = _SmoothRanks.apply(similarities, queries, items, temperature, among)
+    if under_transform():
+        return _plain(similarities, queries, items, temperature, among, entries)
+    ranks: tuple[Tensor, Tensor] = _SmoothRanks.apply(similarities, queries, items, temperature, among, entries)
     return ranks
 
 
 class _SmoothRanks(torch.autograd.Function):
+    """Value and gradient by blocks, which are computed again for the gradient; second derivatives go by `_plain`."""
+
     @staticmethod
     def forward(
-        ctx: Any, similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None
+        ctx: Any,
+        similarities: Tensor,
+        queries: Tensor,
+        items: Tensor,
+        temperature: float,
+        among: Tensor | None,
+        entries: int | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(similarities, queries, items, among)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.entries = temperature, entries
         ranks, ranks_among = (similarities.new_empty(len(queries)) for _ in range(2))
-        for query, item, rank, rank_among in _blocks(similarities, queries, items, ranks, ranks_among):
-            closer = _closer(similarities, query, item, temperature)
-            torch.sum(closer, 1, out=rank)
-            torch.sum(closer if among is None else closer.mul_(among.index_select(0, query)), 1, out=rank_among)
+        for block in row_blocks(len(queries), similarities.shape[1], similarities.device, entries=entries):
+            closer = _closer(similarities, queries[block], items[block], temperature)
+            torch.sum(closer, 1, out=ranks[block])
+            if among is not None:
+                closer.mul_(among.index_select(0, queries[block]))
+            torch.sum(closer, 1, out=ranks_among[block])
         # The item itself stands at σ(0) = ½ in the sums, and its rank starts at 1.
         return ranks.add_(0.5), ranks_among.add_(0.5)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_among: Tensor) -> tuple[Tensor | None, ...]:
         similarities, queries, items, among = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient may be differentiated
+            ranks = _plain(similarities, queries, items, ctx.temperature, among, ctx.entries)
+            return *torch.autograd.grad(ranks, similarities, (grad, grad_among), create_graph=True), *[None] * 5
         result = torch.zeros_like(similarities, memory_format=torch.contiguous_format)
-        blocks = _blocks(similarities, queries, items, grad / ctx.temperature, grad_among / ctx.temperature)
-        for query, item, by_rank, by_rank_among in blocks:
+        grad, grad_among = grad / ctx.temperature, grad_among / ctx.temperature
+        for block in row_blocks(len(queries), similarities.shape[1], similarities.device, entries=ctx.entries):
+            query, item = queries[block], items[block]
             closer = _closer(similarities, query, item, ctx.temperature)
             slope = closer.addcmul_(closer, closer, value=-1)  # σ' = σ − σ²
             if among is None:
-                slope.mul_((by_rank + by_rank_among).unsqueeze(1))
+                slope.mul_((grad[block] + grad_among[block]).unsqueeze(1))
             else:
-                by_entry = among.index_select(0, query).to(slope.dtype).mul_(by_rank_among.unsqueeze(1))
-                slope.mul_(by_entry.add_(by_rank.unsqueeze(1)))
+                by_entry = among.index_select(0, query).to(slope.dtype).mul_(grad_among[block].unsqueeze(1))
+                slope.mul_(by_entry.add_(grad[block].unsqueeze(1)))
             slope.scatter_add_(1, item.unsqueeze(1), -slope.sum(1, keepdim=True))
             result.index_add_(0, query, slope)
-        return result, None, None, None, None
+        return result, *[None] * 5
+
+
+def _plain(
+    similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None, entries: int | None
+) -> tuple[Tensor, Tensor]:
+    """The same by ordinary operations, in blocks that are computed again for every derivative."""
+    ranks, ranks_among = [similarities.new_zeros(0)], [similarities.new_zeros(0)]
+    for block in row_blocks(len(queries), similarities.shape[1], similarities.device, entries=entries):
+        arguments = (similarities, queries[block], items[block], temperature, among)
+        if under_transform():  # which cannot compute again
+            pair = _plain_block(*arguments)
+        else:
+            pair = checkpoint(_plain_block, *arguments, use_reentrant=False)
+        ranks.append(pair[0])
+        ranks_among.append(pair[1])
+    # With a gradient path where there are no pairs.
+    nothing = 0 * similarities[:, :0].sum()
+    return torch.cat(ranks) + nothing, torch.cat(ranks_among) + nothing
+
+
+def _plain_block(
+    similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    rows = similarities[queries]
+    closer = ((rows - rows.gather(1, items.unsqueeze(1))) / temperature).sigmoid()
+    marked = closer if among is None else closer * among[queries]
+    return closer.sum(1) + 0.5, marked.sum(1) + 0.5
 
 
 def _closer(similarities: Tensor, queries: Tensor, items: Tensor, temperature: float) -> Tensor:
     """(P, R): σ((s_z − s)/temperature) for every item z of the row."""
     rows = similarities.index_select(0, queries)
     return rows.sub_(rows.gather(1, items.unsqueeze(1))).div_(temperature).sigmoid_()
-
-
-def _blocks(similarities: Tensor, *pairs: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same of the P pairs of each tensor, some at a time."""
-    entries = _BLOCK if similarities.device.type == "cpu" else _BLOCK_DEVICE
-    step = max(1, entries // similarities.shape[1])
-    return zip(*(tensor.split(step) for tensor in pairs), strict=True)

@@ -20,7 +20,7 @@ def same_and_different(labels: Tensor, ref_labels: Tensor | None = None) -> tupl
     same = labels[:, None] == (labels if ref_labels is None else ref_labels)[None, :]
     different = ~same
     if ref_labels is None:
-        same.fill_diagonal_(False)
+        same.fill_diagonal_(0)  # False would do, but for torch.jit.trace
     return same, different
 
 

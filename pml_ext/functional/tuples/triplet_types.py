@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-# entries of a block of (positive pair, negative) combinations
-_BLOCK = 1 << 18
+from pml_ext._ops.blocks import rows_of_a_block
 
 # By the gap S_ap − S_an. A tie is hard, as in PML's TripletMarginMiner, but it is not discordant.
 KINDS: dict[str, Callable[[Tensor, float], Tensor]] = {
@@ -18,7 +17,7 @@ KINDS: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 
 def triplets_of_kind(
-    similarities: Tensor, same: Tensor, different: Tensor, kind: str, margin: float
+    similarities: Tensor, same: Tensor, different: Tensor, kind: str, margin: float, *, entries: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Every (anchor, positive, negative) of one kind, ordered by anchor, then positive, then negative.
 
@@ -28,33 +27,38 @@ def triplets_of_kind(
         kind: by the gap g = S_ap − S_an: "discordant" g < 0, "hard" g <= 0, "semihard" 0 < g <= margin,
             "easy" g > margin. The last three are all triplets, each once.
         margin: in the measure of the similarities, >= 0.
+        entries: of one block, (positive pairs, R); None: the block size of the device.
     Returns:
         three index tensors of one length. Beyond them memory is a block: no (B, R, R) tensor.
     """
     is_kind = KINDS[kind]
     found = []
-    for anchors, positives, gap, negative in _gaps(similarities, same, different):
+    for anchors, positives, gap, negative in _gaps(similarities, same, different, entries):
         pair, n = torch.nonzero(is_kind(gap, margin) & negative, as_tuple=True)
         found.append((anchors[pair], positives[pair], n))
     a, p, n = (torch.cat(part) for part in zip(*found, strict=True))
     return a, p, n
 
 
-def count_triplet_kinds(similarities: Tensor, same: Tensor, different: Tensor, margin: float) -> dict[str, int]:
+def count_triplet_kinds(
+    similarities: Tensor, same: Tensor, different: Tensor, margin: float, *, entries: int | None = None
+) -> dict[str, int]:
     """How many triplets there are of each kind; the arguments are those of triplets_of_kind.
 
     The concordance index is 1 − (discordant + hard)/(2 · all triplets), a tie counting one half.
     """
     counts = dict.fromkeys(KINDS, 0)
-    for _, _, gap, negative in _gaps(similarities, same, different):
+    for _, _, gap, negative in _gaps(similarities, same, different, entries):
         for kind, is_kind in KINDS.items():
             counts[kind] += int((is_kind(gap, margin) & negative).sum())
     return counts
 
 
-def _gaps(similarities: Tensor, same: Tensor, different: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+def _gaps(
+    similarities: Tensor, same: Tensor, different: Tensor, entries: int | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Blocks of positive pairs: anchors, positives, the gaps to every column, and which columns are negatives."""
     anchors, positives = torch.nonzero(same, as_tuple=True)
-    rows = max(1, _BLOCK // similarities.shape[1])
+    rows = rows_of_a_block(similarities.shape[1], similarities.device, entries=entries)
     for a, p in zip(anchors.split(rows), positives.split(rows), strict=True):
         yield a, p, similarities[a, p][:, None] - similarities[a], different[a]

@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import pml_ext.functional.losses.smooth_rank
 from pml_ext.functional import smooth_recall_at_k
 from tests.oracles.recall_at_k import recall, smooth_recall
 
@@ -31,13 +30,12 @@ def test_value_of_every_query_and_k() -> None:
     assert (similarities[2] == -torch.inf).any()
 
 
-def test_blocks_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_do_not_change_it() -> None:
     similarities, positive = rows()
     similarities.requires_grad_()
     whole = smooth_recall_at_k(similarities, positive, KS, 0.1)
     (gradient,) = torch.autograd.grad(whole.sum(), similarities)
-    monkeypatch.setattr(pml_ext.functional.losses.smooth_rank, "_BLOCK", 30)
-    blocks = smooth_recall_at_k(similarities, positive, KS, 0.1)
+    blocks = smooth_recall_at_k(similarities, positive, KS, 0.1, entries=30)
     torch.testing.assert_close(blocks, whole)
     torch.testing.assert_close(torch.autograd.grad(blocks.sum(), similarities)[0], gradient)
 

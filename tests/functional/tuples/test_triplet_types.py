@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import pml_ext.functional.tuples.triplet_types
 from pml_ext.functional import concordance_index, count_triplet_kinds, triplets_of_kind
 from pml_ext.functional.tuples.pairs import same_and_different
 
@@ -38,15 +37,14 @@ def oracle(s: Tensor, same: Tensor, different: Tensor, kind: str, margin: float)
 
 @pytest.mark.parametrize("block", [1, 40, 1 << 18])
 @pytest.mark.parametrize("with_ref", [False, True])
-def test_every_triplet_of_every_kind(with_ref: bool, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pml_ext.functional.tuples.triplet_types, "_BLOCK", block)
+def test_every_triplet_of_every_kind(with_ref: bool, block: int) -> None:
     pairs = same_and_different(LABELS, REF_LABELS if with_ref else None)
     s = rounded(10, 7 if with_ref else 10)
-    counts = count_triplet_kinds(s, *pairs, 0.5)
+    counts = count_triplet_kinds(s, *pairs, 0.5, entries=block)
     assert tuple(counts) == KINDS
     for kind in KINDS:
         expected = oracle(s, *pairs, kind, 0.5)
-        found = triplets_of_kind(s, *pairs, kind, 0.5)
+        found = triplets_of_kind(s, *pairs, kind, 0.5, entries=block)
         assert list(zip(*(i.tolist() for i in found), strict=True)) == expected
         assert counts[kind] == len(expected) > 0
     assert counts["discordant"] < counts["hard"]  # by the ties

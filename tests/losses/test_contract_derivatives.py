@@ -1,0 +1,88 @@
+"""Second derivatives are right; torch.func and torch.jit.trace give what autograd gives."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext import losses
+from tests.losses.test_contract import every_loss, make
+
+# Further forms of a loss, each of which computes in another place.
+MORE: dict[str, Callable[[], Any]] = {
+    "CITLoss, both terms": lambda: losses.CITLoss(gamma=0.5),
+    "CITLoss, distances": lambda: losses.CITLoss(gamma=0.5, distance=losses.TripletMarginLoss().distance),
+    "DiscriminativeLoss, one-hot": lambda: losses.DiscriminativeLoss(8, 8),
+    "DiscriminativeLoss, k-means": lambda: losses.DiscriminativeLoss(3, 8, centroids="kmeans"),
+    **{
+        f"PairWeightingLoss, {name}": lambda name=name: losses.PairWeightingLoss(name)
+        for name in ("nca", "n_pairs", "lifted_star", "bin_lifted", "triplet", "histogram")
+    },
+}
+NOT_OURS_TO_TEST = ("LoOp",)
+
+
+def point() -> tuple[Tensor, Tensor]:
+    return torch.randn(12, 8, dtype=torch.float64), torch.arange(3).repeat_interleave(4)
+
+
+def every_form(name: str) -> Any:
+    loss = MORE[name]() if name in MORE else make(name)
+    return loss.double()
+
+
+def penalty(loss: Any, x: Tensor, labels: Tensor, *, create_graph: bool = False) -> Tensor:
+    """The squared norm of the gradient by the embeddings."""
+    x = x if x.requires_grad else x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(x, labels), x, create_graph=create_graph)
+    return gradient.square().sum()
+
+
+@pytest.mark.parametrize("name", [*MORE, *[n for n in losses.OURS if n not in NOT_OURS_TO_TEST], *losses.CORRECTED])
+def test_a_gradient_penalty_is_right(name: str) -> None:
+    loss, (x, labels) = every_form(name), point()
+    leaf = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(penalty(loss, leaf, labels, create_graph=True), leaf)
+    direction = torch.randn_like(x)
+    step = 1e-5
+    ahead, behind = (penalty(loss, x + sign * step * direction, labels) for sign in (1, -1))
+    expected = (ahead - behind) / (2 * step)
+    torch.testing.assert_close((gradient * direction).sum(), expected, rtol=1e-4, atol=1e-6)
+
+
+@every_loss
+def test_torch_func_grad(name: str) -> None:
+    if name in NOT_OURS_TO_TEST:
+        pytest.skip("its kernel is elsewhere")
+    loss, (x, labels) = every_form(name), point()
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf, labels), leaf)
+    torch.testing.assert_close(torch.func.grad(lambda x: loss(x, labels))(x), expected)
+
+
+@every_loss
+def test_other_transforms(name: str) -> None:
+    """vmap is for losses whose distance allows it: PML's LpDistance does not, with its own losses neither."""
+    if name in NOT_OURS_TO_TEST:
+        pytest.skip("its kernel is elsewhere")
+    loss, (x, labels) = every_form(name), point()
+    value, gradient = loss(x, labels), torch.func.grad(lambda x: loss(x, labels))
+    torch.testing.assert_close(torch.func.jacrev(lambda x: loss(x, labels))(x), gradient(x))
+    if name not in ("HPHNTripletLoss", "TCMRegularizer"):
+        both = torch.stack([x, x.flip(1)])
+        torch.testing.assert_close(torch.func.vmap(lambda x: loss(x, labels))(both)[0], value)
+        torch.testing.assert_close(torch.func.vmap(gradient)(both)[0], gradient(x))
+
+
+@pytest.mark.filterwarnings("ignore")  # TracerWarnings, and that torch.jit is on its way out
+@every_loss
+def test_traced(name: str) -> None:
+    if name in NOT_OURS_TO_TEST or name == "DiscriminativeLoss":
+        pytest.skip(
+            "its kernel is elsewhere, or it has parameters, which PML's too cannot be traced as a function with"
+        )
+    loss, (x, labels) = every_form(name), point()
+    traced = torch.jit.trace(lambda x: loss(x, labels), (x,))
+    torch.testing.assert_close(traced(2 * x), loss(2 * x, labels))
