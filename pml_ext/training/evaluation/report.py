@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from yacs.config import CfgNode as CN
 
+from pml_ext._files import replacing
 from pml_ext.functional.operating_points.calibration import TooFewClassesError
 from pml_ext.functional.operating_points.score import utility_curves
 from pml_ext.metrics import ThresholdReport
@@ -45,7 +46,8 @@ def draw_utility(path: Path, data: OpenSet, features: Features, far_range: tuple
     draw_utilities(axes, curves.thresholds, curves.utilities, (low, high), far_range)
     axes.set(title="One threshold, many classes: the spread is what OPIS measures")
     axes.legend()
-    figure.savefig(path, dpi=120)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=120, format="png")
     return True
 
 

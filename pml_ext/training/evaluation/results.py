@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from pml_ext._files import write_atomically
+
 Results = dict[str, dict[str, float]]
 """Metrics by test set, rates as fractions."""
 
@@ -74,8 +76,29 @@ def results_table(results: Results, files: dict[str, Path], baselines: dict[str,
 
 
 def write_metrics(path: Path, results: Results, **about: Any) -> None:
-    """JSON: what was measured (fractions) by test set, and what it was measured on."""
-    path.write_text(json.dumps({**about, "results": results}, indent=2) + "\n", encoding="utf-8")
+    """JSON: what was measured (fractions, null for nan) by test set, and what it was measured on."""
+    content = _without_nan({**about, "results": results})
+    write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def read_results(path: Path) -> Results:
+    """The metrics of `write_metrics`, nan where they are.
+
+    Raises:
+        OSError, ValueError: a file that cannot be read, or is no such file.
+    """
+    results = json.loads(path.read_text(encoding="utf-8"))["results"]
+    return {
+        name: {metric: math.nan if value is None else float(value) for metric, value in values.items()}
+        for name, values in results.items()
+    }
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no nan: null in its place, anywhere in dictionaries."""
+    if isinstance(value, dict):
+        return {name: _without_nan(of) for name, of in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def labels_of(values: dict[str, float]) -> dict[str, str]:

@@ -1,10 +1,12 @@
 """How numbers are written for people."""
 
+import json
+import math
 from pathlib import Path
 
 import pytest
 
-from pml_ext.training.evaluation.results import as_text, heading, results_table
+from pml_ext.training.evaluation.results import as_text, heading, read_results, results_table, write_metrics
 
 
 @pytest.mark.parametrize(
@@ -56,3 +58,21 @@ def test_sets_of_one_kind_share_a_table() -> None:
         "Pairs",
         "metrics",
     ]
+
+
+def test_metrics_come_back_from_a_file_that_is_json(tmp_path: Path) -> None:
+    results = {"A": {"opis": math.nan, "mAP": 0.25}, "B": {"auc": 1.0}}
+    write_metrics(tmp_path / "m.json", results, weights="w.ckpt", baselines={"raw": {"A": {"opis": math.nan}}})
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    content = json.loads((tmp_path / "m.json").read_text(), parse_constant=refuse)
+    assert content["results"]["A"] == {"opis": None, "mAP": 0.25} and content["weights"] == "w.ckpt"
+    assert content["baselines"]["raw"]["A"]["opis"] is None
+    found = read_results(tmp_path / "m.json")
+    assert math.isnan(found["A"].pop("opis")) and found == {"A": {"mAP": 0.25}, "B": {"auc": 1.0}}
+    before = (tmp_path / "m.json").read_bytes()
+    with pytest.raises(TypeError):
+        write_metrics(tmp_path / "m.json", results, weights=object())
+    assert (tmp_path / "m.json").read_bytes() == before
