@@ -31,9 +31,9 @@ def main(argv: list[str] | None = None) -> int:
             return _check(arguments, log)
         from pml_ext.training.config.load import ConfigError, load_config
         from pml_ext.training.data.datasets import DataError
-        from pml_ext.training.engine.baseline import TrainingError
         from pml_ext.training.engine.checkpoints import CheckpointError
         from pml_ext.training.engine.exporting import ExportError, export
+        from pml_ext.training.engine.failures import TrainingError
         from pml_ext.training.engine.run import evaluate_only, train
         from pml_ext.training.engine.trainer import Launch
         from pml_ext.training.modeling.weights import WeightsError

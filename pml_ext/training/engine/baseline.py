@@ -12,6 +12,7 @@ from pml_ext.training.config.load import ConfigError
 from pml_ext.training.data.datasets import ImageSet, TestSet
 from pml_ext.training.data.samplers import steps_per_epoch
 from pml_ext.training.engine.checkpoints import CONFIG
+from pml_ext.training.engine.failures import TrainingError
 from pml_ext.training.engine.monitor import is_recorded, triplet_statistics
 from pml_ext.training.evaluation.evaluate import Evaluation, Features
 from pml_ext.training.modeling.heads import HeadOutput
@@ -20,10 +21,6 @@ from pml_ext.training.modeling.names import ID_LOSSES
 from pml_ext.training.modeling.network import build_network
 from pml_ext.training.solver.optimizer import build_optimizer, clip_gradients
 from pml_ext.training.solver.schedule import build_schedule
-
-
-class TrainingError(RuntimeError):
-    """Training cannot go on."""
 
 
 class Baseline(lightning.LightningModule):

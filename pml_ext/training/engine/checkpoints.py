@@ -107,7 +107,13 @@ def _of_a_run(checkpoint: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise CheckpointError(
-            f"{checkpoint} cannot be resumed: it is not as a run leaves it ({type(error).__name__}: {error}). Take an "
-            "earlier copy of it, or start anew, from its weights with MODEL.WEIGHTS where they are whole"
-        ) from error
+        raise not_of_a_run(checkpoint, error) from error
+
+
+def not_of_a_run(checkpoint: Path, error: Exception) -> CheckpointError:
+    """The message about a checkpoint whose content raised an error."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return CheckpointError(
+        f"{checkpoint} cannot be resumed: it is not as a run leaves it ({reason:.300}). Take an earlier copy of it, or "
+        "start anew, from its weights with MODEL.WEIGHTS where they are whole"
+    )

@@ -1,6 +1,7 @@
 """A trained model as one file for other programs: pixels in, unit-length embeddings out."""
 
 import importlib
+import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -103,7 +104,10 @@ def export(cfg: CN, output: str | Path, file_format: str) -> float:
 
 def _write_torchscript(net: nn.Module, images: Tensor, path: Path) -> None:
     with _quiet_torchscript():
-        torch.jit.trace(net, images).save(str(path))
+        # torch ends the process where it cannot write a file whole; a buffer it can.
+        content = io.BytesIO()
+        torch.jit.save(torch.jit.trace(net, images), content)
+    path.write_bytes(content.getbuffer())
 
 
 def _read_torchscript(path: Path, images: Tensor) -> Tensor:

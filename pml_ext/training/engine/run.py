@@ -2,6 +2,8 @@
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +20,8 @@ from pml_ext.training.data.loaders import Sample, test_loader, train_loader
 from pml_ext.training.data.samplers import JointBatchSampler
 from pml_ext.training.data.transforms import build_transform
 from pml_ext.training.engine.baseline import Baseline
-from pml_ext.training.engine.checkpoints import check_optimizer_state, check_resumable
+from pml_ext.training.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
+from pml_ext.training.engine.failures import one_message
 from pml_ext.training.engine.freezing import freeze_callbacks
 from pml_ext.training.engine.messages import IN_THE_FILE_ONLY, logged
 from pml_ext.training.engine.output import (
@@ -55,9 +58,8 @@ def train(
     if resume and overwrite:
         raise ConfigError("--resume goes on with the run in OUTPUT_DIR and --overwrite replaces it: give one of them")
     require_supported(cfg)
-    first = _is_first(launch)
-    with output_folder(cfg.OUTPUT_DIR, first=first) as output, logged(output, "train.log"):
-        if first and not (resume or overwrite):
+    with _in_output_folder(cfg, launch, "train.log") as output:
+        if _is_first(launch) and not (resume or overwrite):
             require_no_checkpoints(output)
         earlier = left_by_earlier_runs(output, whole_run=overwrite)
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
@@ -97,6 +99,10 @@ def train(
         except SystemExit as stop:
             # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0.
             raise KeyboardInterrupt from stop
+        except Exception as error:
+            if resumed and trainer.train_dataloader is None:  # before the first batch, while all is restored
+                raise not_of_a_run(resumed, error) from error
+            raise
         if cfg.TEST.PRECISE_BN.ENABLED:
             _recompute_statistics(cfg, module, trainer)
         trainer.save_checkpoint(last)
@@ -115,7 +121,7 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
             "evaluation needs MODEL.WEIGHTS: the checkpoint to measure, such as logs/…/checkpoints/last.ckpt"
         )
     require_supported(cfg)
-    with output_folder(cfg.OUTPUT_DIR, first=_is_first(launch)) as output, logged(output, "eval.log"):
+    with _in_output_folder(cfg, launch, "eval.log") as output:
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
         test_sets = _test_sets(cfg)
         module = Baseline(cfg, None, test_sets)
@@ -124,6 +130,13 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer.validate(module, _test_loaders(cfg, test_sets, trainer), verbose=False)
         return _report(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
+
+
+@contextmanager
+def _in_output_folder(cfg: CN, launch: Launch, log_file: str) -> Iterator[Path]:
+    first = _is_first(launch)
+    with output_folder(cfg.OUTPUT_DIR, first=first) as output, logged(output, log_file), one_message(output):
+        yield output
 
 
 def _is_first(launch: Launch) -> bool:

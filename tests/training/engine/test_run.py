@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import pml_ext.training.engine.baseline
 from pml_ext.training.cli import main
 from pml_ext.training.data.datasets import DATASETS, OpenSet
 from pml_ext.training.data.datasets.digits import digits_set
+from tests.training.data.published_layouts import picture
 
 CONFIGS = Path(__file__).parents[3] / "fastreid_configs"
 DIGITS = CONFIGS / "Digits" / "sap_tcm.yml"
@@ -203,6 +204,78 @@ def test_a_run_into_the_folder_of_another_is_refused_before_any_work(
     assert "removed what an earlier run left" in capfd.readouterr().err
     assert not (tmp_path / "out" / "threshold_Digits.json").exists()
     assert not torch.equal(weights(tmp_path / "out")["backbone.0.weight"], weights(trained)["backbone.0.weight"])
+
+
+def _without(*path: object) -> Callable[[dict[str, Any]], Any]:
+    def change(content: dict[str, Any]) -> Any:
+        inner: Any = content
+        for key in path[:-1]:
+            inner = inner[key]
+        del inner[path[-1]]
+        return content
+
+    return change
+
+
+def _with(value: object, *path: object) -> Callable[[dict[str, Any]], Any]:
+    def change(content: dict[str, Any]) -> Any:
+        inner: Any = content
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = value
+        return content
+
+    return change
+
+
+_OF_A_RUN = r"last\.ckpt cannot be resumed: it is not as a run leaves it \(.*\)\. Take an earlier copy of it, or start"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: [content], "holds no state_dict"),
+        (_without("state_dict"), "holds no state_dict"),
+        (_without("config"), "holds no config to go on with"),
+        (_with("SOLVER: [", "config"), _OF_A_RUN),
+        (_with("SOLVER: {}", "config"), _OF_A_RUN),
+        (_with(7, "config"), _OF_A_RUN),
+        (_without("loops"), _OF_A_RUN),
+        (_with("two", "loops", "fit_loop", "epoch_progress", "current", "processed"), _OF_A_RUN),
+        (_with({}, "loops", "fit_loop", "epoch_loop.batch_progress"), _OF_A_RUN),
+        (_without("optimizer_states"), _OF_A_RUN),
+        (_with([], "optimizer_states"), _OF_A_RUN),
+        (_with([{"state": {}, "param_groups": []}], "optimizer_states"), _OF_A_RUN),
+        (_with(torch.zeros(3, 3), "optimizer_states", 0, "state", 0, "exp_avg"), _OF_A_RUN),
+        (_with([{}, {}], "lr_schedulers"), _OF_A_RUN),
+        (_with("eleven", "global_step"), _OF_A_RUN),
+        (_without("pytorch-lightning_version"), _OF_A_RUN),
+        (_with(5, "callbacks"), _OF_A_RUN),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_damaged_checkpoint_is_not_resumed(
+    change: Callable[[dict[str, Any]], Any], message: str, trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    checkpoint = tmp_path / "checkpoints" / "last.ckpt"
+    checkpoint.parent.mkdir()
+    content = torch.load(trained / "checkpoints" / "last.ckpt", weights_only=True)
+    torch.save(change(content), checkpoint)
+    before = checkpoint.read_bytes()
+    assert train(tmp_path, "SOLVER.MAX_EPOCH", "3", flags=("--resume",)) == 2
+    shown = capfd.readouterr().err
+    assert len(re.findall("^error: ", shown, flags=re.MULTILINE)) == 1
+    assert re.search(message, shown), shown[-600:]
+    assert "Traceback" not in shown
+    assert checkpoint.read_bytes() == before
+
+
+def test_a_folder_in_the_checkpoints_place_is_not_taken_for_none(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "checkpoints" / "last.ckpt").mkdir(parents=True)
+    assert train(tmp_path, flags=("--resume",)) == 2
+    assert re.search(r"error: .*last\.ckpt", capfd.readouterr().err)
 
 
 @contextmanager
@@ -385,3 +458,38 @@ def test_every_small_config_trains_and_evaluates(config: Path, tmp_path: Path, m
     batch = ("DATALOADER.NUM_INSTANCE", "16", "SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "1")
     assert train(tmp_path, *data, *batch, config=config) == 0
     assert 0.2 < metrics(tmp_path)["precision_at_1"] <= 1
+
+
+def test_a_folder_that_is_removed_while_a_run_goes_on(tmp_path: Path) -> None:
+    with started(tmp_path / "out", "SOLVER.MAX_EPOCH", "500", "TEST.EVAL_PERIOD", "500") as running:
+        shutil.rmtree(tmp_path / "out")
+        _, message = running.communicate(timeout=120)
+    assert running.returncode == 2
+    assert f"OUTPUT_DIR {tmp_path}/out was removed while the run went on" in message
+    assert "Traceback" not in message
+
+
+def test_a_killed_worker_ends_the_run_with_one_message(tmp_path: Path) -> None:
+    opts = ("SOLVER.MAX_EPOCH", "500", "TEST.EVAL_PERIOD", "500", "DATALOADER.NUM_WORKERS", "2")
+    with started(tmp_path, *opts) as running:
+        workers = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        os.kill(int(workers[-1]), signal.SIGKILL)
+        _, message = running.communicate(timeout=120)
+    assert running.returncode == 2
+    assert "error: a process that loads images was ended from outside" in message
+    assert "Traceback" not in message
+
+
+def test_an_image_that_a_worker_cannot_read_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = ["path,identity,split"]
+    for i in range(80):
+        (tmp_path / f"{i}.png").write_bytes(picture(3 * i, "PNG"))
+        rows += [f"{i}.png,{i % 5},train", f"{i}.png,{i % 5},query"]
+    (tmp_path / "7.png").write_bytes(picture(21, "PNG")[:-40])
+    (tmp_path / "people.csv").write_text("\n".join(rows))
+    data = ("DATASETS.ROOT", str(tmp_path), "DATASETS.NAMES", '("file:people.csv",)', "DATASETS.CHECK_IMAGES", "False")
+    for workers in ("0", "1"):
+        assert train(tmp_path / workers, *data, "DATALOADER.NUM_WORKERS", workers) == 2
+        shown = capfd.readouterr().err
+        assert len(re.findall("^error: image .*7.png cannot be decoded", shown, flags=re.MULTILINE)) == 1
+        assert "Traceback" not in shown

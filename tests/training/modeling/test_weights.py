@@ -83,6 +83,27 @@ def test_files_stay_data(tmp_path: Path) -> None:
             load_weights(model(), tmp_path / name)
 
 
+def test_every_flipped_bit_is_seen_or_changes_nothing(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.pth"
+    torch.save({"state_dict": model().state_dict(), "optimizer_states": [torch.arange(100)]}, whole)
+    content, expected, refused = whole.read_bytes(), torch.load(whole), 0
+    for place in range(0, len(content), 7):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        (tmp_path / "flipped.pth").write_bytes(flipped)
+        try:
+            read_state_dict(tmp_path / "flipped.pth")
+        except WeightsError:
+            refused += 1
+        else:
+            torch.testing.assert_close(torch.load(tmp_path / "flipped.pth"), expected, rtol=0, atol=0)
+    assert refused > len(content) / 7 / 2
+    place = content.index(torch.arange(100).numpy().tobytes())
+    (tmp_path / "flipped.pth").write_bytes(content[:place] + b"\1" + content[place + 1 :])
+    with pytest.raises(WeightsError, match=r"flipped\.pth is damaged: its content does not fit the checksums in it"):
+        read_state_dict(tmp_path / "flipped.pth")
+
+
 def whole_model(*, classifier: str = "Linear", pool: str = "GeneralizedMeanPoolingP") -> nn.Module:
     """A backbone and a head, named as in Baseline."""
     whole = nn.Module()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import warnings
+import zipfile
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -26,6 +27,8 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
     path = local_file(given)
     if path is None:
         raise WeightsError(f"no weights file at {given}")
+    if _has_changed(path):
+        raise WeightsError(f"{path} is damaged: its content does not fit the checksums in it; fetch or copy it anew")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -55,6 +58,15 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
         if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
             raise WeightsError(f"{path}: expected dense tensors with values; {name} is {_kind(value)}")
     return tensors
+
+
+def _has_changed(path: Path) -> bool:
+    """Whether a file of torch, a zip archive, fails its own checksums, which torch.load does not look at."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is not None
+    except Exception:  # no archive, or one so damaged that torch.load says so too
+        return False
 
 
 def local_file(path: str | Path) -> Path | None:
