@@ -1,4 +1,7 @@
-"""How much of a large tensor is worked on at a time: the one place that says it."""
+"""The default sizes of the blocks in which large tensors are worked on.
+
+A kernel with another measured size keeps it beside it, and says why.
+"""
 
 from collections.abc import Iterator
 

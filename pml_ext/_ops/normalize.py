@@ -1,4 +1,4 @@
-"""Rows of length 1: the one place where a row is divided by its norm.
+"""Rows of length 1: where losses and metrics normalise them (networks and exports use torch's own layer).
 
 `to_sphere` for training (it has a gradient), `unit_rows` for measurements (rows of any length, no gradient), and the
 parts of both for kernels that compute their own gradient.

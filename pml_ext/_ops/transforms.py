@@ -6,9 +6,9 @@ import torch
 def under_transform() -> bool:
     """Inside of torch.func.grad, vmap, jacrev, jvp and their like, or of torch.jit.trace.
 
-    There a torch.autograd.Function must have a setup_context, which costs one that computes little 40 µs at every call,
-    and torch.jit.trace takes none with inputs that are no tensors. So ours have none, and there they step aside for
-    ordinary differentiable operations.
+    There a torch.autograd.Function must have a setup_context, which costs 40 µs a call, and torch.jit.trace takes none
+    whose inputs are not tensors. Functions that compute little have no setup_context: where this is true, ordinary
+    differentiable operations run in their place.
     """
     # Private, and in every release since 2.0: torch.autograd.Function itself asks it.
     if torch.compiler.is_compiling():

@@ -52,7 +52,7 @@ class ValueAndGradient:
 
 
 class _Differentiable(torch.autograd.Function):
-    """Value and gradient are two outputs: who differentiates the gradient comes back here, and gets `plain`'s."""
+    """Value and gradient are two outputs. Differentiating the gradient calls this again and uses `plain`."""
 
     @staticmethod
     def forward(
@@ -88,7 +88,7 @@ def _second_derivative(ctx: Any, x: Tensor, along: Tensor) -> Tensor:
 
 
 def _operator(name: str, schema: str, kernel: Callable[..., tuple[Tensor, Tensor | None]], by_row: bool) -> Any:
-    """The kernel as torch.compile sees it: what it reads of labels and sizes is no matter of the graph."""
+    """The kernel as torch.compile sees it: one operator, whose reads of labels and sizes do not break the graph."""
 
     def value_and_gradient(*inputs: Any) -> tuple[Tensor, Tensor]:
         value, gradient = kernel(*inputs, needs_gradient=True)

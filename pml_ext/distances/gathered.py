@@ -17,7 +17,7 @@ def orders_of_ranks(labels: Tensor, ref_labels: Tensor | None) -> tuple[Tensor |
     """The samples of embeddings and of ref_emb in the order of the ranks; None where they stand as they came.
 
     The wrappers put a rank's own samples first, so "the first and second sample of a class" are others on every rank.
-    Nothing in the tensors tells that: the functions that are being executed are looked at.
+    The tensors do not show this, so the calling functions are searched for those of PML's wrappers.
 
     Args:
         labels, ref_labels: (B,) and (R,) class ids; None where there is no ref_emb.

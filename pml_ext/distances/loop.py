@@ -92,7 +92,7 @@ def _matrix(
     is_plain = ref_emb is None and is_plain_cosine(distance)
     if is_plain and pairing == "consecutive" and len(embeddings) >= _FOR_THE_KERNEL:
         return loop_cosines(to_sphere(embeddings), labels), is_negative
-    # By `forward`: hooks on the distance run once, when the loss calls what stands in for it.
+    # By `forward`, without hooks: they run once, when the loss calls the injected distance.
     own = inner_products(to_sphere(embeddings)) if is_plain else distance.forward(embeddings, ref_emb)
     points, ref_points = (None, None) if ref_emb is None else (embeddings, ref_emb)
     if points is not None and ref_points is not None:

@@ -25,7 +25,8 @@ class EmbeddingLoss(BaseMetricLossFunction):
     A subclass has PML's `compute_loss`, and may have `_value_at_once`, a kernel for the most used case.
 
     Attributes:
-        labels_because: why an indices_tuple alone does not do; empty where it does, in place of labels.
+        labels_because: for the error message, why labels are needed even beside an indices_tuple; empty where an
+            indices_tuple can replace them.
         over_all_pairs: an indices_tuple is accepted, since trainers pass it, and not used.
     Raises:
         TypeError: an argument that neither the loss nor PML knows.
@@ -87,13 +88,13 @@ class EmbeddingLoss(BaseMetricLossFunction):
         return None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Who computes something else than the parent leaves the parent's `_value_at_once`."""
+        """A subclass that overrides compute_loss must not inherit the parent's `_value_at_once`."""
         super().__init_subclass__(**options)
         if "compute_loss" in vars(cls) and "_value_at_once" not in vars(cls):
             cls._value_at_once = EmbeddingLoss._value_at_once  # type: ignore[method-assign]
 
     def _reduced(self, value: Tensor, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """A mean that is there already goes through the reducer all the same: it may be watched, or add terms."""
+        """A finished mean passes through the reducer too: it may have hooks, or add the regularizer's term."""
         name = self._sub_loss_names()[0]
         terms = {name: {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
         self.add_embedding_regularization_to_loss_dict(terms, embeddings)

@@ -82,7 +82,7 @@ class CITLoss(EmbeddingLoss):
         options = (self.gamma, self.similarity, self.hinge_partial_likelihood)
         if self.collect_stats:  # which need the similarities
             return None
-        if torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
+        if torch.compiler.is_compiling():  # reading the sizes of classes would break the graph
             return fast_concordance_loss(embeddings, labels, *options)
         spans = class_spans(labels)
         if not 1 < spans.largest <= LARGEST_CLASS or spans.largest == len(labels):

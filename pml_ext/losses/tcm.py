@@ -81,8 +81,8 @@ class TCMLoss(EmbeddingLoss):
         return ["pos_loss", "neg_loss"]
 
     def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The sum of both terms: the reducer of one of them gets it, the other has none."""
-        if not torch.compiler.is_compiling():  # the sizes of the classes are no matter of a compiled graph
+        """The weighted sum of both terms. It goes to the reducer of the first; the second gets nothing."""
+        if not torch.compiler.is_compiling():  # reading the sizes of classes would break the graph
             sizes = class_sizes(labels)
             self._warn_of_missing_pairs(positives=len(sizes) < len(labels), negatives=len(sizes) > 1)
         options = (self.lambda_plus, self.lambda_minus, self.margin_plus, self.margin_minus)

@@ -114,7 +114,7 @@ class Arc:
 
 
 _NOT_ZERO = 1e-30  # added to differences, so that also where both ends are alike one of them is chosen
-_BEHIND = 1e-37  # _NOT_ZERO over it is beyond the end
+_BEHIND = 1e-37  # _NOT_ZERO / _BEHIND is far above 1, so the place is clamped to an end
 _STEEP = 1e37
 
 

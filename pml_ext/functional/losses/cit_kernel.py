@@ -71,7 +71,7 @@ def _value_and_gradient(
     triplets = max(1, spans.triplets)
 
     unit, inverse_norms = unit_and_inverse_norms(embeddings)
-    # From here on a similarity S is e^S, or e^−S where that alone is read: then the gradient may take its place.
+    # `grown` holds e^S; for γ = 1, where only e^−S is read, it holds that, and the gradient takes its memory.
     grown = gram(unit, scale if gamma < 1 else -scale).exp_()
     gradient = grown if gamma == 1 else torch.empty_like(grown)
     value = unit.new_zeros(())
@@ -121,8 +121,8 @@ def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_r
     positives = same[:, :-1]
     reach = decay.gather(1, positives)
     growth = (weight * valid).div_(reach)
-    limits = reach.mul_(valid).unsqueeze(2)  # no e^−S lies below the 0 of the padding,
-    candidates = decay.scatter_(1, same, 8).unsqueeze(1)  # nor an 8 below one: no sample of the class is a negative
+    limits = reach.mul_(valid).unsqueeze(2)  # padding has limit 0, below every e^−S;
+    candidates = decay.scatter_(1, same, 8).unsqueeze(1)  # the class itself has 8, above them: none is a negative
     pull = torch.lt(candidates, limits, out=decay.new_empty(*valid.shape, decay.shape[1]))
     count = pull.sum()
     lost = pull.mul_(candidates).sum(2).mul_(growth)

@@ -92,14 +92,14 @@ def curves_from_bins(
     for thresholds, place, end, error in zip(grids, places, ends, errors, strict=True):
         counts = negatives[:, place]
         curves = curves_of_counts(pairs, histogram.kept, thresholds, positives[:, place], counts, end)
-        # Where in a bin a class's pairs lie is chance: off by the root of a sixth of them, times their clumping.
+        # Inside a bin the pairs lie at random, so a count there has the variance (pairs in the bin) / 6 × clumping.
         bins = (float(end[1] ** 2 - end[0] ** 2) / 2) / histogram.width
         if bins < grid / 10:
             return None
         in_a_bin = (counts[:, -1] - counts[:, 0]) / bins
         variance = histogram.clumping() / 6 * in_a_bin / pairs.negative_pairs[histogram.kept].square()
         step, off = float(thresholds[1] - thresholds[0]), float(error.max())
-        # Distances are rounded as much as this: where a curve jumps is not known better by counting.
+        # An error below the rounding of distances is ignored: exact counts would not place a jump better.
         jumps_off = off if off > torch.finfo(pairs.unit.dtype).eps * float(end[1]) else 0.0
         if _standard_error(curves, variance, off / step, jumps_off / step) > _TOLERANCE * opis_of_curves(curves):
             return None

@@ -96,7 +96,7 @@ class NegativeHistogram(NamedTuple):
         return sum_over_ranks(torch.cat(counts), self.group)
 
     def clumping(self) -> float:
-        """How many pairs share one distance, as it were: the variance over the mean of the counts in eighths of bins.
+        """Overdispersion of the counts: their variance over their mean, in eighths of bins.
 
         About 1 for distances in general position, m where they come in groups of m equal ones.
         """

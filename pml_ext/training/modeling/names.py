@@ -103,7 +103,7 @@ ID_LOSSES = ("CrossEntropyLoss", "FocalLoss")
 FASTREIDS_PAIR_LOSSES = ("TripletLoss", "CircleLoss", "Cosface")
 # These learn a vector or more for each identity.
 WITH_CLASS_WEIGHTS = ("DiscriminativeLoss", "SoftTripleLoss", "ProxyNCALoss", "ArcFaceLoss")
-# TCM is defined over all pairs of the batch; the others take no tuples.
+# A miner is not given to these: TCM is defined over all pairs of the batch, the others compare no mined tuples.
 NOT_MINED = (
     *ID_LOSSES, *FASTREIDS_PAIR_LOSSES, *WITH_CLASS_WEIGHTS, "SmoothAPLoss", "TCMLoss", "RecallAtKSurrogateLoss",
 )  # fmt: skip
