@@ -29,7 +29,8 @@ def main(argv: list[str] | None = None) -> int:
             return _list(arguments.kind, log)
         if arguments.command == "check-config":
             return _check(arguments, log)
-        from pml_ext.training.config.load import ConfigError, load_config
+        from pml_ext.training.checks.check import load_checked
+        from pml_ext.training.config.load import ConfigError
         from pml_ext.training.data.datasets import DataError
         from pml_ext.training.engine.checkpoints import CheckpointError
         from pml_ext.training.engine.exporting import ExportError, export
@@ -42,10 +43,10 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         if arguments.command == "export":
-            export(load_config(arguments.config_file, arguments.opts), arguments.output, arguments.format)
+            export(load_checked(arguments.config_file, arguments.opts), arguments.output, arguments.format)
             return 0
         launch = Launch(arguments.num_gpus, arguments.num_machines, arguments.machine_rank, arguments.dist_url)
-        cfg = load_config(arguments.config_file, arguments.opts)
+        cfg = load_checked(arguments.config_file, arguments.opts)
         if arguments.command == "eval" or arguments.eval_only:
             evaluate_only(cfg, launch)
         else:

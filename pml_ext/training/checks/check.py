@@ -1,43 +1,61 @@
 """Whether a config can run, found out without data, weights or training."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.checks.freeze_layers import patterns_without_parameters
+from pml_ext.training.checks.needs import missing_here
 from pml_ext.training.checks.supported import unsupported
-from pml_ext.training.config.load import ConfigError, load_config
+from pml_ext.training.config.load import ConfigError, read_config
 from pml_ext.training.data.transforms import build_transform
 from pml_ext.training.evaluation.evaluate import Evaluation
 from pml_ext.training.modeling.image_sizes import ImageSizes
 from pml_ext.training.modeling.losses.factory import build_losses, build_miner
 from pml_ext.training.modeling.network import build_network
-from pml_ext.training.modeling.weights import missing_weights
+
+log = logging.getLogger("pml_ext")
 
 
-def problems(cfg: CN, *, processes: int = 1) -> list[str]:
-    """Everything that keeps a config from running, a line each; empty where it can run.
+def problems(cfg: CN, *, processes: int = 1, wrong: Collection[str] = ()) -> list[str]:
+    """Everything that keeps a config from running, a line each: wrong values, then what is not built.
 
     Args:
         processes: among which a batch is divided.
+        wrong: keys that have their defaults because their values were refused; what depends on them is not built.
     """
     found = unsupported(cfg, processes=processes)
     lines = [str(problem) for problem in found if not problem.not_built]
-    lines += _found_by_building(cfg, {problem.key for problem in found})
+    lines += _found_by_building(cfg, {*wrong, *(problem.key for problem in found)})
     return lines + [str(problem) for problem in found if problem.not_built]
 
 
 def require_supported(cfg: CN, *, processes: int = 1) -> None:
     """Raises one ConfigError that names everything that keeps a config from running."""
-    lines = problems(cfg, processes=processes)
+    _refuse(problems(cfg, processes=processes))
+
+
+def load_checked(config_file: str | Path, overrides: list[str], *, processes: int = 1) -> CN:
+    """As load_config; where keys or values are refused, its error names all else that keeps the config from running."""
+    read = read_config(config_file, overrides)
+    if read.mistakes.lines:
+        _refuse(read.mistakes.lines + problems(read.cfg, processes=processes, wrong=read.mistakes.wrong))
+    for note in read.notes:
+        log.info("%s", note)
+    return read.cfg
+
+
+def _refuse(lines: Sequence[str]) -> None:
     if lines:
         raise ConfigError("the config cannot run as it is:\n" + "\n".join(f"  {line}" for line in lines))
 
 
 def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: int = 1) -> tuple[str, bool]:
-    """What to tell about config files, and whether all of them can run.
+    """What to tell about config files, and whether none is refused.
 
     Args:
         overrides: KEY VALUE… for all of them.
@@ -47,19 +65,24 @@ def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: in
     if strange or not files:
         got = " ".join([*files, *overrides]) or "nothing"
         raise ConfigError(f"check-config needs one or more .yml or .yaml files, and KEY VALUE pairs; got {got}")
-    lines, all_run = [], True
-    for file in files:
-        note = None
-        try:
-            cfg = load_config(file, list(overrides))
-            reasons = problems(cfg, processes=processes)
-            note = None if cfg.MODEL.WEIGHTS else missing_weights(cfg.MODEL.BACKBONE)
-        except ConfigError as error:
-            reasons = str(error).splitlines()
-        all_run &= not reasons
-        lines.append(f"{file}: {'cannot run:' if reasons else 'runs'}")
-        lines += [f"  {reason}" for reason in reasons] or ([f"  {note}"] if note else [])
-    return "\n".join(lines), all_run
+    told = [_told(file, list(overrides), processes) for file in files]
+    return "\n".join(text for text, _ in told), all(can_run for _, can_run in told)
+
+
+def _told(file: str, overrides: list[str], processes: int) -> tuple[str, bool]:
+    """What to tell about a file, and whether it can run."""
+    notes, missing = list[str](), list[str]()
+    try:
+        read = read_config(file, overrides)
+    except ConfigError as error:
+        reasons = str(error).splitlines()
+    else:
+        notes, mistakes = read.notes, read.mistakes
+        reasons = mistakes.lines + problems(read.cfg, processes=processes, wrong=mistakes.wrong)
+        missing = [] if reasons else missing_here(read.cfg)
+    verdict = "cannot run:" if reasons else "can run, but not here as it is:" if missing else "runs"
+    lines = [f"{file}: {verdict}", *(f"  {line}" for line in reasons + missing), *(f"  ({note})" for note in notes)]
+    return "\n".join(lines), not reasons
 
 
 def _found_by_building(cfg: CN, wrong: set[str]) -> list[str]:
@@ -77,7 +100,9 @@ def _found_by_building(cfg: CN, wrong: set[str]) -> list[str]:
             return build()
         except ConfigError as error:
             found.append(str(error))
-            return None
+        except (RuntimeError, OverflowError, MemoryError) as error:  # sizes that no memory holds
+            found.append(f"{depends_on[0]} cannot be built with these sizes: {error}")
+        return None
 
     channels = len(model.PIXEL_MEAN)
     attempt(lambda: build_transform(cfg.INPUT, training=True, channels=channels), "INPUT", "MODEL.PIXEL")

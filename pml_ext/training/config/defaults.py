@@ -133,6 +133,7 @@ def _solver() -> CN:
     solver.OPT = "Adam"
     solver.MAX_EPOCH = 120
     solver.FREEZE_ITERS = 0  # how long MODEL.FREEZE_LAYERS stay as they are
+    solver.FREEZE_EPOCHS = 0.0  # ours, beside FREEZE_ITERS: FastReID 0.2 counted epochs
     solver.BASE_LR = 3e-4
     solver.HEADS_LR_FACTOR = 1.0
     solver.BIAS_LR_FACTOR = 1.0
@@ -148,6 +149,7 @@ def _solver() -> CN:
     solver.ETA_MIN_LR = 1e-7
     solver.WARMUP_FACTOR = 0.1
     solver.WARMUP_ITERS = 1000
+    solver.WARMUP_EPOCHS = 0.0  # FastReID 1.0's; above 0 in place of WARMUP_ITERS, a new rate every iteration
     solver.WARMUP_METHOD = "linear"
     solver.ONECYCLE = CN(  # ours: torch's OneCycleLR, its defaults
         {"PCT_START": 0.3, "DIV_FACTOR": 25.0, "FINAL_DIV_FACTOR": 1e4, "CYCLE_MOMENTUM": True}

@@ -1,22 +1,30 @@
 """Read FastReID-style YAML into a checked config: `_BASE_` chains, KEY VALUE overrides, errors that name the file."""
 
 import ast
-import difflib
+import logging
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.errors import ConfigError as ConfigError
+from pml_ext.training.config.hints import meant
+from pml_ext.training.config.layers import Layer, Layers
+from pml_ext.training.config.old_names import WITHOUT_MEANING, read_old_names
 from pml_ext.training.config.yaml_file import read_tree, shown
+
+log = logging.getLogger("pml_ext")
 
 BASE_KEY = "_BASE_"
 
 
 def load_config(config_file: str | Path, overrides: list[str] | None = None) -> CN:
     """The defaults, overlaid with a YAML file, its `_BASE_` files and KEY VALUE pairs.
+
+    Spellings of FastReID before 1.1 are read with their meanings there; the log says each replacement.
 
     Args:
         config_file: a YAML file; `_BASE_` in it is a path relative to it (`~` is expanded).
@@ -25,32 +33,60 @@ def load_config(config_file: str | Path, overrides: list[str] | None = None) -> 
         ConfigError: unreadable or unsafe YAML, a duplicate or unknown key, a value of the wrong type, a `_BASE_`
             cycle. The message names every such key with its file and lists what is known.
     """
-    cfg, mistakes = read_config(config_file, overrides)
-    if mistakes:
-        raise ConfigError("\n".join(mistakes))
-    return cfg
+    read = read_config(config_file, overrides)
+    if read.mistakes.lines:
+        raise ConfigError("\n".join(read.mistakes.lines))
+    for note in read.notes:
+        log.info("%s", note)
+    return read.cfg
 
 
-def read_config(config_file: str | Path, overrides: list[str] | None = None) -> tuple[CN, list[str]]:
-    """As load_config, with mistakes in keys and values beside the config, a line each; such keys have their defaults.
+@dataclass
+class Mistakes:
+    """What is wrong with the keys of a config, and with the types of their values: a line each.
+
+    Args:
+        wrong: the keys whose values are wrong.
+    """
+
+    of_keys: list[str] = field(default_factory=list)
+    of_values: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.of_keys + self.of_values
+
+
+class ReadConfig(NamedTuple):
+    """A config, its mistakes, and which old spellings were replaced, a line each."""
+
+    cfg: CN
+    mistakes: Mistakes
+    notes: list[str]
+
+
+def read_config(config_file: str | Path, overrides: list[str] | None = None) -> ReadConfig:
+    """As load_config, with the mistakes beside the config; keys with a mistake have their defaults.
 
     Raises:
         ConfigError: a file that cannot be read at all.
     """
-    cfg = get_cfg()
-    mistakes = list[str]()
-    for path, tree in _read_chain(str(config_file), Path(), (), mistakes):
-        mistakes += _merge(cfg, tree, "", str(path))
+    cfg, mistakes = get_cfg(), Mistakes()
+    chain = _read_chain(str(config_file), Path(), (), mistakes.of_keys)
+    layers = Layers([Layer(str(path), tree) for path, tree in chain])
     overrides = overrides or []
     if len(overrides) % 2:
-        mistakes.append(f"overrides must be KEY VALUE pairs; got an odd number of words: {' '.join(overrides)}")
+        words = " ".join(overrides)
+        mistakes.of_keys.append(f"overrides must be KEY VALUE pairs; got an odd number of words: {words}")
     for key, value in zip(overrides[::2], overrides[1::2], strict=False):
-        tree = {key.rpartition(".")[2]: value}
-        for part in reversed(key.split(".")[:-1]):
-            tree = {part: tree}
-        mistakes += _merge(cfg, tree, "", "the command line")
+        layers.layers.append(Layer("the command line", {}))
+        layers.layers[-1].put(key, value if _is_known(cfg, key) else _literal(value))
+    notes = read_old_names(layers)
+    for layer in layers:
+        _merge(cfg, layer.tree, "", layer.source, mistakes)
     cfg.freeze()
-    return cfg, mistakes
+    return ReadConfig(cfg, mistakes, notes)
 
 
 def _read_chain(
@@ -81,28 +117,39 @@ def _read_chain(
     return [*_read_chain(base, path.parent, (*seen, resolved), mistakes), (path, tree)]
 
 
-def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str) -> list[str]:
-    """Overlay what fits, and say what does not, a line for each key."""
-    mistakes = []
+def _is_known(cfg: CN, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(cfg, CN) or part not in cfg:
+            return False
+        cfg = cfg[part]
+    return True
+
+
+def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str, mistakes: Mistakes) -> None:
+    """Overlay what fits, and add what does not to the mistakes."""
     for key, value in tree.items():
         name = f"{prefix}{key if isinstance(key, str) else shown(key)}"
-        if key not in cfg:
-            close = difflib.get_close_matches(str(key), list(cfg), n=1, cutoff=0.6)
-            hint = f"; did you mean {prefix}{close[0]}?" if close else "."
-            mistakes.append(
-                f"{source}: unknown key {name}{hint} Known in {prefix.rstrip('.') or 'the top level'}: "
+        if name in WITHOUT_MEANING and key not in cfg:
+            mistakes.of_keys.append(f"{source}: {name} = {shown(value)}: {WITHOUT_MEANING[name]}")
+        elif key not in cfg:
+            close = meant(str(key), cfg)
+            hint = f"; did you mean {prefix}{close}?" if close else "."
+            mistakes.of_keys.append(
+                f"{source}: unknown key {shown(name)[1:-1]}{hint} Known in {prefix.rstrip('.') or 'the top level'}: "
                 f"{', '.join(sorted(cfg))}"
             )
         elif isinstance(cfg[key], CN) and isinstance(value, dict):
-            mistakes += _merge(cfg[key], value, f"{name}.", source)
-        elif isinstance(cfg[key], CN):
-            mistakes.append(f"{source}: {name} holds the keys {', '.join(sorted(cfg[key]))}; got {shown(value)}")
+            _merge(cfg[key], value, f"{name}.", source, mistakes)
         else:
             try:
+                if isinstance(cfg[key], CN):
+                    raise ConfigError(
+                        f"{source}: {name} holds the keys {', '.join(sorted(cfg[key]))}; got {shown(value)}"
+                    )
                 cfg[key] = _coerce(value, cfg[key], name, source)
             except ConfigError as error:
-                mistakes.append(str(error))
-    return mistakes
+                mistakes.of_values.append(str(error))
+                mistakes.wrong.append(name)
 
 
 def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
@@ -153,6 +200,6 @@ def require(value: object, known: Collection[str], name: str) -> None:
 
 def known_values(value: object, known: Collection[str]) -> str:
     """`; did you mean 'b'? Known: 'a', 'b'`, or `. Known: 'a', 'b'` where none is close."""
-    close = difflib.get_close_matches(str(value), known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
+    close = meant(str(value), known)
+    hint = f"; did you mean {close!r}?" if close else "."
     return f"{hint} Known: {', '.join(map(repr, known))}"

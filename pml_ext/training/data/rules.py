@@ -9,6 +9,7 @@ from pml_ext.training.config.rules import Problem, Rule, must, named, not_negati
 from pml_ext.training.data.datasets import DATASETS
 from pml_ext.training.data.names import BY_IDENTITY, DATASETS_NOT_BUILT, INTERPOLATIONS, OWN_DATA, PADDINGS, SAMPLERS
 
+_LARGEST = 2**16  # side of an image in pixels
 _MIRRORS = ("reflect", "symmetric")
 _AS_OWN_DATA = (
     "data of one's own go in as file:people.csv (a table with the columns path, identity, camera, split) or as "
@@ -21,8 +22,10 @@ _BY_CHANCE = ("AUTOAUG", "FLIP", "CJ", "AUGMIX", "REA", "RPT")
 def _sizes(options: CN) -> Iterator[Problem]:
     for key in ("SIZE_TRAIN", "SIZE_TEST"):
         size = options[key]
-        if len(size) not in (1, 2) or any(not isinstance(side, int) or side < 0 for side in size):
-            reason = "must be [height, width], [side] for the shorter side, or [0] to keep the image's size"
+        if len(size) not in (1, 2) or any(not isinstance(side, int) or not 0 <= side <= _LARGEST for side in size):
+            reason = (
+                "must be [height, width], [side] for the shorter side, or [0] to keep the image's size; up to 65536"
+            )
             yield Problem(key, list(size), reason)
 
 
@@ -30,7 +33,7 @@ def _crop(options: CN) -> Iterator[Problem]:
     if not options.CROP.ENABLED:
         return
     size = list(options.CROP.SIZE)
-    if len(size) not in (1, 2) or any(not isinstance(side, int) or side <= 0 for side in size):
+    if len(size) not in (1, 2) or any(not isinstance(side, int) or not 0 < side <= _LARGEST for side in size):
         yield Problem("CROP.SIZE", size, "must be [height, width] or [side]")
     for key in ("SCALE", "RATIO"):
         given = list(options.CROP[key])

@@ -50,11 +50,6 @@ class Baseline(lightning.LightningModule):
                 cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=self.heads.feature_size
             )
             self.miner = build_miner(cfg.MODEL.MINER)
-            if self.heads.classifier is None and cfg.MODEL.HEADS.NECK_FEAT == "before" and len(self.heads.bottleneck):
-                raise ConfigError(
-                    "MODEL.HEADS.NECK_FEAT is before, so the losses do not train the neck that tests use: set it to "
-                    "after, or add CrossEntropyLoss to MODEL.LOSSES.NAME"
-                )
         self.pixel_mean: Tensor
         self.pixel_std: Tensor
         self.results: dict[str, dict[str, float]] = {}

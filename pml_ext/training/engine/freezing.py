@@ -49,7 +49,15 @@ class FreezeLayers(lightning.Callback):
 
 
 def freeze_callbacks(patterns: list[str], *, iterations: int) -> list[lightning.Callback]:
-    """The callback for MODEL.FREEZE_LAYERS and SOLVER.FREEZE_ITERS, where they freeze anything."""
+    """The callback for MODEL.FREEZE_LAYERS and SOLVER.FREEZE_ITERS, where they freeze anything.
+
+    Args:
+        patterns: an empty one is FastReID's old "nothing".
+        iterations: how many optimizer steps.
+    """
+    if patterns and not any(patterns):
+        log.info("MODEL.FREEZE_LAYERS %s: nothing is frozen", patterns)
+    patterns = [pattern for pattern in patterns if pattern]
     if patterns and not iterations:
         log.warning("MODEL.FREEZE_LAYERS %s: nothing is frozen, SOLVER.FREEZE_ITERS is 0", patterns)
     return [FreezeLayers(patterns, iterations)] if patterns and iterations else []

@@ -17,7 +17,7 @@ from pml_ext.training.checks.check import require_supported
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.data.datasets import ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
 from pml_ext.training.data.loaders import Sample, test_loader, train_loader
-from pml_ext.training.data.samplers import JointBatchSampler
+from pml_ext.training.data.samplers import JointBatchSampler, steps_per_epoch
 from pml_ext.training.data.transforms import build_transform
 from pml_ext.training.engine.baseline import Baseline
 from pml_ext.training.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
@@ -57,7 +57,7 @@ def train(
     """
     if resume and overwrite:
         raise ConfigError("--resume goes on with the run in OUTPUT_DIR and --overwrite replaces it: give one of them")
-    require_supported(cfg)
+    require_supported(cfg, processes=launch.num_gpus * launch.num_machines)
     with _in_output_folder(cfg, launch, "train.log") as output:
         if _is_first(launch) and not (resume or overwrite):
             require_no_checkpoints(output)
@@ -69,7 +69,7 @@ def train(
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         checkpoints = output / CHECKPOINTS
         profiles = [Profile()] if profile else []
-        frozen = freeze_callbacks(list(cfg.MODEL.FREEZE_LAYERS), iterations=cfg.SOLVER.FREEZE_ITERS)
+        frozen = freeze_callbacks(list(cfg.MODEL.FREEZE_LAYERS), iterations=_frozen_steps(cfg, train_set))
         trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *frozen)
         # Lightning knows the rank of this process only now, and the samplers need it.
         loader = _train_loader(cfg, train_set, trainer)
@@ -189,6 +189,12 @@ def _train_loader(cfg: CN, images: ImageSet, trainer: lightning.Trainer) -> Data
 
 def _train_set(cfg: CN) -> ImageSet:
     return load_train_set(cfg.DATASETS, grey=_grey(cfg))
+
+
+def _frozen_steps(cfg: CN, train_set: ImageSet) -> int:
+    """How long MODEL.FREEZE_LAYERS stay as they are."""
+    steps = steps_per_epoch(len(train_set), cfg.SOLVER.IMS_PER_BATCH)
+    return int(cfg.SOLVER.FREEZE_ITERS + round(cfg.SOLVER.FREEZE_EPOCHS * steps))
 
 
 def _grey(cfg: CN) -> bool:

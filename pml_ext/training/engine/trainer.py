@@ -48,8 +48,12 @@ def build_trainer(
 ) -> lightning.Trainer:
     """The trainer of a run: to train where there is a folder for checkpoints, else to evaluate only."""
     has_cuda = torch.cuda.is_available()
-    if cfg.MODEL.DEVICE == "cuda" and not has_cuda:
-        raise ConfigError("MODEL.DEVICE is cuda, but torch sees no CUDA device here; set MODEL.DEVICE cpu (or auto)")
+    device, _, index = cfg.MODEL.DEVICE.partition(":")
+    if device == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        sees = f"{torch.cuda.device_count()} CUDA devices" if has_cuda else "no CUDA device"
+        raise ConfigError(
+            f"MODEL.DEVICE is {cfg.MODEL.DEVICE}, but torch sees {sees} here; set MODEL.DEVICE cpu (or auto)"
+        )
     on_gpu = has_cuda and cfg.MODEL.DEVICE != "cpu"
     if torch.distributed.is_torchelastic_launched():
         started = Launch.by_torchrun()
@@ -78,7 +82,7 @@ def build_trainer(
     measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH)] if training else []
     return lightning.Trainer(
         accelerator="gpu" if on_gpu else "cpu",
-        devices=launch.num_gpus,
+        devices=[int(index)] if index and on_gpu and not several else launch.num_gpus,
         num_nodes=launch.num_machines,
         strategy="ddp" if several else "auto",
         precision="16-mixed" if cfg.SOLVER.AMP.ENABLED and on_gpu else "32-true",

@@ -16,6 +16,7 @@ from pml_ext.training.modeling.names import (
     CLS_LAYERS,
     HEADS,
     HEADS_NOT_BUILT,
+    ID_LOSSES,
     LOSS_NODES,
     MINER_NODES,
     NECK_FEATS,
@@ -143,6 +144,17 @@ def feat_dim(options: CN) -> Iterator[Problem]:
         yield Problem("BACKBONE.FEAT_DIM", backbone.FEAT_DIM, reason)
 
 
+def _untrained_reduction(options: CN) -> Iterator[Problem]:
+    """A BNNeck alone normalises without training, as in FastReID; a reduction would stay as it was initialised."""
+    heads, losses = options.HEADS, options.LOSSES.NAME
+    if heads.NECK_FEAT == "before" and heads.EMBEDDING_DIM > 0 and not any(name in ID_LOSSES for name in losses):
+        reason = (
+            "the losses do not train the reduction to EMBEDDING_DIM that tests use: set it to after, or add "
+            "CrossEntropyLoss to MODEL.LOSSES.NAME"
+        )
+        yield Problem("HEADS.NECK_FEAT", "before", reason)
+
+
 def _miner_without_a_loss(options: CN) -> Iterator[Problem]:
     if options.MINER.NAME and all(name in NOT_MINED for name in options.LOSSES.NAME):
         reason = f"none of the losses {', '.join(options.LOSSES.NAME)} takes a miner"
@@ -156,6 +168,7 @@ MODEL_RULES: list[Rule] = [
     must("DEVICE", "must be cuda, cuda:0 and so on, cpu or auto", re.compile(r"cuda(:\d+)?|cpu|auto").fullmatch),
     _freeze_layers,
     feat_dim,
+    _untrained_reduction,
     _miner_without_a_loss,
 ]
 KD_RULES: list[Rule] = [

@@ -18,7 +18,7 @@ WARMUPS = ("linear", "constant", "exp")
 
 def _one_cycle(options: CN) -> Iterator[Problem]:
     if options.SCHED == "OneCycleLR":
-        for key in ("WARMUP_ITERS", "DELAY_EPOCHS"):
+        for key in ("WARMUP_ITERS", "WARMUP_EPOCHS", "DELAY_EPOCHS"):
             if options[key]:
                 yield Problem(key, options[key], "OneCycleLR begins with a warm-up of its own; set 0")
 
@@ -38,7 +38,8 @@ SOLVER_RULES: list[Rule] = [
     must("MOMENTUM", "must be in [0, 1)", lambda value: 0 <= value < 1),
     *not_negative(
         "HEADS_LR_FACTOR", "BIAS_LR_FACTOR", "WEIGHT_DECAY", "WEIGHT_DECAY_NORM", "WEIGHT_DECAY_BIAS", "DELAY_EPOCHS",
-        "ETA_MIN_LR", "WARMUP_FACTOR", "WARMUP_ITERS", "FREEZE_ITERS",
+        "ETA_MIN_LR", "WARMUP_FACTOR", "WARMUP_ITERS", "WARMUP_EPOCHS", "FREEZE_ITERS",
+        "FREEZE_EPOCHS",
     ),
     _nesterov,
     _one_cycle,

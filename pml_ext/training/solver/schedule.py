@@ -36,14 +36,15 @@ def _factor(options: CN, steps_per_epoch: int, rate: float) -> Callable[[int], f
     FastReID's schedule moves at the end of every epoch that lies after the warm-up and after DELAY_EPOCHS. An epoch
     that the warm-up only begins counts; the cosine's length leaves it out all the same.
     """
-    warm_up = options.WARMUP_ITERS / steps_per_epoch
+    warm_up_steps = round(options.WARMUP_EPOCHS * steps_per_epoch) or options.WARMUP_ITERS
+    warm_up = warm_up_steps / steps_per_epoch
     before_first = max(math.floor(warm_up), options.DELAY_EPOCHS)
     length = max(options.MAX_EPOCH - max(math.ceil(warm_up), options.DELAY_EPOCHS), 1)
     floor = options.ETA_MIN_LR / rate if rate else 0.0
 
     def factor(step: int) -> float:
-        if step < options.WARMUP_ITERS:
-            return _warm_up(options.WARMUP_METHOD, options.WARMUP_FACTOR, step / options.WARMUP_ITERS)
+        if step < warm_up_steps:
+            return _warm_up(options.WARMUP_METHOD, options.WARMUP_FACTOR, step / warm_up_steps)
         epochs = max(step // steps_per_epoch - before_first, 0)
         if options.SCHED == "MultiStepLR":
             return float(options.GAMMA ** bisect_right(sorted(options.STEPS), epochs))

@@ -83,9 +83,9 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         f"{tmp_path}/base.yml: unknown key TEST.RECALLS. Known in TEST: ",
         f"{tmp_path}/c.yml: unknown key SEEDS; did you mean SEED? Known in the top level: ",
         f"{tmp_path}/c.yml: unknown key MODEL.HEADS.NECK",
+        "the command line: unknown key SOLVER.LR",
         f"{tmp_path}/c.yml: MODEL.HEADS.SCALE must be of type float",
         f"{tmp_path}/c.yml: MODEL.BACKBONE holds the keys ",
-        "the command line: unknown key SOLVER.LR",
     ]
     for line, start in zip(str(caught.value).splitlines(), starts, strict=True):
         assert line.startswith(start)

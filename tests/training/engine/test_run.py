@@ -398,7 +398,7 @@ def test_weights_that_are_not_finite_are_never_saved(
         (("SOLVER.WEIGHT_DECAY", "-0.1"), "SOLVER.WEIGHT_DECAY = -0.1: must be 0 or more"),
         (("MODEL.HEADS.NUM_CLASSES", "3"), "NUM_CLASSES is 3, but the training set has 5 identities"),
         (("MODEL.FREEZE_LAYERS", "['neck']", "SOLVER.FREEZE_ITERS", "3"), "'neck' matches no parameter; names begin"),
-        (("MODEL.HEADS.NECK_FEAT", "before"), "the losses do not train the neck that tests use: set it to after"),
+        (("MODEL.HEADS.NECK_FEAT", "before"), "the losses do not train the reduction to EMBEDDING_DIM that tests"),
         (("TEST.BEST", "R@1"), "TEST.BEST = 'R@1': Digits is measured by precision_at_1, mean_av"),
         (("TEST.OPIS.GRID", "5"), "TEST.OPIS: grid must be at least 10"),
         (("INPUT.SIZE_TRAIN", "[8, 8, 8]"), "INPUT.SIZE_TRAIN = [8, 8, 8]: must be [height, width]"),

@@ -1,0 +1,57 @@
+"""What a run has to have and does not find here: a device, files of weights, data."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from yacs.config import CfgNode as CN
+
+from pml_ext.training.config.load import ConfigError
+from pml_ext.training.data.datasets import DataError, load
+from pml_ext.training.data.datasets.root import dataset_root
+from pml_ext.training.modeling.weights import missing_weights
+from pml_ext.training.modeling.weights.read import local_file
+
+
+def missing_here(cfg: CN) -> list[str]:
+    """What this machine lacks for a config that can run elsewhere, a line each.
+
+    Args:
+        cfg: without problems.
+    """
+    return [line for line in (_device(cfg), _weights(cfg)) if line] + _data(cfg)
+
+
+def _device(cfg: CN) -> str | None:
+    name, _, index = cfg.MODEL.DEVICE.partition(":")
+    if name != "cuda" or int(index or 0) < torch.cuda.device_count():
+        return None
+    sees = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device"
+    return f"MODEL.DEVICE = {cfg.MODEL.DEVICE!r}: torch sees {sees} here; set MODEL.DEVICE cpu (or auto)"
+
+
+def _weights(cfg: CN) -> str | None:
+    if not cfg.MODEL.WEIGHTS:
+        return missing_weights(cfg.MODEL.BACKBONE)
+    return None if local_file(cfg.MODEL.WEIGHTS) else f"MODEL.WEIGHTS = {cfg.MODEL.WEIGHTS!r}: no such file"
+
+
+def _data(cfg: CN) -> list[str]:
+    grey, root = len(cfg.MODEL.PIXEL_MEAN) == 1, dataset_root(cfg.DATASETS.ROOT)
+    names = [("DATASETS.TESTS", name) for name in cfg.DATASETS.TESTS]
+    if cfg.DATASETS.REC_PATH:
+        found = [] if local_file(cfg.DATASETS.REC_PATH) else [f"DATASETS.REC_PATH: no file {cfg.DATASETS.REC_PATH}"]
+    else:
+        names, found = [("DATASETS.NAMES", name) for name in cfg.DATASETS.NAMES] + names, []
+    complaints = {name: _complaint(name, root, grey) for _, name in names}
+    return found + [f"{name}: {complaint}" for name, complaint in complaints.items() if complaint]
+
+
+@lru_cache(maxsize=128)
+def _complaint(name: str, root: Path, grey: bool) -> str | None:
+    """What is wrong with a data set's files as far as a run looks at them before it reads images."""
+    try:
+        load(name, root, grey)
+    except (ConfigError, DataError, OSError) as error:
+        return str(error).removeprefix(f"{name}: ")
+    return None
