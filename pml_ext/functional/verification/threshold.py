@@ -5,6 +5,7 @@ float32, and decide otherwise where the same cosines are computed anew.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -36,13 +37,23 @@ def threshold_at_far(pairs: PairDistances, far: float) -> float:
     rank = first_refused(_inside(far, "far"), pairs.total_negative_pairs)
     if rank is None:
         raise _too_few(far, pairs.total_negative_pairs, "far", "impostor")
-    refused = float(pairs.negative_distances_at([rank]))
-    if refused**2 <= _TIED:
+    threshold = thresholds_at_far(pairs, [far])[0]
+    if threshold is None:
         raise ValueError(
             f"no threshold meets far={far:g}: {rank - 1} of {pairs.total_negative_pairs} impostor pairs may pass, and "
             "more than that are of equal embeddings; is one sample filed under several labels?"
         )
-    return math.sqrt(refused**2 - _TIED)
+    return threshold
+
+
+def thresholds_at_far(pairs: PairDistances, fars: Sequence[float]) -> list[float | None]:
+    """`threshold_at_far` of several rates in (0, 1), from one look at the pairs; None for a rate that cannot be met."""
+    ranks = [first_refused(far, pairs.total_negative_pairs) for far in fars]
+    if not any(ranks):
+        return [None] * len(ranks)
+    refused = iter(pairs.negative_distances_at([rank for rank in ranks if rank]).tolist())
+    squares = [next(refused) ** 2 - _TIED if rank else 0.0 for rank in ranks]
+    return [math.sqrt(square) if square > 0 else None for square in squares]
 
 
 def threshold_at_frr(pairs: PairDistances, frr: float, *, entries: int | None = None) -> float:

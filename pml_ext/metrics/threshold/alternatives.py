@@ -5,7 +5,7 @@ import torch
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, calibrated_curves
 from pml_ext.functional.operating_points.utility import opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.threshold import threshold_at_far
+from pml_ext.functional.verification.threshold import thresholds_at_far
 from pml_ext.metrics.threshold.fields import Alternative
 from pml_ext.metrics.threshold.rates import pooled_rates
 
@@ -21,14 +21,8 @@ def other_thresholds(pairs: PairDistances, *, grid: int) -> tuple[Alternative, .
         pairs: of the set.
         grid: thresholds that OPIS is taken over, see `functional.opis`.
     """
-    found: list[tuple[float, float]] = []
-    for far in FARS:
-        if far * pairs.total_negative_pairs < 1:
-            break
-        try:
-            found.append((far, threshold_at_far(pairs, far)))
-        except ValueError:  # more copies under several labels than the rate allows
-            break
+    chosen = zip(FARS, thresholds_at_far(pairs, FARS), strict=True)
+    found = [(far, distance) for far, distance in chosen if distance is not None]
     if not found:
         return ()
     distances = torch.tensor([distance for _, distance in found], dtype=torch.float64)

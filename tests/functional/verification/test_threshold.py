@@ -9,6 +9,7 @@ from pml_ext.functional.verification.threshold import (
     threshold_at_far,
     threshold_at_frr,
     threshold_of_best_utility,
+    thresholds_at_far,
 )
 from tests.oracles import thresholds as oracle
 
@@ -132,3 +133,13 @@ def test_errors_say_how_many_pairs_are_needed() -> None:
     for rate in (0, 1, -0.1, float("nan")):
         with pytest.raises(ValueError, match=r"far must be in \(0, 1\)"):
             threshold_at_far(measured, rate)
+
+
+def test_several_rates_from_one_look_are_those_of_each() -> None:
+    measured, _ = pairs_of(clustered())
+    fars = [0.3, 1e-9, 0.05, 0.006]
+    found = thresholds_at_far(measured, fars)
+    assert found == [threshold_at_far(measured, 0.3), None, *(threshold_at_far(measured, far) for far in fars[2:])]
+    assert thresholds_at_far(measured, [1e-9]) == [None]
+    copies, _ = pairs_of(torch.ones(25, 6, dtype=torch.float64))
+    assert thresholds_at_far(copies, fars) == [None] * 4
