@@ -36,6 +36,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments.opts = arguments.words + pairs
     else:
         arguments.opts = pairs
+    if aliases := getattr(arguments, "dataset", None):
+        arguments.opts = ["DATASETS.ALIASES", repr(tuple(aliases)), *arguments.opts]
     return arguments
 
 
@@ -68,6 +70,7 @@ def _add_train(commands: "_Commands[argparse.ArgumentParser]") -> None:
     does = "train, then evaluate"
     command = commands.add_parser("train", help=does, description=does)
     _add_config(command)
+    _add_data(command)
     _add_processes(command)
     command.add_argument("--resume", action="store_true", help="go on from OUTPUT_DIR's last checkpoint")
     command.add_argument("--overwrite", action="store_true", help="replace the run that is in OUTPUT_DIR")
@@ -81,6 +84,7 @@ def _add_eval(commands: "_Commands[argparse.ArgumentParser]") -> None:
         "eval", help=does, description=does, epilog=LAYOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     _add_config(command)
+    _add_data(command)
     _add_processes(command)
     command.add_argument("--embeddings", metavar="FILE", help="measure embeddings made elsewhere, see below")
     command.add_argument("--gallery", metavar="FILE", help="what --embeddings search; without: each other")
@@ -108,6 +112,7 @@ def _add_check_config(commands: "_Commands[argparse.ArgumentParser]") -> None:
     does = "say whether configs can run, without training, or all that keeps them from it"
     command = commands.add_parser("check-config", help=does, description=does)
     command.add_argument("files", nargs="*", metavar="FILE… [KEY VALUE]…", help="YAML files, and config overrides")
+    _add_data(command)
     command.add_argument("--num-gpus", type=int, default=1, help="processes a machine that will share a batch")
     command.add_argument("--num-machines", type=int, default=1)
 
@@ -131,6 +136,11 @@ def _add_export(commands: "_Commands[argparse.ArgumentParser]") -> None:
 def _add_config(command: argparse.ArgumentParser) -> None:
     command.add_argument("words", nargs="*", metavar="FILE [KEY VALUE]…", help="a YAML file, and config overrides")
     command.add_argument("--config-file", metavar="FILE", help="the YAML file, in FastReID's way")
+
+
+def _add_data(command: argparse.ArgumentParser) -> None:
+    does = "read a data set that the config names from a table (path, identity, camera, split) or NAME=folder:PATH"
+    command.add_argument("--dataset", action="append", metavar="NAME=file:TABLE", help=does)
 
 
 def _add_processes(command: argparse.ArgumentParser) -> None:

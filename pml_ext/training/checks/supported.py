@@ -6,7 +6,8 @@ from functools import partial
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.rules import Problem, Rule, must, problems_of, value_of
-from pml_ext.training.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, batches, erasing
+from pml_ext.training.data.aliases import aliases_of
+from pml_ext.training.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, batches, data_set, erasing
 from pml_ext.training.evaluation.evaluate import metrics_of_first
 from pml_ext.training.evaluation.rules import TEST_RULES
 from pml_ext.training.modeling.rules import (
@@ -55,6 +56,12 @@ def _pretrained(cfg: CN) -> Iterator[Problem]:
         yield from problems_of(cfg.MODEL.BACKBONE, "MODEL.BACKBONE", [has_weights])
 
 
+def _precise_bn(cfg: CN) -> Iterator[Problem]:
+    if cfg.TEST.PRECISE_BN.ENABLED:
+        aliases = aliases_of(cfg.DATASETS.ALIASES)
+        yield from data_set("TEST.PRECISE_BN.DATASET", cfg.TEST.PRECISE_BN.DATASET, aliases)
+
+
 def _erasing(cfg: CN) -> Iterator[Problem]:
     yield from problems_of(cfg.INPUT, "INPUT", [partial(erasing, len(cfg.MODEL.PIXEL_MEAN))])
 
@@ -74,6 +81,7 @@ _ACROSS_NODES: list[Rule] = [
     must("SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
     _pretrained,
     _erasing,
+    _precise_bn,
     _image_size,
     _best,
 ]

@@ -41,6 +41,8 @@ def get_cfg() -> CN:
     cfg.DATASETS.ROOT = ""  # ours; empty: $FASTREID_DATASETS, then $PML_EXT_DATA, then ./datasets
     cfg.DATASETS.NAMES = ("Market1501",)
     cfg.DATASETS.TESTS = ("Market1501",)
+    # ours: names for data of one's own, each "NAME=file:people.csv" or "NAME=folder:path"; `--dataset` sets it
+    cfg.DATASETS.ALIASES = ()
     cfg.DATASETS.COMBINEALL = False  # train on query and gallery too
     cfg.DATASETS.REC_PATH = ""  # FastFace's MXNet record file
     cfg.DATASETS.CHECK_IMAGES = True  # ours: decode every image file once before training, skip those that cannot be

@@ -1,11 +1,12 @@
 """What the values under a config's INPUT, DATASETS and DATALOADER must be."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import known_values
 from pml_ext.training.config.rules import Problem, Rule, must, named, not_negative, one_of
+from pml_ext.training.data.aliases import aliases_of
 from pml_ext.training.data.datasets import DATASETS
 from pml_ext.training.data.names import BY_IDENTITY, DATASETS_NOT_BUILT, INTERPOLATIONS, OWN_DATA, PADDINGS, SAMPLERS
 
@@ -13,7 +14,7 @@ _LARGEST = 2**16  # side of an image in pixels
 _MIRRORS = ("reflect", "symmetric")
 _AS_OWN_DATA = (
     "data of one's own go in as file:people.csv (a table with the columns path, identity, camera, split) or as "
-    "folder:path (a folder per identity)"
+    "folder:path (a folder per identity), or keep their name by --dataset NAME=file:people.csv"
 )
 # switches with a PROB
 _BY_CHANCE = ("AUTOAUG", "FLIP", "CJ", "AUGMIX", "REA", "RPT")
@@ -94,8 +95,10 @@ INPUT_RULES: list[Rule] = [
 ]
 
 
-def data_set(key: str, name: str) -> Iterator[Problem]:
-    """The problem with a key that names a data set."""
+def data_set(key: str, name: str, aliases: Mapping[str, str]) -> Iterator[Problem]:
+    """The problem with a key that names a data set, by itself or by an alias."""
+    if name in aliases:
+        return  # which has a rule of its own
     if name.startswith(tuple(OWN_DATA)):
         if name in OWN_DATA:
             yield Problem(key, name, f"needs a path behind the colon: {OWN_DATA[name]}")
@@ -112,10 +115,27 @@ def _names(options: CN) -> Iterator[Problem]:
         if not names or len(set(names)) < len(names):
             yield Problem(key, names, "must name one or more different data sets")
         for name in dict.fromkeys(names):
-            yield from data_set(key, name)
+            yield from data_set(key, name, aliases_of(options.ALIASES))
 
 
-DATASETS_RULES: list[Rule] = [_names, must("MAX_UNREADABLE", "must be in [0, 1]", lambda value: 0 <= value <= 1)]
+def _aliases(options: CN) -> Iterator[Problem]:
+    entries = options.ALIASES
+    for entry in entries:
+        name, _, target = str(entry).partition("=")
+        if not name or not target.startswith(tuple(OWN_DATA)) or target in OWN_DATA:
+            yield Problem("ALIASES", entry, "must be NAME=file:people.csv or NAME=folder:path")
+        elif name in DATASETS or name.startswith(tuple(OWN_DATA)):
+            yield Problem("ALIASES", entry, f"{name} is read by that name already; choose another")
+    names = list(aliases_of(entries))
+    if len(names) < len(entries):
+        yield Problem("ALIASES", list(entries), "must name each data set once")
+
+
+DATASETS_RULES: list[Rule] = [
+    _aliases,
+    _names,
+    must("MAX_UNREADABLE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
+]
 
 
 def _instances(options: CN) -> Iterator[Problem]:

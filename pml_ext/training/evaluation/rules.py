@@ -5,12 +5,6 @@ from collections.abc import Iterator
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.rules import Problem, Rule, counts, must, not_negative, one_of
-from pml_ext.training.data.rules import data_set
-
-
-def _precise_bn(options: CN) -> Iterator[Problem]:
-    if options.PRECISE_BN.ENABLED:
-        yield from data_set("PRECISE_BN.DATASET", options.PRECISE_BN.DATASET)
 
 
 def _rerank(options: CN) -> Iterator[Problem]:
@@ -27,6 +21,5 @@ TEST_RULES: list[Rule] = [
     *not_negative("AQE.ALPHA"),
     must("RERANK.LAMBDA", "must be in [0, 1]", lambda value: 0 <= value <= 1),
     must("THRESHOLD.FAR", "must be in (0, 1)", lambda value: 0 < value < 1),
-    _precise_bn,
     _rerank,
 ]

@@ -1,4 +1,5 @@
 import io
+import re
 import zipfile
 from pathlib import Path
 
@@ -8,12 +9,18 @@ import torch
 import torchvision
 from PIL import Image
 
+from pml_ext.training.checks.supported import unsupported
+from pml_ext.training.command_line import parse
+from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError, load_config
+from pml_ext.training.config.rules import require_rules
 from pml_ext.training.data.datasets import DataError, ImageSet, load_test_sets, load_train_set
 from pml_ext.training.data.datasets.digits import digits_set
 from pml_ext.training.data.datasets.omniglot import ARCHIVES, TEST_ALPHABETS, TRAIN_ALPHABETS, omniglot_set
 from pml_ext.training.data.datasets.root import dataset_root
+from pml_ext.training.data.rules import DATASETS_RULES
 from tests.conftest import real_data
+from tests.training.data.published_layouts import picture
 
 
 def png(value: int = 255) -> bytes:
@@ -144,3 +151,48 @@ def test_unknown_data_sets_list_the_known(tmp_path: Path) -> None:
     assert list(load_test_sets(cfg.DATASETS, grey=False)) == ["Digits"]
     with pytest.raises(ConfigError, match=r"DATASETS\.TESTS is empty"):
         load_test_sets(load_config(path, ["DATASETS.TESTS", "()"]).DATASETS, grey=False)
+
+
+def test_an_alias_is_read_from_ones_own_table_under_its_name(tmp_path: Path) -> None:
+    (tmp_path / "1.png").write_bytes(picture(40, "PNG"))
+    (tmp_path / "people.csv").write_text("path,identity,split\n1.png,7,train\n1.png,8,query\n1.png,8,gallery\n")
+    options = get_cfg().DATASETS
+    options.ROOT, options.NAMES, options.TESTS = str(tmp_path), ("NAIC",), ("NAIC",)
+    options.ALIASES = ("NAIC=file:people.csv",)
+    assert len(load_train_set(options, grey=False)) == 1
+    assert list(load_test_sets(options, grey=False)) == ["NAIC"]
+
+
+@pytest.mark.parametrize(
+    ("aliases", "message"),
+    [
+        (("NAIC",), "DATASETS.ALIASES = 'NAIC': must be NAME=file:people.csv or NAME=folder:path"),
+        (("NAIC=Market1501",), "must be NAME=file:people.csv or NAME=folder:path"),
+        (("=file:x.csv",), "must be NAME=file:people.csv or NAME=folder:path"),
+        (("NAIC=file:",), "must be NAME=file:people.csv or NAME=folder:path"),
+        (("Market1501=file:x.csv",), "Market1501 is read by that name already; choose another"),
+        (("A=file:x.csv", "A=file:y.csv"), "must name each data set once"),
+        ((5,), "must be NAME=file:people.csv or NAME=folder:path"),
+    ],
+)
+def test_aliases_that_mean_nothing(aliases: tuple, message: str) -> None:
+    options = get_cfg().DATASETS
+    options.ALIASES = aliases
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        require_rules(options, "DATASETS", DATASETS_RULES)
+
+
+def test_the_command_line_names_ones_own_data_for_a_config_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.yml"
+    precise = "TEST: {PRECISE_BN: {ENABLED: true, DATASET: NAICReID}}"
+    path.write_text(f"DATASETS: {{NAMES: [NAICReID], TESTS: [NAICReID]}}\n{precise}")
+    plain = parse(["train", str(path)])
+    assert not [problem for problem in unsupported(load_config(path, plain.opts)) if "ALIASES" in problem.key]
+    assert {problem.key for problem in unsupported(load_config(path, plain.opts))} >= {
+        "DATASETS.NAMES", "DATASETS.TESTS", "TEST.PRECISE_BN.DATASET"
+    }  # fmt: skip
+    for command in ("train", "eval", "check-config"):
+        opts = parse([command, str(path), "--dataset", "NAICReID=file:naic.csv", "--dataset", "B=folder:b"]).opts
+        cfg = load_config(path, opts)
+        assert cfg.DATASETS.ALIASES == ("NAICReID=file:naic.csv", "B=folder:b")
+        assert not {p.key for p in unsupported(cfg)} & {"DATASETS.NAMES", "DATASETS.TESTS", "TEST.PRECISE_BN.DATASET"}

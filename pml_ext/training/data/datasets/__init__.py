@@ -10,6 +10,7 @@ import numpy as np
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError, require
+from pml_ext.training.data.aliases import aliases_of
 from pml_ext.training.data.datasets.digits import digits_set
 from pml_ext.training.data.datasets.face_pairs import NAMES as FACE_PAIRS
 from pml_ext.training.data.datasets.face_pairs import PairSet, pair_set
@@ -152,7 +153,8 @@ def _load(options: CN, key: str, grey: bool) -> dict[str, Loaded]:
     names = options[key]
     if not names:
         raise ConfigError(f"DATASETS.{key} is empty; known: {', '.join(DATASETS)}")
-    return {name: load(name, dataset_root(options.ROOT), grey, f"DATASETS.{key}") for name in names}
+    root, aliases = dataset_root(options.ROOT), aliases_of(options.ALIASES)
+    return {name: load(aliases.get(name, name), root, grey, f"DATASETS.{key}") for name in names}
 
 
 def _contents(images: ImageSet, nobody: tuple[int, ...]) -> str:
