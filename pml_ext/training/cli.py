@@ -4,6 +4,7 @@ import argparse
 import logging
 import sys
 import warnings
+from pathlib import Path
 
 from pml_ext.training.command_line import parse
 
@@ -29,13 +30,15 @@ def main(argv: list[str] | None = None) -> int:
             return _list(arguments.kind, log)
         if arguments.command == "check-config":
             return _check(arguments, log)
+        if arguments.command == "compare":
+            return _compare(arguments, log)
         from pml_ext.training.checks.check import load_checked
         from pml_ext.training.config.load import ConfigError
         from pml_ext.training.data.datasets import DataError
         from pml_ext.training.engine.checkpoints import CheckpointError
         from pml_ext.training.engine.exporting import ExportError, export
         from pml_ext.training.engine.failures import TrainingError
-        from pml_ext.training.engine.run import evaluate_only, train
+        from pml_ext.training.engine.run import evaluate_only, report_of_run, train
         from pml_ext.training.engine.trainer import Launch
         from pml_ext.training.modeling.weights import WeightsError
     except ModuleNotFoundError as error:
@@ -44,6 +47,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.command == "export":
             export(load_checked(arguments.config_file, arguments.opts), arguments.output, arguments.format)
+            return 0
+        if arguments.command == "report":
+            report_of_run(Path(arguments.run))
             return 0
         launch = Launch(arguments.num_gpus, arguments.num_machines, arguments.machine_rank, arguments.dist_url)
         cfg = load_checked(arguments.config_file, arguments.opts)
@@ -68,6 +74,17 @@ def _list(kind: str | None, log: logging.Logger) -> int:
     try:
         print(kinds() if kind is None else list_names(kind))
     except ConfigError as error:
+        log.error("error: %s", error)
+        return 2
+    return 0
+
+
+def _compare(arguments: argparse.Namespace, log: logging.Logger) -> int:
+    from pml_ext.training.evaluation.pictures.comparison import RunError, compare
+
+    try:
+        print(compare([Path(run) for run in arguments.runs], Path(arguments.output)))
+    except RunError as error:
         log.error("error: %s", error)
         return 2
     return 0

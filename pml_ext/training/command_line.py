@@ -46,7 +46,16 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     parser = argparse.ArgumentParser("pml-ext", description="Train and evaluate embedding models from YAML files.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add_train, _add_eval, _add_threshold, _add_check_config, _add_list, _add_export):
+    for add in (
+        _add_train,
+        _add_eval,
+        _add_threshold,
+        _add_check_config,
+        _add_list,
+        _add_export,
+        _add_report,
+        _add_compare,
+    ):
         add(commands)
     return parser, dict(commands.choices)
 
@@ -131,6 +140,19 @@ def _add_export(commands: "_Commands[argparse.ArgumentParser]") -> None:
     _add_config(command)
     command.add_argument("--format", required=True, choices=["onnx", "torchscript"])
     command.add_argument("--output", required=True, metavar="FILE")
+
+
+def _add_report(commands: "_Commands[argparse.ArgumentParser]") -> None:
+    does = "measure a finished run again and show in RUN/report.html what it learned"
+    command = commands.add_parser("report", help=does, description=does)
+    command.add_argument("run", metavar="RUN", help="its OUTPUT_DIR")
+
+
+def _add_compare(commands: "_Commands[argparse.ArgumentParser]") -> None:
+    does = "put finished runs side by side: one page with their metrics, curves and settings"
+    command = commands.add_parser("compare", help=does, description=does)
+    command.add_argument("runs", nargs="+", metavar="RUN", help="their OUTPUT_DIRs")
+    command.add_argument("--output", default="compare.html", metavar="FILE", help="default: compare.html")
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:

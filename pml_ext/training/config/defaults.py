@@ -175,6 +175,7 @@ def _test() -> CN:
     # ours: the metric of the first test set by which the best checkpoint is kept; empty: precision_at_1, for pairs of
     # images accuracy, for templates eer
     test.BEST = ""
+    test.REPORT = True  # ours: report.html, what the model learned as pictures
     test.BASELINES = False  # ours: the raw pixels and the untrained network are measured too, for comparison
     test.THRESHOLD = CN({"ENABLED": False, "FAR": 1e-3})  # ours: a threshold report of each test set with queries
     test.OPIS = CN({"FAR_RANGE": (1e-2, 1e-1), "GRID": 100, "EPSILON": 0.1})  # ours

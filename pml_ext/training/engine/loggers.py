@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from PIL import Image
 
 from pml_ext.training.config.load import ConfigError, require
+from pml_ext.training.evaluation.pictures.drawing import WIDTHS
 
 LOGGERS: dict[str, Callable[[Path], Logger]] = {
     "csv": lambda output: CSVLogger(output, "csv"),
@@ -31,6 +34,15 @@ def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
         except ModuleNotFoundError as error:
             raise ConfigError(f"LOGGERS: {name} needs a package that is not installed: pip install {name}") from error
     return loggers
+
+
+def show_in_tensorboard(logger: TensorBoardLogger, pictures: Sequence[Path], step: int) -> None:
+    """The wide ones of a report's PNG files as images."""
+    for path in pictures:
+        if path.stem.endswith(f"_{WIDTHS[0]}"):
+            with Image.open(path) as picture:
+                pixels = np.asarray(picture.convert("RGB"))
+            logger.experiment.add_image(path.stem.removesuffix(f"_{WIDTHS[0]}"), pixels, step, dataformats="HWC")
 
 
 def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

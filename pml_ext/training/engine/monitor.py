@@ -21,11 +21,20 @@ def is_recorded(trainer: lightning.Trainer) -> bool:
 
 
 class Monitor(lightning.Callback):
-    """Logs the learning rate, the norm of all gradients before clipping, and images a second of all processes."""
+    """Logs the learning rate, the norm of all gradients before clipping, and images a second of all processes.
 
-    def __init__(self, images_per_batch: int) -> None:
-        self.images_per_batch = images_per_batch
+    Args:
+        images_per_batch: of the joint batch.
+        hyperparameters: what the loggers get once, when training begins.
+    """
+
+    def __init__(self, images_per_batch: int, hyperparameters: dict[str, Any]) -> None:
+        self.images_per_batch, self.hyperparameters = images_per_batch, hyperparameters
         self._since, self._steps = 0.0, 0
+
+    def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        for logger in trainer.loggers:
+            logger.log_hyperparams(self.hyperparameters)
 
     def on_train_epoch_start(self, *_: Any) -> None:
         # What happened between two epochs is no training.

@@ -17,7 +17,7 @@ log = logging.getLogger("pml_ext")
 CHECKPOINTS = "checkpoints"
 LOCK = ".lock"
 # What a run says about its weights: wrong as soon as they change.
-_RESULTS = ("metrics.json", "eval_metrics.json", "report.html", "threshold_*.*", "utility_*.png")
+_RESULTS = ("metrics.json", "eval_metrics.json", "report.html", "threshold_*.*", "utility_*.png", "pictures/*_*.png")
 # What else a run leaves; its logs are added to.
 _OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt", "csv/*", "tensorboard/*")
 # What a killed process did not put in place.

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import cast
 
 import lightning
+import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
 from pml_ext._files import write_atomically
+from pml_ext._version import __version__
 from pml_ext.training.checks.check import require_supported
-from pml_ext.training.config.load import ConfigError
+from pml_ext.training.config.load import ConfigError, load_config
 from pml_ext.training.data.datasets import ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
 from pml_ext.training.data.loaders import Sample, test_loader, train_loader
 from pml_ext.training.data.samplers import JointBatchSampler, steps_per_epoch
@@ -23,6 +26,7 @@ from pml_ext.training.engine.baseline import Baseline
 from pml_ext.training.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
 from pml_ext.training.engine.failures import one_message
 from pml_ext.training.engine.freezing import freeze_callbacks
+from pml_ext.training.engine.loggers import show_in_tensorboard
 from pml_ext.training.engine.messages import IN_THE_FILE_ONLY, logged
 from pml_ext.training.engine.output import (
     CHECKPOINTS,
@@ -36,6 +40,7 @@ from pml_ext.training.engine.profiling import Profile
 from pml_ext.training.engine.trainer import Launch, build_trainer
 from pml_ext.training.evaluation.baselines import Measured, measure_baselines
 from pml_ext.training.evaluation.evaluate import check_test_sets
+from pml_ext.training.evaluation.pictures.of_a_run import write_report
 from pml_ext.training.evaluation.report import check_thresholds, draw_utility, write_threshold
 from pml_ext.training.evaluation.results import results_table, write_metrics
 from pml_ext.training.modeling.weights import ONLY_FOR_TRAINING, load_weights
@@ -145,6 +150,21 @@ def _is_first(launch: Launch) -> bool:
     return rank == 0 and launch.machine_rank == 0
 
 
+def report_of_run(run: Path) -> Path:
+    """report.html of a finished run, whose last checkpoint is measured again for it.
+
+    Raises:
+        ConfigError: a folder that no run has left.
+    """
+    config, weights = run / "config.yaml", run / "checkpoints" / "last.ckpt"
+    for needed in (config, weights):
+        if not needed.is_file():
+            raise ConfigError(f"{run} is no folder of a finished run: it has no {needed.relative_to(run)}")
+    opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", str(weights), "TEST.REPORT", "True"]
+    evaluate_only(load_config(config, opts), Launch())
+    return run / "report.html"
+
+
 def _test_sets(cfg: CN) -> dict[str, TestSet]:
     """DATASETS.TESTS, an error before any work where they cannot be measured as TEST asks."""
     test_sets = load_test_sets(cfg.DATASETS, grey=_grey(cfg))
@@ -237,7 +257,37 @@ def _report(
                 files |= write_threshold(
                     stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
                 )
+    if cfg.TEST.REPORT:
+        files["report"] = _write_pictures(cfg, trainer, module, output, weights, baselines)
     table = results_table(module.results, files, compared)
     log.info("\n%s", table, extra=IN_THE_FILE_ONLY)
     print(table)
     return module.results
+
+
+def _write_pictures(
+    cfg: CN, trainer: lightning.Trainer, module: Baseline, output: Path, weights: Path, baselines: dict[str, Measured]
+) -> Path:
+    """report.html, whose pictures TensorBoard gets too."""
+    facts = {
+        "losses": ", ".join(cfg.MODEL.LOSSES.NAME),
+        "trained on": ", ".join(cfg.DATASETS.NAMES),
+        "epochs": str(cfg.SOLVER.MAX_EPOCH),
+        "seed": str(cfg.SEED),
+        "weights": str(weights),
+        "made by": f"pml_ext {__version__}, torch {torch.__version__}",
+    }
+    page, pictures = write_report(
+        output,
+        module.test_sets,
+        Measured(module.results, module.features),
+        baselines,
+        far=cfg.TEST.THRESHOLD.FAR,
+        far_range=tuple(cfg.TEST.OPIS.FAR_RANGE),
+        seed=cfg.SEED,
+        facts=facts,
+    )
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            show_in_tensorboard(logger, pictures, trainer.global_step)
+    return page

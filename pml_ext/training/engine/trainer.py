@@ -77,9 +77,7 @@ def build_trainer(
     if training and cfg.SOLVER.AMP.ENABLED and not on_gpu:
         log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
     loggers = build_loggers(cfg.LOGGERS, output) if training else []
-    for logger in loggers:
-        logger.log_hyperparams(dict(flat(cfg)))
-    measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH)] if training else []
+    measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH, dict(flat(cfg)))] if training else []
     return lightning.Trainer(
         accelerator="gpu" if on_gpu else "cpu",
         devices=[int(index)] if index and on_gpu and not several else launch.num_gpus,

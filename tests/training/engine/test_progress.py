@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pml_ext.training.cli import main
 from pml_ext.training.config.load import ConfigError
@@ -134,3 +135,15 @@ def test_messages_for_the_file_stay_off_the_terminal(tmp_path: Path) -> None:
     assert screen.getvalue() == "for both\nafterwards\n"
     text = (tmp_path / "a.log").read_text()
     assert "INFO for both" in text and "INFO for the file" in text and "afterwards" not in text
+
+
+def test_a_run_leaves_its_report_and_makes_it_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    whole = ["TEST.REPORT", "True", "SOLVER.MAX_EPOCH", "1"]
+    assert main(["train", "--config-file", str(DIGITS), "OUTPUT_DIR", str(tmp_path), *QUICK, *whole]) == 0
+    assert str(tmp_path / "report.html") in capfd.readouterr().out
+    images = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0})
+    images.Reload()
+    assert {"ranked_random", "utility", "map", "curves"} <= set(images.Tags()["images"])
+    (tmp_path / "report.html").unlink()
+    assert main(["report", str(tmp_path)]) == 0
+    assert "What random queries find" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -1,0 +1,128 @@
+"""compare.html: finished runs side by side."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from pml_ext.training.evaluation.pictures.curves import Series, read_series
+from pml_ext.training.evaluation.pictures.drawing import BLACK, COLOURS, LINE_STYLES, Picture, row_of_axes
+from pml_ext.training.evaluation.pictures.page import differences_table, metrics_table, write_page
+from pml_ext.training.evaluation.results import Results, heading, labels_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MARKERS = "osD^vP*X<>"
+
+
+class RunError(ValueError):
+    """A folder that is not that of a finished run."""
+
+
+def compare(runs: Sequence[Path], output: Path) -> Path:
+    """One page with a table for each test set, validation curves, accuracy against OPIS, and where settings differ.
+
+    Args:
+        runs: folders of finished runs; each with metrics.json (or eval_metrics.json) and config.yaml.
+        output: the page; its pictures lie in a folder `pictures` beside it.
+    Raises:
+        RunError: no such files there, or no test set that all runs have.
+    """
+    names = _short_names(runs)
+    results = {name: _results(run) for name, run in zip(names, runs, strict=True)}
+    first = next(iter(results.values()))
+    shared = [s for s in first if all(s in found for found in results.values())]
+    if not shared:
+        raise RunError(f"no test set is in all of {', '.join(map(str, runs))}")
+    tables = [metrics_table(s, {n: r[s] for n, r in results.items()}, last_stands_out=False) for s in shared]
+    tables.append(differences_table({name: _settings(run) for name, run in zip(names, runs, strict=True)}))
+    series = {name: read_series(run) for name, run in zip(names, runs, strict=True)}
+    pictures = [_trade_off(s, {name: found[s] for name, found in results.items()}) for s in shared]
+    if any(series.values()):
+        pictures.append(_curves(series))
+    title = f"{len(runs)} runs compared"
+    facts = {name: str(run) for name, run in zip(names, runs, strict=True)}
+    shown = [picture for picture in pictures if picture is not None]
+    write_page(output, title=title, about="The runs", facts=facts, tables=tables, pictures=shown)
+    return output
+
+
+def _trade_off(test_set: str, results: Results) -> Picture | None:
+    labels = labels_of(next(iter(results.values())))
+    if "opis" not in labels:
+        return None
+    accuracy = next(iter(labels))
+
+    def draw(figure: "Figure", wide: bool) -> None:
+        axes = figure.add_subplot()
+        for i, (name, values) in enumerate(results.items()):
+            colour, marker = COLOURS[i % len(COLOURS)], _MARKERS[i % len(_MARKERS)]
+            axes.plot(values["opis"], values[accuracy], marker, color=colour, ms=10, mec=BLACK, label=name)
+        axes.set(xlabel=heading("opis", "OPIS"), ylabel=heading(accuracy, labels[accuracy]))
+        axes.margins(0.15)
+        axes.grid(color="#DDDDDD")
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
+        beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+        axes.legend(fontsize=10, **(beside if wide else below))
+
+    caption = "Accuracy against threshold inconsistency: up is more accurate, left serves all classes more alike."
+    title = f"{test_set}: accuracy and OPIS"
+    name = "trade_off_" + "".join(c if c.isalnum() else "_" for c in test_set)
+    return Picture(name, title, caption, draw, (4.6, 4.6 + 0.25 * len(results)))
+
+
+def _curves(series: dict[str, dict[str, Series]]) -> Picture:
+    """The loss, and each run's main validation metrics."""
+    wanted = (("loss", "loss"), ("precision_at_1", "R@1 ↑"), ("opis", "OPIS ↓"))
+    shown = [(key, label) for key, label in wanted if any(key in found for found in series.values())]
+
+    def draw(figure: "Figure", wide: bool) -> None:
+        for axes, (key, label) in zip(row_of_axes(figure, len(shown), wide), shown, strict=True):
+            for i, (name, found) in enumerate(series.items()):
+                style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "linestyle": LINE_STYLES[i % 5]}
+                steps, values = found.get(key, ([], []))
+                axes.plot(steps, values, label=name, marker=_MARKERS[i % 10] if len(steps) < 20 else None, **style)
+            axes.set(xlabel="step", ylabel=label)
+            axes.legend(fontsize=9)
+
+    caption = "Losses of different kinds are not comparable with each other; the validation metrics are."
+    return Picture("curves", "While they trained", caption, draw, (3.8, 3.6 * len(shown)))
+
+
+def _results(run: Path) -> Results:
+    for name in ("metrics.json", "eval_metrics.json"):
+        path = run / name
+        if path.is_file():
+            try:
+                results: Results = json.loads(path.read_text(encoding="utf-8"))["results"]
+                return {s: {k: float(v) for k, v in values.items()} for s, values in results.items()}
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise RunError(f"{path} is not what a run writes: {error}") from error
+    raise RunError(f"{run} is no folder of a finished run: it has no metrics.json")
+
+
+def _settings(run: Path) -> dict[str, str]:
+    """KEY -> value of the run's config."""
+    path = run / "config.yaml"
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except yaml.YAMLError as error:
+        raise RunError(f"{path} is not what a run writes: {error}") from error
+    settings = dict(_flat(tree, ""))
+    settings.pop("OUTPUT_DIR", None)  # always another
+    return settings
+
+
+def _flat(tree: Any, prefix: str) -> list[tuple[str, str]]:
+    if not isinstance(tree, dict):
+        return [(prefix, str(tree))]
+    return [pair for key, value in tree.items() for pair in _flat(value, f"{prefix}.{key}" if prefix else str(key))]
+
+
+def _short_names(runs: Sequence[Path]) -> list[str]:
+    """The last part of each path, or the whole where two have the same."""
+    names = [run.resolve().name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]

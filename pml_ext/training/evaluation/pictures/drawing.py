@@ -1,0 +1,83 @@
+"""One picture at two widths, in colours that stay apart in grey and for colour-blind people."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, of which these differ in lightness too. What matters is told by shape besides.
+BLUE, ORANGE, SKY, BLACK, GREY = "#0072B2", "#D55E00", "#56B4E9", "#000000", "#767676"
+COLOURS = (BLUE, ORANGE, BLACK, "#009E73", "#CC79A7")
+LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+
+WIDTHS = (1400, 500)
+"""Pixels: of a page on a screen, and on a telephone."""
+
+_DOTS_PER_INCH = 100
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is drawn, and what is said of it.
+
+    Attributes:
+        name: of the files.
+        title, caption: of the page; the caption says how to read the picture.
+        draw: draws on an empty figure; called for each width.
+        heights: inches at the wide and at the narrow width.
+        extra: HTML that stands below the picture.
+    """
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[["Figure", bool], None]
+    heights: tuple[float, float]
+    extra: str = ""
+
+    def png(self, wide: bool) -> bytes:
+        """The bytes of a PNG, 1,400 or 500 pixels wide."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        width = WIDTHS[0 if wide else 1] / _DOTS_PER_INCH
+        figure = Figure((width, self.heights[0 if wide else 1]), dpi=_DOTS_PER_INCH, layout="constrained")
+        canvas = FigureCanvasAgg(figure)
+        self.draw(figure, wide)
+        content = io.BytesIO()
+        canvas.print_png(content)
+        return content.getvalue()
+
+
+def row_of_axes(figure: "Figure", count: int, wide: bool) -> list["Axes"]:
+    """Side by side where there is room, else one below the other."""
+    grid = figure.subplots(1 if wide else count, count if wide else 1, squeeze=False)
+    return list(grid.flat)
+
+
+def thumbnail(image: Tensor, side: int = 64) -> np.ndarray:
+    """(1 or 3, h, w) uint8 to (h', w', 3) uint8 with no side above `side`."""
+    from PIL import Image
+
+    pixels = image.permute(1, 2, 0).expand(-1, -1, 3).contiguous().numpy()
+    small = Image.fromarray(pixels)
+    small.thumbnail((side, side))
+    return np.asarray(small)
+
+
+def place_picture(axes: "Axes", image: Tensor, left: float, top: float, size: float, frame: dict[str, Any]) -> None:
+    """A picture in the square with its upper left corner at (left, top), y pointing down, with a frame around it."""
+    from matplotlib.patches import Rectangle
+
+    pixels = thumbnail(image)
+    height, width = (side / max(pixels.shape[:2]) * size for side in pixels.shape[:2])
+    x, y = left + (size - width) / 2, top + (size - height) / 2
+    axes.imshow(pixels, extent=(x, x + width, y + height, y), aspect="equal", interpolation="antialiased", zorder=2)
+    axes.add_patch(Rectangle((left, top), size, size, fill=False, zorder=3, **frame))
