@@ -1,0 +1,43 @@
+"""Every notebook runs from top to bottom, and ends in a picture; so does the copy that is stored."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+_RUN = """
+import sys, nbformat, nbclient
+notebook = nbformat.read(sys.argv[1], 4)
+nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": sys.argv[3]}}).execute()
+nbformat.write(notebook, sys.argv[2])
+"""
+
+
+def last_output(notebook: dict[str, Any]) -> dict[str, Any]:
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    return code[-1]["outputs"][-1]
+
+
+def test_there_are_notebooks() -> None:
+    assert len(NOTEBOOKS) == 4
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs_and_ends_in_a_picture(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert "image/png" in last_output(stored)["data"], f"run {path.name} and store it with its outputs"
+    result = tmp_path / "run.ipynb"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment.pop("MPLBACKEND", None)  # the kernel's own makes outputs of pictures
+    command = [sys.executable, "-c", _RUN, str(path), str(result), str(path.parent)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "image/png" in last_output(json.loads(result.read_text(encoding="utf-8")))["data"]
