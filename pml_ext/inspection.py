@@ -139,7 +139,7 @@ def _check_batch(loss: BaseMetricLossFunction, embeddings: Tensor, labels: Tenso
     nested = f"ask for the weights of the loss inside the {name}"
     check_tuple_loss(loss, cannot="there are no pair weights of", nested=nested)
     check_embeddings(embeddings)
-    check_labels(labels, len(embeddings))
+    labels = check_labels(labels, len(embeddings))
 
 
 def _matrix(loss: BaseMetricLossFunction, embeddings: Tensor) -> Tensor:

@@ -69,11 +69,17 @@ def _add_supported(wrapper: type) -> None:
         names = list(before.__func__())
         # Another's patch may hold on to this function after unregister(): it then adds nothing.
         ours = [name for name in losses.OURS if wrapper in _replaced and name not in WITHOUT_REFERENCES]
-        return names + [name for name in ours if name not in names]
+        known = [name for loss in ours for name in _with_subclasses(getattr(losses, loss))]
+        return names + [name for name in known if name not in names]
 
     since = staticmethod(supported_losses)
     _replaced[wrapper] = before, since
     wrapper.supported_losses = since  # type: ignore[attr-defined]
+
+
+def _with_subclasses(kind: Any) -> list[str]:
+    """Its name and those of the classes that users have derived from it."""
+    return [kind.__name__, *(name for derived in kind.__subclasses__() for name in _with_subclasses(derived))]
 
 
 def _full_name(thing: Any) -> str:

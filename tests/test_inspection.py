@@ -286,7 +286,7 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match=r"labels must have shape \(15,\)"):
         pair_weights(loss, x, labels[1:])
     with pytest.raises(ValueError, match="integer type"):
-        pair_weights(loss, x, labels.float())
+        pair_weights(loss, x, labels + 0.5)
     with pytest.raises(ValueError, match=r"must have shape \(N, D\)"):
         similarity_dependence(loss, x[0], labels)
     with pytest.raises(ValueError, match=r"shift must be in .*; got 0"):

@@ -91,3 +91,14 @@ def test_import_brings_torch_and_pml_only() -> None:
 def test_public_names() -> None:
     assert set(pml_ext.__all__) == {"__version__", "register", "unregister"}
     assert all(hasattr(pml_ext, name) for name in pml_ext.__all__)
+
+
+def test_a_class_derived_from_ours_works_in_a_memory() -> None:
+    class Derived(losses.CITLoss):
+        pass
+
+    pml_ext.register()
+    memory = CrossBatchMemory(Derived(), embedding_size=4, memory_size=16)
+    x, labels = torch.randn(8, 4, requires_grad=True), torch.arange(8) % 2
+    memory(x, labels).backward()
+    assert x.grad is not None and x.grad.isfinite().all()

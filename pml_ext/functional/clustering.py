@@ -21,8 +21,8 @@ def clustering_f1(cluster_labels: Tensor, labels: Tensor) -> Tensor:
     >>> round(float(clustering_f1(torch.tensor([0, 0, 1, 1]), torch.tensor([5, 5, 5, 9]))), 3)
     0.4
     """
-    check_labels(labels, len(labels))
-    check_labels(cluster_labels, len(labels), "cluster_labels")
+    labels = check_labels(labels, len(labels))
+    cluster_labels = check_labels(cluster_labels, len(labels), "cluster_labels")
     in_both = _pairs(torch.stack([cluster_labels.long(), labels.long()], dim=1))
     return 2 * in_both / (_pairs(cluster_labels) + _pairs(labels))
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_labels, warn_once
+from pml_ext._checks import check_embeddings, check_indices_tuple, check_labels, warn_once
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseMetricLossFunction, MeanReducer, reducers
 from pml_ext.distances.plain_cosine import is_plain_cosine
@@ -30,8 +30,8 @@ class EmbeddingLoss(BaseMetricLossFunction):
         over_all_pairs: an indices_tuple is accepted, since trainers pass it, and not used.
     Raises:
         TypeError: an argument that neither the loss nor PML knows.
-        ValueError: embeddings that are not (N, D) floating, an empty batch, labels of another length or of
-            floating type, or no labels where they are needed.
+        ValueError: embeddings that are not (N, D) floating, an empty batch, labels of another length or that are
+            not whole numbers, no labels where they are needed, or an indices_tuple that points outside of the batch.
     """
 
     labels_because: str = ""
@@ -59,7 +59,7 @@ class EmbeddingLoss(BaseMetricLossFunction):
         Returns:
             what the reducer makes of it: a scalar by default.
         """
-        batch = checked_batch(embeddings, labels, ref_emb, ref_labels)
+        batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         has_labels = batch.labels is not None and (batch.ref_emb is None or batch.ref_labels is not None)
         if not has_labels and (self.labels_because or indices_tuple is None):
             raise ValueError(
@@ -122,28 +122,29 @@ class Batch(NamedTuple):
 
 
 def checked_batch(
-    embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+    embeddings: Tensor,
+    labels: Tensor | None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    indices_tuple: tuple[Tensor, ...] | None = None,
 ) -> Batch:
-    """The input of a loss or miner, checked and converted.
+    """The input of a loss or miner, checked and converted. The indices_tuple is only checked.
 
     A ref_emb that is the batch again is left out; what else is given twice stays one object.
     """
     check_embeddings(embeddings)
+    if indices_tuple is not None:
+        check_indices_tuple(indices_tuple, len(embeddings), len(embeddings if ref_emb is None else ref_emb))
     points = at_least_float32(embeddings)
     ids = None if labels is None else check_labels(labels, len(embeddings)).to(embeddings.device)
     if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
         return Batch(points, ids, None, None)
-    if ref_emb is not embeddings:
-        check_embeddings(ref_emb, "ref_emb")
+    check_embeddings(ref_emb, "ref_emb")
     ref_points = points if ref_emb is embeddings else at_least_float32(ref_emb)
-    ref_ids = ids
-    if ref_labels is not labels:
-        ref_ids = (
-            None if ref_labels is None else check_labels(ref_labels, len(ref_emb), "ref_labels").to(ref_emb.device)
-        )
-    elif ref_labels is not None and len(ref_labels) != len(ref_emb):
-        check_labels(ref_labels, len(ref_emb), "ref_labels")
-    return Batch(points, ids, ref_points, ref_ids)
+    if ref_labels is None:
+        return Batch(points, ids, ref_points, None)
+    ref_ids = check_labels(ref_labels, len(ref_emb), "ref_labels").to(ref_emb.device)
+    return Batch(points, ids, ref_points, ids if ref_labels is labels else ref_ids)
 
 
 def is_with_itself(embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor, ref_labels: Tensor | None) -> bool:
@@ -185,6 +186,18 @@ def refuse_unknown(kind: type, unknown: Iterable[str], beside: str = "") -> None
         raise TypeError(f"{kind.__name__} got unknown argument {', '.join(map(repr, names))}; known: {own}{beside}")
 
 
+def describe_distance(distance: Any) -> str:
+    """For messages: LpDistance(normalize_embeddings=True, p=2, power=1)."""
+    names = [name for name in ("normalize_embeddings", "p", "power") if hasattr(distance, name)]
+    return f"{type(distance).__name__}({', '.join(f'{name}={getattr(distance, name)!r}' for name in names)})"
+
+
 def at_least_float32(x: Tensor) -> Tensor:
-    """16-bit floats as float32, others as they are."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    """16-bit floats as float32, others as they are.
+
+    A row of zeros, which has no direction, gets no gradient then: divided by its norm it would be infinite in 16 bits.
+    """
+    if x.dtype not in (torch.float16, torch.bfloat16):
+        return x
+    wide = x.float()
+    return torch.where((x != 0).any(dim=1, keepdim=True), wide, wide.detach()) if x.requires_grad else wide

@@ -17,7 +17,7 @@ from pml_ext._pml import (
 from pml_ext.functional.losses.cit import concordance_index, concordance_loss, triplet_losses
 from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
 from pml_ext.functional.tuples.pairs import class_spans, count_triplets, same_and_different
-from pml_ext.losses._base import EmbeddingLoss, reduces_by_mean
+from pml_ext.losses._base import EmbeddingLoss, describe_distance, reduces_by_mean
 
 _NO_TRIPLET = "this batch has no triplet (two samples of a class and one of another)"
 
@@ -141,7 +141,7 @@ def _check_distance(distance: BaseDistance, similarity: str) -> None:
     if not bounded or settings != {"p": 2, "power": 1, "normalize_embeddings": True}:
         raise TypeError(
             "CITLoss needs a similarity with bounds: distance must be CosineSimilarity(), or LpDistance(p=2, power=1, "
-            f"normalize_embeddings=True) for S = 1 − d/2; got {type(distance).__name__} with {settings}"
+            f"normalize_embeddings=True) for S = 1 − d/2; got {describe_distance(distance)}"
         )
     if similarity == "cosine" and not distance.is_inverted:
         raise ValueError(

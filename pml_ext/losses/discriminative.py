@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from pml_ext._checks import check_choice, check_labels_below
+from pml_ext._checks import check_choice, check_embeddings, check_labels_below
 from pml_ext._ops.normalize import to_sphere
+from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import LpDistance, loss_and_miner_utils, reducers
 from pml_ext.functional.losses.centroids import kmeans_centroids, simplex_centroids
 from pml_ext.functional.losses.discriminative import discriminative_loss
 from pml_ext.functional.losses.discriminative_one_hot import one_hot_discriminative_loss
-from pml_ext.losses._base import EmbeddingLoss
+from pml_ext.losses._base import EmbeddingLoss, at_least_float32, describe_distance
 
 _KINDS = ("one_hot", "kmeans", "simplex", "given")  # a kind's position is stored in state_dict: append only
 _NORM_TOLERANCE = 1e-3  # what rounding to 16 bits does to a unit vector
@@ -103,11 +104,7 @@ class DiscriminativeLoss(EmbeddingLoss):
                 "DiscriminativeLoss is a classification loss: it compares embeddings with its own centroids, and "
                 "ref_emb must be None. Concatenate the two batches to train on both"
             )
-        if embeddings.shape[1] != self.embedding_size:
-            raise ValueError(
-                f"embeddings must have {self.embedding_size} columns (embedding_size={self.embedding_size}); "
-                f"got {embeddings.shape[1]}"
-            )
+        self._check_size(embeddings)
         check_labels_below(labels, self.num_classes)
         if self.paper_scale and len(labels) <= self.num_classes:
             raise ValueError(
@@ -117,8 +114,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         if self.centroid_layout.device != embeddings.device:
             self.to(embeddings.device)  # as PML's classification losses follow their input
 
-        if self.projection is not None:
-            embeddings = linear(embeddings, self.projection.weight.to(embeddings.dtype))
+        embeddings = self._projected(embeddings)
         if self.centroids is None:
             values = one_hot_discriminative_loss(embeddings, labels)
         else:
@@ -129,6 +125,32 @@ class DiscriminativeLoss(EmbeddingLoss):
         weights = loss_and_miner_utils.convert_to_weights(indices_tuple, labels, dtype=values.dtype)
         indices = torch.arange(len(labels), device=labels.device)
         return {"loss": {"losses": values * weights, "indices": indices, "reduction_type": "element"}}
+
+    def get_logits(self, embeddings: Tensor) -> Tensor:
+        """(B, C): minus the distance of each sample to each class's centroid, as PML's classification losses have it.
+
+        Args:
+            embeddings: (B, embedding_size), need not be normalised.
+        """
+        check_embeddings(embeddings)
+        self._check_size(embeddings)
+        with no_autocast(embeddings.device):
+            unit = to_sphere(self._projected(at_least_float32(embeddings)))
+            cosines = unit if self.centroids is None else unit @ self.centroids.to(unit.dtype).T
+            # Where the two are one point the distance has no derivative: leave a rounding.
+            return -(2 - 2 * cosines).clamp(min=torch.finfo(unit.dtype).eps).sqrt()
+
+    def _projected(self, embeddings: Tensor) -> Tensor:
+        if self.projection is None:
+            return embeddings
+        return linear(embeddings, self.projection.weight.to(embeddings.dtype))
+
+    def _check_size(self, embeddings: Tensor) -> None:
+        if embeddings.shape[1] != self.embedding_size:
+            raise ValueError(
+                f"embeddings must have {self.embedding_size} columns (embedding_size={self.embedding_size}); "
+                f"got {embeddings.shape[1]}"
+            )
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, *lists: list[str]
@@ -163,7 +185,7 @@ def _check_distance(distance: Any) -> None:
     if not (euclidean and distance.normalize_embeddings):
         raise TypeError(
             "distance of DiscriminativeLoss must be LpDistance(p=2, power=1, normalize_embeddings=True), the "
-            f"Euclidean distance on the sphere that eq. 8 is made of; got {distance}. Leave it out"
+            f"Euclidean distance on the sphere that eq. 8 is made of; got {describe_distance(distance)}. Leave it out"
         )
 
 

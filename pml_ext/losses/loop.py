@@ -106,7 +106,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         if labels is None or (ref_emb is not None and ref_labels is None):
             raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
-        embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels)
+        embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         assert labels is not None
         with no_autocast(embeddings.device):
             matrix, is_negative = loop_matrix(

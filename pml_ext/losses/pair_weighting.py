@@ -11,7 +11,7 @@ from pml_ext._pml import CosineSimilarity, loss_and_miner_utils, miners
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, weighted_sums
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, refuse_unknown
+from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, describe_distance
 
 
 class PairWeightingLoss(EmbeddingLoss):
@@ -30,9 +30,10 @@ class PairWeightingLoss(EmbeddingLoss):
             which loss it comes from; contrastive and triplet are sums over pairs and triplets, as in the paper.
         mining: None, or the ε >= 0 of multi-similarity mining (the paper's is 0.1): the weighting sees those of the
             batch's or indices_tuple's pairs that PML's MultiSimilarityMiner keeps.
-        **options: of the weighting (alpha, beta, base, scale, margin, neg_margin, bins), and distance (a
-            similarity: CosineSimilarity by default), reducer (mean over anchors by default), embedding_regularizer,
-            embedding_reg_weight, collect_stats.
+        alpha, beta, base, scale, margin, neg_margin, bins: of those weightings whose function has them; None: the
+            function's default.
+        **pml: distance (a similarity: CosineSimilarity by default), reducer (mean over anchors by default),
+            embedding_regularizer, embedding_reg_weight, collect_stats.
     Raises:
         TypeError: an option that neither the weighting nor PML knows, a distance that is not a similarity.
         ValueError: an unknown weighting, an option out of range, no labels where they are needed.
@@ -41,27 +42,51 @@ class PairWeightingLoss(EmbeddingLoss):
         "multi_similarity" with and without mining, and "uniform" with mining.
     """
 
-    def __init__(self, weighting: str = "multi_similarity", mining: float | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        weighting: str = "multi_similarity",
+        mining: float | None = None,
+        *,
+        alpha: float | None = None,
+        beta: float | None = None,
+        base: float | None = None,
+        scale: float | None = None,
+        margin: float | None = None,
+        neg_margin: float | None = None,
+        bins: int | None = None,
+        **pml: Any,
+    ) -> None:
         check_choice(weighting, WEIGHTINGS, "weighting")
+        named = {
+            "alpha": alpha,
+            "beta": beta,
+            "base": base,
+            "scale": scale,
+            "margin": margin,
+            "neg_margin": neg_margin,
+            "bins": bins,
+        }
+        options = {name: value for name, value in named.items() if value is not None}
         known = _options_of(weighting)
-        refuse_unknown(
-            type(self),
-            set(options) - set(known) - set(PML_ARGUMENTS),
-            f", {', '.join([*known, *PML_ARGUMENTS])}" + f" (weighting={weighting!r})",
-        )
+        unknown = sorted({*options, *pml} - {*known, *PML_ARGUMENTS})
+        if unknown:
+            raise TypeError(
+                f"PairWeightingLoss got unknown argument {', '.join(map(repr, unknown))}; known: "
+                f"{', '.join(['weighting', 'mining', *known, *PML_ARGUMENTS])} (weighting={weighting!r})"
+            )
         if mining is not None:
             check_in_range(mining, 0, float("inf"), "mining")
-        super().__init__(**{name: value for name, value in options.items() if name in PML_ARGUMENTS})
+        super().__init__(**pml)
         if not self.distance.is_inverted:
             raise TypeError(
                 "PairWeightingLoss needs a similarity, such as CosineSimilarity(): its weightings are defined on "
-                f"similarities; got {type(self.distance).__name__}"
+                f"similarities; got {describe_distance(self.distance)}"
             )
         self.weighting = weighting
         self.mining = mining
         if mining is not None:
             self.labels_because = "Only an indices_tuple without mining replaces them"
-        self.options = {name: options[name] for name in known if name in options}
+        self.options = options
         self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # the weighting checks its options
         self.add_to_recordable_attributes(list_of_names=["weighting", "mining"], is_stat=False)
 

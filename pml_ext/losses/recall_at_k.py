@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.recall_at_k import smooth_recall_at_k
-from pml_ext.losses._base import EmbeddingLoss, is_with_itself
+from pml_ext.losses._base import EmbeddingLoss, describe_distance, is_with_itself
 
 
 class RecallAtKSurrogateLoss(EmbeddingLoss):
@@ -52,7 +52,7 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
                 raise ValueError(f"{name} must be above 0; got {value!r}")
         super().__init__(**pml)
         if not isinstance(self.distance, CosineSimilarity):
-            raise TypeError(f"RecallAtKSurrogateLoss needs CosineSimilarity; got {type(self.distance).__name__}")
+            raise TypeError(f"RecallAtKSurrogateLoss needs CosineSimilarity; got {describe_distance(self.distance)}")
         self.ks = tuple(ks)
         self.temperature = temperature
         self.rank_temperature = rank_temperature

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.smooth_ap import smooth_average_precision
-from pml_ext.losses._base import EmbeddingLoss, is_with_itself
+from pml_ext.losses._base import EmbeddingLoss, describe_distance, is_with_itself
 
 
 class SmoothAPLoss(EmbeddingLoss):
@@ -31,7 +31,7 @@ class SmoothAPLoss(EmbeddingLoss):
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0; got {temperature!r}")
         if not isinstance(self.distance, CosineSimilarity):
-            raise TypeError(f"SmoothAPLoss needs CosineSimilarity; got {type(self.distance).__name__}")
+            raise TypeError(f"SmoothAPLoss needs CosineSimilarity; got {describe_distance(self.distance)}")
         self.temperature = temperature
         self.add_to_recordable_attributes(name="temperature", is_stat=False)
 

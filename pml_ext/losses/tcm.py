@@ -10,7 +10,7 @@ from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, M
 from pml_ext.functional.losses.tcm import counted_negatives, counted_positives
 from pml_ext.functional.losses.tcm_kernel import fast_threshold_consistency
 from pml_ext.functional.tuples.pairs import class_sizes, same_and_different
-from pml_ext.losses._base import EmbeddingLoss, ReducersOfTerms
+from pml_ext.losses._base import EmbeddingLoss, ReducersOfTerms, describe_distance
 
 
 class TCMLoss(EmbeddingLoss):
@@ -33,7 +33,7 @@ class TCMLoss(EmbeddingLoss):
             and λ⁻ (s − m⁻) of every negative one. The default, MeanReducer, makes eq. 5 of them.
     Raises:
         TypeError: another distance: the margins are cosines.
-        ValueError: a weight or margin out of range, no labels.
+        ValueError: a weight or margin out of range, margin_plus below margin_minus where both terms count, no labels.
     Source: Zhang et al., "Threshold-Consistent Margin Loss for Open-World Deep Metric Learning", arXiv 2307.04047,
         eq. 5.
     """
@@ -56,6 +56,11 @@ class TCMLoss(EmbeddingLoss):
         check_in_range(lambda_minus, 0, float("inf"), "lambda_minus")
         check_in_range(margin_plus, -1, 1, "margin_plus")
         check_in_range(margin_minus, -1, 1, "margin_minus")
+        if lambda_plus > 0 and lambda_minus > 0 and margin_plus < margin_minus:
+            raise ValueError(
+                f"margin_plus must not be below margin_minus; got {margin_plus} and {margin_minus}. Positive pairs "
+                "should be closer than negative ones"
+            )
         super().__init__(**pml)
         _check_cosine(self.distance)
         self.lambda_plus = lambda_plus
@@ -135,5 +140,5 @@ def _check_cosine(distance: BaseDistance) -> None:
     if not is_dot_product or settings != {"p": 2, "power": 1, "normalize_embeddings": True}:
         raise TypeError(
             "TCMLoss needs cosines, which its margins are: distance must be CosineSimilarity(); "
-            f"got {type(distance).__name__} with {settings}"
+            f"got {describe_distance(distance)}"
         )

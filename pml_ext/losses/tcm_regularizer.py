@@ -1,35 +1,56 @@
 """The threshold-consistent margin added to any other loss."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from pml_ext._pml import BaseDistance, BaseMetricLossFunction, CosineSimilarity, CrossBatchMemory, losses
-from pml_ext.losses._base import OF_THE_WRAPPED, at_least_float32, refuse_unknown
+from pml_ext._pml import (
+    BaseDistance,
+    BaseMetricLossFunction,
+    CosineSimilarity,
+    DistributedLossWrapper,
+    SelfSupervisedLoss,
+)
+from pml_ext.losses._base import OF_THE_WRAPPED, checked_batch, refuse_unknown
 from pml_ext.losses._by_name import loss_by_name
+from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.losses.tcm import TCMLoss
 
+_OF_TCM = ("lambda_plus", "lambda_minus", "margin_plus", "margin_minus")
 
-class TCMRegularizer(BaseMetricLossFunction):
+
+class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
     """Another loss plus the threshold-consistent margin over all pairs of the batch.
 
     The loss gets what this gets: a miner's indices_tuple, ref_emb and ref_labels. TCM gets the embeddings and labels,
     and the pairs batch × ref_emb where ref_emb is given. Around CrossBatchMemory the memory is the loss's own and TCM
-    takes the pairs of the batch; inside CrossBatchMemory both take batch × memory.
+    takes the pairs of the batch; inside CrossBatchMemory both take batch × memory. Around SelfSupervisedLoss it is
+    called as that is, with the embeddings of two views; around DistributedLossWrapper TCM is of all ranks, too.
 
     The loss gets 16-bit embeddings as float32: most of PML's own do not run, or not well, on 16 bits.
 
     Args:
         loss: any loss of pytorch-metric-learning or of this package, with parameters or without; MultipleLosses;
-            CrossBatchMemory. Or a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
+            CrossBatchMemory, SelfSupervisedLoss or DistributedLossWrapper; or a module of your own whose forward is
+            (embeddings, labels) and, if it takes them, indices_tuple, ref_emb and ref_labels.
+            Or a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
             Its parameters are in state_dict under "loss.".
-        lambda_plus, lambda_minus, margin_plus, margin_minus: see TCMLoss.
+        lambda_plus, lambda_minus, margin_plus, margin_minus: see TCMLoss. They are attributes too, and may be changed.
+            distance, reducer and the regularizer are those of the loss.
     Raises:
         TypeError: something else as the loss, a loss that does not return a tensor (DoNothingReducer), or an unknown
             argument.
-        ValueError: ref_emb around a loss that takes none; labels missing; a weight or margin out of range.
+        ValueError: ref_emb or indices_tuple around a loss that takes none; labels missing; a weight or margin out of
+            range.
     Source: Zhang et al., arXiv 2307.04047, eq. 6.
+
+    >>> x, labels = torch.tensor([[1.0, 0], [0.6, 0.8], [0, 1]]), torch.tensor([0, 0, 1])
+    >>> loss = TCMRegularizer("TripletMarginLoss", margin_plus=0.9)
+    >>> round(loss(x, labels).item(), 3), round(TCMLoss()(x, labels).item(), 3)
+    (0.912, 0.6)
     """
 
     def __init__(
@@ -43,20 +64,31 @@ class TCMRegularizer(BaseMetricLossFunction):
         **unknown: Any,
     ) -> None:
         refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
-        loss = loss_by_name(loss)
-        if not isinstance(loss, (BaseMetricLossFunction, CrossBatchMemory, losses.MultipleLosses)):
-            raise TypeError(
-                "loss must be a loss of pytorch-metric-learning or pml_ext, MultipleLosses or CrossBatchMemory; "
-                f"got {type(loss).__name__}"
-            )
+        wrapped: Any = loss_by_name(loss)
         super().__init__()
-        self.loss = loss
-        self.tcm = TCMLoss(
+        self._takes = _arguments_of(wrapped)
+        self._wrap(wrapped)
+        tcm = TCMLoss(
             lambda_plus=lambda_plus, lambda_minus=lambda_minus, margin_plus=margin_plus, margin_minus=margin_minus
         )
+        is_gathered = isinstance(wrapped, DistributedLossWrapper)
+        self.tcm = DistributedLossWrapper(tcm, efficient=wrapped.efficient) if is_gathered else tcm
 
     def get_default_distance(self) -> BaseDistance:
         return CosineSimilarity()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OF_TCM:
+            setattr(self._tcm_loss, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:  # called where the instance has no such attribute
+        return getattr(self._tcm_loss, name) if name in _OF_TCM else super().__getattr__(name)
+
+    @property
+    def _tcm_loss(self) -> Any:
+        return getattr(self.tcm, "loss", self.tcm)
 
     def forward(
         self,
@@ -66,19 +98,58 @@ class TCMRegularizer(BaseMetricLossFunction):
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Tensor:
-        """The loss of a batch plus its TCM; the arguments are those of any loss."""
-        takes_ref = isinstance(self.loss, BaseMetricLossFunction)
-        if ref_emb is not None and not takes_ref:
-            raise ValueError(f"ref_emb must be None around {type(self.loss).__name__}, which takes none; got a tensor")
-        tcm = self.tcm(embeddings, labels, None, ref_emb, ref_labels)
-        if ref_emb is not None:
-            ref_emb = at_least_float32(ref_emb)
-        ref = (ref_emb, ref_labels) if takes_ref else ()
-        base = self.loss(at_least_float32(embeddings), labels, indices_tuple, *ref)
-        if isinstance(base, dict):
+        """The loss of a batch plus its TCM; the arguments are those of any loss.
+
+        Around SelfSupervisedLoss: (embeddings, ref_emb), two views of the same samples.
+        """
+        if isinstance(self.loss, SelfSupervisedLoss):
+            return self._of_two_views(embeddings, labels if ref_emb is None else ref_emb)
+        given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
+        for name, value in given.items():
+            if value is not None and name not in self._takes:
+                kind = type(self.loss).__name__
+                raise ValueError(f"{name} must be None around {kind}, which takes none; got {type(value).__name__}")
+        embeddings, ids, ref_emb, ref_ids = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
+        tcm = self.tcm(embeddings, ids, None, ref_emb, ref_ids)
+        given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_ids}
+        return self._sum(self.loss(embeddings, ids, **{name: given[name] for name in self._takes}), tcm)
+
+    def _of_two_views(self, embeddings: Tensor, ref_emb: Tensor | None) -> Tensor:
+        if ref_emb is None:
+            raise ValueError("ref_emb must be the other view of embeddings around SelfSupervisedLoss; got None")
+        ids = torch.arange(len(embeddings), device=embeddings.device)
+        first, _, second, _ = checked_batch(embeddings, ids, ref_emb, ids.clone())
+        assert second is not None
+        if self.loss.symmetric:
+            tcm = self.tcm(torch.cat([first, second]), torch.cat([ids, ids]))
+        else:
+            tcm = self.tcm(first, ids, None, second, ids.clone())
+        return self._sum(self.loss(first, second), tcm)
+
+    def _sum(self, base: Any, tcm: Tensor) -> Tensor:
+        if not isinstance(base, Tensor):
             raise TypeError(
-                f"{type(self.loss).__name__} must return a tensor that TCM can be added to; got a dict. "
-                "Give it another reducer than DoNothingReducer"
+                f"{type(self.loss).__name__} must return a tensor that TCM can be added to; got "
+                f"{type(base).__name__}. Give it another reducer than DoNothingReducer"
             )
         value: Tensor = base + tcm
         return value
+
+
+def _arguments_of(loss: Any) -> tuple[str, ...]:
+    """Which of the three arguments beside (embeddings, labels) a loss takes.
+
+    Raises:
+        TypeError: something that is no such loss.
+    """
+    names: list[str] = []
+    if isinstance(loss, nn.Module):
+        names = list(inspect.signature(loss.forward).parameters)
+    if isinstance(loss, SelfSupervisedLoss):
+        return ()
+    if names[:2] != ["embeddings", "labels"]:
+        raise TypeError(
+            "loss must be a loss of pytorch-metric-learning or pml_ext, or a module with forward(embeddings, labels); "
+            f"got {type(loss).__name__}"
+        )
+    return tuple(name for name in ("indices_tuple", "ref_emb", "ref_labels") if name in names)

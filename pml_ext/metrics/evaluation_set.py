@@ -176,8 +176,8 @@ def _tensors(name: str, data: tuple[Any, Any, Any], device: torch.device) -> tup
     if cameras is None:
         return x, y, None
     c = torch.as_tensor(cameras, device=device)
-    check_labels(y, len(x), f"{name}_labels")
-    check_labels(c, len(x), f"{name}_cameras")
+    y = check_labels(y, len(x), f"{name}_labels")
+    c = check_labels(c, len(x), f"{name}_cameras")
     return x, y, c
 
 

@@ -85,7 +85,7 @@ class OPIS:
             ValueError: other shapes or types, another D than before, NaN or infinity.
         """
         check_embeddings(embeddings)
-        check_labels(labels, len(embeddings))
+        labels = check_labels(labels, len(embeddings))
         check_finite(embeddings)
         if self._embeddings and embeddings.shape[1] != self._embeddings[0].shape[1]:
             raise ValueError(

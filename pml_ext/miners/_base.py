@@ -1,14 +1,13 @@
-"""What the miners of this package share: checked input, float32 arithmetic, named arguments only."""
+"""What the miners of this package share, from the check of their input to the pairs that they choose from."""
 
-import inspect
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_labels
+from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseMiner
-from pml_ext.losses._base import at_least_float32
+from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.losses._base import checked_batch, is_with_itself, refuse_unknown
 
 PML_ARGUMENTS = ("distance", "collect_stats")
 
@@ -16,20 +15,16 @@ PML_ARGUMENTS = ("distance", "collect_stats")
 class EmbeddingMiner(BaseMiner):
     """A PML miner that checks its input before any work and computes in float32 or better.
 
+    A subclass has `_choose`.
+
     Raises:
         TypeError: an argument that neither the miner nor PML knows.
-        ValueError: embeddings that are not (N, D) floating, an empty batch, labels of another length or of
-            floating type, ref_emb without ref_labels.
+        ValueError: embeddings that are not (N, D) floating, an empty batch, labels of another length or that are not
+            whole numbers, ref_emb without ref_labels.
     """
 
     def __init__(self, **pml: Any) -> None:
-        unknown = sorted(set(pml) - set(PML_ARGUMENTS))
-        if unknown:
-            own = [name for name, p in inspect.signature(type(self)).parameters.items() if p.kind is not p.VAR_KEYWORD]
-            raise TypeError(
-                f"{type(self).__name__} got unknown argument {', '.join(map(repr, unknown))}; "
-                f"known: {', '.join([*own, *PML_ARGUMENTS])}"
-            )
+        refuse_unknown(type(self), set(pml) - set(PML_ARGUMENTS), f", {', '.join(PML_ARGUMENTS)}")
         super().__init__(**pml)
 
     def forward(
@@ -44,14 +39,23 @@ class EmbeddingMiner(BaseMiner):
         Returns:
             (anchors, positives, negatives), indices into embeddings and, the last two, into ref_emb.
         """
-        check_embeddings(embeddings)
-        check_labels(labels, len(embeddings))
-        if ref_emb is not None:
-            check_embeddings(ref_emb, "ref_emb")
-            if ref_labels is None:
-                raise ValueError(f"ref_labels must have shape ({len(ref_emb)},) where ref_emb is given; got None")
-            check_labels(ref_labels, len(ref_emb), "ref_labels")
-            ref_emb = at_least_float32(ref_emb)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            mined: tuple[Tensor, ...] = super().forward(at_least_float32(embeddings), labels, ref_emb, ref_labels)
+        if ref_emb is not None and ref_labels is None:
+            raise ValueError(f"ref_labels must have shape ({len(ref_emb)},) where ref_emb is given; got None")
+        batch = checked_batch(embeddings, labels, ref_emb, ref_labels)
+        with no_autocast(embeddings.device):
+            mined: tuple[Tensor, ...] = super().forward(*batch)
         return mined
+
+    def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
+        """What PML's `forward` asks for: the tuples."""
+        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
+        same, different = same_and_different(labels, None if with_itself else ref_labels)
+        matrix = self.distance(embeddings, ref_emb)
+        similarities = matrix if self.distance.is_inverted else -matrix
+        return self._choose(similarities, same, different, with_itself=with_itself)
+
+    def _choose(
+        self, similarities: Tensor, same: Tensor, different: Tensor, *, with_itself: bool
+    ) -> tuple[Tensor, ...]:
+        """The tuples of (B, R) similarities, larger = more alike, and masks of the positive and the negative pairs."""
+        raise NotImplementedError

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import CosineSimilarity
-from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.functional.tuples.triplet_types import KINDS, count_triplet_kinds, triplets_of_kind
 from pml_ext.miners._base import EmbeddingMiner
 
@@ -43,12 +42,10 @@ class ConcordanceMiner(EmbeddingMiner):
     def get_default_distance(self) -> CosineSimilarity:
         return CosineSimilarity()
 
-    def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
+    def _choose(
+        self, similarities: Tensor, same: Tensor, different: Tensor, *, with_itself: bool
+    ) -> tuple[Tensor, ...]:
         """The triplets, ordered by anchor, then positive, then negative."""
-        with_itself = ref_emb is embeddings and ref_labels is labels
-        same, different = same_and_different(labels, None if with_itself else ref_labels)
-        matrix = self.distance(embeddings, ref_emb)
-        similarities = matrix if self.distance.is_inverted else -matrix
         if self.collect_stats:
             for kind, count in count_triplet_kinds(similarities, same, different, self.margin).items():
                 setattr(self, f"num_{kind}", count)

@@ -5,7 +5,6 @@ from typing import Any
 from torch import Tensor
 
 from pml_ext.functional.tuples.hardest import hardest_triplets
-from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.miners._base import EmbeddingMiner
 
 
@@ -24,10 +23,8 @@ class HPHNMiner(EmbeddingMiner):
     def __init__(self, **pml: Any) -> None:
         super().__init__(**pml)
 
-    def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
+    def _choose(
+        self, similarities: Tensor, same: Tensor, different: Tensor, *, with_itself: bool
+    ) -> tuple[Tensor, ...]:
         """The triplets, in the order of the samples that they are for."""
-        with_itself = ref_emb is embeddings and ref_labels is labels
-        positive, negative = same_and_different(labels, None if with_itself else ref_labels)
-        matrix = self.distance(embeddings, ref_emb)
-        distances = -matrix if self.distance.is_inverted else matrix
-        return hardest_triplets(distances, positive, negative, among_themselves=with_itself)
+        return hardest_triplets(-similarities, same, different, among_themselves=with_itself)

@@ -155,7 +155,7 @@ def test_input_is_checked(name: str) -> None:
     with pytest.raises(ValueError, match=r"labels must have shape \(12,\), one label per embedding; got \(11,\)"):
         loss(x, labels[:11])
     with pytest.raises(ValueError, match=r"labels must be of integer type.*got torch\.float32"):
-        loss(x, labels.float())
+        loss(x, labels + 0.5)
     with pytest.raises(ValueError, match=r"at least one row.*got \(0, 8\)"):
         loss(x[:0], labels[:0])
     with pytest.raises(ValueError, match=r"must have shape \(N, D\).*got \(12,\)"):
@@ -293,6 +293,69 @@ def test_what_watches_a_loss_sees_it_compute(kind):
     hooked.reducer.register_forward_hook(lambda module, inputs, output: seen.append(output))
     assert torch.equal(hooked(x, labels), value) and torch.equal(seen[0], value)
 
+    for register in ("register_forward_hook", "register_forward_pre_hook"):
+        watched, calls = kind(), []
+        getattr(watched.distance, register)(lambda *call, calls=calls: calls.append(call))
+        torch.testing.assert_close(watched(x, labels), value)
+        assert calls
+
     counting = kind(reducer=reducers.MeanReducer(collect_stats=True))
     assert torch.equal(counting(x, labels), value)
     assert any(getattr(module, "losses_size", 0) == 1 for module in counting.reducer.modules())
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_batch_given_twice_in_16_bits_is_compared_with_itself(name: str, dtype: torch.dtype) -> None:
+    if name in WITHOUT_REFERENCES:
+        pytest.skip("it takes no ref_emb")
+    loss, (x, labels) = make(name), batch(dtype)
+    value = loss(x, labels, ref_emb=x, ref_labels=labels)
+    torch.testing.assert_close(value, loss(x.float(), labels))
+    wide = x.detach().float()
+    torch.testing.assert_close(value, loss(wide, labels, ref_emb=wide, ref_labels=labels))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(loss(x, labels, ref_emb=x, ref_labels=labels), value)
+
+
+@every_loss
+def test_labels_that_are_whole_numbers(name: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    value = loss(x, labels)
+    for kind in (torch.float32, torch.float64, torch.bfloat16, torch.uint8):
+        torch.testing.assert_close(loss(x, labels.to(kind)), value)
+    two = labels.clamp(max=1)
+    torch.testing.assert_close(loss(x, two.bool()), loss(x, two))
+    for wrong in (0.5, torch.nan, torch.inf):
+        with pytest.raises(ValueError, match=r"labels must be of integer type.*or whole numbers"):
+            loss(x, torch.where(labels == 2, wrong, labels))
+    if name not in WITHOUT_REFERENCES:
+        ref, ref_labels = torch.randn(7, 8), torch.tensor([0, 1, 2, 0, 1, 2, 0])
+        torch.testing.assert_close(
+            loss(x, labels.double(), ref_emb=ref, ref_labels=ref_labels.float()),
+            loss(x, labels, ref_emb=ref, ref_labels=ref_labels),
+        )
+
+
+@every_loss
+def test_indices_outside_of_the_batch(name: str) -> None:
+    loss, (x, labels) = make(name), batch()
+    good, minus, beyond = torch.tensor([0, 5]), torch.tensor([0, -1]), torch.tensor([0, 12])
+    for mined, part in (((minus, good, good), "anchors"), ((good, good, good, beyond), "negatives")):
+        with pytest.raises(ValueError, match=rf"indices_tuple must be indices in \[0, 12\) for its {part}; got"):
+            loss(x, labels, mined)
+    with pytest.raises(ValueError, match="as many anchors as partners"):
+        loss(x, labels, (good, good[:1], good))
+    for wrong in ((good, good), (good, good, good.float()), "hard"):
+        with pytest.raises(TypeError, match="indices_tuple must be 3 or 4 tensors of integers"):
+            loss(x, labels, wrong)
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_row_of_zeros_has_a_finite_gradient(name: str, dtype: torch.dtype) -> None:
+    loss, (x, labels) = make(name), batch()
+    zeroed = x.detach().clone()
+    zeroed[3] = 0
+    zeroed = zeroed.to(dtype).requires_grad_()
+    finite_with_gradient(loss(zeroed, labels), zeroed)

@@ -240,3 +240,15 @@ def test_follows_its_input_to_the_device(kind: str) -> None:
     loss, (x, labels) = make(kind, embedding_size=5), batch(size=5)
     expected_value = loss(x, labels)
     torch.testing.assert_close(loss(x.cuda(), labels.cuda()).cpu(), expected_value)
+
+
+@pytest.mark.parametrize("options", [{}, {"centroids": "kmeans"}, {"centroids": "simplex"}])
+def test_logits_are_minus_the_distances(options: dict[str, Any]) -> None:
+    loss, x = DiscriminativeLoss(5, 5, **options).double(), torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
+    centroids = torch.eye(5, dtype=torch.float64) if loss.centroids is None else loss.centroids
+    logits = loss.get_logits(x)
+    torch.testing.assert_close(logits, -torch.cdist(torch.nn.functional.normalize(x), centroids))
+    logits.sum().backward()
+    assert loss.get_logits(x.detach().half()).dtype == torch.float32
+    with pytest.raises(ValueError, match="must have 5 columns"):
+        loss.get_logits(x[:, :4])

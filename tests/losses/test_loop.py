@@ -417,7 +417,7 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match=r"labels must have shape \(10,\)"):
         loss(x, labels[:-1])
     with pytest.raises(ValueError, match="integer type"):
-        loss(x, labels.float())
+        loss(x, labels + 0.5)
     with pytest.raises(ValueError, match="at least one row"):
         loss(x[:0], labels[:0])
     with pytest.raises(ValueError, match="pairing must be one of 'consecutive', 'all'; got 'best'"):

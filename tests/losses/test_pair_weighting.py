@@ -1,4 +1,5 @@
 import copy
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +281,14 @@ def test_every_config_builds_its_loss(row: str) -> None:
     built: Any = modules["PairWeightingLoss"]
     assert (built.weighting, built.mining) == TABLE_2[row]
     assert str(cfg.OUTPUT_DIR) == f"logs/omniglot/gpw/{row}"
+
+
+def test_options_are_named_arguments() -> None:
+    """As command lines and configurations read them."""
+    named = set(inspect.signature(PairWeightingLoss).parameters)
+    for weighting in WEIGHTINGS.values():
+        options = {p.name for p in inspect.signature(weighting).parameters.values() if p.kind is p.KEYWORD_ONLY}
+        assert options <= named
+    assert PairWeightingLoss("triplet", None, margin=0.3, alpha=None).options == {"margin": 0.3}
+    with pytest.raises(TypeError, match=r"unknown argument 'alpha'; known: weighting, mining, margin, distance"):
+        PairWeightingLoss("triplet", alpha=2.0)

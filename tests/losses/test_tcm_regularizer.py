@@ -137,3 +137,55 @@ def test_other_errors():
         unreduced(x, LABELS)
     with pytest.raises(ValueError, match="margin_plus must be in"):
         TCMRegularizer(_pml.losses.ContrastiveLoss(), margin_plus=3)
+
+
+def test_settings_are_forwarded_and_honoured():
+    x, base = embeddings(), _pml.losses.ContrastiveLoss()
+    loss = TCMRegularizer(base, **OPTIONS)
+    assert {name: getattr(loss, name) for name in OPTIONS} == OPTIONS
+    loss.lambda_plus, loss.lambda_minus, loss.margin_minus = 0, 1.5, 0.4
+    expected = base(x, LABELS) + TCMLoss(lambda_plus=0, lambda_minus=1.5, margin_plus=0.8, margin_minus=0.4)(x, LABELS)
+    torch.testing.assert_close(loss(x, LABELS), expected)
+    assert loss.distance is base.distance and loss.reducer is base.reducer
+    loss.reducer = _pml.reducers.SumReducer()
+    assert isinstance(base.reducer, _pml.reducers.SumReducer)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_around_self_supervised_loss(symmetric):
+    x, other = embeddings(), embeddings()
+    base = _pml.SelfSupervisedLoss(_pml.losses.ContrastiveLoss(), symmetric=symmetric)
+    tcm = _pml.SelfSupervisedLoss.__new__(_pml.SelfSupervisedLoss)  # which refuses TCM, though it is no trouble
+    torch.nn.Module.__init__(tcm)
+    tcm.loss, tcm.symmetric = TCMLoss(), symmetric
+    expected = base(x, other) + tcm(x, other)
+    torch.testing.assert_close(TCMRegularizer(base)(x, other), expected)
+    torch.testing.assert_close(TCMRegularizer(base)(x, ref_emb=other), expected)
+    with pytest.raises(ValueError, match="ref_emb must be the other view"):
+        TCMRegularizer(base)(x)
+
+
+@pytest.mark.filterwarnings("ignore:DistributedLossWrapper is being used in a non-distributed setting")
+def test_around_distributed_loss_wrapper():
+    x, base = embeddings(), _pml.losses.ContrastiveLoss()
+    loss = TCMRegularizer(DistributedLossWrapper(base, efficient=True), margin_minus=0.4)
+    assert isinstance(loss.tcm, DistributedLossWrapper) and loss.tcm.efficient and loss.margin_minus == 0.4
+    torch.testing.assert_close(loss(x, LABELS), base(x, LABELS) + TCMLoss(margin_minus=0.4)(x, LABELS))
+
+
+def test_around_a_module_of_ones_own():
+    class Mean(torch.nn.Module):
+        def forward(self, embeddings, labels):
+            return embeddings.mean() + labels.sum()
+
+    x = embeddings()
+    torch.testing.assert_close(TCMRegularizer(Mean())(x, LABELS), x.mean() + LABELS.sum() + TCMLoss()(x, LABELS))
+    for given in ({"indices_tuple": (LABELS,) * 3}, {"ref_emb": x, "ref_labels": LABELS}):
+        with pytest.raises(ValueError, match=f"{next(iter(given))} must be None around Mean, which takes none"):
+            TCMRegularizer(Mean())(x, LABELS, **given)
+
+
+def test_margins_the_wrong_way_round():
+    with pytest.raises(ValueError, match=r"margin_plus must not be below margin_minus; got 0\.2 and 0\.5"):
+        TCMRegularizer(_pml.losses.ContrastiveLoss(), margin_plus=0.2)
+    assert TCMLoss(lambda_minus=0, margin_plus=0.2).margin_plus == 0.2  # the other margin then means nothing

@@ -106,7 +106,7 @@ def test_input_is_checked(name: str) -> None:
     with pytest.raises(ValueError, match="labels"):
         miner(x, labels[:11])
     with pytest.raises(ValueError, match=r"labels must be of integer type.*got torch\.float32"):
-        miner(x, labels.float())
+        miner(x, labels + 0.5)
     with pytest.raises(ValueError, match=r"at least one row.*got \(0, 8\)"):
         miner(x[:0], labels[:0])
     with pytest.raises(ValueError, match=r"must have shape \(N, D\).*got \(12,\)"):
@@ -168,6 +168,24 @@ def test_reference_labels_belong_to_a_reference_set(name: str) -> None:
     with pytest.raises(ValueError, match=r"ref_labels must have shape \(12,\), one label per embedding; got \(11,\)"):
         make(name)(x, labels, x, labels[:11])
     with pytest.raises(ValueError, match=r"ref_labels must be of integer type.*got torch\.float32"):
-        make(name)(x, labels, x, labels.float())
+        make(name)(x, labels, x, labels + 0.5)
     with pytest.raises(ValueError, match=r"labels must have shape \(12,\), one label per embedding; got \(11,\)"):
         make(name)(x, labels[:11])
+
+
+@every_miner
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_batch_given_twice_in_16_bits_is_compared_with_itself(name: str, dtype: torch.dtype) -> None:
+    miner, (x, labels) = make(name), batch(dtype)
+    assert same(miner(x, labels, x, labels), miner(x.float(), labels))
+
+
+@every_miner
+def test_labels_that_are_whole_numbers(name: str) -> None:
+    miner, (x, labels) = make(name), batch()
+    mined = miner(x, labels)
+    assert same(miner(x, labels.float()), mined) and same(miner(x, labels.double()), mined)
+    two = labels.clamp(max=1)
+    assert same(miner(x, two.bool()), miner(x, two))
+    with pytest.raises(ValueError, match=r"labels must be of integer type.*or whole numbers"):
+        miner(x, torch.where(labels == 2, torch.nan, labels))

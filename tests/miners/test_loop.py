@@ -148,4 +148,4 @@ def test_refused_miners_and_errors() -> None:
     with pytest.raises(ValueError, match="geometry must be one of"):
         LoOpMiner(miners.HDCMiner(), geometry="circle")
     with pytest.raises(ValueError, match="integer type"):
-        LoOpMiner(miners.HDCMiner())(x, labels.float())
+        LoOpMiner(miners.HDCMiner())(x, labels + 0.5)

@@ -79,7 +79,7 @@ class PairDistances:
         group: dist.ProcessGroup | None = None,
     ) -> None:
         check_embeddings(embeddings)
-        check_labels(labels, len(embeddings))
+        labels = check_labels(labels, len(embeddings))
         check_finite(embeddings)
         if block_rows is not None:
             check_whole(block_rows, "block_rows")

@@ -43,13 +43,13 @@ class GalleryProtocol:
         gallery_includes_query: bool,
         device: torch.device,
     ) -> None:
-        check_labels(query_labels, shape[0], "query_labels")
-        check_labels(gallery_labels, shape[1], "gallery_labels")
+        query_labels = check_labels(query_labels, shape[0], "query_labels")
+        gallery_labels = check_labels(gallery_labels, shape[1], "gallery_labels")
         if (query_cameras is None) != (gallery_cameras is None):
             raise ValueError("query_cameras and gallery_cameras must be given together; got only one of them")
         if query_cameras is not None and gallery_cameras is not None:
-            check_labels(query_cameras, shape[0], "query_cameras")
-            check_labels(gallery_cameras, shape[1], "gallery_cameras")
+            query_cameras = check_labels(query_cameras, shape[0], "query_cameras")
+            gallery_cameras = check_labels(gallery_cameras, shape[1], "gallery_cameras")
             query_cameras, gallery_cameras = (ids.to(device) for ids in (query_cameras, gallery_cameras))
         if gallery_includes_query and shape[1] < shape[0]:
             raise ValueError(f"gallery must start with the {shape[0]} queries; got {shape[1]} items")

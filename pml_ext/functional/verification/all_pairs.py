@@ -35,7 +35,7 @@ def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE
     ([0.0, 0.0, 0.0], [True, False, False])
     """
     check_embeddings(embeddings)
-    check_labels(labels, len(embeddings))
+    labels = check_labels(labels, len(embeddings))
     check_finite(embeddings)
     check_whole(block_rows, "block_rows")
     if block_rows < 1:

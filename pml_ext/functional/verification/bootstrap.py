@@ -45,8 +45,8 @@ def bootstrap_tar_at_far(
     >>> 0 <= float(lower) <= float(upper) <= 1
     True
     """
-    check_labels(subjects_a, len(scores), "subjects_a")
-    check_labels(subjects_b, len(scores), "subjects_b")
+    subjects_a = check_labels(subjects_a, len(scores), "subjects_a")
+    subjects_b = check_labels(subjects_b, len(scores), "subjects_b")
     same = subjects_a == subjects_b
     check_scores(scores, same)
     check_far(far)

@@ -55,8 +55,8 @@ def template_embeddings(embeddings: Tensor, template_ids: Tensor, media_ids: Ten
     [0.707, 0.707]
     """
     check_embeddings(embeddings)
-    check_labels(template_ids, len(embeddings), "template_ids")
-    check_labels(media_ids, len(embeddings), "media_ids")
+    template_ids = check_labels(template_ids, len(embeddings), "template_ids")
+    media_ids = check_labels(media_ids, len(embeddings), "media_ids")
     check_finite(embeddings)
     x = embeddings.detach()
     x = x if x.dtype == torch.float64 else x.float()

@@ -19,7 +19,7 @@ class CameraPairs(PairDistances):
 
     def __init__(self, embeddings: Tensor, labels: Tensor, cameras: Tensor) -> None:
         super().__init__(embeddings, labels)
-        check_labels(cameras, len(embeddings), "cameras")
+        cameras = check_labels(cameras, len(embeddings), "cameras")
         order = torch.argsort(labels.to(self.unit.device), stable=True)  # as the samples are sorted
         self._camera = cameras.to(self.unit.device)[order]
         groups, sizes = torch.unique(torch.stack([self.index, self._camera]), dim=1, return_counts=True)

@@ -24,7 +24,7 @@ def number_classes(labels: Labels, count: int, name: str = "labels") -> tuple[Te
         ValueError: another length; labels neither all integers nor all strings.
     """
     if isinstance(labels, Tensor):
-        check_labels(labels, count, name)
+        labels = check_labels(labels, count, name)
         values = labels.cpu().numpy()
     else:
         if isinstance(labels, Sequence) and len({type(label) for label in labels}) > 1:

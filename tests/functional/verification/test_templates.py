@@ -44,7 +44,7 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="media_ids must have shape"):
         template_embeddings(x, ids, ids[1:])
     with pytest.raises(ValueError, match="template_ids must be of integer type"):
-        template_embeddings(x, ids.float(), ids)
+        template_embeddings(x, ids + 0.5, ids)
     for unknown in (0, 3, 6):
         with pytest.raises(ValueError, match=f"template {unknown} is in a pair but has no image"):
             template_embeddings(x, ids, ids).rows(torch.tensor([1, unknown]))
