@@ -17,6 +17,7 @@ from pml_ext.training.evaluation.evaluate import Evaluation
 from pml_ext.training.modeling.image_sizes import ImageSizes
 from pml_ext.training.modeling.losses.factory import build_losses, build_miner
 from pml_ext.training.modeling.network import build_network
+from pml_ext.training.modeling.weights import download_to_come
 
 log = logging.getLogger("pml_ext")
 
@@ -80,6 +81,8 @@ def _told(file: str, overrides: list[str], processes: int) -> tuple[str, bool]:
         notes, mistakes = read.notes, read.mistakes
         reasons = mistakes.lines + problems(read.cfg, processes=processes, wrong=mistakes.wrong)
         missing = [] if reasons else missing_here(read.cfg)
+        coming = None if reasons or read.cfg.MODEL.WEIGHTS else download_to_come(read.cfg.MODEL.BACKBONE)
+        notes = [coming, *notes] if coming else notes
     verdict = "cannot run:" if reasons else "can run, but not here as it is:" if missing else "runs"
     lines = [f"{file}: {verdict}", *(f"  {line}" for line in reasons + missing), *(f"  ({note})" for note in notes)]
     return "\n".join(lines), not reasons

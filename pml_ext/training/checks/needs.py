@@ -9,7 +9,7 @@ from yacs.config import CfgNode as CN
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.data.datasets import DataError, load
 from pml_ext.training.data.datasets.root import dataset_root
-from pml_ext.training.modeling.weights import missing_weights
+from pml_ext.training.modeling.weights import missing_file
 from pml_ext.training.modeling.weights.read import local_file
 
 
@@ -32,7 +32,7 @@ def _device(cfg: CN) -> str | None:
 
 def _weights(cfg: CN) -> str | None:
     if not cfg.MODEL.WEIGHTS:
-        return missing_weights(cfg.MODEL.BACKBONE)
+        return missing_file(cfg.MODEL.BACKBONE)
     return None if local_file(cfg.MODEL.WEIGHTS) else f"MODEL.WEIGHTS = {cfg.MODEL.WEIGHTS!r}: no such file"
 
 

@@ -13,7 +13,7 @@ from pml_ext.training.checks.check import problems
 from pml_ext.training.cli import main
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.modeling.weights import WeightsError, download, imagenet_url
-from pml_ext.training.modeling.weights.imagenet import URLS, missing_weights
+from pml_ext.training.modeling.weights.imagenet import URLS, download_to_come, missing_file
 from tests.training.modeling.networks import backbone_of
 
 RESNET18 = "https://download.pytorch.org/models/resnet18-5c106cde.pth"
@@ -44,7 +44,8 @@ def test_a_file_in_the_cache_of_torch_or_fastreid_is_loaded(cache: Path, folder:
     (cache / folder).mkdir(parents=True)
     torch.save({**source, "fc.weight": torch.ones(1000, 512)}, cache / folder / "resnet18-5c106cde.pth")
     assert problems(config()) == []
-    assert missing_weights(config().MODEL.BACKBONE) is None
+    assert missing_file(config().MODEL.BACKBONE) is None
+    assert download_to_come(config().MODEL.BACKBONE) is None
     built = backbone_of(config()).state_dict()
     assert all(torch.equal(built[name], value) for name, value in source.items())
 
@@ -127,16 +128,20 @@ def test_check_config_downloads_nothing_and_says_what_a_run_needs(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = cache.parent / "r18.yml"
-    file.write_text("MODEL: {DEVICE: cpu, BACKBONE: {PRETRAIN: True, DEPTH: 18x, FEAT_DIM: 512}}")
+    file.write_text(
+        "MODEL: {DEVICE: cpu, BACKBONE: {PRETRAIN: True, DEPTH: 18x, FEAT_DIM: 512}}\n"
+        "DATASETS: {NAMES: [Digits], TESTS: [Digits]}"
+    )
     assert main(["check-config", str(file)]) == 0
     runs, note = capsys.readouterr().out.splitlines()
     assert runs == f"{file}: runs"
     assert note == (
-        f"  needs resnet18-5c106cde.pth from {RESNET18}: a run downloads it to {cache / 'hub' / 'checkpoints'}"
+        f"  (needs resnet18-5c106cde.pth from {RESNET18}: a run downloads it to {cache / 'hub' / 'checkpoints'})"
     )
     assert main(["check-config", str(file), "MODEL.BACKBONE.PRETRAIN_PATH", "/home/a/r18.pth"]) == 0
     assert (
         "needs the file /home/a/r18.pth (MODEL.BACKBONE.PRETRAIN_PATH), which is not there" in capsys.readouterr().out
     )
-    assert main(["check-config", str(file), "MODEL.WEIGHTS", "model.pth"]) == 0
+    torch.save({}, file.with_name("model.pth"))
+    assert main(["check-config", str(file), "MODEL.WEIGHTS", str(file.with_name("model.pth"))]) == 0
     assert capsys.readouterr().out == f"{file}: runs\n"

@@ -102,19 +102,25 @@ def download(url: str) -> Path:
     return file
 
 
-def missing_weights(options: CN) -> str | None:
-    """What a run has to have and to get for PRETRAIN, in words; None where all is there.
+def missing_file(options: CN) -> str | None:
+    """What is wrong with PRETRAIN_PATH, in words; None where it is there or not needed.
 
     Args:
         options: the config's MODEL.BACKBONE.
     """
-    if not options.PRETRAIN:
+    path = options.PRETRAIN_PATH
+    if not options.PRETRAIN or not path or path.startswith(PACKAGE) or local_file(path):
         return None
-    if options.PRETRAIN_PATH:
-        path = options.PRETRAIN_PATH
-        there = path.startswith(PACKAGE) or local_file(path)
-        return None if there else f"needs the file {path} (MODEL.BACKBONE.PRETRAIN_PATH), which is not there"
-    url = imagenet_url(options)
+    return f"needs the file {path} (MODEL.BACKBONE.PRETRAIN_PATH), which is not there"
+
+
+def download_to_come(options: CN) -> str | None:
+    """What a run will download for PRETRAIN, in words; None where nothing.
+
+    Args:
+        options: the config's MODEL.BACKBONE.
+    """
+    url = imagenet_url(options) if options.PRETRAIN and not options.PRETRAIN_PATH else None
     if url is None or cached_file(url):
         return None
     name = url.rpartition("/")[2]
