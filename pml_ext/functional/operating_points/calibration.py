@@ -14,8 +14,9 @@ from pml_ext.functional.pairwise.sampled import SampledPairDistances
 
 # Up to this many samples exact counts take less than half a second.
 _COUNTED_EXACTLY = 4096
-# The largest standard error of OPIS, as a share of it, that reading counts inside bins may leave.
-_TOLERANCE = 5e-6
+# The largest standard error of OPIS that reading counts inside bins may leave: a share of it, or where it is tiny
+# (concentrated cosines, classes that behave alike) an absolute one on which no comparison of models depends.
+_SHARE, _FLOOR = 5e-6, 1e-9
 
 
 class TooFewClassesError(ValueError):
@@ -101,7 +102,8 @@ def curves_from_bins(
         step, off = float(thresholds[1] - thresholds[0]), float(error.max())
         # An error below the rounding of distances is ignored: exact counts would not place a jump better.
         jumps_off = off if off > torch.finfo(pairs.unit.dtype).eps * float(end[1]) else 0.0
-        if _standard_error(curves, variance, off / step, jumps_off / step) > _TOLERANCE * opis_of_curves(curves):
+        allowed = max(_SHARE * float(opis_of_curves(curves)), _FLOOR)
+        if _standard_error(curves, variance, off / step, jumps_off / step) > allowed:
             return None
         result.append(curves)
     return result

@@ -125,7 +125,7 @@ def negative_histogram(pairs: PairDistances, far_range: tuple[float, float], kep
         bins = _bin_count(pairs, int(kept.sum()), top - bottom)
         if bins < _FEWEST_BINS:
             return None
-        log_parts = _LOG_PARTS_OF_ALL_BINS - bins.bit_length() + 1
+        log_parts = max(3, _LOG_PARTS_OF_ALL_BINS - bins.bit_length() + 1)
         largest = int(pairs.negative_pairs[kept].max())
         # The last row is of the classes not kept; it is never read.
         by_class = torch.zeros(

@@ -104,6 +104,18 @@ def test_embeddings_on_one_point_are_counted_exactly() -> None:
     assert opis_of_curves(binned(torch.ones(600, 8), y)).item() == 0
 
 
+def test_concentrated_cosines_are_counted_in_bins() -> None:
+    # Centres in random directions: all negative cosines are near 0 and OPIS is tiny.
+    y = torch.arange(5000) % 500
+    x = torch.randn(500, 128)[y] + torch.randn(5000, 128)
+    curves, expected = utility_curves(x, y), utility_curves(x, y, exact=True)
+    assert not torch.equal(curves.tnr, expected.tnr)
+    assert 1e-7 < opis_of_curves(expected) < 1e-5
+    for metric in (opis_of_curves, epsilon_opis_of_curves):
+        assert metric(curves).item() == pytest.approx(metric(expected).item(), rel=2e-3, abs=2e-9)
+    assert opis_of_curves(curves).item() == pytest.approx(opis_of_curves(expected).item(), abs=2e-9)
+
+
 def test_low_scores_and_low_rates_are_counted_exactly() -> None:
     y = LABELS["four a class"]
     alike = torch.randn(COUNT // 4, 64)[y] + 0.01 * torch.randn(COUNT, 64)  # all classes behave alike
