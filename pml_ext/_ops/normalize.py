@@ -59,15 +59,11 @@ def through_sphere_(grad: Tensor, unit: Tensor, factor: Tensor) -> Tensor:
 class _ToSphere(torch.autograd.Function):
     """∂L/∂x = (g − u (g·u)) / ‖x‖ for g = ∂L/∂u, in two passes over the embeddings."""
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x / _norms(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs, output)
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        unit = x / _norms(x)
+        ctx.save_for_backward(x, unit)
+        return unit
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pml_ext._ops.own_gradient import each_of, first_derivative
+from pml_ext._ops.own_gradient import OwnGradient, first_derivative
 
 
-class Square(torch.autograd.Function):
+class Square(OwnGradient):
     """x² with its own gradient, as a kernel has it, for one row at a time."""
 
     @staticmethod
@@ -27,13 +27,9 @@ class Square(torch.autograd.Function):
 
         return first_derivative(compute, "Square", grad, *ctx.saved_tensors)[0]
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:
-        return each_of(Square.apply, info, in_dims, x)
-
 
 def square(x: Tensor) -> Tensor:
-    return Square.apply(x)[0]
+    return Square.call(x)[0]
 
 
 @pytest.mark.parametrize("factor", [1.0, torch.tensor(3.0, requires_grad=True)])

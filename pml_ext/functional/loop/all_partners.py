@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._ops.own_gradient import each_of, first_derivative
+from pml_ext._ops.own_gradient import OwnGradient, first_derivative
 from pml_ext.functional.loop.partners import Geometry, Round, grid_blocks, inside_of, of_samples, solve
 
 
 # The gradient is that of OneRound in pair_matrix.py, at the arcs that are closest.
-class Rounds(torch.autograd.Function):
+class Rounds(OwnGradient):
     @staticmethod
     def forward(
         pairs: Tensor,
@@ -20,7 +20,7 @@ class Rounds(torch.autograd.Function):
         partners: Tensor,
         ref_partners: Tensor,
         geometry: Geometry,
-        entries: int | None = None,
+        entries: int | None,
     ) -> tuple[Tensor, ...]:
         rounds = [Round(partner) for partner in partners]
         ref_rounds = rounds if ref_within is None else [Round(partner) for partner in ref_partners]
@@ -58,10 +58,6 @@ class Rounds(torch.autograd.Function):
         gradients = first_derivative(gradient, "LoOp", grad, *ctx.saved_tensors)
         by_within = gradients[1:] or (None, None)
         return gradients[0], *by_within, None, None, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-        return each_of(Rounds.apply, info, in_dims, *inputs)
 
 
 def _by_entries(

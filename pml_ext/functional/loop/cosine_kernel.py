@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._ops.own_gradient import each_of, first_derivative
+from pml_ext._ops.own_gradient import OwnGradient, first_derivative
 from pml_ext._ops.products import add_transpose_, gram
 from pml_ext.functional.loop.arcs import Arc, closest_places_on_arcs
 from pml_ext.functional.loop.partners import Round, class_pairings, grid_blocks, of_samples
@@ -28,8 +28,7 @@ def loop_cosines(unit: Tensor, labels: Tensor, *, entries: int | None = None) ->
         (B, B), symmetric. A sample without a partner takes the room and time of two. No second derivatives.
     Source: as `loop_pairs`, with its consecutive arcs.
     """
-    cosines: Tensor = _LoopCosines.apply(unit, labels, Round(class_pairings(labels, "consecutive")[0]), entries)[0]
-    return cosines
+    return _LoopCosines.call(unit, labels, Round(class_pairings(labels, "consecutive")[0]), entries)[0]
 
 
 # In the order of first ends, then second ends (a sample that is its own partner stands in both places), what a solver
@@ -39,7 +38,7 @@ def loop_cosines(unit: Tensor, labels: Tensor, *, entries: int | None = None) ->
 # What it gains over loop_pairs (LoOp's forward and backward pass, 512-d, four a class, one thread): 14 % of the time
 # at 512 samples, 28 % at 1,024 (8 % of a whole step with PML's multi-similarity loss, 14 % with its contrastive loss)
 # and 12 % of the memory.
-class _LoopCosines(torch.autograd.Function):
+class _LoopCosines(OwnGradient):
     @staticmethod
     def forward(unit: Tensor, labels: Tensor, samples: Round, entries: int | None) -> tuple[Tensor, ...]:
         count = len(samples.first)
@@ -63,10 +62,6 @@ class _LoopCosines(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         gradient = partial(_by_unit, samples=ctx.samples, entries=ctx.entries)
         return *first_derivative(gradient, "LoOp", grad, *ctx.saved_tensors), None, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-        return each_of(_LoopCosines.apply, info, in_dims, *inputs)
 
 
 def _by_unit(

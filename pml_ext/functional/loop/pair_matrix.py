@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice
-from pml_ext._ops.own_gradient import each_of, first_derivative
+from pml_ext._ops.own_gradient import OwnGradient, first_derivative
 from pml_ext.functional.loop.all_partners import Rounds
 from pml_ext.functional.loop.partners import (
     GEOMETRIES,
@@ -69,15 +69,14 @@ def loop_pairs(
             raise ValueError("loop_pairs with ref_labels needs points and ref_points: pairs does not hold their arcs")
         ref_partners = class_pairings(ref_labels, pairing)
         within, ref_within = _within(points, partners, geometry), _within(ref_points, ref_partners, geometry)
-    closest: Tensor
     if len(partners) == len(ref_partners) == 1:
         rows = Round(partners[0])
         columns = rows if ref_within is None else Round(ref_partners[0])
         inside = (None, None) if within is None or ref_within is None else (within[0], ref_within[0])
-        closest = OneRound.apply(pairs, *inside, rows, columns, GEOMETRIES[geometry])[0]
+        outputs = OneRound.call(pairs, *inside, rows, columns, GEOMETRIES[geometry], None)
     else:
-        closest = Rounds.apply(pairs, within, ref_within, partners, ref_partners, GEOMETRIES[geometry])[0]
-    return closest
+        outputs = Rounds.call(pairs, within, ref_within, partners, ref_partners, GEOMETRIES[geometry], None)
+    return outputs[0]
 
 
 def _within(points: Tensor, partners: Tensor, geometry: str) -> Tensor:
@@ -95,7 +94,7 @@ def _within(points: Tensor, partners: Tensor, geometry: str) -> Tensor:
 # stays on the sphere), or −w1 w2 and −v1 v2 for segments.
 # Rounds computes the same for one round, without knowing that each sample is on one arc only: it takes 1.5 times as
 # long at 128 samples, 2.3 times at 256 and 1,024, and 19 % more memory (512-d, four a class, one thread).
-class OneRound(torch.autograd.Function):
+class OneRound(OwnGradient):
     @staticmethod
     def forward(
         pairs: Tensor,
@@ -104,11 +103,12 @@ class OneRound(torch.autograd.Function):
         rows: Round,
         columns: Round,
         geometry: Geometry,
-        entries: int | None = None,
+        entries: int | None,
     ) -> tuple[Tensor, ...]:
         x_inside = inside_of(pairs, within, rows, geometry)
         y_inside = x_inside if rows is columns else inside_of(pairs, ref_within, columns, geometry)
-        x, y = geometry.curve(x_inside), geometry.curve(y_inside)
+        x = geometry.curve(x_inside)
+        y = x if rows is columns else geometry.curve(y_inside)
         solved = solve(pairs, rows, columns, x, y, geometry, entries=entries)
         return of_samples(solved[0], rows, columns), *solved, x_inside, y_inside.clone()
 
@@ -125,10 +125,6 @@ class OneRound(torch.autograd.Function):
         by_within = gradients[1:] or (None, None)
         return gradients[0], *by_within, None, None, None, None
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-        return each_of(OneRound.apply, info, in_dims, *inputs)
-
 
 def _by_entries(
     grad: Tensor,
@@ -143,7 +139,8 @@ def _by_entries(
 ) -> tuple[Tensor, ...]:
     """The gradient by pairs and, where they are given, by within and ref_within."""
     rows, columns, geometry = ctx.rows, ctx.columns, ctx.geometry
-    x, y = geometry.curve(x_inside), geometry.curve(y_inside)
+    x = geometry.curve(x_inside)
+    y = x if rows is columns else geometry.curve(y_inside)
     height, width = value.shape
     by_ends = grad.new_empty(2, height, 2, width)
     x_pair, y_pair = rows.is_pair.to(grad.dtype).unsqueeze(1), columns.is_pair.to(grad.dtype)

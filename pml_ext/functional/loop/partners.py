@@ -44,13 +44,17 @@ def class_pairings(labels: Tensor, pairing: str) -> Tensor:
         (rounds, B) indices: one round for "consecutive"; for "all" as many as it takes for every pair of a class to
         meet once (a round-robin tournament).
     """
-    order = labels.argsort(stable=True)
-    _, classes, counts = torch.unique_consecutive(labels[order], return_inverse=True, return_counts=True)
-    start = (counts.cumsum(0) - counts)[classes]
-    size, rank = counts[classes], torch.arange(len(labels), device=labels.device) - start
+    sorted_labels, order = labels.sort(stable=True)
+    place = torch.arange(len(labels), device=labels.device)
+    begins = torch.ones_like(place, dtype=torch.bool)
+    torch.ne(sorted_labels[1:], sorted_labels[:-1], out=begins[1:])
+    start = (place * begins).cummax(0)[0]
+    rank = place - start
     if pairing == "consecutive":
-        partner = (rank ^ 1).unsqueeze(0)
+        other = (start + (rank ^ 1)).clamp_max_(len(labels) - 1)
+        partner = torch.where(sorted_labels[other] == sorted_labels, other, place).unsqueeze(0)
     else:
+        size = torch.searchsorted(sorted_labels, sorted_labels, right=True) - start
         # Circle method: with an odd number m of seats on the circle, i meets j in round (i + j) mod m; the sample
         # that would meet itself meets the one in the middle. Odd classes leave the middle empty.
         seats = size - 1 + size % 2
@@ -58,9 +62,9 @@ def class_pairings(labels: Tensor, pairing: str) -> Tensor:
         partner = (rounds - rank) % seats
         partner = torch.where(partner == rank, seats, partner)
         partner = torch.where(rank == seats, rounds * ((seats + 1) // 2) % seats, partner)
-    partner = torch.where(partner < size, partner, rank)
+        partner = start + torch.where(partner < size, partner, rank)
     result = torch.empty_like(partner)
-    result[:, order] = order[start + partner]
+    result[:, order] = order[partner]
     return result
 
 

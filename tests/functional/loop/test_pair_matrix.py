@@ -58,9 +58,9 @@ def test_blocks_change_neither_value_nor_gradient(pairing: str, entries: int) ->
     partners, arcs, pairs = class_pairings(labels, pairing), GEOMETRIES["arc"], x @ x.t()
     one = Round(partners[0])
     if pairing == "consecutive":
-        blocked = OneRound.apply(pairs, None, None, one, one, arcs, entries)[0]
+        blocked = OneRound.call(pairs, None, None, one, one, arcs, entries)[0]
     else:
-        blocked = Rounds.apply(pairs, None, None, partners, partners, arcs, entries)[0]
+        blocked = Rounds.call(pairs, None, None, partners, partners, arcs, entries)[0]
     whole = loop_pairs(pairs, labels, pairing=pairing)
     torch.testing.assert_close(blocked, whole, rtol=0, atol=1e-14)
     weight = torch.randn_like(whole)
