@@ -13,8 +13,8 @@ from pml_ext._ops.transforms import under_transform
 class OwnGradient(torch.autograd.Function):
     """A torch.autograd.Function with `setup_context`, written for one batch; to be called by `call`, with all inputs.
 
-    Under torch.func.vmap a batch is computed after the other. Outside of torch.func and torch.compile it runs in the older
-    form, without setup_context: with one, torch inspects the signature at every call, which takes 50 µs.
+    Under torch.func.vmap one batch is computed after the other. Outside of torch.func and torch.compile it runs in the
+    older form, without setup_context: with one, torch inspects the signature at every call, which takes 50 µs.
     """
 
     @classmethod

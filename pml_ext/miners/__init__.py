@@ -5,6 +5,7 @@ import inspect
 
 from pml_ext import _pml
 from pml_ext.miners.concordance import ConcordanceMiner
+from pml_ext.miners.disjoint_triplets import DisjointTripletMiner
 from pml_ext.miners.hphn import HPHNMiner
 from pml_ext.miners.loop import LoOpMiner
 
@@ -16,6 +17,7 @@ OURS: list[str] = [
     "LoOpMiner",
     "ConcordanceMiner",
     "HPHNMiner",
+    "DisjointTripletMiner",
 ]
 
 __all__ = [*OURS, *sorted(_PML_MINERS)]

@@ -42,7 +42,10 @@ LARGE = {  # the same classes under other ids, in the same order or its reverse
     "beyond float32, int32": (2**31 - 3 + LABELS).int(),
     "negative": -5 * (1 + LABELS),
 }
-MINERS: dict[str, Any] = {"LoOpMiner": lambda: miners.LoOpMiner(TripletMarginMiner(margin=0.1))}
+MINERS: dict[str, Any] = {
+    "DisjointTripletMiner": lambda: miners.DisjointTripletMiner(seed=0),
+    "LoOpMiner": lambda: miners.LoOpMiner(TripletMarginMiner(margin=0.1)),
+}
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pml_ext import miners
 # How to make each miner with options of PML's; a wrapper hands them to the miner that it wraps.
 FACTORIES: dict[str, Callable[..., Any]] = {
     "ConcordanceMiner": lambda **pml: miners.ConcordanceMiner(**pml),
+    "DisjointTripletMiner": lambda **pml: miners.DisjointTripletMiner(seed=0, **pml),
     "HPHNMiner": lambda **pml: miners.HPHNMiner(**pml),
     "LoOpMiner": lambda **pml: miners.LoOpMiner(MultiSimilarityMiner(**pml)),
 }
