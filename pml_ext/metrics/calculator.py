@@ -15,6 +15,7 @@ from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, 
 from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.roc import equal_error_rate, roc_auc
+from pml_ext.functional.verification.tar_at_far_rule import operating_point
 from pml_ext.metrics import keys
 from pml_ext.metrics.evaluation_set import EvaluationSet, make_evaluation_set
 
@@ -174,6 +175,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
             k=self.k,
             far_range=self._far_range,
             grid=self._grid,
+            fars=FARS,
         )
         ranked = [name for name in names if name in _KNN and (by_camera or self._is_ranked_here(name))]
         mine = [name for name in names if name in (*_OURS, *ranked)]
@@ -234,7 +236,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         return self._mean_over_queries((measured.ranking.first_match_rank <= rank).double(), measured)
 
     def _tar_at_far(self, measured: EvaluationSet, *, far: float) -> float:
-        return measured.tar_at_far(far)
+        return float(operating_point(measured.roc, far).tar)
 
     def _is_ranked_here(self, name: str) -> bool:
         """Whether a metric of PML's neighbours is its own, and so follows from the ranks of the matches."""

@@ -18,7 +18,6 @@ from pml_ext.functional.retrieval.protocol import JUNK
 from pml_ext.functional.retrieval.ranking import Ranking, rankings_within
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC
-from pml_ext.functional.verification.tar_at_far_rule import tar_of_pairs_at_far
 
 
 @dataclass
@@ -35,6 +34,7 @@ class EvaluationSet:
     k: int | str | None
     far_range: tuple[float, float]
     grid: int
+    fars: Sequence[float]
 
     def _ranked(self, limits: Sequence[int | None], metric: str) -> list[Ranking]:
         return rankings_within(
@@ -101,8 +101,8 @@ class EvaluationSet:
 
     @cached_property
     def roc(self) -> ROC:
-        """Of the cosines of the same pairs; its equal error rate is exact."""
-        return labelled_pairs_roc(*self._with_query)
+        """Of the cosines of the same pairs; its equal error rate and its rates at `fars` are exact."""
+        return labelled_pairs_roc(*self._with_query, fars=self.fars)
 
     @cached_property
     def curves(self) -> UtilityCurves | None:
@@ -112,9 +112,6 @@ class EvaluationSet:
         except TooFewClassesError as error:
             warnings.warn(f"opis and epsilon_opis are nan: {error}", UserWarning, stacklevel=2)
             return None
-
-    def tar_at_far(self, far: float) -> float:
-        return tar_of_pairs_at_far(self.pairs, far)
 
 
 def make_evaluation_set(
@@ -127,6 +124,7 @@ def make_evaluation_set(
     k: int | str | None,
     far_range: tuple[float, float],
     grid: int,
+    fars: Sequence[float],
 ) -> EvaluationSet:
     """Check and align embeddings, labels and cameras (or None) of the queries and of the references.
 
@@ -157,7 +155,7 @@ def make_evaluation_set(
         ref_x, ref_ids, ref_cameras = ref_x[ref_known], ref_ids[ref_known], ref_cameras[ref_known]
     if not len(x) or not len(ref_x):
         raise ValueError(f"query and reference must not be empty; got {len(x)} and {len(ref_x)} samples")
-    return EvaluationSet(x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, k, far_range, grid)
+    return EvaluationSet(x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, k, far_range, grid, fars)
 
 
 def _tensors(name: str, data: tuple[Any, Any, Any], device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -1,13 +1,12 @@
-"""TAR at FAR: one rule, `first_refused`, for scores, for a ROC curve and for the pairs of a data set.
+"""TAR at FAR: one rule, `first_refused`, for scores and for a ROC curve.
 
-Scores hand in their sorted impostors, a ROC curve its counts, pair distances an order statistic. No threshold is
-interpolated.
+Scores hand in their sorted impostors, a ROC curve (of scores, of a histogram, of all pairs of a set) its counts, and
+`threshold_at_far` the pair distance of that rank. No threshold is interpolated.
 """
 
 import torch
 from torch import Tensor
 
-from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.checks import check_far, check_scores
 from pml_ext.functional.verification.roc import ROC, OperatingPoint
 
@@ -105,23 +104,3 @@ def place_at_far(roc: ROC, far: float) -> int | None:
 def last_place_before(false_accepts: Tensor, rank: int) -> int:
     """The last of the ascending counts, beginning with 0, that leaves out the impostor pair of that rank."""
     return int(torch.searchsorted(false_accepts, rank)) - 1
-
-
-def tar_of_pairs_at_far(pairs: PairDistances, far: float) -> float:
-    """`tar_at_far` over all pairs of a data set, whose scores are never stored.
-
-    Args:
-        pairs: of the set.
-        far: allowed false accept rate, in (0, 1].
-    Returns:
-        a fraction, nan as of `tar_at_far`.
-    """
-    genuine, impostors = pairs.total_positive_pairs, pairs.total_negative_pairs
-    rank = first_refused(far, impostors)
-    if not genuine or rank is None:
-        return float("nan")
-    if rank > impostors:
-        return 1.0
-    refused = pairs.negative_distances_at([rank])
-    closer = torch.nextafter(refused, torch.full_like(refused, -torch.inf))
-    return int(pairs.accepted(closer, positives_only=True)[0].sum()) / genuine

@@ -4,8 +4,8 @@ import torch
 from sklearn.metrics import roc_curve
 
 from pml_ext import functional
-from pml_ext.functional import PairDistances, ScoreHistogram, operating_point, tar_at_far, tar_bounds
-from pml_ext.functional.verification.tar_at_far_rule import first_refused, tar_of_pairs_at_far
+from pml_ext.functional import ScoreHistogram, labelled_pairs_roc, operating_point, tar_at_far, tar_bounds
+from pml_ext.functional.verification.tar_at_far_rule import first_refused
 from tests.oracles import metrics as oracle
 
 
@@ -81,7 +81,7 @@ def test_scores_curves_histograms_and_pairs_of_a_set_agree(far: float) -> None:
         tar_at_far(scores, same, far),
         operating_point(functional.roc_curve(scores, same), far).tar,
         *tar_bounds(histogram.roc(), far)[:1],
-        tar_of_pairs_at_far(PairDistances(x, labels), far),
+        operating_point(labelled_pairs_roc(x, labels, fars=(far,)), far).tar,
     ]
     assert [float(value) for value in found] == pytest.approx([expected] * 4, rel=1e-12, nan_ok=True)
 
