@@ -116,7 +116,9 @@ def _found_by_building(cfg: CN, wrong: set[str]) -> list[str]:
     for name in model.LOSSES.NAME:
         loss = attempt(lambda name=name: _loss(cfg, name, size), "MODEL.LOSSES")  # type: ignore[misc]
         parts |= {} if loss is None else {f"losses.{name}": value for name, value in loss.named_parameters()}
-    if network is not None and not any(key.startswith("MODEL.FREEZE_LAYERS") for key in wrong):
+    of_freezing = ("MODEL.FREEZE_LAYERS", "MODEL.META_ARCHITECTURE", "SOLVER.FREEZE_ITERS", "SOLVER.FREEZE_EPOCHS")
+    freezes = cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS
+    if network is not None and freezes and not any(key.startswith(of_freezing) for key in wrong):
         found += patterns_without_parameters(model.FREEZE_LAYERS, parts)
     attempt(lambda: build_miner(model.MINER), "MODEL.MINER")
     try:

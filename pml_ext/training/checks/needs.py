@@ -9,6 +9,7 @@ from yacs.config import CfgNode as CN
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.data.datasets import DataError, load
 from pml_ext.training.data.datasets.root import dataset_root
+from pml_ext.training.modeling.backbones import norms_of_other_devices
 from pml_ext.training.modeling.weights import missing_file
 from pml_ext.training.modeling.weights.read import local_file
 
@@ -19,7 +20,8 @@ def missing_here(cfg: CN) -> list[str]:
     Args:
         cfg: without problems.
     """
-    return [line for line in (_device(cfg), _weights(cfg)) if line] + _data(cfg)
+    norms = norms_of_other_devices(cfg.MODEL)
+    return [line for line in (_device(cfg), _weights(cfg), *norms) if line] + _data(cfg)
 
 
 def _device(cfg: CN) -> str | None:

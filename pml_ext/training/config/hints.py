@@ -9,7 +9,7 @@ def meant(value: str, known: Iterable[str]) -> str | None:
     """The known name of which the value is a misspelling or the beginning; None where there is no such one.
 
     MOT17 is not MSMT17, and MAX_ITER not WARMUP_ITERS: one letter may be wrong, too many, missing or swapped with its
-    neighbour, two in names of nine letters and more.
+    neighbour, two in names of eight letters and more; of three, one may be wrong.
     """
     if len(value) > _LONGEST:
         return None
@@ -17,8 +17,9 @@ def meant(value: str, known: Iterable[str]) -> str | None:
     for name in names:
         if _plain(name) == _plain(value):
             return name
-    slips, name = min(((_slips(value, name), name) for name in names), default=(_LONGEST, ""))
-    if slips <= (1 if len(value) < 9 else 2):
+    like = names if len(value) > 3 else [name for name in names if len(name) == len(value) == 3]
+    slips, name = min(((_slips(value, name), name) for name in like), default=(_LONGEST, ""))
+    if slips <= (1 if len(value) < 8 else 2):
         return name
     begun = [name for name in names if len(value) >= 4 and _plain(name).startswith(_plain(value))]
     return begun[0] if begun else None

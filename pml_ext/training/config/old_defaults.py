@@ -44,6 +44,8 @@ def set_old_defaults(layers: Layers, *, by_epochs: bool) -> list[str]:
     for switch in ("AUTOAUG", "AUGMIX"):
         if not layers.value(f"INPUT.{switch}.ENABLED"):
             wanted.pop(f"INPUT.{switch}.PROB", None)
+    if layers.value("SOLVER.MOMENTUM") == 0:
+        wanted.pop("SOLVER.NESTEROV", None)
     wanted = {key: value for key, value in wanted.items() if layers.last(key) is None}
     below = Layer("FastReID's old defaults", {})
     for key, value in wanted.items():

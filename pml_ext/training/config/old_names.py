@@ -62,6 +62,8 @@ WITHOUT_EFFECT: dict[str, Callable[[Any], bool]] = {
     "MODEL.BACKBONE.NORM_SPLIT": lambda value: True,  # GhostBN's, which NORM names
     "MODEL.HEADS.NORM_SPLIT": lambda value: True,
     "SOLVER.FREEZE_FC_ITERS": lambda value: not value,
+    "SOLVER.LOG_PERIOD": lambda value: True,
+    "MODEL.LOSSES.TRI.USE_COSINE_DIST": lambda value: not value,
     "SOLVER.SWA": lambda value: isinstance(value, dict) and not value.get("ENABLED", False),
     "KD.MODEL_CONFIG": lambda value: value == "",
     "KD.MODEL_WEIGHTS": lambda value: value == "",
@@ -69,6 +71,7 @@ WITHOUT_EFFECT: dict[str, Callable[[Any], bool]] = {
 
 WITHOUT_MEANING = {
     "SOLVER.MAX_ITER": "counts iterations, as before FastReID 0.2; set SOLVER.MAX_EPOCH, STEPS and WARMUP_EPOCHS",
+    "SOLVER.DELAY_ITERS": "counts iterations, as before FastReID 0.2; set SOLVER.DELAY_EPOCHS",
     "SOLVER.SWA": "stochastic weight averaging is not built",
     "SOLVER.FREEZE_FC_ITERS": "is not built; MODEL.FREEZE_LAYERS ['heads.classifier'] freezes the classifier",
     "MODEL.OPEN_LAYERS": "must be backbone, heads or both; today MODEL.FREEZE_LAYERS names what does not train",
@@ -89,7 +92,7 @@ def read_old_names(layers: Layers) -> list[str]:
         left_out += _without_effect(layer)
         notes += _padding(layer) + _renamed(layer)
         notes += _depth(layer) + _heads(layer) + _layers(layer, first_heads) + _open_layers(layer)
-    notes += _sampler(layers) + (read_schedule(layers) if by_epochs else [])
+    notes += _sampler(layers) + read_schedule(layers, by_epochs=by_epochs)
     if notes:
         notes += _linear_scale(layers) + set_old_defaults(layers, by_epochs=by_epochs or first_heads)
     return left_out + notes

@@ -18,20 +18,18 @@ _TELLING = ("SOLVER.MAX_ITER", "SOLVER.DELAY_ITERS")
 
 
 def counts_epochs(layers: Layers) -> bool:
-    """Whether this is version 0.2 or 0.1, whose schedules are in epochs.
-
-    MAX_ITER beyond 1,000 counts iterations, whose epochs depend on the data: such keys stay, to be refused.
-    """
+    """Whether this is version 0.2, whose schedules are in epochs; before July 2020 they were in iterations."""
     most = layers.value("SOLVER.MAX_ITER", 0)
     told = any(layer.get(key) is not None for layer in layers for key in _TELLING)
     told |= any(_named_schedule(layer.get("SOLVER.SCHED")) for layer in layers)
     return told and isinstance(most, int | float) and most <= _MOST_EPOCHS
 
 
-def read_schedule(layers: Layers) -> list[str]:
+def read_schedule(layers: Layers, *, by_epochs: bool) -> list[str]:
     """Put today's keys of SOLVER in the places of version 0.2's; what was done, a line each.
 
-    Its STEPS were counted from the beginning, today's are from the end of the warm-up.
+    Its STEPS were counted from the beginning, today's are from the end of the warm-up. How many epochs a number of
+    iterations is depends on the data: such a MAX_ITER stays, to be refused.
     """
     notes = list[str]()
     for layer in layers:
@@ -39,12 +37,18 @@ def read_schedule(layers: Layers) -> list[str]:
         if _named_schedule(name):
             layer.put("SOLVER.SCHED", _SCHEDULES[name])
             notes.append(f"{layer.source}: SOLVER.SCHED {name} is {_SCHEDULES[name]} today")
-        for key, new in _IN_EPOCHS.items():
+        for key, new in _IN_EPOCHS.items() if by_epochs else ():
             value = layer.pop(key)
             if value is not None:
                 layer.put(new, value)
                 notes.append(f"{layer.source}: {key} counted epochs: it is {new} {shown(value)} today")
-    return notes + _steps(layers)
+    if by_epochs:
+        return notes + _steps(layers)
+    last = layers.last("SOLVER.MAX_ITER")
+    for layer in layers:
+        if layer is not last:
+            layer.pop("SOLVER.MAX_ITER")  # another has the last word, and it is one refusal
+    return notes
 
 
 def _named_schedule(name: Any) -> bool:

@@ -15,6 +15,7 @@ from pml_ext.training.engine.checkpoints import CONFIG
 from pml_ext.training.engine.failures import TrainingError
 from pml_ext.training.engine.monitor import is_recorded, triplet_statistics
 from pml_ext.training.evaluation.evaluate import Evaluation, Features
+from pml_ext.training.modeling.backbones import norms_of_other_devices
 from pml_ext.training.modeling.heads import HeadOutput
 from pml_ext.training.modeling.losses.factory import build_losses, build_miner
 from pml_ext.training.modeling.names import ID_LOSSES
@@ -46,6 +47,9 @@ class Baseline(lightning.LightningModule):
         self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(1, -1, 1, 1), persistent=False)
         if train_set is not None:
+            wrong = norms_of_other_devices(cfg.MODEL)
+            if wrong:
+                raise ConfigError("\n".join(wrong))
             self.terms, self.losses = build_losses(
                 cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=self.heads.feature_size
             )

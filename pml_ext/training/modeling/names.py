@@ -7,6 +7,7 @@ ARCHITECTURES = {
 ARCHITECTURES_NOT_BUILT = {
     "MGN": "its branches with a head each are not built",
     "Distiller": "knowledge distillation is not built",
+    "PartialBaseline": "partial ReID's spatial reconstruction is not built",
     "MoCo": "momentum contrast and its queue are not built",
     "AttrBaseline": "attribute recognition is not built",
     "DSRBaseline": "partial ReID's spatial reconstruction is not built",
@@ -98,6 +99,7 @@ LOSS_NODES = {
     "CentroidTripletLoss": "CTL",
     "PairWeightingLoss": "GPW",
 }
+LOSSES_NOT_BUILT = {"BinaryCrossEntropyLoss": "attribute recognition is not built"}
 ID_LOSSES = ("CrossEntropyLoss", "FocalLoss")
 """On class scores; the others are on embeddings."""
 FASTREIDS_PAIR_LOSSES = ("TripletLoss", "CircleLoss", "Cosface")

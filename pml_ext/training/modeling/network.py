@@ -8,7 +8,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.config.rules import require_rules
-from pml_ext.training.modeling.backbones import build_backbone, check_norm_device
+from pml_ext.training.modeling.backbones import build_backbone
 from pml_ext.training.modeling.backbones.convnet import ConvNet
 from pml_ext.training.modeling.heads import EmbeddingHead, build_head
 from pml_ext.training.modeling.image_sizes import ImageSizes
@@ -28,9 +28,6 @@ def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Modu
         ConfigError: an option that is unknown, not built, or does not fit the others.
         WeightsError: a pretrained file of another architecture, or one that cannot be downloaded.
     """
-    check_norm_device(options.BACKBONE.NORM, options.DEVICE, "MODEL.BACKBONE.NORM")
-    if options.HEADS.WITH_BNNECK:
-        check_norm_device(options.HEADS.NORM, options.DEVICE, "MODEL.HEADS.NORM")
     require_rules(options, "MODEL", [feat_dim])
     require_rules(images, "INPUT", [partial(one_size, options.BACKBONE.NAME)])
     channels, sizes = len(options.PIXEL_MEAN), ImageSizes.of(images)

@@ -18,6 +18,7 @@ from pml_ext.training.modeling.names import (
     HEADS_NOT_BUILT,
     ID_LOSSES,
     LOSS_NODES,
+    LOSSES_NOT_BUILT,
     MINER_NODES,
     NECK_FEATS,
     NORMS,
@@ -117,7 +118,7 @@ def _loss_scales(options: CN) -> Iterator[Problem]:
             yield Problem(f"{node}.SCALE", options[node].SCALE, reason)
 
 
-LOSSES_RULES: list[Rule] = [_different, one_of("NAME", LOSS_NODES), _loss_scales]
+LOSSES_RULES: list[Rule] = [_different, one_of("NAME", LOSS_NODES, not_built=LOSSES_NOT_BUILT), _loss_scales]
 MINER_RULES: list[Rule] = [one_of("NAME", MINER_NODES, where=lambda options: options.NAME)]
 
 
@@ -139,7 +140,12 @@ def feat_dim(options: CN) -> Iterator[Problem]:
     """The rule that FEAT_DIM is the number of the backbone's channels, where the names alone tell it."""
     backbone = options.BACKBONE
     channels = CHANNELS.get(backbone.NAME, {}).get(backbone.DEPTH)
-    if channels and options.HEADS.POOL_LAYER != "Flatten" and channels != backbone.FEAT_DIM:
+    if (
+        options.META_ARCHITECTURE in ARCHITECTURES
+        and channels
+        and options.HEADS.POOL_LAYER != "Flatten"
+        and channels != backbone.FEAT_DIM
+    ):
         reason = f"must be {channels} for {backbone.NAME} of DEPTH {backbone.DEPTH}"
         yield Problem("BACKBONE.FEAT_DIM", backbone.FEAT_DIM, reason)
 

@@ -72,7 +72,7 @@ def test_an_unknown_data_set_shows_how_to_use_ones_own(digits: Path) -> None:
     [
         (["SOLVER.IMS_PER_BATCH", "6", "DATALOADER.SAMPLER_TRAIN", "NaiveIdentitySampler"], "NUM_INSTANCE × processes"),
         (
-            ["MODEL.FREEZE_LAYERS", "['backbone', 'base']"],
+            ["MODEL.FREEZE_LAYERS", "['backbone', 'base']", "SOLVER.FREEZE_ITERS", "1"],
             "MODEL.FREEZE_LAYERS: 'base' matches no parameter; names begin",
         ),
         (["MODEL.HEADS.POOL_LAYER", "Identity"], "POOL_LAYER Identity needs a backbone with maps of 1×1; got (2, 2)"),
@@ -105,7 +105,8 @@ def test_processes_share_a_batch(digits: Path) -> None:
         [],  # TripletLoss before a BNNeck
         ["KD.MODEL_CONFIG", "['']", "KD.MODEL_WEIGHTS", "['']"],
         ["MODEL.FREEZE_LAYERS", "['']"],
-        ["MODEL.FREEZE_LAYERS", "['backbone']"],
+        ["MODEL.FREEZE_LAYERS", "['backbone']", "SOLVER.FREEZE_EPOCHS", "1"],
+        ["MODEL.FREEZE_LAYERS", "['b1']"],  # for no iterations
         ["DATASETS.TESTS", "('Digits',)", "MODEL.DEVICE", "auto"],
     ],
 )
@@ -118,6 +119,7 @@ def test_harmless_values_run(digits: Path, opts: list[str]) -> None:
     [
         (["MODEL.WEIGHTS", "none.pth"], "MODEL.WEIGHTS = 'none.pth': no such file"),
         (["MODEL.DEVICE", f"cuda:{torch.cuda.device_count()}"], "torch sees"),
+        (["MODEL.HEADS.NORM", "syncBN"], "MODEL.HEADS.NORM is syncBN, which torch has for CUDA devices only"),
         (["DATASETS.NAMES", "('file:none.csv',)"], "file:none.csv"),
         (["DATASETS.TESTS", "('Market1501',)"], "Market1501: no folder"),
         (["DATASETS.REC_PATH", "none.rec"], "DATASETS.REC_PATH: no file none.rec"),

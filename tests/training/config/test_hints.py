@@ -18,6 +18,7 @@ from pml_ext.training.data.datasets import DATASETS
         ("MOT17", list(DATASETS), None),
         ("MAX_ITER", list(get_cfg().SOLVER), None),
         ("OPEN_LAYERS", list(get_cfg().MODEL), None),
+        ("BCE", ["CE"], None),
         ("MAX_EPOCHS", list(get_cfg().SOLVER), "MAX_EPOCH"),
         ("x" * 10**6, ["x"], None),
         ("", ["abc"], None),

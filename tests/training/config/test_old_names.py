@@ -193,6 +193,16 @@ def test_old_keys_of_a_chain_are_read_together(tmp_path: Path) -> None:
     assert cfg.DATALOADER.SAMPLER_TRAIN == "TrainingSampler"
 
 
+def test_iterations_are_refused_once_however_long_the_chain(tmp_path: Path) -> None:
+    (tmp_path / "base.yml").write_text("SOLVER: {MAX_ITER: 120, SCHED: WarmupMultiStepLR, LOG_PERIOD: 100}")
+    with pytest.raises(ConfigError) as caught:
+        load_config(_written(tmp_path, "_BASE_: base.yml\nSOLVER: {MAX_ITER: 28600, DELAY_ITERS: 90}"))
+    assert [line.partition(": ")[2].partition(",")[0] for line in str(caught.value).splitlines()] == [
+        "SOLVER.MAX_ITER = 28600: counts iterations",
+        "SOLVER.DELAY_ITERS = 90: counts iterations",
+    ]
+
+
 def test_each_replacement_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = "INPUT: {DO_PAD: True, REA: {MEAN: [1., 2., 3.]}}\nMODEL: {HEADS: {POOL_LAYER: avgpool}}"
     with caplog.at_level(logging.INFO, "pml_ext"):

@@ -408,6 +408,7 @@ def test_weights_that_are_not_finite_are_never_saved(
         (("DATASETS.TESTS", '("Digits", "Digits")'), "('Digits', 'Digits'): must name one or more different data sets"),
         (("MODEL.PIXEL_STD", "[0]"), "MODEL.PIXEL_STD = [0]: must be above 0, pixels are divided by it"),
         (("MODEL.BACKBONE.FEAT_DIM", "0"), "FEAT_DIM = 0: must be 1 or more"),
+        (("MODEL.BACKBONE.NORM", "syncBN"), "MODEL.BACKBONE.NORM is syncBN, which torch has for CUDA devices only"),
         (("MODEL.PIXEL_MEAN", "[None]"), "MODEL.PIXEL_MEAN must hold numbers"),
         (("MODEL.WEIGHTS", "none.pth"), "no weights file at none.pth"),
     ],

@@ -10,7 +10,7 @@ from yacs.config import CfgNode
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.modeling import names
-from pml_ext.training.modeling.backbones import BACKBONES, build_norm
+from pml_ext.training.modeling.backbones import BACKBONES, build_norm, norms_of_other_devices
 from pml_ext.training.modeling.backbones.attention import NonLocal, SqueezeExcitation
 from pml_ext.training.modeling.backbones.norms import IBN
 from pml_ext.training.modeling.backbones.vit import ViT
@@ -198,8 +198,12 @@ def test_norms_reach_every_layer() -> None:
         assert nn.GroupNorm in kinds
         assert nn.BatchNorm2d not in kinds
     assert [build_norm("GN", c).num_groups for c in (64, 48)] == [32, 1]
-    with pytest.raises(ConfigError, match=r"NORM is syncBN, which torch has for CUDA devices only; here set .* BN"):
-        backbone_of(config("build_resnet_backbone", NORM="syncBN"))
+    cfg = config("build_resnet_backbone", NORM="syncBN")
+    (line,) = norms_of_other_devices(cfg.MODEL)
+    assert (
+        "MODEL.BACKBONE.NORM is syncBN, which torch has for CUDA devices only; here set MODEL.BACKBONE.NORM BN" in line
+    )
+    assert backbone_of(cfg).eval()(torch.zeros(1, 3, 64, 32)).shape == (1, 2048, 4, 2), "to test with it is fine"
 
 
 def test_mistakes_are_named() -> None:

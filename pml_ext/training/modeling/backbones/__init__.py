@@ -9,7 +9,7 @@ from yacs.config import CfgNode as CN
 from pml_ext.training.config.rules import require_rules
 from pml_ext.training.modeling.backbones.convnet import build_convnet
 from pml_ext.training.modeling.backbones.iresnet import build_iresnet
-from pml_ext.training.modeling.backbones.norms import build_norm, check_norm_device
+from pml_ext.training.modeling.backbones.norms import build_norm, norms_of_other_devices
 from pml_ext.training.modeling.backbones.resnest import build_resnest
 from pml_ext.training.modeling.backbones.resnet import build_resnet, build_resnext
 from pml_ext.training.modeling.backbones.timm_backbone import TimmBackbone, build_timm
@@ -23,7 +23,7 @@ __all__ = [
     "BACKBONES",
     "build_backbone",
     "build_norm",
-    "check_norm_device",
+    "norms_of_other_devices",
 ]
 
 # MODEL.BACKBONE.NAME -> what builds it; a built backbone has `num_features` (channels of its map) and
