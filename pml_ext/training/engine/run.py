@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import lightning
+import numpy as np
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -40,9 +41,12 @@ from pml_ext.training.engine.profiling import Profile
 from pml_ext.training.engine.trainer import Launch, build_trainer
 from pml_ext.training.evaluation.baselines import Measured, measure_baselines
 from pml_ext.training.evaluation.evaluate import check_test_sets
+from pml_ext.training.evaluation.pictures.drawing import Picture
+from pml_ext.training.evaluation.pictures.losses_on_a_batch import loss_pictures, one_batch
 from pml_ext.training.evaluation.pictures.of_a_run import write_report
 from pml_ext.training.evaluation.report import check_thresholds, draw_utility, write_threshold
 from pml_ext.training.evaluation.results import results_table, write_metrics
+from pml_ext.training.modeling.losses.factory import build_losses
 from pml_ext.training.modeling.weights import ONLY_FOR_TRAINING, load_weights
 
 log = logging.getLogger("pml_ext")
@@ -286,8 +290,24 @@ def _write_pictures(
         far_range=tuple(cfg.TEST.OPIS.FAR_RANGE),
         seed=cfg.SEED,
         facts=facts,
+        extra=_pictures_of_losses(cfg, module),
     )
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             show_in_tensorboard(logger, pictures, trainer.global_step)
     return page
+
+
+def _pictures_of_losses(cfg: CN, module: Baseline) -> list[Picture]:
+    """The losses on a batch of the first test set with queries."""
+    data = next((data for data in module.test_sets.values() if isinstance(data, OpenSet)), None)
+    if data is None:
+        return []
+    features = module.features[next(name for name, found in module.test_sets.items() if found is data)][0]
+    rows = one_batch(data.query.identities, count=10, images=4, seed=cfg.SEED)
+    labels = torch.from_numpy(np.unique(data.query.identities[rows], return_inverse=True)[1])
+    order = labels.argsort(stable=True)
+    classes = max(int(labels.max()) + 1, 1) if len(labels) else 1
+    terms, losses = build_losses(cfg.MODEL.LOSSES, num_classes=classes, feature_size=features.shape[1])
+    of_pairs = {term.name: losses[term.name] for term in terms if not term.is_id_loss}
+    return loss_pictures(of_pairs, features[torch.from_numpy(rows)][order], labels[order]) if classes > 1 else []
