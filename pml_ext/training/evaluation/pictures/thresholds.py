@@ -60,16 +60,17 @@ def utility_picture(embeddings: Tensor, labels: Tensor, far_range: tuple[float, 
             label = f"identity {int(curves.classes[row])}"
             axes.plot(at, curves.utilities[row], color=ORANGE, linestyle=style, linewidth=1.3, label=label)
         axes.set(xlim=_interesting(curves), ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility U(d)")
-        axes.legend(
-            fontsize=9, ncols=1, loc="center left" if wide else "lower left", bbox_to_anchor=(1, 0.5) if wide else None
-        )
+        if wide:
+            axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
+        else:
+            axes.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
 
     caption = (
         f"One threshold for all of {len(curves.classes)} classes: where the band is wide or classes lie far below the "
         "median, no threshold suits everybody. OPIS measures the spread over the grey range; the five classes with the "
         "lowest mean utility there are named."
     )
-    return Picture("utility", "Utility against threshold", caption, draw, (4.6, 4.6))
+    return Picture("utility", "Utility against threshold", caption, draw, (4.6, 5.4))
 
 
 def error_pictures(embeddings: Tensor, labels: Tensor, far: float, faces: Mapping[int, Tensor]) -> list[Picture]:
