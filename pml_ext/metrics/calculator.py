@@ -50,7 +50,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
 
     Without cameras PML's own metrics are PML's, number for number, on the embeddings as handed in (PML's default
     neighbours are by L2 distance). They follow from the ranks of the matches, in blocks of memory, without a list of
-    neighbours (with knn_func or label_comparison_fn PML makes that list). Where distances tie PML's order is arbitrary;
+    neighbours (with knn_func PML makes that list). Where distances tie PML's order is arbitrary;
     here a non-match comes first. Ours normalise the embeddings. What each is taken over:
 
     - cmc, inverse negative penalty, reid mAP: queries against references (`functional.rank_matches`); queries
@@ -171,13 +171,13 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
             None if reference is None else (reference, reference_labels, reference_cameras),
             ref_includes_query,
             device=self.device,
-            labels_are_ids=self.label_comparison_fn is torch.eq,
+            label_comparison=None if self.label_comparison_fn is torch.eq else self.label_comparison_fn,
             k=self.k,
             far_range=self._far_range,
             grid=self._grid,
             fars=FARS,
         )
-        ranked = [name for name in names if name in _KNN and (by_camera or self._is_ranked_here(name))]
+        ranked = [name for name in names if name in _KNN and (by_camera or self._is_ranked_here(name, measured))]
         mine = [name for name in names if name in (*_OURS, *ranked)]
         results = {}
         if pml := [name for name in names if name not in mine]:
@@ -238,11 +238,11 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
     def _tar_at_far(self, measured: EvaluationSet, *, far: float) -> float:
         return float(operating_point(measured.roc, far).tar)
 
-    def _is_ranked_here(self, name: str) -> bool:
+    def _is_ranked_here(self, name: str, measured: EvaluationSet) -> bool:
         """Whether a metric of PML's neighbours is its own, and so follows from the ranks of the matches."""
         methods = (f"calculate_{name}", "determine_k")
         return (
-            self.label_comparison_fn is torch.eq
+            (measured.compared is None or not measured.ref_includes_query or measured.compared.count_themselves)
             and self.knn_func is self._default_knn
             and all(getattr(type(self), method) is getattr(_pml.AccuracyCalculator, method) for method in methods)
         )
@@ -265,12 +265,12 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         """The mean over queries with a match, by class where asked for: as PML, classes in the order of their ids."""
         has_match = measured.matches > 0
         if not bool(has_match.any()):
-            classes = len(torch.unique(measured.query_labels))
+            classes = len(torch.unique(measured.query_labels, dim=0))
             return [float("nan")] * classes if self.return_per_class else float("nan")
         values, labels = values[has_match], measured.query_labels[has_match]
         if not self.return_per_class and not self.avg_of_avgs:
             return float(values.mean())
-        _, index, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+        _, index, counts = torch.unique(labels, dim=0, return_inverse=True, return_counts=True)
         by_class = torch.zeros(len(counts), dtype=values.dtype, device=values.device).index_add_(0, index, values)
         by_class /= counts
         return by_class.tolist() if self.return_per_class else float(by_class.mean())

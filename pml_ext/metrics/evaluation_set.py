@@ -1,7 +1,7 @@
 """What one call of the accuracy calculator measures, with the work that several metrics share done once."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,11 +13,12 @@ from pml_ext._checks import check_finite, check_labels
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.retrieval.feature_distances import have_unit_rows
-from pml_ext.functional.retrieval.protocol import JUNK
-from pml_ext.functional.retrieval.ranking import Ranking, rankings_within
+from pml_ext.functional.retrieval.feature_distances import comparable, distance_blocks, have_unit_rows
+from pml_ext.functional.retrieval.protocol import JUNK, OwnIdentity
+from pml_ext.functional.retrieval.ranking import Ranking, rankings_of, rankings_within
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC
+from pml_ext.metrics.compared_labels import ComparedLabels
 
 
 @dataclass
@@ -35,6 +36,15 @@ class EvaluationSet:
     far_range: tuple[float, float]
     grid: int
     fars: Sequence[float]
+    label_comparison: Callable[[Tensor, Tensor], Tensor] | None
+
+    @cached_property
+    def compared(self) -> ComparedLabels | None:
+        """Matches by label_comparison; None where labels are compared for equality."""
+        if self.label_comparison is None:
+            return None
+        labels = self.query_labels, self.reference_labels
+        return ComparedLabels(self.label_comparison, *labels, self.ref_includes_query)
 
     def _ranked(self, limits: Sequence[int | None], metric: str) -> list[Ranking]:
         return rankings_within(
@@ -66,6 +76,9 @@ class EvaluationSet:
 
         On unit rows both distances rank alike, and `ranking` has done the work.
         """
+        if self.compared is not None:
+            blocks = distance_blocks(*comparable(self.query, self.reference, "euclidean"), "euclidean")
+            return rankings_of(_with_matches(blocks, self.compared), [self.limit])[0]
         if self.query_cameras is not None or (have_unit_rows(self.query) and have_unit_rows(self.reference)):
             return self._by_cosine[1]
         return self._ranked([self.limit], "euclidean")[0]
@@ -73,6 +86,8 @@ class EvaluationSet:
     @cached_property
     def matches(self) -> Tensor:
         """(Q,) how many references are a match of each query."""
+        if self.compared is not None:
+            return self.compared.matches
         if self.query_cameras is not None:
             return self.ranking.matches
         classes = 1 + int(max(self.query_labels.max(), self.reference_labels.max()))
@@ -120,7 +135,7 @@ def make_evaluation_set(
     ref_includes_query: bool,
     *,
     device: torch.device,
-    labels_are_ids: bool,
+    label_comparison: Callable[[Tensor, Tensor], Tensor] | None,
     k: int | str | None,
     far_range: tuple[float, float],
     grid: int,
@@ -128,7 +143,7 @@ def make_evaluation_set(
 ) -> EvaluationSet:
     """Check and align embeddings, labels and cameras (or None) of the queries and of the references.
 
-    Labels that are ids are numbered: PML compares labels as float32, in which ids above 2^24 collide.
+    Labels without a label_comparison are numbered: PML compares labels as float32, in which ids above 2^24 collide.
     """
     reference = query if reference is None else reference
     ref_includes_query = ref_includes_query or reference is query
@@ -146,7 +161,7 @@ def make_evaluation_set(
         if cameras is not None and ref_cameras is not None:
             _check_start(cameras, ref_cameras, "reference_cameras")
     ids, ref_ids = labels, ref_labels
-    if labels_are_ids:
+    if label_comparison is None:
         numbered = torch.unique(torch.cat([labels, ref_labels]), dim=0, return_inverse=True)[1]
         ids, ref_ids = numbered[: len(labels)], numbered[len(labels) :]
     if cameras is not None and ref_cameras is not None:
@@ -155,28 +170,45 @@ def make_evaluation_set(
         ref_x, ref_ids, ref_cameras = ref_x[ref_known], ref_ids[ref_known], ref_cameras[ref_known]
     if not len(x) or not len(ref_x):
         raise ValueError(f"query and reference must not be empty; got {len(x)} and {len(ref_x)} samples")
-    return EvaluationSet(x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, k, far_range, grid, fars)
+    return EvaluationSet(
+        x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, k, far_range, grid, fars, label_comparison
+    )
+
+
+def _with_matches(blocks: Iterable[Tensor], compared: ComparedLabels) -> Iterator[tuple[Tensor, OwnIdentity]]:
+    done = 0
+    for rows in blocks:
+        yield rows, compared.own_identity(slice(done, done + len(rows)))
+        done += len(rows)
 
 
 def _tensors(name: str, data: tuple[Any, Any, Any], device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
     """Tensors on the device, one label and one camera a row."""
     embeddings, labels, cameras = data
-    x = torch.as_tensor(embeddings, device=device)
+    x = _tensor(embeddings, device)
     x = (x if x.dtype in (torch.float32, torch.float64) else x.float()).contiguous()  # faiss takes no other
     if x.ndim != 2:
         raise ValueError(f"{name} must have shape (N, D), one row per sample; got {tuple(x.shape)}")
     check_finite(x, name)
     if labels is None:
         raise ValueError(f"{name}_labels must be given with {name}; got None")
-    y = torch.as_tensor(labels, device=device)
+    y = _tensor(labels, device)
     if len(y) != len(x):
         raise ValueError(f"{name}_labels must have {len(x)} entries, one label per embedding; got {len(y)}")
     if cameras is None:
         return x, y, None
-    c = torch.as_tensor(cameras, device=device)
+    c = _tensor(cameras, device)
     y = check_labels(y, len(x), f"{name}_labels")
     c = check_labels(c, len(x), f"{name}_cameras")
     return x, y, c
+
+
+def _tensor(values: Any, device: torch.device) -> Tensor:
+    """A tensor of the same memory where it can be: an array on disk stays there."""
+    with warnings.catch_warnings():
+        # Of an array that cannot be written to; nothing is written here.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.as_tensor(values, device=device)
 
 
 def _check_start(query: Tensor, reference: Tensor, name: str) -> None:

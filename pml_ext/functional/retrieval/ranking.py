@@ -9,7 +9,7 @@ from torch import Tensor
 from pml_ext._checks import check_whole
 from pml_ext.functional.retrieval.feature_distances import check_features, comparable, distance_blocks
 from pml_ext.functional.retrieval.match_ranks import MatchRanks, match_ranks_of
-from pml_ext.functional.retrieval.protocol import GalleryProtocol, protocol_of_distances
+from pml_ext.functional.retrieval.protocol import GalleryProtocol, OwnIdentity, protocol_of_distances
 
 
 class Ranking(NamedTuple):
@@ -153,9 +153,14 @@ def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], limits: Sequence[
             check_whole(within, "within")
             if within < 1:
                 raise ValueError(f"within must be a rank of 1 or more; got {within!r}")
+    return rankings_of(((rows, protocol.own_identity(block)) for block, rows in protocol.numbered(blocks)), limits)
+
+
+def rankings_of(blocks: Iterable[tuple[Tensor, OwnIdentity]], limits: Sequence[int | None]) -> list[Ranking]:
+    """The ranking within each limit, from blocks of distances (q, G) and of what matches in them."""
     results: list[list[Ranking]] = [[] for _ in limits]
-    for block, rows in protocol.numbered(blocks):
-        found = match_ranks_of(rows, protocol.own_identity(block))
+    for rows, identity in blocks:
+        found = match_ranks_of(rows, identity)
         for parts, within in zip(results, limits, strict=True):
             parts.append(_ranking_of(found, within))
     return [Ranking(*(torch.cat(field) for field in zip(*parts, strict=True))) for parts in results]
