@@ -43,6 +43,10 @@ def pair_weights(
             does not return a scalar.
     Source: Wang et al., CVPR 2019, eqs. 1 to 3: Σ_N w S − Σ_P w S with these w held constant has the loss's
         gradient if no pair of the loss has a derivative of the other sign.
+
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> pair_weights(PairWeightingLoss("contrastive"), x, labels)[0]
+    tensor([0.0000, 0.2500, 0.0000, 0.0000])
     """
     _check_batch(loss, embeddings, labels)
     return _weights_at(loss, _matrix(loss, embeddings), embeddings, labels, indices_tuple)
@@ -58,6 +62,9 @@ class SimilarityDependence:
         self_similarity: all pairs move together, so that only the pair's own level changes (Similarity-S).
         negative_relative: the other negative pairs move (Similarity-N).
         positive_relative: the positive pairs move (Similarity-P).
+
+    >>> SimilarityDependence(self_similarity=0.3, negative_relative=0.0, positive_relative=0.1).kinds
+    'SP'
     """
 
     self_similarity: float
@@ -93,6 +100,10 @@ def similarity_dependence(
         gradient. They agree but for N-pairs: Paper: N; here: N and P, as e^(S_in − S_ip) compares with the positive;
         and in Table 2 for binomial deviance with mining: Paper: S and P; here: N too, as eq. 10 divides by N_i, the
         number of negatives that are mined.
+
+    >>> x = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]])
+    >>> similarity_dependence("multi_similarity", x, torch.tensor([0, 0, 1, 1])).kinds
+    'S'
     """
     check_in_range(shift, 1e-6, 2, "shift")
     if isinstance(loss, str):

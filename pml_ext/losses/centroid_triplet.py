@@ -34,6 +34,10 @@ class CentroidTripletLoss(EmbeddingLoss):
         Paper: embeddings as they come; here: normalised by the default distance, as everywhere in PML;
         LpDistance(power=2, normalize_embeddings=False) is the paper's.
         Paper: in each of its folds all classes leave a sample out; here: only the own class does.
+
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> round(CentroidTripletLoss(margin=0.5)(x, labels).item(), 3)
+    0.11
     """
 
     labels_because = "Centroids are of classes, an indices_tuple does not replace them"

@@ -52,6 +52,10 @@ class CITLoss(EmbeddingLoss):
         Paper: the text speaks of no penalty where S_ap ≥ log(e^S_an + e^S_pn), eq. 7 has no hinge; here: eq. 7, and
         the hinge by hinge_partial_likelihood.
         Paper: mean over all triplets, those of loss 0 included; here: the default reducer, others work too.
+
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> round(CITLoss()(x, labels).item(), 3), round(CITLoss(gamma=0.5)(x, labels).item(), 3)
+    (0.012, 0.215)
     """
 
     def __init__(

@@ -37,6 +37,10 @@ class HPHNTripletLoss(EmbeddingLoss):
         pair in Vasudeva et al., "LoOp", ICCV 2021, with margin 0.2. Paper: in LoOp the pairs are consecutive samples
         of a class, as with positives="consecutive"; here: also each sample and its farthest positive, the default.
         Xuan et al. take the anchor's own nearest negative: that is PML's TripletMarginLoss with BatchHardMiner.
+
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> round(HPHNTripletLoss(margin=0.2)(x, labels).item(), 3)
+    0.331
     """
 
     def __init__(self, *, margin: float = 0.2, positives: str = "farthest", **pml: Any) -> None:

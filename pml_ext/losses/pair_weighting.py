@@ -40,6 +40,10 @@ class PairWeightingLoss(EmbeddingLoss):
     Source: Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning", CVPR 2019,
         eqs. 2 and 3. All rows of its Table 2 are "binomial_deviance", "lifted_star", "bin_lifted" and
         "multi_similarity" with and without mining, and "uniform" with mining.
+
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> round(PairWeightingLoss("triplet", margin=0.1)(x, labels).item(), 3)
+    0.05
     """
 
     def __init__(

@@ -33,6 +33,10 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         Paper: one temperature for all k; here too (the authors' code defaults to k itself).
         Paper: a query is no item of its own ranking; here too (the authors' code ranks it, first, in every one).
         The denominator and the missing clip at k: see functional.smooth_recall_at_k.
+
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> round(RecallAtKSurrogateLoss(ks=(1, 2), temperature=0.1)(x, labels).item(), 3)
+    0.467
     """
 
     labels_because = "RecallAtKSurrogateLoss ranks everything, an indices_tuple does not replace them"

@@ -22,6 +22,11 @@ class SmoothAPLoss(EmbeddingLoss):
     Source: Brown et al., "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, eq. 7.
     As in the authors' code a sample is among its own positives when the batch ranks itself; samples without another
     one of their class are ranked, but no queries.
+
+    >>> import torch
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> round(SmoothAPLoss(temperature=0.1)(x, labels).item(), 3)
+    0.092
     """
 
     labels_because = "SmoothAPLoss needs labels: it ranks the whole batch, whatever a miner picked"

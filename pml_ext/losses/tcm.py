@@ -36,6 +36,10 @@ class TCMLoss(EmbeddingLoss):
         ValueError: a weight or margin out of range, margin_plus below margin_minus where both terms count, no labels.
     Source: Zhang et al., "Threshold-Consistent Margin Loss for Open-World Deep Metric Learning", arXiv 2307.04047,
         eq. 5.
+
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> round(TCMLoss()(x, labels).item(), 3), round(TCMLoss(lambda_minus=0)(x, labels).item(), 3)
+    (0.5, 0.2)
     """
 
     labels_because = "TCM is defined over all pairs, an indices_tuple does not replace them"

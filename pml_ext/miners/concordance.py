@@ -28,6 +28,11 @@ class ConcordanceMiner(EmbeddingMiner):
     Raises:
         ValueError: an unknown type, a negative margin.
     Source: "Triplet Similarity Learning on Concordance Constraint", Fig. 1a. Ties are ours.
+
+    >>> import torch
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> [indices.tolist() for indices in ConcordanceMiner()(x, labels)]
+    [[1], [0], [2]]
     """
 
     def __init__(self, *, type_of_triplets: str = "discordant", margin: float = 0.2, **pml: Any) -> None:

@@ -18,6 +18,11 @@ class HPHNMiner(EmbeddingMiner):
     Args:
         **pml: distance (any; LpDistance is PML's default), collect_stats.
     Source: as HPHNTripletLoss, which is the mean triplet loss of these.
+
+    >>> import torch
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> [indices.tolist() for indices in HPHNMiner()(x, labels)]
+    [[1, 1, 2, 2], [0, 0, 3, 3], [2, 2, 1, 1]]
     """
 
     def __init__(self, **pml: Any) -> None:

@@ -39,6 +39,7 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         multi-similarity loss is MultiSimilarityLoss with LoOpMiner(MultiSimilarityMiner(epsilon=-0.02)).
         Paper: that miner; here: any.
 
+    >>> import torch
     >>> from pml_ext.miners import TripletMarginMiner
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> [len(miner(x, labels)[0]) for miner in (TripletMarginMiner(), LoOpMiner(TripletMarginMiner()))]

@@ -18,6 +18,10 @@ def one_hot_centroids(num_classes: int) -> Tensor:
     Raises:
         ValueError: fewer than 2 classes.
     Source: Do et al., CVPR 2019.
+
+    >>> one_hot_centroids(2)
+    tensor([[1., 0.],
+            [0., 1.]])
     """
     check_num_classes(num_classes)
     return torch.eye(num_classes)
@@ -40,6 +44,9 @@ def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
         ValueError: fewer than 2 classes or dimensions.
         ImportError: neither faiss nor scikit-learn is installed.
     Source: Do et al., CVPR 2019. Paper: in R^C; here: in any dimension.
+
+    >>> kmeans_centroids(num_classes=3, size=2).norm(dim=1)
+    tensor([1., 1., 1.])
     """
     check_num_classes(num_classes)
     if size < 2:
@@ -84,6 +91,10 @@ def simplex_centroids(num_classes: int, size: int) -> Tensor:
     Raises:
         ValueError: fewer than 2 classes, or too few dimensions for their simplex.
     Source: the optimum of Do et al., CVPR 2019, eq. 9. Paper: approximated by k-means; here: exact.
+
+    >>> corners = simplex_centroids(num_classes=3, size=2)
+    >>> round((corners[0] @ corners[1]).item(), 3)
+    -0.5
     """
     check_num_classes(num_classes)
     if size < num_classes - 1:

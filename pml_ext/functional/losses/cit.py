@@ -24,6 +24,10 @@ def concordance_index(similarities: Tensor, labels: Tensor, ref_labels: Tensor |
         a scalar in [0, 1]; nan where there is no triplet. It has no gradient.
     Source: Harrell's concordance index on triplets; the quantity that "Triplet Similarity Learning on Concordance
         Constraint" optimises.
+
+    >>> similarities, labels = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]]), torch.tensor([0, 0, 1])
+    >>> concordance_index(similarities, labels)
+    tensor(0.5000)
     """
     same, different = same_and_different(labels, ref_labels)
     negatives, _ = _sorted_negatives(similarities.detach(), different)

@@ -25,8 +25,8 @@ def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor, *, entries: 
         (B,), each in [−2/3, 2].
     Source: Do et al., CVPR 2019, the bracket of eq. 8.
 
-    >>> one_hot_discriminative_loss(3 * torch.eye(2), torch.tensor([0, 0]))
-    tensor([-0.4714,  1.4142])
+    >>> one_hot_discriminative_loss(torch.tensor([[3.0, 4.0], [0, 0]]), torch.tensor([0, 1]))
+    tensor([0.6836, 0.6667])
     """
     return _one_hot(embeddings, labels.long(), entries=entries)
 

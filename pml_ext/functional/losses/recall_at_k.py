@@ -35,6 +35,10 @@ def smooth_recall_at_k(
     Source: Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, section 3.
         Over min(k, number of positives), so that a full short list is 1, as in the authors' code; that code also
         clips the sum at k, which would end the gradient: here it is not clipped.
+
+    >>> similarities, positive = torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[True, False, True]])
+    >>> smooth_recall_at_k(similarities, positive, ks=(2, 4), rank_temperature=0.01)
+    tensor([[0.5000, 1.0000]])
     """
     queries, items = positive.nonzero(as_tuple=True)
     ranks, _ = smooth_ranks(similarities, queries, items, temperature, entries=entries)

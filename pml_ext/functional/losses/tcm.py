@@ -18,6 +18,10 @@ def shortfall_and_excess(
     Returns:
         two scalars, 0 (with a gradient path) where no pair counts.
     Source: Zhang et al., arXiv 2307.04047, eq. 5; indicator=False is the ablation of its Table 9.
+
+    >>> import torch
+    >>> shortfall_and_excess(torch.tensor([0.5, 0.95]), torch.tensor([0.7, 0.1]), margin_plus=0.9, margin_minus=0.5)
+    (tensor(0.4000), tensor(0.2000))
     """
     below = counted_positives(positives, margin_plus, indicator)
     above = counted_negatives(negatives, margin_minus, indicator)
@@ -47,6 +51,9 @@ def margins_from_distance_range(d_low: float, d_high: float) -> tuple[float, flo
         ValueError: the range is not inside [0, 2] or is turned round.
     Source: Zhang et al., arXiv 2307.04047, where the range is [sqrt(2 − 2 m⁺), sqrt(2 − 2 m⁻)].
         Paper: A.3.1 prints sqrt(2 − d²)/2; here: the inverse of that range.
+
+    >>> [round(margin, 3) for margin in margins_from_distance_range(0.4, 1.0)]
+    [0.92, 0.5]
     """
     check_in_range(d_low, 0, 2, "d_low")
     check_in_range(d_high, d_low, 2, "d_high")

@@ -19,6 +19,12 @@ def hardest_triplets(
         (anchors, positives, negatives), one triplet for each row with a positive and a negative (of either end), in
         the order of the rows. Of equals the first, and the row's own end before the other. Two samples that are each
         other's farthest positive give the same triplet twice.
+
+    >>> similarities = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]])
+    >>> same = torch.tensor([[False, True, False], [True, False, False], [False, False, False]])
+    >>> different = torch.tensor([[False, False, True], [False, False, True], [True, True, False]])
+    >>> [indices.tolist() for indices in hardest_triplets(1 - similarities, same, different, among_themselves=True)]
+    [[0, 0], [1, 1], [2, 2]]
     """
     distances = distances.detach()
     farthest = distances.masked_fill(~positive, -torch.inf).argmax(dim=1)

@@ -30,6 +30,12 @@ def triplets_of_kind(
         entries: of one block, (positive pairs, R); None: the block size of the device.
     Returns:
         three index tensors of one length. Beyond them memory is a block: no (B, R, R) tensor.
+
+    >>> similarities = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]])
+    >>> same = torch.tensor([[False, True, False], [True, False, False], [False, False, False]])
+    >>> different = torch.tensor([[False, False, True], [False, False, True], [True, True, False]])
+    >>> [indices.tolist() for indices in triplets_of_kind(similarities, same, different, "hard", margin=0.2)]
+    [[0], [1], [2]]
     """
     is_kind = KINDS[kind]
     found = []
@@ -46,6 +52,12 @@ def count_triplet_kinds(
     """How many triplets there are of each kind; the arguments are those of triplets_of_kind.
 
     The concordance index is 1 − (discordant + hard)/(2 · all triplets), a tie counting one half.
+
+    >>> similarities = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]])
+    >>> same = torch.tensor([[False, True, False], [True, False, False], [False, False, False]])
+    >>> different = torch.tensor([[False, False, True], [False, False, True], [True, True, False]])
+    >>> count_triplet_kinds(similarities, same, different, margin=0.2)
+    {'discordant': 1, 'hard': 1, 'semihard': 0, 'easy': 1}
     """
     counts = dict.fromkeys(KINDS, 0)
     for _, _, gap, negative in _gaps(similarities, same, different, entries):
