@@ -22,6 +22,9 @@ def get_cfg() -> CN:
     cfg.MODEL.MINER.NAME = ""
     cfg.MODEL.MINER.MS = CN({"EPSILON": 0.1})
     cfg.MODEL.MINER.TRIPLETMARGIN = CN({"MARGIN": 0.2, "TYPE_OF_TRIPLETS": "all"})
+    cfg.MODEL.MINER.DISTANCEWEIGHTED = CN({"CUTOFF": 0.5, "NONZERO_LOSS_CUTOFF": 1.4})
+    cfg.MODEL.MINER.DISJOINT = CN()
+    cfg.MODEL.MINER.LOOP = CN({"MINER": "MultiSimilarityMiner", "PAIRING": "consecutive"})  # with that miner's node
     cfg.INPUT = CN()
     cfg.INPUT.SIZE_TRAIN = [256, 128]
     cfg.INPUT.SIZE_TEST = [256, 128]
@@ -122,8 +125,10 @@ def _losses() -> CN:
     losses.DISC = CN({"CENTROIDS": "one_hot", "CENTROID_SIZE": 0, "PAPER_SCALE": False, "SEED": 0, "SCALE": 1.0})
     losses.TCM = CN({"LAMBDA_PLUS": 1.0, "LAMBDA_MINUS": 1.0, "MARGIN_PLUS": 0.9, "MARGIN_MINUS": 0.5, "SCALE": 1.0})
     losses.LOOP = CN({"LOSS": "TripletMarginLoss", "PAIRING": "consecutive", "GEOMETRY": "arc", "SCALE": 1.0})
+    losses.LOOP.POSITIVES = "arc"  # or "all"
     losses.RSK = CN({"KS": (1, 2, 4, 8, 16), "TEMPERATURE": 0.01, "RANK_TEMPERATURE": 1.0, "SCALE": 1.0})
-    losses.HPHN = CN({"MARGIN": 0.2, "SCALE": 1.0})
+    losses.HPHN = CN({"MARGIN": 0.2, "POSITIVES": "farthest", "SCALE": 1.0})
+    losses.LIFTEDHINGE = CN({"MARGIN": 0.2, "POSITIVES": "all", "SCALE": 1.0})
     losses.CTL = CN({"MARGIN": 0.5, "NEGATIVES": "hardest", "SCALE": 1.0})
     losses.GPW = CN({"WEIGHTING": "multi_similarity", "MINING": 0.0, "SCALE": 1.0})  # MINING 0: none
     return losses

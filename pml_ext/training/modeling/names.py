@@ -96,6 +96,7 @@ LOSS_NODES = {
     "LoOp": "LOOP",
     "RecallAtKSurrogateLoss": "RSK",
     "HPHNTripletLoss": "HPHN",
+    "LiftedHingeLoss": "LIFTEDHINGE",
     "CentroidTripletLoss": "CTL",
     "PairWeightingLoss": "GPW",
 }
@@ -109,4 +110,10 @@ WITH_CLASS_WEIGHTS = ("DiscriminativeLoss", "SoftTripleLoss", "ProxyNCALoss", "A
 NOT_MINED = (
     *ID_LOSSES, *FASTREIDS_PAIR_LOSSES, *WITH_CLASS_WEIGHTS, "SmoothAPLoss", "TCMLoss", "RecallAtKSurrogateLoss",
 )  # fmt: skip
-MINER_NODES = {"MultiSimilarityMiner": "MS", "TripletMarginMiner": "TRIPLETMARGIN"}
+MINER_NODES = {
+    "MultiSimilarityMiner": "MS",
+    "TripletMarginMiner": "TRIPLETMARGIN",
+    "DistanceWeightedMiner": "DISTANCEWEIGHTED",
+    "DisjointTripletMiner": "DISJOINT",
+    "LoOpMiner": "LOOP",
+}

@@ -8,6 +8,7 @@ from yacs.config import CfgNode as CN
 
 import pml_ext.losses
 import pml_ext.miners
+from pml_ext._pml import LpDistance
 from pml_ext.training.config.load import ConfigError, require
 from pml_ext.training.config.rules import require_rules
 from pml_ext.training.modeling.losses import id_losses, pair_losses
@@ -62,18 +63,23 @@ def build_miner(options: CN) -> nn.Module | None:
         ConfigError: an unknown name, an argument that the miner refuses.
     """
     require_rules(options, "MODEL.MINER", MINER_RULES)
-    name = options.NAME
-    if not name:
-        return None
-    arguments = {key.lower(): value for key, value in options[MINER_NODES[name]].items()}
-    return _construct(getattr(pml_ext.miners, name), arguments, f"MODEL.MINER ({name})")
+    return _build_miner(options, options.NAME) if options.NAME else None
 
 
-def _build_loss(losses: CN, name: str, num_classes: int, feature_size: int) -> nn.Module:
+def _build_miner(miners: CN, name: str) -> nn.Module:
+    node = MINER_NODES[name]
+    options = {key.lower(): value for key, value in miners[node].items()}
+    if name == "LoOpMiner":
+        require(options["miner"], [n for n in MINER_NODES if n != name], f"MODEL.MINER.{node}.MINER")
+        options["miner"] = _build_miner(miners, options["miner"])
+    return _construct(getattr(pml_ext.miners, name), options, f"MODEL.MINER ({name})")
+
+
+def _build_loss(losses: CN, name: str, num_classes: int, feature_size: int, **more: Any) -> nn.Module:
     node = losses[LOSS_NODES[name]]
     where = f"MODEL.LOSSES.{LOSS_NODES[name]}"
     kind = _FASTREIDS.get(name) or getattr(pml_ext.losses, name)
-    options = {key.lower(): value for key, value in node.items() if key != "SCALE"}
+    options = {key.lower(): value for key, value in node.items() if key != "SCALE"} | more
     if name in ID_LOSSES and num_classes < 2:
         raise ConfigError(f"{name} needs 2 or more training identities; got {num_classes}")
     if name in WITH_CLASS_WEIGHTS:
@@ -85,7 +91,9 @@ def _build_loss(losses: CN, name: str, num_classes: int, feature_size: int) -> n
     elif name == "LoOp":
         wrapped = [n for n in LOSS_NODES if n not in (*_FASTREIDS, name)]
         require(node.LOSS, wrapped, f"{where}.LOSS")
-        options["loss"] = _build_loss(losses, node.LOSS, num_classes, feature_size)
+        # Segments lie in the space itself, so the loss in LoOp measures there.
+        measure = {"distance": LpDistance(normalize_embeddings=False)} if node.GEOMETRY == "segment" else {}
+        options["loss"] = _build_loss(losses, node.LOSS, num_classes, feature_size, **measure)
     elif name == "PairWeightingLoss":
         options["mining"] = options["mining"] or None
     return _construct(kind, options, where)

@@ -2,10 +2,11 @@ import pytest
 import torch
 
 import pml_ext.losses
+import pml_ext.miners
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.modeling.losses.factory import build_losses
-from pml_ext.training.modeling.names import LOSS_NODES
+from pml_ext.training.modeling.losses.factory import build_losses, build_miner
+from pml_ext.training.modeling.names import LOSS_NODES, MINER_NODES
 
 
 @pytest.mark.parametrize("name", LOSS_NODES)
@@ -23,7 +24,9 @@ def test_every_loss_is_made_from_its_defaults_and_trains(name: str) -> None:
     ("name", "node", "options"),
     [
         ("RecallAtKSurrogateLoss", "RSK", {"KS": (1, 3), "TEMPERATURE": 0.05, "RANK_TEMPERATURE": 0.5}),
-        ("HPHNTripletLoss", "HPHN", {"MARGIN": 0.4}),
+        ("HPHNTripletLoss", "HPHN", {"MARGIN": 0.4, "POSITIVES": "consecutive"}),
+        ("LiftedHingeLoss", "LIFTEDHINGE", {"MARGIN": 0.4, "POSITIVES": "consecutive"}),
+        ("LoOp", "LOOP", {"PAIRING": "all", "POSITIVES": "all"}),
         ("CentroidTripletLoss", "CTL", {"MARGIN": 0.3, "NEGATIVES": "all"}),
     ],
 )
@@ -46,3 +49,40 @@ def test_what_a_loss_refuses_is_named_by_its_node() -> None:
     cfg.MODEL.LOSSES.LOOP.LOSS = "CentroidTripletLoss"
     with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.LOOP: LoOp cannot wrap CentroidTripletLoss"):
         build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
+
+
+@pytest.mark.parametrize("base", ["TripletMarginLoss", "HPHNTripletLoss", "LiftedHingeLoss", "MultiSimilarityLoss"])
+@pytest.mark.parametrize("pairing", ["consecutive", "all"])
+def test_loop_on_segments_with_each_of_its_papers_losses(base: str, pairing: str) -> None:
+    """The loss inside measures where the segments lie: in the space, not on the sphere."""
+    cfg = get_cfg()
+    cfg.MODEL.LOSSES.NAME = ("LoOp",)
+    cfg.MODEL.LOSSES.LOOP.update({"LOSS": base, "GEOMETRY": "segment", "PAIRING": pairing})
+    _, modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
+    loss = modules["LoOp"]
+    assert isinstance(loss.loss, getattr(pml_ext.losses, base)) and not loss.distance.normalize_embeddings
+    x, labels = torch.randn(16, 4, requires_grad=True), torch.arange(4).repeat(4)
+    loss(x, labels).backward()
+    assert x.grad is not None and x.grad.abs().sum() > 0
+    assert loss(3 * x, labels).item() != pytest.approx(loss(x, labels).item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", MINER_NODES)
+def test_every_miner_is_made_from_its_defaults_and_mines(name: str) -> None:
+    cfg = get_cfg()
+    cfg.MODEL.MINER.NAME = name
+    miner = build_miner(cfg.MODEL.MINER)
+    assert type(miner) is getattr(pml_ext.miners, name)
+    mined = miner(torch.randn(16, 4), torch.arange(4).repeat(4))
+    assert len(mined) in (3, 4) and all(len(part) for part in mined)
+
+
+def test_loops_miner_is_around_another_one_with_that_ones_options() -> None:
+    cfg = get_cfg()
+    cfg.MODEL.MINER.NAME = "LoOpMiner"
+    cfg.MODEL.MINER.MS.EPSILON = -0.02
+    miner = build_miner(cfg.MODEL.MINER)
+    assert isinstance(miner, pml_ext.miners.LoOpMiner) and miner.miner.epsilon == -0.02
+    cfg.MODEL.MINER.LOOP.MINER = "LoOpMiner"
+    with pytest.raises(ConfigError, match=r"MODEL\.MINER\.LOOP\.MINER"):
+        build_miner(cfg.MODEL.MINER)
