@@ -108,6 +108,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         assert labels is not None
+        is_mined = indices_tuple is not None
         with no_autocast(embeddings.device):
             matrix, is_negative = loop_matrix(
                 self.distance, embeddings, labels, ref_emb, ref_labels, pairing=self.pairing, geometry=self.geometry
@@ -128,7 +129,8 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
                 f"LoOp: a batch with {positives} positive and {negatives} negative pairs has nothing to replace or "
                 "nothing to put there; the wrapped loss is as it is without LoOp",
             )
-        elif not injected.was_read and (indices_tuple is None or all(len(part) for part in indices_tuple)):
+        # A miner's tuples may leave a loss nothing to read (pairs that make no triplet).
+        elif not injected.was_read and not is_mined and (indices_tuple is None or all(map(len, indices_tuple))):
             raise TypeError(
                 f"{type(self.loss).__name__} did not call self.distance(embeddings, ref_emb), so LoOp cannot reach "
                 "its pairs"

@@ -523,3 +523,11 @@ def test_the_wrapped_loss_by_name() -> None:
 def test_positives_must_be_known() -> None:
     with pytest.raises(ValueError, match="positives must be one of 'arc', 'all'; got 'consecutive'"):
         LoOp(losses.TripletMarginLoss(), positives="consecutive")
+
+
+def test_mined_pairs_that_make_no_triplet_give_zero() -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    pairs = tuple(torch.tensor([i]) for i in (1, 2, 0, 1))
+    value = LoOp(losses.TripletMarginLoss())(x, torch.tensor([1, 0, 0]), pairs)
+    value.backward()
+    assert value == 0 and x.grad is not None and not x.grad.any()

@@ -1,0 +1,184 @@
+"""Every loss on any batch: what must hold whatever it computes, and its value against loops."""
+
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pml_ext import losses
+from pml_ext.registration import WITHOUT_REFERENCES
+from tests.losses.test_contract import NAMES
+from tests.losses.test_contract import make as make_for_three_classes
+from tests.oracles import centroids as discriminative_oracle
+from tests.oracles import concordance as concordance_oracle
+from tests.oracles import recall_at_k as recall_oracle
+from tests.oracles import threshold_consistency as tcm_oracle
+from tests.oracles import triplets as triplet_oracle
+from tests.properties.batches import Batch, batches, indices_tuples
+
+every_loss = pytest.mark.parametrize("name", NAMES)
+
+
+def make(name: str, batch: Batch) -> Any:
+    if name != "DiscriminativeLoss":
+        return make_for_three_classes(name)
+    torch.manual_seed(1)
+    return losses.DiscriminativeLoss(4, batch.embeddings.shape[1])
+
+
+def fits(name: str, batch: Batch) -> bool:
+    """DiscriminativeLoss knows four classes, and no reference."""
+    return name not in WITHOUT_REFERENCES or (batch.with_itself and int(batch.labels.max()) < 4)
+
+
+def value_of(loss: Any, batch: Batch, indices: tuple[Tensor, ...] | None = None) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of batches without a pair or triplet
+        return loss(batch.embeddings, batch.labels, indices, batch.ref_emb, batch.ref_labels)
+
+
+@every_loss
+@given(data=st.data())
+def test_value_and_gradient_are_finite(name: str, data: st.DataObject) -> None:
+    batch = data.draw(batches())
+    assume(fits(name, batch) and not (name in WITHOUT_REFERENCES and batch.ref_emb is not None))
+    indices = data.draw(indices_tuples(batch))
+    x = batch.embeddings.detach().requires_grad_()
+    ref = x if batch.ref_emb is batch.embeddings else batch.ref_emb
+    value = value_of(make(name, batch), Batch(x, batch.labels, ref, batch.ref_labels), indices)
+    assert value.ndim == 0 and value.isfinite(), value
+    (gradient,) = torch.autograd.grad(value, x)
+    assert gradient.shape == x.shape and gradient.dtype == x.dtype and gradient.isfinite().all()
+
+
+@every_loss
+@given(data=st.data())
+def test_16_bits_are_the_32_bits_that_they_stand_for(name: str, data: st.DataObject) -> None:
+    batch = data.draw(batches(dtypes=(torch.float16, torch.bfloat16)))
+    assume(fits(name, batch) and not (name in WITHOUT_REFERENCES and batch.ref_emb is not None))
+    indices = data.draw(indices_tuples(batch))
+    x = batch.embeddings.float()
+    ref = None if batch.ref_emb is None else x if batch.ref_emb is batch.embeddings else batch.ref_emb.float()
+    wide = Batch(x, batch.labels, ref, batch.ref_labels)
+    assert torch.equal(value_of(make(name, batch), batch, indices), value_of(make(name, batch), wide, indices))
+
+
+@every_loss
+@given(data=st.data())
+def test_names_and_types_of_labels_and_strides_mean_nothing(name: str, data: st.DataObject) -> None:
+    batch = data.draw(batches(dtypes=(torch.float64,), reference=False))
+    assume(fits(name, batch))
+    value = value_of(make(name, batch), batch)
+    plain = Batch(batch.embeddings.contiguous(), batch.labels)
+    torch.testing.assert_close(value_of(make(name, batch), plain), value)
+    if name not in WITHOUT_REFERENCES:
+        renamed = Batch(batch.embeddings, 5 - 3 * batch.labels)
+        torch.testing.assert_close(value_of(make(name, batch), renamed), value)
+
+
+@every_loss
+@given(data=st.data())
+def test_indices_out_of_range_are_an_error(name: str, data: st.DataObject) -> None:
+    batch = data.draw(batches(dtypes=(torch.float32,), reference=False))
+    assume(fits(name, batch))
+    wrong = data.draw(st.sampled_from([-1, -3, len(batch.labels), len(batch.labels) + 7]))
+    place, width = data.draw(st.integers(0, 2)), data.draw(st.sampled_from([3, 4]))
+    indices = [torch.zeros(1, dtype=torch.int64) for _ in range(width)]
+    indices[place] = torch.tensor([wrong])
+    with pytest.raises(ValueError, match=r"indices_tuple"):
+        value_of(make(name, batch), batch, tuple(indices))
+
+
+def unit(x: Tensor) -> list[list[float]]:
+    """Rows of length 1; a zero row stays one."""
+    rows = x.double()
+    return (rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-12)).tolist()
+
+
+def products(x: list[list[float]], y: list[list[float]]) -> list[list[float]]:
+    return [[math.fsum(a * b for a, b in zip(v, w, strict=True)) for w in y] for v in x]
+
+
+def compared(batch: Batch) -> tuple[list[list[float]], list[int], list[int] | None]:
+    """Cosines with the reference, labels, the reference's labels (None: the batch itself)."""
+    others, other_labels = batch.reference
+    cosines = products(unit(batch.embeddings), unit(others))
+    return cosines, batch.labels.tolist(), None if batch.with_itself else other_labels.tolist()
+
+
+exact = batches(dtypes=(torch.float64,))
+
+
+@given(batch=exact, gamma=st.sampled_from([0.0, 0.3, 1.0]), hinge=st.booleans(), data=st.data())
+def test_cit(batch: Batch, gamma: float, hinge: bool, data: st.DataObject) -> None:
+    cosines, labels, ref_labels = compared(batch)
+    inside = unit(batch.reference[0])
+    s, s_ref = ([[(1 + c) / 2 for c in row] for row in rows] for rows in (cosines, products(inside, inside)))
+    indices = data.draw(indices_tuples(batch))
+    if indices is None:
+        chosen = concordance_oracle.triplets(labels, ref_labels)
+    elif len(indices) == 3:
+        chosen = list(zip(*(part.tolist() for part in indices), strict=True))
+    else:
+        return  # pairs are made triplets of by pytorch-metric-learning
+    value = value_of(losses.CITLoss(gamma=gamma, hinge_partial_likelihood=hinge), batch, indices)
+    expected = concordance_oracle.cit(s, s_ref, chosen, gamma, hinge) if chosen else 0.0
+    assert float(value) == pytest.approx(expected, abs=1e-9)
+
+
+@given(batch=exact, indicator=st.booleans(), plus=st.floats(0.3, 1), minus=st.floats(-1, 0.3))
+def test_tcm(batch: Batch, indicator: bool, plus: float, minus: float) -> None:
+    cosines, labels, ref_labels = compared(batch)
+    positives, negatives = tcm_oracle.split(cosines, labels, ref_labels)
+    # A cosine on a margin counts or not by a rounding.
+    assume(all(abs(s - plus) > 1e-9 for s in positives) and all(abs(s - minus) > 1e-9 for s in negatives))
+    shortfall, excess = tcm_oracle.terms(positives, negatives, plus, minus, indicator)
+    loss = losses.TCMLoss(lambda_plus=0.7, lambda_minus=1.3, margin_plus=plus, margin_minus=minus, indicator=indicator)
+    assert float(value_of(loss, batch)) == pytest.approx(0.7 * shortfall + 1.3 * excess, abs=1e-9)
+
+
+@given(batch=batches(dtypes=(torch.float64,), reference=False), kind=st.sampled_from(["one_hot", "simplex", "kmeans"]))
+def test_discriminative(batch: Batch, kind: str) -> None:
+    assume(int(batch.labels.max()) < 4 and batch.embeddings.shape[1] >= 4 and bool(batch.embeddings.any(1).all()))
+    x = batch.embeddings[:, :4]
+    assume(bool((x.norm(dim=1) > 1e-6).all()))
+    loss = losses.DiscriminativeLoss(4, 4, centroids=kind).double()
+    rows = torch.eye(4, dtype=torch.float64) if loss.centroids is None else loss.centroids
+    expected = [
+        discriminative_oracle.bracket(v, label, rows.tolist())
+        for v, label in zip(unit(x), batch.labels.tolist(), strict=True)
+    ]
+    # sqrt(2 − 2 cosine) has half the digits of the cosine near a centroid
+    assert float(value_of(loss, Batch(x, batch.labels))) == pytest.approx(sum(expected) / len(expected), abs=1e-6)
+
+
+@given(batch=exact)
+def test_hphn(batch: Batch) -> None:
+    x, others = unit(batch.embeddings), unit(batch.reference[0])
+    labels, ref_labels = batch.labels.tolist(), None if batch.with_itself else batch.reference[1].tolist()
+    d = [[triplet_oracle.distance(v, w) for w in others] for v in x]
+    found = triplet_oracle.triplet_losses(d, triplet_oracle.hphn_triplets(d, labels, ref_labels), 0.2)
+    # Which of two equally far positives is taken matters where their nearest negatives differ.
+    for row, label in zip(d, labels, strict=True):
+        positives = sorted(c for c, other in zip(row, ref_labels or labels, strict=True) if other == label)
+        assume(len(positives) < 2 or positives[-1] - positives[-2] > 1e-6)
+    expected = sum(found) / len(found) if found else 0.0
+    assert float(value_of(losses.HPHNTripletLoss(margin=0.2), batch)) == pytest.approx(expected, abs=1e-6)
+
+
+@given(batch=exact, ks=st.sampled_from([(1,), (1, 2, 4), (3, 50)]))
+def test_recall_at_k(batch: Batch, ks: tuple[int, ...]) -> None:
+    cosines, labels, ref_labels = compared(batch)
+    others = labels if ref_labels is None else ref_labels
+    queries = [q for q, y in enumerate(labels) if any(o == y and (ref_labels or i != q) for i, o in enumerate(others))]
+    value = value_of(losses.RecallAtKSurrogateLoss(ks=ks, temperature=0.1, rank_temperature=0.5), batch)
+    if not queries or len({*labels, *others}) == 1:
+        assert value == 0
+    else:
+        expected = recall_oracle.smooth_recall_loss(cosines, labels, ref_labels, ks, 0.1, 0.5)
+        assert float(value) == pytest.approx(expected, abs=1e-9)
