@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning
 import torch
+from yacs.config import CfgNode as CN
 
 from pml_ext.training.checks.freeze_layers import patterns_without_parameters
 from pml_ext.training.config.load import ConfigError
@@ -61,3 +62,12 @@ def freeze_callbacks(patterns: list[str], *, iterations: int) -> list[lightning.
     if patterns and not iterations:
         log.warning("MODEL.FREEZE_LAYERS %s: nothing is frozen, SOLVER.FREEZE_ITERS is 0", patterns)
     return [FreezeLayers(patterns, iterations)] if patterns and iterations else []
+
+
+def frozen_iterations(options: CN, *, steps_per_epoch: int) -> int:
+    """How long MODEL.FREEZE_LAYERS stay as they are: FREEZE_ITERS, and FREEZE_EPOCHS in iterations.
+
+    Args:
+        options: the config's SOLVER.
+    """
+    return int(options.FREEZE_ITERS + round(options.FREEZE_EPOCHS * steps_per_epoch))

@@ -26,7 +26,7 @@ from pml_ext.training.data.transforms import build_transform
 from pml_ext.training.engine.baseline import Baseline
 from pml_ext.training.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
 from pml_ext.training.engine.failures import one_message
-from pml_ext.training.engine.freezing import freeze_callbacks
+from pml_ext.training.engine.freezing import freeze_callbacks, frozen_iterations
 from pml_ext.training.engine.loggers import show_in_tensorboard
 from pml_ext.training.engine.messages import IN_THE_FILE_ONLY, logged
 from pml_ext.training.engine.output import (
@@ -78,7 +78,9 @@ def train(
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         checkpoints = output / CHECKPOINTS
         profiles = [Profile()] if profile else []
-        frozen = freeze_callbacks(list(cfg.MODEL.FREEZE_LAYERS), iterations=_frozen_steps(cfg, train_set))
+        steps = steps_per_epoch(len(train_set), cfg.SOLVER.IMS_PER_BATCH)
+        iterations = frozen_iterations(cfg.SOLVER, steps_per_epoch=steps)
+        frozen = freeze_callbacks(list(cfg.MODEL.FREEZE_LAYERS), iterations=iterations)
         trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *frozen)
         # Lightning knows the rank of this process only now, and the samplers need it.
         loader = _train_loader(cfg, train_set, trainer)
@@ -213,12 +215,6 @@ def _train_loader(cfg: CN, images: ImageSet, trainer: lightning.Trainer) -> Data
 
 def _train_set(cfg: CN) -> ImageSet:
     return load_train_set(cfg.DATASETS, grey=_grey(cfg))
-
-
-def _frozen_steps(cfg: CN, train_set: ImageSet) -> int:
-    """How long MODEL.FREEZE_LAYERS stay as they are."""
-    steps = steps_per_epoch(len(train_set), cfg.SOLVER.IMS_PER_BATCH)
-    return int(cfg.SOLVER.FREEZE_ITERS + round(cfg.SOLVER.FREEZE_EPOCHS * steps))
 
 
 def _grey(cfg: CN) -> bool:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.engine.freezing import FreezeLayers, freeze_callbacks
+from pml_ext.training.engine.freezing import FreezeLayers, freeze_callbacks, frozen_iterations
 
 # Lightning's advice about workers and steps, and what it calls in torch
 pytestmark = [
@@ -83,3 +84,19 @@ def test_nothing_is_frozen_for_no_iterations(caplog: pytest.LogCaptureFixture) -
     (callback,) = freeze_callbacks(["backbone"], iterations=7)
     assert isinstance(callback, FreezeLayers)
     assert (callback.patterns, callback.iterations) == (["backbone"], 7)
+
+
+def test_an_empty_pattern_freezes_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "pml_ext"):
+        assert freeze_callbacks([""], iterations=3) == []
+    assert caplog.messages == ["MODEL.FREEZE_LAYERS ['']: nothing is frozen"]
+    (callback,) = freeze_callbacks(["", "backbone"], iterations=3)
+    assert isinstance(callback, FreezeLayers)
+    assert callback.patterns == ["backbone"]
+
+
+def test_epochs_and_iterations_of_freezing_add_up() -> None:
+    options = get_cfg().SOLVER
+    options.FREEZE_ITERS, options.FREEZE_EPOCHS = 5, 2.5
+    assert frozen_iterations(options, steps_per_epoch=8) == 25
+    assert frozen_iterations(get_cfg().SOLVER, steps_per_epoch=8) == 0

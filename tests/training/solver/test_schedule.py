@@ -37,6 +37,13 @@ def test_linear_constant_and_exponential_warm_up() -> None:
     assert exponential[:9] == pytest.approx([0.2 ** (1 - i / 8) for i in range(9)])
 
 
+def test_a_warm_up_in_epochs_is_one_of_their_iterations() -> None:
+    for sched in ("MultiStepLR", "CosineAnnealingLR"):
+        in_epochs = rates(config(WARMUP_EPOCHS=3, WARMUP_ITERS=1000, SCHED=sched, STEPS=[4]))
+        assert in_epochs == rates(config(WARMUP_ITERS=30, SCHED=sched, STEPS=[4]))
+        assert in_epochs != rates(config(WARMUP_ITERS=20, SCHED=sched, STEPS=[4]))
+
+
 def test_multi_step_counts_epochs_that_end_after_the_warm_up() -> None:
     # 12 iterations of warm-up end in the second epoch, which counts; with 20 it does not
     for warm_up, first in ((12, 60), (20, 70)):
