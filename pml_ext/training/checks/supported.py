@@ -5,7 +5,7 @@ from functools import partial
 
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.config.rules import Problem, Rule, must, problems_of, value_of
+from pml_ext.training.config.rules import Problem, Rule, must, one_of, problems_of, value_of
 from pml_ext.training.data.aliases import aliases_of
 from pml_ext.training.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, batches, data_set, erasing
 from pml_ext.training.evaluation.evaluate import metrics_of_first
@@ -77,7 +77,11 @@ def _best(cfg: CN) -> Iterator[Problem]:
         yield Problem("TEST.BEST", best, f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}")
 
 
+LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
+"""What LOGGERS can name."""
+
 _ACROSS_NODES: list[Rule] = [
+    one_of("LOGGERS", LOGGER_NAMES),
     must("SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
     _pretrained,
     _erasing,

@@ -11,9 +11,10 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from pml_ext.training.checks.supported import LOGGER_NAMES, unsupported
 from pml_ext.training.cli import main
-from pml_ext.training.config.load import ConfigError
-from pml_ext.training.engine.loggers import build_loggers, flat
+from pml_ext.training.config.load import ConfigError, load_config
+from pml_ext.training.engine.loggers import LOGGERS, build_loggers, flat
 from pml_ext.training.engine.messages import IN_THE_FILE_ONLY, logged
 from pml_ext.training.engine.monitor import triplet_statistics
 
@@ -147,3 +148,10 @@ def test_a_run_leaves_its_report_and_makes_it_again(tmp_path: Path, capfd: pytes
     (tmp_path / "report.html").unlink()
     assert main(["report", str(tmp_path)]) == 0
     assert "What random queries find" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_check_config_knows_the_loggers() -> None:
+    assert set(LOGGER_NAMES) == set(LOGGERS)
+    assert [str(p) for p in unsupported(load_config(DIGITS, ["LOGGERS", "('csv', 'tensorbord')"]))] == [
+        "LOGGERS = 'tensorbord': unknown; did you mean 'tensorboard'? Known: 'csv', 'tensorboard', 'wandb', 'mlflow'"
+    ]
