@@ -178,6 +178,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
             fars=FARS,
         )
         ranked = [name for name in names if name in _KNN and (by_camera or self._is_ranked_here(name, measured))]
+        measured.ranks_both_ways = bool(ranked) and any(name in _PER_QUERY for name in names)
         mine = [name for name in names if name in (*_OURS, *ranked)]
         results = {}
         if pml := [name for name in names if name not in mine]:

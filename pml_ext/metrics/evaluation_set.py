@@ -13,9 +13,14 @@ from pml_ext._checks import check_finite, check_labels
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.retrieval.feature_distances import comparable, distance_blocks, have_unit_rows
+from pml_ext.functional.retrieval.feature_distances import (
+    comparable,
+    distance_blocks,
+    have_unit_rows,
+    spread_around_origin,
+)
 from pml_ext.functional.retrieval.protocol import JUNK, OwnIdentity
-from pml_ext.functional.retrieval.ranking import Ranking, rankings_of, rankings_within
+from pml_ext.functional.retrieval.ranking import Ranking, rank_by_both_metrics, rankings_of, rankings_within
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics.compared_labels import ComparedLabels
@@ -37,6 +42,7 @@ class EvaluationSet:
     grid: int
     fars: Sequence[float]
     label_comparison: Callable[[Tensor, Tensor], Tensor] | None
+    ranks_both_ways: bool = False
 
     @cached_property
     def compared(self) -> ComparedLabels | None:
@@ -68,7 +74,7 @@ class EvaluationSet:
         """Of all references, by cosine."""
         if self.query_cameras is not None and isinstance(self.k, str):  # the limit depends on what cameras leave
             return self._ranked([None], "cosine")[0]
-        return self._by_cosine[0]
+        return self._from_one_product[0] if self._one_product_serves else self._by_cosine[0]
 
     @cached_property
     def nearest(self) -> Ranking:
@@ -79,9 +85,32 @@ class EvaluationSet:
         if self.compared is not None:
             blocks = distance_blocks(*comparable(self.query, self.reference, "euclidean"), "euclidean")
             return rankings_of(_with_matches(blocks, self.compared), [self.limit])[0]
-        if self.query_cameras is not None or (have_unit_rows(self.query) and have_unit_rows(self.reference)):
+        if self._one_product_serves:
+            return self._from_one_product[1]
+        if self.query_cameras is not None or self._of_unit_rows:
             return self._by_cosine[1]
         return self._ranked([self.limit], "euclidean")[0]
+
+    @cached_property
+    def _of_unit_rows(self) -> bool:
+        return have_unit_rows(self.query) and have_unit_rows(self.reference)
+
+    @cached_property
+    def _one_product_serves(self) -> bool:
+        """Whether both distances are wanted and differ, and both can be had from one product."""
+        wanted = self.ranks_both_ways and self.query_cameras is None and not self._of_unit_rows
+        return wanted and spread_around_origin(self.reference)
+
+    @cached_property
+    def _from_one_product(self) -> tuple[Ranking, Ranking]:
+        return rank_by_both_metrics(
+            self.query,
+            self.query_labels,
+            self.reference,
+            self.reference_labels,
+            gallery_includes_query=self.ref_includes_query,
+            within=self.limit,
+        )
 
     @cached_property
     def matches(self) -> Tensor:
@@ -213,6 +242,8 @@ def _tensor(values: Any, device: torch.device) -> Tensor:
 
 def _check_start(query: Tensor, reference: Tensor, name: str) -> None:
     start = reference[: len(query)]
+    if start.data_ptr() == query.data_ptr() and start.shape == query.shape and start.stride() == query.stride():
+        return  # one and the same: no copies to compare
     equal = torch.isclose if query.is_floating_point() else torch.eq
     if start.shape != query.shape or not bool(equal(start, query).all()):
         raise ValueError(f"{name} must start with the query's entries when ref_includes_query is True; it does not")

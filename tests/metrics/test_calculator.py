@@ -188,7 +188,11 @@ def test_each_metric_can_be_asked_for_alone(name: str) -> None:
 def test_shared_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     rank, counted = evaluation_set.rankings_within, PairDistances.accepted
+    both = evaluation_set.rank_by_both_metrics
     monkeypatch.setattr(evaluation_set, "rankings_within", lambda *a: (calls.append(f"rank {a[-1]}"), rank(*a))[1])
+    monkeypatch.setattr(
+        evaluation_set, "rank_by_both_metrics", lambda *a, **k: (calls.append("rank by both"), both(*a, **k))[1]
+    )
     monkeypatch.setattr(
         PairDistances,
         "accepted",
@@ -197,13 +201,14 @@ def test_shared_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y, cameras = a_set()
     calculator().get_accuracy(x, y, query_cameras=cameras)
     assert sorted(calls) == ["all pairs", "rank cosine"]
-    for unit, k, expected in (
-        (True, None, ["rank cosine"]),
-        (True, 3, ["rank cosine"]),
-        (False, "max_bin_count", ["rank cosine", "rank euclidean"]),
+    for embeddings, k, expected in (
+        (x, None, ["rank cosine"]),
+        (x, 3, ["rank cosine"]),
+        (2 * x, "max_bin_count", ["rank by both"]),
+        (2 * x + 20, None, ["rank cosine", "rank euclidean"]),  # far from the origin
     ):
         calls.clear()
-        calculator(k=k, include=(*KNN, *PER_QUERY)).get_accuracy(x if unit else 2 * x, y)
+        calculator(k=k, include=(*KNN, *PER_QUERY)).get_accuracy(embeddings, y)
         assert sorted(calls) == expected
     calls.clear()
     calculator(include=KNN).get_accuracy(2 * x, y)
@@ -223,6 +228,15 @@ def test_what_a_user_changes_about_neighbours_is_obeyed() -> None:
     given.knn_func = lambda query, k, reference, same: (torch.zeros(len(query), k), torch.zeros(len(query), k).long())
     share = (y == y[0]).double().mean().item()  # everybody's neighbours are the first sample
     assert given.get_accuracy(x, y)["precision_at_1"] == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize("k", [None, 3, "max_bin_count"])
+def test_embeddings_of_any_length_give_pmls_values_beside_ours(k: int | str | None) -> None:
+    x, y, _ = a_set()
+    x = x * (0.2 + torch.rand(len(x), 1))
+    expected = calculator(PMLAccuracyCalculator, include=KNN, k=k).get_accuracy(x, y)
+    expected |= calculator(include=PER_QUERY).get_accuracy(x, y)
+    assert calculator(include=(*KNN, *PER_QUERY), k=k).get_accuracy(x, y) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_k_too_small_for_a_metric_is_told_as_by_pml(caplog: pytest.LogCaptureFixture) -> None:

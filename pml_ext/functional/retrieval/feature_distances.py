@@ -16,6 +16,8 @@ METRICS = ("cosine", "euclidean")
 _ENTRIES, _FEWEST_ROWS = 2**21, 64
 # Features between 2 to minus this power and 2 to this power have squares that float32 holds, summed over 2^60 columns.
 _LARGEST_EXPONENT = 30
+# Of the mean squared norm: with this share for the mean's, squared distances are a fifth of squared norms.
+_MEAN_SHARE = 0.9
 
 
 def check_features(query: Tensor, gallery: Tensor, metric: str) -> None:
@@ -99,3 +101,38 @@ def distance_blocks(rows: Tensor, columns: Tensor, metric: str, *, entries: int 
                 torch.addmm(squares, some, columns.T, alpha=-2, out=distances)
                 distances.add_(row_squares[begin : begin + size]).clamp_min_(0)
         yield distances
+
+
+def both_distance_blocks(
+    query: Tensor, gallery: Tensor, *, entries: int | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cosine and Euclidean distances of one block of rows after the other from one product, for ranking.
+
+    Args:
+        query, gallery: (Q, D) and (G, D), as given; `spread_around_origin`.
+        entries: see `rows_at_once`.
+    Yields:
+        (q, G) 1 − cosine, and (q, G) numbers that ascend in each row as its Euclidean distances do; both valid until
+        the next block is asked for.
+    """
+    rows, columns = comparable(query, gallery, "cosine")
+    factor = _factor_within_range(query, gallery)
+    row_norms, norms = (torch.linalg.vector_norm(x.detach().to(rows.dtype) * factor, dim=1) for x in (query, gallery))
+    # A row of zeros has the same product with everything: its order is that of the norms.
+    inverse = torch.where(row_norms > 0, 1 / row_norms, 1.0)
+    size = rows_at_once(len(columns), entries=entries)
+    cosine, euclidean = rows.new_empty(2, min(size, len(rows)), len(columns)).unbind()
+    for begin in range(0, len(rows), size):
+        some = rows[begin : begin + size]
+        one, other = cosine[: len(some)], euclidean[: len(some)]
+        with full_precision(rows.device):
+            torch.mm(some.neg(), columns.T, out=one)
+            # ‖x − y‖² / ‖x‖ − ‖x‖ = ‖y‖² / ‖x‖ − 2 ‖y‖ cos
+            torch.mul(one, 2 * norms, out=other).addr_(inverse[begin : begin + size], norms.square())
+        yield one.add_(1), other
+
+
+def spread_around_origin(features: Tensor) -> bool:
+    """Whether Euclidean distances keep their digits without subtracting the mean: it is not most of the norms."""
+    x = features.detach().to(torch.promote_types(features.dtype, torch.float32)) * _factor_within_range(features)
+    return float(x.mean(dim=0).square().sum()) <= _MEAN_SHARE * float(x.square().sum(dim=1).mean())

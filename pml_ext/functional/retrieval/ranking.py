@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_whole
-from pml_ext.functional.retrieval.feature_distances import check_features, comparable, distance_blocks
+from pml_ext.functional.retrieval.feature_distances import (
+    both_distance_blocks,
+    check_features,
+    comparable,
+    distance_blocks,
+)
 from pml_ext.functional.retrieval.match_ranks import MatchRanks, match_ranks_of
 from pml_ext.functional.retrieval.protocol import GalleryProtocol, OwnIdentity, protocol_of_distances
 
@@ -95,6 +100,37 @@ def rankings_within(
     protocol = GalleryProtocol(shape, query_labels, gallery_labels, *cameras, gallery_includes_query, query.device)
     rows, columns = comparable(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
     return _rank(protocol, distance_blocks(rows, columns, metric), limits)
+
+
+def rank_by_both_metrics(
+    query: Tensor,
+    query_labels: Tensor,
+    gallery: Tensor,
+    gallery_labels: Tensor,
+    *,
+    gallery_includes_query: bool,
+    within: int | None,
+) -> tuple[Ranking, Ranking]:
+    """`rank_matches` by cosine without a limit, and by Euclidean distance within one, from one product.
+
+    Args:
+        gallery: `spread_around_origin`.
+    """
+    check_features(query, gallery, "cosine")
+    shape = (len(query), len(gallery))
+    protocol = GalleryProtocol(shape, query_labels, gallery_labels, None, None, gallery_includes_query, query.device)
+    kept = gallery if protocol.kept is None else gallery[protocol.kept]
+    by_cosine, by_euclidean = [], []
+    begin = 0
+    for cosine, euclidean in both_distance_blocks(query, kept):
+        own = protocol.own_identity(slice(begin, begin + len(cosine)))
+        by_cosine.append(_ranking_of(match_ranks_of(cosine, own), None))
+        by_euclidean.append(_ranking_of(match_ranks_of(euclidean, own), within))
+        begin += len(cosine)
+    first, second = (
+        Ranking(*(torch.cat(field) for field in zip(*parts, strict=True))) for parts in (by_cosine, by_euclidean)
+    )
+    return first, second
 
 
 def rank_matches_from_distances(

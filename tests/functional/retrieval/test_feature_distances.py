@@ -1,7 +1,13 @@
 import pytest
 import torch
 
-from pml_ext.functional.retrieval.feature_distances import comparable, distance_blocks, have_unit_rows
+from pml_ext.functional.retrieval.feature_distances import (
+    both_distance_blocks,
+    comparable,
+    distance_blocks,
+    have_unit_rows,
+    spread_around_origin,
+)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
@@ -32,3 +38,22 @@ def test_unit_rows() -> None:
     unit = torch.nn.functional.normalize(x)
     assert have_unit_rows(unit) and have_unit_rows(unit.double())
     assert not have_unit_rows(x) and not have_unit_rows(unit.half()) and not have_unit_rows(unit * 1.00001)
+
+
+@pytest.mark.parametrize("entries", [1, 50, None])
+@pytest.mark.parametrize("scale", [1.0, 2.0**600, 2.0**-600])
+def test_one_product_orders_by_both_distances(entries: int | None, scale: float) -> None:
+    query, gallery = torch.randn(7, 4).double(), torch.randn(12, 4).double() * torch.rand(12, 1)
+    query[2] = 0
+    gallery[5] = 0
+    expected = torch.cdist(query, gallery)
+    blocks = both_distance_blocks(query * scale, gallery * scale, entries=entries)
+    cosine, euclidean = (torch.cat(part) for part in zip(*((a.clone(), b.clone()) for a, b in blocks), strict=True))
+    torch.testing.assert_close(cosine, 1 - torch.nn.functional.cosine_similarity(query[:, None], gallery, dim=2))
+    assert torch.equal(euclidean.argsort(dim=1), expected.argsort(dim=1))
+
+
+def test_features_far_from_the_origin_are_told() -> None:
+    x = torch.randn(50, 8)
+    assert spread_around_origin(x) and spread_around_origin(x + 0.5) and spread_around_origin(x * 1e30)
+    assert not spread_around_origin(x + 10) and not spread_around_origin((x + 10) * 1e30)

@@ -12,7 +12,7 @@ from pml_ext.functional import (
     rank_matches,
     rank_matches_from_distances,
 )
-from pml_ext.functional.retrieval.ranking import rankings_within
+from pml_ext.functional.retrieval.ranking import rank_by_both_metrics, rankings_within
 from tests.oracles import metrics as oracle
 
 
@@ -304,5 +304,20 @@ def test_several_limits_from_one_pass() -> None:
     found = rankings_within([None, 4, 1], x, labels[0], gallery, labels[1], cameras, False, "cosine")
     for ranking, within in zip(found, (None, 4, 1), strict=True):
         expected = rank_matches(x, gallery=gallery, within=within, **protocol)
+        for one, other in zip(ranking, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("includes_query", [True, False])
+@pytest.mark.parametrize("within", [None, 4])
+def test_both_metrics_from_one_product(includes_query: bool, within: int | None) -> None:
+    labels, gallery_labels = torch.randint(-1, 6, (30,)), torch.randint(-1, 6, (90,))
+    query, gallery = torch.randn(30, 8).double(), torch.randn(90, 8).double()
+    if includes_query:
+        gallery, gallery_labels = torch.cat([query, gallery]), torch.cat([labels, gallery_labels])
+    given = (query, labels, gallery, gallery_labels)
+    found = rank_by_both_metrics(*given, gallery_includes_query=includes_query, within=within)
+    for ranking, limit, metric in zip(found, (None, within), ("cosine", "euclidean"), strict=True):
+        expected = rank_matches(*given, gallery_includes_query=includes_query, within=limit, metric=metric)
         for one, other in zip(ranking, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
