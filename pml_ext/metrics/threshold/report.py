@@ -45,6 +45,7 @@ class ThresholdReport(ThresholdFields):
         data, made: what the embeddings are of; when the report was made (UTC).
         curves, worst_pairs, copied_rows: what figure and page show; not kept in the file.
 
+    >>> import torch
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
     >>> report = ThresholdReport.from_embeddings(embeddings, ["anna", "anna", "ben", "ben"], frr=0.5)
     >>> round(report.cosine, 3), report.far.rate, report.frr.rate

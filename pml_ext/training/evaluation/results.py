@@ -85,7 +85,8 @@ def read_results(path: Path) -> Results:
     """The metrics of `write_metrics`, nan where they are.
 
     Raises:
-        OSError, ValueError: a file that cannot be read, or is no such file.
+        OSError: a file that cannot be read.
+        ValueError, KeyError, TypeError, AttributeError: a file of something else.
     """
     results = json.loads(path.read_text(encoding="utf-8"))["results"]
     return {

@@ -1,6 +1,5 @@
 """compare.html: finished runs side by side."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ import yaml
 from pml_ext.training.evaluation.pictures.curves import Series, read_series
 from pml_ext.training.evaluation.pictures.drawing import BLACK, COLOURS, LINE_STYLES, Picture, row_of_axes
 from pml_ext.training.evaluation.pictures.page import differences_table, metrics_table, write_page
-from pml_ext.training.evaluation.results import Results, heading, labels_of
+from pml_ext.training.evaluation.results import Results, heading, labels_of, read_results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,8 +96,7 @@ def _results(run: Path) -> Results:
         path = run / name
         if path.is_file():
             try:
-                results: Results = json.loads(path.read_text(encoding="utf-8"))["results"]
-                return {s: {k: float(v) for k, v in values.items()} for s, values in results.items()}
+                return read_results(path)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise RunError(f"{path} is not what a run writes: {error}") from error
     raise RunError(f"{run} is no folder of a finished run: it has no metrics.json")

@@ -8,6 +8,7 @@ import pytest
 from pml_ext.training.cli import main
 from pml_ext.training.evaluation.pictures.comparison import RunError, compare
 from pml_ext.training.evaluation.pictures.curves import read_series
+from pml_ext.training.evaluation.results import write_metrics
 
 
 def run(folder: Path, accuracy: float, rate: str, test_set: str = "Set") -> Path:
@@ -39,6 +40,13 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     runs = [run(tmp_path / part / "run", 0.5, "0.1") for part in "ab"]
     text = compare(runs, tmp_path / "page.html").read_text(encoding="utf-8")
     assert all(f"<td>{path}</td><td>50.00 %</td>" in text for path in runs)
+
+
+def test_a_metric_that_a_run_could_not_measure_is_shown_as_nan(tmp_path: Path) -> None:
+    runs = [run(tmp_path / "first", 0.5, "0.1"), run(tmp_path / "second", 0.25, "0.2")]
+    write_metrics(runs[1] / "metrics.json", {"Set": {"precision_at_1": 0.25, "opis": float("nan")}})
+    text = compare(runs, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<td>second</td><td>25.00 %</td><td>nan</td>" in text
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
