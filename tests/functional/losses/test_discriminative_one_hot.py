@@ -66,3 +66,12 @@ def test_a_row_of_zeros_is_finite() -> None:
     value = one_hot_discriminative_loss(x, torch.tensor([0, 1]))
     value.sum().backward()
     assert value.isfinite().all() and x.grad is not None and x.grad.isfinite().all()
+
+
+def test_a_row_of_zeros_is_as_far_from_every_centroid() -> None:
+    x = torch.zeros(2, 5, requires_grad=True)
+    value = one_hot_discriminative_loss(x, torch.tensor([0, 3]))
+    torch.testing.assert_close(value, torch.full((2,), 2 / 3))
+    torch.testing.assert_close(value, discriminative_loss(x, torch.tensor([0, 3]), None))
+    value.sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
