@@ -20,6 +20,8 @@ class OwnGradient(torch.autograd.Function):
     @classmethod
     def call(cls, *inputs: Any) -> tuple[Tensor, ...]:
         """The outputs of `forward`."""
+        if torch.jit.is_tracing():  # which cannot call it; a gradient of the trace is an error, not a wrong one
+            return cls.forward(*inputs)
         newer = torch.compiler.is_compiling() or under_transform()
         outputs: tuple[Tensor, ...] = (cls if newer else _older_form(cls)).apply(*inputs)
         return outputs

@@ -43,7 +43,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         TypeError: a loss with class weights, one that does not read pairs or (positives="arc") always takes all
             positives, a distance without a LoOp form, or an unknown argument.
         ValueError: no labels: the arcs are inside classes, so indices_tuple alone does not do.
-        RuntimeError: a second derivative (a gradient penalty on the embeddings).
+        RuntimeError: a second derivative (a gradient penalty on the embeddings), the gradient of a torch.jit.trace.
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021, algorithm 1; eq. 15 is
         LoOp(TripletMarginLoss(reducer=MeanReducer())), eq. 16 LoOp(LiftedHingeLoss()).
         Paper: consecutive pairs, an even count a class; here: any count, `pairing="all"`, `positives="all"`.

@@ -531,3 +531,15 @@ def test_mined_pairs_that_make_no_triplet_give_zero() -> None:
     value = LoOp(losses.TripletMarginLoss())(x, torch.tensor([1, 0, 0]), pairs)
     value.backward()
     assert value == 0 and x.grad is not None and not x.grad.any()
+
+
+@pytest.mark.filterwarnings("ignore")  # TracerWarnings, and that torch.jit is on its way out
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_a_trace_has_the_value_and_no_wrong_gradient(pairing: str) -> None:
+    x, labels = batch(torch.float64)
+    loss = LoOp(losses.TripletMarginLoss(margin=1), pairing=pairing)
+    traced = torch.jit.trace(lambda x: loss(x, labels), (x,))
+    other = torch.randn_like(x)
+    torch.testing.assert_close(traced(other), loss(other, labels))
+    with pytest.raises(RuntimeError):
+        traced(other.requires_grad_()).backward()

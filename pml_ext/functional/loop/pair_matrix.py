@@ -49,7 +49,7 @@ def loop_pairs(
         geometry: "arc" or "segment".
     Returns:
         (B, R): the largest cosine or the smallest squared distance. Entries of one class mean nothing.
-        Memory is O(BR) and, for "all", O(B) times the class size. No double backward.
+        Memory is O(BR) and, for "all", O(B) times the class size. A second derivative is a RuntimeError.
     Raises:
         ValueError: another pairing or geometry, ref_labels without points and ref_points.
     Source: Vasudeva et al., "LoOp", ICCV 2021. Paper: consecutive pairs, even counts; here: any count, and "all".
