@@ -38,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         from pml_ext.training.engine.checkpoints import CheckpointError
         from pml_ext.training.engine.exporting import ExportError, export
         from pml_ext.training.engine.failures import TrainingError
+        from pml_ext.training.engine.processes import ToldElsewhereError
         from pml_ext.training.engine.run import evaluate_only, report_of_run, train
         from pml_ext.training.engine.trainer import Launch
         from pml_ext.training.modeling.weights import WeightsError
@@ -60,6 +61,8 @@ def main(argv: list[str] | None = None) -> int:
             train(cfg, launch, **kept, profile=arguments.profile)
     except (CheckpointError, ConfigError, DataError, ExportError, TrainingError, WeightsError) as error:
         log.error("error: %s", error)
+        return 2
+    except ToldElsewhereError:
         return 2
     except KeyboardInterrupt:
         log.error("stopped before the end; continue with --resume from the last checkpoint")

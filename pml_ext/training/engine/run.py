@@ -37,6 +37,7 @@ from pml_ext.training.engine.output import (
     require_no_checkpoints,
 )
 from pml_ext.training.engine.precise_bn import recompute_statistics
+from pml_ext.training.engine.processes import bound_together
 from pml_ext.training.engine.profiling import Profile
 from pml_ext.training.engine.trainer import Launch, build_trainer
 from pml_ext.training.evaluation.baselines import Measured, measure_baselines
@@ -105,20 +106,21 @@ def train(
                 log.info("resuming from %s", resumed or f"nothing: no {last}, so from the beginning")
             if resumed and cfg.INPUT.RPT.ENABLED:
                 log.warning("INPUT.RPT: patches seen before are lost, so this run goes on a little differently")
-        try:
-            trainer.fit(module, loader, tests, ckpt_path=resumed, weights_only=True)
-        except SystemExit as stop:
-            # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0.
-            raise KeyboardInterrupt from stop
-        except Exception as error:
-            if resumed and trainer.train_dataloader is None:  # before the first batch, while all is restored
-                raise not_of_a_run(resumed, error) from error
-            raise
-        if cfg.TEST.PRECISE_BN.ENABLED:
-            _recompute_statistics(cfg, module, trainer)
-        trainer.save_checkpoint(last)
-        if not module.results or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD or cfg.TEST.PRECISE_BN.ENABLED:
-            trainer.validate(module, tests, verbose=False)
+        with bound_together(trainer):
+            try:
+                trainer.fit(module, loader, tests, ckpt_path=resumed, weights_only=True)
+            except SystemExit as stop:
+                # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0.
+                raise KeyboardInterrupt from stop
+            except Exception as error:
+                if resumed and trainer.train_dataloader is None:  # before the first batch, while all is restored
+                    raise not_of_a_run(resumed, error) from error
+                raise
+            if cfg.TEST.PRECISE_BN.ENABLED:
+                _recompute_statistics(cfg, module, trainer)
+            trainer.save_checkpoint(last)
+            if not module.results or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD or cfg.TEST.PRECISE_BN.ENABLED:
+                trainer.validate(module, tests, verbose=False)
         if trainer.is_global_zero:
             for measured in profiles:
                 log.info("\n%s", measured.table())
@@ -139,7 +141,8 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
         trainer = build_trainer(cfg, launch, output, None)
         baselines = _baselines(cfg, module, trainer, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
-        trainer.validate(module, _test_loaders(cfg, test_sets, trainer), verbose=False)
+        with bound_together(trainer):
+            trainer.validate(module, _test_loaders(cfg, test_sets, trainer), verbose=False)
         return _report(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import lightning
 import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import ModelCheckpoint
 from yacs.config import CfgNode as CN
 
@@ -15,6 +16,7 @@ from pml_ext.training.engine.address import host_and_port
 from pml_ext.training.engine.checkpoints import WholeCheckpoints
 from pml_ext.training.engine.loggers import build_loggers, flat
 from pml_ext.training.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
+from pml_ext.training.engine.processes import require_free_port
 from pml_ext.training.engine.progress import Progress
 from pml_ext.training.evaluation.evaluate import metrics_of_first
 from pml_ext.training.evaluation.results import LOWER_IS_BETTER
@@ -69,6 +71,8 @@ def build_trainer(
         raise ConfigError(f"--num-gpus is {launch.num_gpus}; torch sees {torch.cuda.device_count()} CUDA devices here")
     if launch.dist_url != "auto":
         host, port = host_and_port(launch.dist_url)
+        if launch.machine_rank == 0 and getattr(rank_zero_only, "rank", 0) == 0:
+            require_free_port(port)
         os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
     if launch.num_machines > 1:
         os.environ["NODE_RANK"] = str(launch.machine_rank)
