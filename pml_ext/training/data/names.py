@@ -31,8 +31,7 @@ OWN_DATA = {
 """Names with a path in them."""
 # Data sets that FastReID registers and whose layouts are not read here.
 DATASETS_NOT_BUILT = (
-    "AirportALERT", "CAVIARa", "CUHK03", "cuhkSYSU", "GRID", "iLIDS", "LPW", "PeS3D", "PKU", "PRAI", "PRID", "SAIVT",
-    "SenseReID", "Shinpuhkan", "SYSU_mm", "Thermalworld", "VIPeR", "WildTrackCrop", "DukeMTMCAttr", "Market1501Attr",
-    "PA100K", "Hymenoptera", "NAIC19", "NAIC20_R1", "NAIC20_R1CNV", "NAIC20_R2", "NAIC20_R2A", "NAIC20_R2CNV",
-    "PartialREID", "PartialiLIDS", "OccludedREID",
+    "AirportALERT", "cuhkSYSU", "SAIVT", "Shinpuhkan", "Thermalworld", "WildTrackCrop", "DukeMTMCAttr",
+    "Market1501Attr", "PA100K", "Hymenoptera", "NAIC19", "NAIC20_R1", "NAIC20_R1CNV", "NAIC20_R2", "NAIC20_R2A",
+    "NAIC20_R2CNV", "PartialREID", "PartialiLIDS",
 )  # fmt: skip

@@ -111,11 +111,14 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 def bound_together(trainer: lightning.Trainer) -> Iterator[None]:
     """The block runs in all processes of a trainer that starts some itself, or in none."""
     launcher: Any = trainer.strategy.launcher
-    if trainer.world_size == 1 or not hasattr(launcher, "procs"):
-        yield
-        return
-    if trainer.local_rank:
+    if trainer.local_rank and _FIRST in os.environ:
         yield from _in_a_started_one()
+        return
+    environment = getattr(launcher, "cluster_environment", None)
+    if (
+        environment is None or environment.creates_processes_externally
+    ):  # one process, or torchrun, which watches itself
+        yield
         return
     os.environ[_FIRST] = str(os.getpid())
     watch = Watch(lambda: launcher.procs)
@@ -134,6 +137,7 @@ def bound_together(trainer: lightning.Trainer) -> Iterator[None]:
         raise TrainingError(f"{_ended(rank, process)}; the last checkpoint can be resumed") from error
     finally:
         watch.over.set()
+        del os.environ[_FIRST]
 
 
 def _may_be_an_echo(error: BaseException) -> bool:

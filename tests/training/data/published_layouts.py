@@ -42,6 +42,18 @@ def dukemtmc(root: Path) -> None:
     write(folder / "bounding_box_test", "0033_c2_f0058250.jpg", "7017_c8_f0204278.jpg")
 
 
+def cuhk03(root: Path) -> None:
+    folder = root / "cuhk03-np" / "detected"
+    write(folder / "bounding_box_train", "0003_c1_21.png", "0003_c2_26.png")
+    write(folder / "query", "0001_c1_1.png")
+    write(folder / "bounding_box_test", "0001_c2_6.png", "0002_c1_11.png")
+
+
+def occluded_reid(root: Path) -> None:
+    write(root / "Occluded_REID" / "occluded_body_images", "001/001_01.tif", "002/002_01.tif")
+    write(root / "Occluded_REID" / "whole_body_images", "001/001_01.tif", "002/002_05.tif")
+
+
 def veri(root: Path) -> None:
     folder = root / "veri"
     write(folder / "image_train", "0001_c001_00016450_0.jpg", "0003_c020_00016460_1.jpg")
@@ -179,6 +191,7 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
     "Market1501": market1501,
     "DukeMTMC": dukemtmc,
     "MSMT17": msmt17,
+    "CUHK03": cuhk03,
     "VeRi": veri,
     "VehicleID": vehicle_id,
     "SmallVehicleID": vehicle_id,

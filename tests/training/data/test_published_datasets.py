@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import struct
 import zipfile
 from pathlib import Path
@@ -29,6 +30,7 @@ from pml_ext.training.data.datasets.face_pairs import read_bin
 from pml_ext.training.data.datasets.ijb import _LANDMARKS as LANDMARKS
 from pml_ext.training.data.datasets.ijb import TemplateSet, align
 from pml_ext.training.data.datasets.record_io import record_set
+from pml_ext.training.data.datasets.training_sets import TRAINING_SETS
 from tests.conftest import real_data
 from tests.training.data import published_layouts as layouts
 from tests.training.data.published_layouts import LAYOUTS, MAGIC, picture, write
@@ -300,6 +302,73 @@ def test_a_table_must_not_lead_out_of_its_folder_by_a_link(tmp_path: Path) -> No
 def test_a_missing_table_or_one_of_another_kind(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"table .*{name}"):
         load(f"file:{name}", tmp_path, False)
+
+
+PATHS = {
+    "VIPeR": (["cam_a/000_45.bmp", "cam_b/000_90.bmp", "cam_a/873_0.bmp"], [0, 0, 1], [0, 1, 0]),
+    "GRID": (
+        ["gallery/0000_6_1.jpeg", "gallery/0001_5_26006.jpeg", "probe/0001_1_25004.jpeg", "probe/0250_2_1_1.jpeg"],
+        [0, 0, 1], [2, 0, 1],
+    ),
+    "PRID": (
+        [f"single_shot/cam_{c}/person_{i:04}.png" for c in "ab" for i in (1, 200, 201)], [0, 1, 2, 0, 1, 3],
+        [0, 0, 0, 1, 1, 1],
+    ),
+    "iLIDS": (["0001001.jpg", "0001002.jpg", "0119004.jpg"], [0, 0, 1], None),
+    "CAVIARa": (["0001001.jpg", "0072020.jpg", "Thumbs.jpg"], [0, 1], None),
+    "LPW": (
+        ["scen1/view1/1/0001.jpg", "scen1/view2/1/0001.jpg", "scen2/view1/1/0001.jpg", "scen2/view1/2/0001.jpg"],
+        [0, 0, 1, 2], [0, 1, 2, 2],
+    ),
+    "SenseReID": (["SenseReID/test_gallery/00001_01.jpg", "SenseReID/test_probe/00001_00.jpg"], [0, 0], [1, 0]),
+    "PKU": (["001_01_01.png", "001_02_03.png", "114_01_01.png"], [0, 0, 1], [0, 1, 0]),
+    "SYSU_mm": (["cam1/0001/0001.jpg", "cam3/0001/0001.jpg", "cam6/0533/0012.jpg"], [0, 0, 1], [0, 1, 2]),
+    "PRAI": (["images/00000001_0000_00000020.jpg", "images/00000002_0001_00000021.jpg"], [0, 1], [0, 1]),
+    "PeS3D": (["RGB/1_1_FRAME_30_RGB.bmp", "RGB/1_2_FRAME_9_RGB.bmp", "RGB/2_1_FRAME_1_RGB.bmp"], [0, 0, 1], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAINING_SETS)
+def test_sets_to_train_on_whole(name: str, tmp_path: Path) -> None:
+    paths, identities, cameras = PATHS[name]
+    write(tmp_path / TRAINING_SETS[name].folder, *paths, TRAINING_SETS[name].example, "readme.txt")
+    data = load(name, tmp_path, False)
+    assert isinstance(data, ImageSet)
+    known = dict(zip(data.names, range(len(data)), strict=True))
+    folder = tmp_path / TRAINING_SETS[name].folder
+    assert str(folder / TRAINING_SETS[name].example) in known
+    rows = [known[str(folder / path)] for path in paths if str(folder / path) in known]
+    assert len(rows) == len(identities), "what is no image of the set is passed over"
+    assert np.unique(data.identities[rows], return_inverse=True)[1].tolist() == identities
+    places = data.cameras[rows]
+    if cameras is None:
+        assert len(set(data.cameras.tolist())) == len(data), "no cameras: each image has its own"
+    else:
+        assert np.unique(places, return_inverse=True)[1].tolist() == cameras
+    assert data.images[rows[0]].shape == (3, 12, 6)
+    (tmp_path / "empty" / TRAINING_SETS[name].folder).mkdir(parents=True)
+    with pytest.raises(DataError, match=f"{name}: no image such as {re.escape(TRAINING_SETS[name].example)} in"):
+        load(name, tmp_path / "empty", False)
+
+
+def test_cuhk03_in_the_folders_of_its_new_protocol(tmp_path: Path) -> None:
+    layouts.cuhk03(tmp_path)
+    data = loaded("CUHK03", tmp_path)
+    assert rows(data.train) == [("0003_c1_21.png", 3, 1), ("0003_c2_26.png", 3, 2)]
+    assert rows(data.query) == [("0001_c1_1.png", 1, 1)]
+    assert data.gallery is not None
+    assert rows(data.gallery) == [("0001_c2_6.png", 1, 2), ("0002_c1_11.png", 2, 1)]
+
+
+def test_occluded_people_are_searched_among_whole_ones(tmp_path: Path) -> None:
+    layouts.occluded_reid(tmp_path)
+    data = load("OccludedREID", tmp_path, False)
+    assert isinstance(data, OpenSet)
+    assert rows(data.query) == [("001_01.tif", 1, 0), ("002_01.tif", 2, 0)]
+    assert data.gallery is not None
+    assert rows(data.gallery) == [("001_01.tif", 1, 1), ("002_05.tif", 2, 1)]
+    with pytest.raises(ConfigError, match="OccludedREID has no training images"):
+        load_train_set(config(tmp_path, ("OccludedREID",)), grey=False)
 
 
 # --- faces ---

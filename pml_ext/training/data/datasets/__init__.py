@@ -22,10 +22,20 @@ from pml_ext.training.data.datasets.image_files import without_unreadable
 from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet
 from pml_ext.training.data.datasets.omniglot import omniglot_set
 from pml_ext.training.data.datasets.record_io import record_set
-from pml_ext.training.data.datasets.reid_folders import DISTRACTOR, JUNK, dukemtmc, market1501, msmt17, veri
+from pml_ext.training.data.datasets.reid_folders import (
+    DISTRACTOR,
+    JUNK,
+    cuhk03,
+    dukemtmc,
+    market1501,
+    msmt17,
+    occluded_reid,
+    veri,
+)
 from pml_ext.training.data.datasets.retrieval import RETRIEVAL_SETS, in_shop, retrieval_set
 from pml_ext.training.data.datasets.root import dataset_root
 from pml_ext.training.data.datasets.table import table_set
+from pml_ext.training.data.datasets.training_sets import TRAINING_SETS, training_set
 from pml_ext.training.data.datasets.vehicles import vehicle_id, veri_wild
 from pml_ext.training.data.names import OWN_DATA
 
@@ -44,6 +54,9 @@ DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
     "Market1501": market1501,
     "DukeMTMC": dukemtmc,
     "MSMT17": msmt17,
+    "CUHK03": cuhk03,
+    "OccludedREID": occluded_reid,
+    **{name: partial(training_set, name=name) for name in TRAINING_SETS},
     "VeRi": veri,
     "VehicleID": vehicle_id,
     "SmallVehicleID": partial(vehicle_id, identities=800),

@@ -37,6 +37,35 @@ def veri(root: Path, grey: bool) -> OpenSet:
     return _of_named_files("VeRi", root / "veri", parts, "0001_c001_00016450_0.jpg", grey)
 
 
+def cuhk03(root: Path, grey: bool) -> OpenSet:
+    """CUHK03 (Li et al., CVPR 2014), its detected images under the protocol of Zhong et al. (CVPR 2017): 2 cameras."""
+    parts = ("bounding_box_train", "query", "bounding_box_test")
+    return _of_named_files("CUHK03", root / "cuhk03-np" / "detected", parts, "0003_c1_21.png", grey)
+
+
+def occluded_reid(root: Path, grey: bool) -> OpenSet:
+    """Occluded-REID (Zhuo et al., ICME 2018): occluded people are queries, the same people whole the gallery.
+
+    It has no training images. Occluded and whole count as two cameras.
+
+    Raises:
+        DataError: another layout, or no file name of the published form.
+    """
+    folder = root / "Occluded_REID"
+    parts = []
+    for camera, part in enumerate(("occluded_body_images", "whole_body_images")):
+        require_folder(folder / part, "OccludedREID", f"{folder / part}/001/001_01.tif")
+        found = (
+            (path, re.fullmatch(r"(\d{3})_\d+\.tif", path.name)) for path in sorted((folder / part).glob("*/*.tif"))
+        )
+        files = [ImageFile(path, int(match[1]), camera) for path, match in found if match]
+        if not files:
+            raise DataError(f"OccludedREID: no image 001/001_01.tif in {folder / part}; {found_in(folder / part)}")
+        parts.append(files)
+    query, gallery = parts
+    return open_set([], query, gallery, grey)
+
+
 def msmt17(root: Path, grey: bool) -> OpenSet:
     """MSMT17 (Wei et al., CVPR 2018): 15 cameras, by its list files. The lists' validation part is left out.
 
@@ -74,7 +103,7 @@ def _of_named_files(name: str, folder: Path, parts: Sequence[str], example: str,
         require_folder(folder / part, name, f"{folder}/{{{','.join(parts)}}} with images such as {example}")
         files = [
             ImageFile(path, int(match[1]), int(match[2]))
-            for path in sorted((folder / part).glob("*.jpg"))
+            for path in sorted((folder / part).glob(f"*{Path(example).suffix}"))
             if (match := _NAME.match(path.name))
         ]
         if not files:
