@@ -1,6 +1,7 @@
 """Whether torch.func or torch.jit looks on."""
 
 import torch
+from torch.jit._trace import is_tracing as _is_tracing
 
 
 def under_transform() -> bool:
@@ -13,4 +14,10 @@ def under_transform() -> bool:
     # Private, and in every release since 2.0: torch.autograd.Function itself asks it.
     if torch.compiler.is_compiling():
         return False
-    return bool(torch._C._are_functorch_transforms_active()) or torch.jit.is_tracing()
+    return bool(torch._C._are_functorch_transforms_active()) or is_traced()
+
+
+def is_traced() -> bool:
+    """Inside of torch.jit.trace."""
+    traced: bool = _is_tracing()
+    return traced

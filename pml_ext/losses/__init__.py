@@ -1,21 +1,21 @@
 """The losses of this package, and every loss of pytorch-metric-learning under the same roof."""
 
-# ruff: noqa: F401, imported for __all__, which ruff does not read through OURS
+# `as` says that a name is exported: type checkers do not read __all__, which is made below.
 import inspect
 
 from pml_ext import _pml
 from pml_ext.losses import _by_name
-from pml_ext.losses.centroid_triplet import CentroidTripletLoss
-from pml_ext.losses.cit import CITLoss
-from pml_ext.losses.discriminative import DiscriminativeLoss
-from pml_ext.losses.hphn_triplet import HPHNTripletLoss
-from pml_ext.losses.lifted_hinge import LiftedHingeLoss
-from pml_ext.losses.loop import LoOp
-from pml_ext.losses.pair_weighting import PairWeightingLoss
-from pml_ext.losses.recall_at_k import RecallAtKSurrogateLoss
-from pml_ext.losses.smooth_ap import SmoothAPLoss
-from pml_ext.losses.tcm import TCMLoss
-from pml_ext.losses.tcm_regularizer import TCMRegularizer
+from pml_ext.losses.centroid_triplet import CentroidTripletLoss as CentroidTripletLoss
+from pml_ext.losses.cit import CITLoss as CITLoss
+from pml_ext.losses.discriminative import DiscriminativeLoss as DiscriminativeLoss
+from pml_ext.losses.hphn_triplet import HPHNTripletLoss as HPHNTripletLoss
+from pml_ext.losses.lifted_hinge import LiftedHingeLoss as LiftedHingeLoss
+from pml_ext.losses.loop import LoOp as LoOp
+from pml_ext.losses.pair_weighting import PairWeightingLoss as PairWeightingLoss
+from pml_ext.losses.recall_at_k import RecallAtKSurrogateLoss as RecallAtKSurrogateLoss
+from pml_ext.losses.smooth_ap import SmoothAPLoss as SmoothAPLoss
+from pml_ext.losses.tcm import TCMLoss as TCMLoss
+from pml_ext.losses.tcm_regularizer import TCMRegularizer as TCMRegularizer
 
 # Ours in place of PML's of the same name, where PML 2.9 computes something else; PML's own module keeps its own.
 CORRECTED: list[str] = ["SmoothAPLoss"]

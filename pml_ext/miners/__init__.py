@@ -1,13 +1,13 @@
 """The miners of this package, and every miner of pytorch-metric-learning under the same roof."""
 
-# ruff: noqa: F401, imported for __all__, which ruff does not read through OURS
+# `as` says that a name is exported: type checkers do not read __all__, which is made below.
 import inspect
 
 from pml_ext import _pml
-from pml_ext.miners.concordance import ConcordanceMiner
-from pml_ext.miners.disjoint_triplets import DisjointTripletMiner
-from pml_ext.miners.hphn import HPHNMiner
-from pml_ext.miners.loop import LoOpMiner
+from pml_ext.miners.concordance import ConcordanceMiner as ConcordanceMiner
+from pml_ext.miners.disjoint_triplets import DisjointTripletMiner as DisjointTripletMiner
+from pml_ext.miners.hphn import HPHNMiner as HPHNMiner
+from pml_ext.miners.loop import LoOpMiner as LoOpMiner
 
 _PML_MINERS = {name: miner for name, miner in vars(_pml.miners).items() if inspect.isclass(miner)}
 globals().update(_PML_MINERS)

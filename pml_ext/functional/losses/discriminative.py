@@ -51,7 +51,8 @@ def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Ten
     own = torch.linalg.vector_norm(offset, dim=1)
     # Only the others: close to the own centroid the difference of squares has no digits left.
     others = squares.clamp(min=_rounding(embeddings)).sqrt().scatter(1, own_class, 0.0).sum(1)
-    return own - others / (3 * (squares.shape[1] - 1))
+    values: Tensor = own - others / (3 * (squares.shape[1] - 1))
+    return values
 
 
 def _value_and_gradient(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._ops.transforms import under_transform
+from pml_ext._ops.transforms import is_traced, under_transform
 
 
 def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def weighted_sums(similarity: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tens
     """
     with torch.no_grad():
         weights = weigh(similarity)
-    if torch.jit.is_tracing():  # of a function's own backward pass nothing would be left in the trace
+    if is_traced():  # of a function's own backward pass nothing would be left in the trace
         return (weights * similarity).sum(dim=1)
     kind = _WeightedUnderTransform if under_transform() else _Weighted
     sums: Tensor = kind.apply(similarity, weights, weigh)

@@ -153,7 +153,8 @@ def _plain(embeddings: Tensor, labels: Tensor, *options: Any) -> Tensor:
     cosines = unit @ unit.T
     same, different = same_and_different(labels)
     terms = shortfall_and_excess(cosines[same], cosines[different], margin_plus, margin_minus, indicator=indicator)
-    return lambda_plus * terms[0] + lambda_minus * terms[1]
+    total: Tensor = lambda_plus * terms[0] + lambda_minus * terms[1]
+    return total
 
 
 _threshold_consistency = ValueAndGradient(

@@ -1,0 +1,35 @@
+"""Everything public explains itself by an example; pytest runs the examples themselves (--doctest-modules)."""
+
+import inspect
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from pml_ext import functional, inspection, losses, metrics, miners
+
+OURS: dict[ModuleType, list[str]] = {
+    functional: functional.__all__,
+    inspection: ["pair_weights", "similarity_dependence"],
+    losses: [*losses.OURS, *losses.CORRECTED],
+    metrics: metrics.__all__,
+    miners: miners.OURS,
+}
+
+
+def public() -> Iterator[tuple[str, object]]:
+    for module, names in OURS.items():
+        for name in names:
+            thing = getattr(module, name)
+            if inspect.isfunction(thing) or inspect.isclass(thing):
+                yield f"{module.__name__}.{name}", thing
+
+
+@pytest.mark.parametrize(("name", "thing"), list(public()), ids=[name for name, _ in public()])
+def test_it_has_an_example(name: str, thing: object) -> None:
+    text = inspect.getdoc(thing) or ""
+    assert ">>> " in text, f"{name} has no example in its docstring"
+
+
+def test_there_are_things_to_look_at() -> None:
+    assert len(list(public())) > 70
