@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._ops.transforms import under_transform
+from pml_ext._ops.transforms import is_traced, under_transform
 
 
 class OwnGradient(torch.autograd.Function):
@@ -20,8 +20,9 @@ class OwnGradient(torch.autograd.Function):
     @classmethod
     def call(cls, *inputs: Any) -> tuple[Tensor, ...]:
         """The outputs of `forward`."""
-        if torch.jit.is_tracing():  # which cannot call it; a gradient of the trace is an error, not a wrong one
-            return cls.forward(*inputs)
+        if is_traced():  # which cannot call it; a gradient of the trace is an error, not a wrong one
+            traced: tuple[Tensor, ...] = cls.forward(*inputs)
+            return traced
         newer = torch.compiler.is_compiling() or under_transform()
         outputs: tuple[Tensor, ...] = (cls if newer else _older_form(cls)).apply(*inputs)
         return outputs
