@@ -1,8 +1,8 @@
 """Every config key of FastReID and FastFace with its name and default, and ours beside them (marked so).
 
-A key that is not here is an error, and so is a value that asks for something not built (`support.py` says which):
-nothing in a YAML is silently ignored. Numbers that FastReID writes as whole ones and that may have digits after the
-point (a scale, say) are floats here.
+A key that is not here is an error, and so is a value that asks for something not built (the `rules.py` of each room say
+which): nothing in a YAML is silently ignored. Numbers that FastReID writes as whole ones and that may have digits after
+the point (a scale, say) are floats here.
 """
 
 from yacs.config import CfgNode as CN

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 from pml_ext.training.data.datasets.image_set import ImageSet, OpenSet
 
@@ -14,6 +13,8 @@ def digits_set(root: Path, grey: bool) -> OpenSet:
 
     The set does not say who wrote an image, so each image is its own camera: a query searches all others.
     """
+    from sklearn.datasets import load_digits  # takes a second, and most runs do not want it
+
     data = load_digits()
     # 0…16 to 0…255
     pixels = torch.from_numpy((data.images * (255 / 16)).round().astype(np.uint8))[:, None]
