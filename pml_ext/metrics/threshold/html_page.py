@@ -109,7 +109,7 @@ def _worst_pairs(report: ThresholdFields) -> str:
     for title, pairs, wrong in parts:
         cards = "".join(_card(pair, report, wrong) for pair in pairs)
         text += f'<h2>{title}</h2><div class="pairs">{cards}</div>'
-    return f"{text}<p>Look at these first: many are mistakes in the labels.</p>"
+    return f"{text}<p>Look at these first: some may be mistakes in the labels.</p>"
 
 
 def _card(pair: WorstPair, report: ThresholdFields, wrong: str) -> str:

@@ -197,13 +197,13 @@ def _draw_worst(axes: "Axes", report: ThresholdFields, rate: Literal["far", "frr
     axes.axvline(pooled.rate, color="black", linestyle="--")
     what = "FAR: share of impostor pairs accepted" if rate == "far" else "FRR: share of genuine pairs refused"
     all_pairs = f"dashed: all pairs, {pooled.rate:.3g}"
-    axes.set(xlabel=f"{what} ({all_pairs})", title=f"The {len(classes)} classes with the highest {rate.upper()}")
+    axes.set(xlabel=f"{what}\n({all_pairs})", title=f"The {len(classes)} classes with the highest {rate.upper()}")
 
 
 def _mark(axes: "Axes", report: ThresholdFields) -> None:
     axes.axvline(
         report.distance,
-        color=_RED,
+        color="black",
         linestyle="--",
         linewidth=2,
         label=f"d ≤ {report.distance:.4f}: cosine ≥ {report.cosine:.4f}",
