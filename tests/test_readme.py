@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands there, and its shell blocks name files that exist."""
+"""README and the pages under examples/: their Python runs as it stands, and what they name is there."""
 
 import re
 import subprocess
@@ -8,28 +8,44 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
-PYTHON = [code for language, code in BLOCKS if language == "python"]
-SHELL = [code for language, code in BLOCKS if language == "sh"]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "examples").rglob("*.md"))]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+BLOCKS = [(page, *block) for page, text in TEXTS.items() for block in _BLOCK.findall(text)]
+PYTHON = [(page, code) for page, language, code in BLOCKS if language == "python"]
+SHELL = [code for page, language, code in BLOCKS if language == "sh" and page == "README.md"]
 
 
-@pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
-def test_python_blocks_run(code: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "code"), PYTHON, ids=[f"{page}-{i}" for i, (page, _) in enumerate(PYTHON)])
+def test_python_blocks_run(page: str, code: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_there_is_python_to_run() -> None:
-    assert len(PYTHON) >= 3
+    assert len(PYTHON) >= 6
 
 
 def test_the_first_two_shell_blocks_are_the_main_command_and_the_tests() -> None:
-    assert "pml-ext train --config-file fastreid_configs/Digits/sap_tcm.yml" in SHELL[0]
+    assert "pml-ext train --config-file fastreid_configs/Glyphs/smoothap_tcm.yml" in SHELL[0]
     assert SHELL[1].rstrip().endswith("pytest -n auto")
     assert all("python3 -m venv .venv" in code for code in SHELL[:2]), "each must work alone in a fresh clone"
 
 
-def test_named_configs_exist() -> None:
-    named = {path for code in SHELL for path in re.findall(r"fastreid_configs/\S+\.yml", code)}
-    assert named
-    assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").split()) <= 900
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_what_is_named_is_there(page: str) -> None:
+    configs = set(re.findall(r"fastreid_configs/[\w./-]+\.yml", TEXTS[page]))
+    assert [path for path in sorted(configs) if not (ROOT / path).is_file()] == []
+    links = {link for link in re.findall(r"\]\(([^)#]+)", TEXTS[page]) if "://" not in link}
+    assert [link for link in sorted(links) if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_the_readmes_tables_are_those_of_the_measurements() -> None:
+    script = ROOT / "examples" / "readme_tables.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"run python examples/readme_tables.py: {done.stderr}"

@@ -1,0 +1,109 @@
+"""Write the README's tables from what was measured; --check says whether they are so.
+
+Each table stands between a line `<!-- written by examples/readme_tables.py: NAME -->` and `<!-- end -->`. It comes from
+examples/glyphs.json, which examples/glyphs.py writes, and from the tables in examples/benchmarks/RESULTS.md.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+HERE = Path(__file__).parent
+README = HERE.parent / "README.md"
+FIRST_RUN = "smoothap_tcm"
+_BLOCK = re.compile(r"(<!-- written by examples/readme_tables\.py: ([\w ]+) -->\n)(.*?)(<!-- end -->)", re.S)
+# name in metrics.json -> heading with the better direction, and how a value is shown
+COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "precision_at_1": ("R@1 ↑", lambda value: f"{100 * value:.1f} %"),
+    "mean_average_precision_at_r": ("mAP@R ↑", lambda value: f"{100 * value:.1f} %"),
+    "opis": ("OPIS ↓", lambda value: f"{value:.2e}"),
+}
+# batch size, PML's loss and ours in benchmarks/RESULTS.md
+COMPARED = [
+    (256, "PML ThresholdConsistentMarginLoss", "TCMLoss"),
+    (256, "PML TripletMarginLoss(all)", "CITLoss(gamma=1)"),
+    (1024, "PML TripletMarginLoss(all)", "CITLoss(gamma=1)"),
+]
+
+
+def first_run() -> str:
+    """Raw pixels, untrained, trained: what the README's first command prints."""
+    run = next(run for run in glyphs()["runs"] if run["config"] == FIRST_RUN and run["seed"] == 0)
+    found = {**run["baselines"], "trained": run["results"]}
+    rows = {name: [show(sets["Glyphs"][key]) for key, (_, show) in COLUMNS.items()] for name, sets in found.items()}
+    return table(["", *(heading for heading, _ in COLUMNS.values())], rows)
+
+
+def of_glyphs() -> str:
+    """Mean ± standard deviation over seeds of every config."""
+    data = glyphs()
+    by_config: dict[str, list[dict[str, float]]] = {}
+    for run in data["runs"]:
+        by_config.setdefault(run["config"], []).append(run["results"]["Glyphs"])
+    rows = {
+        f"`{config}`": [spread([run[key] for run in runs], show) for key, (_, show) in COLUMNS.items()]
+        for config, runs in by_config.items()
+    }
+    seeds = len(next(iter(by_config.values())))
+    about = f"Seeds: {seeds}, mean ± standard deviation; torch {data['torch']}, one thread, {data['date']}."
+    return table(["config", *(heading for heading, _ in COLUMNS.values())], rows) + f"\n{about}\n"
+
+
+def spread(values: list[float], show: Callable[[float], str]) -> str:
+    return show(mean(values)) + (f" ± {show(stdev(values))}" if len(values) > 1 else "")
+
+
+def speed() -> str:
+    """Time and memory of a step with PML's loss and with ours, of the benchmark's last run."""
+    text = (HERE / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    row = r"^\| (\d+) \| (.+?) \| ([\d.]+) ms \| \S+ \| ([\d.]+) MB \|$"
+    measured = {(int(size), name): (float(ms), float(mb)) for size, name, ms, mb in re.findall(row, text, re.M)}
+    rows = {}
+    for size, theirs, ours in COMPARED:
+        (their_time, their_memory), (our_time, our_memory) = measured[size, theirs], measured[size, ours]
+        rows[f"`{ours}`, batch of {size}"] = [
+            f"{their_time:.0f} ms, {their_memory:.0f} MB",
+            f"{our_time:.1f} ms, {our_memory:.0f} MB",
+            f"{their_time / our_time:.0f} × faster",
+        ]
+    about = "CIT is compared with PML's `TripletMarginLoss` over all triplets, which CIT takes too."
+    return f"{table(['', 'PML', 'pml_ext', ''], rows)}\n{about}\n"
+
+
+def table(headings: list[str], rows: dict[str, list[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *([name, *cells] for name, cells in rows.items())]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def glyphs() -> Any:
+    return json.loads((HERE / "glyphs.json").read_text(encoding="utf-8"))
+
+
+TABLES = {"first run": first_run, "glyphs": of_glyphs, "speed": speed}
+
+
+def rewritten(text: str) -> str:
+    """The page with its tables as they are now."""
+    if unknown := [name for _, name, _, _ in _BLOCK.findall(text) if name not in TABLES]:
+        raise SystemExit(f"no table {', '.join(unknown)}; known: {', '.join(TABLES)}")
+    return _BLOCK.sub(lambda block: f"{block[1]}\n{TABLES[block[2]]()}\n{block[4]}", text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where a table differs")
+    before = README.read_text(encoding="utf-8")
+    after = rewritten(before)
+    if parser.parse_args().check:
+        return int(before != after)
+    README.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
