@@ -81,8 +81,8 @@ def _alternatives(report: ThresholdFields) -> str:
         rows.append(f"<tr{' class=chosen' if chosen else ''}>{numbers}</tr>")
     head = "".join(f'<th class="n">{name}</th>' for name in heads)
     return (
-        '<h2>Other thresholds</h2><table class="stack">'
-        f"<tr>{head}</tr>{''.join(rows)}</table>"
+        '<h2>Other thresholds</h2><div class="wide"><table class="stack">'
+        f"<tr>{head}</tr>{''.join(rows)}</table></div>"
         "<p>In brackets: 95 % intervals for other classes of the same kind. OPIS: how unevenly one threshold treats "
         "the classes around that rate; 0 is even. Rates that the set has too few pairs for are not listed.</p>"
     )
