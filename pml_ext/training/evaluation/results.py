@@ -76,8 +76,11 @@ def results_table(results: Results, files: dict[str, Path], baselines: dict[str,
 
 
 def write_metrics(path: Path, results: Results, **about: Any) -> None:
-    """JSON: what was measured (fractions, null for nan) by test set, and what it was measured on."""
-    content = _without_nan({**about, "results": results})
+    """JSON: what was measured, by test set (fractions), and what it was measured on.
+
+    null for nan, "Infinity" for a threshold that accepts nothing.
+    """
+    content = _as_json({**about, "results": results})
     write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
@@ -95,11 +98,13 @@ def read_results(path: Path) -> Results:
     }
 
 
-def _without_nan(value: Any) -> Any:
-    """JSON has no nan: null in its place, anywhere in dictionaries."""
+def _as_json(value: Any) -> Any:
+    """JSON has neither nan nor infinity: null, and the threshold that accepts nothing (or all) as a word."""
     if isinstance(value, dict):
-        return {name: _without_nan(of) for name, of in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value
+        return {name: _as_json(of) for name, of in value.items()}
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def labels_of(values: dict[str, float]) -> dict[str, str]:

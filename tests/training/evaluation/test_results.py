@@ -76,3 +76,10 @@ def test_metrics_come_back_from_a_file_that_is_json(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         write_metrics(tmp_path / "m.json", results, weights=object())
     assert (tmp_path / "m.json").read_bytes() == before
+
+
+def test_a_threshold_that_accepts_nothing_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.json"
+    write_metrics(path, {"set": {"threshold_at_far_1e-3": math.inf, "eer_threshold": -math.inf}})
+    assert '"Infinity"' in path.read_text() and "NaN" not in path.read_text()
+    assert read_results(path) == {"set": {"threshold_at_far_1e-3": math.inf, "eer_threshold": -math.inf}}
