@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import BaseDistance, LpDistance, loss_and_miner_utils
@@ -23,6 +24,9 @@ class CentroidTripletLoss(EmbeddingLoss):
 
     Args:
         margin: >= 0, in the measure of the distance.
+        swap: take the nearer one of d(x, other centroid) and d(own centroid, other centroid).
+        smooth_loss: log(1 + e^…) in place of relu.
+        triplets_per_anchor: "all"; here for trainers written for PML 1.7, which had this loss with these arguments.
         negatives: "hardest", the nearest centroid of another class; or "all", every one of them, each a triplet.
         **pml: distance (any), reducer (MeanReducer), embedding_regularizer, embedding_reg_weight, collect_stats.
             A reducer gets the loss of each (sample, other class), by the sample.
@@ -42,11 +46,23 @@ class CentroidTripletLoss(EmbeddingLoss):
 
     labels_because = "Centroids are of classes, an indices_tuple does not replace them"
 
-    def __init__(self, *, margin: float = 0.5, negatives: str = "hardest", **pml: Any) -> None:
+    def __init__(
+        self,
+        margin: float = 0.5,
+        swap: bool = False,
+        smooth_loss: bool = False,
+        triplets_per_anchor: str = "all",
+        *,
+        negatives: str = "hardest",
+        **pml: Any,
+    ) -> None:
         check_in_range(margin, 0, float("inf"), "margin")
+        check_choice(triplets_per_anchor, ("all",), "triplets_per_anchor")
         check_choice(negatives, ("hardest", "all"), "negatives")
         super().__init__(**pml)
         self.margin = margin
+        self.swap = swap
+        self.smooth_loss = smooth_loss
         self.negatives = negatives
         self.add_to_recordable_attributes(name="margin", is_stat=False)
 
@@ -94,13 +110,16 @@ class CentroidTripletLoss(EmbeddingLoss):
     ) -> dict[str, Any]:
         to_own = row_distances(self.distance, points, own)
         to_others = self.distance(points, centroids)
+        if self.swap:
+            to_others = self.distance.smallest_dist(to_others, self.distance(own, centroids))
         if self.negatives == "hardest":
             farthest = -torch.inf if self.distance.is_inverted else torch.inf
             to_others = self.distance.smallest_dist(to_others.masked_fill(~is_other, farthest), dim=1)[0]
         else:
             rows, columns = is_other.nonzero(as_tuple=True)
             to_own, to_others, anchors = to_own[rows], to_others[rows, columns], anchors[rows]
-        losses = torch.relu(self.distance.margin(to_own, to_others) + self.margin)
+        violations = self.distance.margin(to_own, to_others) + self.margin
+        losses = softplus(violations) if self.smooth_loss else torch.relu(violations)
         return {"loss": {"losses": losses, "indices": anchors, "reduction_type": "element"}}
 
 

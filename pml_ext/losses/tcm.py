@@ -48,11 +48,11 @@ class TCMLoss(EmbeddingLoss):
 
     def __init__(
         self,
-        *,
         lambda_plus: float = 1.0,
         lambda_minus: float = 1.0,
         margin_plus: float = 0.9,
         margin_minus: float = 0.5,
+        *,
         indicator: bool = True,
         **pml: Any,
     ) -> None:

@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -193,7 +194,31 @@ def test_errors() -> None:
             CentroidTripletLoss(margin=margin)
     with pytest.raises(ValueError, match="negatives must be one of 'hardest', 'all'; got 'easy'"):
         CentroidTripletLoss(negatives="easy")
-    with pytest.raises(TypeError, match=r"unknown argument 'alpha'; known: margin, negatives, distance"):
+    with pytest.raises(TypeError, match=r"unknown argument 'alpha'; known: margin, swap, smooth_loss, triplets_per_anchor, negatives, distance"):
         CentroidTripletLoss(alpha=1)
     with pytest.raises(ValueError, match="an indices_tuple does not replace them"):
         CentroidTripletLoss()(x, None, (labels, labels, labels))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("negatives", ["hardest", "all"])
+def test_the_arguments_of_pml_1_7(swap: bool, smooth: bool, negatives: str) -> None:
+    labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
+    x = torch.nn.functional.normalize(torch.randn(8, 3, dtype=torch.float64), dim=1)
+    terms = []
+    for i, label in enumerate(labels.tolist()):
+        own = x[[j for j in range(8) if labels[j] == label and j != i]].mean(0)
+        values = []
+        for other in {0, 1, 2} - {label}:
+            centroid = x[labels == other].mean(0)
+            # The distance normalises what it is given: points and centroids alike.
+            far = [float((a / a.norm() - b / b.norm()).square().sum()) for a, b in ((x[i], centroid), (own, centroid))]
+            near = float((x[i] - own / own.norm()).square().sum())
+            violation = near - (min(far) if swap else far[0]) + 0.3
+            values.append(math.log1p(math.exp(violation)) if smooth else max(0.0, violation))
+        terms += values if negatives == "all" else [max(values)]
+    loss = CentroidTripletLoss(0.3, swap, smooth, "all", negatives=negatives)
+    assert float(loss(x, labels)) == pytest.approx(sum(terms) / len(terms), abs=1e-9)
+    with pytest.raises(ValueError, match="triplets_per_anchor must be one of 'all'; got 5"):
+        CentroidTripletLoss(triplets_per_anchor=5)

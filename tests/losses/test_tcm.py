@@ -229,3 +229,9 @@ def test_labels_are_needed_also_with_indices():
         TCMLoss()(x, None, (torch.tensor([0]),) * 3)
     with pytest.raises(ValueError, match="ref_labels"):
         TCMLoss()(x, torch.tensor(LABELS), ref_emb=x)
+
+
+def test_arguments_stand_where_pml_has_them():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    options = dict(lambda_plus=0.7, lambda_minus=1.3, margin_plus=0.8, margin_minus=0.2)
+    assert torch.equal(TCMLoss(*options.values())(x, labels), TCMLoss(**options)(x, labels))
