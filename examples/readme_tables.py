@@ -36,7 +36,8 @@ def first_run() -> str:
     run = next(run for run in glyphs()["runs"] if run["config"] == FIRST_RUN and run["seed"] == 0)
     found = {**run["baselines"], "trained": run["results"]}
     rows = {name: [show(sets["Glyphs"][key]) for key, (_, show) in COLUMNS.items()] for name, sets in found.items()}
-    return table(["", *(heading for heading, _ in COLUMNS.values())], rows)
+    about = "On one thread; with more, sums are rounded otherwise and the last digits differ."
+    return f"{table(['', *(heading for heading, _ in COLUMNS.values())], rows)}\n{about}\n"
 
 
 def of_glyphs() -> str:
@@ -50,7 +51,8 @@ def of_glyphs() -> str:
         for config, runs in by_config.items()
     }
     seeds = len(next(iter(by_config.values())))
-    about = f"Seeds: {seeds}, mean ± standard deviation; torch {data['torch']}, one thread, {data['date']}."
+    shown = f"{seeds} seeds, mean ± standard deviation" if seeds > 1 else "One seed"
+    about = f"{shown}; torch {data['torch']}, one thread, {data['date']}."
     return table(["config", *(heading for heading, _ in COLUMNS.values())], rows) + f"\n{about}\n"
 
 

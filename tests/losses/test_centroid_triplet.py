@@ -194,7 +194,10 @@ def test_errors() -> None:
             CentroidTripletLoss(margin=margin)
     with pytest.raises(ValueError, match="negatives must be one of 'hardest', 'all'; got 'easy'"):
         CentroidTripletLoss(negatives="easy")
-    with pytest.raises(TypeError, match=r"unknown argument 'alpha'; known: margin, swap, smooth_loss, triplets_per_anchor, negatives, distance"):
+    with pytest.raises(
+        TypeError,
+        match=r"unknown argument 'alpha'; known: margin, swap, smooth_loss, triplets_per_anchor, negatives, distance",
+    ):
         CentroidTripletLoss(alpha=1)
     with pytest.raises(ValueError, match="an indices_tuple does not replace them"):
         CentroidTripletLoss()(x, None, (labels, labels, labels))

@@ -27,11 +27,15 @@ class Progress(lightning.Callback):
         self._bar: tqdm | None = None
         self._sums: dict[str, Tensor] = {}
         self._steps = 0
+        self._rate = 0.0
         self._score = ""
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         assert trainer.max_epochs is not None
         self._open(trainer, int(trainer.max_epochs * trainer.num_training_batches), trainer.global_step)
+
+    def on_train_batch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
+        self._rate = trainer.optimizers[0].param_groups[0]["lr"]  # of this step: after it, it is the next one's
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *_: Any, **__: Any
@@ -43,14 +47,14 @@ class Progress(lightning.Callback):
         self._steps += 1
         self._bar.update()
         if not self._bar.disable and self._bar.n % _STEPS_BETWEEN_NUMBERS == 0:
-            self._bar.set_postfix_str(f"{self._numbers(trainer)}{self._score}", refresh=False)
+            self._bar.set_postfix_str(f"{self._numbers()}{self._score}", refresh=False)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         assert self._bar is not None
         extra = {} if self._bar.disable else IN_THE_FILE_ONLY
         if trainer.is_global_zero and self._steps:
             epoch = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
-            log.info("%s: %s%s", epoch, self._numbers(trainer), self._score, extra=extra)
+            log.info("%s: %s%s", epoch, self._numbers(), self._score, extra=extra)
         self._sums, self._steps = {}, 0
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
@@ -73,13 +77,11 @@ class Progress(lightning.Callback):
         if trainer.state.fn == "validate":
             self._close()
 
-    def _numbers(self, trainer: lightning.Trainer) -> str:
-        """Mean losses since the epoch began, and the learning rate."""
+    def _numbers(self) -> str:
+        """Mean losses since the epoch began, and the learning rate of its last step."""
         means = {name: float(value) / self._steps for name, value in self._sums.items()}
         parts = [f"{name.removeprefix('loss/')} {value:.4g}" for name, value in means.items()]
-        if trainer.optimizers:
-            parts.append(f"learning rate {trainer.optimizers[0].param_groups[0]['lr']:.3g}")
-        return ", ".join(parts)
+        return ", ".join([*parts, f"learning rate {self._rate:.3g}"])
 
     def _open(self, trainer: lightning.Trainer, steps: int, done: int) -> None:
         shown = trainer.is_global_zero and sys.stderr.isatty()

@@ -6,6 +6,8 @@ import logging
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from pml_ext.training.config.load import ConfigError, load_config
 from pml_ext.training.engine.loggers import LOGGERS, build_loggers, flat
 from pml_ext.training.engine.messages import IN_THE_FILE_ONLY, logged
 from pml_ext.training.engine.monitor import triplet_statistics
+from pml_ext.training.engine.progress import Progress
 
 DIGITS = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 QUICK = ["SOLVER.MAX_EPOCH", "2", "TEST.EVAL_PERIOD", "1", "MODEL.DEVICE", "cpu"]
@@ -155,3 +158,12 @@ def test_check_config_knows_the_loggers() -> None:
     assert [str(p) for p in unsupported(load_config(DIGITS, ["LOGGERS", "('csv', 'tensorbord')"]))] == [
         "LOGGERS = 'tensorbord': unknown; did you mean 'tensorboard'? Known: 'csv', 'tensorboard', 'wandb', 'mlflow'"
     ]
+
+
+def test_the_rate_shown_is_the_one_that_the_last_step_was_made_with() -> None:
+    group = {"lr": 0.1}
+    trainer: Any = SimpleNamespace(optimizers=[SimpleNamespace(param_groups=[group])])
+    progress = Progress()
+    progress.on_train_batch_start(trainer)
+    group["lr"] = 0.05  # what the schedule makes of it after the step
+    assert progress._numbers() == "learning rate 0.1"
