@@ -153,7 +153,7 @@ def test_every_tuple_loss_computes_from_the_oracle_matrix(name: str, pairing: st
 TAKE_ALL_POSITIVES = ("FastAPLoss", "NCALoss", "PNPLoss", "RankedListLoss", "SmoothAPLoss", "TCMLoss")
 
 
-@pytest.mark.parametrize("name", TAKE_ALL_POSITIVES)
+@pytest.mark.parametrize("name", [name for name in TAKE_ALL_POSITIVES if name in {**SERVED, **OURS}])
 def test_losses_that_always_take_all_positives_say_so(name: str) -> None:
     loss = {**SERVED, **OURS}[name]()
     with pytest.raises(TypeError, match=rf"cannot wrap {name}: it .* all positive.*Use LoOp\(..., positives='all'\)"):
