@@ -13,6 +13,7 @@ from pml_ext.distances.gathered import consecutive_pairs
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS
+from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._base import OF_THE_WRAPPED, checked_batch, refuse_unknown
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._settings import SettingsOfTheWrapped
@@ -129,8 +130,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
                 f"LoOp: a batch with {positives} positive and {negatives} negative pairs has nothing to replace or "
                 "nothing to put there; the wrapped loss is as it is without LoOp",
             )
-        # A miner's tuples may leave a loss nothing to read (pairs that make no triplet).
-        elif not injected.was_read and not is_mined and (indices_tuple is None or all(map(len, indices_tuple))):
+        elif not injected.was_read and not is_mined and _has_triplet(labels, ref_labels):
             raise TypeError(
                 f"{type(self.loss).__name__} did not call self.distance(embeddings, ref_emb), so LoOp cannot reach "
                 "its pairs"
@@ -162,3 +162,9 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
             return anchors[rows], positives[rows], negatives
         drawn = torch.multinomial(candidates.float(), per_anchor, replacement=True).view(-1)
         return anchors.repeat_interleave(per_anchor), positives.repeat_interleave(per_anchor), drawn
+
+
+def _has_triplet(labels: Tensor, ref_labels: Tensor | None) -> bool:
+    """Whether a sample has both a positive and a negative, without which a loss may have nothing to read."""
+    same, different = same_and_different(labels, ref_labels)
+    return bool((same.any(1) & different.any(1)).any())

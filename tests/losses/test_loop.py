@@ -543,3 +543,10 @@ def test_a_trace_has_the_value_and_no_wrong_gradient(pairing: str) -> None:
     torch.testing.assert_close(traced(other), loss(other, labels))
     with pytest.raises(RuntimeError):
         traced(other.requires_grad_()).backward()
+
+
+def test_a_reference_without_a_triplet_gives_zero() -> None:
+    x = torch.randn(2, 4, requires_grad=True)
+    value = LoOp(losses.TripletMarginLoss())(x, torch.tensor([0, 1]), None, torch.randn(1, 4), torch.tensor([0]))
+    value.backward()
+    assert value == 0 and x.grad is not None and not x.grad.any()
