@@ -11,6 +11,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._files import replacing
 from pml_ext.functional.operating_points.calibration import TooFewClassesError
 from pml_ext.functional.operating_points.score import utility_curves
+from pml_ext.functional.verification.tar_at_far_rule import largest_count_within
 from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.threshold.plots import draw_utilities
 from pml_ext.metrics.threshold.report_files import write_files
@@ -68,7 +69,7 @@ def check_thresholds(wanted: CN, test_sets: dict[str, TestSet]) -> None:
         known = np.isin(everybody, data.query.identities) & (everybody != JUNK)
         sizes = np.unique(everybody[known], return_counts=True)[1]
         impostors = int(sizes.sum() ** 2 - (sizes**2).sum()) // 2
-        if far * impostors < 1:
+        if not largest_count_within(far, impostors):
             raise ConfigError(
                 f"TEST.THRESHOLD.FAR {far:g} needs at least {math.ceil(1 / far)} impostor pairs; {name} has {impostors}"
             )
