@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_in_range
+from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, MeanReducer
-from pml_ext.functional.losses.tcm import counted_negatives, counted_positives
+from pml_ext.functional.losses.tcm import DIVISORS, hard_negatives, hard_positives
 from pml_ext.functional.losses.tcm_kernel import fast_threshold_consistency
 from pml_ext.functional.tuples.pairs import class_sizes, same_and_different
 from pml_ext.losses._base import EmbeddingLoss, ReducersOfTerms, describe_distance
@@ -18,24 +18,31 @@ class TCMLoss(EmbeddingLoss):
 
         λ⁺ · mean of (m⁺ − s) over positive pairs with s ≤ m⁺  +  λ⁻ · mean of (s − m⁻) over negative pairs with s ≥ m⁻
 
-    A term whose set is empty is 0. The sets are made of *all* pairs of the batch (batch × ref_emb where that is
-    given): an indices_tuple is accepted, since trainers pass it, and not used, since the paper defines the term over
-    all pairs whatever a miner picked for the base loss.
+    A term whose set is empty is 0. The paper's ablations are TCM⁺ (lambda_minus=0), TCM⁻ (lambda_plus=0), TCM′
+    (indicator=False) and ROADMAP's regularizer (divide_by="all").
+    The sets are made of *all* pairs of the batch (batch × ref_emb where that is given): an indices_tuple is accepted,
+    since trainers pass it, and not used, since the paper defines the term over all pairs whatever a miner picked for
+    the base loss.
     torch.compile makes one graph of it (fullgraph=True) with the default reducer and without ref_emb, and then warns of
     nothing; otherwise it breaks the graph.
 
     Args:
-        lambda_plus, lambda_minus: weights of the two terms, >= 0; 0 leaves a term out (ablations of its Table 9).
+        lambda_plus, lambda_minus: weights of the two terms, >= 0; 0 leaves a term out.
         margin_plus, margin_minus: cosines in [-1, 1]; see functional.margins_from_distance_range.
-        indicator: False: every pair counts, also with a negative shortfall or excess (ablation of Table 9).
+        indicator: sum over the hard pairs, those at or beyond their margin; False: over all, also with a negative
+            shortfall or excess.
+        divide_by: the sums by the number of "hard" pairs or of "all" pairs, of positives and of negatives each.
         pml: distance (CosineSimilarity only), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
-            A reducer gets two sub-losses, "pos_loss" and "neg_loss": λ⁺ (m⁺ − s) of every positive pair that counts
-            and λ⁻ (s − m⁻) of every negative one. The default, MeanReducer, makes eq. 5 of them.
+            A reducer gets two sub-losses, "pos_loss" and "neg_loss": λ⁺ (m⁺ − s) of every hard positive pair and
+            λ⁻ (s − m⁻) of every hard negative one; of every pair with divide_by="all" (0 where it is not hard, with
+            the indicator) or without the indicator (times all / hard pairs). The default, MeanReducer, makes the
+            formula of them.
     Raises:
         TypeError: another distance: the margins are cosines.
-        ValueError: a weight or margin out of range, margin_plus below margin_minus where both terms count, no labels.
+        ValueError: a weight or margin out of range, margin_plus below margin_minus where both terms count, another
+            divide_by, no labels.
     Source: Zhang et al., "Threshold-Consistent Margin Loss for Open-World Deep Metric Learning", arXiv 2307.04047,
-        eq. 5.
+        eq. 5; Tables 8 and 9 and eqs. 15–17. Paper: no word on eq. 17 without a hard pair; here: its term is 0.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> round(TCMLoss()(x, labels).item(), 3), round(TCMLoss(lambda_minus=0)(x, labels).item(), 3)
@@ -54,12 +61,14 @@ class TCMLoss(EmbeddingLoss):
         margin_minus: float = 0.5,
         *,
         indicator: bool = True,
+        divide_by: str = "hard",
         **pml: Any,
     ) -> None:
         check_in_range(lambda_plus, 0, float("inf"), "lambda_plus")
         check_in_range(lambda_minus, 0, float("inf"), "lambda_minus")
         check_in_range(margin_plus, -1, 1, "margin_plus")
         check_in_range(margin_minus, -1, 1, "margin_minus")
+        check_choice(divide_by, DIVISORS, "divide_by")
         if lambda_plus > 0 and lambda_minus > 0 and margin_plus < margin_minus:
             raise ValueError(
                 f"margin_plus must not be below margin_minus; got {margin_plus} and {margin_minus}. Positive pairs "
@@ -72,6 +81,7 @@ class TCMLoss(EmbeddingLoss):
         self.margin_plus = margin_plus
         self.margin_minus = margin_minus
         self.indicator = indicator
+        self.divide_by = divide_by
         names = ["lambda_plus", "lambda_minus", "margin_plus", "margin_minus"]
         self.add_to_recordable_attributes(list_of_names=names, is_stat=False)
 
@@ -95,7 +105,9 @@ class TCMLoss(EmbeddingLoss):
             sizes = class_sizes(labels)
             self._warn_of_missing_pairs(positives=len(sizes) < len(labels), negatives=len(sizes) > 1)
         options = (self.lambda_plus, self.lambda_minus, self.margin_plus, self.margin_minus)
-        return fast_threshold_consistency(embeddings, labels, *options, indicator=self.indicator)
+        return fast_threshold_consistency(
+            embeddings, labels, *options, indicator=self.indicator, divide_by=self.divide_by
+        )
 
     def compute_loss(
         self,
@@ -108,22 +120,32 @@ class TCMLoss(EmbeddingLoss):
         cosines = self.distance(embeddings, ref_emb)
         same, different = same_and_different(labels, None if ref_labels is labels else ref_labels)
         self._warn_of_missing_pairs(positives=bool(same.any()), negatives=bool(different.any()))
-        positive = torch.nonzero(same & counted_positives(cosines, self.margin_plus, self.indicator), as_tuple=True)
-        negative = torch.nonzero(
-            different & counted_negatives(cosines, self.margin_minus, self.indicator), as_tuple=True
-        )
+        hard = hard_positives(cosines, self.margin_plus), hard_negatives(cosines, self.margin_minus)
+        positive, negative = (-self.lambda_plus, self.margin_plus), (self.lambda_minus, self.margin_minus)
         return {
-            "pos_loss": self._sub_loss(self.lambda_plus * (self.margin_plus - cosines[positive]), positive, "pos_pair"),
-            "neg_loss": self._sub_loss(
-                self.lambda_minus * (cosines[negative] - self.margin_minus), negative, "neg_pair"
-            ),
+            "pos_loss": self._sub_loss(*positive, cosines, same, hard[0], "pos_pair"),
+            "neg_loss": self._sub_loss(*negative, cosines, different, hard[1], "neg_pair"),
         }
 
-    def _sub_loss(self, losses: Tensor, pairs: tuple[Tensor, ...], reduction_type: str) -> dict[str, Any]:
+    def _sub_loss(
+        self, weight: float, margin: float, cosines: Tensor, pairs: Tensor, hard: Tensor, reduction_type: str
+    ) -> dict[str, Any]:
+        """A term as losses of pairs, weight · (s − margin), whose mean it is.
+
+        Args:
+            cosines, pairs, hard: (B, R); masks of the pairs of this kind, and of where such a pair is hard.
+        """
+        listed = torch.nonzero(pairs & hard if self.indicator and self.divide_by == "hard" else pairs, as_tuple=True)
+        losses = weight * (cosines[listed] - margin)
+        if self.indicator and self.divide_by == "all":
+            losses = losses * hard[listed]
+        elif not self.indicator and self.divide_by == "hard":
+            count = int(hard[listed].sum())
+            losses = losses * (len(losses) / count) if count else losses[:0]
         if len(losses) == 0:
             none: dict[str, Any] = self.zero_loss()
             return none
-        return {"losses": losses, "indices": pairs, "reduction_type": reduction_type}
+        return {"losses": losses, "indices": listed, "reduction_type": reduction_type}
 
     def _warn_of_missing_pairs(self, *, positives: bool, negatives: bool) -> None:
         missing = [

@@ -19,7 +19,7 @@ from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.losses.tcm import TCMLoss
 
-_OF_TCM = ("lambda_plus", "lambda_minus", "margin_plus", "margin_minus")
+_OF_TCM = ("lambda_plus", "lambda_minus", "margin_plus", "margin_minus", "indicator", "divide_by")
 
 
 class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
@@ -38,13 +38,13 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
             (embeddings, labels) and, if it takes them, indices_tuple, ref_emb and ref_labels.
             Or a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
             Its parameters are in state_dict under "loss.".
-        lambda_plus, lambda_minus, margin_plus, margin_minus: see TCMLoss. They are attributes too, and may be changed.
-            distance, reducer and the regularizer are those of the loss.
+        lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by: see TCMLoss. They are attributes
+            too, and may be changed. distance, reducer and the regularizer are those of the loss.
     Raises:
         TypeError: something else as the loss, a loss that does not return a tensor (DoNothingReducer), or an unknown
             argument.
         ValueError: ref_emb or indices_tuple around a loss that takes none; labels missing; a weight or margin out of
-            range.
+            range, another divide_by.
     Source: Zhang et al., arXiv 2307.04047, eq. 6.
 
     >>> x, labels = torch.tensor([[1.0, 0], [0.6, 0.8], [0, 1]]), torch.tensor([0, 0, 1])
@@ -61,6 +61,8 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         lambda_minus: float = 1.0,
         margin_plus: float = 0.9,
         margin_minus: float = 0.5,
+        indicator: bool = True,
+        divide_by: str = "hard",
         **unknown: Any,
     ) -> None:
         refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
@@ -69,7 +71,12 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         self._takes = _arguments_of(wrapped)
         self._wrap(wrapped)
         tcm = TCMLoss(
-            lambda_plus=lambda_plus, lambda_minus=lambda_minus, margin_plus=margin_plus, margin_minus=margin_minus
+            lambda_plus=lambda_plus,
+            lambda_minus=lambda_minus,
+            margin_plus=margin_plus,
+            margin_minus=margin_minus,
+            indicator=indicator,
+            divide_by=divide_by,
         )
         is_gathered = isinstance(wrapped, DistributedLossWrapper)
         self.tcm = DistributedLossWrapper(tcm, efficient=wrapped.efficient) if is_gathered else tcm

@@ -17,7 +17,7 @@ ONE_GRAPH: dict[str, Callable[[], Any]] = {
     "CITLoss, both terms": lambda: losses.CITLoss(gamma=0.5),
     "CITLoss, hinge": lambda: losses.CITLoss(gamma=0, similarity="cosine", hinge_partial_likelihood=True),
     "TCMLoss": lambda: losses.TCMLoss(),
-    "TCMLoss, every pair": lambda: losses.TCMLoss(lambda_plus=2, indicator=False),
+    "TCMLoss, every pair": lambda: losses.TCMLoss(lambda_plus=2, indicator=False, divide_by="all"),
     "DiscriminativeLoss": lambda: losses.DiscriminativeLoss(3, 8),
     "DiscriminativeLoss, k-means": lambda: losses.DiscriminativeLoss(3, 8, centroids="kmeans"),
 }

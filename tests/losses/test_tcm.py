@@ -27,17 +27,20 @@ def cosines(x, y=None):
     return (normalize(x.double()) @ normalize(x.double() if y is None else y.double()).T).tolist()
 
 
-def expected(x, labels=LABELS, lambda_plus=1.0, lambda_minus=1.0, margin_plus=0.9, margin_minus=0.5, indicator=True):
-    plus, minus = oracle.terms(*oracle.split(cosines(x), labels), margin_plus, margin_minus, indicator)
+def expected(x, labels=LABELS, lambda_plus=1.0, lambda_minus=1.0, **options):
+    plus, minus = oracle.terms(*oracle.split(cosines(x), labels), **options)
     return lambda_plus * plus + lambda_minus * minus
 
 
+FORMS = [{"indicator": indicator, "divide_by": count} for indicator in (True, False) for count in ("hard", "all")]
 OPTIONS = [
     {},
     {"lambda_plus": 0.3, "lambda_minus": 2.0, "margin_plus": 0.7, "margin_minus": 0.1},
     {"lambda_minus": 0.0},
     {"lambda_plus": 0.0},
     {"indicator": False},
+    {"divide_by": "all", "lambda_plus": 0.3},
+    {"indicator": False, "divide_by": "all", "margin_minus": 0.1},
 ]
 
 
@@ -70,10 +73,11 @@ def test_same_arguments_and_value_as_in_pml():
     torch.testing.assert_close(TCMLoss(**options)(x, labels), ThresholdConsistentMarginLoss(**options)(x, labels))
 
 
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("reducer", [None, _pml.reducers.SumReducer()])
-def test_gradcheck(reducer):
+def test_gradcheck(reducer, options):
     x, labels = embeddings().requires_grad_(), torch.tensor(LABELS)
-    torch.autograd.gradcheck(lambda x: TCMLoss(reducer=reducer)(x, labels), (x,))
+    torch.autograd.gradcheck(lambda x: TCMLoss(**options, reducer=reducer)(x, labels), (x,))
 
 
 @pytest.mark.parametrize("signs", [[1.0] * 6, [1.0, -1.0] * 3])
@@ -93,10 +97,11 @@ def test_invariances():
         torch.testing.assert_close(same, value, rtol=0, atol=1e-12)
 
 
-def test_ref_emb_of_another_length():
+@pytest.mark.parametrize("form", FORMS)
+def test_ref_emb_of_another_length(form):
     x, ref, ref_labels = embeddings(), embeddings(5), [0, 0, 2, 5, 1]
-    value = TCMLoss()(x, torch.tensor(LABELS), ref_emb=ref, ref_labels=torch.tensor(ref_labels))
-    terms = oracle.terms(*oracle.split(cosines(x, ref), LABELS, ref_labels))
+    value = TCMLoss(**form)(x, torch.tensor(LABELS), ref_emb=ref, ref_labels=torch.tensor(ref_labels))
+    terms = oracle.terms(*oracle.split(cosines(x, ref), LABELS, ref_labels), **form)
     assert value.item() == pytest.approx(sum(terms), abs=1e-10)
 
 
@@ -130,6 +135,24 @@ def test_reducers_get_the_pairs_that_count():
     assert [out[name]["reduction_type"] for name in ("pos_loss", "neg_loss")] == ["pos_pair", "neg_pair"]
     rows, columns = out["pos_loss"]["indices"]
     assert (labels[rows] == labels[columns]).all() and (rows != columns).all()
+
+
+def test_reducers_get_all_pairs_where_all_are_summed_or_counted():
+    x, labels = embeddings(), torch.tensor(LABELS)
+    positives, negatives = oracle.split(cosines(x), LABELS)
+    out = TCMLoss(divide_by="all", reducer=_pml.reducers.DoNothingReducer())(x, labels)
+    assert sorted(out["pos_loss"]["losses"].tolist()) == pytest.approx(sorted(max(0.9 - s, 0) for s in positives))
+    assert sorted(out["neg_loss"]["losses"].tolist()) == pytest.approx(sorted(max(s - 0.5, 0) for s in negatives))
+    out = TCMLoss(indicator=False, reducer=_pml.reducers.DoNothingReducer())(x, labels)
+    factor = len(negatives) / sum(s >= 0.5 for s in negatives)
+    assert sorted(out["neg_loss"]["losses"].tolist()) == pytest.approx(sorted(factor * (s - 0.5) for s in negatives))
+
+
+@pytest.mark.parametrize("collect_stats", [False, True])
+def test_the_sum_over_all_pairs_is_zero_where_none_is_hard(collect_stats):
+    x, labels = torch.eye(4).repeat_interleave(2, dim=0), torch.arange(4).repeat_interleave(2)
+    loss = TCMLoss(indicator=False, margin_minus=0.1, distance=_pml.CosineSimilarity(collect_stats=collect_stats))
+    assert loss(x.requires_grad_(), labels) == 0
 
 
 def test_one_reducer_for_each_term():
@@ -206,6 +229,11 @@ def test_copies_compute_the_same():
 def test_options_out_of_range(option):
     with pytest.raises(ValueError, match=f"{next(iter(option))} must be in"):
         TCMLoss(**option)
+
+
+def test_an_unknown_divisor_is_refused():
+    with pytest.raises(ValueError, match="divide_by must be one of 'hard', 'all'; got 'hart'"):
+        TCMLoss(divide_by="hart")
 
 
 @pytest.mark.parametrize(

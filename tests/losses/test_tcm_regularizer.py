@@ -107,6 +107,16 @@ def test_copies_compute_the_same():
         assert torch.equal(twin(x, LABELS), loss(x, LABELS))
 
 
+@pytest.mark.parametrize("form", [{"indicator": False}, {"divide_by": "all"}])
+def test_the_papers_other_forms_reach_the_term(form):
+    x, base = embeddings(), _pml.losses.ContrastiveLoss()
+    loss = TCMRegularizer(base, **form)
+    torch.testing.assert_close(loss(x, LABELS), base(x, LABELS) + TCMLoss(**form)(x, LABELS))
+    assert TCMLoss(**form)(x, LABELS) != TCMLoss()(x, LABELS)
+    loss.indicator, loss.divide_by = True, "hard"
+    torch.testing.assert_close(loss(x, LABELS), base(x, LABELS) + TCMLoss()(x, LABELS))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_reaches_the_loss_as_float32(dtype):
     x, ref, base = embeddings().to(dtype).requires_grad_(), embeddings(5).to(dtype), _pml.losses.TripletMarginLoss()

@@ -1,4 +1,4 @@
-"""The threshold-consistent margin term from eq. 5, in plain loops over Python floats."""
+"""The threshold-consistent margin term from eqs. 5 and 15–17 and ROADMAP's form, in plain loops over floats."""
 
 
 def split(cosines, labels, ref_labels=None):
@@ -13,8 +13,23 @@ def split(cosines, labels, ref_labels=None):
     return positives, negatives
 
 
-def terms(positives, negatives, margin_plus=0.9, margin_minus=0.5, indicator=True):
-    """The two fractions of eq. 5, without their weights."""
-    below = [margin_plus - s for s in positives if s <= margin_plus or not indicator]
-    above = [s - margin_minus for s in negatives if s >= margin_minus or not indicator]
-    return sum(below) / max(1, len(below)), sum(above) / max(1, len(above))
+def terms(positives, negatives, margin_plus=0.9, margin_minus=0.5, indicator=True, divide_by="hard"):
+    """The two fractions, without their weights.
+
+    The numerator runs over the hard pairs, or (no indicator, eq. 17) over all; the denominator counts the hard ones,
+    or (ROADMAP) all. No word in the paper on a denominator of 0: the fraction is 0.
+    """
+    hard_positives, hard_negatives = 0, 0
+    shortfall, excess = 0.0, 0.0
+    for s in positives:
+        is_hard = s <= margin_plus
+        hard_positives += is_hard
+        if is_hard or not indicator:
+            shortfall += margin_plus - s
+    for s in negatives:
+        is_hard = s >= margin_minus
+        hard_negatives += is_hard
+        if is_hard or not indicator:
+            excess += s - margin_minus
+    counts = {"hard": (hard_positives, hard_negatives), "all": (len(positives), len(negatives))}[divide_by]
+    return (shortfall / counts[0] if counts[0] else 0.0, excess / counts[1] if counts[1] else 0.0)

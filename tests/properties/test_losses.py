@@ -131,14 +131,19 @@ def test_cit(batch: Batch, gamma: float, hinge: bool, data: st.DataObject) -> No
     assert float(value) == pytest.approx(expected, abs=1e-9)
 
 
-@given(batch=exact, indicator=st.booleans(), plus=st.floats(0.3, 1), minus=st.floats(-1, 0.3))
-def test_tcm(batch: Batch, indicator: bool, plus: float, minus: float) -> None:
+@given(
+    batch=exact,
+    form=st.fixed_dictionaries({"indicator": st.booleans(), "divide_by": st.sampled_from(["hard", "all"])}),
+    plus=st.floats(0.3, 1),
+    minus=st.floats(-1, 0.3),
+)
+def test_tcm(batch: Batch, form: dict[str, Any], plus: float, minus: float) -> None:
     cosines, labels, ref_labels = compared(batch)
     positives, negatives = tcm_oracle.split(cosines, labels, ref_labels)
     # A cosine on a margin counts or not by a rounding.
     assume(all(abs(s - plus) > 1e-9 for s in positives) and all(abs(s - minus) > 1e-9 for s in negatives))
-    shortfall, excess = tcm_oracle.terms(positives, negatives, plus, minus, indicator)
-    loss = losses.TCMLoss(lambda_plus=0.7, lambda_minus=1.3, margin_plus=plus, margin_minus=minus, indicator=indicator)
+    shortfall, excess = tcm_oracle.terms(positives, negatives, plus, minus, **form)
+    loss = losses.TCMLoss(lambda_plus=0.7, lambda_minus=1.3, margin_plus=plus, margin_minus=minus, **form)
     assert float(value_of(loss, batch)) == pytest.approx(0.7 * shortfall + 1.3 * excess, abs=1e-9)
 
 

@@ -2,11 +2,19 @@
 
 from torch import Tensor
 
-from pml_ext._checks import check_in_range
+from pml_ext._checks import check_choice, check_in_range
+
+DIVISORS = ("hard", "all")
 
 
 def shortfall_and_excess(
-    positives: Tensor, negatives: Tensor, margin_plus: float, margin_minus: float, *, indicator: bool = True
+    positives: Tensor,
+    negatives: Tensor,
+    margin_plus: float,
+    margin_minus: float,
+    *,
+    indicator: bool = True,
+    divide_by: str = "hard",
 ) -> tuple[Tensor, Tensor]:
     """Mean shortfall of positives at or below margin_plus, mean excess of negatives at or above margin_minus.
 
@@ -14,30 +22,36 @@ def shortfall_and_excess(
         positives: (P,) cosines of same-class pairs, in [-1, 1].
         negatives: (Q,) cosines of different-class pairs.
         margin_plus, margin_minus: cosines, in [-1, 1].
-        indicator: False: leave out the condition, so that all pairs count, also with a negative shortfall or excess.
+        indicator: sum over the hard pairs, those at or beyond their margin; False: over all, also with a negative
+            shortfall or excess.
+        divide_by: the sums by the number of "hard" pairs or of "all" pairs, of positives and of negatives each.
     Returns:
-        two scalars, 0 (with a gradient path) where no pair counts.
-    Source: Zhang et al., arXiv 2307.04047, eq. 5; indicator=False is the ablation of its Table 9.
+        two scalars, 0 (with a gradient path) where there is nothing to divide by.
+    Raises:
+        ValueError: another divide_by.
+    Source: Zhang et al., arXiv 2307.04047: eq. 5; eq. 17 (TCM′) is indicator=False; ROADMAP's regularizer, which its
+        Table 8 compares with, is divide_by="all". Paper: no word on eq. 17 without a hard pair; here: 0.
 
     >>> import torch
-    >>> shortfall_and_excess(torch.tensor([0.5, 0.95]), torch.tensor([0.7, 0.1]), margin_plus=0.9, margin_minus=0.5)
+    >>> positives, negatives = torch.tensor([0.5, 0.95]), torch.tensor([0.7, 0.1])
+    >>> shortfall_and_excess(positives, negatives, margin_plus=0.9, margin_minus=0.5)
     (tensor(0.4000), tensor(0.2000))
+    >>> shortfall_and_excess(positives, negatives, margin_plus=0.9, margin_minus=0.5, divide_by="all")
+    (tensor(0.2000), tensor(0.1000))
     """
-    below = counted_positives(positives, margin_plus, indicator)
-    above = counted_negatives(negatives, margin_minus, indicator)
-    return _mean(margin_plus - positives, below), _mean(negatives - margin_minus, above)
+    check_choice(divide_by, DIVISORS, "divide_by")
+    shortfall = _divided(margin_plus - positives, hard_positives(positives, margin_plus), indicator, divide_by)
+    return shortfall, _divided(negatives - margin_minus, hard_negatives(negatives, margin_minus), indicator, divide_by)
 
 
-def counted_positives(cosines: Tensor, margin_plus: float, indicator: bool = True) -> Tensor:
-    """Where a positive pair of this cosine counts, boolean. A nan counts, so that it shows in the loss."""
-    below = ~(cosines > margin_plus)
-    return below if indicator else below.fill_(True)
+def hard_positives(cosines: Tensor, margin_plus: float) -> Tensor:
+    """Where a positive pair of this cosine is hard, boolean. A nan is, so that it shows in the loss."""
+    return ~(cosines > margin_plus)
 
 
-def counted_negatives(cosines: Tensor, margin_minus: float, indicator: bool = True) -> Tensor:
-    """Where a negative pair of this cosine counts, boolean. A nan counts, so that it shows in the loss."""
-    above = ~(cosines < margin_minus)
-    return above if indicator else above.fill_(True)
+def hard_negatives(cosines: Tensor, margin_minus: float) -> Tensor:
+    """Where a negative pair of this cosine is hard, boolean. A nan is, so that it shows in the loss."""
+    return ~(cosines < margin_minus)
 
 
 def margins_from_distance_range(d_low: float, d_high: float) -> tuple[float, float]:
@@ -60,5 +74,9 @@ def margins_from_distance_range(d_low: float, d_high: float) -> tuple[float, flo
     return 1 - d_low**2 / 2, 1 - d_high**2 / 2
 
 
-def _mean(values: Tensor, counted: Tensor) -> Tensor:
-    return (values * counted).sum() / counted.sum().clamp(min=1)
+def _divided(beyond: Tensor, hard: Tensor, indicator: bool, divide_by: str) -> Tensor:
+    total = (beyond * hard if indicator else beyond).sum()
+    if divide_by == "all":
+        return total / max(len(beyond), 1)
+    count = hard.sum()
+    return total * count.clamp(max=1) / count.clamp(min=1)

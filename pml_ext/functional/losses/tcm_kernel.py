@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from pml_ext._checks import check_choice
 from pml_ext._ops.blocks import rows_of_a_block
 from pml_ext._ops.normalize import inverse_norms, to_sphere, unit_and_inverse_norms
 from pml_ext._ops.value_and_gradient import ValueAndGradient
-from pml_ext.functional.losses.tcm import shortfall_and_excess
+from pml_ext.functional.losses.tcm import DIVISORS, shortfall_and_excess
 from pml_ext.functional.tuples.pairs import ClassSpans, class_columns, class_spans, same_and_different
 
 AT_ONCE = 128
@@ -31,6 +32,7 @@ def fast_threshold_consistency(
     margin_minus: float = 0.5,
     *,
     indicator: bool = True,
+    divide_by: str = "hard",
     **sizes: int,
 ) -> Tensor:
     """λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a batch, in O(B D) memory.
@@ -41,12 +43,16 @@ def fast_threshold_consistency(
     Args:
         embeddings: (B, D), need not be normalised, float32 or float64.
         labels: (B,) class ids.
-        lambda_plus, lambda_minus, margin_plus, margin_minus, indicator: see `shortfall_and_excess` and TCMLoss.
+        lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by: see `shortfall_and_excess` and
+            TCMLoss.
         sizes: at_once, min_rows, few and entries, in place of the constants above and of the device's block size.
     Returns:
         a scalar.
+    Raises:
+        ValueError: another divide_by.
     """
-    options = (lambda_plus, lambda_minus, margin_plus, margin_minus, indicator)
+    check_choice(divide_by, DIVISORS, "divide_by")
+    options = (lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by)
     return _threshold_consistency(embeddings, labels, *options, **sizes)
 
 
@@ -67,36 +73,42 @@ def _value_and_gradient(
 
 
 def _at_once(embeddings: Tensor, labels: Tensor, options: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-    """With 0/1 masks P and Q of the pairs that count, W = λ⁻/#Q · Q − λ⁺/#P · P: the gradient by u is g = 2 W u, and
-    the value λ⁺ m⁺ − λ⁻ m⁻ + Σ W cos (a margin only where its set is not empty), whose sum is Σ g·u / 2.
+    """With 0/1 masks P and Q of the pairs in the sums, p and q the weights λ over the divisors, and W = q Q − p P: the
+    gradient by u is g = 2 W u, and the value p m⁺ #P − q m⁻ #Q + Σ W cos, whose sum is Σ g·u / 2.
     """
-    lambda_plus, lambda_minus, margin_plus, margin_minus, indicator = options
+    lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by = options
     unit, inverse_norms = unit_and_inverse_norms(embeddings)
     cosines = unit @ unit.T
     same = torch.eq(labels.unsqueeze(1), labels).to(cosines.dtype)  # floating masks cost a fifth of boolean ones
-    above = torch.ge(cosines, margin_minus if indicator else -torch.inf, out=torch.empty_like(cosines))
+    above = torch.ge(cosines, margin_minus, out=torch.empty_like(cosines))
     above.addcmul_(above, same, value=-1)
-    below = torch.le(cosines, margin_plus if indicator else torch.inf, out=cosines).mul_(same)
+    below = torch.le(cosines, margin_plus, out=cosines).mul_(same)
     below.diagonal().zero_()
-    count_plus, count_minus = below.sum(), above.sum()
-    weights = below.mul_(-2 * lambda_plus / count_plus.clamp(min=1))
-    weights.addcmul_(above, 2 * lambda_minus / count_minus.clamp(min=1))
+    hard = summed = below.sum(), above.sum()
+    if not indicator or divide_by == "all":
+        together = same.sum()
+        all_pairs = together - len(labels), len(labels) ** 2 - together
+    if not indicator:
+        summed = all_pairs
+        below, above = same, 1 - same
+        below.diagonal().zero_()
+    divisors = hard if divide_by == "hard" else all_pairs
+    by_positive, by_negative = _weight(lambda_plus, divisors[0]), _weight(lambda_minus, divisors[1])
+    weights = below.mul_(-2 * by_positive).addcmul_(above, 2 * by_negative)
     gradient = weights @ unit
     along = torch.linalg.vecdot(gradient, unit)
-    value = along.sum() / 2
-    value += lambda_plus * margin_plus * count_plus.clamp(max=1)
-    value -= lambda_minus * margin_minus * count_minus.clamp(max=1)
+    value = along.sum() / 2 + by_positive * margin_plus * summed[0] - by_negative * margin_minus * summed[1]
     return value, gradient.addcmul_(unit, along.unsqueeze(1), value=-1).mul_(inverse_norms)
 
 
 def _in_blocks(
     embeddings: Tensor, spans: ClassSpans, options: tuple[Any, ...], needs_gradient: bool, rows: int, few: int
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradient is a sum of embeddings over the pairs that count: few positives, and negatives only where some do.
+    """The gradient is a sum of embeddings over the pairs in the sums: few positives, and negatives only where some are.
 
     With x = n u, ∂cos(i, j)/∂x_i = (u_j − cos u_i) / n_i: weights 1/n_j on x_j, and −cos/n_i on x_i itself.
     """
-    lambda_plus, lambda_minus, margin_plus, margin_minus, indicator = options
+    lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by = options
     inverse = inverse_norms(embeddings)
     totals = embeddings.new_zeros(4)
     toward, away = [], None
@@ -107,15 +119,19 @@ def _in_blocks(
         same, valid = class_columns(spans, block)
         positives = same[:, :-1]
         to_positives = cosines.gather(1, positives)
-        below = to_positives <= margin_plus if indicator else torch.ones_like(valid)
-        below = (below & valid).to(cosines.dtype)
+        hard = ((to_positives <= margin_plus) & valid).to(cosines.dtype)
+        below = hard if indicator else valid.to(cosines.dtype)
         shortfall = (below * (margin_plus - to_positives)).sum()
 
         cosines.scatter_(1, same, -2)  # no negative
-        above = torch.ge(cosines, margin_minus if indicator else -1.5, out=torch.empty_like(cosines))
-        excess = cosines.sub_(margin_minus).mul_(above).sum(1)
+        above = torch.ge(cosines, margin_minus, out=torch.empty_like(cosines))
         counts = above.sum(1)
-        totals += torch.stack([shortfall, below.sum(), excess.sum(), counts.sum()])
+        found_hard = hard.sum(), counts.sum()
+        if not indicator:
+            torch.ge(cosines, -1.5, out=above)
+            counts = above.sum(1)
+        excess = cosines.sub_(margin_minus).mul_(above).sum(1)
+        totals += torch.stack([shortfall, excess.sum(), *found_hard])
         if not needs_gradient:
             continue
         itself = -own * (below * to_positives).sum(1, keepdim=True)
@@ -129,14 +145,21 @@ def _in_blocks(
             itself = -own[found, 0] * (excess + margin_minus * counts)[found]
             weights[torch.arange(len(found), device=own.device), first + found] = itself
             away[first + found] = weights @ embeddings
-    shortfall, count_plus, excess, count_minus = totals
-    by_positive = lambda_plus / count_plus.clamp(min=1)
-    by_negative = lambda_minus / count_minus.clamp(min=1)
+    shortfall, excess, *divisors = totals
+    if divide_by == "all":
+        together = sum(size * size for size in spans.sizes)
+        divisors = [totals.new_tensor(n) for n in (together - len(embeddings), len(embeddings) ** 2 - together)]
+    by_positive, by_negative = _weight(lambda_plus, divisors[0]), _weight(lambda_minus, divisors[1])
     value = by_positive * shortfall + by_negative * excess
     if not needs_gradient:
         return value, None
     gradient = (torch.cat(toward) if len(toward) > 1 else toward[0]).mul_(inverse * (-2 * by_positive))
     return value, gradient if away is None else gradient.addcmul_(away, inverse * (2 * by_negative))
+
+
+def _weight(weight: float, divisor: Tensor) -> Tensor:
+    """weight / divisor, or 0 where that is 0; divisor: a whole number."""
+    return weight * divisor.clamp(max=1) / divisor.clamp(min=1)
 
 
 def _weighted_sums(x: Tensor, columns: Tensor, weights: Tensor, few: int) -> Tensor:
@@ -148,19 +171,21 @@ def _weighted_sums(x: Tensor, columns: Tensor, weights: Tensor, few: int) -> Ten
 
 
 def _plain(embeddings: Tensor, labels: Tensor, *options: Any) -> Tensor:
-    lambda_plus, lambda_minus, margin_plus, margin_minus, indicator = options
+    lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by = options
     unit = to_sphere(embeddings)
     cosines = unit @ unit.T
     same, different = same_and_different(labels)
-    terms = shortfall_and_excess(cosines[same], cosines[different], margin_plus, margin_minus, indicator=indicator)
-    total: Tensor = lambda_plus * terms[0] + lambda_minus * terms[1]
+    shortfall, excess = shortfall_and_excess(
+        cosines[same], cosines[different], margin_plus, margin_minus, indicator=indicator, divide_by=divide_by
+    )
+    total: Tensor = lambda_plus * shortfall + lambda_minus * excess
     return total
 
 
 _threshold_consistency = ValueAndGradient(
     "threshold_consistency",
     "(Tensor embeddings, Tensor labels, float lambda_plus, float lambda_minus, float margin_plus, float margin_minus, "
-    "bool indicator)",
+    "bool indicator, str divide_by)",
     _value_and_gradient,
     _plain,
 )

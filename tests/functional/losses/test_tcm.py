@@ -15,6 +15,7 @@ LABELS = {
     "one class": [3] * 5,
     "singletons": [0, 1, 2, 3, 4],
 }
+FORMS = [{"indicator": indicator, "divide_by": count} for indicator in (True, False) for count in ("hard", "all")]
 MARGINS = [(0.9, 0.5), (0.2, -0.3), (1.0, 1.0), (-1.0, -1.0)]
 
 
@@ -25,20 +26,23 @@ def unit_vectors(count, size=4, dtype=torch.float64):
     return normalize(x)
 
 
-def plain(x, labels, lambda_plus=1.0, lambda_minus=1.0, margin_plus=0.9, margin_minus=0.5, indicator=True):
+def plain(
+    x, labels, lambda_plus=1.0, lambda_minus=1.0, margin_plus=0.9, margin_minus=0.5, indicator=True, divide_by="hard"
+):
+    form = {"indicator": indicator, "divide_by": divide_by}
     unit = normalize(x)
     cosines = unit @ unit.T
     same, different = same_and_different(labels)
-    terms = shortfall_and_excess(cosines[same], cosines[different], margin_plus, margin_minus, indicator=indicator)
+    terms = shortfall_and_excess(cosines[same], cosines[different], margin_plus, margin_minus, **form)
     return lambda_plus * terms[0] + lambda_minus * terms[1]
 
 
-@pytest.mark.parametrize("indicator", [True, False])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("margins", MARGINS)
-def test_terms_against_loops(margins, indicator):
+def test_terms_against_loops(margins, form):
     positives, negatives = 2 * torch.rand(20, dtype=torch.float64) - 1, 2 * torch.rand(30, dtype=torch.float64) - 1
-    expected = oracle.terms(positives.tolist(), negatives.tolist(), *margins, indicator)
-    got = shortfall_and_excess(positives, negatives, *margins, indicator=indicator)
+    expected = oracle.terms(positives.tolist(), negatives.tolist(), *margins, **form)
+    got = shortfall_and_excess(positives, negatives, *margins, **form)
     assert [v.item() for v in got] == pytest.approx(expected, abs=1e-12)
 
 
@@ -56,19 +60,19 @@ def test_no_pairs_give_zero_with_a_gradient():
 
 
 @pytest.mark.parametrize(("at_once", "block", "few"), [(99, 0, 0), (0, 2, 16), (0, 3, 1), (0, 512, 16), (0, 512, 1)])
-@pytest.mark.parametrize("indicator", [True, False])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("margins", MARGINS)
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS.keys())
-def test_fast_against_loops_and_plain_gradient(labels, margins, indicator, at_once, block, few):
+def test_fast_against_loops_and_plain_gradient(labels, margins, form, at_once, block, few):
     sizes = {"at_once": at_once, "entries": 0, "min_rows": block, "few": few}
     unit = unit_vectors(len(labels))
-    expected = oracle.terms(*oracle.split((unit @ unit.T).tolist(), labels), *margins, indicator)
+    expected = oracle.terms(*oracle.split((unit @ unit.T).tolist(), labels), *margins, **form)
     x = (unit * torch.logspace(0, 1, len(labels), dtype=unit.dtype)[:, None]).requires_grad_()
     labels = torch.tensor(labels)
-    value = fast_threshold_consistency(x, labels, 0.7, 1.9, *margins, indicator=indicator, **sizes)
+    value = fast_threshold_consistency(x, labels, 0.7, 1.9, *margins, **form, **sizes)
     assert value.item() == pytest.approx(0.7 * expected[0] + 1.9 * expected[1], abs=1e-12)
     (got,) = torch.autograd.grad(value, x)
-    (by_autograd,) = torch.autograd.grad(plain(x, labels, 0.7, 1.9, *margins, indicator), x)
+    (by_autograd,) = torch.autograd.grad(plain(x, labels, 0.7, 1.9, *margins, **form), x)
     torch.testing.assert_close(got, by_autograd, rtol=0, atol=1e-12)
 
 
@@ -80,11 +84,34 @@ def test_fast_and_plain_gradient_agree_in_float32(at_once):
     assert (got - expected).norm() <= 1e-5 * expected.norm()
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("loss", [plain, fast_threshold_consistency])
-def test_gradcheck_and_second_derivative(loss):
+def test_gradcheck_and_second_derivative(loss, form):
     x, labels = unit_vectors(6, 3).requires_grad_(), torch.tensor([0, 1, 0, 1, 2, 2])
-    torch.autograd.gradcheck(lambda x: loss(x, labels), (x,))
-    torch.autograd.gradgradcheck(lambda x: loss(x, labels), (x,))
+    torch.autograd.gradcheck(lambda x: loss(x, labels, **form), (x,))
+    torch.autograd.gradgradcheck(lambda x: loss(x, labels, **form), (x,))
+
+
+@pytest.mark.parametrize("loss", [plain, fast_threshold_consistency])
+def test_the_sum_over_all_pairs_is_zero_where_none_is_hard(loss):
+    x = torch.eye(4, dtype=torch.float64).repeat_interleave(2, dim=0).requires_grad_()
+    labels = torch.arange(4).repeat_interleave(2)
+    value = loss(x, labels, margin_plus=0.9, margin_minus=0.1, indicator=False)
+    assert value == 0 and not torch.autograd.grad(value, x)[0].any()
+    by_all = loss(x, labels, margin_plus=0.9, margin_minus=0.1, indicator=False, divide_by="all")
+    assert by_all.item() == pytest.approx(-0.2)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda **form: shortfall_and_excess(torch.ones(1), torch.ones(1), 0.9, 0.5, **form),
+        lambda **form: fast_threshold_consistency(torch.ones(1, 2), torch.ones(1), **form),
+    ],
+)
+def test_an_unknown_divisor_is_refused(of):
+    with pytest.raises(ValueError, match="divide_by must be one of 'hard', 'all'; got 'hart'"):
+        of(divide_by="hart")
 
 
 @pytest.mark.parametrize("loss", [plain, fast_threshold_consistency])

@@ -27,6 +27,7 @@ def test_every_loss_is_made_from_its_defaults_and_trains(name: str) -> None:
         ("HPHNTripletLoss", "HPHN", {"MARGIN": 0.4, "POSITIVES": "consecutive"}),
         ("LiftedHingeLoss", "LIFTEDHINGE", {"MARGIN": 0.4, "POSITIVES": "consecutive"}),
         ("LoOp", "LOOP", {"PAIRING": "all", "POSITIVES": "all"}),
+        ("TCMLoss", "TCM", {"LAMBDA_MINUS": 0.0, "INDICATOR": False, "DIVIDE_BY": "all"}),
         ("CentroidTripletLoss", "CTL", {"MARGIN": 0.3, "NEGATIVES": "all"}),
     ],
 )
@@ -44,6 +45,10 @@ def test_what_a_loss_refuses_is_named_by_its_node() -> None:
     cfg.MODEL.LOSSES.NAME = ("RecallAtKSurrogateLoss",)
     cfg.MODEL.LOSSES.RSK.KS = (0,)
     with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.RSK: ks must be one or more integers"):
+        build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
+    cfg.MODEL.LOSSES.NAME = ("TCMLoss",)
+    cfg.MODEL.LOSSES.TCM.DIVIDE_BY = "hart"
+    with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.TCM: divide_by must be one of 'hard', 'all'; got 'hart'"):
         build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
     cfg.MODEL.LOSSES.NAME = ("LoOp",)
     cfg.MODEL.LOSSES.LOOP.LOSS = "CentroidTripletLoss"
