@@ -22,8 +22,13 @@ BACKBONES = {
     "build_iresnet_backbone": "DEPTH 18x, 34x, 50x, 100x, 200x with NORM and DROPOUT",
     "build_convnet_backbone": "ours: DEPTH '1x' to '8x' blocks of FEAT_DIM channels with NORM",
     "timm:<model>": "ours: any convolutional network of timm; of the options only NORM applies",
+    "torchvision:<model>": "ours: any convolutional network of torchvision, for RGB images; of the options only NORM "
+    "applies",
 }
 TIMM = "timm:"
+TORCHVISION = "torchvision:"
+LIBRARIES = (TIMM, TORCHVISION)
+"""Starts of names whose rest is a library's own name of a network."""
 _OTHER_NAMES = "its parameters have other names in timm, so FastReID's weights would not load"
 # FastReID's other backbones -> why not, and what instead
 BACKBONES_NOT_BUILT = {

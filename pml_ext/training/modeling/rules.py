@@ -17,6 +17,7 @@ from pml_ext.training.modeling.names import (
     HEADS,
     HEADS_NOT_BUILT,
     ID_LOSSES,
+    LIBRARIES,
     LOSS_NODES,
     LOSSES_NOT_BUILT,
     MINER_NODES,
@@ -25,7 +26,6 @@ from pml_ext.training.modeling.names import (
     NORMS_NOT_BUILT,
     NOT_MINED,
     POOL_LAYERS,
-    TIMM,
 )
 
 _DISTILLATION = "knowledge distillation is not built"
@@ -46,7 +46,7 @@ def _depth(options: CN) -> Iterator[Problem]:
 
 def _switches(options: CN) -> Iterator[Problem]:
     """FastReID's YAMLs inherit switches that its backbones ignore; ours are asked for by name."""
-    if options.NAME == "build_convnet_backbone" or options.NAME.startswith(TIMM):
+    if options.NAME == "build_convnet_backbone" or options.NAME.startswith(LIBRARIES):
         for key in ("WITH_IBN", "WITH_SE", "WITH_NL"):
             if options[key]:
                 yield Problem(key, True, f"is not an option of {options.NAME}; set it to False")
@@ -87,7 +87,9 @@ def one_size(backbone: str, images: CN) -> Iterator[Problem]:
 
 
 BACKBONE_RULES: list[Rule] = [
-    one_of("NAME", BACKBONES, not_built=BACKBONES_NOT_BUILT, where=lambda options: not options.NAME.startswith(TIMM)),
+    one_of(
+        "NAME", BACKBONES, not_built=BACKBONES_NOT_BUILT, where=lambda options: not options.NAME.startswith(LIBRARIES)
+    ),
     one_of("NORM", NORMS, not_built=NORMS_NOT_BUILT),
     _depth,
     _switches,

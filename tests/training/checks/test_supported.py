@@ -204,7 +204,7 @@ def test_check_config_without_files_is_an_error(capsys: pytest.CaptureFixture[st
     [
         ("losses", ["TripletLoss             TRI: MARGIN 0.3, NORM_FEAT False", "SoftTripleLoss"]),
         ("miners", ["MultiSimilarityMiner   MS: EPSILON 0.1"]),
-        ("backbones", ["build_resnet_backbone", "timm:<model>"]),
+        ("backbones", ["build_resnet_backbone", "timm:<model>", "torchvision:<model>"]),
         ("heads", ["MODEL.HEADS.CLS_LAYER", "CircleSoftmax", "GeneralizedMeanPooling", "EmbeddingHead"]),
         ("datasets", ["Market1501", "LFW", "folder:<path>", "(identities 800)"]),
         ("transforms", ["REA      random erasing"]),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torchvision
 from torch import nn
 from yacs.config import CfgNode
 
@@ -46,6 +47,8 @@ def build_on_meta(cfg: CfgNode) -> Any:
         ("build_iresnet_backbone", {"DEPTH": "18x", "FEAT_DIM": 512}, (512, 4, 2)),
         ("build_convnet_backbone", {"DEPTH": "3x", "FEAT_DIM": 8}, (8, 8, 4)),
         ("timm:resnet10t", {"FEAT_DIM": 512}, (512, 2, 1)),
+        ("torchvision:googlenet", {"FEAT_DIM": 1024}, (1024, 2, 1)),
+        ("torchvision:vgg16", {"FEAT_DIM": 512}, (512, 2, 1)),
     ],
 )
 def test_maps(name: str, options: dict[str, Any], size: tuple[int, ...]) -> None:
@@ -192,7 +195,7 @@ def test_norms(norm: str) -> None:
 
 
 def test_norms_reach_every_layer() -> None:
-    for name in ("build_resnet_backbone", "timm:resnet18"):
+    for name in ("build_resnet_backbone", "timm:resnet18", "torchvision:resnet18"):
         cfg = config(name, DEPTH="18x", FEAT_DIM=512, NORM="GN")
         kinds = [type(module) for module in build_on_meta(cfg).modules()]
         assert nn.GroupNorm in kinds
@@ -210,6 +213,13 @@ def test_mistakes_are_named() -> None:
     for options, message in [
         ({"NAME": "timm:resnet_10t"}, r"has no model 'resnet_10t'; near: \[.*resnet"),
         ({"NAME": "timm:resnet10t"}, r"FEAT_DIM must be 512 for timm:resnet10t; got 2048"),
+        ({"NAME": "torchvision:gogglenet"}, r"torchvision .* has no model 'gogglenet'; did you mean 'googlenet'"),
+        ({"NAME": "torchvision:vit_b_16"}, r"vit_b_16 of torchvision pools no feature map.*torchvision:googlenet"),
+        ({"NAME": "torchvision:vgg16"}, r"FEAT_DIM must be 512 for torchvision:vgg16; got 2048"),
+        (
+            {"NAME": "torchvision:resnet18", "WITH_SE": True},
+            r"WITH_SE = True: is not an option of torchvision:resnet18",
+        ),
         ({"DEPTH": "18x"}, r"FEAT_DIM = 2048: must be 512 for build_resnet_backbone of DEPTH 18x"),
         ({"DEPTH": "20x"}, r"DEPTH = '20x': unknown.* Known: '18x', '34x', '50x', '101x'"),
         ({"LAST_STRIDE": 3}, r"LAST_STRIDE = 3: must be 1 or 2"),
@@ -234,6 +244,31 @@ def test_mistakes_are_named() -> None:
             backbone_of(cfg)
     assert BACKBONES.keys() == names.BACKBONES.keys()
     assert not BACKBONES.keys() & names.BACKBONES_NOT_BUILT.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "options"),
+    [
+        ("mobilenet_v2", 1280, {}),
+        ("mnasnet0_5", 1280, {}),
+        ("googlenet", 1024, {"aux_logits": False, "transform_input": True, "init_weights": False}),
+    ],
+)
+def test_torchvisions_network_is_whole_up_to_its_pooling(name: str, channels: int, options: dict[str, bool]) -> None:
+    """Pooled and classified, the map gives what the library's own network does."""
+    whole = torchvision.models.get_model(name, weights=None, **options).eval()
+    backbone = backbone_of(config(f"torchvision:{name}", FEAT_DIM=channels)).eval()
+    backbone.net.load_state_dict({k: v for k, v in whole.state_dict().items() if k in backbone.net.state_dict()})
+    images, classifier = torch.randn(2, 3, 64, 64), whole.fc if name == "googlenet" else whole.classifier
+    with torch.no_grad():
+        torch.testing.assert_close(classifier(backbone(images).mean(dim=(2, 3))), whole(images))
+
+
+def test_torchvisions_networks_are_for_rgb() -> None:
+    cfg = config("torchvision:resnet18", FEAT_DIM=512)
+    cfg.MODEL.PIXEL_MEAN = cfg.MODEL.PIXEL_STD = [127.5]
+    with pytest.raises(ConfigError, match=r"torchvision:resnet18 is for RGB images, and MODEL\.PIXEL_MEAN has 1 value"):
+        backbone_of(cfg)
 
 
 def test_pretrained_weights_of_an_image_net_file(tmp_path: Path) -> None:

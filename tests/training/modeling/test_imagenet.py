@@ -50,6 +50,23 @@ def test_a_file_in_the_cache_of_torch_or_fastreid_is_loaded(cache: Path, folder:
     assert all(torch.equal(built[name], value) for name, value in source.items())
 
 
+def test_torchvisions_file_is_looked_for_in_the_cache_too(cache: Path) -> None:
+    options = {"NAME": "torchvision:googlenet", "FEAT_DIM": 1024}
+    source = {
+        name.removeprefix("net."): v for name, v in backbone_of(config(PRETRAIN=False, **options)).state_dict().items()
+    }
+    training_only = {
+        "fc.weight": torch.ones(1000, 1024),
+        "aux1.conv.conv.weight": torch.ones(1),
+        "aux2.fc1.bias": torch.ones(1),
+    }
+    (cache / "hub" / "checkpoints").mkdir(parents=True)
+    torch.save(source | training_only, cache / "hub" / "checkpoints" / "googlenet-1378be20.pth")
+    assert download_to_come(config(**options).MODEL.BACKBONE) is None
+    built = backbone_of(config(**options)).net.state_dict()
+    assert built.keys() == source.keys() and all(torch.equal(built[name], value) for name, value in source.items())
+
+
 def test_a_damaged_file_in_the_cache(cache: Path) -> None:
     (cache / "hub" / "checkpoints").mkdir(parents=True)
     (cache / "hub" / "checkpoints" / "resnet18-5c106cde.pth").write_bytes(b"PK cut short")
@@ -112,6 +129,10 @@ def test_a_cache_that_cannot_be_written(cache: Path) -> None:
         ({"NAME": "build_resnext_backbone", "DEPTH": "50x"}, None),
         ({"NAME": "build_vit_backbone", "DEPTH": "base"}, None),
         ({"NAME": "timm:resnet18"}, None),
+        ({"NAME": "torchvision:googlenet"}, "https://download.pytorch.org/models/googlenet-1378be20.pth"),
+        ({"NAME": "torchvision:vgg16"}, "https://download.pytorch.org/models/vgg16-397923af.pth"),
+        ({"NAME": "torchvision:resnet50"}, "https://download.pytorch.org/models/resnet50-0676ba61.pth"),
+        ({"NAME": "torchvision:vgg_16"}, None),
     ],
 )
 def test_the_file_of_a_backbone(options: dict[str, object], file: str | None) -> None:

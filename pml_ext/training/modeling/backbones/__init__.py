@@ -13,9 +13,10 @@ from pml_ext.training.modeling.backbones.norms import build_norm, norms_of_other
 from pml_ext.training.modeling.backbones.resnest import build_resnest
 from pml_ext.training.modeling.backbones.resnet import build_resnet, build_resnext
 from pml_ext.training.modeling.backbones.timm_backbone import TimmBackbone, build_timm
+from pml_ext.training.modeling.backbones.torchvision_backbone import TorchvisionBackbone, build_torchvision
 from pml_ext.training.modeling.backbones.vit import build_vit
 from pml_ext.training.modeling.image_sizes import ImageSizes
-from pml_ext.training.modeling.names import TIMM
+from pml_ext.training.modeling.names import TIMM, TORCHVISION
 from pml_ext.training.modeling.rules import BACKBONE_RULES
 from pml_ext.training.modeling.weights import download, has_weights, imagenet_url, load_pretrained
 
@@ -36,11 +37,13 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "build_iresnet_backbone": build_iresnet,
     "build_convnet_backbone": build_convnet,
     "timm:<model>": build_timm,
+    "torchvision:<model>": build_torchvision,
 }
+_OF_LIBRARIES = {TIMM: build_timm, TORCHVISION: build_torchvision}
 
 
 def build_backbone(options: CN, *, channels: int, sizes: ImageSizes, pretrained: bool) -> nn.Module:
-    """A backbone; with `pretrained`, PRETRAIN_PATH's weights or else FastReID's ImageNet file are in it.
+    """A backbone; with `pretrained`, PRETRAIN_PATH's weights or else its published ImageNet file are in it.
 
     Args:
         options: the config's MODEL.BACKBONE.
@@ -51,12 +54,13 @@ def build_backbone(options: CN, *, channels: int, sizes: ImageSizes, pretrained:
         WeightsError: a file of another architecture, or one that cannot be downloaded.
     """
     require_rules(options, "MODEL.BACKBONE", [*BACKBONE_RULES, has_weights] if pretrained else BACKBONE_RULES)
-    builder = build_timm if options.NAME.startswith(TIMM) else BACKBONES[options.NAME]
+    builder = next((b for start, b in _OF_LIBRARIES.items() if options.NAME.startswith(start)), None)
+    builder = builder or BACKBONES[options.NAME]
     backbone: Any = builder(options, channels=channels, sizes=sizes)
     if pretrained:
         url = None if options.PRETRAIN_PATH else imagenet_url(options)
         load_pretrained(
-            backbone.net if isinstance(backbone, TimmBackbone) else backbone,
+            backbone.net if isinstance(backbone, (TimmBackbone, TorchvisionBackbone)) else backbone,
             str(download(url)) if url else options.PRETRAIN_PATH,
             optional=backbone.only_in_files,
         )

@@ -1,4 +1,4 @@
-"""The ImageNet files that FastReID begins with where MODEL.BACKBONE.PRETRAIN is set and PRETRAIN_PATH is empty."""
+"""The ImageNet files of MODEL.BACKBONE.PRETRAIN where PRETRAIN_PATH is empty: FastReID's and torchvision's."""
 
 import logging
 from collections.abc import Iterator
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock
+from torchvision import models
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.rules import Problem
-from pml_ext.training.modeling.names import BACKBONES, TIMM
+from pml_ext.training.modeling.names import BACKBONES, TIMM, TORCHVISION
 from pml_ext.training.modeling.weights.read import PACKAGE, WeightsError, local_file
 
 log = logging.getLogger("pml_ext")
@@ -42,11 +43,13 @@ ALTERNATIVES = (
 
 
 def imagenet_url(options: CN) -> str | None:
-    """Where FastReID has the weights of a backbone from; None where it names no file for this one.
+    """Where FastReID, or torchvision, has the weights of a backbone from; None where it names no file for this one.
 
     Args:
         options: the config's MODEL.BACKBONE.
     """
+    if options.NAME.startswith(TORCHVISION):
+        return _torchvisions_url(options.NAME.removeprefix(TORCHVISION))
     kind = options.DEPTH
     # FastReID's ResNeSt has no such switches, its ResNeXt no squeeze-and-excitation.
     if options.WITH_IBN and options.NAME != "build_resnest_backbone":
@@ -56,15 +59,24 @@ def imagenet_url(options: CN) -> str | None:
     return URLS.get((options.NAME, kind))
 
 
+def _torchvisions_url(model: str) -> str | None:
+    """torchvision's first weights of a network, those that papers of the time began with."""
+    if model not in models.list_models(module=models):
+        return None
+    first = getattr(models.get_model_weights(model), "IMAGENET1K_V1", None)
+    return None if first is None else str(first.url)
+
+
 def has_weights(options: CN) -> Iterator[Problem]:
     """The rule that PRETRAIN has a file to begin with.
 
     Args:
         options: the config's MODEL.BACKBONE.
     """
-    known = options.NAME in BACKBONES or options.NAME.startswith(TIMM)
+    known = options.NAME in BACKBONES or options.NAME.startswith((TIMM, TORCHVISION))
     if known and options.PRETRAIN and not options.PRETRAIN_PATH and imagenet_url(options) is None:
-        reason = f"FastReID names no weights for this backbone to download; set {ALTERNATIVES}"
+        library = "torchvision" if options.NAME.startswith(TORCHVISION) else "FastReID"
+        reason = f"{library} names no weights for this backbone to download; set {ALTERNATIVES}"
         yield Problem("PRETRAIN", True, reason)
 
 
