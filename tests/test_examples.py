@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-# These write the README's tables: the first trains for many minutes, and tests/test_readme.py checks the second.
-_RESULTS = ("glyphs", "readme_tables")
+# These write tables: the first trains for many minutes; tests/test_readme.py and tests/test_papers.py check the others.
+_RESULTS = ("glyphs", "readme_tables", "papers")
 EXAMPLES = sorted(path for path in (Path(__file__).parents[1] / "examples").glob("*.py") if path.stem not in _RESULTS)
 SMOOTH_AP = next(path for path in EXAMPLES if path.stem == "smooth_ap_of_any_batch")
 VERIFICATION = next(path for path in EXAMPLES if path.stem == "verification")

@@ -117,6 +117,7 @@ def _losses() -> CN:
     losses.ARCFACE = CN({"MARGIN": 28.6, "LOGIT_SCALE": 64.0, "SCALE": 1.0})  # MARGIN in degrees
     losses.ANGULAR = CN({"ALPHA": 40.0, "SCALE": 1.0})  # degrees
     losses.TRIPLETMARGIN = CN({"MARGIN": 0.05, "SWAP": False, "SMOOTH_LOSS": False, "SCALE": 1.0})
+    losses.TRIPLETMARGIN.REDUCER = "AvgNonZeroReducer"  # over triplets with a loss; MeanReducer: over all of them
     losses.CONTRASTIVE = CN({"POS_MARGIN": 0.0, "NEG_MARGIN": 1.0, "SCALE": 1.0})
     losses.LIFTED = CN({"POS_MARGIN": 0.0, "NEG_MARGIN": 1.0, "SCALE": 1.0})
     losses.MS = CN({"ALPHA": 2.0, "BETA": 50.0, "BASE": 0.5, "SCALE": 1.0})

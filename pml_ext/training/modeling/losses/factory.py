@@ -8,7 +8,7 @@ from yacs.config import CfgNode as CN
 
 import pml_ext.losses
 import pml_ext.miners
-from pml_ext._pml import LpDistance
+from pml_ext._pml import AvgNonZeroReducer, LpDistance, MeanReducer
 from pml_ext.training.config.load import ConfigError, require
 from pml_ext.training.config.rules import require_rules
 from pml_ext.training.modeling.losses import id_losses, pair_losses
@@ -23,6 +23,7 @@ _FASTREIDS: dict[str, type[nn.Module]] = {
     "CircleLoss": pair_losses.CircleLoss,
     "Cosface": pair_losses.CosfaceLoss,
 }
+_REDUCERS: dict[str, Any] = {"AvgNonZeroReducer": AvgNonZeroReducer, "MeanReducer": MeanReducer}
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,9 @@ def _build_loss(losses: CN, name: str, num_classes: int, feature_size: int, **mo
         options["centroid_size"] = options["centroid_size"] or None
     elif name == "ArcFaceLoss":
         options["scale"] = options.pop("logit_scale")
+    elif name == "TripletMarginLoss":
+        require(node.REDUCER, _REDUCERS, f"{where}.REDUCER")
+        options["reducer"] = _REDUCERS[node.REDUCER]()
     elif name == "LoOp":
         wrapped = [n for n in LOSS_NODES if n not in (*_FASTREIDS, name)]
         require(node.LOSS, wrapped, f"{where}.LOSS")

@@ -1,0 +1,207 @@
+"""Write PAPERS.md, each paper's experiments and what runs them; --check says whether it is up to date.
+
+The experiments are listed in papers.yml. The rows of their tables stand at the top of the configs that reproduce them,
+as comments; text that goes on in a next line is indented there by three spaces after the `#`:
+
+    # Paper: LoOp, Table 2, row "LoOp (triplet)", CUB
+    # Reported: NMI 59.9, F1 26.5, R@1 50.3        (the paper's numbers; or that the text has none)
+    # With: MODEL.LOSSES.TRIPLETMARGIN.MARGIN 0.1  (KEY VALUE pairs that the row needs beside the file)
+    # Ours: R@1 49.8; CUB; 2026-11-22; 1f2e3d4     (numbers; data; date; commit)
+    # Differs: the paper has …, here …
+
+`Paper` opens a row, and `Reported` must follow; the others may be left out. `Differs` before the first row is of the
+whole file, and of the files that have it as _BASE_.
+"""
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pml_ext._files import replacing
+
+HERE = Path(__file__).parent
+CONFIGS = HERE.parent / "fastreid_configs"
+PAGE = HERE / "PAPERS.md"
+NOT_RUN = "not run: no data here"
+_FIELD = re.compile(r"# (Paper|Reported|With|Ours|Differs): +(\S.*)")
+_ROW = re.compile(r'(\w+), ([^,"]+), row "([^"]+)", (\S.*)')
+_OURS = re.compile(r"[^;]+; [^;]+; \d{4}-\d\d-\d\d; [0-9a-f]{7,40}")
+_START = """# The papers' experiments
+
+Every table and figure of the five papers, the configs or commands that run them, what the papers report and what came
+out here. Numbers are percent unless said otherwise. A config runs by
+`pml-ext train --config-file fastreid_configs/FILE [KEY VALUE …]`, with the keys that stand beside its name.
+[papers.py](papers.py) writes this page, from the comments at the top of the configs and from [papers.yml](papers.yml).
+"""
+
+
+class HeaderError(Exception):
+    """A header or papers.yml that cannot be read; the message says where and what is expected."""
+
+
+@dataclass
+class Row:
+    """One result of a paper, and the config that should give it."""
+
+    config: str
+    paper: str
+    experiment: str
+    name: str
+    data: str
+    reported: str = ""
+    overrides: str = ""
+    ours: str = ""
+    differs: list[str] = field(default_factory=list)
+
+    def opts(self) -> list[str]:
+        """The overrides as load_config takes them."""
+        return shlex.split(self.overrides)
+
+
+def rows_of(config: Path) -> list[Row]:
+    """The rows in a config's header.
+
+    Raises:
+        HeaderError: a line that starts like one of ours and is not, or a row without the paper's numbers.
+    """
+    found = list[Row]()
+    for label, text in _fields(config):
+        if label == "Paper":
+            parts = _ROW.fullmatch(text) or _fail(config, f'expected PAPER, TABLE, row "NAME", DATA; got {text!r}')
+            found.append(Row(config.relative_to(CONFIGS).as_posix(), *parts.groups()))
+        elif label == "Differs":
+            if found:
+                found[-1].differs.append(text)
+        elif not found:
+            _fail(config, f"{label} has no Paper before it")
+        elif label == "Reported":
+            found[-1].reported = text
+        elif label == "With":
+            if len(shlex.split(text)) % 2:
+                _fail(config, f"With needs KEY VALUE pairs; got {text!r}")
+            found[-1].overrides = text
+        else:
+            if not _OURS.fullmatch(text):
+                _fail(config, f"Ours needs numbers; data; YYYY-MM-DD; commit; got {text!r}")
+            found[-1].ours = text
+    for row in found:
+        if not row.reported:
+            _fail(config, f"the row {row.name!r} of {row.experiment} needs a line Reported")
+        row.differs = [*_of_the_file(config), *row.differs]
+    return found
+
+
+def _of_the_file(config: Path) -> list[str]:
+    """What differs in the whole file, with its bases' before it."""
+    base = yaml.safe_load(config.read_text(encoding="utf-8")).get("_BASE_")
+    above = _of_the_file((config.parent / base).resolve()) if base else []
+    for label, text in _fields(config):
+        if label == "Paper":
+            break
+        if label == "Differs":
+            above.append(text)
+    return above
+
+
+def _fields(config: Path) -> Iterator[tuple[str, str]]:
+    """Labels and texts of the comments above a config's first key."""
+    found = list[list[str]]()
+    in_a_field = False
+    for line in config.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if match := _FIELD.fullmatch(line):
+            found.append([match[1], match[2]])
+        elif in_a_field and line.startswith("#   "):
+            found[-1][1] += f" {line[1:].strip()}"
+        in_a_field = match is not None or (in_a_field and line.startswith("#   "))
+    return ((label, text) for label, text in found)
+
+
+def _fail(config: Path, reason: str) -> Any:
+    raise HeaderError(f"{config.relative_to(CONFIGS.parent)}: {reason}")
+
+
+def leaves() -> list[Path]:
+    """The configs that can be run."""
+    return sorted(path for path in CONFIGS.rglob("*.yml") if not path.name.startswith("Base-"))
+
+
+def all_rows() -> list[Row]:
+    """Of every config."""
+    return [row for path in leaves() for row in rows_of(path)]
+
+
+def listed() -> dict[str, Any]:
+    """papers.yml."""
+    return yaml.safe_load((HERE / "papers.yml").read_text(encoding="utf-8"))
+
+
+def page(rows: list[Row]) -> str:
+    """PAPERS.md.
+
+    Raises:
+        HeaderError: a row of an unlisted experiment, or an experiment with nothing to say about it.
+    """
+    papers = listed()["papers"]
+    for row in rows:
+        if row.experiment not in papers.get(row.paper, {"experiments": {}})["experiments"]:
+            raise HeaderError(f"{row.config}: papers.yml has no {row.experiment} of {row.paper}")
+    return _START + "".join(_section(key, paper, rows) for key, paper in papers.items())
+
+
+def _section(key: str, paper: dict[str, Any], rows: list[Row]) -> str:
+    text, without = f"\n## {key}: {paper['title']}\n", ""
+    for name, experiment in paper["experiments"].items():
+        mine = [row for row in rows if (row.paper, row.experiment) == (key, name)]
+        if mine or "command" in experiment:
+            text += f"\n### {key}, {name}: {experiment['shows']}\n\n{_table(mine, experiment)}"
+            text += f"\nNot here: {experiment['missing']}.\n" if "missing" in experiment else ""
+        elif "missing" in experiment:
+            without += f"| {name} | {experiment['shows']} | {experiment['missing']} |\n"
+        else:
+            raise HeaderError(f"papers.yml: {name} of {key} has no config: give its `command`, or why it is `missing`")
+    if without:
+        text += f"\n### {key}, without a config\n\n| experiment | what it shows | why |\n| --- | --- | --- |\n{without}"
+    return text
+
+
+def _table(rows: list[Row], experiment: dict[str, Any]) -> str:
+    notes = list(dict.fromkeys(note for row in rows for note in row.differs))
+    lines = list[list[str]]()
+    for row in rows:
+        config = f"[{row.config}](../fastreid_configs/{row.config})"
+        numbers = ", ".join(str(notes.index(note) + 1) for note in row.differs)
+        with_keys = f" `{row.overrides}`" if row.overrides else ""
+        lines.append([row.name, row.data, config + with_keys, row.reported, row.ours or NOT_RUN, numbers])
+    if "command" in experiment:
+        reported, ours = experiment.get("reported", ""), experiment.get("ours", "")
+        lines.append(["", "", f"`{experiment['command']}`", reported, ours, ""])
+    headings = ["row", "data", "config or command", "paper", "ours", "differs"]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in [headings, ["---"] * len(headings), *lines])
+    return text + ("\nDiffers:\n\n" + "".join(f"{n}. {note}\n" for n, note in enumerate(notes, 1)) if notes else "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where the page differs")
+    try:
+        text = page(all_rows())
+    except HeaderError as error:
+        raise SystemExit(f"papers.py: {error}") from error
+    if parser.parse_args().check:
+        return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text)
+    with replacing(PAGE) as file:
+        file.write(text.encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

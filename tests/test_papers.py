@@ -1,0 +1,124 @@
+"""The papers' experiments: the headers of configs, the list of tables and figures, and the page made from both."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pml_ext.training.checks.supported import unsupported
+from pml_ext.training.config.load import load_config
+from pml_ext.training.modeling.losses.factory import build_losses, build_miner
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+CONFIGS = ROOT / "fastreid_configs"
+
+sys.path.insert(0, str(EXAMPLES))
+import papers  # noqa: E402
+
+sys.path.remove(str(EXAMPLES))
+
+ROWS = papers.all_rows()
+FROM_SCRATCH = ["MODEL.BACKBONE.PRETRAIN", "False"]
+
+
+def test_the_page_is_up_to_date() -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLES / "papers.py"), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, f"run python examples/papers.py: {done.stderr}"
+
+
+def test_every_config_of_a_paper_is_on_the_page() -> None:
+    """All others are listed, with the reason."""
+    globs = [glob for globs in papers.listed()["other_configs"].values() for glob in globs]
+    others = {path.relative_to(CONFIGS).as_posix() for glob in globs for path in CONFIGS.glob(glob)}
+    named = {row.config for row in ROWS}
+    leaves = {path.relative_to(CONFIGS).as_posix() for path in papers.leaves()}
+    assert named & others == set()
+    assert sorted(leaves - named - others) == []
+    assert [glob for glob in globs if not any(CONFIGS.glob(glob))] == []
+
+
+def test_no_row_is_there_twice() -> None:
+    keys = [(row.paper, row.experiment, row.name, row.data) for row in ROWS]
+    assert [key for key in keys if keys.count(key) > 1] == []
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.overrides], ids=lambda row: f"{row.config} {row.overrides}")
+def test_what_a_row_sets_beside_its_config_can_run(row: Any) -> None:
+    cfg = load_config(CONFIGS / row.config, FROM_SCRATCH + row.opts())
+    assert [str(problem) for problem in unsupported(cfg)] == []
+    build_losses(cfg.MODEL.LOSSES, num_classes=100, feature_size=512)
+    build_miner(cfg.MODEL.MINER)
+
+
+HEADER = """# What it is.
+# Differs: Paper: one network; here:
+#   another
+# Paper: LoOp, Table 2, row "MS", CUB
+# Reported: R@1 50.9
+# Paper: LoOp, Fig. 3d, row "λ 0.2", CUB
+# Reported: a plot
+# With: MODEL.LOSSES.MS.BASE 0.2
+# Ours: R@1 49.0; CUB; 2026-01-31; 0123abc
+# Differs: the batch
+_BASE_: Base.yml
+# Paper: no header, below the first key
+"""
+
+
+def config(folder: Path, monkeypatch: pytest.MonkeyPatch, header: str) -> Path:
+    monkeypatch.setattr(papers, "CONFIGS", folder / "configs")
+    (folder / "configs").mkdir()
+    (folder / "configs" / "Base.yml").write_text("# Differs: the epochs\nSEED: 1\n", encoding="utf-8")
+    path = folder / "configs" / "it.yml"
+    path.write_text(header, encoding="utf-8")
+    return path
+
+
+def test_a_header_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = papers.rows_of(config(tmp_path, monkeypatch, HEADER))
+    of_the_file = ["the epochs", "Paper: one network; here: another"]
+    assert first == papers.Row("it.yml", "LoOp", "Table 2", "MS", "CUB", "R@1 50.9", differs=of_the_file)
+    assert (second.experiment, second.opts()) == ("Fig. 3d", ["MODEL.LOSSES.MS.BASE", "0.2"])
+    assert second.ours == "R@1 49.0; CUB; 2026-01-31; 0123abc" and second.differs == [*of_the_file, "the batch"]
+    text = papers.page([*ROWS, first])
+    assert "| MS | CUB | [it.yml](../fastreid_configs/it.yml) | R@1 50.9 | not run: no data here |" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('row "MS", CUB', "MS", r"it\.yml: expected PAPER, TABLE, row \"NAME\", DATA; got 'LoOp, Table 2, MS'"),
+        ("# Reported: R@1 50.9\n", "", "the row 'MS' of Table 2 needs a line Reported"),
+        ("BASE 0.2", "BASE", "With needs KEY VALUE pairs; got 'MODEL.LOSSES.MS.BASE'"),
+        ("2026-01-31; ", "", "Ours needs numbers; data; YYYY-MM-DD; commit; got"),
+        ("# What it is.", "# Ours: R@1 1", "Ours has no Paper before it"),
+    ],
+)
+def test_a_header_that_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
+) -> None:
+    assert old in HEADER
+    with pytest.raises(papers.HeaderError, match=message):
+        papers.rows_of(config(tmp_path, monkeypatch, HEADER.replace(old, new)))
+
+
+def test_an_experiment_that_is_not_listed() -> None:
+    with pytest.raises(papers.HeaderError, match=r"it\.yml: papers\.yml has no Table 99 of LoOp"):
+        papers.page([*ROWS, papers.Row("it.yml", "LoOp", "Table 99", "MS", "CUB", "R@1 50.9")])
+
+
+def test_an_experiment_with_nothing_to_run_says_why() -> None:
+    with pytest.raises(papers.HeaderError, match=r"Fig\. 3d of LoOp has no config: give its `command`, or why"):
+        papers.page([row for row in ROWS if row.experiment != "Fig. 3d"])
+
+
+def test_files_that_commands_name_are_there() -> None:
+    experiments = [one for paper in papers.listed()["papers"].values() for one in paper["experiments"].values()]
+    commands = [one["command"] for one in experiments if "command" in one]
+    files = [file for command in commands for file in re.findall(r"(?:tests|examples|fastreid_configs)/\S+", command)]
+    assert len(files) == len(commands) > 3
+    assert [file for file in files if not (ROOT / file).is_file()] == []
