@@ -8,30 +8,21 @@ import torch
 from torch import Tensor
 
 from pml_ext import _pml
-from pml_ext._checks import check_in_range
 from pml_ext.functional.clustering import clustering_f1
-from pml_ext.functional.operating_points.calibration import check_far_range_and_grid
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
-from pml_ext.functional.retrieval.ranking import Ranking
+from pml_ext.functional.retrieval.ranking import Ranking, check_ranks
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.roc import equal_error_rate, roc_auc
 from pml_ext.functional.verification.tar_at_far_rule import operating_point
 from pml_ext.metrics import keys
 from pml_ext.metrics.evaluation_set import EvaluationSet, make_evaluation_set
+from pml_ext.metrics.opis_settings import OPISSettings
 
-CMC_RANKS = (1, 5, 10)
 FARS = (1e-2, 1e-3, 1e-4)
 
-_PER_QUERY = (
-    *map(keys.cmc_rank, CMC_RANKS),
-    keys.MEAN_INVERSE_NEGATIVE_PENALTY,
-    keys.REID_MEAN_AVERAGE_PRECISION,
-)
+_OF_RANKS = (keys.MEAN_INVERSE_NEGATIVE_PENALTY, keys.REID_MEAN_AVERAGE_PRECISION)  # and CMC
 _VERIFICATION = (*map(keys.tar_at_far, FARS), keys.VERIFICATION_AUC, keys.EQUAL_ERROR_RATE)
 _ONE_VALUE = (keys.OPIS, keys.EPSILON_OPIS, keys.SPECTRAL_VARIANCE)
-# Measured by this package; f1 is not among them, since PML makes the clusters.
-_OURS = (*_PER_QUERY, *_VERIFICATION, *_ONE_VALUE)
-_BY_EQUALITY = (*_OURS, keys.F1)
 _SINGLE_VALUED = (*_VERIFICATION, *_ONE_VALUE, keys.F1)
 _KNN = (
     keys.PRECISION_AT_1,
@@ -44,7 +35,7 @@ _CLUSTERING = (keys.NMI, keys.AMI, keys.F1)
 
 
 class AccuracyCalculator(_pml.AccuracyCalculator):
-    """Every metric of PML's calculator, and: opis, epsilon_opis, cmc_rank_1/5/10, mean_inverse_negative_penalty,
+    """Every metric of PML's calculator, and: opis, epsilon_opis, cmc_rank_<r>, mean_inverse_negative_penalty,
     reid_mean_average_precision, tar_at_far_1e-2/3/4, verification_auc, equal_error_rate, f1 (of the clustering),
     spectral_variance.
 
@@ -69,7 +60,10 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
     Args:
         include, exclude, avg_of_avgs, return_per_class, k, label_comparison_fn, device, knn_func, kmeans_func:
             as PML's. Per-class values and their average exist for the ranking metrics.
-        far_range, grid, epsilon: of opis and epsilon_opis, see `functional.epsilon_opis`.
+        far_range, grid, epsilon, negatives_per_positive, seed: of opis and epsilon_opis, see `functional.epsilon_opis`.
+        ranks: of the CMC; cmc_rank_5 is the share of queries with a match among the first 5.
+    Attributes:
+        opis_settings: those five.
 
     >>> x, y = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.9, 0.4]]), torch.tensor([0, 0, 1, 1])
     >>> calculator = AccuracyCalculator(include=("precision_at_1", "reid_mean_average_precision"))
@@ -92,14 +86,21 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         far_range: tuple[float, float] = (1e-2, 1e-1),
         grid: int = 100,
         epsilon: float = 0.1,
+        negatives_per_positive: int | None = None,
+        seed: int = 0,
+        ranks: Sequence[int] = (1, 5, 10),
     ) -> None:
-        check_far_range_and_grid(far_range, grid)
-        check_in_range(epsilon, 0, 1, "epsilon")
-        self._far_range, self._grid, self._epsilon = far_range, grid, epsilon
+        self.opis_settings = OPISSettings(far_range, grid, epsilon, negatives_per_positive, seed)
+        check_ranks(ranks)
+        for rank in ranks:  # found by PML as every calculate_* method is
+            setattr(self, f"calculate_{keys.cmc_rank(rank)}", partial(self._cmc_rank, rank=rank))
+        self._per_query = (*map(keys.cmc_rank, ranks), *_OF_RANKS)
+        # Measured by this package; f1 is not among them, since PML makes the clusters.
+        self._ours = (*self._per_query, *_VERIFICATION, *_ONE_VALUE)
         self._named = tuple(include)
         if label_comparison_fn is not None and label_comparison_fn is not torch.eq:
-            _refuse_equal_only(include)
-            exclude = (*exclude, *_BY_EQUALITY)
+            self._refuse_equal_only(include)
+            exclude = (*exclude, *self._ours, keys.F1)
         super().__init__(
             include=include,
             exclude=exclude,
@@ -126,7 +127,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
             if not isinstance(metrics, (tuple, list)):
                 raise TypeError(f"{name} must be a tuple or list of metric names; got {type(metrics).__name__}")
             if getattr(self, "label_comparison_fn", torch.eq) is not torch.eq and name == "include":
-                _refuse_equal_only(metrics)
+                self._refuse_equal_only(metrics)
             if unknown := [metric for metric in metrics if metric not in self.original_function_dict]:
                 known = ", ".join(self.original_function_dict)
                 raise ValueError(f"{name} must name known metrics; got {', '.join(map(repr, unknown))}; known: {known}")
@@ -173,13 +174,12 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
             device=self.device,
             label_comparison=None if self.label_comparison_fn is torch.eq else self.label_comparison_fn,
             k=self.k,
-            far_range=self._far_range,
-            grid=self._grid,
+            opis=self.opis_settings,
             fars=FARS,
         )
         ranked = [name for name in names if name in _KNN and (by_camera or self._is_ranked_here(name, measured))]
-        measured.ranks_both_ways = bool(ranked) and any(name in _PER_QUERY for name in names)
-        mine = [name for name in names if name in (*_OURS, *ranked)]
+        measured.ranks_both_ways = bool(ranked) and any(name in self._per_query for name in names)
+        mine = [name for name in names if name in (*self._ours, *ranked)]
         results = {}
         if pml := [name for name in names if name not in mine]:
             results = super().get_accuracy(
@@ -216,7 +216,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
 
     def calculate_epsilon_opis(self, measured: EvaluationSet) -> float:
         curves = measured.curves
-        return float("nan") if curves is None else float(epsilon_opis_of_curves(curves, self._epsilon))
+        return float("nan") if curves is None else float(epsilon_opis_of_curves(curves, self.opis_settings.epsilon))
 
     def calculate_verification_auc(self, measured: EvaluationSet) -> float:
         return float(roc_auc(measured.roc))
@@ -285,11 +285,11 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
             # Those that nobody asked for by name give their one value, as PML's NMI does.
             if single := [name for name in names if name in _SINGLE_VALUED and name in named]:
                 raise ValueError(
-                    f"{option} needs metrics with a value per class: {', '.join((*_PER_QUERY, *_KNN))}; "
+                    f"{option} needs metrics with a value per class: {', '.join((*self._per_query, *_KNN))}; "
                     f"got {', '.join(single)}: exclude them"
                 )
         if by_camera:
-            if blind := [name for name in names if name not in (*_OURS, *_KNN, *_CLUSTERING)]:
+            if blind := [name for name in names if name not in (*self._ours, *_KNN, *_CLUSTERING)]:
                 raise ValueError(
                     f"{', '.join(blind)} cannot take cameras into account: exclude them or leave cameras out"
                 )
@@ -299,18 +299,14 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
                     "leave out knn_func or the cameras"
                 )
 
+    def _refuse_equal_only(self, named: Sequence[str]) -> None:
+        if equal_only := [name for name in named if name in (*self._ours, keys.F1)]:
+            raise NotImplementedError(
+                f"{', '.join(equal_only)} compare labels for equality, not by label_comparison_fn: leave them out"
+            )
 
-def _refuse_equal_only(named: Sequence[str]) -> None:
-    if equal_only := [name for name in named if name in _BY_EQUALITY]:
-        raise NotImplementedError(
-            f"{', '.join(equal_only)} compare labels for equality, not by label_comparison_fn: leave them out"
-        )
 
-
-# Names with a number or a rate in them, found by PML as every calculate_* method is.
-for _rank in CMC_RANKS:
-    _method = partialmethod(AccuracyCalculator._cmc_rank, rank=_rank)
-    setattr(AccuracyCalculator, f"calculate_{keys.cmc_rank(_rank)}", _method)
+# A rate in the name, found by PML as every calculate_* method is.
 for _far in FARS:
     _method = partialmethod(AccuracyCalculator._tar_at_far, far=_far)
     setattr(AccuracyCalculator, f"calculate_{keys.tar_at_far(_far)}", _method)

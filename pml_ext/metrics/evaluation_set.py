@@ -12,7 +12,6 @@ from torch import Tensor
 from pml_ext._checks import check_finite, check_labels
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves
-from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.retrieval.feature_distances import (
     comparable,
     distance_blocks,
@@ -24,6 +23,7 @@ from pml_ext.functional.retrieval.ranking import Ranking, rank_by_both_metrics, 
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics.compared_labels import ComparedLabels
+from pml_ext.metrics.opis_settings import OPISSettings
 
 
 @dataclass
@@ -38,8 +38,7 @@ class EvaluationSet:
     query_cameras: Tensor | None
     reference_cameras: Tensor | None
     k: int | str | None
-    far_range: tuple[float, float]
-    grid: int
+    opis: OPISSettings
     fars: Sequence[float]
     label_comparison: Callable[[Tensor, Tensor], Tensor] | None
     ranks_both_ways: bool = False
@@ -140,10 +139,6 @@ class EvaluationSet:
         return embeddings[wanted], labels[wanted]
 
     @cached_property
-    def pairs(self) -> PairDistances:
-        return PairDistances(*self._with_query)
-
-    @cached_property
     def roc(self) -> ROC:
         """Of the cosines of the same pairs; its equal error rate and its rates at `fars` are exact."""
         return labelled_pairs_roc(*self._with_query, fars=self.fars)
@@ -152,7 +147,8 @@ class EvaluationSet:
     def curves(self) -> UtilityCurves | None:
         """None, with a warning, where the set has too few classes to compare, or too few pairs for far_range."""
         try:
-            return curves_of_pairs(self.pairs, far_range=self.far_range, grid=self.grid)
+            pairs = self.opis.pairs(*self._with_query)
+            return curves_of_pairs(pairs, far_range=self.opis.far_range, grid=self.opis.grid)
         except TooFewClassesError as error:
             warnings.warn(f"opis and epsilon_opis are nan: {error}", UserWarning, stacklevel=2)
             return None
@@ -166,8 +162,7 @@ def make_evaluation_set(
     device: torch.device,
     label_comparison: Callable[[Tensor, Tensor], Tensor] | None,
     k: int | str | None,
-    far_range: tuple[float, float],
-    grid: int,
+    opis: OPISSettings,
     fars: Sequence[float],
 ) -> EvaluationSet:
     """Check and align embeddings, labels and cameras (or None) of the queries and of the references.
@@ -200,7 +195,7 @@ def make_evaluation_set(
     if not len(x) or not len(ref_x):
         raise ValueError(f"query and reference must not be empty; got {len(x)} and {len(ref_x)} samples")
     return EvaluationSet(
-        x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, k, far_range, grid, fars, label_comparison
+        x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, k, opis, fars, label_comparison
     )
 
 

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_embeddings, check_finite, check_in_range, check_labels
+from pml_ext._checks import check_embeddings, check_finite, check_labels
 from pml_ext._ops.distributed import gather_rows
-from pml_ext.functional.operating_points.calibration import check_far_range_and_grid
 from pml_ext.functional.operating_points.score import OPISAtRange, opis_sensitivity, utility_curves
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.metrics import keys
+from pml_ext.metrics.opis_settings import OPISSettings
 
 
 class OPIS:
@@ -37,7 +37,7 @@ class OPIS:
         sync_on_compute: False: each rank's own batches alone.
         process_group: the ranks that compute together; None: all.
     Raises:
-        ValueError: far_range, grid or epsilon out of range.
+        ValueError: far_range, grid, epsilon or negatives_per_positive out of range.
     """
 
     higher_is_better = False
@@ -57,8 +57,7 @@ class OPIS:
         sync_on_compute: bool = True,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        check_far_range_and_grid(far_range, grid)
-        check_in_range(epsilon, 0, 1, "epsilon")
+        OPISSettings(far_range, grid, epsilon, negatives_per_positive, seed)  # raises where one is out of range
         self.far_range, self.grid, self.epsilon = far_range, grid, epsilon
         self._options: dict[str, Any] = {
             "grid": grid,

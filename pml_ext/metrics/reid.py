@@ -10,7 +10,13 @@ from pml_ext._checks import check_choice
 from pml_ext.functional.retrieval.feature_distances import METRICS
 from pml_ext.functional.retrieval.protocol import JUNK
 from pml_ext.functional.retrieval.query_expansion import expand_features
-from pml_ext.functional.retrieval.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
+from pml_ext.functional.retrieval.ranking import (
+    Ranking,
+    check_ranks,
+    cumulative_matches,
+    rank_matches,
+    rank_matches_from_distances,
+)
 from pml_ext.functional.retrieval.reranking import rerank_blocks
 from pml_ext.functional.retrieval.single_shot import rank_single_shot, rank_single_shot_from_distances
 from pml_ext.metrics import keys
@@ -55,8 +61,7 @@ class ReIDEvaluator:
         repeats: int = 10,
         seed: int = 0,
     ) -> None:
-        if not ranks or any(rank < 1 for rank in ranks):
-            raise ValueError(f"ranks must be one or more ranks from 1; got {ranks!r}")
+        check_ranks(ranks)
         check_choice(metric, METRICS, "metric")
         check_choice(shots, ("multi", "single"), "shots")
         if repeats < 1:

@@ -1,4 +1,7 @@
+import copy
+import dataclasses
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -9,7 +12,7 @@ from torch import Tensor
 
 from pml_ext.functional import epsilon_opis, opis, spectral_variance
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.metrics import AccuracyCalculator, evaluation_set
+from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, evaluation_set
 from tests.oracles import metrics as oracle
 from tests.oracles import verification as verification_oracle
 
@@ -42,6 +45,34 @@ def test_adds_its_names_to_those_of_pml() -> None:
         *PER_QUERY,
         *OTHERS,
     }
+
+
+def test_opis_of_sampled_negatives() -> None:
+    x, y, _ = a_set()
+    options = {"negatives_per_positive": 10, "seed": 3}
+    mine = calculator(include=("opis", "epsilon_opis"), epsilon=0.3, **options)
+    found = mine.get_accuracy(x, y)
+    assert found["opis"] == float(opis(x, y, **options))
+    assert found["epsilon_opis"] == float(epsilon_opis(x, y, epsilon=0.3, **options))
+    for others in ({}, {"negatives_per_positive": 10, "seed": 4}, {"negatives_per_positive": 9, "seed": 3}):
+        assert calculator(include=("opis",), **others).get_accuracy(x, y)["opis"] != found["opis"]
+    assert dataclasses.asdict(mine.opis_settings) == {
+        "far_range": (0.01, 0.1), "grid": 100, "epsilon": 0.3, "negatives_per_positive": 10, "seed": 3,
+    }  # fmt: skip
+
+
+def test_any_ranks() -> None:
+    x, y, cameras = a_set()
+    mine = calculator(ranks=(2, 7), exclude=("opis", "epsilon_opis"))
+    for other in (mine, copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))):
+        found = other.get_accuracy(x, y, query_cameras=cameras)
+        expected = ReIDEvaluator(ranks=(2, 7))(x, y, cameras, x, y, cameras)
+        assert {name for name in found if name.startswith("cmc")} == {"cmc_rank_2", "cmc_rank_7"}
+        assert [found[f"cmc_rank_{rank}"] for rank in (2, 7)] == pytest.approx(
+            [expected[f"rank_{rank}"] for rank in (2, 7)]
+        )
+    with pytest.raises(ValueError, match=r"must name known metrics; got 'cmc_rank_5'; known: .*cmc_rank_2, cmc_rank_7"):
+        calculator(ranks=(2, 7), include=("cmc_rank_5",))
 
 
 @pytest.mark.parametrize("reference", ["none", "other", "includes query"])
@@ -290,8 +321,15 @@ def test_errors() -> None:
         calculator(avg_of_avgs=True, include=("f1", "cmc_rank_1")).get_accuracy(x, y)
     with pytest.raises(ValueError, match="knn_func knows no cameras, and precision_at_1"):
         calculator(knn_func=lambda *a: None, include=("precision_at_1",)).get_accuracy(x, y, query_cameras=cameras)
-    with pytest.raises(ValueError, match="grid must be at least 10"):
-        calculator(grid=3)
+    for options, message in (
+        ({"grid": 3}, "grid must be at least 10"),
+        ({"negatives_per_positive": 0}, "negatives_per_positive must be at least 1, or None; got 0"),
+        ({"ranks": (1, 0)}, r"ranks must be one or more ranks from 1; got \[1, 0\]"),
+        ({"ranks": ()}, "ranks must be one or more"),
+        ({"seed": 0.5}, "seed must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            calculator(**options)
     with pytest.raises(ValueError, match="epsilon must be in"):
         calculator(epsilon=2)
     with pytest.raises(ValueError, match="must not be empty; got 0 and 0"):

@@ -33,9 +33,7 @@ class SampledPairDistances(PairDistances):
         seed: int,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        check_whole(negatives_per_positive, "negatives_per_positive")
-        if negatives_per_positive < 1:
-            raise ValueError(f"negatives_per_positive must be at least 1, or None; got {negatives_per_positive!r}")
+        check_negatives_per_positive(negatives_per_positive)
         super().__init__(embeddings, labels, group=group)
         device, count = self.unit.device, len(self.unit)
         sizes = torch.bincount(self.index)
@@ -66,3 +64,11 @@ class SampledPairDistances(PairDistances):
             counts = torch.bincount(place, minlength=len(self.classes) * width).view(-1, width)
             negatives = counts[:, :-1].cumsum(1)
         return positives, negatives
+
+
+def check_negatives_per_positive(count: int | None) -> None:
+    """At least 1, or None: all negative pairs."""
+    if count is not None:
+        check_whole(count, "negatives_per_positive")
+        if count < 1:
+            raise ValueError(f"negatives_per_positive must be at least 1, or None; got {count!r}")

@@ -175,12 +175,17 @@ def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> T
     >>> cumulative_matches(ranking, (1, 2, 3)).tolist()
     [0.0, 0.5, 1.0]
     """
-    for k in ranks:
-        check_whole(k, "ranks")
-    if any(k < 1 for k in ranks):
-        raise ValueError(f"ranks must be 1 or more; got {list(ranks)}")
+    check_ranks(ranks)
     first = ranking.first_match_rank[ranking.matches > 0]
     return torch.stack([(first <= k).double().mean() for k in ranks])
+
+
+def check_ranks(ranks: Sequence[int]) -> None:
+    """One or more ranks from 1."""
+    for k in ranks:
+        check_whole(k, "ranks")
+    if not ranks or any(k < 1 for k in ranks):
+        raise ValueError(f"ranks must be one or more ranks from 1; got {list(ranks)}")
 
 
 def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], limits: Sequence[int | None]) -> list[Ranking]:

@@ -200,7 +200,7 @@ def test_cumulative_matches() -> None:
     assert cumulative_matches(lone).isnan().all()
     few = rank_matches_from_distances(torch.tensor([[1.0, 2.0]]), torch.tensor([1]), torch.tensor([0, 1]))
     assert cumulative_matches(few, (1, 2, 50)).tolist() == [0, 1, 1]  # ranks beyond the gallery
-    with pytest.raises(ValueError, match="ranks must be 1 or more"):
+    with pytest.raises(ValueError, match="ranks must be one or more ranks from 1"):
         cumulative_matches(found, (0, 1))
 
 

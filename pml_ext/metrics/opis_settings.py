@@ -1,0 +1,42 @@
+"""What OPIS depends on beside the embeddings."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pml_ext._checks import check_in_range, check_whole
+from pml_ext.functional.operating_points.calibration import check_far_range_and_grid
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.pairwise.sampled import SampledPairDistances, check_negatives_per_positive
+
+
+@dataclass(frozen=True)
+class OPISSettings:
+    """The settings of OPIS and ε-OPIS: with others the same embeddings have other scores.
+
+    Args:
+        far_range, grid, negatives_per_positive, seed: see `functional.utility_curves`.
+        epsilon: see `functional.epsilon_opis`.
+    Raises:
+        ValueError: one of them out of range.
+    """
+
+    far_range: tuple[float, float] = (1e-2, 1e-1)
+    grid: int = 100
+    epsilon: float = 0.1
+    negatives_per_positive: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_far_range_and_grid(self.far_range, self.grid)
+        check_in_range(self.epsilon, 0, 1, "epsilon")
+        check_negatives_per_positive(self.negatives_per_positive)
+        check_whole(self.seed, "seed")
+
+    def pairs(self, embeddings: Tensor, labels: Tensor) -> PairDistances:
+        """The pairs that are compared: all of them, or all positive ones and a draw of negative ones."""
+        if self.negatives_per_positive is None:
+            return PairDistances(embeddings, labels)
+        return SampledPairDistances(
+            embeddings, labels, negatives_per_positive=self.negatives_per_positive, seed=self.seed
+        )
