@@ -1,7 +1,8 @@
 """How much OPIS depends on the calibration range: raw pixels of handwritten digits, one pass over all pairs.
 
 The paper calibrates between false accept rates of 1 % and 10 % and varies the two in its Fig. 8. Prints OPIS and
-ε-OPIS for several ranges, and the same from 10 random negative pairs per positive pair, as the paper takes them.
+ε-OPIS for several ranges, and the same from 10 random negative pairs per positive pair, as the paper takes them of its
+large sets.
 """
 
 import torch

@@ -34,8 +34,9 @@ class HPHNTripletLoss(EmbeddingLoss):
         ValueError: a negative margin, another `positives`, neither labels nor indices_tuple, ref_emb beside
             positives="consecutive".
     Source: HPHN in Xuan et al., "Improved Embeddings with Easy Positive Triplet Mining", WACV 2020, and per positive
-        pair in Vasudeva et al., "LoOp", ICCV 2021, with margin 0.2. Paper: in LoOp the pairs are consecutive samples
-        of a class, as with positives="consecutive"; here: also each sample and its farthest positive, the default.
+        pair in Vasudeva et al., "LoOp", ICCV 2021. Paper: in LoOp the pairs are consecutive samples of a class, as with
+        positives="consecutive", and the margin is not stated; here: also each sample and its farthest positive, the
+        default, and margin 0.2.
         Xuan et al. take the anchor's own nearest negative: that is PML's TripletMarginLoss with BatchHardMiner.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])

@@ -19,7 +19,8 @@ class DisjointTripletMiner(EmbeddingMiner):
             triplets at every call.
         **pml: distance (not looked at), collect_stats.
             With ref_emb the anchors are of the batch, positives and negatives of ref_emb, each at most once.
-    Source: "Rand-disjoint" in Vasudeva et al., "LoOp", ICCV 2021, table 3: the sampler of its triplet baseline.
+    Source: "Rand-disjoint" in Vasudeva et al., "LoOp", ICCV 2021, Table 3: the sampler of its triplet baseline.
+        Paper: how they are drawn is not stated; here: as above.
 
     >>> labels = torch.tensor([0, 0, 1, 1, 2, 2])
     >>> triplets = torch.stack(DisjointTripletMiner(seed=0)(torch.randn(6, 2), labels))

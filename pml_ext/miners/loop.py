@@ -36,8 +36,8 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
     Raises:
         TypeError: a miner that does not read pair distances, or a distance without a LoOp form.
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021. Its LoOp with the
-        multi-similarity loss is MultiSimilarityLoss with LoOpMiner(MultiSimilarityMiner(epsilon=-0.02)).
-        Paper: that miner; here: any.
+        multi-similarity loss is MultiSimilarityLoss with LoOpMiner(MultiSimilarityMiner(epsilon=-0.02)), with Fig. 3d's
+        ε; that of Table 2 is not stated. Paper: that miner; here: any.
 
     >>> import torch
     >>> from pml_ext.miners import TripletMarginMiner

@@ -43,7 +43,7 @@ def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
     Raises:
         ValueError: fewer than 2 classes or dimensions.
         ImportError: neither faiss nor scikit-learn is installed.
-    Source: Do et al., CVPR 2019. Paper: in R^C; here: in any dimension.
+    Source: Do et al., CVPR 2019. Paper: in R^C, the number of points is not stated; here: any dimension, 100 a class.
 
     >>> kmeans_centroids(num_classes=3, size=2).norm(dim=1)
     tensor([1., 1., 1.])

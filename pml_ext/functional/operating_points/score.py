@@ -61,7 +61,7 @@ def utility_curves(
             the set pooled. Its ends are the smallest negative distances at which the rate reaches them.
         grid: number of thresholds, uniform in distance over the calibration range; at least 10.
         thresholds: (M,) ascending distances to use instead of the grid, to plot over the full range [0, 2].
-        negatives_per_positive: None for all negative pairs; or how many to draw per positive pair (the paper: 10).
+        negatives_per_positive: None for all negative pairs; or how many to draw per positive pair.
         seed: of the draw.
         exact: count every pair at every threshold, in three passes over the pairs. By default large sets take one
             pass: negative pairs are counted in narrow bins and read off between their edges, which moves OPIS by
@@ -77,8 +77,10 @@ def utility_curves(
         TooFewClassesError: (a ValueError) fewer than two classes with positive and negative pairs.
         TooFewPairsError: (a ValueError) the lower rate allows less than one of the negative pairs.
     Source: Zhang et al., arXiv 2307.04047, eq. 1.
-        Paper: 10 sampled negatives per positive; here: all pairs unless asked for. Paper: no word on classes
-        without positives (one sample); here: left out, their samples still serve as negatives.
+        Paper: all pairs of CUB and Cars, 10 sampled negatives per positive of iNaturalist and SOP; here: all pairs
+        unless asked for. Paper: thresholds d_min + j (d_max − d_min)/N, j = 1…N, N ≥ 10 and otherwise not stated; here:
+        d_min among them, 100 by default. Paper: no word on classes without positives (one sample); here: left out,
+        their samples still serve as negatives.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [1.0, 1.0]])
     >>> curves = utility_curves(embeddings, torch.tensor([0, 0, 1, 1]), thresholds=torch.tensor([0.1, 0.7, 0.8]))
@@ -221,8 +223,9 @@ def epsilon_opis(
         0-dim float64, in [0, 1].
     Raises:
         ValueError: epsilon outside [0, 1]; see `utility_curves`.
-    Source: Zhang et al., arXiv 2307.04047, eq. 4. Classes are ranked by their mean utility over the range; φ and ψ
-        are averaged over each group, then combined. Paper: no size; here: max(1, round(ε T)) classes a group.
+    Source: Zhang et al., arXiv 2307.04047, eq. 4: φ and ψ are averaged over each group, then combined. Paper: no word
+        on how classes are ranked, nor on rounding; here: by their mean utility over the range, max(1, round(ε T))
+        classes a group. Paper: eq. 3 lacks the factor 2 of eq. 1, which algorithm 1 has; here: with it.
 
     >>> labels = torch.arange(40) % 4
     >>> spread = torch.tensor([0.1, 0.2, 0.4, 0.8])[labels]

@@ -1,4 +1,4 @@
-"""Pair statistics with sampled negative pairs, as the OPIS paper takes them."""
+"""Pair statistics with sampled negative pairs, as the OPIS paper takes them of its large sets."""
 
 from collections.abc import Sequence
 
