@@ -14,9 +14,9 @@ from pml_ext.training.checks.supported import unsupported
 from pml_ext.training.config.load import ConfigError, read_config
 from pml_ext.training.data.transforms import build_transform
 from pml_ext.training.evaluation.evaluate import Evaluation
+from pml_ext.training.modeling.architectures import architecture_of
 from pml_ext.training.modeling.image_sizes import ImageSizes
 from pml_ext.training.modeling.losses.factory import build_losses, build_miner
-from pml_ext.training.modeling.network import build_network
 from pml_ext.training.modeling.weights import download_to_come
 
 log = logging.getLogger("pml_ext")
@@ -109,9 +109,14 @@ def _found_by_building(cfg: CN, wrong: set[str]) -> list[str]:
 
     channels = len(model.PIXEL_MEAN)
     attempt(lambda: build_transform(cfg.INPUT, training=True, channels=channels), "INPUT", "MODEL.PIXEL")
-    network = attempt(lambda: _network(cfg), "MODEL.BACKBONE", "MODEL.HEADS", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
+    if "MODEL.META_ARCHITECTURE" in wrong:  # the parts that every architecture has may have mistakes of their own
+        model = model.clone()
+        model.defrost()
+        model.META_ARCHITECTURE = "Baseline"
+    of_network = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
+    network = attempt(lambda: _network(model, cfg.INPUT), *of_network)
     reduced = model.HEADS.NECK_FEAT == "after" and model.HEADS.EMBEDDING_DIM
-    size = int(network.heads.feature_size) if network else reduced or model.BACKBONE.FEAT_DIM  # type: ignore[arg-type,union-attr]
+    size = architecture_of(model).feature_size(network) if network else reduced or model.BACKBONE.FEAT_DIM
     parts = {} if network is None else dict(network.named_parameters())
     for name in model.LOSSES.NAME:
         loss = attempt(lambda name=name: _loss(cfg, name, size), "MODEL.LOSSES")  # type: ignore[misc]
@@ -128,18 +133,19 @@ def _found_by_building(cfg: CN, wrong: set[str]) -> list[str]:
     return found
 
 
-def _network(cfg: CN) -> nn.Module:
-    """Backbone and head on torch's meta device: shapes without memory, weights or arithmetic."""
-    model = cfg.MODEL.clone()
+def _network(options: CN, images: CN) -> nn.Module:
+    """The network's parts on torch's meta device: shapes without memory, weights or arithmetic."""
+    model = options.clone()
     model.defrost()
     model.BACKBONE.PRETRAIN = False
+    architecture = architecture_of(model)
     with torch.device("meta"):
-        backbone, heads = build_network(model, cfg.INPUT, num_classes=max(model.HEADS.NUM_CLASSES, 2))
-        size = ImageSizes.of(cfg.INPUT).train
-        if model.HEADS.POOL_LAYER == "Identity" and size[0] > 0:
-            maps = backbone.eval()(torch.zeros(1, len(model.PIXEL_MEAN), size[0], size[-1]))
-            heads.eval()(maps)
-    return nn.ModuleDict({"backbone": backbone, "heads": heads})
+        parts = architecture.parts(model, images, num_classes=max(model.HEADS.NUM_CLASSES, 2))
+        network = nn.ModuleDict(parts).eval()
+        for size in ImageSizes.of(images):
+            if size[0] > 0:
+                architecture.require_size(network, torch.zeros(1, len(model.PIXEL_MEAN), size[0], size[-1]))
+    return network
 
 
 def _loss(cfg: CN, name: str, feature_size: int) -> nn.Module:

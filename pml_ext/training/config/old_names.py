@@ -12,6 +12,7 @@ from typing import Any
 
 from pml_ext.training.config.layers import Layer, Layers
 from pml_ext.training.config.old_defaults import set_old_defaults
+from pml_ext.training.config.old_mgn import read_mgn
 from pml_ext.training.config.old_schedule import counts_epochs, read_schedule
 from pml_ext.training.config.yaml_file import shown
 
@@ -87,7 +88,7 @@ def read_old_names(layers: Layers) -> list[str]:
     """
     first_heads = _of_the_first_heads(layers)
     by_epochs = counts_epochs(layers)
-    left_out, notes = list[str](), list[str]()
+    left_out, notes = list[str](), read_mgn(layers) if first_heads else list[str]()
     for layer in layers:
         left_out += _without_effect(layer)
         notes += _padding(layer) + _renamed(layer)

@@ -15,17 +15,16 @@ from pml_ext.training.engine.checkpoints import CONFIG
 from pml_ext.training.engine.failures import TrainingError
 from pml_ext.training.engine.monitor import is_recorded, triplet_statistics
 from pml_ext.training.evaluation.evaluate import Evaluation, Features
+from pml_ext.training.modeling.architectures import NetworkOutput, architecture_of
 from pml_ext.training.modeling.backbones import norms_of_other_devices
-from pml_ext.training.modeling.heads import HeadOutput
 from pml_ext.training.modeling.losses.factory import build_losses, build_miner
 from pml_ext.training.modeling.names import ID_LOSSES
-from pml_ext.training.modeling.network import build_network
 from pml_ext.training.solver.optimizer import build_optimizer, clip_gradients
 from pml_ext.training.solver.schedule import build_schedule
 
 
 class Baseline(lightning.LightningModule):
-    """Backbone, head and losses of a config (FastReID's META_ARCHITECTURE Baseline).
+    """The network of a config, its losses, and how they are trained and tested.
 
     On several ranks the metric losses see the joint batch: embeddings are gathered with their gradient, every
     rank computes the same loss, and DDP's mean then gives the gradient of one process on the joint batch, for the
@@ -43,7 +42,10 @@ class Baseline(lightning.LightningModule):
         self.evaluation = Evaluation(cfg.TEST)
         num_classes = 0 if train_set is None else _num_classes(cfg.MODEL.HEADS.NUM_CLASSES, train_set)
         needs_scores = any(name in ID_LOSSES for name in cfg.MODEL.LOSSES.NAME)
-        self.backbone, self.heads = build_network(cfg.MODEL, cfg.INPUT, num_classes=num_classes if needs_scores else 0)
+        self.architecture = architecture_of(cfg.MODEL)
+        classes = num_classes if needs_scores else 0
+        for name, part in self.architecture.parts(cfg.MODEL, cfg.INPUT, num_classes=classes).items():
+            self.add_module(name, part)
         self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(1, -1, 1, 1), persistent=False)
         if train_set is not None:
@@ -51,7 +53,7 @@ class Baseline(lightning.LightningModule):
             if wrong:
                 raise ConfigError("\n".join(wrong))
             self.terms, self.losses = build_losses(
-                cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=self.heads.feature_size
+                cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=self.architecture.feature_size(self)
             )
             self.miner = build_miner(cfg.MODEL.MINER)
         self.pixel_mean: Tensor
@@ -60,10 +62,9 @@ class Baseline(lightning.LightningModule):
         self.features: dict[str, Features] = {}
         self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
-    def forward(self, images: Tensor, labels: Tensor | None = None) -> HeadOutput:
-        """images (B, C, H, W) in 0–255, labels (B,) in training; see EmbeddingHead for what comes back."""
-        output: HeadOutput = self.heads(self.backbone(self.standardised(images)), labels)
-        return output
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> NetworkOutput:
+        """images (B, C, H, W) in 0–255, labels (B,) in training."""
+        return self.architecture.output(self, self.standardised(images), labels)
 
     def standardised(self, images: Tensor) -> Tensor:
         """Images in 0–255 as the backbone gets them."""
@@ -71,9 +72,9 @@ class Baseline(lightning.LightningModule):
 
     def embed(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in 0–255 to embeddings (B, D) of unit norm, as tests measure them."""
-        features = self(images).features.float()
+        features = self(images).features[0].float()
         if self.cfg.TEST.FLIP.ENABLED:
-            features = (features + self(images.flip(-1)).features.float()) / 2
+            features = (features + self(images.flip(-1)).features[0].float()) / 2
         return to_sphere(features)
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
@@ -91,25 +92,24 @@ class Baseline(lightning.LightningModule):
         if output.scores is not None:
             self.log("accuracy", (output.scores.argmax(dim=1) == labels).float().mean())
         if "CITLoss" in self.losses and is_recorded(self.trainer):
-            self.log_dict({f"batch/{k}": v for k, v in triplet_statistics(output.features, labels).items()})
+            self.log_dict({f"batch/{k}": v for k, v in triplet_statistics(output.features[0], labels).items()})
         return total
 
-    def _loss_values(self, output: HeadOutput, labels: Tensor) -> dict[str, Tensor]:
-        features, joint_labels = output.features.float(), labels
+    def _loss_values(self, output: NetworkOutput, labels: Tensor) -> dict[str, Tensor]:
+        features, joint_labels = [part.float() for part in output.features], labels
         if self.trainer.world_size > 1:
-            features, joint_labels = self._joint(features), self._joint(labels)
-        mined = None if self.miner is None else self.miner(features, joint_labels)
+            features, joint_labels = [self._joint(part) for part in features], self._joint(labels)
+        mined = [None if self.miner is None else self.miner(part, joint_labels) for part in features]
         values = {}
         for term in self.terms:
             loss = self.losses[term.name]
             if term.is_id_loss:
-                assert output.logits is not None
-                value = loss(output.logits.float(), labels)
-            elif mined is not None and term.is_mined:
-                value = loss(features, joint_labels, mined)
+                terms = [loss(logits.float(), labels) for logits in output.logits]
+            elif term.is_mined and self.miner is not None:
+                terms = [loss(part, joint_labels, tuples) for part, tuples in zip(features, mined, strict=True)]
             else:
-                value = loss(features, joint_labels)
-            values[term.name] = term.scale * value
+                terms = [loss(part, joint_labels) for part in features]
+            values[term.name] = term.scale * sum(terms) / len(terms)
         return values
 
     def _joint(self, part: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.jit._trace import TracerWarning
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.modeling.network import build_network
+from pml_ext.training.modeling.architectures import architecture_of
 from pml_ext.training.modeling.weights import ONLY_FOR_TRAINING, load_weights
 
 log = logging.getLogger("pml_ext")
@@ -38,15 +38,17 @@ class PixelsToEmbedding(nn.Module):
 
     def __init__(self, cfg: CN) -> None:
         super().__init__()
-        self.backbone, self.heads = build_network(cfg.MODEL, cfg.INPUT, num_classes=0)
+        self.architecture = architecture_of(cfg.MODEL)
+        for name, part in self.architecture.parts(cfg.MODEL, cfg.INPUT, num_classes=0).items():
+            self.add_module(name, part)
         self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(1, -1, 1, 1), persistent=False)
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, H, W) float32 in 0–255, RGB or grey as trained; (B, D) of length 1."""
-        features = self.heads(self.backbone((images - self.pixel_mean) / self.pixel_std)).features
-        return nn.functional.normalize(features.float(), dim=1)
+        (embeddings,) = self.architecture.output(self, (images - self.pixel_mean) / self.pixel_std).features
+        return nn.functional.normalize(embeddings.float(), dim=1)
 
 
 def export(cfg: CN, output: str | Path, file_format: str) -> float:
@@ -81,7 +83,8 @@ def export(cfg: CN, output: str | Path, file_format: str) -> float:
     try:
         with torch.no_grad():
             write(net, images[:2], draft)
-            difference = float((read(draft, images) - net(images)).abs().max())
+            embeddings = net(images)
+            difference = float((read(draft, images) - embeddings).abs().max())
         if not difference <= TOLERANCE:
             raise ExportError(
                 f"the {file_format} file's embeddings differ from the model's by {difference:.1e}, more than "
@@ -96,7 +99,7 @@ def export(cfg: CN, output: str | Path, file_format: str) -> float:
         "%s: images (batch, %d, %d, %d) in 0–255 to unit embeddings (batch, %d); largest difference to the model %.1e",
         output,
         *images.shape[1:],
-        net.heads.embedding_size,
+        embeddings.shape[1],
         difference,
     )
     return difference

@@ -3,15 +3,17 @@
 ARCHITECTURES = {
     "Baseline": "backbone, head and losses",
     "FaceBaseline": "FastFace's name of the same without PFC",
+    "MGN": "a ResNet's last stages three times, with heads on the whole map, on halves and on thirds",
 }
 ARCHITECTURES_NOT_BUILT = {
-    "MGN": "its branches with a head each are not built",
     "Distiller": "knowledge distillation is not built",
     "PartialBaseline": "partial ReID's spatial reconstruction is not built",
     "MoCo": "momentum contrast and its queue are not built",
     "AttrBaseline": "attribute recognition is not built",
     "DSRBaseline": "partial ReID's spatial reconstruction is not built",
 }
+MGN_HEADS = ("b1_head", "b2_head", "b3_head", "b21_head", "b22_head", "b31_head", "b32_head", "b33_head")
+"""In the order of the embedding."""
 BACKBONES = {
     "build_resnet_backbone": "DEPTH 18x, 34x, 50x, 101x with LAST_STRIDE, WITH_IBN (stages 1 to 3), WITH_SE, WITH_NL, "
     "NORM",

@@ -26,6 +26,7 @@ from pml_ext.training.modeling.names import (
     NORMS_NOT_BUILT,
     NOT_MINED,
     POOL_LAYERS,
+    WITH_CLASS_WEIGHTS,
 )
 
 _DISTILLATION = "knowledge distillation is not built"
@@ -169,8 +170,33 @@ def _miner_without_a_loss(options: CN) -> Iterator[Problem]:
         yield Problem("MINER.NAME", options.MINER.NAME, reason)
 
 
+def stages_and_stripes(options: CN) -> Iterator[Problem]:
+    """The rule that MGN branches into a ResNet with bottlenecks, and that its heads pool stripes of maps."""
+    if options.META_ARCHITECTURE != "MGN":
+        return
+    name, depth = options.BACKBONE.NAME, options.BACKBONE.DEPTH
+    if (name in BACKBONES or name.startswith(LIBRARIES)) and name != "build_resnet_backbone":
+        yield Problem("BACKBONE.NAME", name, "must be build_resnet_backbone, whose stages MGN branches into")
+    elif name == "build_resnet_backbone" and depth in ("18x", "34x"):
+        yield Problem("BACKBONE.DEPTH", depth, "must be 50x or 101x, which have the bottlenecks that MGN branches into")
+    if options.HEADS.POOL_LAYER in ("Identity", "Flatten"):
+        reason = "does not fit MGN, whose heads see maps of several sizes; the other POOL_LAYERs do"
+        yield Problem("HEADS.POOL_LAYER", options.HEADS.POOL_LAYER, reason)
+
+
+def _class_weights(options: CN) -> Iterator[Problem]:
+    if options.META_ARCHITECTURE == "MGN":
+        for loss in options.LOSSES.NAME:
+            if loss in WITH_CLASS_WEIGHTS:
+                reason = "learns vectors of one size for the identities, and MGN's features have several sizes"
+                yield Problem("LOSSES.NAME", loss, reason)
+
+
+ARCHITECTURE_RULES: list[Rule] = [one_of("META_ARCHITECTURE", ARCHITECTURES, not_built=ARCHITECTURES_NOT_BUILT)]
 MODEL_RULES: list[Rule] = [
-    one_of("META_ARCHITECTURE", ARCHITECTURES, not_built=ARCHITECTURES_NOT_BUILT),
+    *ARCHITECTURE_RULES,
+    stages_and_stripes,
+    _class_weights,
     _pixels,
     must("PIXEL_STD", "must be above 0, pixels are divided by it", lambda value: min(value, default=1) > 0),
     must("DEVICE", "must be cuda, cuda:0 and so on, cpu or auto", re.compile(r"cuda(:\d+)?|cpu|auto").fullmatch),

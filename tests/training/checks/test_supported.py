@@ -108,7 +108,7 @@ def test_the_defaults_run() -> None:
 
 def test_all_problems_are_named_in_one_message(folder: Path) -> None:
     wrong = {
-        "MODEL.META_ARCHITECTURE": "MGN",
+        "MODEL.META_ARCHITECTURE": "MoCo",
         "MODEL.BACKBONE.NAME": "build_osnet_backbone",
         "MODEL.BACKBONE.NORM": "GhostBN",
         "MODEL.HEADS.PFC.ENABLED": "True",
@@ -125,7 +125,7 @@ def test_all_problems_are_named_in_one_message(folder: Path) -> None:
         require_supported(cfg)
     lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
     for start in (
-        "MODEL.META_ARCHITECTURE = 'MGN': its branches",
+        "MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast",
         "MODEL.BACKBONE.NAME = 'build_osnet_backbone': ",
         "MODEL.BACKBONE.NORM = 'GhostBN': batch norm over parts",
         "MODEL.HEADS.PFC.ENABLED = True: the class-sharded classifier",

@@ -357,7 +357,7 @@ def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
     def spoiled(self: Any, *batch: torch.Tensor) -> Any:
         output = forward(self, *batch)
         spoil = self.training and self.global_step == 13
-        return output._replace(features=output.features * torch.nan) if spoil else output
+        return output._replace(features=tuple(part * torch.nan for part in output.features)) if spoil else output
 
     monkeypatch.setattr(pml_ext.training.engine.baseline.Baseline, "forward", spoiled)
     assert train(tmp_path) == 2
@@ -392,7 +392,7 @@ def test_weights_that_are_not_finite_are_never_saved(
         (("MODEL.LOSSES.LOOP.LOSS", "LoOp", "MODEL.LOSSES.NAME", '("LoOp",)'), "MODEL.LOSSES.LOOP.LOSS: unknown value"),
         (("MODEL.LOSSES.CE.EPSILON", "2", "MODEL.LOSSES.NAME", '("CrossEntropyLoss",)'), "LOSSES.CE: epsilon must be"),
         (("MODEL.MINER.NAME", "MultiSimilarityMiner"), "none of the losses SmoothAPLoss, TCMLoss takes a miner"),
-        (("MODEL.META_ARCHITECTURE", "MGN"), "MODEL.META_ARCHITECTURE = 'MGN': its branches with a head each"),
+        (("MODEL.META_ARCHITECTURE", "MoCo"), "MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast and its queue"),
         (("MODEL.DEVICE", "cuda"), "torch sees no CUDA device here; set MODEL.DEVICE cpu"),
         (("MODEL.PIXEL_STD", "[1, 1]"), "must both have 1 value (grey) or 3 (RGB)"),
         (("SOLVER.WEIGHT_DECAY", "-0.1"), "SOLVER.WEIGHT_DECAY = -0.1: must be 0 or more"),

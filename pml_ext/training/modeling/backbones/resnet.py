@@ -72,7 +72,7 @@ class ResNet(resnet.ResNet):
             pool: Any = nn.MaxPool2d(kernel_size=3, stride=2, ceil_mode=True)
             self.maxpool = pool
         if last_stride == 1:
-            _remove_stride(self.layer4[0])
+            remove_stride(self.layer4[0])
         for i, count in enumerate(non_local, start=1):
             setattr(self, f"NL_{i}", nn.ModuleList(NonLocal(128 * 2**i, norm) for _ in range(count)))
 
@@ -137,14 +137,15 @@ def _build(
     return net
 
 
-def warn_of_unused(options: CN, *keys: str) -> None:
-    """FastReID's YAMLs inherit switches that the backbone they name does not have."""
+def warn_of_unused(options: CN, *keys: str, on: str = "") -> None:
+    """FastReID's YAMLs inherit switches that the backbone, or what it is for (`on`), does not have."""
     for key in keys:
         if options[key]:
-            log.warning("MODEL.BACKBONE.%s has no effect on %s, as in FastReID", key, options.NAME)
+            log.warning("MODEL.BACKBONE.%s has no effect on %s, as in FastReID", key, on or options.NAME)
 
 
-def _remove_stride(block: nn.Module) -> None:
+def remove_stride(block: nn.Module) -> None:
+    """Change strides of 2 into 1, without dilation."""
     for module in block.modules():
         if isinstance(module, nn.Conv2d) and module.stride == (2, 2):
             module.stride = (1, 1)

@@ -7,13 +7,14 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from pml_ext.training.modeling.names import MGN_HEADS
 from pml_ext.training.modeling.weights.names import backbone_names, own_names
 from pml_ext.training.modeling.weights.read import PACKAGE, WeightsError, packaged_file, read_state_dict
 
 log = logging.getLogger("pml_ext")
 
 # What a checkpoint may have and the model not, or the other way round, when only embeddings are wanted.
-ONLY_FOR_TRAINING = ("heads.classifier", "losses.", "miner.")
+ONLY_FOR_TRAINING = ("heads.classifier", *(f"{head}.classifier" for head in MGN_HEADS), "losses.", "miner.")
 SHOWN = 8  # keys listed per kind of difference
 # Counts steps for batch norms without momentum, which none here is; files before 2018 lack it.
 _COUNTER = "num_batches_tracked"

@@ -2,11 +2,14 @@
 
 from torch import Tensor
 
+from pml_ext.training.modeling.names import MGN_HEADS
+
 # Old FastReID (0.x) and today's -> ours. No name of ours begins with one on the left, so translating twice changes
 # nothing.
 _FASTREID_HEADS = {
-    "heads.weight": "heads.classifier.weight",
-    "heads.bnneck.": "heads.bottleneck.0.",
+    f"{head}.{old}": f"{head}.{new}"
+    for head in ("heads", *MGN_HEADS)
+    for old, new in (("weight", "classifier.weight"), ("bnneck.", "bottleneck.0."))
 }
 
 
