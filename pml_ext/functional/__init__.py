@@ -12,6 +12,7 @@ from pml_ext.functional.losses.lifted_hinge import lifted_hinges
 from pml_ext.functional.losses.pair_weighting import WEIGHTINGS
 from pml_ext.functional.losses.recall_at_k import smooth_recall_at_k
 from pml_ext.functional.losses.tcm import margins_from_distance_range, shortfall_and_excess
+from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
 from pml_ext.functional.operating_points.score import OPISAtRange, epsilon_opis, opis, opis_sensitivity, utility_curves
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
@@ -41,6 +42,7 @@ from pml_ext.functional.verification.templates import Templates, pair_cosines, t
 __all__ = [
     "ROC",
     "WEIGHTINGS",
+    "DiscriminativeTightness",
     "FoldAccuracy",
     "OPISAtRange",
     "OperatingPoint",
@@ -61,6 +63,7 @@ __all__ = [
     "count_triplet_kinds",
     "cumulative_matches",
     "discriminative_loss",
+    "discriminative_tightness",
     "eer_bounds",
     "epsilon_opis",
     "epsilon_opis_of_curves",

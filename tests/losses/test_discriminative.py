@@ -62,7 +62,8 @@ def test_paper_scale_is_eq_8() -> None:
 
 def test_projection_only_where_sizes_differ_and_learns() -> None:
     assert make(embedding_size=6).projection is None
-    assert make("kmeans").projection is None and make("simplex").projection is None
+    assert make("kmeans", centroid_size=8).projection is None and make("simplex").projection is None
+    assert make("kmeans").projection.weight.shape == (6, 8)  # in as many dimensions as classes
     assert make("simplex", embedding_size=3).projection.weight.shape == (5, 3)
     loss = make("kmeans", centroid_size=4)
     assert loss.projection.weight.shape == (4, 8)
@@ -83,7 +84,7 @@ def test_only_the_direction_of_an_embedding_counts(embedding_size: int) -> None:
 
 
 def test_centroids_are_those_of_the_functions_and_fixed() -> None:
-    assert torch.equal(make("kmeans", seed=5).centroids, kmeans_centroids(6, 8, seed=5))
+    assert torch.equal(make("kmeans", seed=5).centroids, kmeans_centroids(6, 6, seed=5))
     assert torch.equal(make("simplex").centroids, simplex_centroids(6, 8))
     for kind in KINDS:
         loss = make(kind)
@@ -137,7 +138,7 @@ def test_state_dict_of_another_kind_or_size_is_refused_whole(strict: bool) -> No
 
 @pytest.mark.parametrize(("value", "message"), [(torch.nan, "must be finite"), (2.0, "unit vectors.*norms from")])
 def test_damaged_centroids_are_refused(value: float, message: str) -> None:
-    loss, centroids = make("kmeans"), normalize(torch.randn(6, 8))
+    loss, centroids = make("kmeans"), normalize(torch.randn(6, 6))
     centroids[2, 3] = value
     with pytest.raises(ValueError, match=message):
         DiscriminativeLoss(6, 8, centroids=centroids)

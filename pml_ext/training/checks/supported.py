@@ -7,6 +7,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.rules import Problem, Rule, must, one_of, problems_of, value_of
 from pml_ext.training.data.aliases import aliases_of
+from pml_ext.training.data.names import BY_IDENTITY
 from pml_ext.training.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, batches, data_set, erasing
 from pml_ext.training.evaluation.evaluate import metrics_of_first
 from pml_ext.training.evaluation.rules import TEST_RULES
@@ -77,6 +78,18 @@ def _best(cfg: CN) -> Iterator[Problem]:
         yield Problem("TEST.BEST", best, f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}")
 
 
+def _tightness(cfg: CN) -> Iterator[Problem]:
+    losses, loader = cfg.MODEL.LOSSES, cfg.DATALOADER
+    if "DiscriminativeLoss" not in losses.NAME or not losses.DISC.TIGHTNESS:
+        return
+    if loader.SAMPLER_TRAIN not in BY_IDENTITY or loader.NUM_INSTANCE < 2:
+        reason = (
+            "needs batches with 2 or more images of a class: set DATALOADER.NUM_INSTANCE to 2 or more and "
+            f"SAMPLER_TRAIN to one of {', '.join(BY_IDENTITY)}"
+        )
+        yield Problem("MODEL.LOSSES.DISC.TIGHTNESS", True, reason)
+
+
 LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
 """What LOGGERS can name."""
 
@@ -88,4 +101,5 @@ _ACROSS_NODES: list[Rule] = [
     _precise_bn,
     _image_size,
     _best,
+    _tightness,
 ]

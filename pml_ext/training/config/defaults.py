@@ -92,6 +92,7 @@ def _model() -> CN:
     model.HEADS.NORM = "BN"
     model.HEADS.NUM_CLASSES = 0  # 0: as many as the training set has identities
     model.HEADS.EMBEDDING_DIM = 0
+    model.HEADS.HIDDEN_DIM = 0  # ours: of a layer between the features and that to EMBEDDING_DIM; 0 for none
     model.HEADS.WITH_BNNECK = False
     model.HEADS.NECK_FEAT = "before"
     model.HEADS.POOL_LAYER = "GlobalAvgPool"
@@ -124,6 +125,7 @@ def _losses() -> CN:
     losses.SAP = CN({"TEMPERATURE": 0.01, "SCALE": 1.0})
     losses.CIT = CN({"GAMMA": 1.0, "SIMILARITY": "unit", "HINGE_PARTIAL_LIKELIHOOD": False, "SCALE": 1.0})
     losses.DISC = CN({"CENTROIDS": "one_hot", "CENTROID_SIZE": 0, "PAPER_SCALE": False, "SEED": 0, "SCALE": 1.0})
+    losses.DISC.TIGHTNESS = False  # log both sides of the paper's Lemma 3.1, its ε and its κ
     losses.TCM = CN({"LAMBDA_PLUS": 1.0, "LAMBDA_MINUS": 1.0, "MARGIN_PLUS": 0.9, "MARGIN_MINUS": 0.5, "SCALE": 1.0})
     losses.TCM.update({"INDICATOR": True, "DIVIDE_BY": "hard"})  # the paper's ablations: False; "all"
     losses.LOOP = CN({"LOSS": "TripletMarginLoss", "PAIRING": "consecutive", "GEOMETRY": "arc", "SCALE": 1.0})

@@ -8,12 +8,13 @@ from torch import Tensor
 from yacs.config import CfgNode as CN
 
 from pml_ext._ops.normalize import to_sphere
+from pml_ext.losses import DiscriminativeLoss
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.data.datasets import ImageSet, TestSet
 from pml_ext.training.data.samplers import steps_per_epoch
 from pml_ext.training.engine.checkpoints import CONFIG
 from pml_ext.training.engine.failures import TrainingError
-from pml_ext.training.engine.monitor import is_recorded, triplet_statistics
+from pml_ext.training.engine.monitor import bound_statistics, is_recorded, triplet_statistics
 from pml_ext.training.evaluation.evaluate import Evaluation, Features
 from pml_ext.training.modeling.architectures import NetworkOutput, architecture_of
 from pml_ext.training.modeling.backbones import norms_of_other_devices
@@ -82,7 +83,8 @@ class Baseline(lightning.LightningModule):
         output = self(images, labels)
         # Sums over pairs lose all digits in 16 bits.
         with torch.autocast(images.device.type, enabled=False):
-            values = self._loss_values(output, labels)
+            features, joint_labels = self._joint_batch(output, labels)
+            values = self._loss_values(output, labels, features, joint_labels)
         for name, value in values.items():
             if not torch.isfinite(value):
                 self._stop_on(name, value, rows)
@@ -91,14 +93,34 @@ class Baseline(lightning.LightningModule):
         self.log("loss", total.detach())
         if output.scores is not None:
             self.log("accuracy", (output.scores.argmax(dim=1) == labels).float().mean())
-        if "CITLoss" in self.losses and is_recorded(self.trainer):
-            self.log_dict({f"batch/{k}": v for k, v in triplet_statistics(output.features[0], labels).items()})
+        self._log_batch(output, labels, features, joint_labels)
         return total
 
-    def _loss_values(self, output: NetworkOutput, labels: Tensor) -> dict[str, Tensor]:
-        features, joint_labels = [part.float() for part in output.features], labels
-        if self.trainer.world_size > 1:
-            features, joint_labels = [self._joint(part) for part in features], self._joint(labels)
+    def _log_batch(self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor) -> None:
+        """What the losses at work say about the batch, of the first of an architecture's features."""
+        if "CITLoss" in self.losses:
+            found = triplet_statistics(features[0], joint_labels)
+            if is_recorded(self.trainer):
+                self.log_dict({f"batch/{k}": v for k, v in found.items()})
+            # Every rank counts the joint batch.
+            hard = found["hard_triplets"]
+            self.log("epoch/hard_triplets", hard, on_step=False, on_epoch=True, reduce_fx="sum", rank_zero_only=True)
+        if self.cfg.MODEL.LOSSES.DISC.TIGHTNESS and is_recorded(self.trainer):
+            for loss in self.losses.values():
+                if isinstance(loss, DiscriminativeLoss):
+                    found = bound_statistics(loss, output.features[0].float(), labels)
+                    self.log_dict({f"batch/{k}": v for k, v in found.items()})
+
+    def _joint_batch(self, output: NetworkOutput, labels: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Features and labels of all ranks."""
+        features = [part.float() for part in output.features]
+        if self.trainer.world_size == 1:
+            return features, labels
+        return [self._joint(part) for part in features], self._joint(labels)
+
+    def _loss_values(
+        self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor
+    ) -> dict[str, Tensor]:
         mined = [None if self.miner is None else self.miner(part, joint_labels) for part in features]
         values = {}
         for term in self.terms:

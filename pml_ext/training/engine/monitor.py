@@ -11,6 +11,7 @@ from pml_ext._ops.normalize import unit_rows
 from pml_ext.functional import concordance_index
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.functional.tuples.triplet_types import count_triplet_kinds
+from pml_ext.losses import DiscriminativeLoss
 
 STEPS_BETWEEN_ENTRIES = 10
 
@@ -69,4 +70,27 @@ def triplet_statistics(embeddings: Tensor, labels: Tensor) -> dict[str, float]:
         "concordance_index": float(concordance_index(cosines, labels)),
         "hard_triplets": float(counts["hard"]),
         "discordant_triplets": float(counts["discordant"]),
+    }
+
+
+@torch.no_grad()
+def bound_statistics(loss: DiscriminativeLoss, embeddings: Tensor, labels: Tensor) -> dict[str, float]:
+    """The two sides of the discriminative loss's Lemma 3.1 on a batch, what may lie between them, ε and the κ.
+
+    The lemma is about classes of one size: of each class the first samples count, as many as the smallest class has.
+
+    Args:
+        embeddings: (B, D), before the loss's projection.
+        labels: (B,) class ids.
+    """
+    same_before = (labels[:, None] == labels).tril(-1).sum(dim=1)
+    kept = same_before < labels.unique(return_counts=True)[1].min()
+    found = loss.tightness(embeddings[kept], labels[kept])
+    return {
+        "triplet_mean": found.triplet_mean,
+        "upper_bound": found.upper_bound,
+        "bound_limit": found.limit,
+        "epsilon": found.epsilon,
+        "kappa_min": found.kappa_min,
+        "kappa_max": found.kappa_max,
     }

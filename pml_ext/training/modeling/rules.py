@@ -96,6 +96,14 @@ BACKBONE_RULES: list[Rule] = [
     _switches,
     _of_one_backbone,
 ]
+
+
+def _hidden(options: CN) -> Iterator[Problem]:
+    if options.HIDDEN_DIM < 0 or (options.HIDDEN_DIM and not options.EMBEDDING_DIM):
+        reason = "must be 0 (none) or more, and then needs an EMBEDDING_DIM, the size of the layer after it"
+        yield Problem("HIDDEN_DIM", options.HIDDEN_DIM, reason)
+
+
 HEADS_RULES: list[Rule] = [
     one_of("NAME", HEADS, not_built=HEADS_NOT_BUILT),
     one_of("NORM", NORMS, not_built=NORMS_NOT_BUILT, where=lambda options: options.WITH_BNNECK),
@@ -104,6 +112,7 @@ HEADS_RULES: list[Rule] = [
     one_of("NECK_FEAT", NECK_FEATS),
     unset("PFC.ENABLED", "the class-sharded classifier (Partial FC) is not built; False trains all classes"),
     must("EMBEDDING_DIM", "must be 0 (no reduction) or more", lambda value: value >= 0),
+    _hidden,
     *not_negative("NUM_CLASSES"),
     *positive("SCALE"),
 ]

@@ -15,7 +15,8 @@ _NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # th
 def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
     """SOLVER.OPT over the trainable parameters, with the rates and decays of biases, norms and heads.
 
-    A norm's bias counts as a bias, as in FastReID. Parameters of losses (proxies, class weights) train at BASE_LR.
+    A norm's bias counts as a bias, as in FastReID. What the losses train (projections, proxies, class weights) counts
+    as heads, where FastReID has its class weights.
     MOMENTUM and NESTEROV are SGD's; other optimizers keep torch's defaults.
 
     Args:
@@ -32,7 +33,7 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
                 rate, decay = rate * options.BIAS_LR_FACTOR, options.WEIGHT_DECAY_BIAS
             elif isinstance(module, _NORM_TYPES):
                 decay = options.WEIGHT_DECAY_NORM
-            if module_name.split(".")[0] == "heads":
+            if module_name.split(".")[0] in ("heads", "losses"):
                 rate *= options.HEADS_LR_FACTOR
             groups.setdefault((rate, decay), []).append(parameter)
     own = {"momentum": options.MOMENTUM, "nesterov": options.NESTEROV} if options.OPT == "SGD" else {}

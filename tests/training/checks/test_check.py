@@ -78,6 +78,10 @@ def test_an_unknown_data_set_shows_how_to_use_ones_own(digits: Path) -> None:
         (["MODEL.HEADS.POOL_LAYER", "Identity"], "POOL_LAYER Identity needs a backbone with maps of 1×1; got (2, 2)"),
         (["MODEL.BACKBONE.FEAT_DIM", "0"], "MODEL.BACKBONE.FEAT_DIM = 0: must be 1 or more"),
         (["DATASETS.NAMES", "('file:',)"], "DATASETS.NAMES = 'file:': needs a path behind the colon"),
+        (
+            ["MODEL.LOSSES.NAME", "('DiscriminativeLoss',)", "MODEL.LOSSES.DISC.TIGHTNESS", "True"],
+            "MODEL.LOSSES.DISC.TIGHTNESS = True: needs batches with 2 or more images of a class: set DATALOADER.",
+        ),
         (["MODEL.DEVICE", "gpu"], "MODEL.DEVICE = 'gpu': must be cuda, cuda:0 and so on, cpu or auto"),
         (["KD.MODEL_CONFIG", "['teacher.yml']"], "KD.MODEL_CONFIG = ['teacher.yml']: knowledge distillation is not"),
         (["MODEL.HEADS.EMBEDDING_DIM", "8"], "MODEL.HEADS.NECK_FEAT = 'before': the losses do not train the reduction"),

@@ -13,17 +13,18 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from pml_ext.losses import DiscriminativeLoss
 from pml_ext.training.checks.supported import LOGGER_NAMES, unsupported
 from pml_ext.training.cli import main
 from pml_ext.training.config.load import ConfigError, load_config
 from pml_ext.training.engine.loggers import LOGGERS, build_loggers, flat
 from pml_ext.training.engine.messages import IN_THE_FILE_ONLY, logged
-from pml_ext.training.engine.monitor import triplet_statistics
+from pml_ext.training.engine.monitor import bound_statistics, triplet_statistics
 from pml_ext.training.engine.progress import Progress
 
 DIGITS = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 QUICK = ["SOLVER.MAX_EPOCH", "2", "TEST.EVAL_PERIOD", "1", "MODEL.DEVICE", "cpu"]
-CIT = ["MODEL.LOSSES.NAME", "('SmoothAPLoss', 'CITLoss')"]
+CIT = ["MODEL.LOSSES.NAME", "('SmoothAPLoss', 'CITLoss', 'DiscriminativeLoss')", "MODEL.LOSSES.DISC.TIGHTNESS", "True"]
 
 
 class Terminal(io.StringIO):
@@ -46,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 NUMBER = r"[\d.e-]+"
-LOSSES = f"SmoothAPLoss {NUMBER}, CITLoss {NUMBER}, loss {NUMBER}, learning rate {NUMBER}"
+LOSSES = f"SmoothAPLoss {NUMBER}, CITLoss {NUMBER}, DiscriminativeLoss {NUMBER}, loss {NUMBER}, learning rate {NUMBER}"
 EPOCH = f"epoch {{}} of 2: {LOSSES}; R@1 ↑ {NUMBER} %, OPIS ↓ "
 
 
@@ -81,6 +82,13 @@ def test_loggers_get_what_a_step_was_like(trained: tuple[Path, str]) -> None:
         assert float(row["images_per_second"]) > 0
         assert 0 <= float(row["batch/concordance_index"]) <= 1
         assert float(row["batch/hard_triplets"]) >= float(row["batch/discordant_triplets"]) >= 0
+        gap = float(row["batch/upper_bound"]) - float(row["batch/triplet_mean"])
+        assert 0 <= gap <= float(row["batch/bound_limit"])
+        assert float(row["batch/kappa_min"]) == float(row["batch/kappa_max"]) == pytest.approx(2**0.5)
+    epochs = [float(row["epoch/hard_triplets"]) for row in rows if row["epoch/hard_triplets"]]
+    assert len(epochs) == 2
+    for of_a_step, of_the_epoch in zip(steps, epochs, strict=True):
+        assert of_the_epoch > float(of_a_step["batch/hard_triplets"]), "the sum over eleven steps"
     assert "SOLVER.BASE_LR: 0.0001" in (output / "csv" / "version_0" / "hparams.yaml").read_text()
 
 
@@ -97,6 +105,17 @@ def test_triplets_counted_by_loops() -> None:
     found = triplet_statistics(embeddings, labels)
     assert found["discordant_triplets"] == found["hard_triplets"] == sum(gap < 0 for gap in gaps)
     assert found["concordance_index"] == pytest.approx(sum(gap > 0 for gap in gaps) / len(gaps))
+
+
+def test_the_bound_is_measured_on_classes_of_one_size() -> None:
+    loss = DiscriminativeLoss(4, 6)
+    embeddings, labels = torch.randn(9, 6), torch.tensor([3, 0, 0, 3, 0, 2, 3, 2, 3])
+    kept = torch.tensor([0, 1, 2, 3, 5, 7])  # the first two of each class
+    found = bound_statistics(loss, embeddings, labels)
+    expected = loss.tightness(embeddings[kept], labels[kept])
+    assert found["upper_bound"] == pytest.approx(expected.upper_bound)
+    assert found["triplet_mean"] == pytest.approx(expected.triplet_mean)
+    assert found["bound_limit"] == pytest.approx(found["kappa_max"] - found["kappa_min"] + 3 * found["epsilon"])
 
 
 def test_loggers_by_name(tmp_path: Path) -> None:

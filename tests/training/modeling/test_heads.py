@@ -148,6 +148,15 @@ def test_losses_see_the_feature_before_or_after_the_neck_and_tests_the_neck() ->
         torch.testing.assert_close(tested.features, head.bottleneck(pooled[..., None, None]).flatten(1))
 
 
+def test_the_reduction_can_have_two_layers() -> None:
+    head = head_of(config(HIDDEN_DIM=5, EMBEDDING_DIM=4, NECK_FEAT="after"))
+    assert [tuple(p.shape) for p in head.parameters()] == [(5, 6, 1, 1), (4, 5, 1, 1)]
+    first, second = (p.flatten(1) for p in head.parameters())
+    maps = torch.randn(3, 6, 2, 2)
+    torch.testing.assert_close(head(maps).features, maps.mean(dim=(2, 3)) @ first.T @ second.T)
+    assert head.feature_size == head.embedding_size == 4
+
+
 def test_the_bnneck_has_no_trainable_shift() -> None:
     cfg = config(WITH_BNNECK=True)
     head = head_of(cfg)
@@ -202,6 +211,7 @@ def test_mistakes_are_named() -> None:
         ({"NECK_FEAT": "both"}, r"NECK_FEAT = 'both': unknown"),
         ({"WITH_BNNECK": True, "NORM": "LN"}, r"HEADS.NORM = 'LN': unknown"),
         ({"EMBEDDING_DIM": -1}, r"EMBEDDING_DIM = -1: must be 0 \(no reduction\) or more"),
+        ({"HIDDEN_DIM": 8}, r"HIDDEN_DIM = 8: must be 0 \(none\) or more, and then needs an EMBEDDING_DIM"),
         (
             {"PFC": CfgNode({"ENABLED": True, "SAMPLE_RATE": 0.1})},
             r"PFC.ENABLED = True: .* \(Partial FC\) is not built",

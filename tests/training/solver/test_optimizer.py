@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from yacs.config import CfgNode
 
+from pml_ext.losses import DiscriminativeLoss
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.solver.optimizer import build_optimizer
@@ -21,6 +22,7 @@ def test_biases_norms_and_heads_have_their_own_rates_and_decays() -> None:
     cfg = config(
         BIAS_LR_FACTOR=2.0, HEADS_LR_FACTOR=3.0, WEIGHT_DECAY=0.1, WEIGHT_DECAY_NORM=0.2, WEIGHT_DECAY_BIAS=0.3
     )
+    model["losses"] = nn.ModuleDict({"DiscriminativeLoss": DiscriminativeLoss(3, 2)})
     model["backbone"].append(nn.InstanceNorm1d(2, affine=True))
     model["backbone"][1].weight.requires_grad_(False)
     groups = build_optimizer(cfg.SOLVER, model).param_groups
@@ -34,6 +36,7 @@ def test_biases_norms_and_heads_have_their_own_rates_and_decays() -> None:
         id(instance_norm.bias): (2.0, 0.3),
         id(model["heads"].weight): (3.0, 0.1),
         id(model["heads"].bias): (6.0, 0.3),
+        id(model["losses"]["DiscriminativeLoss"].projection.weight): (3.0, 0.1),
     }
 
 

@@ -26,6 +26,7 @@ def build_head(options: CN, *, feat_dim: int, num_classes: int) -> EmbeddingHead
         feat_dim,
         options.EMBEDDING_DIM,
         num_classes,
+        hidden_dim=options.HIDDEN_DIM,
         pool=options.POOL_LAYER,
         norm=options.NORM,
         bnneck=options.WITH_BNNECK,

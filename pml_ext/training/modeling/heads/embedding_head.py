@@ -1,5 +1,6 @@
 """FastReID's EmbeddingHead: feature map to embedding and class scores."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ class HeadOutput(NamedTuple):
 
 
 class EmbeddingHead(nn.Module):
-    """Pool, optional reduction to EMBEDDING_DIM, optional BNNeck, optional classifier.
+    """Pool, optional reduction to EMBEDDING_DIM (through HIDDEN_DIM or at once), optional BNNeck, optional classifier.
 
     Training gives the feature before the reduction and the neck or after both (NECK_FEAT), and class scores of the
     neck's output; evaluation gives the neck's output, as FastReID does.
@@ -30,6 +31,7 @@ class EmbeddingHead(nn.Module):
     Args:
         feat_dim: channels of the pooled feature map (Flatten: channels × height × width).
         embedding_dim: size after the reduction; 0 for none.
+        hidden_dim: size between two layers of the reduction, without activation; 0 for a single layer.
         num_classes: classes of the ID loss; 0 builds no classifier.
         pool, classifier: keys of POOL_LAYERS and CLS_LAYERS; scale and margin are the latter's.
     """
@@ -40,6 +42,7 @@ class EmbeddingHead(nn.Module):
         embedding_dim: int,
         num_classes: int,
         *,
+        hidden_dim: int = 0,
         pool: str,
         norm: str,
         bnneck: bool,
@@ -55,9 +58,11 @@ class EmbeddingHead(nn.Module):
         # The size of what NECK_FEAT hands to the metric losses.
         self.feature_size = self.embedding_size if neck_feat == "after" else feat_dim
         neck: list[nn.Module] = []
-        if embedding_dim:
-            neck.append(nn.Conv2d(feat_dim, embedding_dim, 1, bias=False))
-            nn.init.kaiming_normal_(neck[0].weight, mode="fan_out")  # type: ignore[arg-type]
+        sizes = [feat_dim, *([hidden_dim] if hidden_dim else []), *([embedding_dim] if embedding_dim else [])]
+        for before, after in pairwise(sizes):
+            layer = nn.Conv2d(before, after, 1, bias=False)
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out")
+            neck.append(layer)
         if bnneck:
             neck.append(build_norm(norm, self.embedding_size))
             if isinstance(neck[-1], nn.modules.batchnorm._BatchNorm):

@@ -87,6 +87,7 @@ def _build_loss(losses: CN, name: str, num_classes: int, feature_size: int, **mo
         options |= {"num_classes": num_classes, "embedding_size": feature_size}
     if name == "DiscriminativeLoss":
         options["centroid_size"] = options["centroid_size"] or None
+        del options["tightness"]  # of the log, not of the loss
     elif name == "ArcFaceLoss":
         options["scale"] = options.pop("logit_scale")
     elif name == "TripletMarginLoss":

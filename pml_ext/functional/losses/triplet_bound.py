@@ -1,0 +1,99 @@
+"""How close the discriminative loss comes to the triplet sum that it bounds, on one batch."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_embeddings, check_labels
+from pml_ext.functional.losses.discriminative import discriminative_loss
+
+
+class DiscriminativeTightness(NamedTuple):
+    """Lemma 3.1 on a batch: 0 <= upper_bound − triplet_mean <= limit.
+
+    Attributes:
+        triplet_mean: L_t / H, the mean of ‖x_i − x_j‖ − ‖x_i − x_k‖ over all triplets (i, j, k), without a hinge.
+        upper_bound: L_d / H, the discriminative loss of eq. 8 over the classes of the batch.
+        epsilon: ε, twice the largest distance of a sample to its own class's centroid.
+        kappa_min, kappa_max: the smallest and the largest distance between two of the batch's centroids.
+        triplets: H, their number.
+
+    >>> DiscriminativeTightness(-1.2, -1.0, epsilon=0.1, kappa_min=1.4, kappa_max=1.5, triplets=24).limit
+    0.4
+    """
+
+    triplet_mean: float
+    upper_bound: float
+    epsilon: float
+    kappa_min: float
+    kappa_max: float
+    triplets: int
+
+    @property
+    def limit(self) -> float:
+        """κ_max − κ_min + 3ε, how far the bound can be from the triplets."""
+        return self.kappa_max - self.kappa_min + 3 * self.epsilon
+
+
+@torch.no_grad()
+def discriminative_tightness(
+    embeddings: Tensor, labels: Tensor, centroids: Tensor | None = None
+) -> DiscriminativeTightness:
+    """Both sides of Lemma 3.1 on a balanced batch, with the classes of the batch as the classes of the set.
+
+    From the (N, N) distances and the (N, C) to the centroids, in float64; no triplet is formed.
+
+    Args:
+        embeddings: (N, D) unit vectors.
+        labels: (N,) class ids, rows of `centroids`; every class that occurs does so equally often, twice or more.
+        centroids: (classes, D) unit vectors; None for the one-hot vectors of as many classes as D.
+    Returns:
+        a DiscriminativeTightness; its two sides are divided by H, the number of triplets, so that batches compare.
+    Raises:
+        ValueError: fewer than 2 classes, classes of 1 sample or of different sizes, class ids without a centroid.
+    Source: Do et al., CVPR 2019, Lemma 3.1: H = (N/C − 1) N (N − N/C). Paper: over a whole balanced training set;
+        here: over a batch.
+
+    >>> x = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
+    >>> found = discriminative_tightness(x, torch.tensor([0, 0, 1, 1]))
+    >>> round(found.triplet_mean, 3), round(found.upper_bound, 3), round(found.limit, 3)
+    (-0.209, -0.073, 3.795)
+    """
+    check_embeddings(embeddings)
+    labels = check_labels(labels, len(embeddings)).to(embeddings.device)
+    present, classes, counts = labels.unique(return_inverse=True, return_counts=True)
+    known = embeddings.shape[1] if centroids is None else len(centroids)
+    if len(present) < 2 or counts.min() < 2 or (counts != counts[0]).any():
+        raise ValueError(
+            "Lemma 3.1 needs 2 or more classes, each with the same number of samples, 2 or more; got classes of "
+            f"{sorted(set(counts.tolist()))} samples"
+        )
+    if present[0] < 0 or present[-1] >= known:
+        raise ValueError(f"labels must be in [0, {known}), the rows of the centroids; got up to {int(present[-1])}")
+    x = embeddings.double()
+    own = torch.eye(known, device=x.device, dtype=x.dtype) if centroids is None else centroids.to(x)
+    own = own[present]
+    size, each = len(x), int(counts[0])
+    triplets = size * (each - 1) * (size - each)
+    # Each pair of a class is in as many triplets as there are negatives, each other pair in as many as positives.
+    distances = _distances(x, x)
+    same = classes[:, None] == classes
+    triplet_sum = (size - each) * distances[same].sum() - (each - 1) * distances[~same].sum()
+    # G = 3(C − 1)(N/C − 1)(N/C) is 3H/N.
+    bound = discriminative_loss(x, classes, own).mean() * 3
+    between = _distances(own, own)[torch.triu_indices(len(own), len(own), 1, device=x.device).unbind()]
+    epsilon = 2 * torch.linalg.vector_norm(x - own[classes], dim=1).max()
+    return DiscriminativeTightness(
+        float(triplet_sum) / triplets,
+        float(bound),
+        float(epsilon),
+        float(between.min()),
+        float(between.max()),
+        triplets,
+    )
+
+
+def _distances(x: Tensor, y: Tensor) -> Tensor:
+    """By differences, so that a point is at 0 from itself."""
+    return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
