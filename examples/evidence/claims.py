@@ -1,0 +1,240 @@
+"""The papers' claims that are tested: one sentence, its source, and the comparisons that decide it."""
+
+from typing import NamedTuple
+
+from methods import GAMMAS
+from statistics_of_pairs import HIGHER, KEPT, LOWER
+
+
+class Comparison(NamedTuple):
+    """A method against its base: which measures go which way if the claim is right."""
+
+    base: str
+    method: str
+    expected: tuple[tuple[str, str], ...]
+
+
+class Claim(NamedTuple):
+    """A sentence that the comparisons support or not.
+
+    topic: the word that selects it on the command line.
+    source: paper, and table or figure.
+    comparisons: what decides the verdict.
+    shown: methods whose rows stand in the claim's table beside those compared.
+    """
+
+    topic: str
+    sentence: str
+    source: str
+    comparisons: tuple[Comparison, ...]
+    shown: tuple[str, ...] = ()
+
+    @property
+    def methods(self) -> list[str]:
+        named = [name for c in self.comparisons for name in (c.base, c.method)]
+        return list(dict.fromkeys([*named, *self.shown]))
+
+
+_STEADIER = (("opis", LOWER), ("r1", KEPT))
+_BETTER = (("r1", HIGHER), ("map_at_r", HIGHER))
+_ON_PAR = (("r1", KEPT), ("map_at_r", KEPT))
+_BASES = ("smoothap", "recall", "triplet", "ms", "proxy_nca", "arcface", "id")
+
+
+def _against(base: str, methods: tuple[str, ...], expected: tuple[tuple[str, str], ...]) -> tuple[Comparison, ...]:
+    return tuple(Comparison(base, method, expected) for method in methods)
+
+
+CLAIMS = (
+    Claim(
+        "tcm",
+        "TCM lowers OPIS, and R@1 stays, whatever the loss it is added to.",
+        "TCM paper, Tables 2, 3 and 5",
+        tuple(Comparison(base, f"{base} + tcm", _STEADIER) for base in _BASES),
+        ("tcm",),
+    ),
+    Claim(
+        "tcm",
+        "TCM's positive term, negative term and indicator are all needed for its accuracy.",
+        "TCM paper, Table 9",
+        tuple(
+            Comparison(f"smoothap + tcm@{part}", "smoothap + tcm", (("r1", HIGHER),))
+            for part in ("plus", "minus", "no_indicator")
+        ),
+        ("smoothap",),
+    ),
+    Claim(
+        "tcm",
+        "Dividing by the number of hard pairs is better than dividing by that of all pairs.",
+        "TCM paper, Table 8",
+        (Comparison("smoothap + tcm@divided_by_all", "smoothap + tcm", (("r1", HIGHER), ("opis", LOWER))),),
+    ),
+    Claim(
+        "tcm",
+        "Added to SmoothAP, TCM is more accurate than a triplet, contrastive or ArcFace term.",
+        "TCM paper, Table 7",
+        tuple(
+            Comparison(f"smoothap + {other}", "smoothap + tcm", (("r1", HIGHER),))
+            for other in ("triplet", "contrastive", "arcface")
+        ),
+        ("smoothap",),
+    ),
+    Claim(
+        "tcm",
+        "TCM lowers OPIS at every pair of margins.",
+        "TCM paper, Fig. 6",
+        _against(
+            "smoothap",
+            tuple(f"smoothap + tcm@{plus}/{minus}" for plus in (0.7, 0.8, 0.9, 1.0) for minus in (0.25, 0.4, 0.5, 0.6)),
+            (("opis", LOWER),),
+        ),
+    ),
+    Claim(
+        "tcm",
+        "TCM's term alone is as good as the best bases (no claim of the paper).",
+        "ours",
+        tuple(Comparison(base, "tcm", _ON_PAR) for base in ("smoothap", "ms", "triplet")),
+        ("contrastive",),
+    ),
+    Claim(
+        "cit",
+        "CIT, without a margin, equals the other losses at their best margins.",
+        "CIT paper, Tables 1 and 7",
+        tuple(Comparison(other, "cit@1.0", _ON_PAR) for other in ("triplet", "angular", "circle", "centroid_triplet")),
+        ("cit", "cit@cosine"),
+    ),
+    Claim(
+        "cit",
+        "CIT is better than margin losses whose margin was not tuned.",
+        "CIT paper, Tables 1, 7 and 8",
+        _against(f"triplet@{0.05}", ("cit@1.0",), _BETTER)
+        + tuple(
+            Comparison(other, "cit@1.0", _BETTER) for other in ("angular@40", "circle@0.4", "centroid_triplet@0.05")
+        ),
+        tuple(f"triplet@{m}" for m in (0.01, 0.1, 0.5, 1.0))
+        + tuple(f"centroid_triplet@{m}" for m in (0.01, 0.1, 0.5, 1.0))
+        + ("angular@20", "angular@60", "circle@0.1", "circle@0.6"),
+    ),
+    Claim(
+        "cit",
+        "CIT is better than SoftTriple, the other loss without a margin.",
+        "CIT paper, Table 1",
+        (Comparison("soft_triple", "cit@1.0", _BETTER),),
+    ),
+    Claim(
+        "cit",
+        "γ hardly changes the accuracy.",
+        "CIT paper, Table 3",
+        _against("cit@1.0", tuple(f"cit@{gamma}" for gamma in GAMMAS[:-1]), _ON_PAR),
+    ),
+    Claim(
+        "cit",
+        "Beside an ID loss CIT does as well as the triplet loss (no claim of the paper).",
+        "ours",
+        (Comparison("id + triplet", "id + cit", _ON_PAR),),
+        ("id",),
+    ),
+    Claim(
+        "loop",
+        "LoOp raises R@1 of the triplet, HPHN, lifted structure and multi-similarity losses.",
+        "LoOp paper, Table 2",
+        (
+            Comparison("triplet_disjoint", "loop_triplet", _BETTER),
+            Comparison("triplet", "loop_triplet", _BETTER),
+            Comparison("hphn", "loop_hphn", _BETTER),
+            Comparison("lifted", "loop_lifted", _BETTER),
+            Comparison("ms", "loop_ms", _BETTER),
+        ),
+    ),
+    Claim(
+        "loop",
+        "LoOp is better than semi-hard sampling.",
+        "LoOp paper, Table 3",
+        (Comparison("triplet_semihard", "loop_triplet", _BETTER),),
+        ("loop_triplet_semihard",),
+    ),
+    Claim(
+        "loop",
+        "With two samples a class LoOp raises R@1 of triplet and HPHN.",
+        "LoOp paper, Table 2 (its pairs are consecutive)",
+        tuple(Comparison(f"{base}@k2", f"loop_{base}@k2", _BETTER) for base in ("triplet", "hphn")),
+    ),
+    Claim(
+        "loop",
+        "Arcs are better than segments, and segments than the plain triplet loss.",
+        "LoOp paper, Fig. 4",
+        (
+            Comparison("loop_triplet@segment", "loop_triplet", _BETTER),
+            Comparison("triplet", "loop_triplet@segment", _BETTER),
+        ),
+    ),
+    Claim(
+        "loop",
+        "Tying positives to their arc, as in Alg. 1, is no worse than taking all; nor are consecutive pairs.",
+        "LoOp paper, Alg. 1",
+        tuple(
+            Comparison(f"loop_{base}@{option}_all", f"loop_{base}", _ON_PAR)
+            for base in ("triplet", "hphn")
+            for option in ("positives", "pairing")
+        ),
+    ),
+    Claim(
+        "loop",
+        "LoOp's R@1 grows with the batch size.",
+        "LoOp paper, Fig. 3a",
+        (
+            Comparison("loop_hphn@b32", "loop_hphn", _BETTER),
+            Comparison("loop_hphn", "loop_hphn@b160", _BETTER),
+        ),
+        ("hphn@b32", "hphn", "hphn@b160"),
+    ),
+    Claim(
+        "discriminative",
+        "The discriminative loss is better than softmax and than semi-hard triplets.",
+        "Discriminative loss paper, Tables 4 and 5",
+        (
+            Comparison("softmax", "discriminative@one_hot", _BETTER),
+            Comparison("triplet_semihard", "discriminative@one_hot", _BETTER),
+        ),
+        ("id",),
+    ),
+    Claim(
+        "discriminative",
+        "Features before the last layer are better than those after it.",
+        "Discriminative loss paper, Table 2",
+        (Comparison("discriminative@after", "discriminative@one_hot", _BETTER),),
+        ("softmax@after",),
+    ),
+    Claim(
+        "discriminative",
+        "One-hot and k-means centroids differ little; so does the simplex (ours).",
+        "Discriminative loss paper, Table 3",
+        _against("discriminative@one_hot", ("discriminative@kmeans", "discriminative@simplex"), _ON_PAR),
+    ),
+    Claim(
+        "ms",
+        "Each kind of similarity that is added to the weights helps, and MS with all three is best.",
+        "MS paper, Table 2",
+        _against("gpw@binomial", ("gpw@binomial+mining",), _BETTER)
+        + _against("gpw@lifted_star", ("gpw@lifted_star+mining",), _BETTER)
+        + _against("gpw@weighting", ("gpw@weighting+mining",), _BETTER)
+        + tuple(
+            Comparison(row, "gpw@weighting+mining", _BETTER)
+            for row in ("gpw@binomial", "gpw@lifted_star", "gpw@mining", "gpw@bin_lifted")
+        ),
+    ),
+    Claim(
+        "ms",
+        "Accuracy grows with the dimension.",
+        "MS paper, Fig. 3",
+        (Comparison("ms@d32", "ms@d64", _BETTER), Comparison("ms@d64", "ms@d512", _BETTER)),
+        ("ms@d256",),
+    ),
+    Claim(
+        "ms",
+        "Accuracy depends little on the batch size.",
+        "MS paper, supplement (CUB)",
+        _against("ms@b40", ("ms@b20", "ms@b160", "ms@b320"), _ON_PAR),
+    ),
+)
+TOPICS = tuple(dict.fromkeys(claim.topic for claim in CLAIMS))

@@ -1,0 +1,214 @@
+"""The methods and their grids, written down before any test figure: what is tuned, over which values, how often.
+
+Each method gets the same number of trials, drawn at random (by its name) from the product of its axes; a smaller
+product is tried whole. Where the best value lies at an end of its axis, the next value beyond it is tried as well.
+A name is a sum of terms (terms.py) and, after an @, what is special: "loop_triplet@all" and "loop_triplet" differ in
+settings only.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from math import prod
+from random import Random
+from typing import Any, NamedTuple
+
+TRIALS = 16
+SEEDS = (0, 1, 2, 3, 4)
+
+# Every run: one linear layer on frozen features, Adam, cosine to 0.
+STEPS, BATCH, PER_CLASS, DIMENSION = 300, 80, 4, 128
+
+
+class Axis(NamedTuple):
+    """The values that are tuned, ascending where they are numbers, and those beyond its ends, nearest first."""
+
+    values: tuple[Any, ...]
+    below: tuple[Any, ...] = ()
+    above: tuple[Any, ...] = ()
+
+
+class Method(NamedTuple):
+    """A loss and what of it is tuned.
+
+    name: its terms, see terms.py.
+    axes: setting to axis.
+    fixed: settings that are not tuned; per_class, batch and dimension are settings too.
+    projected: whether test features are those after the loss's own last layer.
+    """
+
+    name: str
+    axes: Mapping[str, Axis]
+    fixed: Mapping[str, Any] = {}
+    projected: bool = False
+
+    def trials(self) -> list[dict[str, Any]]:
+        """The settings to try first."""
+        grid = [
+            dict(zip(self.axes, values, strict=True)) for values in product(*(a.values for a in self.axes.values()))
+        ]
+        if len(grid) > TRIALS:
+            grid = Random(self.name).sample(grid, TRIALS)
+        return [{**self.fixed, **point} for point in grid]
+
+    def beyond(self, best: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The neighbours of the best settings outside the axes at whose end they lie."""
+        for key, axis in self.axes.items():
+            for ends in ((axis.values[0], *axis.below), (axis.values[-1], *axis.above)):
+                if len(axis.values) > 1 and best[key] in ends[:-1]:
+                    yield {**best, key: ends[ends.index(best[key]) + 1]}
+
+
+RATES = Axis((3e-4, 1e-3, 3e-3, 1e-2), below=(1e-4,), above=(3e-2, 1e-1))
+# For methods with little else to tune, so that they too get their trials.
+FINE_RATES = Axis((3e-4, 5e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 2e-2), RATES.below, (3e-2, 1e-1))
+# Rates of a loss's own parameters (proxies, a last layer), as a multiple of the head's.
+OWN_RATES = Axis((1.0, 10.0), below=(0.1,), above=(100.0,))
+MARGINS = Axis((0.05, 0.1, 0.2, 0.4), below=(0.02,), above=(0.8,))
+
+_TRIPLET = {"margin": MARGINS}
+_MS = {
+    "beta": Axis((20.0, 40.0, 60.0), below=(10.0,), above=(80.0,)),
+    "base": Axis((0.3, 0.5, 0.7), below=(0.1,), above=(0.9,)),
+    "epsilon": Axis((0.1,)),
+}
+_TCM = {
+    "margin_plus": Axis((0.7, 0.8, 0.9), below=(0.6, 0.5), above=(1.0,)),
+    "margin_minus": Axis((0.2, 0.3, 0.4, 0.5), below=(0.1, 0.0), above=(0.6, 0.7)),
+}
+_SMOOTHAP = {"temperature": Axis((0.01, 0.02, 0.04, 0.08), below=(0.005,), above=(0.16,))}
+_RECALL = {"temperature": Axis((0.01, 0.02, 0.04, 0.08), below=(0.005,), above=(0.16,))}
+_ID = {"temperature": Axis((0.03, 0.05, 0.1), below=(0.02,), above=(0.2,))}
+_ARCFACE = {
+    "margin": Axis((5.0, 15.0, 28.6), below=(1.0,), above=(40.0,)),
+    "scale": Axis((16.0, 32.0, 64.0), below=(8.0,), above=(128.0,)),
+}
+_PROXY_NCA = {"scale": Axis((3.0, 8.0, 16.0), below=(1.0,), above=(32.0,))}
+_CONTRASTIVE = {
+    "pos_margin": Axis((0.8, 0.9, 1.0), below=(0.7,)),
+    "neg_margin": Axis((0.1, 0.3, 0.5), below=(0.0,), above=(0.7,)),
+}
+GAMMAS = (0.1, 0.2, 0.5, 0.8, 1.0)
+_CIT = {"gamma": Axis(GAMMAS)}
+_ADDED = Axis((0.1, 0.3, 1.0), below=(0.03,), above=(3.0,))  # the weight of an added term
+
+_OWN: dict[str, dict[str, Axis]] = {  # the axes of each term
+    "triplet": _TRIPLET,
+    "triplet_semihard": _TRIPLET,
+    "triplet_disjoint": _TRIPLET,
+    "loop_triplet": _TRIPLET,
+    "loop_triplet_semihard": _TRIPLET,
+    "hphn": _TRIPLET,
+    "loop_hphn": _TRIPLET,
+    "lifted": _TRIPLET,
+    "loop_lifted": _TRIPLET,
+    "ms": _MS,
+    "loop_ms": _MS | {"epsilon": Axis((-0.02, 0.1), below=(-0.1,), above=(0.2,))},
+    "smoothap": _SMOOTHAP,
+    "recall": _RECALL,
+    "proxy_nca": _PROXY_NCA,
+    "arcface": _ARCFACE,
+    "id": _ID,
+    "softmax": {},
+    "contrastive": _CONTRASTIVE,
+    "cit": _CIT,
+    "angular": {"degrees": Axis((20.0, 30.0, 40.0, 50.0), below=(10.0,), above=(60.0,))},
+    "circle": {
+        "m": Axis((0.1, 0.25, 0.4), below=(0.0,), above=(0.6,)),
+        "gamma": Axis((32.0, 80.0, 256.0), below=(16.0,), above=(512.0,)),
+    },
+    "centroid_triplet": _TRIPLET,
+    "soft_triple": {
+        "la": Axis((8.0, 20.0, 40.0), below=(4.0,), above=(80.0,)),
+        "gamma": Axis((0.05, 0.1, 0.2), below=(0.02,), above=(0.4,)),
+    },
+    "discriminative": {},
+    "tcm": _TCM,
+    "gpw": {},
+}
+_HAS_PARAMETERS = {"proxy_nca", "arcface", "id", "softmax", "soft_triple", "discriminative"}
+
+
+def _method(name: str, fixed: Mapping[str, Any] | None = None, projected: bool = False, **axes: Axis) -> Method:
+    """A method over the axes of its terms; what is fixed is not tuned, axes that are given replace or are added."""
+    fixed, terms = dict(fixed or {}), name.split("@")[0].split(" + ")
+    found = {"rate": RATES}
+    if _HAS_PARAMETERS.intersection(terms):
+        found["own_rate"] = OWN_RATES
+    for term in terms:
+        found |= {f"{term}.{key}": axis for key, axis in _OWN[term].items()}
+    found |= {key.replace("__", "."): axis for key, axis in axes.items()}
+    found = {key: axis for key, axis in found.items() if key not in fixed}
+    if prod(len(axis.values) for axis in found.values()) < TRIALS:
+        found["rate"] = FINE_RATES
+    return Method(name, found, fixed, projected)
+
+
+def _all() -> Iterator[Method]:
+    for name in _OWN:
+        if name not in ("gpw", "discriminative"):
+            yield _method(name)
+
+    # TCM beside each base, its ablations, and other terms in its place
+    for base in ("smoothap", "recall", "triplet", "ms", "proxy_nca", "arcface", "id"):
+        yield _method(f"{base} + tcm")
+    yield _method("smoothap + tcm@plus", {"tcm.lambda_minus": 0.0, "tcm.margin_minus": 0.5})
+    yield _method("smoothap + tcm@minus", {"tcm.lambda_plus": 0.0, "tcm.margin_plus": 0.9})
+    yield _method("smoothap + tcm@no_indicator", {"tcm.indicator": False, "tcm.divide_by": "hard"})
+    yield _method("smoothap + tcm@divided_by_all", {"tcm.divide_by": "all"})
+    for added in ("triplet", "contrastive", "arcface"):
+        yield _method(f"smoothap + {added}", **{f"{added}__weight": _ADDED})
+    for plus in (0.7, 0.8, 0.9, 1.0):
+        for minus in (0.25, 0.4, 0.5, 0.6):
+            yield _method(f"smoothap + tcm@{plus}/{minus}", {"tcm.margin_plus": plus, "tcm.margin_minus": minus})
+
+    # CIT beside and without an ID loss; γ; the similarity; other losses at margins that were not tuned
+    yield _method("id + triplet", **{"triplet__weight": _ADDED})
+    yield _method("id + cit", **{"cit__weight": _ADDED})
+    yield _method("cit@cosine", {"cit.similarity": "cosine"})
+    for gamma in GAMMAS:
+        yield _method(f"cit@{gamma}", {"cit.gamma": gamma})
+    for margin in (0.01, 0.05, 0.1, 0.5, 1.0):
+        yield _method(f"triplet@{margin}", {"triplet.margin": margin})
+        yield _method(f"centroid_triplet@{margin}", {"centroid_triplet.margin": margin})
+    for degrees in (20.0, 40.0, 60.0):
+        yield _method(f"angular@{degrees:.0f}", {"angular.degrees": degrees})
+    for m in (0.1, 0.4, 0.6):
+        yield _method(f"circle@{m}", {"circle.m": m, "circle.gamma": 80.0})
+
+    # LoOp: its options, two samples a class, batch sizes
+    for base in ("triplet", "hphn"):
+        yield _method(f"loop_{base}@positives_all", {f"loop_{base}.positives": "all"})
+        yield _method(f"loop_{base}@pairing_all", {f"loop_{base}.pairing": "all"})
+        yield _method(f"{base}@k2", {"per_class": 2})
+        yield _method(f"loop_{base}@k2", {"per_class": 2})
+    yield _method("loop_triplet@segment", {"loop_triplet.geometry": "segment"})
+    for batch in (32, 160):
+        yield _method(f"hphn@b{batch}", {"batch": batch})
+        yield _method(f"loop_hphn@b{batch}", {"batch": batch})
+
+    # The discriminative loss: its centroids; before and after the last layer
+    for centroids in ("one_hot", "kmeans", "simplex"):
+        yield _method(f"discriminative@{centroids}", {"discriminative.centroids": centroids})
+    yield _method("discriminative@after", {"discriminative.centroids": "one_hot"}, projected=True)
+    yield _method("softmax@after", projected=True)
+
+    # General pair weighting: the eight rows of Table 2, dimensions, batch sizes
+    tuned = {"gpw__alpha": Axis((2.0,)), "gpw__beta": _MS["beta"], "gpw__base": _MS["base"]}
+    lifted = {"gpw__alpha": Axis((1.0, 2.0, 4.0), above=(8.0,)), "gpw__beta": _MS["beta"]}
+    for row, (weighting, axes) in {
+        "binomial": ("binomial_deviance", tuned),
+        "lifted_star": ("lifted_star", lifted),
+        "bin_lifted": ("bin_lifted", tuned),
+        "weighting": ("multi_similarity", tuned),
+    }.items():
+        yield _method(f"gpw@{row}", {"gpw.weighting": weighting}, **axes)
+        if row != "bin_lifted":
+            yield _method(f"gpw@{row}+mining", {"gpw.weighting": weighting, "gpw.mining": 0.1}, **axes)
+    yield _method("gpw@mining", {"gpw.weighting": "uniform", "gpw.mining": 0.1})
+    for dimension in (32, 64, 256, 512):
+        yield _method(f"ms@d{dimension}", {"dimension": dimension, "per_class": 5})
+    for batch in (20, 40, 160, 320):
+        yield _method(f"ms@b{batch}", {"batch": batch, "per_class": 5})
+
+
+METHODS = {method.name: method for method in _all()}
