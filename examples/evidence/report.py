@@ -1,0 +1,188 @@
+"""EVIDENCE.md and its figures, written from the kept results and from nothing else."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from claims import Claim, Comparison
+from methods import METHODS, TRIALS
+from statistics_of_pairs import HIGHER, HOLDS, KEPT, LOWER, MEASURES, REVERSED, Difference, paired_difference, verdict
+from store import VALIDATION, Store
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+HEADINGS = {"r1": "R@1", "map_at_r": "mAP@R", "opis": "OPIS"}
+SCALES = {"r1": 100, "map_at_r": 100, "opis": 1000, "epsilon_opis": 1000}
+ARROWS = {LOWER: "↓", HIGHER: "↑", KEPT: "≈"}
+OVERVIEW = (
+    *("triplet", "triplet_semihard", "triplet_disjoint", "hphn", "lifted", "ms", "smoothap", "recall", "contrastive"),
+    *("proxy_nca", "arcface", "id", "softmax", "soft_triple", "angular", "circle", "centroid_triplet"),
+    *("cit", "discriminative@one_hot", "tcm", "loop_triplet", "loop_hphn", "loop_lifted", "loop_ms"),
+    *("triplet + tcm", "ms + tcm", "smoothap + tcm", "recall + tcm", "proxy_nca + tcm", "arcface + tcm", "id + tcm"),
+)
+
+
+class Results:
+    """The kept results by set and method."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.tests: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self.trials: Counter[tuple[str, str]] = Counter()
+        chosen: dict[tuple[str, str], str] = {}
+        for result in store.found.values():
+            which = (result["set"], result["method"])
+            if result["stage"] == VALIDATION:
+                self.trials[which] += 1
+            else:
+                # Of a method that was tuned anew the settings of the last run count.
+                settings = repr((result["settings"], result["fingerprint"]))
+                if chosen.get(which) != settings:
+                    chosen[which], self.tests[which] = settings, []
+                self.tests[which].append(result)
+        for results in self.tests.values():
+            results.sort(key=lambda result: result["seed"])
+
+    def values(self, set_name: str, method: str, metric: str) -> np.ndarray:
+        return np.array([result["metrics"][metric] for result in self.tests[set_name, method]])
+
+    def by_class(self, set_name: str, method: str, metric: str) -> np.ndarray:
+        """(S, C)"""
+        kept = [self.store.by_class(result["key"], set_name) for result in self.tests[set_name, method]]
+        return np.stack(kept)[:, MEASURES[metric]]
+
+    def difference(self, set_name: str, comparison: Comparison, metric: str) -> Difference | None:
+        """None where one of the two was not run with the same seeds."""
+        seeds = [
+            [result["seed"] for result in self.tests.get((set_name, name), [])]
+            for name in (comparison.base, comparison.method)
+        ]
+        if not seeds[0] or seeds[0] != seeds[1]:
+            return None
+        base, method = (self.by_class(set_name, name, metric) for name in (comparison.base, comparison.method))
+        return paired_difference(base, method)
+
+
+def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequence[str]) -> None:
+    """EVIDENCE.md and figures/ in the folder, of the sets and methods that there are results of."""
+    results = Results(store)
+    sets = [name for name in sets if any(of == name for of, _ in results.tests)]
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    lines = [*_about(results, sets), *_summary(results, claims, sets)]
+    for number, claim in enumerate(claims, 1):
+        lines += _of_claim(number, claim, results, sets)
+    lines += ["## Every method", ""]
+    for set_name in sets:
+        lines += _of_set(set_name, results)
+        picture = folder / "figures" / f"accuracy_and_opis_{set_name}.png"
+        accuracy_and_opis(set_name, results, picture)
+        lines += [f"![mAP@R and OPIS of the methods on {set_name}](figures/{picture.name})", ""]
+    partial = folder / "EVIDENCE.tmp"
+    partial.write_text("\n".join(lines), encoding="utf-8")
+    partial.replace(folder / "EVIDENCE.md")
+
+
+def _about(results: Results, sets: Sequence[str]) -> list[str]:
+    runs = sum(results.trials.values()) + sum(map(len, results.tests.values()))
+    return [
+        "# Which loss helps when: the papers' claims, tested",
+        "",
+        "Written by `python examples/evidence/run.py`; the data is in `results/`. One linear layer on the frozen "
+        "features of an ImageNet network is trained with each loss. Every method had the same number of trials "
+        f"({TRIALS} from the grids in `methods.py`, and a few more where the best lay at an end of its axis), chosen "
+        "by mAP@R on validation classes; then it was trained on all training classes with five seeds and tested once. "
+        "Differences are paired (same seeds, batches and first weights); intervals are 95 %, over seeds and test "
+        "classes. R@1 and mAP@R in points, OPIS × 1000.",
+        "",
+        f"{runs} runs on {', '.join(sets)}; torch {torch.__version__}.",
+        "",
+    ]
+
+
+def _judged(results: Results, claim: Claim, set_name: str) -> list[tuple[Comparison, str, str, Difference, str]]:
+    found = []
+    for comparison in claim.comparisons:
+        for metric, direction in comparison.expected:
+            difference = results.difference(set_name, comparison, metric)
+            if difference is not None:
+                judged = verdict(difference, direction, metric)
+                found.append((comparison, metric, direction, difference, judged))
+    return found
+
+
+def _summary(results: Results, claims: Sequence[Claim], sets: Sequence[str]) -> list[str]:
+    lines = ["## Summary", "", "How many comparisons hold / are reversed / of how many; the rest cannot be told.", ""]
+    lines += [f"| | claim | {' | '.join(sets)} |", f"|---|---|{'---|' * len(sets)}"]
+    for number, claim in enumerate(claims, 1):
+        cells = []
+        for set_name in sets:
+            verdicts = Counter(judged for *_, judged in _judged(results, claim, set_name))
+            total = sum(verdicts.values())
+            cells.append(f"{verdicts[HOLDS]} / {verdicts[REVERSED]} / {total}" if total else "–")
+        lines.append(f"| {number} | {claim.sentence} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _of_claim(number: int, claim: Claim, results: Results, sets: Sequence[str]) -> list[str]:
+    rows = []
+    for set_name in sets:
+        for comparison, metric, direction, difference, judged in _judged(results, claim, set_name):
+            scale = SCALES[metric]
+            values = [f"{scale * value:+.2f}" for value in (difference.mean, difference.low, difference.high)]
+            rows.append(
+                f"| {set_name} | {comparison.base} | {comparison.method} | {HEADINGS[metric]} {ARROWS[direction]} "
+                f"| {scale * difference.base:.2f} | {values[0]} [{values[1]}, {values[2]}] "
+                f"| {judged} | {scale * difference.smallest:.2f} |"
+            )
+    if not rows:
+        return []
+    return [
+        f"## {number}. {claim.sentence}",
+        "",
+        f"Source: {claim.source}.",
+        "",
+        "| set | base | method | measure | base's value | difference [95 %] | verdict | smallest seen |",
+        "|---|---|---|---|---|---|---|---|",
+        *rows,
+        "",
+    ]
+
+
+def _of_set(set_name: str, results: Results) -> list[str]:
+    lines = [f"### {set_name}", "", "| method | R@1 | mAP@R | OPIS | 10 %-OPIS | trials | settings |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for method in METHODS:
+        if (set_name, method) not in results.tests:
+            continue
+        cells = []
+        for metric, scale in SCALES.items():
+            values = scale * results.values(set_name, method, metric)
+            cells.append(f"{values.mean():.2f} ± {values.std(ddof=1) if len(values) > 1 else 0:.2f}")
+        settings = results.tests[set_name, method][0]["settings"]
+        shown = ", ".join(f"{key} {value}" for key, value in settings.items())
+        lines.append(f"| {method} | {' | '.join(cells)} | {results.trials[set_name, method]} | {shown} |")
+    return [*lines, ""]
+
+
+def accuracy_and_opis(set_name: str, results: Results, path: Path) -> None:
+    """mAP@R against OPIS of the methods of the overview: mean and standard deviation over seeds."""
+    figure, axes = plt.subplots(figsize=(9, 6), layout="constrained")
+    for method in OVERVIEW:
+        if (set_name, method) not in results.tests:
+            continue
+        x, y = (SCALES[m] * results.values(set_name, method, m) for m in ("opis", "map_at_r"))
+        marker = "^" if method.endswith("+ tcm") or method == "tcm" else "s" if method.startswith("loop") else "o"
+        axes.errorbar(x.mean(), y.mean(), x.std(), y.std(), fmt=marker, color="black", ecolor="0.6", markersize=4)
+        axes.annotate(method, (x.mean(), y.mean()), xytext=(4, 3), textcoords="offset points", fontsize=7)
+    axes.set_xlabel("OPIS × 1000 (lower: one threshold suits all classes better)")
+    axes.set_ylabel("mAP@R in %")
+    axes.set_title(f"{set_name}: triangles have TCM, squares LoOp; bars are one standard deviation over seeds")
+    partial = path.with_suffix(".tmp.png")
+    figure.savefig(partial, dpi=120)
+    plt.close(figure)
+    partial.replace(path)

@@ -1,0 +1,87 @@
+"""Finished runs as data: one JSON line each, and the values by class of the test runs beside them.
+
+A run is known by what decides its result: set, stage, method, settings, seed, the version of the recipe and the
+fingerprint of the loss's arithmetic. So a run is found again after any stop, and is run anew where a loss has changed.
+"""
+
+import fcntl
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+RECIPE = 1  # raise where image_sets.py or training.py changes what a run gives
+TEST, VALIDATION = "test", "validation"
+
+
+class Run(NamedTuple):
+    """What decides a result."""
+
+    set: str
+    stage: str
+    method: str
+    settings: dict[str, Any]
+    seed: int
+    fingerprint: str
+
+    @property
+    def key(self) -> str:
+        described = json.dumps([RECIPE, *self], sort_keys=True)
+        return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+class Store:
+    """The results of a folder: runs_SET.jsonl, and by_class_SET.npz after `pack`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.found: dict[str, dict[str, Any]] = {}
+        for path in sorted(folder.glob("runs_*.jsonl")):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                result = json.loads(line)
+                self.found[result["key"]] = result
+
+    def get(self, run: Run) -> dict[str, Any] | None:
+        return self.found.get(run.key)
+
+    def add(self, run: Run, metrics: dict[str, float], **more: Any) -> dict[str, Any]:
+        """Keep a result; several processes may write at a time, and a line is written whole or not at all."""
+        result = {"key": run.key, **run._asdict(), "metrics": metrics, **more}
+        line = json.dumps(result, sort_keys=True) + "\n"
+        with (self.folder / f"runs_{run.set}.jsonl").open("a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(line)
+        self.found[run.key] = result
+        return result
+
+    def keep_by_class(self, run: Run, values: np.ndarray) -> None:
+        """(3, C) values of a test run, until `pack` puts them with the others."""
+        folder = self.folder / "by_class"
+        folder.mkdir(exist_ok=True)
+        partial = folder / f"{run.key}.tmp.npy"
+        np.save(partial, values.astype(np.float32))
+        partial.replace(folder / f"{run.set}.{run.key}.npy")
+
+    def by_class(self, key: str, set_name: str) -> np.ndarray:
+        loose = self.folder / "by_class" / f"{set_name}.{key}.npy"
+        if loose.is_file():
+            return np.load(loose).astype(float)
+        with np.load(self.folder / f"by_class_{set_name}.npz") as packed:
+            return packed[key].astype(float)
+
+    def pack(self, sets: list[str]) -> None:
+        """One compressed file a set, of the runs that are still known."""
+        for set_name in sets:
+            path = self.folder / f"by_class_{set_name}.npz"
+            wanted = [r["key"] for r in self.found.values() if r["set"] == set_name and r["stage"] == TEST]
+            if not wanted:
+                continue
+            values = {key: self.by_class(key, set_name).astype(np.float32) for key in wanted}
+            partial = path.with_suffix(".tmp.npz")
+            np.savez_compressed(partial, **values)
+            partial.replace(path)
+            for loose in (self.folder / "by_class").glob(f"{set_name}.*.npy"):
+                loose.unlink()

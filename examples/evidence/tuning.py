@@ -1,0 +1,81 @@
+"""What is run for one method on one set: its trials on validation classes, then the chosen settings on the test set."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from image_sets import Features, features_of
+from methods import METHODS, SEEDS
+from store import TEST, VALIDATION, Run, Store
+from terms import fingerprint
+from training import train_and_measure
+
+SELECTED_BY = "map_at_r"
+FARTHEST = 4  # steps beyond the ends of the axes, at most
+
+
+class Plan(NamedTuple):
+    """How much is done: less of it for a quick look.
+
+    trials: at most, of each method's.
+    seeds: of the test runs.
+    shortened: settings of every run beside the method's: steps, and classes of the set.
+    """
+
+    trials: int | None = None
+    seeds: tuple[int, ...] = SEEDS
+    shortened: Mapping[str, int] = {}
+
+    def settings(self, point: dict[str, Any]) -> dict[str, Any]:
+        return {**point, **self.shortened}
+
+
+def run_method(set_name: str, method: str, plan: Plan, store: Store) -> Iterator[Run]:
+    """Tune and test one method on one set; yields each run when it is done. What is in the store is not run again."""
+    spec = METHODS[method]
+    tried: list[tuple[float, dict[str, Any]]] = []
+
+    def on_validation(point: dict[str, Any]) -> Run:
+        run = made(set_name, VALIDATION, method, plan.settings(point), 0)
+        result = store.get(run) or _do(run, store)
+        tried.append((result["metrics"][SELECTED_BY], point))
+        return run
+
+    for point in spec.trials()[: plan.trials]:
+        yield on_validation(point)
+    for _ in range(FARTHEST if plan.trials is None else 0):
+        value, best = max(tried, key=lambda pair: pair[0])
+        fresh = [point for point in spec.beyond(best) if point not in [p for _, p in tried]]
+        for point in fresh:
+            yield on_validation(point)
+        if not fresh or max(tried, key=lambda pair: pair[0])[0] <= value:
+            break
+    _, best = max(tried, key=lambda pair: pair[0])
+    for seed in plan.seeds:
+        run = made(set_name, TEST, method, plan.settings(best), seed)
+        if store.get(run) is None:
+            _do(run, store)
+        yield run
+
+
+def made(set_name: str, stage: str, method: str, settings: dict[str, Any], seed: int) -> Run:
+    return Run(set_name, stage, method, settings, seed, fingerprint(method, settings))
+
+
+def _do(run: Run, store: Store) -> dict[str, Any]:
+    measured, trace = train_and_measure(run.method, run.settings, run.seed, _data(run))
+    if run.stage == TEST:
+        store.keep_by_class(run, measured.by_class.numpy())
+        traced = [[float(f"{value:.5g}") for value in point] for point in trace]
+        return store.add(run, measured.metrics, trace=traced)
+    return store.add(run, measured.metrics)
+
+
+def _data(run: Run) -> Features:
+    return _of_stage(run.set, run.stage, run.settings.get("classes"))
+
+
+@cache
+def _of_stage(set_name: str, stage: str, classes: int | None) -> Features:
+    data = features_of(set_name, classes)
+    return data if stage == TEST else data.validation()
