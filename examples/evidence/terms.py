@@ -251,7 +251,7 @@ def fingerprint(name: str, settings: Settings) -> str:
         torch.manual_seed(0)
         loss = of_method(name, settings, sizes)
         labels = torch.arange(8).repeat_interleave(4)
-        embeddings = torch.randn(8, 12)[labels] + 0.8 * torch.randn(32, 12)
+        embeddings = 0.5 * torch.randn(8, 12)[labels] + torch.randn(32, 12)
         embeddings.requires_grad_()
         value = loss(embeddings, labels)
         (gradient,) = torch.autograd.grad(value, embeddings)
