@@ -22,7 +22,7 @@ FLOORS = [
     ("pml_ext.losses",),
     ("pml_ext.miners",),
     ("pml_ext.registration", "pml_ext.inspection"),
-    ("pml_ext", "pml_ext.metrics"),
+    ("pml_ext.metrics",),
     ("pml_ext.training.config",),
     ("pml_ext.training.data",),
     ("pml_ext.training.modeling",),
@@ -30,7 +30,9 @@ FLOORS = [
     ("pml_ext.training.evaluation", "pml_ext.training.embeddings"),
     ("pml_ext.training.checks",),
     ("pml_ext.training.engine",),
+    ("pml_ext.training.inference",),
     (
+        "pml_ext",
         "pml_ext.training",
         "pml_ext.training.cli",
         "pml_ext.training.command_line",

@@ -36,7 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         from pml_ext.training.config.load import ConfigError
         from pml_ext.training.data.datasets import DataError
         from pml_ext.training.engine.checkpoints import CheckpointError
-        from pml_ext.training.engine.exporting import ExportError, export
+        from pml_ext.training.engine.export_formats import ExportError
+        from pml_ext.training.engine.exporting import export
         from pml_ext.training.engine.failures import TrainingError
         from pml_ext.training.engine.processes import ToldElsewhereError
         from pml_ext.training.engine.run import evaluate_only, report_of_run, train
@@ -47,7 +48,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         if arguments.command == "export":
-            export(load_checked(arguments.config_file, arguments.opts), arguments.output, arguments.format)
+            cfg = load_checked(arguments.config_file, arguments.opts)
+            options = {"half": arguments.half, "threshold": arguments.threshold}
+            export(cfg, arguments.output, arguments.format, **options)
             return 0
         if arguments.command == "report":
             report_of_run(Path(arguments.run))

@@ -8,7 +8,17 @@ from pml_ext._version import __version__
 from pml_ext.training.embeddings.file_layout import LAYOUT
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
-_FLAGS = ("-h", "--help", "--resume", "--overwrite", "--profile", "--eval-only", "--max-utility", "--same-camera-pairs")
+_FLAGS = (
+    "-h",
+    "--help",
+    "--resume",
+    "--overwrite",
+    "--profile",
+    "--eval-only",
+    "--max-utility",
+    "--same-camera-pairs",
+    "--half",
+)
 _Commands = argparse._SubParsersAction  # what add_subparsers() returns; it has no public name
 
 
@@ -140,6 +150,8 @@ def _add_export(commands: "_Commands[argparse.ArgumentParser]") -> None:
     _add_config(command)
     command.add_argument("--format", required=True, choices=["onnx", "torchscript"])
     command.add_argument("--output", required=True, metavar="FILE")
+    command.add_argument("--half", action="store_true", help="compute all but the heads in 16 bits")
+    command.add_argument("--threshold", metavar="FILE", help="a threshold report of the weights, to go into the file")
 
 
 def _add_report(commands: "_Commands[argparse.ArgumentParser]") -> None:

@@ -2,7 +2,7 @@
 
 import ast
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,21 +59,33 @@ class Mistakes:
 
 
 class ReadConfig(NamedTuple):
-    """A config, its mistakes, and which old spellings were replaced, a line each."""
+    """A config, its mistakes, and which old spellings were replaced, a line each.
+
+    harmless: the mistakes in keys that are not needed.
+    """
 
     cfg: CN
     mistakes: Mistakes
     notes: list[str]
+    harmless: Mistakes
 
 
-def read_config(config_file: str | Path, overrides: list[str] | None = None) -> ReadConfig:
+def read_config(
+    config_file: str | Path | None,
+    overrides: list[str] | None = None,
+    *,
+    is_needed: Callable[[str], bool] = lambda key: True,
+) -> ReadConfig:
     """As load_config, with the mistakes beside the config; keys with a mistake have their defaults.
 
+    Args:
+        config_file: None: overrides alone.
+        is_needed: whether a mistake in a key, such as MODEL.HEADS or MODEL.HEADS.NORM, matters.
     Raises:
         ConfigError: a file that cannot be read at all.
     """
-    cfg, mistakes = get_cfg(), Mistakes()
-    chain = _read_chain(str(config_file), Path(), (), mistakes.of_keys)
+    cfg, mistakes, harmless = get_cfg(), Mistakes(), Mistakes()
+    chain = [] if config_file is None else _read_chain(str(config_file), Path(), (), mistakes.of_keys)
     layers = Layers([Layer(str(path), tree) for path, tree in chain])
     overrides = overrides or []
     if len(overrides) % 2:
@@ -84,9 +96,9 @@ def read_config(config_file: str | Path, overrides: list[str] | None = None) -> 
         layers.layers[-1].put(key, value if _is_known(cfg, key) else _literal(value))
     notes = read_old_names(layers)
     for layer in layers:
-        _merge(cfg, layer.tree, "", layer.source, mistakes)
+        _merge(cfg, layer.tree, "", layer.source, lambda key: mistakes if is_needed(key) else harmless)
     cfg.freeze()
-    return ReadConfig(cfg, mistakes, notes)
+    return ReadConfig(cfg, mistakes, notes, harmless)
 
 
 def _read_chain(
@@ -125,10 +137,11 @@ def _is_known(cfg: CN, key: str) -> bool:
     return True
 
 
-def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str, mistakes: Mistakes) -> None:
-    """Overlay what fits, and add what does not to the mistakes."""
+def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str, mistakes_of: Callable[[str], Mistakes]) -> None:
+    """Overlay what fits, and add what does not to the mistakes that a key's are among."""
     for key, value in tree.items():
         name = f"{prefix}{key if isinstance(key, str) else shown(key)}"
+        mistakes = mistakes_of(name)
         if name in WITHOUT_MEANING and key not in cfg:
             mistakes.of_keys.append(f"{source}: {name} = {shown(value)}: {WITHOUT_MEANING[name]}")
         elif key not in cfg:
@@ -139,7 +152,7 @@ def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str, mistakes: Mi
                 f"{', '.join(sorted(cfg))}"
             )
         elif isinstance(cfg[key], CN) and isinstance(value, dict):
-            _merge(cfg[key], value, f"{name}.", source, mistakes)
+            _merge(cfg[key], value, f"{name}.", source, mistakes_of)
         else:
             try:
                 if isinstance(cfg[key], CN):

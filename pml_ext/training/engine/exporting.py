@@ -1,36 +1,31 @@
 """A trained model as one file for other programs: pixels in, unit-length embeddings out."""
 
-import importlib
-import io
 import logging
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.jit._trace import TracerWarning
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
+from pml_ext.training.embeddings.model_record import ModelRecord, RecordError, report_for
+from pml_ext.training.engine.export_formats import FORMATS, ExportError
 from pml_ext.training.modeling.architectures import architecture_of
+from pml_ext.training.modeling.heads import EmbeddingHead
+from pml_ext.training.modeling.image_sizes import ImageSizes
 from pml_ext.training.modeling.weights import ONLY_FOR_TRAINING, load_weights
 
 log = logging.getLogger("pml_ext")
 
-TOLERANCE = 1e-4  # of a coordinate of a unit vector
-
-
-class ExportError(RuntimeError):
-    """The model could not be written, or the file computes something else than the model."""
+TOLERANCE, HALF_TOLERANCE = 1e-4, 5e-3  # of a coordinate of a unit vector, in 32 and in 16 bits
 
 
 class PixelsToEmbedding(nn.Module):
     """A config's model in evaluation, with its pixel normalisation before and the division by the length after it.
 
-    Names of weights are those of a checkpoint.
+    With TEST.FLIP.ENABLED the features of an image and of its mirror image are averaged, as tests do. Names of weights
+    are those of a checkpoint.
     """
 
     pixel_mean: Tensor
@@ -41,40 +36,86 @@ class PixelsToEmbedding(nn.Module):
         self.architecture = architecture_of(cfg.MODEL)
         for name, part in self.architecture.parts(cfg.MODEL, cfg.INPUT, num_classes=0).items():
             self.add_module(name, part)
+        self.flip, self.dtype = bool(cfg.TEST.FLIP.ENABLED), torch.float32
         self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(1, -1, 1, 1), persistent=False)
         self.eval()
 
+    @classmethod
+    def trained(cls, cfg: CN) -> "PixelsToEmbedding":
+        """With MODEL.WEIGHTS.
+
+        Raises:
+            ConfigError: an architecture, or an option of it, that is not built.
+            WeightsError: weights of another model.
+        """
+        net = cls(cfg)
+        load_weights(net, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
+        return net
+
+    @property
+    def embedding_dim(self) -> int:
+        """D: an architecture with several heads joins their features."""
+        return sum(module.embedding_size for module in self.modules() if isinstance(module, EmbeddingHead))
+
+    def in_16_bits(self) -> "PixelsToEmbedding":
+        """Itself, changed: all but heads and pixel normalisation in float16.
+
+        Pooling takes powers (GeM) and the heads divide by small deviations; 16 bits hold neither, and neither takes
+        time.
+        """
+        mean, std = self.pixel_mean, self.pixel_std
+        self.half()
+        self.pixel_mean, self.pixel_std, self.dtype = mean, std, torch.float16
+        for module in self.modules():
+            if isinstance(module, EmbeddingHead):
+                module.float()
+                module.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(), *inputs[1:]))
+        return self
+
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, H, W) float32 in 0–255, RGB or grey as trained; (B, D) of length 1."""
-        (embeddings,) = self.architecture.output(self, (images - self.pixel_mean) / self.pixel_std).features
-        return nn.functional.normalize(embeddings.float(), dim=1)
+        features = self._features(images)
+        if self.flip:
+            features = (features + self._features(images.flip(-1))) / 2
+        return nn.functional.normalize(features, dim=1)
+
+    def _features(self, images: Tensor) -> Tensor:
+        standardised = ((images - self.pixel_mean) / self.pixel_std).to(self.dtype)
+        (features,) = self.architecture.output(self, standardised).features
+        return features.float()
 
 
-def export(cfg: CN, output: str | Path, file_format: str) -> float:
+def export(
+    cfg: CN, output: str | Path, file_format: str, *, half: bool = False, threshold: str | Path | None = None
+) -> float:
     """Write MODEL.WEIGHTS as a file whose embeddings were compared with the model's.
 
-    The file takes batches of any size, of images of INPUT.SIZE_TEST.
+    The file takes batches of any size, of images of INPUT.SIZE_TEST (INPUT.CROP.SIZE where that is enabled), and holds
+    a record of what it takes and gives, which `Embedder.from_onnx` reads. TEST.FLIP is in it.
 
     Args:
         file_format: a key of FORMATS.
+        half: all but the heads computed in 16 bits; the file is half as large, and takes and gives 32 bits.
+        threshold: a threshold report of these weights, whose cosine goes into the record.
     Returns:
-        the largest absolute difference of a coordinate between the file's embeddings and the model's.
+        the largest absolute difference of a coordinate between the file's embeddings and the model's in 32 bits.
     Raises:
-        ConfigError: no MODEL.WEIGHTS, no fixed image size, an output that cannot be written.
-        ExportError: a difference above TOLERANCE, or an operation that the format does not have; no file is left.
+        ConfigError: no MODEL.WEIGHTS, no fixed image size, an architecture that is not built, an output that cannot be
+            written, a threshold report of another model.
+        ExportError: a difference above TOLERANCE (16 bits: HALF_TOLERANCE), or an operation that the format does not
+            have; no file is left.
         WeightsError: MODEL.WEIGHTS are of another model.
     """
     if not cfg.MODEL.WEIGHTS:
         raise ConfigError("export needs MODEL.WEIGHTS: the checkpoint to write")
-    size = list(cfg.INPUT.SIZE_TEST)
+    size = ImageSizes.of(cfg.INPUT).test
     if not 1 <= len(size) <= 2 or min(size) < 1:
         raise ConfigError(f"export needs one image size: INPUT.SIZE_TEST must be height and width; got {size}")
     output = Path(output).expanduser()
     if not output.parent.is_dir():
         raise ConfigError(f"no folder {output.parent} to write {output.name} into")
-    net = PixelsToEmbedding(cfg)
-    load_weights(net, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
+    net = PixelsToEmbedding.trained(cfg)
     write, read = FORMATS[file_format]
     generator = torch.Generator().manual_seed(cfg.SEED)
     images = torch.rand(3, len(cfg.MODEL.PIXEL_MEAN), size[0], size[-1], generator=generator) * 255
@@ -82,13 +123,15 @@ def export(cfg: CN, output: str | Path, file_format: str) -> float:
     draft = output.with_name(f".{output.name}.draft")
     try:
         with torch.no_grad():
-            write(net, images[:2], draft)
-            embeddings = net(images)
-            difference = float((read(draft, images) - embeddings).abs().max())
-        if not difference <= TOLERANCE:
+            expected = net(images)
+            record = _record(cfg, net.embedding_dim, half, threshold)
+            write(net.in_16_bits() if half else net, images[:2], record.as_json(), draft)
+            difference = float((read(draft, images) - expected).abs().max())
+        tolerance = HALF_TOLERANCE if half else TOLERANCE
+        if not difference <= tolerance:
             raise ExportError(
                 f"the {file_format} file's embeddings differ from the model's by {difference:.1e}, more than "
-                f"{TOLERANCE:.0e}; not written"
+                f"{tolerance:.0e}; not written{': 16 bits are too few for this model' if half else ''}"
             )
         draft.replace(output)
     except OSError as error:
@@ -99,67 +142,17 @@ def export(cfg: CN, output: str | Path, file_format: str) -> float:
         "%s: images (batch, %d, %d, %d) in 0–255 to unit embeddings (batch, %d); largest difference to the model %.1e",
         output,
         *images.shape[1:],
-        embeddings.shape[1],
+        net.embedding_dim,
         difference,
     )
     return difference
 
 
-def _write_torchscript(net: nn.Module, images: Tensor, path: Path) -> None:
-    with _quiet_torchscript():
-        # torch ends the process where it cannot write a file whole; a buffer it can.
-        content = io.BytesIO()
-        torch.jit.save(torch.jit.trace(net, images), content)
-    path.write_bytes(content.getbuffer())
-
-
-def _read_torchscript(path: Path, images: Tensor) -> Tensor:
-    with _quiet_torchscript():
-        embeddings: Tensor = torch.jit.load(str(path), map_location="cpu")(images)
-    return embeddings
-
-
-@contextmanager
-def _quiet_torchscript() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # Newer torch deprecates TorchScript; who asks for it knows why. What the trace fixes, image sizes, is fixed.
-        for kind in (DeprecationWarning, FutureWarning, TracerWarning):
-            warnings.simplefilter("ignore", kind)
-        yield
-
-
-def _write_onnx(net: nn.Module, images: Tensor, path: Path) -> None:
-    _required("onnxscript")
+def _record(cfg: CN, embedding_dim: int, half: bool, threshold: str | Path | None) -> ModelRecord:
+    record = ModelRecord.of(cfg, embedding_dim=embedding_dim, half=half)
+    if threshold is None:
+        return record
     try:
-        torch.onnx.export(
-            net,
-            (images,),
-            str(path),
-            input_names=["images"],
-            output_names=["embeddings"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
-    except torch.onnx.errors.OnnxExporterError as error:
-        raise ExportError(f"torch cannot write this model as ONNX: {error}") from error
-
-
-def _read_onnx(path: Path, images: Tensor) -> Tensor:
-    session = _required("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
-
-
-def _required(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ExportError(f"{error}. ONNX needs its extra: pip install 'pml_ext[export]'") from error
-
-
-# name -> (write a model traced on images to a path, run the file on images)
-FORMATS: dict[str, tuple[Callable[[nn.Module, Tensor, Path], None], Callable[[Path, Tensor], Tensor]]] = {
-    "onnx": (_write_onnx, _read_onnx),
-    "torchscript": (_write_torchscript, _read_torchscript),
-}
+        return replace(record, threshold=report_for(threshold, record).cosine)
+    except (OSError, RecordError, ValueError) as error:
+        raise ConfigError(f"--threshold: {error}") from error

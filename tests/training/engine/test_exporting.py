@@ -1,17 +1,22 @@
+import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from yacs.config import CfgNode
 
+from pml_ext.metrics import ThresholdReport
 from pml_ext.training.cli import main
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.engine import exporting
-from pml_ext.training.engine.exporting import FORMATS, ExportError, PixelsToEmbedding, export
+from pml_ext.training.engine.export_formats import FORMATS, ExportError
+from pml_ext.training.engine.exporting import PixelsToEmbedding, export
 from pml_ext.training.modeling.weights import WeightsError
 
 
@@ -40,6 +45,13 @@ def expected(cfg: CfgNode, images: torch.Tensor) -> torch.Tensor:
     return features / features.norm(dim=1, keepdim=True)
 
 
+def record_in(file: Path) -> dict[str, Any]:
+    """What a TorchScript file says of itself."""
+    with zipfile.ZipFile(file) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("extra/pml_ext.json")]
+        return json.loads(archive.read(name))
+
+
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_the_file_takes_pixels_and_gives_unit_embeddings(trained: CfgNode, tmp_path: Path, file_format: str) -> None:
     if file_format == "onnx":
@@ -63,6 +75,56 @@ def test_a_file_that_differs_is_not_left(trained: CfgNode, tmp_path: Path, monke
         with pytest.raises(ExportError, match=message):
             export(trained, tmp_path / "model.pt", "torchscript")
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_an_architecture_that_is_not_built_is_named(trained: CfgNode, tmp_path: Path) -> None:
+    trained.MODEL.META_ARCHITECTURE = "MoCo"
+    with pytest.raises(ConfigError, match=r"MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast .* not built"):
+        export(trained, tmp_path / "m.pt", "torchscript")
+
+
+def test_16_bits_and_the_flip_test_are_in_the_file(trained: CfgNode, tmp_path: Path) -> None:
+    images = torch.randint(0, 256, (3, 3, 12, 8)).float()
+    plain = expected(trained, images)
+    assert export(trained, tmp_path / "half.pt", "torchscript", half=True) < 5e-3
+    found = FORMATS["torchscript"][1](tmp_path / "half.pt", images)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, plain, atol=5e-3, rtol=0)
+    trained.TEST.FLIP.ENABLED = True
+    export(trained, tmp_path / "flip.pt", "torchscript")
+    found = FORMATS["torchscript"][1](tmp_path / "flip.pt", images)
+    torch.testing.assert_close(found, FORMATS["torchscript"][1](tmp_path / "flip.pt", images.flip(-1)))
+    assert (found - plain).abs().max() > 1e-3
+
+
+def test_the_input_is_what_the_crop_leaves(trained: CfgNode, tmp_path: Path) -> None:
+    trained.INPUT.CROP.ENABLED, trained.INPUT.CROP.SIZE = True, [10, 6]
+    export(trained, tmp_path / "m.pt", "torchscript")
+    record = record_in(tmp_path / "m.pt")
+    assert (record["size"], record["pixel_order"], record["input"], record["output"]) == (
+        [10, 6], "RGB", "images", "embeddings",
+    )  # fmt: skip
+    assert record["embedding_dim"] == 6 and record["config"]["INPUT.CROP.SIZE"] == [10, 6]
+
+
+def test_a_threshold_of_these_weights_goes_along(trained: CfgNode, tmp_path: Path) -> None:
+    embeddings = torch.nn.functional.normalize(torch.randn(40, 6), dim=1)
+    report = ThresholdReport.from_embeddings(embeddings, torch.arange(40) // 4, far=0.1, splits=0)
+    report.save(tmp_path / "t.json", checkpoint=trained.MODEL.WEIGHTS)
+    export(trained, tmp_path / "m.pt", "torchscript", threshold=tmp_path / "t.json")
+    assert record_in(tmp_path / "m.pt")["threshold"] == report.cosine
+    (tmp_path / "other.pth").write_bytes(b"other")
+    report.save(tmp_path / "t.json", checkpoint=tmp_path / "other.pth")
+    with pytest.raises(ConfigError, match=r"--threshold: .*t.json is of the model other.pth .* the embeddings are of"):
+        export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
+    report.save(tmp_path / "t.json")
+    with pytest.raises(ConfigError, match=r"names no model, so nothing says that its threshold is this one's"):
+        export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
+    wider = ThresholdReport.from_embeddings(torch.randn(40, 7), torch.arange(40) // 4, far=0.1, splits=0)
+    wider.save(tmp_path / "t.json", checkpoint=trained.MODEL.WEIGHTS)
+    with pytest.raises(ConfigError, match=r"about embeddings of 7 dimensions; here they have 6"):
+        export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
+    assert not (tmp_path / "n.pt").exists()
 
 
 def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,11 +159,11 @@ def test_the_command(trained: CfgNode, tmp_path: Path, capsys: pytest.CaptureFix
 FULL_DISK = """
 import resource, signal, sys, torch
 from pathlib import Path
-from pml_ext.training.engine.exporting import _write_torchscript
+from pml_ext.training.engine.export_formats import _write_torchscript
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
-    _write_torchscript(torch.nn.Linear(200, 200), torch.zeros(2, 200), Path(sys.argv[1]))
+    _write_torchscript(torch.nn.Linear(200, 200), torch.zeros(2, 200), "{}", Path(sys.argv[1]))
 except OSError as error:
     print("refused:", error.strerror)
 """

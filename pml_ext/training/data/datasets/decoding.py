@@ -26,9 +26,14 @@ def decode_image(content: bytes, name: str, grey: bool) -> Tensor:
             if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
                 raise ValueError(f"its pixels are of Pillow's mode {image.mode}, of no known range: save it in 8 bits")
             upright = ImageOps.exif_transpose(image) if image.getexif().get(_ORIENTATION, 1) != 1 else image
-            pixels = np.array(_in_8_bits(upright).convert("L" if grey else "RGB"))
+            return pixels_of(upright, grey)
     except Exception as error:  # what Pillow raises on damaged input is not documented
         raise DataError(f"image {name} cannot be decoded ({error}): is the file truncated or not an image?") from error
+
+
+def pixels_of(image: Image.Image, grey: bool) -> Tensor:
+    """An image that stands upright as a uint8 (1 or 3, h, w) tensor, its colours as in `decode_image`."""
+    pixels = np.array(_in_8_bits(image).convert("L" if grey else "RGB"))
     return torch.from_numpy(pixels[None] if grey else pixels.transpose(2, 0, 1).copy())
 
 
