@@ -109,6 +109,7 @@ def veri_wild(root: Path) -> None:
 def cub(root: Path) -> None:
     folder = root / "CUB_200_2011"
     rows = [(1, 1, "001.Black_footed_Albatross/a.jpg"), (2, 100, "100.Brown_Pelican/b.jpg")]
+    rows += [(6, 9, "009.Brewer_Blackbird/f.jpg"), *((7 + i, 10, f"010.Rusty_Blackbird/{i}.jpg") for i in range(2))]
     rows += [
         (3, 101, "101.White_Pelican/c.jpg"),
         (4, 101, "101.White_Pelican/d.jpg"),
@@ -202,6 +203,7 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
     "MediumVeRiWild": veri_wild,
     "LargeVeRiWild": veri_wild,
     "CUB": cub,
+    "CUBValidation": cub,
     "SOP": sop,
     "Cars196": cars196,
     "InShop": in_shop,

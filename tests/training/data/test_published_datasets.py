@@ -187,6 +187,18 @@ def test_retrieval_sets_from_fastreids_lists(tmp_path: Path) -> None:
     assert len({*data.train.identities, *data.query.identities}) == 3
 
 
+def test_validation_classes_are_half_of_the_training_classes_in_the_order_of_the_lists(tmp_path: Path) -> None:
+    folder = tmp_path / "CUB_200_2011"
+    names = [f"images/{label}_{i}.jpg" for label in (9, 10, 11) for i in range(2)]
+    write(folder, *names, "images/200_0.jpg")
+    (folder / "train.txt").write_text("".join(f"{name},{name[7:].split('_')[0]}\n" for name in names))
+    (folder / "test.txt").write_text("images/200_0.jpg,200\n")
+    data = loaded("CUBValidation", tmp_path)
+    assert [name.rsplit("/", 1)[1] for name in data.train.names] == ["9_0.jpg", "9_1.jpg", "10_0.jpg", "10_1.jpg"]
+    assert [name.rsplit("/", 1)[1] for name in data.query.names] == ["11_0.jpg", "11_1.jpg"]
+    assert not set(data.train.identities) & set(data.query.identities) and data.gallery is None
+
+
 def test_in_shop_query_and_gallery_share_identities(tmp_path: Path) -> None:
     layouts.in_shop(tmp_path)
     data = loaded("InShop", tmp_path)

@@ -61,6 +61,19 @@ def test_crop_is_random_in_training_and_central_in_tests() -> None:
     assert torch.equal(build_transform(cfg, training=False, channels=3)(picture()), expected.float())
 
 
+def test_a_crop_of_one_share_and_ratio_is_cut_out_and_not_resized() -> None:
+    """227²/256² of 256×256 at ratio 1, as LoOp's configs have it."""
+    crop = {"SIZE": [227, 227], "SCALE": [0.7863, 0.7863], "RATIO": [1.0, 1.0]}
+    options = config(SIZE_TRAIN=[256, 256], CROP=crop)
+    image = torch.randint(0, 256, (3, 256, 256), dtype=torch.uint8)
+    cut = build_transform(options, training=True, channels=3)(image)
+    assert cut.shape == (3, 227, 227)
+    places = [(row, column) for row in range(30) for column in range(30)]
+    assert (
+        sum(torch.equal(image[:, row : row + 227, column : column + 227].float(), cut) for row, column in places) == 1
+    )
+
+
 def test_flip_of_probability_one_mirrors() -> None:
     plain = build_transform(config(), training=True, channels=3)(picture())
     flipped = build_transform(config(FLIP={"PROB": 1.0}), training=True, channels=3)(picture())

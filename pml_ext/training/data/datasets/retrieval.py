@@ -28,13 +28,32 @@ def retrieval_set(root: Path, grey: bool, *, name: str) -> OpenSet:
     Raises:
         DataError: neither is there, or a list is damaged.
     """
+    train, test = _numbered(_train_and_test(root, name))
+    return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey)
+
+
+def validation_set(root: Path, grey: bool, *, name: str) -> OpenSet:
+    """The training classes of a retrieval set alone: the first half of them trains, the other half is the test set.
+
+    For choosing an epoch or an option without a look at the test classes. The classes are halved in the order in which
+    the lists name them first; of an odd number the middle one trains.
+
+    Raises:
+        DataError: as `retrieval_set`.
+    """
+    images = _train_and_test(root, name)[0]
+    classes = list(dict.fromkeys(label for _, label in images))
+    first = set(classes[: (len(classes) + 1) // 2])
+    halves = [[image for image in images if (image[1] in first) is wanted] for wanted in (True, False)]
+    train, test = _numbered(halves)
+    return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey)
+
+
+def _train_and_test(root: Path, name: str) -> list[Labelled]:
     folder = root / RETRIEVAL_SETS[name][0]
     if (folder / "train.txt").is_file() and (folder / "test.txt").is_file():
-        parts = [_labelled(folder / f"{part}.txt") for part in ("train", "test")]
-    else:
-        parts = [_by_pml(root, name, part) for part in ("train", "test")]
-    train, test = _numbered(parts)
-    return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey)
+        return [_labelled(folder / f"{part}.txt") for part in ("train", "test")]
+    return [_by_pml(root, name, part) for part in ("train", "test")]
 
 
 def in_shop(root: Path, grey: bool) -> OpenSet:
