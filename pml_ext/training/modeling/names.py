@@ -22,6 +22,10 @@ BACKBONES = {
     "build_resnest_backbone": "DEPTH 50x, 101x, 200x, 269x with LAST_STRIDE and NORM",
     "build_vit_backbone": "DEPTH small or base, STRIDE_SIZE, DROP_RATIO, ATT_DROP_RATE, DROP_PATH_RATIO",
     "build_iresnet_backbone": "DEPTH 18x, 34x, 50x, 100x, 200x with NORM and DROPOUT",
+    "build_osnet_backbone": "DEPTH x1_0, x0_75, x0_5, x0_25 with WITH_IBN and NORM",
+    "build_mobilenetv2_backbone": "DEPTH 1.0x, 0.75x, 0.5x, 0.35x, 0.25x, 0.1x with NORM",
+    "build_mobilenetv3_backbone": "DEPTH Large or Small with NORM",
+    "build_shufflenetv2_backbone": "DEPTH 0.5x, 1.0x, 1.5x, 2.0x with NORM",
     "build_convnet_backbone": "ours: DEPTH '1x' to '8x' blocks of FEAT_DIM channels with NORM",
     "timm:<model>": "ours: any convolutional network of timm; of the options only NORM applies",
     "torchvision:<model>": "ours: any convolutional network of torchvision, for RGB images; of the options only NORM "
@@ -34,11 +38,7 @@ LIBRARIES = (TIMM, TORCHVISION)
 _OTHER_NAMES = "its parameters have other names in timm, so FastReID's weights would not load"
 # FastReID's other backbones -> why not, and what instead
 BACKBONES_NOT_BUILT = {
-    "build_osnet_backbone": "timm has no OSNet",
     "build_repvgg_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:repvgg_a0 to timm:repvgg_b3",
-    "build_mobilenetv2_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:mobilenetv2_100",
-    "build_mobilenetv3_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:mobilenetv3_large_100",
-    "build_shufflenetv2_backbone": "timm has no ShuffleNet",
     "build_regnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:regnetx_032 and the like",
     "build_effnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:efficientnet_b0 and the like",
     "build_resnet_backbone_distill": "knowledge distillation is not built",
@@ -51,6 +51,10 @@ CHANNELS = {
     "build_resnest_backbone": {"50x": 2048, "101x": 2048, "200x": 2048, "269x": 2048},
     "build_vit_backbone": {"small": 768, "base": 768},
     "build_iresnet_backbone": {"18x": 512, "34x": 512, "50x": 512, "100x": 512, "200x": 512},
+    "build_osnet_backbone": {"x1_0": 512, "x0_75": 384, "x0_5": 256, "x0_25": 128},
+    "build_mobilenetv2_backbone": dict.fromkeys(("1.0x", "0.75x", "0.5x", "0.35x", "0.25x", "0.1x"), 1280),
+    "build_mobilenetv3_backbone": {"Large": 1280, "Small": 1024},
+    "build_shufflenetv2_backbone": {"0.5x": 1024, "1.0x": 1024, "1.5x": 1024, "2.0x": 2048},
 }
 NORMS = ("BN", "syncBN", "FrozenBN", "GN", "none")
 NORMS_NOT_BUILT = {"GhostBN": "batch norm over parts of the batch is not built"}

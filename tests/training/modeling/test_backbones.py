@@ -1,3 +1,4 @@
+import hashlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,10 @@ def build_on_meta(cfg: CfgNode) -> Any:
         ("build_resnest_backbone", {"LAST_STRIDE": 1}, (2048, 4, 2)),
         ("build_resnest_backbone", {"LAST_STRIDE": 2}, (2048, 2, 1)),
         ("build_iresnet_backbone", {"DEPTH": "18x", "FEAT_DIM": 512}, (512, 4, 2)),
+        ("build_osnet_backbone", {"DEPTH": "x0_25", "FEAT_DIM": 128, "WITH_IBN": True}, (128, 4, 2)),
+        ("build_mobilenetv2_backbone", {"DEPTH": "0.1x", "FEAT_DIM": 1280}, (1280, 2, 1)),
+        ("build_mobilenetv3_backbone", {"DEPTH": "Small", "FEAT_DIM": 1024}, (1024, 2, 1)),
+        ("build_shufflenetv2_backbone", {"DEPTH": "0.5x", "FEAT_DIM": 1024}, (1024, 2, 1)),
         ("build_convnet_backbone", {"DEPTH": "3x", "FEAT_DIM": 8}, (8, 8, 4)),
         ("timm:resnet10t", {"FEAT_DIM": 512}, (512, 2, 1)),
         ("torchvision:googlenet", {"FEAT_DIM": 1024}, (1024, 2, 1)),
@@ -147,6 +152,83 @@ def test_fastreid_names_of_parameters() -> None:
     assert face["layer3.29.prelu.weight"].shape == (256,)
 
 
+# From the modules of FastReID's last public code: how many names, and a hash of "name shape", a line each, in order.
+STATES = [
+    ("build_osnet_backbone", "x1_0", False, 558, "ef4b6a3e996d3531"),
+    ("build_osnet_backbone", "x0_75", False, 558, "4b1e6241e0d0c556"),
+    ("build_osnet_backbone", "x0_5", False, 558, "820edcefc3ea5dc9"),
+    ("build_osnet_backbone", "x0_25", False, 558, "6f4ce74d67d56dc8"),
+    ("build_osnet_backbone", "x1_0", True, 559, "2259be487813ec96"),
+    ("build_osnet_backbone", "x0_25", True, 559, "bdaa40a2da6d5568"),
+    ("build_mobilenetv2_backbone", "1.0x", False, 312, "ce9c2a6c2ec8826f"),
+    ("build_mobilenetv2_backbone", "0.75x", False, 312, "ef9bce4f644ba6cc"),
+    ("build_mobilenetv2_backbone", "0.5x", False, 312, "796f6d30009f47f9"),
+    ("build_mobilenetv2_backbone", "0.35x", False, 312, "a942cc4054528712"),
+    ("build_mobilenetv2_backbone", "0.25x", False, 312, "58ba78931b3af897"),
+    ("build_mobilenetv2_backbone", "0.1x", False, 312, "c1a9d4279ecf13e3"),
+    ("build_mobilenetv3_backbone", "Large", False, 314, "2fb1a4aeb05daa9d"),
+    ("build_mobilenetv3_backbone", "Small", False, 246, "b2c2f052a62728d1"),
+    ("build_shufflenetv2_backbone", "0.5x", False, 336, "41aeba25fe55e3e0"),
+    ("build_shufflenetv2_backbone", "1.0x", False, 336, "694c86b23c41afb3"),
+    ("build_shufflenetv2_backbone", "1.5x", False, 336, "a5a0bbd35ba20d1c"),
+    ("build_shufflenetv2_backbone", "2.0x", False, 336, "8bf8f46945e4eb5c"),
+]
+
+
+@pytest.mark.parametrize(("name", "depth", "ibn", "count", "digits"), STATES)
+def test_states_are_fastreids_name_for_name(name: str, depth: str, ibn: bool, count: int, digits: str) -> None:
+    channels = names.CHANNELS[name][depth]
+    backbone = build_on_meta(config(name, DEPTH=depth, FEAT_DIM=channels, WITH_IBN=ibn))
+    assert backbone.num_features == channels
+    lines = [f"{key} {tuple(value.shape)}" for key, value in backbone.state_dict().items()]
+    assert len(lines) == count
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == digits, lines
+
+
+def test_names_of_parameters_of_small_networks() -> None:
+    for name, depth, found in [
+        (
+            "build_osnet_backbone", "x1_0",
+            {"conv1.conv.weight": (64, 3, 7, 7), "conv2.1.conv2d.3.conv2.weight": (64, 1, 3, 3),
+             "conv2.0.gate.fc1.bias": (4,), "conv3.2.0.bn.running_var": (384,), "conv5.conv.weight": (512, 512, 1, 1)},
+        ),
+        (
+            "build_mobilenetv2_backbone", "1.0x",
+            {"features.0.0.weight": (32, 3, 3, 3), "features.1.conv.3.weight": (16, 32, 1, 1),
+             "features.17.conv.7.running_mean": (320,), "conv.1.bias": (1280,)},
+        ),
+        (
+            "build_mobilenetv3_backbone", "Large",
+            {"features.4.block.2.fc1.weight": (24, 72, 1, 1), "conv.0.weight": (1280, 960, 1, 1)},
+        ),
+        (
+            "build_shufflenetv2_backbone", "1.0x",
+            {"first_conv.0.weight": (24, 3, 3, 3), "features.0.branch_proj.2.weight": (24, 24, 1, 1),
+             "features.15.branch_main.6.bias": (232,), "conv_last.1.weight": (1024,)},
+        ),
+    ]:  # fmt: skip
+        state = build_on_meta(config(name, DEPTH=depth, FEAT_DIM=names.CHANNELS[name][depth])).state_dict()
+        assert {key: tuple(state[key].shape) for key in found} == found
+
+
+def test_grey_images_go_into_small_networks() -> None:
+    for name, depth in [("build_mobilenetv3_backbone", "Small"), ("build_osnet_backbone", "x0_25")]:
+        cfg = config(name, DEPTH=depth, FEAT_DIM=names.CHANNELS[name][depth])
+        cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD = [128.0], [64.0]
+        assert backbone_of(cfg).eval()(torch.zeros(1, 1, 32, 32)).ndim == 4
+
+
+def test_torchreids_osnet_is_a_beginning(tmp_path: Path) -> None:
+    """Its file has a layer and a classifier behind the map, which are left out."""
+    options = {"DEPTH": "x0_25", "FEAT_DIM": 128}
+    source = backbone_of(config("build_osnet_backbone", **options)).state_dict()
+    more = {"fc.0.weight": torch.ones(512, 128), "fc.1.running_mean": torch.ones(512), "classifier.bias": torch.ones(3)}
+    torch.save({"state_dict": {f"module.{k}": v for k, v in (source | more).items()}}, tmp_path / "osnet.pth.tar")
+    path = str(tmp_path / "osnet.pth.tar")
+    built = backbone_of(config("build_osnet_backbone", PRETRAIN=True, PRETRAIN_PATH=path, **options)).state_dict()
+    assert all(torch.equal(built[key], value) for key, value in source.items())
+
+
 def test_non_local_blocks_follow_the_last_blocks_of_a_stage() -> None:
     net: Any = backbone_of(config("build_resnet_backbone", WITH_NL=True)).eval()
     order: list[str] = []
@@ -228,7 +310,8 @@ def test_mistakes_are_named() -> None:
             {"NAME": "build_resnt_backbone"},
             r"NAME = 'build_resnt_backbone': unknown; did you mean 'build_resnet_backbone'",
         ),
-        ({"NAME": "build_osnet_backbone"}, r"NAME = 'build_osnet_backbone': timm has no OSNet"),
+        ({"NAME": "build_osnet_backbone"}, r"DEPTH = '50x': unknown.* Known: 'x1_0', 'x0_75', 'x0_5', 'x0_25'"),
+        ({"NAME": "build_regnet_backbone"}, r"NAME = 'build_regnet_backbone': its parameters have other names in timm"),
         ({"NAME": "build_convnet_backbone", "DEPTH": "50x"}, r"DEPTH = '50x': must be '1x' to '8x'"),
         ({"NAME": "timm:tf_efficientnet_lite0", "NORM": "GN"}, r"NORM GN .* has the layers BatchNormAct2d"),
         ({"NAME": "timm:convnext_atto", "NORM": "GN"}, r"NORM GN .* has no batch norms: set BN"),

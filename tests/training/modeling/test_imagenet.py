@@ -125,6 +125,11 @@ def test_a_cache_that_cannot_be_written(cache: Path) -> None:
         ({"DEPTH": "101x", "WITH_IBN": True, "WITH_SE": True}, "v1.0/se_resnet101_ibn_a-fabed4e2.pth"),
         ({"NAME": "build_resnest_backbone", "DEPTH": "50x", "WITH_IBN": True}, "resnest50-528c19ca.pth"),
         ({"NAME": "build_resnext_backbone", "DEPTH": "101x", "WITH_IBN": True}, "resnext101_ibn_a-6ace051d.pth"),
+        ({"NAME": "build_osnet_backbone", "DEPTH": "x0_5"}, "#/osnet_x0_5_imagenet.pth"),
+        ({"NAME": "build_osnet_backbone", "DEPTH": "x1_0", "WITH_IBN": True}, "#/osnet_ibn_x1_0_imagenet.pth"),
+        ({"NAME": "build_osnet_backbone", "DEPTH": "x0_5", "WITH_IBN": True}, None),
+        ({"NAME": "build_mobilenetv3_backbone", "DEPTH": "Small", "WITH_IBN": True}, "mobilenet_v3_small-047dcff4.pth"),
+        ({"NAME": "build_mobilenetv2_backbone", "DEPTH": "1.0x"}, None),
         ({"DEPTH": "50x", "WITH_SE": True}, None),
         ({"NAME": "build_resnext_backbone", "DEPTH": "50x"}, None),
         ({"NAME": "build_vit_backbone", "DEPTH": "base"}, None),
@@ -140,9 +145,28 @@ def test_the_file_of_a_backbone(options: dict[str, object], file: str | None) ->
     assert url is None if file is None else url is not None and url.endswith(file)
 
 
-def test_every_name_ends_in_a_hash() -> None:
-    for url in URLS.values():
-        assert len(bytes.fromhex(url.removesuffix(".pth").rpartition("-")[2])) == 4
+def test_every_name_but_osnets_ends_in_a_hash() -> None:
+    for (backbone, _), url in URLS.items():
+        if backbone == "build_osnet_backbone":
+            assert url.startswith("https://drive.google.com/uc?id=")
+        else:
+            assert len(bytes.fromhex(url.removesuffix(".pth").rpartition("-")[2])) == 4
+
+
+def test_a_page_in_place_of_a_file_without_a_hash_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [b"<html>Sign in</html>", b"PK weights"]
+
+    def answer(url: str, place: str) -> None:
+        Path(place).write_bytes(answers.pop(0))
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", answer)
+    url = URLS["build_osnet_backbone", "x1_0"]
+    with pytest.raises(WeightsError, match=r"gave a web page; fetch the file with a browser and put it at "):
+        download(url)
+    folder = cache / "hub" / "checkpoints"
+    assert not list(folder.glob("*osnet*.pth")) and not list(folder.glob("*.draft"))
+    assert download(url) == folder / "osnet_x1_0_imagenet.pth"
+    assert (folder / "osnet_x1_0_imagenet.pth").read_bytes() == b"PK weights"
 
 
 def test_check_config_downloads_nothing_and_says_what_a_run_needs(

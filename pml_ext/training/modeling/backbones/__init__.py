@@ -9,9 +9,13 @@ from yacs.config import CfgNode as CN
 from pml_ext.training.config.rules import require_rules
 from pml_ext.training.modeling.backbones.convnet import build_convnet
 from pml_ext.training.modeling.backbones.iresnet import build_iresnet
+from pml_ext.training.modeling.backbones.mobilenetv2 import build_mobilenetv2
+from pml_ext.training.modeling.backbones.mobilenetv3 import build_mobilenetv3
 from pml_ext.training.modeling.backbones.norms import build_norm, norms_of_other_devices
+from pml_ext.training.modeling.backbones.osnet import build_osnet
 from pml_ext.training.modeling.backbones.resnest import build_resnest
 from pml_ext.training.modeling.backbones.resnet import build_resnet, build_resnext
+from pml_ext.training.modeling.backbones.shufflenetv2 import build_shufflenetv2
 from pml_ext.training.modeling.backbones.timm_backbone import TimmBackbone, build_timm
 from pml_ext.training.modeling.backbones.torchvision_backbone import TorchvisionBackbone, build_torchvision
 from pml_ext.training.modeling.backbones.vit import build_vit
@@ -35,6 +39,10 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "build_resnest_backbone": build_resnest,
     "build_vit_backbone": build_vit,
     "build_iresnet_backbone": build_iresnet,
+    "build_osnet_backbone": build_osnet,
+    "build_mobilenetv2_backbone": build_mobilenetv2,
+    "build_mobilenetv3_backbone": build_mobilenetv3,
+    "build_shufflenetv2_backbone": build_shufflenetv2,
     "build_convnet_backbone": build_convnet,
     "timm:<model>": build_timm,
     "torchvision:<model>": build_torchvision,

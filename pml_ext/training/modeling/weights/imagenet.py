@@ -1,6 +1,7 @@
 """The ImageNet files of MODEL.BACKBONE.PRETRAIN where PRETRAIN_PATH is empty: FastReID's and torchvision's."""
 
 import logging
+import re
 from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
@@ -19,7 +20,9 @@ log = logging.getLogger("pml_ext")
 _TORCHVISION = "https://download.pytorch.org/models/"
 _IBN_NET = "https://github.com/XingangPan/IBN-Net/releases/download/v1.0/"
 _RESNEST = "https://github.com/zhanghang1989/ResNeSt/releases/download/weights_step1/"
-# MODEL.BACKBONE.NAME, DEPTH after its switches -> FastReID's URL; a name ends in the first 8 digits of its SHA-256
+_DRIVE = "https://drive.google.com/uc?id="  # OSNet's; what follows # is FastReID's name of the file
+# MODEL.BACKBONE.NAME, DEPTH after its switches -> FastReID's URL; a name ends in the first 8 digits of its SHA-256, but
+# for OSNet's
 URLS = {
     ("build_resnet_backbone", "18x"): f"{_TORCHVISION}resnet18-5c106cde.pth",
     ("build_resnet_backbone", "34x"): f"{_TORCHVISION}resnet34-333f7ec4.pth",
@@ -31,11 +34,19 @@ URLS = {
     ("build_resnet_backbone", "ibn_101x"): f"{_IBN_NET}resnet101_ibn_a-59ea0ac6.pth",
     ("build_resnet_backbone", "se_ibn_101x"): f"{_IBN_NET}se_resnet101_ibn_a-fabed4e2.pth",
     ("build_resnext_backbone", "ibn_101x"): f"{_IBN_NET}resnext101_ibn_a-6ace051d.pth",
+    ("build_mobilenetv3_backbone", "Large"): f"{_TORCHVISION}mobilenet_v3_large-8738ca79.pth",
+    ("build_mobilenetv3_backbone", "Small"): f"{_TORCHVISION}mobilenet_v3_small-047dcff4.pth",
+    ("build_osnet_backbone", "x1_0"): f"{_DRIVE}1LaG1EJpHrxdAxKnSCJ_i0u-nbxSAeiFY#/osnet_x1_0_imagenet.pth",
+    ("build_osnet_backbone", "x0_75"): f"{_DRIVE}1uwA9fElHOk3ZogwbeY5GkLI6QPTX70Hq#/osnet_x0_75_imagenet.pth",
+    ("build_osnet_backbone", "x0_5"): f"{_DRIVE}16DGLbZukvVYgINws8u8deSaOqjybZ83i#/osnet_x0_5_imagenet.pth",
+    ("build_osnet_backbone", "x0_25"): f"{_DRIVE}1rb8UN5ZzPKRc_xvtHlyDh-cSz88YX9hs#/osnet_x0_25_imagenet.pth",
+    ("build_osnet_backbone", "ibn_x1_0"): f"{_DRIVE}1sr90V6irlYYDd4_4ISU2iruoRG8J__6l#/osnet_ibn_x1_0_imagenet.pth",
     ("build_resnest_backbone", "50x"): f"{_RESNEST}resnest50-528c19ca.pth",
     ("build_resnest_backbone", "101x"): f"{_RESNEST}resnest101-22405ba7.pth",
     ("build_resnest_backbone", "200x"): f"{_RESNEST}resnest200-75117900.pth",
     ("build_resnest_backbone", "269x"): f"{_RESNEST}resnest269-0cc87c48.pth",
 }
+_WITH_IBN = ("build_resnet_backbone", "build_resnext_backbone", "build_osnet_backbone")
 ALTERNATIVES = (
     "a local file in MODEL.BACKBONE.PRETRAIN_PATH, an installed package's as package:<name> there, or "
     "MODEL.BACKBONE.PRETRAIN False to begin with random weights"
@@ -51,8 +62,8 @@ def imagenet_url(options: CN) -> str | None:
     if options.NAME.startswith(TORCHVISION):
         return _torchvisions_url(options.NAME.removeprefix(TORCHVISION))
     kind = options.DEPTH
-    # FastReID's ResNeSt has no such switches, its ResNeXt no squeeze-and-excitation.
-    if options.WITH_IBN and options.NAME != "build_resnest_backbone":
+    # FastReID's other backbones have no such switches, its ResNeXt and OSNet no squeeze-and-excitation.
+    if options.WITH_IBN and options.NAME in _WITH_IBN:
         kind = f"ibn_{kind}"
     if options.WITH_SE and options.NAME == "build_resnet_backbone":
         kind = f"se_{kind}"
@@ -105,13 +116,31 @@ def download(url: str) -> Path:
         with FileLock(f"{file}.lock"):
             if not file.is_file():
                 log.info("downloading %s to %s", url, file)
-                torch.hub.download_url_to_file(url, str(file), hash_prefix=file.stem.rpartition("-")[2])
+                _fetch(url, file)
     except (OSError, HTTPException, RuntimeError) as error:  # no network, a full disk; cut short; another hash
         raise WeightsError(
             f"MODEL.BACKBONE.PRETRAIN: {url} cannot be downloaded: {error}. "
             f"Put the file at {file}, or set {ALTERNATIVES}"
         ) from error
     return file
+
+
+def _fetch(url: str, file: Path) -> None:
+    digits = re.search(r"-([0-9a-f]{8})$", file.stem)
+    if digits:
+        torch.hub.download_url_to_file(url, str(file), hash_prefix=digits[1])
+        return
+    draft = file.with_name(f".{file.name}.draft")
+    try:
+        torch.hub.download_url_to_file(url, str(draft))
+        if draft.read_bytes()[:1] == b"<":
+            raise WeightsError(
+                f"MODEL.BACKBONE.PRETRAIN: {url} gave a web page; fetch the file with a browser and put it at {file}, "
+                f"or set {ALTERNATIVES}"
+            )
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def missing_file(options: CN) -> str | None:
