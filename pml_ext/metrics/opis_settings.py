@@ -6,6 +6,8 @@ from torch import Tensor
 
 from pml_ext._checks import check_in_range, check_whole
 from pml_ext.functional.operating_points.calibration import check_far_range_and_grid
+from pml_ext.functional.operating_points.score import utility_curves
+from pml_ext.functional.operating_points.utility import UtilityCurves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.pairwise.sampled import SampledPairDistances, check_negatives_per_positive
 
@@ -39,4 +41,15 @@ class OPISSettings:
             return PairDistances(embeddings, labels)
         return SampledPairDistances(
             embeddings, labels, negatives_per_positive=self.negatives_per_positive, seed=self.seed
+        )
+
+    def curves_at(self, thresholds: Tensor, embeddings: Tensor, labels: Tensor) -> UtilityCurves:
+        """The curves of these pairs at given thresholds, beside the calibration range."""
+        return utility_curves(
+            embeddings,
+            labels,
+            far_range=self.far_range,
+            thresholds=thresholds,
+            negatives_per_positive=self.negatives_per_positive,
+            seed=self.seed,
         )

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -13,13 +14,15 @@ from pml_ext.training.checks.needs import missing_here
 from pml_ext.training.checks.supported import unsupported
 from pml_ext.training.config.load import ConfigError, read_config
 from pml_ext.training.data.transforms import build_transform
-from pml_ext.training.evaluation.evaluate import Evaluation
+from pml_ext.training.evaluation.evaluate import opis_settings, verification_evaluator
 from pml_ext.training.modeling.architectures import architecture_of
 from pml_ext.training.modeling.image_sizes import ImageSizes
 from pml_ext.training.modeling.losses.factory import build_losses, build_miner
 from pml_ext.training.modeling.weights import download_to_come
 
 log = logging.getLogger("pml_ext")
+
+T = TypeVar("T")
 
 
 def problems(cfg: CN, *, processes: int = 1, wrong: Collection[str] = ()) -> list[str]:
@@ -96,7 +99,7 @@ def _found_by_building(cfg: CN, wrong: set[str]) -> list[str]:
     """
     model, found = cfg.MODEL, list[str]()
 
-    def attempt(build: Callable[[], nn.Module | None], *depends_on: str) -> nn.Module | None:
+    def attempt(build: Callable[[], T], *depends_on: str) -> T | None:
         if any(key.startswith(depends_on) for key in wrong):
             return None
         try:
@@ -126,10 +129,8 @@ def _found_by_building(cfg: CN, wrong: set[str]) -> list[str]:
     if network is not None and freezes and not any(key.startswith(of_freezing) for key in wrong):
         found += patterns_without_parameters(model.FREEZE_LAYERS, parts)
     attempt(lambda: build_miner(model.MINER), "MODEL.MINER")
-    try:
-        Evaluation(cfg.TEST)
-    except ConfigError as error:
-        found.append(str(error))
+    attempt(lambda: opis_settings(cfg.TEST.OPIS), "TEST.OPIS")
+    attempt(lambda: verification_evaluator(cfg.TEST.VERIFICATION), "TEST.VERIFICATION")
     return found
 
 

@@ -9,7 +9,7 @@ from pml_ext.training.config.rules import Problem, Rule, must, one_of, problems_
 from pml_ext.training.data.aliases import aliases_of
 from pml_ext.training.data.names import BY_IDENTITY
 from pml_ext.training.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, batches, data_set, erasing
-from pml_ext.training.evaluation.evaluate import metrics_of_first
+from pml_ext.training.evaluation.columns import columns_of_first
 from pml_ext.training.evaluation.rules import TEST_RULES
 from pml_ext.training.modeling.rules import (
     BACKBONE_RULES,
@@ -73,7 +73,7 @@ def _image_size(cfg: CN) -> Iterator[Problem]:
 
 def _best(cfg: CN) -> Iterator[Problem]:
     best = cfg.TEST.BEST
-    known = metrics_of_first(cfg.DATASETS.TESTS, cfg.TEST.ROC.ENABLED)
+    known = columns_of_first(cfg.DATASETS.TESTS, cfg.TEST)
     if best and best not in known:
         yield Problem("TEST.BEST", best, f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}")
 

@@ -181,13 +181,20 @@ def _test() -> CN:
     test.AQE = CN({"ENABLED": False, "ALPHA": 3.0, "QE_TIME": 1, "QE_K": 5})
     test.RERANK = CN({"ENABLED": False, "K1": 20, "K2": 6, "LAMBDA": 0.3})
     test.PRECISE_BN = CN({"ENABLED": False, "DATASET": "Market1501", "NUM_ITER": 300})
-    # ours: the metric of the first test set by which the best checkpoint is kept; empty: precision_at_1, for pairs of
-    # images accuracy, for templates eer
+    # ours: the columns of test sets with queries, by name; "cmc" stands for R@k of each of RANKS
+    test.METRICS = (
+        "cmc", "mean_average_precision_at_r", "reid_mean_average_precision", "mean_inverse_negative_penalty", "opis",
+        "epsilon_opis", "NMI",
+    )  # fmt: skip
+    test.RANKS = (1, 5, 10)  # ours
+    # ours: the metric of the first test set by which the best checkpoint is kept; empty: the first of METRICS, for
+    # pairs of images accuracy, for templates eer
     test.BEST = ""
     test.REPORT = True  # ours: report.html, what the model learned as pictures
     test.BASELINES = False  # ours: the raw pixels and the untrained network are measured too, for comparison
     test.THRESHOLD = CN({"ENABLED": False, "FAR": 1e-3})  # ours: a threshold report of each test set with queries
     test.OPIS = CN({"FAR_RANGE": (1e-2, 1e-1), "GRID": 100, "EPSILON": 0.1})  # ours
+    test.OPIS.update({"NEGATIVES_PER_POSITIVE": 0, "SEED": 0})  # random negative pairs of a class; 0: all of them
     # ours: of pairs of images (in FOLDS blocks) and of templates
     test.VERIFICATION = CN({"FARS": (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6), "FOLDS": 10})
     return test

@@ -1,6 +1,7 @@
 """`pml-ext eval --embeddings`: the metrics of embeddings made elsewhere."""
 
 import importlib.util
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ from pml_ext._ops.normalize import to_sphere
 from pml_ext.functional.retrieval.protocol import JUNK
 from pml_ext.metrics import AccuracyCalculator
 from pml_ext.training.embeddings.files import EmbeddingFileError, EmbeddingSet, read_embeddings
-from pml_ext.training.evaluation.results import METRICS, results_table, write_metrics
+from pml_ext.training.evaluation.results import (
+    STANDARD_METRICS,
+    STANDARD_RANKS,
+    named_metrics,
+    results_table,
+    write_metrics,
+)
 
 
 def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
@@ -49,7 +56,8 @@ def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
             "reference_labels": gallery_labels,
             "reference_cameras": gallery_cameras,
         }
-    calculator = AccuracyCalculator(include=tuple(METRICS), device=torch.device("cpu"))
+    names = named_metrics(STANDARD_METRICS, STANDARD_RANKS)
+    calculator = AccuracyCalculator(include=names, ranks=STANDARD_RANKS, device=torch.device("cpu"))
     embeddings = to_sphere(query.embeddings.double())
     try:
         found = calculator.get_accuracy(embeddings, labels, query_cameras=cameras, **reference)
@@ -57,8 +65,9 @@ def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
         raise EmbeddingFileError(f"{file}: {error}") from error
     path = Path(out) / "metrics.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    results = {Path(file).name: {name: float(found[name]) for name in METRICS}}
-    write_metrics(path, results, embeddings=file, gallery=gallery_file)
+    results = {Path(file).name: {name: float(found[name]) for name in names}}
+    opis = asdict(calculator.opis_settings)
+    write_metrics(path, results, embeddings=file, gallery=gallery_file, opis=opis)
     return results_table(results, {"metrics": path})
 
 

@@ -4,8 +4,9 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import lightning
 import numpy as np
@@ -17,6 +18,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._files import write_atomically
 from pml_ext._version import __version__
+from pml_ext.metrics import keys
 from pml_ext.training.checks.check import require_supported
 from pml_ext.training.config.load import ConfigError, load_config
 from pml_ext.training.data.datasets import ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
@@ -247,13 +249,16 @@ def _report(
         return {}
     files = {"metrics": output / metrics_file, "weights": weights}
     compared = {name: measured.results for name, measured in baselines.items()}
-    about = {"baselines": compared} if compared else {}
+    opis = module.evaluation.calculator.opis_settings
+    about: dict[str, Any] = {"baselines": compared} if compared else {}
+    if any(keys.OPIS in found or keys.EPSILON_OPIS in found for found in module.results.values()):
+        about["opis"] = asdict(opis)
     write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
     for name, data in module.test_sets.items():
         if isinstance(data, OpenSet):
             in_file_name = re.sub("[^A-Za-z0-9_.-]", "_", name)
             figure = output / f"utility_{in_file_name}.png"
-            if draw_utility(figure, data, module.features[name], tuple(cfg.TEST.OPIS.FAR_RANGE)):
+            if draw_utility(figure, data, module.features[name], opis):
                 files[f"figure {name}"] = figure
             if cfg.TEST.THRESHOLD.ENABLED:
                 stem = output / f"threshold_{in_file_name}"
@@ -286,7 +291,7 @@ def _write_pictures(
         Measured(module.results, module.features),
         baselines,
         far=cfg.TEST.THRESHOLD.FAR,
-        far_range=tuple(cfg.TEST.OPIS.FAR_RANGE),
+        opis=module.evaluation.calculator.opis_settings,
         seed=cfg.SEED,
         facts=facts,
         extra=_pictures_of_losses(cfg, module),

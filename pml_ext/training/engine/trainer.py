@@ -18,7 +18,7 @@ from pml_ext.training.engine.loggers import build_loggers, flat
 from pml_ext.training.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
 from pml_ext.training.engine.processes import require_free_port
 from pml_ext.training.engine.progress import Progress
-from pml_ext.training.evaluation.evaluate import metrics_of_first
+from pml_ext.training.evaluation.columns import columns_of_first
 from pml_ext.training.evaluation.results import LOWER_IS_BETTER
 
 log = logging.getLogger("pml_ext")
@@ -107,7 +107,7 @@ def build_trainer(
 def _checkpointing(cfg: CN, folder: Path | None) -> list[ModelCheckpoint]:
     if folder is None:
         return []
-    metric = cfg.TEST.BEST or metrics_of_first(cfg.DATASETS.TESTS, cfg.TEST.ROC.ENABLED)[0]
+    metric = cfg.TEST.BEST or columns_of_first(cfg.DATASETS.TESTS, cfg.TEST)[0]
     monitor = metric if len(cfg.DATASETS.TESTS) == 1 else f"{cfg.DATASETS.TESTS[0]}/{metric}"
     best = ModelCheckpoint(
         folder, "best", monitor=monitor, mode="min" if metric in LOWER_IS_BETTER else "max",

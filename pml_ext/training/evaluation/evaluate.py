@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,11 +12,14 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._pml import FaissKMeans
 from pml_ext.functional.retrieval.ranking import Ranking
-from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
+from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator, keys
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.data.datasets import FACE_PAIRS, TEMPLATE_SETS, DataError, ImageSet, OpenSet, PairSet, TestSet
+from pml_ext.training.config.rules import require_rules
+from pml_ext.training.data.datasets import DataError, ImageSet, OpenSet, PairSet, TestSet
 from pml_ext.training.data.datasets.reid_folders import JUNK
-from pml_ext.training.evaluation.results import ALL_PAIRS, METRICS, TEMPLATES, VERIFICATION
+from pml_ext.training.evaluation.columns import columns_of_queries
+from pml_ext.training.evaluation.rules import TEST_RULES
 
 log = logging.getLogger("pml_ext")
 
@@ -23,51 +27,31 @@ Features = list[Tensor]
 """Unit-norm embeddings (N, D) of each of a test set's parts."""
 
 
-def metrics_of_first(names: Sequence[str], all_pairs: bool) -> list[str]:
-    """What the first of DATASETS.TESTS is measured by, the main metric first.
-
-    Args:
-        names: DATASETS.TESTS.
-        all_pairs: TEST.ROC.ENABLED, which adds the verification metrics of all pairs.
-    """
-    name = names[0] if names else ""
-    if name in TEMPLATE_SETS:
-        return list(TEMPLATES)
-    if name in FACE_PAIRS:
-        return list(VERIFICATION)
-    return [*METRICS, *(ALL_PAIRS if all_pairs else ())]
-
-
 class Evaluation:
     """What TEST asks to be measured.
 
     Gallery items of the query's identity and camera do not count, for any of the retrieval metrics. With TEST.AQE and
     TEST.RERANK the ranks are those after query expansion and re-ranking (FastReID's definition of it); OPIS and NMI
-    stay about the embeddings. With TEST.ROC the verification metrics of all pairs of the set are measured too.
+    stay about the embeddings. Sets with queries are measured by `columns_of_queries`.
 
     Args:
         test: the config's TEST.
     Raises:
-        ConfigError: an option outside its range.
+        ConfigError: an option outside its range, an unknown metric.
     """
 
     def __init__(self, test: CN) -> None:
-        try:
-            self.calculator = AccuracyCalculator(
-                include=(*METRICS, *(ALL_PAIRS if test.ROC.ENABLED else ())),
-                device=torch.device("cpu"),
-                # Without this faiss advises more pictures a class, on a channel that no program can close.
-                kmeans_func=FaissKMeans(min_points_per_centroid=1),
-                far_range=tuple(test.OPIS.FAR_RANGE),
-                grid=test.OPIS.GRID,
-                epsilon=test.OPIS.EPSILON,
-            )
-        except ValueError as error:
-            raise ConfigError(f"TEST.OPIS: {error}") from error
-        try:
-            self.verification = VerificationEvaluator(tuple(test.VERIFICATION.FARS), test.VERIFICATION.FOLDS)
-        except ValueError as error:
-            raise ConfigError(f"TEST.VERIFICATION: {error}") from error
+        require_rules(test, "TEST", TEST_RULES)
+        self.columns, self.ranks = columns_of_queries(test), tuple(test.RANKS)
+        self.calculator = AccuracyCalculator(
+            include=self.columns,
+            device=torch.device("cpu"),
+            # Without this faiss advises more pictures a class, on a channel that no program can close.
+            kmeans_func=FaissKMeans(min_points_per_centroid=1),
+            ranks=self.ranks,
+            **asdict(opis_settings(test.OPIS)),
+        )
+        self.verification = verification_evaluator(test.VERIFICATION)
         expansion = {"k": test.AQE.QE_K, "alpha": test.AQE.ALPHA, "times": test.AQE.QE_TIME}
         rerank = {"k1": test.RERANK.K1, "k2": test.RERANK.K2, "lambda_": test.RERANK.LAMBDA, "definition": "fastreid"}
         self.refined = None
@@ -91,10 +75,45 @@ class Evaluation:
         if data.gallery is not None:
             reference = {"reference": features[1], "reference_labels": gallery[0], "reference_cameras": gallery[1]}
         found = self.calculator.get_accuracy(features[0], query[0], query_cameras=query[1], **reference)
-        results = {name: float(value) for name, value in found.items() if name in (*METRICS, *ALL_PAIRS)}
+        results = {name: float(found[name]) for name in self.columns}
         if self.refined is not None:
-            results |= _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery))
-        return {name: results[name] for name in (*METRICS, *ALL_PAIRS) if name in results}
+            refined = _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery), self.ranks)
+            results |= {name: value for name, value in refined.items() if name in results}
+        return results
+
+
+def opis_settings(options: CN) -> OPISSettings:
+    """What OPIS is measured with.
+
+    Args:
+        options: the config's TEST.OPIS.
+    Raises:
+        ConfigError: a value out of range.
+    """
+    try:
+        return OPISSettings(
+            far_range=tuple(options.FAR_RANGE),
+            grid=options.GRID,
+            epsilon=options.EPSILON,
+            negatives_per_positive=options.NEGATIVES_PER_POSITIVE or None,
+            seed=options.SEED,
+        )
+    except ValueError as error:
+        raise ConfigError(f"TEST.OPIS: {error}") from error
+
+
+def verification_evaluator(options: CN) -> VerificationEvaluator:
+    """What measures pairs of images and templates.
+
+    Args:
+        options: the config's TEST.VERIFICATION.
+    Raises:
+        ConfigError: a value out of range.
+    """
+    try:
+        return VerificationEvaluator(tuple(options.FARS), options.FOLDS)
+    except ValueError as error:
+        raise ConfigError(f"TEST.VERIFICATION: {error}") from error
 
 
 def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
@@ -157,13 +176,17 @@ def _identities_and_cameras(part: ImageSet) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(part.identities), torch.from_numpy(part.cameras)
 
 
-def _of_ranking(ranking: Ranking) -> dict[str, float]:
+def _of_ranking(ranking: Ranking, ranks: Sequence[int]) -> dict[str, float]:
     """The metrics that are about ranks, under the calculator's names."""
     counted = ranking.matches > 0
+    first = ranking.first_match_rank
     per_query = {
-        "precision_at_1": (ranking.first_match_rank == 1).double(),
-        "mean_average_precision_at_r": ranking.average_precision_at_r,
-        "reid_mean_average_precision": ranking.average_precision,
-        "mean_inverse_negative_penalty": ranking.inverse_negative_penalty,
+        keys.PRECISION_AT_1: (first == 1).double(),
+        keys.MEAN_AVERAGE_PRECISION_AT_R: ranking.average_precision_at_r,
+        keys.REID_MEAN_AVERAGE_PRECISION: ranking.average_precision,
+        keys.MEAN_INVERSE_NEGATIVE_PENALTY: ranking.inverse_negative_penalty,
+        keys.R_PRECISION: ranking.r_precision,
+        keys.MEAN_RECIPROCAL_RANK: 1 / first,
     }
+    per_query |= {keys.cmc_rank(rank): (first <= rank).double() for rank in ranks}
     return {name: float(values[counted].mean()) for name, values in per_query.items()}

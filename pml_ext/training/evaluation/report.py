@@ -10,9 +10,9 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._files import replacing
 from pml_ext.functional.operating_points.calibration import TooFewClassesError
-from pml_ext.functional.operating_points.score import utility_curves
 from pml_ext.functional.verification.tar_at_far_rule import largest_count_within
 from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.plots import draw_utilities
 from pml_ext.metrics.threshold.report_files import write_files
 from pml_ext.training.config.load import ConfigError
@@ -23,11 +23,11 @@ from pml_ext.training.evaluation.evaluate import Features, test_embeddings
 log = logging.getLogger("pml_ext")
 
 
-def draw_utility(path: Path, data: OpenSet, features: Features, far_range: tuple[float, float]) -> bool:
+def draw_utility(path: Path, data: OpenSet, features: Features, opis: OPISSettings) -> bool:
     """Utility against distance threshold, a line for each test class, the calibration range marked (PNG).
 
     Args:
-        far_range: the calibration range's false accept rates, TEST.OPIS.FAR_RANGE.
+        opis: TEST.OPIS: the rates that bound the calibration range, and which pairs are compared.
     Returns:
         False, with a warning in the log, where the set has too few classes or pairs for OPIS; there is no file then.
     """
@@ -36,7 +36,7 @@ def draw_utility(path: Path, data: OpenSet, features: Features, far_range: tuple
 
     thresholds = torch.linspace(0, 2, 201, dtype=torch.float64)
     try:
-        curves = utility_curves(*test_embeddings(data, features), far_range=far_range, thresholds=thresholds)
+        curves = opis.curves_at(thresholds, *test_embeddings(data, features))
     except TooFewClassesError as error:
         log.warning("no figure %s: %s", path.name, error)
         return False
@@ -44,7 +44,7 @@ def draw_utility(path: Path, data: OpenSet, features: Features, far_range: tuple
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     low, high = curves.calibration_range.tolist()
-    draw_utilities(axes, curves.thresholds, curves.utilities, (low, high), far_range)
+    draw_utilities(axes, curves.thresholds, curves.utilities, (low, high), opis.far_range)
     axes.set(title="One threshold, many classes: the spread is what OPIS measures")
     axes.legend()
     with replacing(path) as file:

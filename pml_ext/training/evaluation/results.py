@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,23 @@ from pml_ext._files import write_atomically
 Results = dict[str, dict[str, float]]
 """Metrics by test set, rates as fractions."""
 
-# the name in metrics.json -> what the table calls it
+CMC = "cmc"
+"""In a list of metrics: all ranks."""
+
+# the name in metrics.json -> what the table calls it; cmc_rank_5 is R@5, tar_at_far_1e-3 TAR@1e-3
 METRICS = {
     "precision_at_1": "R@1",
     "mean_average_precision_at_r": "mAP@R",
     "reid_mean_average_precision": "mAP",
     "mean_inverse_negative_penalty": "mINP",
+    "r_precision": "RP",
+    "mean_reciprocal_rank": "MRR",
     "opis": "OPIS",
     "epsilon_opis": "ε-OPIS",
     "NMI": "NMI",
+    "AMI": "AMI",
+    "f1": "F1",
+    "spectral_variance": "SV",
 }
 ALL_PAIRS = {
     "verification_auc": "AUC",
@@ -31,15 +40,30 @@ VERIFICATION = {"accuracy": "accuracy", "accuracy_std": "± std", "auc": "AUC", 
 
 TEMPLATES = {"eer": "EER", "auc": "AUC"}
 
-LOWER_IS_BETTER = ("opis", "epsilon_opis", "eer", "equal_error_rate")
+_STANDARD = ("mean_average_precision_at_r", "reid_mean_average_precision", "mean_inverse_negative_penalty")
+STANDARD_METRICS = ("cmc", *_STANDARD, "opis", "epsilon_opis", "NMI")
+STANDARD_RANKS = (1, 5, 10)
+"""What is measured where nobody says otherwise, see `named_metrics`."""
+
+LOWER_IS_BETTER = ("opis", "epsilon_opis", "eer", "equal_error_rate", "spectral_variance")
+NO_RATES = ("opis", "epsilon_opis", "spectral_variance")
 _NEITHER = ("accuracy_std",)
 
 
+def named_metrics(metrics: Sequence[str], ranks: Sequence[int]) -> list[str]:
+    """Metrics by name, in which "cmc" stands for the shares of queries with a match among the first of each rank."""
+    of_ranks = ["precision_at_1" if rank == 1 else f"cmc_rank_{rank}" for rank in ranks]
+    names = [name for metric in metrics for name in (of_ranks if metric == CMC else [metric])]
+    return list(dict.fromkeys(names))
+
+
 def as_text(name: str, value: float) -> str:
-    """A metric as people read it: four significant digits, in percent but for the threshold-inconsistency metrics."""
+    """A metric as people read it: four significant digits, rates in percent."""
     if math.isnan(value):
         return "nan"
-    return f"{value:.3e}" if name in ("opis", "epsilon_opis") else f"{100 * value:#.4g} %"
+    if name == "spectral_variance":
+        return f"{value:#.4g}"
+    return f"{value:.3e}" if name in NO_RATES else f"{100 * value:#.4g} %"
 
 
 def heading(name: str, label: str) -> str:
@@ -107,11 +131,21 @@ def _as_json(value: Any) -> Any:
     return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def labels_of(values: dict[str, float]) -> dict[str, str]:
-    """What is shown of a test set's metrics, and how it is called; thresholds and counts are in the file alone."""
-    known = {**METRICS, **VERIFICATION, **ALL_PAIRS}
-    rates = {name: name.replace("tar_at_far_", "TAR@") for name in values if name.startswith("tar_at_far_")}
-    return {name: label for name, label in known.items() if name in values and name not in rates} | rates
+def labels_of(values: Mapping[str, float]) -> dict[str, str]:
+    """What is shown of a test set's metrics, in their order, and how it is called.
+
+    Of pairs and templates the main metrics come first, and thresholds and counts are in the file alone.
+    """
+    names = dict.fromkeys([*(name for name in VERIFICATION if name in values), *values])
+    return {name: label for name in names if (label := label_of(name)) is not None}
+
+
+def label_of(name: str) -> str | None:
+    """What the table calls a metric; None where it does not show it."""
+    for start, label in (("cmc_rank_", "R@"), ("tar_at_far_", "TAR@")):
+        if name.startswith(start):
+            return label + name.removeprefix(start)
+    return {**METRICS, **VERIFICATION, **ALL_PAIRS}.get(name)
 
 
 def _table(corner: str, rows: dict[str, dict[str, float]]) -> list[str]:

@@ -53,9 +53,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_learns_and_leaves_its_files(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = metrics(trained)
     assert list(found) == [
-        "precision_at_1", "mean_average_precision_at_r", "reid_mean_average_precision",
+        "precision_at_1", "cmc_rank_5", "cmc_rank_10", "mean_average_precision_at_r", "reid_mean_average_precision",
         "mean_inverse_negative_penalty", "opis", "epsilon_opis", "NMI",
     ]  # fmt: skip
+    assert json.loads((trained / "metrics.json").read_text())["opis"] == {
+        "far_range": [0.01, 0.1], "grid": 100, "epsilon": 0.1, "negatives_per_positive": None, "seed": 0,
+    }  # fmt: skip
     assert found["precision_at_1"] > 0.9
     assert 0 < found["opis"] < 0.25
     assert yaml.safe_load((trained / "config.yaml").read_text())["SOLVER"]["MAX_EPOCH"] == 2
@@ -399,7 +402,7 @@ def test_weights_that_are_not_finite_are_never_saved(
         (("MODEL.HEADS.NUM_CLASSES", "3"), "NUM_CLASSES is 3, but the training set has 5 identities"),
         (("MODEL.FREEZE_LAYERS", "['neck']", "SOLVER.FREEZE_ITERS", "3"), "'neck' matches no parameter; names begin"),
         (("MODEL.HEADS.NECK_FEAT", "before"), "the losses do not train the reduction to EMBEDDING_DIM that tests"),
-        (("TEST.BEST", "R@1"), "TEST.BEST = 'R@1': Digits is measured by precision_at_1, mean_av"),
+        (("TEST.BEST", "R@1"), "TEST.BEST = 'R@1': Digits is measured by precision_at_1, cmc_rank_5, "),
         (("TEST.OPIS.GRID", "5"), "TEST.OPIS: grid must be at least 10"),
         (("INPUT.SIZE_TRAIN", "[8, 8, 8]"), "INPUT.SIZE_TRAIN = [8, 8, 8]: must be [height, width]"),
         (("DATALOADER.NUM_INSTANCE", "30"), "SOLVER.IMS_PER_BATCH = 80: must be a multiple"),

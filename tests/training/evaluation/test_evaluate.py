@@ -1,6 +1,7 @@
 """What a run measures, against the evaluators it is made of, and end to end for faces."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pml_ext.metrics import ReIDEvaluator, VerificationEvaluator
+from pml_ext.functional import opis
+from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
 from pml_ext.training.cli import main
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError, load_config
 from pml_ext.training.data.datasets import DataError, ImageSet, OpenSet, PairSet
 from pml_ext.training.engine.baseline import Baseline
-from pml_ext.training.evaluation.evaluate import Evaluation, check_test_sets, metrics_of_first
-from pml_ext.training.evaluation.results import results_table
+from pml_ext.training.evaluation.evaluate import Evaluation, check_test_sets
+from pml_ext.training.evaluation.evaluate import test_embeddings as embeddings_of
+from pml_ext.training.evaluation.results import ALL_PAIRS, METRICS, results_table
 from tests.training.data import published_layouts as layouts
+
+CPU = torch.device("cpu")
 
 
 def part(identities: list[int] | np.ndarray, cameras: list[int] | np.ndarray) -> ImageSet:
@@ -77,6 +82,59 @@ def test_roc_adds_the_verification_metrics_of_all_pairs() -> None:
     assert results["tar_at_far_1e-2"] >= results["tar_at_far_1e-3"]
 
 
+def test_the_columns_are_those_of_the_config() -> None:
+    data, features = open_set()
+    names = ("NMI", "f1", "cmc", "spectral_variance", "verification_auc")
+    results = Evaluation(config(("TEST.METRICS", names), ("TEST.RANKS", (4, 1))).TEST)(data, features)
+    columns = ["NMI", "f1", "cmc_rank_4", "precision_at_1", "spectral_variance", "verification_auc"]
+    assert list(results) == columns
+    standard = Evaluation(config(("TEST.ROC.ENABLED", True)).TEST)(data, features)
+    assert {name: standard[name] for name in columns if name in standard} == {
+        name: results[name] for name in ("NMI", "precision_at_1", "verification_auc")
+    }
+    calculator = AccuracyCalculator(include=("f1", "spectral_variance", "cmc_rank_4"), ranks=(4,), device=CPU)
+    query, gallery = features
+    _, query_cameras, _, gallery_cameras = of(data)
+    expected = calculator.get_accuracy(
+        query, of(data)[0], gallery, of(data)[2], query_cameras=query_cameras, reference_cameras=gallery_cameras
+    )
+    assert {name: results[name] for name in expected} == pytest.approx(expected, abs=0.05)  # another k-means
+    assert results["spectral_variance"] == expected["spectral_variance"] > 0
+    assert results["cmc_rank_4"] == expected["cmc_rank_4"] >= results["precision_at_1"]
+
+
+def test_every_metric_that_a_config_can_name_is_measured() -> None:
+    data, features = open_set()
+    names = ("cmc", *METRICS, *ALL_PAIRS)
+    results = Evaluation(config(("TEST.METRICS", names)).TEST)(data, features)
+    assert set(results) == {"cmc_rank_5", "cmc_rank_10", *METRICS, *ALL_PAIRS}
+    too_few_pairs = {"tar_at_far_1e-4"}
+    assert {name for name, value in results.items() if not math.isfinite(value)} <= too_few_pairs
+    refined = Evaluation(config(("TEST.METRICS", names), ("TEST.AQE.ENABLED", True), ("TEST.AQE.QE_K", 4)).TEST)
+    found = refined(data, features)
+    of_ranks = {"r_precision", "mean_reciprocal_rank", "reid_mean_average_precision", "mean_average_precision_at_r"}
+    assert of_ranks <= {name for name in results if found[name] != results[name]}
+    assert {"f1", "spectral_variance", "verification_auc", "opis"} <= {n for n in results if found[n] == results[n]}
+
+
+def test_opis_is_measured_as_the_config_says() -> None:
+    data, features = open_set()
+    plain = Evaluation(config().TEST)(data, features)
+    embeddings, labels = embeddings_of(data, features)
+    for key, value, option in (
+        ("FAR_RANGE", (0.05, 0.2), {"far_range": (0.05, 0.2)}),
+        ("GRID", 10, {"grid": 10}),
+        ("NEGATIVES_PER_POSITIVE", 3, {"negatives_per_positive": 3, "seed": 0}),
+    ):
+        options: list[tuple[str, object]] = [(f"TEST.OPIS.{key}", value)]
+        found = Evaluation(config(*options).TEST)(data, features)
+        assert found["opis"] == float(opis(embeddings, labels, **option)) != plain["opis"]
+    seeded = Evaluation(config(*options, ("TEST.OPIS.SEED", 5)).TEST)(data, features)
+    assert seeded["opis"] != found["opis"]
+    of_half = Evaluation(config(("TEST.OPIS.EPSILON", 0.5)).TEST)(data, features)
+    assert of_half["epsilon_opis"] < plain["epsilon_opis"] and of_half["opis"] == plain["opis"]
+
+
 def test_pairs_of_images_are_verified_in_folds() -> None:
     same = np.arange(40) % 2 == 0
     first = normalize(torch.randn(40, 8))
@@ -92,6 +150,18 @@ def test_pairs_of_images_are_verified_in_folds() -> None:
     ("options", "message"),
     [
         ([("TEST.OPIS.GRID", 3)], r"TEST.OPIS: grid"),
+        ([("TEST.OPIS.FAR_RANGE", (0.1, 0.01))], r"TEST.OPIS: far_range must be two ascending rates"),
+        ([("TEST.OPIS.EPSILON", 2.0)], r"TEST.OPIS: epsilon must be in"),
+        (
+            [("TEST.OPIS.NEGATIVES_PER_POSITIVE", -1)],
+            r"TEST.OPIS.NEGATIVES_PER_POSITIVE = -1: must be 0 \(all",
+        ),
+        ([("TEST.OPIS.SEED", -1)], r"TEST.OPIS.SEED = -1: must be in"),
+        ([("TEST.RANKS", (1, 0))], r"TEST.RANKS = \(1, 0\): must be one or more different whole numbers from 1"),
+        ([("TEST.RANKS", ())], r"TEST.RANKS = \(\): must be one or more"),
+        ([("TEST.RANKS", (2, 2))], r"TEST.RANKS = \(2, 2\): must be one or more different"),
+        ([("TEST.METRICS", ("cmc", "opsi"))], r"TEST.METRICS = 'opsi': unknown.*opis"),
+        ([("TEST.METRICS", ())], r"TEST.METRICS = \(\): must name one or more metrics"),
         ([("TEST.VERIFICATION.FARS", (2.0,))], r"TEST.VERIFICATION: "),
         ([("TEST.VERIFICATION.FOLDS", 1)], r"TEST.VERIFICATION: folds must be at least 2"),
     ],
@@ -143,11 +213,6 @@ def test_the_table_begins_with_the_main_metrics_and_ends_with_the_rates_as_measu
     rates_shown = ["AUC", "↑", "EER", "↓", "TAR@1e-1", "↑", "TAR@1e-2", "↑"]
     assert headings[0].split() == ["accuracy", "↑", "±", "std", *rates_shown]
     assert headings[1].split() == ["R@1", "↑", "OPIS", "↓", *rates_shown]
-
-
-@pytest.mark.parametrize(("name", "metric"), [("Market1501", "precision_at_1"), ("LFW", "accuracy"), ("IJBC", "eer")])
-def test_the_main_metric_is_that_of_the_first_test_set(name: str, metric: str) -> None:
-    assert metrics_of_first((name, "Digits"), all_pairs=False)[0] == metric
 
 
 def test_a_face_model_is_trained_from_records_and_verified(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

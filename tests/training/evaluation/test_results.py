@@ -17,6 +17,8 @@ from pml_ext.training.evaluation.results import as_text, heading, read_results, 
         ("mean_average_precision_at_r", 0.09706, "9.706 %"),
         ("opis", 0.0018124, "1.812e-03"),
         ("opis", float("nan"), "nan"),
+        ("spectral_variance", 0.44371, "0.4437"),
+        ("cmc_rank_10", 0.5, "50.00 %"),
     ],
 )
 def test_four_significant_digits(name: str, value: float, text: str) -> None:
@@ -30,6 +32,12 @@ def test_an_arrow_says_which_way_is_better() -> None:
         "X ↓",
         "X",
     ]
+
+
+def test_columns_stand_in_the_order_of_the_metrics() -> None:
+    values = {"NMI": 0.5, "f1": 0.25, "precision_at_1": 0.75, "cmc_rank_10": 1.0, "spectral_variance": 0.5}
+    header = results_table({"Set": values}, {"metrics": Path("m")}).splitlines()[0]
+    assert header.split() == ["NMI", "↑", "F1", "↑", "R@1", "↑", "R@10", "↑", "SV", "↓"]
 
 
 def test_baselines_are_rows_above_the_trained_model() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext.training.evaluation.pictures.drawing import COLOURS, LINE_STYLES, Picture, row_of_axes
-from pml_ext.training.evaluation.results import METRICS, heading
+from pml_ext.training.evaluation.results import METRICS, NO_RATES, heading
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,8 @@ def read_series(run: Path) -> dict[str, Series]:
 def training_curves(series: dict[str, Series]) -> Picture:
     """Losses, learning rate, validation metrics and throughput against the step."""
     losses = {name.removeprefix("loss/"): s for name, s in series.items() if name.startswith("loss/")}
-    rates = {name: s for name, s in series.items() if (key := name.rpartition("/")[2]) in METRICS and "opis" not in key}
+    shown_rates = METRICS.keys() - set(NO_RATES)
+    rates = {name: s for name, s in series.items() if name.rpartition("/")[2] in shown_rates}
     opis = {name: s for name, s in series.items() if name.rpartition("/")[2] == "opis"}
     steady = {"learning rate": "learning_rate", "images a second": "images_per_second"}
     panels = {"loss": losses, "validation, fraction": rates, "OPIS ↓": opis}

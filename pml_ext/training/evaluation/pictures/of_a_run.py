@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from pml_ext.functional.operating_points.calibration import TooFewClassesError
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.training.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.training.evaluation.baselines import RAW_PIXELS, Measured
 from pml_ext.training.evaluation.evaluate import Features, test_embeddings
@@ -33,7 +34,7 @@ def write_report(
     baselines: Mapping[str, Measured],
     *,
     far: float,
-    far_range: tuple[float, float],
+    opis: OPISSettings,
     seed: int,
     facts: Mapping[str, str],
     extra: Sequence[Picture] = (),
@@ -45,7 +46,7 @@ def write_report(
         test_sets: by name; those of pairs or templates have a table only.
         trained, baselines: what was measured on them.
         far: the rate for which the operating point is chosen.
-        far_range: of the calibration range.
+        opis: the calibration range, and which pairs are compared.
         seed: of random choices.
         facts: what the page says of the run.
         extra: pictures for the end of the page.
@@ -58,7 +59,7 @@ def write_report(
         raw = baselines[RAW_PIXELS].features[name] if RAW_PIXELS in baselines else None
         suffix = "" if len(open_sets) == 1 else "_" + re.sub("[^A-Za-z0-9_.-]", "_", name)
         before = {key: measured.features[name] for key, measured in baselines.items() if key != RAW_PIXELS}
-        for picture in _of_set(data, trained.features[name], raw, before, far=far, far_range=far_range, seed=seed):
+        for picture in _of_set(data, trained.features[name], raw, before, far=far, opis=opis, seed=seed):
             title = picture.title if not suffix else f"{name}: {picture.title}"
             pictures.append(Picture(**{**vars(picture), "name": picture.name + suffix, "title": title}))
     series = read_series(run)
@@ -82,7 +83,7 @@ def _of_set(
     before: Mapping[str, Features],
     *,
     far: float,
-    far_range: tuple[float, float],
+    opis: OPISSettings,
     seed: int,
 ) -> Iterator[Picture]:
     found = first_results(data, features)
@@ -101,7 +102,7 @@ def _of_set(
         yield confused_identities(data, confused, name="confusions")
     embeddings, identities = test_embeddings(data, features)
     try:
-        yield utility_picture(embeddings, identities, far_range)
+        yield utility_picture(embeddings, identities, opis)
         faces = dict(zip(data.query.identities.tolist(), data.query.images, strict=True))
         yield from error_pictures(embeddings, identities, far, faces)
     except TooFewClassesError as error:
