@@ -32,6 +32,7 @@ PAGE = HERE / "PAPERS.md"
 NOT_RUN = "not run: no data here"
 _FIELD = re.compile(r"# (Paper|Reported|With|Ours|Differs): +(\S.*)")
 _ROW = re.compile(r'(\w+), ([^,"]+), row "([^"]+)", (\S.*)')
+_BASE = re.compile(r"""^_BASE_: *["']?([^"'\s]+)""", re.M)
 _OURS = re.compile(r"[^;]+; [^;]+; \d{4}-\d\d-\d\d; [0-9a-f]{7,40}")
 _START = """# The papers' experiments
 
@@ -100,14 +101,20 @@ def rows_of(config: Path) -> list[Row]:
 
 def _of_the_file(config: Path) -> list[str]:
     """What differs in the whole file, with its bases' before it."""
-    base = yaml.safe_load(config.read_text(encoding="utf-8")).get("_BASE_")
-    above = _of_the_file((config.parent / base).resolve()) if base else []
+    base = base_of(config)
+    above = _of_the_file(base) if base else []
     for label, text in _fields(config):
         if label == "Paper":
             break
         if label == "Differs":
             above.append(text)
     return above
+
+
+def base_of(config: Path) -> Path | None:
+    """The file that its _BASE_ names, if it has one."""
+    match = _BASE.search(config.read_text(encoding="utf-8"))
+    return (config.parent / match[1]).resolve() if match else None
 
 
 def _fields(config: Path) -> Iterator[tuple[str, str]]:
@@ -135,7 +142,14 @@ def leaves() -> list[Path]:
 
 
 def all_rows() -> list[Row]:
-    """Of every config."""
+    """Of every config.
+
+    Raises:
+        HeaderError: a header that is wrong, or a row in a file that is only a base of others.
+    """
+    for base in CONFIGS.rglob("Base-*.yml"):
+        if rows_of(base):
+            _fail(base, "a base is not run: its rows belong to the configs that have it as _BASE_")
     return [row for path in leaves() for row in rows_of(path)]
 
 

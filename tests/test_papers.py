@@ -31,14 +31,16 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_every_config_of_a_paper_is_on_the_page() -> None:
-    """All others are listed, with the reason."""
-    globs = [glob for globs in papers.listed()["other_configs"].values() for glob in globs]
-    others = {path.relative_to(CONFIGS).as_posix() for glob in globs for path in CONFIGS.glob(glob)}
-    named = {row.config for row in ROWS}
-    leaves = {path.relative_to(CONFIGS).as_posix() for path in papers.leaves()}
-    assert named & others == set()
-    assert sorted(leaves - named - others) == []
-    assert [glob for glob in globs if not any(CONFIGS.glob(glob))] == []
+    papers_of = {CONFIGS / base: key for key, paper in papers.listed()["papers"].items() for base in paper["bases"]}
+    assert [base for base in papers_of if not base.is_file()] == []
+    checked = 0
+    for path in papers.leaves():
+        below = path
+        while below := papers.base_of(below):
+            if paper := papers_of.get(below):
+                assert paper in {row.paper for row in papers.rows_of(path)}, f"{path} needs a row of {paper}"
+                checked += 1
+    assert checked > 20
 
 
 def test_no_row_is_there_twice() -> None:
@@ -104,6 +106,13 @@ def test_a_header_that_is_wrong(
     assert old in HEADER
     with pytest.raises(papers.HeaderError, match=message):
         papers.rows_of(config(tmp_path, monkeypatch, HEADER.replace(old, new)))
+
+
+def test_a_base_has_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = config(tmp_path, monkeypatch, HEADER)
+    path.rename(path.with_name("Base-it.yml"))
+    with pytest.raises(papers.HeaderError, match=r"Base-it\.yml: a base is not run"):
+        papers.all_rows()
 
 
 def test_an_experiment_that_is_not_listed() -> None:
