@@ -15,6 +15,7 @@ from typing import Any
 import pml_ext
 import pml_ext.functional
 import pml_ext.inspection
+import pml_ext.large_batch
 import pml_ext.losses
 import pml_ext.metrics
 import pml_ext.miners
@@ -39,6 +40,7 @@ def _python() -> Iterator[tuple[str, str]]:
             for name, thing in vars(pml_ext.inspection).items()
             if getattr(thing, "__module__", None) == pml_ext.inspection.__name__ and not name.startswith("_")
         ],
+        pml_ext.large_batch: ["step"],
     }
     for module, names in ours.items():
         for name in names:

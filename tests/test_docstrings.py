@@ -6,11 +6,12 @@ from types import ModuleType
 
 import pytest
 
-from pml_ext import functional, inspection, losses, metrics, miners
+from pml_ext import functional, inspection, large_batch, losses, metrics, miners
 
 OURS: dict[ModuleType, list[str]] = {
     functional: functional.__all__,
     inspection: ["pair_weights", "similarity_dependence"],
+    large_batch: ["step"],
     losses: [*losses.OURS, *losses.CORRECTED],
     metrics: metrics.__all__,
     miners: miners.OURS,

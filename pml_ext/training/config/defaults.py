@@ -167,6 +167,7 @@ def _solver() -> CN:
     )
     solver.CHECKPOINT_PERIOD = 20
     solver.IMS_PER_BATCH = 64
+    solver.CHUNK = 0  # ours: images that a process embeds at once, for batches larger than memory; 0: all of its batch
     solver.CLIP_GRADIENTS = CN({"ENABLED": False, "CLIP_TYPE": "norm", "CLIP_VALUE": 5.0, "NORM_TYPE": 2.0})
     return solver
 

@@ -1,19 +1,22 @@
 """The model and its training step, as a LightningModule."""
 
+import logging
 from typing import Any
 
 import lightning
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._ops.normalize import to_sphere
+from pml_ext.large_batch import norms_by_chunk
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.data.datasets import ImageSet, TestSet
 from pml_ext.training.data.samplers import steps_per_epoch
 from pml_ext.training.engine.checkpoints import CONFIG
 from pml_ext.training.engine.failures import TrainingError
+from pml_ext.training.engine.large_batches import loss_in_chunks
 from pml_ext.training.engine.monitor import bound_statistics, is_recorded, triplet_statistics
 from pml_ext.training.evaluation.evaluate import Evaluation, Features
 from pml_ext.training.modeling.architectures import NetworkOutput, architecture_of
@@ -23,6 +26,8 @@ from pml_ext.training.modeling.names import ID_LOSSES
 from pml_ext.training.solver.optimizer import build_optimizer, clip_gradients
 from pml_ext.training.solver.schedule import build_schedule
 
+log = logging.getLogger("pml_ext")
+
 
 class Baseline(lightning.LightningModule):
     """The network of a config, its losses, and how they are trained and tested.
@@ -30,6 +35,9 @@ class Baseline(lightning.LightningModule):
     On several ranks the metric losses see the joint batch: embeddings are gathered with their gradient, every
     rank computes the same loss, and DDP's mean then gives the gradient of one process on the joint batch, for the
     losses' own parameters too.
+
+    With SOLVER.CHUNK a process embeds that many images at once, and the losses see its whole batch all the same.
+    Batch norm then takes the statistics of each chunk; FrozenBN and GN know no difference.
 
     Args:
         cfg: the config.
@@ -80,9 +88,28 @@ class Baseline(lightning.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
         images, labels, rows = batch
-        output = self(images, labels)
+        if not self.cfg.SOLVER.CHUNK:
+            return self._loss(self(images, labels), labels, rows)
+        # Before the step and not, as Lightning does, after it: the gradients of all chunks but one are part of it.
+        for parameter in self.parameters():
+            parameter.grad = None
+        return loss_in_chunks(
+            self,
+            (images, labels),
+            lambda output: self._loss(output, labels, rows),
+            chunk=self.cfg.SOLVER.CHUNK,
+            modules=self._embedding_modules(),
+            loss_parameters=self.losses.parameters(),
+            scaler=getattr(self.trainer.precision_plugin, "scaler", None),
+        )
+
+    def _embedding_modules(self) -> list[nn.Module]:
+        return [child for name, child in self.named_children() if name not in ("losses", "miner")]
+
+    def _loss(self, output: NetworkOutput, labels: Tensor, rows: Tensor) -> Tensor:
+        """The sum of all terms, logged; an error where one is not finite."""
         # Sums over pairs lose all digits in 16 bits.
-        with torch.autocast(images.device.type, enabled=False):
+        with torch.autocast(labels.device.type, enabled=False):
             features, joint_labels = self._joint_batch(output, labels)
             values = self._loss_values(output, labels, features, joint_labels)
         for name, value in values.items():
@@ -149,6 +176,11 @@ class Baseline(lightning.LightningModule):
             f"Try a lower SOLVER.BASE_LR, SOLVER.CLIP_GRADIENTS or a longer warm-up"
         )
 
+    def on_train_start(self) -> None:
+        chunk, images = self.cfg.SOLVER.CHUNK, self.cfg.SOLVER.IMS_PER_BATCH // self.trainer.world_size
+        if 0 < chunk < images and norms_by_chunk(self._embedding_modules()):
+            log.info("SOLVER.CHUNK: batch norm sees the statistics of %d images, not of %d", chunk, images)
+
     def on_train_epoch_start(self) -> None:
         # Everything random in an epoch follows from (seed, epoch, rank), so a resumed run repeats it.
         assert self.trainer.train_dataloader is not None
@@ -197,6 +229,10 @@ class Baseline(lightning.LightningModule):
             torch.distributed.all_gather_object(every, (rows, embeddings))
             rows, embeddings = (torch.cat(parts) for parts in zip(*every, strict=True))
         return embeddings[rows.argsort()]
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
+        if not self.cfg.SOLVER.CHUNK:
+            super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
         clip_gradients(self.cfg.SOLVER.CLIP_GRADIENTS, (p for group in optimizer.param_groups for p in group["params"]))

@@ -39,7 +39,7 @@ SOLVER_RULES: list[Rule] = [
     *not_negative(
         "HEADS_LR_FACTOR", "BIAS_LR_FACTOR", "WEIGHT_DECAY", "WEIGHT_DECAY_NORM", "WEIGHT_DECAY_BIAS", "DELAY_EPOCHS",
         "ETA_MIN_LR", "WARMUP_FACTOR", "WARMUP_ITERS", "WARMUP_EPOCHS", "FREEZE_ITERS",
-        "FREEZE_EPOCHS",
+        "FREEZE_EPOCHS", "CHUNK",
     ),
     _nesterov,
     _one_cycle,

@@ -30,18 +30,18 @@ def weights(output: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("losses", "launcher", "flags"),
+    ("losses", "launcher", "flags", "chunk"),
     [
-        ('("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")', MODULE, ("--num-gpus", "2")),
-        ('("SmoothAPLoss","LoOp","TripletLoss","SoftTripleLoss","ArcFaceLoss")', TORCHRUN, ()),
+        ('("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")', MODULE, ("--num-gpus", "2"), "0"),
+        ('("SmoothAPLoss","LoOp","TripletLoss","SoftTripleLoss","ArcFaceLoss")', TORCHRUN, (), "70"),
     ],
 )
 def test_two_processes_train_as_one_on_the_joint_batch(
-    tmp_path: Path, losses: str, launcher: tuple[str, ...], flags: tuple[str, ...]
+    tmp_path: Path, losses: str, launcher: tuple[str, ...], flags: tuple[str, ...], chunk: str
 ) -> None:
     assert main(arguments(tmp_path / "one", losses)) == 0
     done = subprocess.run(
-        [sys.executable, *launcher, *arguments(tmp_path / "two", losses, *flags)],
+        [sys.executable, *launcher, *arguments(tmp_path / "two", losses, *flags), "SOLVER.CHUNK", chunk],
         capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,0 +1,107 @@
+"""Training steps on batches whose graph does not fit into memory."""
+
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pml_ext._checks import check_whole, warn_once
+from pml_ext._ops.chunks import ChunkedPass
+from pml_ext._ops.precision import no_autocast
+
+
+def step(
+    model: nn.Module,
+    batch: tuple[Tensor | tuple[Tensor, ...], Any],
+    loss: Callable[[Any, Any], Tensor],
+    *,
+    chunk: int,
+    scaler: torch.amp.GradScaler | None = None,
+) -> Tensor:
+    """The loss of a batch and its gradients, in the memory of one chunk and at up to 4/3 of the time.
+
+    Takes the place of `loss(model(inputs), labels).backward()`: gradients are added to `.grad` of the model's and of
+    the loss's parameters, and `optimizer.zero_grad()`, gradient clipping and `optimizer.step()` stay where they are.
+    The batch is embedded chunk by chunk without a graph, the loss sees all embeddings, and the chunks are embedded
+    again to take their gradients back. Beside the graph of one chunk the memory holds inputs, embeddings and what the
+    loss itself needs.
+
+    Dropout, and whatever else draws from torch's generators of the CPU or a device, draws the same both times;
+    Python's, NumPy's and own generators are not replayed. Autocast around the call holds for the embeddings and the
+    loss. On several ranks (DistributedDataParallel, or any model with `no_sync`) gradients are exchanged once, with
+    the last chunk.
+
+    Batch norm in training mode takes the statistics of each chunk, as it would in a batch of that size; its running
+    averages move once a chunk. In evaluation mode (frozen) the gradients are those of the undivided batch.
+
+    Args:
+        model: called with the inputs of a chunk; gives (n, D) embeddings, or a tuple of tensors with n rows and None.
+        batch: (inputs, labels). The inputs are a tensor (B, …), or a tuple of them, the model's arguments.
+        loss: called with the model's outputs for the whole batch, and the labels as given; gives a scalar.
+        chunk: samples that are embedded at once, 1 or more. A batch that is no larger is embedded once.
+        scaler: torch's gradient scaler for float16: the gradients come out scaled, for its `unscale_` and `step`.
+    Returns:
+        The loss, without a graph and not scaled.
+    Raises:
+        TypeError: a model that is no module, a batch that is no such pair, a loss that cannot be called.
+        ValueError: a chunk that is no whole number above 0, inputs without samples or of several lengths, a loss that
+            is no scalar.
+    Source: gradient caching, Gao et al., arXiv 2101.06983, section 3.
+
+    >>> from pml_ext.losses import RecallAtKSurrogateLoss
+    >>> model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
+    >>> images, labels = torch.randn(400, 32), torch.arange(100).repeat_interleave(4)
+    >>> value = step(model, (images, labels), RecallAtKSurrogateLoss(), chunk=64)
+    >>> all(parameter.grad is not None for parameter in model.parameters())
+    True
+    """
+    check_whole(chunk, "chunk")
+    if chunk < 1:
+        raise ValueError(f"chunk must be 1 or more, the samples that are embedded at once; got {chunk}")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, whose buffers are kept in step; got {type(model).__name__}")
+    if not callable(loss):
+        raise TypeError(f"loss must be callable with the embeddings and the labels; got {type(loss).__name__}")
+    inputs, labels = _checked(batch)
+    if chunk < len(inputs[0]) and norms_by_chunk([model]):
+        warn_once(
+            model,
+            f"batch norm sees the statistics of {chunk} samples at a time, not of the whole batch; in evaluation mode "
+            "(frozen) it would not",
+        )
+    alone = getattr(model, "no_sync", nullcontext)
+    bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    chunks = ChunkedPass(model, inputs, chunk=chunk, modules=[bare], without_graph=bare, alone=alone)
+    value = loss(chunks.outputs, labels)
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"loss must give a scalar tensor; got {got}")
+    with no_autocast(value.device):
+        (value if scaler is None else scaler.scale(value)).backward()
+        outputs, gradients = chunks.send_back([None if leaf is None else leaf.grad for leaf in chunks.leaves])
+        if outputs:
+            torch.autograd.backward(outputs, gradients)
+    return value.detach()
+
+
+def norms_by_chunk(modules: Iterable[nn.Module]) -> bool:
+    """Whether any batch norm of these takes the statistics of what it is given."""
+    norms = (
+        norm for module in modules for norm in module.modules() if isinstance(norm, nn.modules.batchnorm._BatchNorm)
+    )
+    return any(norm.training or norm.running_mean is None for norm in norms)
+
+
+def _checked(batch: Any) -> tuple[tuple[Tensor, ...], Any]:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        got = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, (tuple, list)) else type(batch).__name__
+        raise TypeError(f"batch must be a pair (inputs, labels); got {got}")
+    inputs = (batch[0],) if isinstance(batch[0], Tensor) else batch[0]
+    if not isinstance(inputs, tuple) or not inputs or not all(isinstance(part, Tensor) for part in inputs):
+        raise TypeError(f"the inputs of batch must be a tensor or a tuple of tensors; got {type(batch[0]).__name__}")
+    lengths = [len(part) if part.ndim else 0 for part in inputs]
+    if min(lengths) == 0 or len(set(lengths)) > 1:
+        raise ValueError(f"the inputs of batch must have a row for each sample, equally many; got lengths {lengths}")
+    return inputs, batch[1]

@@ -1,0 +1,297 @@
+"""Gradients of a batch in chunks against those of the undivided batch."""
+
+import copy
+import socket
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pml_ext.large_batch import step
+from pml_ext.losses import LoOp, PairWeightingLoss, RecallAtKSurrogateLoss, SoftTripleLoss
+
+Gradients = dict[str, Tensor]
+
+
+def network(*, dropout: float = 0.0, norm: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    middle: list[nn.Module] = [nn.BatchNorm1d(24)] if norm else []
+    return nn.Sequential(nn.Linear(12, 24), *middle, nn.ReLU(), nn.Dropout(dropout), nn.Linear(24, 8))
+
+
+def batch(size: int = 24) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(5)
+    return torch.randn(size, 12), torch.arange(size) % 6
+
+
+def gradients(*modules: nn.Module) -> Gradients:
+    return {f"{n}.{name}": p.grad for n, module in enumerate(modules) for name, p in module.named_parameters()}
+
+
+def assert_equal_in_norm(found: Gradients, expected: Gradients) -> None:
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        error = (found[name] - gradient).norm() / gradient.norm()
+        assert error < 1e-5, f"{name}: {error:.1e}"
+
+
+def undivided(model: nn.Module, loss: nn.Module, size: int = 24) -> tuple[Tensor, Gradients]:
+    model, loss = copy.deepcopy(model), copy.deepcopy(loss)
+    inputs, labels = batch(size)
+    value = loss(model(inputs), labels)
+    value.backward()
+    return value.detach(), gradients(model, loss)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 8, 23, 24, 100])
+@pytest.mark.parametrize(
+    "make_loss",
+    [RecallAtKSurrogateLoss, PairWeightingLoss, lambda: LoOp(PairWeightingLoss()), lambda: SoftTripleLoss(6, 8)],
+)
+def test_gradients_are_those_of_the_undivided_batch(make_loss: Callable[[], nn.Module], chunk: int) -> None:
+    torch.manual_seed(1)
+    model, loss = network(), make_loss()
+    expected, by_name = undivided(model, loss)
+    value = step(model, batch(), loss, chunk=chunk)
+    torch.testing.assert_close(value, expected)
+    assert_equal_in_norm(gradients(model, loss), by_name)
+    assert all(gradient.abs().sum() > 0 for gradient in by_name.values())
+    assert not value.requires_grad
+
+
+def test_gradients_are_added_to_those_that_are_there() -> None:
+    model, loss = network(), PairWeightingLoss()
+    step(model, batch(), loss, chunk=5)
+    once = {name: gradient.clone() for name, gradient in gradients(model).items()}
+    step(model, batch(), loss, chunk=7)
+    torch.testing.assert_close(gradients(model), {name: 2 * gradient for name, gradient in once.items()})
+
+
+class Noted(nn.Module):
+    """Notes what the module in it gives."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.outputs = module, list[tuple[bool, Tensor]]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.module(x)
+        self.outputs.append((output.requires_grad, output.detach().clone()))
+        return output
+
+
+def test_dropout_draws_the_same_again() -> None:
+    model = Noted(network(dropout=0.5))
+    torch.manual_seed(9)
+    step(model, batch(), PairWeightingLoss(), chunk=10)
+    first = [output for learns, output in model.outputs[:2]]
+    again = [output for learns, output in model.outputs[3:]]
+    assert [learns for learns, _ in model.outputs] == [False, False, True, True, True]
+    torch.testing.assert_close(again, first, rtol=0, atol=0)
+    assert not torch.equal(first[0], first[1]), "each chunk draws its own"
+    after = torch.rand(3)
+    torch.manual_seed(9)
+    for part in batch()[0].split(10):
+        model(part)
+    assert torch.equal(after, torch.rand(3)), "what follows goes on behind the first pass"
+
+
+def test_dropouts_gradient_is_that_of_the_same_draws() -> None:
+    model, loss = network(dropout=0.5), PairWeightingLoss()
+    inputs, labels = batch()
+    torch.manual_seed(9)
+    loss(torch.cat([model(part) for part in inputs.split(10)]), labels).backward()
+    expected = {name: gradient.clone() for name, gradient in gradients(model).items()}
+    model.zero_grad()
+    torch.manual_seed(9)
+    step(model, (inputs, labels), loss, chunk=10)
+    assert_equal_in_norm(gradients(model), expected)
+
+
+def test_autocast_around_it() -> None:
+    model, loss = network(), PairWeightingLoss()
+    inputs, labels = batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = loss(model(inputs), labels)
+    value.backward()
+    expected = {name: gradient.clone() for name, gradient in gradients(model).items()}
+    model.zero_grad()
+    seen = []
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        step(model, (inputs, labels), lambda x, y: seen.append(x.dtype) or loss(x, y), chunk=7)
+    assert seen == [torch.bfloat16]
+    assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients(model).values())
+    torch.testing.assert_close(gradients(model), expected, rtol=4e-2, atol=1e-3)
+
+
+def test_a_gradient_scaler() -> None:
+    model, loss = network(), SoftTripleLoss(6, 8)
+    _, expected = undivided(model, loss)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
+    step(model, batch(), loss, chunk=7, scaler=scaler)
+    scaled = gradients(model, loss)
+    torch.testing.assert_close(scaled, {name: 256 * gradient for name, gradient in expected.items()})
+    scaler.unscale_(optimizer)
+    assert_equal_in_norm(gradients(model, loss), expected)
+
+
+def test_batch_norm_goes_by_chunks_and_says_so_once() -> None:
+    model, other = network(norm=True), network(norm=True)
+    with pytest.warns(UserWarning, match="batch norm sees the statistics of 8 samples at a time"):
+        step(model, batch(), PairWeightingLoss(), chunk=8)
+    step(model, batch(), PairWeightingLoss(), chunk=8)
+    for _ in range(2):
+        for part in batch()[0].split(8):
+            other(part)
+    assert dict(model.named_buffers()).keys() == dict(other.named_buffers()).keys()
+    for name, buffer in other.named_buffers():
+        torch.testing.assert_close(model.get_buffer(name), buffer)
+
+
+def test_frozen_batch_norm() -> None:
+    model = network(norm=True).eval()
+    _, expected = undivided(model, PairWeightingLoss())
+    step(model, batch(), PairWeightingLoss(), chunk=7)
+    assert_equal_in_norm(gradients(model), expected)
+
+
+def test_spectral_norms_buffers_are_replayed() -> None:
+    torch.manual_seed(0)
+    model = Noted(nn.utils.parametrizations.spectral_norm(nn.Linear(12, 8)))
+    step(model, batch(), PairWeightingLoss(), chunk=8)
+    outputs = [output for _, output in model.outputs]
+    torch.testing.assert_close(outputs[3:], outputs[:2], rtol=0, atol=0)
+
+
+class Found(NamedTuple):
+    features: tuple[Tensor, Tensor]
+    nothing: None
+    scores: Tensor
+
+
+class WithScores(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.scores = network(), nn.Linear(8, 6)
+
+    def forward(self, x: Tensor, weight: Tensor) -> Found:
+        features = self.body(x) * weight[:, None]
+        return Found((features, features[:, :4]), None, self.scores(features))
+
+
+def test_several_inputs_and_outputs() -> None:
+    def loss(found: Found, labels: Tensor) -> Tensor:
+        assert found.nothing is None
+        value: Tensor = sum(PairWeightingLoss()(part, labels) for part in found.features) + nn.functional.cross_entropy(
+            found.scores, labels
+        )
+        return value
+
+    model, (inputs, labels) = WithScores(), batch()
+    weights = torch.rand(24)
+    loss(model(inputs, weights), labels).backward()
+    expected = {name: gradient.clone() for name, gradient in gradients(model).items()}
+    model.zero_grad()
+    step(model, ((inputs, weights), labels), loss, chunk=9)
+    assert_equal_in_norm(gradients(model), expected)
+
+
+def test_one_output_may_have_no_part_in_the_loss() -> None:
+    model, (inputs, labels) = WithScores(), batch()
+    step(model, ((inputs, torch.ones(24)), labels), lambda found, y: PairWeightingLoss()(found.features[1], y), chunk=9)
+    assert model.scores.weight.grad is None and model.body[0].weight.grad is not None
+
+
+def test_graphs_do_not_grow_with_the_batch() -> None:
+    def most_kept(size: int) -> int:
+        alive, most = weakref.WeakSet[Tensor](), [0]
+
+        def keep(x: Tensor) -> Tensor:
+            kept = x.detach().clone()
+            alive.add(kept)
+            most[0] = max(most[0], sum(len(one) for one in alive))
+            return kept
+
+        model = network()
+        inside = nn.Sequential(*model, nn.Tanh())
+
+        class Counted(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
+                    output: Tensor = inside(x)
+                return output
+
+        step(Counted(), batch(size), PairWeightingLoss(), chunk=6)
+        return most[0]
+
+    assert most_kept(60) == most_kept(18) > 0
+
+
+class Named(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"embeddings": x}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"chunk": 0}, ValueError, "chunk must be 1 or more"),
+        ({"chunk": 2.0}, ValueError, "chunk must be a whole number; got 2.0"),
+        ({"chunk": True}, ValueError, "chunk must be a whole number; got True"),
+        ({"model": lambda x: x}, TypeError, "model must be a torch.nn.Module"),
+        ({"loss": 3}, TypeError, "loss must be callable"),
+        ({"loss": lambda x, y: x}, ValueError, r"loss must give a scalar tensor; got shape \(24, 8\)"),
+        ({"loss": lambda x, y: 1.0}, ValueError, "loss must give a scalar tensor; got float"),
+        ({"batch": torch.ones(3)}, TypeError, r"batch must be a pair \(inputs, labels\); got Tensor"),
+        ({"batch": ({"x": 1}, None)}, TypeError, "a tensor or a tuple of tensors; got dict"),
+        ({"batch": (torch.ones(0, 12), None)}, ValueError, r"got lengths \[0\]"),
+        ({"batch": ((torch.ones(3, 12), torch.ones(2)), None)}, ValueError, r"got lengths \[3, 2\]"),
+        ({"model": nn.Flatten(0)}, ValueError, r"one row for each of the 10 samples of a chunk; got shape \(120,\)"),
+        ({"model": Named()}, TypeError, "a tuple of tensors and None; got dict"),
+    ],
+)
+def test_errors(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    given: dict[str, Any] = {"model": network(), "batch": batch(), "loss": PairWeightingLoss(), "chunk": 10} | change
+    with pytest.raises(error, match=message):
+        step(given.pop("model"), given.pop("batch"), given.pop("loss"), **given)
+
+
+def _rank(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model = DistributedDataParallel(network(norm=True))
+    model.module[1].eval()
+    exchanged = []
+    model.register_comm_hook(None, lambda _, bucket: exchanged.append(1) or _mean(bucket))
+    inputs, labels = (part.chunk(2)[rank] for part in batch())
+    for chunk in (5, 12 - 5 * rank, 12):  # of different numbers on the two ranks, too
+        model.zero_grad()
+        step(model, (inputs, labels), PairWeightingLoss(), chunk=chunk)
+    torch.save({"gradients": gradients(model.module), "exchanged": len(exchanged)}, f"{folder}/{rank}.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def _mean(bucket: Any) -> torch.futures.Future[Tensor]:
+    total = bucket.buffer() / 2
+    return torch.distributed.all_reduce(total, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+def test_ranks_exchange_gradients_once(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(_rank, (port, str(tmp_path)), nprocs=2)
+    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    model = network(norm=True).eval()
+    for part, labels in zip(*(x.chunk(2) for x in batch()), strict=True):
+        (PairWeightingLoss()(model(part), labels) / 2).backward()
+    for rank in found:
+        assert rank["exchanged"] == 3, "one bucket of gradients a step"
+        assert_equal_in_norm(rank["gradients"], gradients(model))
