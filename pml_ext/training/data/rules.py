@@ -14,7 +14,8 @@ _LARGEST = 2**16  # side of an image in pixels
 _MIRRORS = ("reflect", "symmetric")
 _AS_OWN_DATA = (
     "data of one's own go in as file:people.csv (a table with the columns path, identity, camera, split) or as "
-    "folder:path (a folder per identity), or keep their name by --dataset NAME=file:people.csv"
+    "folder:path (a folder per identity, in query and gallery to test on them), or keep their name by --dataset "
+    "NAME=file:people.csv"
 )
 # switches with a PROB
 _BY_CHANCE = ("AUTOAUG", "FLIP", "CJ", "AUGMIX", "REA", "RPT")

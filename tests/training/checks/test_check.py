@@ -35,7 +35,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path: Path) -> None:
     file = tmp_path / "c.yml"
     file.write_text(
         "MODEL: {META_ARCHITECTURE: MoCo, HEADS: {SCALE: big, POOL: a}, BACKBONE: {DEPTH: 20x}}\n"
-        "INPUT: {PAD: 1, FLIP: {ENABLED: True, PROB: 2}}\nDATASETS: {NAMES: [NAIC19]}\nSOLVER: {GAMMA: 0}\n"
+        "INPUT: {PAD: 1, FLIP: {ENABLED: True, PROB: 2}}\nDATASETS: {NAMES: [PA100K]}\nSOLVER: {GAMMA: 0}\n"
         "TEST: {OPIS: {GRID: 1}}\nTEST_: 1\nSEED: 1\nSEED: 2\n"
     )
     lines = told(file)
@@ -51,7 +51,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path: Path) -> None:
         "  SOLVER.GAMMA = 0.0: must be above 0",
         "  TEST.OPIS: grid must be",
         "  MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast",
-        "  DATASETS.NAMES = 'NAIC19': FastReID's reader of it is not built; data of one's own go in as file:people.csv",
+        "  DATASETS.NAMES = 'PA100K': FastReID's reader of it is not built; data of one's own go in as file:people.csv",
     ]
     for line, start in zip(lines, starts, strict=True):
         assert line.startswith(start)

@@ -42,8 +42,8 @@ def dukemtmc(root: Path) -> None:
     write(folder / "bounding_box_test", "0033_c2_f0058250.jpg", "7017_c8_f0204278.jpg")
 
 
-def cuhk03(root: Path) -> None:
-    folder = root / "cuhk03-np" / "detected"
+def cuhk03(root: Path, boxes: str = "labeled") -> None:
+    folder = root / "cuhk03-np" / boxes
     write(folder / "bounding_box_train", "0003_c1_21.png", "0003_c2_26.png")
     write(folder / "query", "0001_c1_1.png")
     write(folder / "bounding_box_test", "0001_c2_6.png", "0002_c1_11.png")

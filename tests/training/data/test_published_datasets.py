@@ -332,11 +332,26 @@ PATHS = {
         ["scen1/view1/1/0001.jpg", "scen1/view2/1/0001.jpg", "scen2/view1/1/0001.jpg", "scen2/view1/2/0001.jpg"],
         [0, 0, 1, 2], [0, 1, 2, 2],
     ),
-    "SenseReID": (["SenseReID/test_gallery/00001_01.jpg", "SenseReID/test_probe/00001_00.jpg"], [0, 0], [1, 0]),
+    "SenseReID": (["SenseReID/test_gallery/00001_01.jpg", "test_prob/00001_00.jpg"], [0, 0], [1, 0]),
     "PKU": (["001_01_01.png", "001_02_03.png", "114_01_01.png"], [0, 0, 1], [0, 1, 0]),
-    "SYSU_mm": (["cam1/0001/0001.jpg", "cam3/0001/0001.jpg", "cam6/0533/0012.jpg"], [0, 0, 1], [0, 1, 2]),
+    "SYSU_mm": (
+        ["cam1/0001/0001.jpg", "cam2/0001/0001.jpg", "cam3/0001/0001.jpg", "cam5/0533/0012.jpg", "cam6/0533/0012.jpg"],
+        [0, 0, 1], [0, 1, 2],  # without the infrared cameras 3 and 6
+    ),
     "PRAI": (["images/00000001_0000_00000020.jpg", "images/00000002_0001_00000021.jpg"], [0, 1], [0, 1]),
-    "PeS3D": (["RGB/1_1_FRAME_30_RGB.bmp", "RGB/1_2_FRAME_9_RGB.bmp", "RGB/2_1_FRAME_1_RGB.bmp"], [0, 0, 1], None),
+    "PeS3D": (["1/1_1_FRAME_30_RGB.bmp", "1/1_2_FRAME_9_RGB.bmp", "2/2_1_FRAME_1_RGB.bmp"], [0, 0, 1], None),
+    "cuhkSYSU": (
+        [f"cropped_images/{name}.jpg" for name in ("p12_s3", "p12_s7_1", "p-1_s3")], [1, 1, 0], None,
+    ),
+    "SAIVT": (
+        [f"cropped_images/{name}.jpeg" for name in ("0001/0001-00045-C1-1", "0001/0001-00046-C3-1", "0002/0002-1-C3")],
+        [0, 0, 1], [0, 1, 1],
+    ),
+    "Shinpuhkan": (["001/001_01_02_0001.jpg", "001/001_02_03_0001.jpg", "a/002_01_02_0001.jpg"], [0, 0, 1], [0, 1, 0]),
+    "Thermalworld": (["1/0001.jpg", "1/0002.jpg", "10/0001.jpg"], [0, 0, 1], None),
+    "WildTrackCrop": (
+        ["crop/1/0_00000000.png", "crop/1/3_00000005.png", "crop/7/0_00000000.png"], [0, 0, 1], [0, 1, 0],
+    ),
 }  # fmt: skip
 
 
@@ -363,9 +378,94 @@ def test_sets_to_train_on_whole(name: str, tmp_path: Path) -> None:
         load(name, tmp_path / "empty", False)
 
 
-def test_cuhk03_in_the_folders_of_its_new_protocol(tmp_path: Path) -> None:
-    layouts.cuhk03(tmp_path)
-    data = loaded("CUHK03", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "folder", "paths", "identities", "cameras"),
+    [
+        ("PRID", "prid_2011", ["slim_train/person_0001/a_0001.png", "slim_train/x/person_0001/b_0001.png",
+            "slim_train/person_0300/a_0001.png", "slim_train/person_0300/b_0001.png"], [0, 0, 1, 2], [0, 1, 0, 1]),
+        ("iLIDS", "iLIDS", ["person001/cam1_person001.png", "person001/cam2_person001.png", "person002/cam1_a.png"],
+            [0, 0, 1], [0, 1, 0]),
+    ],
+)  # fmt: skip
+def test_sets_in_fastreids_arrangement(
+    name: str, folder: str, paths: list[str], identities: list[int], cameras: list[int], tmp_path: Path
+) -> None:
+    write(tmp_path / folder, *paths, "readme.txt")
+    data = load(name, tmp_path, False)
+    assert isinstance(data, ImageSet)
+    rows = [list(data.names).index(str(tmp_path / folder / path)) for path in paths]
+    assert len(data) == len(paths)
+    assert [len({*data.identities[rows][:i]}) for i in range(1, len(rows) + 1)] == [
+        len({*identities[:i]}) for i in range(1, len(rows) + 1)
+    ]
+    assert np.unique(data.cameras[rows], return_inverse=True)[1].tolist() == cameras
+
+
+def test_airport_by_its_list(tmp_path: Path) -> None:
+    folder = tmp_path / "AirportALERT"
+    write(folder, "cam2/11001/1.jpg", "cam1/11001/9.jpg", "cam1/300/2.jpg", "cam1/30000/a/3.jpg")
+    lines = ["cam2\\11001\\1.jpg", "cam1\\11001\\9.jpg", "cam1\\300\\2.jpg", "cam1\\30000\\a\\3.jpg"]
+    (folder / "filepath.txt").write_text("\n".join(lines))
+    data = load("AirportALERT", tmp_path, False)
+    assert isinstance(data, ImageSet)
+    assert rows(data) == [("1.jpg", 11001, 0), ("3.jpg", 30000, 1), ("9.jpg", 11001, 1)]
+    assert data.images[2].shape == (3, 12, 6)
+    for text, message in [
+        ("cam1/11001/1.jpg", "filepath.txt, line 1: expected `cam1"),
+        ("a\\7\\1.jpg", "names no person"),
+    ]:
+        (folder / "filepath.txt").write_text(text)
+        with pytest.raises(DataError, match=message):
+            load("AirportALERT", tmp_path, False)
+
+
+def test_the_rounds_of_naic(tmp_path: Path) -> None:
+    first, second = tmp_path / "naic/2020_NAIC/chusai/train", tmp_path / "naic/2020_NAIC/fusai/train"
+    old = tmp_path / "naic/2019_NAIC/fusai"
+    for folder, images in ((first, "images"), (second, "images"), (second, "images_convert"), (old, "train")):
+        write(folder / images, *(f"{i:08}.png" for i in range(5)))
+    (first / "label.txt").write_text("".join(f"{i % 5:08}.png:{i % 3}\n" for i in range(40200)))
+    (second / "naic20r2_train_list_clean.txt").write_text("00000000.png:12607\n00000001.png:12607\n")
+    (second / "val_query.txt").write_text("00000002.png:7\n")
+    (second / "val_gallery.txt").write_text("00000003.png:7\n00000004.png:8\n")
+    (old / "train_list_clean.txt").write_text("train/00000000.png 3\ntrain/00000001.png 4\n")
+    round_1 = load("NAIC20_R1", tmp_path, False)
+    assert isinstance(round_1, ImageSet) and len(round_1) == 40188, "the rest of the list is not trained on"
+    data = loaded("NAIC20_R2", tmp_path)
+    assert rows(data.train) == [("00000000.png", 12607, 0), ("00000001.png", 12607, 1)]
+    assert rows(data.query) == [("00000002.png", 7, 0)]
+    assert data.gallery is not None
+    assert rows(data.gallery) == [("00000003.png", 7, 1), ("00000004.png", 8, 1)]
+    for name, part in (("NAIC20_R2CNV", "images_convert"), ("NAIC19", "train")):
+        only = load(name, tmp_path, False)
+        assert isinstance(only, ImageSet)
+        assert Path(only.names[0]).parent.name == part and only.images[0].shape == (3, 12, 6)
+    (first / "label.txt").write_text("00000000.png,3")
+    with pytest.raises(DataError, match=r"label.txt, line 1: expected `00040591.png:15178`; got '00000000.png,3'"):
+        load("NAIC20_R1", tmp_path, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "gallery"),
+    [
+        ("PartialREID", "Partial_REID/partial_body_images", "Partial_REID/whole_body_images"),
+        ("PartialiLIDS", "PartialiLIDS/query", "PartialiLIDS/gallery"),
+        ("OccludedREID", "OccludedREID/query", "OccludedREID/gallery"),
+    ],
+)
+def test_partial_people_in_fastreids_arrangement(name: str, query: str, gallery: str, tmp_path: Path) -> None:
+    write(tmp_path, f"{query}/001_002.jpg", f"{query}/Thumbs.jpg", f"{gallery}/001_001.jpg", f"{gallery}/002_001.jpg")
+    data = loaded(name, tmp_path)
+    assert len(data.train) == 0
+    assert rows(data.query) == [("001_002.jpg", 1, 2)]
+    assert data.gallery is not None
+    assert rows(data.gallery) == [("001_001.jpg", 1, 1), ("002_001.jpg", 2, 1)]
+
+
+@pytest.mark.parametrize(("name", "boxes"), [("CUHK03", "labeled"), ("CUHK03Detected", "detected")])
+def test_cuhk03_in_the_folders_of_its_new_protocol(name: str, boxes: str, tmp_path: Path) -> None:
+    layouts.cuhk03(tmp_path, boxes)
+    data = loaded(name, tmp_path)
     assert rows(data.train) == [("0003_c1_21.png", 3, 1), ("0003_c2_26.png", 3, 2)]
     assert rows(data.query) == [("0001_c1_1.png", 1, 1)]
     assert data.gallery is not None
@@ -393,6 +493,24 @@ def test_a_folder_per_identity(tmp_path: Path) -> None:
         assert isinstance(data, ImageSet)
         assert data.identities.tolist() == [0, 0, 1]
         assert data.images[0].shape == (3, 12, 6)
+
+
+def test_folders_of_ones_own_to_search_in(tmp_path: Path) -> None:
+    paths = ["query/ben/1.png", "query/anna/2.jpg", "gallery/anna/3.jpg", "gallery/carla/4.webp", "train/dora/5.jpg"]
+    write(tmp_path / "mine", *paths, "gallery/readme.txt")
+    data = loaded("folder:mine", tmp_path)
+    assert data.gallery is not None
+    assert rows(data.query) == [("1.png", 1, 1), ("2.jpg", 0, 0)]
+    assert rows(data.gallery) == [("3.jpg", 0, 2), ("4.webp", 2, 3)], "the same names, and nothing removed by camera"
+    assert rows(data.train) == [("5.jpg", 3, 0)]
+    tests = load_test_sets(config(tmp_path, tests=("mine",), ALIASES=("mine=folder:mine",)), grey=False)
+    assert list(tests) == ["mine"]
+    write(tmp_path / "alone", "query/anna/1.jpg", "query/anna/2.jpg")
+    alone = loaded("folder:alone", tmp_path)
+    assert alone.gallery is None and len(alone.train) == 0 and len(alone.query) == 2
+    (tmp_path / "alone" / "gallery").mkdir()
+    with pytest.raises(DataError, match=r"alone/gallery: expected <identity>/<image>"):
+        load("folder:alone", tmp_path, False)
 
 
 def test_records_without_mxnet(tmp_path: Path) -> None:

@@ -14,12 +14,13 @@ from pml_ext.training.data.aliases import aliases_of
 from pml_ext.training.data.datasets.digits import digits_set
 from pml_ext.training.data.datasets.face_pairs import NAMES as FACE_PAIRS
 from pml_ext.training.data.datasets.face_pairs import PairSet, pair_set
-from pml_ext.training.data.datasets.folders import folder_per_identity
+from pml_ext.training.data.datasets.folders import folder_per_identity, own_folder
 from pml_ext.training.data.datasets.glyphs import glyphs_set
 from pml_ext.training.data.datasets.ijb import NAMES as TEMPLATE_SETS
 from pml_ext.training.data.datasets.ijb import TemplateSet, template_set
 from pml_ext.training.data.datasets.image_files import without_unreadable
 from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet
+from pml_ext.training.data.datasets.listed_sets import NAIC, airport_alert, naic
 from pml_ext.training.data.datasets.omniglot import omniglot_set
 from pml_ext.training.data.datasets.record_io import record_set
 from pml_ext.training.data.datasets.reid_folders import (
@@ -30,6 +31,7 @@ from pml_ext.training.data.datasets.reid_folders import (
     market1501,
     msmt17,
     occluded_reid,
+    partial_people,
     veri,
 )
 from pml_ext.training.data.datasets.retrieval import RETRIEVAL_SETS, in_shop, retrieval_set, validation_set
@@ -55,7 +57,12 @@ DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
     "DukeMTMC": dukemtmc,
     "MSMT17": msmt17,
     "CUHK03": cuhk03,
+    "CUHK03Detected": partial(cuhk03, boxes="detected"),
     "OccludedREID": occluded_reid,
+    "PartialREID": partial(partial_people, name="PartialREID"),
+    "PartialiLIDS": partial(partial_people, name="PartialiLIDS"),
+    "AirportALERT": airport_alert,
+    **{name: partial(naic, name=name) for name in NAIC},
     **{name: partial(training_set, name=name) for name in TRAINING_SETS},
     "VeRi": veri,
     "VehicleID": vehicle_id,
@@ -155,7 +162,7 @@ def load(name: str, root: Path, grey: bool, key: str = "data set") -> Loaded:
         if name.startswith("file:"):
             return table_set(root / name.removeprefix("file:"), grey)
         if name.startswith("folder:"):
-            return folder_per_identity(root, grey, name=name.removeprefix("folder:"))
+            return own_folder(root, grey, name=name.removeprefix("folder:"))
         return DATASETS[name](root, grey)
     except DataError:
         raise

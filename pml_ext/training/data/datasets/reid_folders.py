@@ -37,20 +37,46 @@ def veri(root: Path, grey: bool) -> OpenSet:
     return _of_named_files("VeRi", root / "veri", parts, "0001_c001_00016450_0.jpg", grey)
 
 
-def cuhk03(root: Path, grey: bool) -> OpenSet:
-    """CUHK03 (Li et al., CVPR 2014), its detected images under the protocol of Zhong et al. (CVPR 2017): 2 cameras."""
+def cuhk03(root: Path, grey: bool, *, boxes: str = "labeled") -> OpenSet:
+    """CUHK03 (Li et al., CVPR 2014) under the protocol of Zhong et al. (CVPR 2017): 2 cameras.
+
+    Args:
+        boxes: around people: labeled by hand, FastReID's, or detected.
+    """
     parts = ("bounding_box_train", "query", "bounding_box_test")
-    return _of_named_files("CUHK03", root / "cuhk03-np" / "detected", parts, "0003_c1_21.png", grey)
+    return _of_named_files("CUHK03", root / "cuhk03-np" / boxes, parts, "0003_c1_21.png", grey)
+
+
+# name -> folder, queries and gallery in it
+_PARTIAL = {
+    "PartialREID": ("Partial_REID", "partial_body_images", "whole_body_images"),
+    "PartialiLIDS": ("PartialiLIDS", "query", "gallery"),
+    "OccludedREID": ("OccludedREID", "query", "gallery"),
+}
+
+
+def partial_people(root: Path, grey: bool, *, name: str) -> OpenSet:
+    """People of whom a part is seen, searched among whole ones, as FastReID's project PartialReID arranges them.
+
+    Partial REID (Zheng et al., ICCV 2015) and Partial-iLIDS (He et al., CVPR 2018) are told by name. There are no
+    training images. The number behind an image's identity counts as its camera, as in FastReID.
+    """
+    folder, *parts = _PARTIAL[name]
+    query, gallery = _parts(name, root / folder, parts, "001_001.jpg", re.compile(r"^(-?\d+)_(\d+)"))
+    return open_set([], query, gallery, grey)
 
 
 def occluded_reid(root: Path, grey: bool) -> OpenSet:
     """Occluded-REID (Zhuo et al., ICME 2018): occluded people are queries, the same people whole the gallery.
 
-    It has no training images. Occluded and whole count as two cameras.
+    It has no training images. Occluded and whole count as two cameras; in FastReID's arrangement, OccludedREID/query
+    and gallery, the number behind the identity is the camera.
 
     Raises:
         DataError: another layout, or no file name of the published form.
     """
+    if (root / "OccludedREID").is_dir():
+        return partial_people(root, grey, name="OccludedREID")
     folder = root / "Occluded_REID"
     parts = []
     for camera, part in enumerate(("occluded_body_images", "whole_body_images")):
@@ -97,17 +123,21 @@ def _msmt17_list(listing: Path, images: Path) -> list[ImageFile]:
 
 
 def _of_named_files(name: str, folder: Path, parts: Sequence[str], example: str, grey: bool) -> OpenSet:
-    """Train, query and gallery of three folders; files of other names (Thumbs.db) are passed over."""
+    train, query, gallery = _parts(name, folder, parts, example, _NAME)
+    return open_set([file for file in train if file.identity != JUNK], query, gallery, grey)
+
+
+def _parts(name: str, folder: Path, parts: Sequence[str], example: str, form: re.Pattern[str]) -> list[list[ImageFile]]:
+    """The images of some folders, identity and camera from their names; other names (Thumbs.db) are passed over."""
     listed = []
     for part in parts:
         require_folder(folder / part, name, f"{folder}/{{{','.join(parts)}}} with images such as {example}")
         files = [
             ImageFile(path, int(match[1]), int(match[2]))
             for path in sorted((folder / part).glob(f"*{Path(example).suffix}"))
-            if (match := _NAME.match(path.name))
+            if (match := form.match(path.name))
         ]
         if not files:
             raise DataError(f"{name}: no image named as {example} in {folder / part}; {found_in(folder / part)}")
         listed.append(files)
-    train, query, gallery = listed
-    return open_set([file for file in train if file.identity != JUNK], query, gallery, grey)
+    return listed
