@@ -99,7 +99,10 @@ def similarity_dependence(
     Source: Wang et al., CVPR 2019, section 3 and Table 1. Paper: by argument; here: by perturbation of a loss's real
         gradient. They agree but for N-pairs: Paper: N; here: N and P, as e^(S_in − S_ip) compares with the positive;
         and in Table 2 for binomial deviance with mining: Paper: S and P; here: N too, as eq. 10 divides by N_i, the
-        number of negatives that are mined.
+        number of negatives that are mined. Histogram is P in both: a negative's weight is the share of positives at its
+        own similarity. It reads as SP where a shift takes a similarity past 1, where the histogram ends, and where the
+        shift is no whole number of bins (2/bins wide), so that the pairs change places between their bins' nodes; both
+        are of the histogram, which stands still when the similarities move, not of the weighting.
 
     >>> x = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]])
     >>> similarity_dependence("multi_similarity", x, torch.tensor([0, 0, 1, 1])).kinds

@@ -348,3 +348,21 @@ def test_similarity_is_the_negative_of_a_distance() -> None:
     assert found.kinds == "S" and found.self_similarity == 1.0
     triplet = losses.TripletMarginLoss(margin=0.2, reducer=reducers.SumReducer())
     assert similarity_dependence(triplet, *trained_batch()).kinds == "P"
+
+
+def test_the_histogram_loss_depends_on_the_level_through_its_bins_only() -> None:
+    """Paper: P. A shift by whole bins moves all pairs and the histograms alike, up to the end of the last bin."""
+    x, labels = trained_batch()
+    bins = 2 / 100
+    for shift in (bins, 5 * bins):
+        found = similarity_dependence("histogram", x, labels, shift=shift)
+        assert found.kinds == "P" and found.self_similarity < 1e-4
+    between_nodes = similarity_dependence("histogram", x, labels, shift=4.5 * bins)
+    assert between_nodes.kinds == "SP" and between_nodes.self_similarity > 0.1
+    generator = torch.Generator().manual_seed(1)
+    centres, noise = torch.randn(2, 20, 8, dtype=torch.float64, generator=generator)
+    closer = 1.5 * centres[labels] + noise
+    cosines = torch.nn.functional.normalize(closer) @ torch.nn.functional.normalize(closer).T
+    assert 0.9 < cosines.fill_diagonal_(0).max() < 0.98
+    assert similarity_dependence("histogram", closer, labels, shift=bins).kinds == "P"
+    assert similarity_dependence("histogram", closer, labels, shift=5 * bins).kinds == "SP", "cut off at 1"

@@ -30,8 +30,8 @@ class PairWeightingLoss(EmbeddingLoss):
             which loss it comes from; contrastive and triplet are sums over pairs and triplets, as in the paper.
         mining: None, or the ε >= 0 of multi-similarity mining (the paper's is 0.1): the weighting sees those of the
             batch's or indices_tuple's pairs that PML's MultiSimilarityMiner keeps.
-        alpha, beta, base, scale, margin, neg_margin, bins: of those weightings whose function has them; None: the
-            function's default.
+        alpha, beta, base, bounded, scale, margin, neg_margin, bins: of those weightings whose function has them; None:
+            the function's default.
         **pml: distance (a similarity: CosineSimilarity by default), reducer (mean over anchors by default),
             embedding_regularizer, embedding_reg_weight, collect_stats.
     Raises:
@@ -54,6 +54,7 @@ class PairWeightingLoss(EmbeddingLoss):
         alpha: float | None = None,
         beta: float | None = None,
         base: float | None = None,
+        bounded: bool | None = None,
         scale: float | None = None,
         margin: float | None = None,
         neg_margin: float | None = None,
@@ -65,6 +66,7 @@ class PairWeightingLoss(EmbeddingLoss):
             "alpha": alpha,
             "beta": beta,
             "base": base,
+            "bounded": bounded,
             "scale": scale,
             "margin": margin,
             "neg_margin": neg_margin,

@@ -15,7 +15,8 @@ from pml_ext.losses import LoOp, PairWeightingLoss
 from tests.oracles.pair_weights import total_loss
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
-CONFIGS = Path(__file__).parents[2] / "fastreid_configs" / "Omniglot" / "gpw"
+CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
+GPW = [CONFIGS / "Omniglot" / "gpw", CONFIGS / "Cars196" / "gpw"]
 
 
 def batch(dtype: torch.dtype = torch.float64, size: int = 4) -> tuple[Tensor, Tensor]:
@@ -265,22 +266,57 @@ TABLE_2 = {
 }
 
 
-def test_the_configs_are_the_rows_of_table_2() -> None:
-    assert {path.stem for path in CONFIGS.glob("*.yml")} == set(TABLE_2)
+@pytest.mark.parametrize("folder", GPW, ids=lambda folder: folder.parent.name)
+def test_the_configs_are_the_rows_of_table_2(folder: Path) -> None:
+    assert {path.stem for path in folder.glob("*.yml") if not path.stem.startswith("Base-")} == set(TABLE_2)
 
 
+@pytest.mark.parametrize("folder", GPW, ids=lambda folder: folder.parent.name)
 @pytest.mark.parametrize("row", TABLE_2)
-def test_every_config_builds_its_loss(row: str) -> None:
+def test_every_config_builds_its_loss(row: str, folder: Path) -> None:
     pytest.importorskip("yacs")
     from pml_ext.training.config.load import load_config
     from pml_ext.training.modeling.losses.factory import build_losses
 
-    cfg = load_config(CONFIGS / f"{row}.yml")
+    cfg = load_config(folder / f"{row}.yml")
     terms, modules = build_losses(cfg.MODEL.LOSSES, num_classes=5, feature_size=8)
     assert [(term.name, term.scale) for term in terms] == [("PairWeightingLoss", 1.0)]
     built: Any = modules["PairWeightingLoss"]
     assert (built.weighting, built.mining) == TABLE_2[row]
-    assert str(cfg.OUTPUT_DIR) == f"logs/omniglot/gpw/{row}"
+    assert str(cfg.OUTPUT_DIR) == f"logs/{folder.parent.name.lower()}/gpw/{row}"
+
+
+def test_the_table_on_cars196_is_set_up_as_in_the_paper() -> None:
+    pytest.importorskip("yacs")
+    from pml_ext.training.config.load import load_config
+    from pml_ext.training.modeling.losses.factory import build_losses
+
+    for row in TABLE_2:
+        cfg = load_config(GPW[1] / f"{row}.yml")
+        assert (cfg.MODEL.HEADS.EMBEDDING_DIM, cfg.DATALOADER.NUM_INSTANCE, cfg.MODEL.MINER.NAME) == (64, 5, "")
+        loss: Any = build_losses(cfg.MODEL.LOSSES, num_classes=98, feature_size=64)[1]["PairWeightingLoss"]
+        expected = {"alpha": 2.0, "beta": 50.0} if row != "ms_mining" else {}
+        assert {name: loss.options[name] for name in ("alpha", "beta") if name in loss.options} == expected
+        assert loss.options.get("base") == {"ms": 1.0, "ms_weighting": 1.0}.get(row, loss.options.get("base"))
+
+
+def test_alpha_beta_and_base_from_a_config() -> None:
+    pytest.importorskip("yacs")
+    from pml_ext.training.config.defaults import get_cfg
+    from pml_ext.training.config.load import ConfigError
+    from pml_ext.training.modeling.losses.factory import build_losses
+
+    node = get_cfg().MODEL.LOSSES
+    node.NAME = ("PairWeightingLoss",)
+    node.GPW.update({"ALPHA": 3.0, "BETA": 40.0, "BASE": 0.9})
+    built: Any = build_losses(node, num_classes=5, feature_size=8)[1]["PairWeightingLoss"]
+    assert built.options == {"alpha": 3.0, "beta": 40.0, "base": 0.9}
+    node.GPW.WEIGHTING = "lifted_star"
+    with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.GPW: .*unknown argument 'base'; known: .*alpha, beta"):
+        build_losses(node, num_classes=5, feature_size=8)
+    node.GPW.update({"BASE": 0.5, "WEIGHTING": "triplet", "ALPHA": 2.0, "BETA": 50.0})
+    built = build_losses(node, num_classes=5, feature_size=8)[1]["PairWeightingLoss"]
+    assert built.options == {}
 
 
 def test_options_are_named_arguments() -> None:

@@ -59,9 +59,14 @@ def binomial_deviance(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5): 
     return loss
 
 
-def bin_lifted(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5):  # type: ignore[no-untyped-def]
-    binomial = binomial_deviance(s, positives, negatives, alpha, beta, base)
-    return (binomial + lifted_star(s, positives, negatives, alpha, beta)) / 2
+def bin_lifted(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5, bounded=False):  # type: ignore[no-untyped-def]
+    lifted = lifted_star(s, positives, negatives, alpha, beta)
+    if not bounded:
+        return (binomial_deviance(s, positives, negatives, alpha, beta, base) + lifted) / 2
+    # The loss whose derivative is 1/(1 + e^(…)) for every pair, whatever the number of pairs.
+    binomial = sum(torch.log(1 + torch.exp(-alpha * (s[p] - base))) / alpha for p in positives)
+    binomial = binomial + sum(torch.log(1 + torch.exp(beta * (s[n] - base))) / beta for n in negatives)
+    return (binomial + lifted) / 2
 
 
 def multi_similarity(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5):  # type: ignore[no-untyped-def]

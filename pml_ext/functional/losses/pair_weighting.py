@@ -80,10 +80,21 @@ def bin_lifted_weights(
     alpha: float = 2.0,
     beta: float = 50.0,
     base: float = 0.5,
+    bounded: bool = False,
 ) -> Tensor:
-    """The plain mean of the binomial deviance weights and those of lifted*, our reading of the supplement's eq. 10."""
-    binomial = binomial_deviance_weights(similarity, positive, negative, alpha=alpha, beta=beta, base=base)
-    return (binomial + lifted_star_weights(similarity, positive, negative, alpha=alpha, beta=beta)) / 2
+    """The plain mean of the weights of binomial deviance and of lifted* (supplement, eq. 10).
+
+    Paper: the larger of the two weights dominates their mean (supplement, eqs. 10 to 12), so both lie in [0, 1].
+    Here: with bounded=True that mean, of 1/(1 + e^(β(base − S_in))) and 1/Σ_k e^(β(S_ik − S_in)) for a negative; with
+    False the mean of the two losses' own weights, where binomial deviance has β/|N_i| before it, α/|P_i| for positives.
+    """
+    lifted = lifted_star_weights(similarity, positive, negative, alpha=alpha, beta=beta)
+    if bounded:
+        towards, away = torch.sigmoid(alpha * (base - similarity)), torch.sigmoid(beta * (similarity - base))
+        binomial = torch.where(positive, towards, torch.where(negative, away, 0))
+    else:
+        binomial = binomial_deviance_weights(similarity, positive, negative, alpha=alpha, beta=beta, base=base)
+    return (binomial + lifted) / 2
 
 
 def multi_similarity_weights(

@@ -135,6 +135,7 @@ def _losses() -> CN:
     losses.LIFTEDHINGE = CN({"MARGIN": 0.2, "POSITIVES": "all", "SCALE": 1.0})
     losses.CTL = CN({"MARGIN": 0.5, "NEGATIVES": "hardest", "SCALE": 1.0})
     losses.GPW = CN({"WEIGHTING": "multi_similarity", "MINING": 0.0, "SCALE": 1.0})  # MINING 0: none
+    losses.GPW.update({"ALPHA": 2.0, "BETA": 50.0, "BASE": 0.5, "BOUNDED": False})  # of the weightings that have them
     return losses
 
 

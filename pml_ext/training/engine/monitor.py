@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.precision import no_autocast
 from pml_ext.functional import concordance_index
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.functional.tuples.triplet_types import count_triplet_kinds
@@ -63,8 +64,9 @@ def triplet_statistics(embeddings: Tensor, labels: Tensor) -> dict[str, float]:
         embeddings: (B, D).
         labels: (B,) class ids.
     """
-    unit = unit_rows(embeddings)
-    cosines = unit @ unit.T
+    with no_autocast(embeddings.device):
+        unit = unit_rows(embeddings)
+        cosines = unit @ unit.T
     counts = count_triplet_kinds(cosines, *same_and_different(labels), margin=0.0)
     return {
         "concordance_index": float(concordance_index(cosines, labels)),

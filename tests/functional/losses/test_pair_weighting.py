@@ -13,6 +13,7 @@ OPTIONS = [
     ("lifted_star", {"alpha": 5.0, "beta": 3.0}),
     ("binomial_deviance", {"alpha": 5.0, "beta": 3.0, "base": 0.1}),
     ("bin_lifted", {"alpha": 5.0, "beta": 3.0, "base": -0.1}),
+    ("bin_lifted", {"alpha": 5.0, "beta": 3.0, "base": -0.1, "bounded": True}),
     ("multi_similarity", {"alpha": 5.0, "beta": 3.0, "base": 1.0}),
     ("nca", {"scale": 10.0}),
     ("n_pairs", {"scale": 10.0}),

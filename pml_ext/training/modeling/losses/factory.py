@@ -1,5 +1,6 @@
 """From LOSSES and MINER nodes to loss and miner objects."""
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ from yacs.config import CfgNode as CN
 import pml_ext.losses
 import pml_ext.miners
 from pml_ext._pml import AvgNonZeroReducer, LpDistance, MeanReducer
+from pml_ext.functional import WEIGHTINGS
+from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError, require
 from pml_ext.training.config.rules import require_rules
 from pml_ext.training.modeling.losses import id_losses, pair_losses
@@ -101,7 +104,16 @@ def _build_loss(losses: CN, name: str, num_classes: int, feature_size: int, **mo
         options["loss"] = _build_loss(losses, node.LOSS, num_classes, feature_size, **measure)
     elif name == "PairWeightingLoss":
         options["mining"] = options["mining"] or None
+        own, unset = _options_of(node.WEIGHTING), get_cfg().MODEL.LOSSES.GPW
+        # Without these a weighting refuses them; what somebody has set is left to be refused.
+        for key in ("alpha", "beta", "base", "bounded"):
+            if key not in own and options[key] == unset[key.upper()]:
+                del options[key]
     return _construct(kind, options, where)
+
+
+def _options_of(weighting: str) -> set[str]:
+    return set(inspect.signature(WEIGHTINGS[weighting]).parameters) if weighting in WEIGHTINGS else set()
 
 
 def _construct(kind: Any, options: dict[str, Any], where: str) -> nn.Module:
