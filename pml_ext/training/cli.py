@@ -25,6 +25,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.command == "eval" and (arguments.gallery or arguments.out):
         log.error("error: --gallery and --out are for --embeddings; a config has DATASETS.TESTS and OUTPUT_DIR")
         return 2
+    if arguments.command == "embed":
+        return _use_model(arguments, log)
     try:
         if arguments.command == "list":
             return _list(arguments.kind, log)
@@ -133,6 +135,43 @@ def _measure_files(arguments: argparse.Namespace, log: logging.Logger) -> int:
     except (EmbeddingFileError, ModuleNotFoundError, OSError) as error:
         log.error("error: %s", error)
         return 2
+    return 0
+
+
+def _use_model(arguments: argparse.Namespace, log: logging.Logger) -> int:
+    """The commands that use a trained model on pictures."""
+    try:
+        from pml_ext.training.config.load import ConfigError
+        from pml_ext.training.data.datasets.image_set import DataError
+        from pml_ext.training.embeddings.files import EmbeddingFileError
+        from pml_ext.training.embeddings.model_record import RecordError
+        from pml_ext.training.engine.export_formats import ExportError
+        from pml_ext.training.engine.failures import TrainingError
+        from pml_ext.training.engine.processes import ToldElsewhereError
+        from pml_ext.training.engine.trainer import Launch
+        from pml_ext.training.inference.embedding_run import embed
+        from pml_ext.training.inference.shards import ShardError
+        from pml_ext.training.modeling.weights import WeightsError
+    except ModuleNotFoundError as error:
+        print(f"error: {error}. The runner needs its extra: pip install 'pml_ext[train]'", file=sys.stderr)
+        return 2
+    foreseen = (
+        ConfigError, DataError, EmbeddingFileError, ExportError, OSError, RecordError, ShardError, TrainingError,
+        WeightsError,
+    )  # fmt: skip
+    try:
+        launch = Launch(arguments.num_gpus, arguments.num_machines, arguments.machine_rank, arguments.dist_url)
+        names = ("config_file", "onnx", "half", "add", "overwrite", "label_by_folder")
+        options = {name: getattr(arguments, name) for name in names}
+        embed(arguments.images, arguments.output, launch, overrides=arguments.opts, **options)
+    except foreseen as error:
+        log.error("error: %s", error)
+        return 2
+    except ToldElsewhereError:
+        return 2
+    except KeyboardInterrupt:
+        log.error("stopped before the end; the same command goes on after its last part")
+        return 130
     return 0
 
 

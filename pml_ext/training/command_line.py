@@ -8,6 +8,8 @@ from pml_ext._version import __version__
 from pml_ext.training.embeddings.file_layout import LAYOUT
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
+# Beside names of pictures, such as DSC_0001.JPG.
+_KEY_AMONG_FILES = re.compile(r"(MODEL|INPUT|DATALOADER|TEST|SOLVER|DATASETS|KD)(\.[A-Z0-9_]+)+")
 _FLAGS = (
     "-h",
     "--help",
@@ -18,7 +20,10 @@ _FLAGS = (
     "--max-utility",
     "--same-camera-pairs",
     "--half",
+    "--add",
+    "--label-by-folder",
 )
+_ON_FILES = ("embed",)
 _Commands = argparse._SubParsersAction  # what add_subparsers() returns; it has no public name
 
 
@@ -32,7 +37,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if not argv or argv[0] not in commands:
         return whole.parse_args(argv)  # help, the version, or an error
     command = commands[argv[0]]
-    rest, pairs = _without_pairs(argv[1:])
+    rest, pairs = _without_pairs(argv[1:], _KEY_AMONG_FILES if argv[0] in _ON_FILES else _KEY)
     arguments = command.parse_intermixed_args(rest)
     arguments.command = argv[0]
     if "words" in arguments:
@@ -65,19 +70,20 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         _add_export,
         _add_report,
         _add_compare,
+        _add_embed,
     ):
         add(commands)
     return parser, dict(commands.choices)
 
 
-def _without_pairs(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def _without_pairs(words: Sequence[str], key: re.Pattern[str]) -> tuple[list[str], list[str]]:
     """The words without KEY VALUE pairs, and those."""
     rest, pairs = list[str](), list[str]()
     words = list(words)
     while words:
         word = words.pop(0)
         is_value = bool(rest) and rest[-1].startswith("-") and "=" not in rest[-1] and rest[-1] not in _FLAGS
-        if _KEY.fullmatch(word) and not is_value:
+        if key.fullmatch(word) and not is_value:
             pairs += [word, *words[:1]]
             del words[:1]
         else:
@@ -165,6 +171,20 @@ def _add_compare(commands: "_Commands[argparse.ArgumentParser]") -> None:
     command = commands.add_parser("compare", help=does, description=does)
     command.add_argument("runs", nargs="+", metavar="RUN", help="their OUTPUT_DIRs")
     command.add_argument("--output", default="compare.html", metavar="FILE", help="default: compare.html")
+
+
+def _add_embed(commands: "_Commands[argparse.ArgumentParser]") -> None:
+    does = "write the embeddings of pictures into a file; a run that was killed goes on where it was"
+    command = commands.add_parser("embed", help=does, description=does)
+    command.add_argument("images", nargs="*", metavar="IMAGES [KEY VALUE]…", help="files and folders; overrides")
+    command.add_argument("--config-file", metavar="FILE", help="the model: a YAML, with MODEL.WEIGHTS in it or behind")
+    command.add_argument("--onnx", metavar="FILE", help="the model: what `pml-ext export --format onnx` wrote")
+    command.add_argument("--output", required=True, metavar="FILE", help="a .parquet, or a .npz")
+    command.add_argument("--half", action="store_true", help="compute all but the heads in 16 bits")
+    command.add_argument("--add", action="store_true", help="put the pictures into the output that is there")
+    command.add_argument("--overwrite", action="store_true", help="replace the output that is there")
+    command.add_argument("--label-by-folder", action="store_true", help="label each picture by its folder's name")
+    _add_processes(command)
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:

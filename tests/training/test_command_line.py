@@ -44,6 +44,12 @@ def test_a_value_may_look_like_an_option_or_a_key_and_an_options_value_like_a_ke
     assert parse(["eval", "--embeddings", "A"]).config_file is None
 
 
+def test_names_of_pictures_are_no_keys() -> None:
+    words = ["DSC_0001.JPG", "--output", "f.npz", "MODEL.WEIGHTS", "W", "--half", "IMAGES", "--config-file", "a.yml"]
+    embedded = parse(["embed", *words])
+    assert (embedded.images, embedded.opts, embedded.half) == (["DSC_0001.JPG", "IMAGES"], words[3:5], True)
+
+
 def test_a_misspelt_key_is_left_to_the_config_to_name() -> None:
     assert parse(["train", "my.yml", "solver.base_lr", "1"]).opts == ["solver.base_lr", "1"]
 

@@ -7,6 +7,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,11 @@ class EmbeddingSet:
         return junk
 
 
-def read_embeddings(path: str | Path) -> EmbeddingSet:
-    """Read a file; see the module for what it holds.
+def require_file(path: str | Path) -> Path:
+    """The path of a file of embeddings that is there.
 
     Raises:
-        EmbeddingFileError: a missing, unreadable or damaged file, a kind that is not known, missing names, shapes or
-            values that do not fit.
+        EmbeddingFileError: no such file, a kind that is not known.
     """
     try:
         path = Path(path).expanduser()
@@ -61,14 +61,32 @@ def read_embeddings(path: str | Path) -> EmbeddingSet:
         raise EmbeddingFileError(f"{path}: the kind of file must be one of {', '.join(_READERS)}; got {path.suffix!r}")
     if not path.is_file():
         raise EmbeddingFileError(f"no file of embeddings at {path}")
+    return path
+
+
+def read_embeddings(path: str | Path, *, need_labels: bool = True) -> EmbeddingSet:
+    """Read a file; see the module for what it holds.
+
+    Args:
+        need_labels: False: where the file has none, they are empty text.
+    Raises:
+        EmbeddingFileError: a missing, unreadable or damaged file, a kind that is not known, missing names, shapes or
+            values that do not fit.
+    """
+    path = require_file(path)
+    read = _READERS[path.suffix]
+    if read is _read_parquet:
+        read = partial(_read_parquet, need_labels=need_labels)
     try:
-        content = _READERS[path.suffix](path)
+        content = read(path)
     except EmbeddingFileError:
         raise
     except Exception as error:  # what readers raise on damaged input is not documented
         raise EmbeddingFileError(
             f"{path} is not a readable {path.suffix} file of arrays, without pickled objects; is it whole? ({error})"
         ) from error
+    if not need_labels and "labels" not in content and "embeddings" in content:
+        content["labels"] = np.full(len(content["embeddings"]), "")
     if missing := [name for name in _REQUIRED if name not in content]:
         raise EmbeddingFileError(f"{path} lacks {', '.join(missing)}; it holds {', '.join(content) or 'nothing'}")
     if "cameras" not in content:
@@ -125,7 +143,7 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     return load_file(path)
 
 
-def _read_parquet(path: Path) -> dict[str, Any]:
+def _read_parquet(path: Path, *, need_labels: bool = True) -> dict[str, Any]:
     try:
         from pyarrow.compute import list_value_length, unique
         from pyarrow.parquet import ParquetFile
@@ -135,7 +153,7 @@ def _read_parquet(path: Path) -> dict[str, Any]:
         columns = file.schema_arrow.names
         dimensions = [f"e{i}" for i in range(len(columns))]
         dimensions = dimensions[: next((i for i, name in enumerate(dimensions) if name not in columns), len(columns))]
-        if "label" not in columns or not (dimensions or "embedding" in columns):
+        if (need_labels and "label" not in columns) or not (dimensions or "embedding" in columns):
             raise EmbeddingFileError(
                 f"{path} must have the columns label and embedding (or e0, e1, …); it has {', '.join(columns)}"
             )
@@ -151,7 +169,9 @@ def _read_parquet(path: Path) -> dict[str, Any]:
         table = file.read(columns=wanted)
     if holes := [name for name in wanted if table[name].null_count]:
         raise EmbeddingFileError(f"{path} has missing values in {', '.join(holes)}")
-    content: dict[str, Any] = {"labels": table["label"].to_pylist()}
+    content: dict[str, Any] = {}
+    if "label" in columns:
+        content["labels"] = table["label"].to_pylist()
     if "camera" in columns:
         content["cameras"] = table["camera"].to_pylist()
     if "path" in columns:

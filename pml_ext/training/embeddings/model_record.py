@@ -32,11 +32,11 @@ class ModelRecord:
 
     Attributes:
         config: the config's keys that shape the network and its input, with their values.
-        weights: the file of weights, as it was given; sha256: of its content.
+        weights: the file of weights, its name or its whole path; sha256: of its content.
         precision: float16: all but the heads were computed in 16 bits.
         embedding_dim: columns.
         threshold: cosine from which on two embeddings are one identity, from a threshold report; None without.
-        onnx: the exported file that made it, as it was given; None where it was the network itself.
+        onnx: the whole path of the exported file that made it; None where it was the network itself.
     """
 
     config: Mapping[str, Any]
@@ -52,7 +52,7 @@ class ModelRecord:
         """Of a config with MODEL.WEIGHTS."""
         path = Path(cfg.MODEL.WEIGHTS).expanduser()
         kind = _PRECISIONS[int(half)]
-        return cls(shaping(cfg), str(path), checkpoint_of(path).sha256, embedding_dim, kind, threshold)
+        return cls(shaping(cfg), path.name, checkpoint_of(path).sha256, embedding_dim, kind, threshold)
 
     @property
     def cfg(self) -> CN:

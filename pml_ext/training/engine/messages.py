@@ -20,6 +20,7 @@ _UNFITTING_ADVICE = (
     "number of training batches",
     "LeafSpec",
     "all_gather is deprecated",
+    "predict returned None",
 )
 
 
@@ -28,23 +29,33 @@ def logged(output: Path, file: str) -> Iterator[None]:
     """Our messages also in a file; Lightning's only where something is wrong."""
     handler = logging.FileHandler(output / file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    lightning_log = logging.getLogger("lightning.pytorch")
-    level, terminals = lightning_log.level, list(log.handlers)
+    terminals = list(log.handlers)
     log.addHandler(handler)
-    lightning_log.setLevel(logging.WARNING)
     for terminal in terminals:
         terminal.addFilter(_for_the_terminal)
+    try:
+        with quiet_lightning():
+            yield
+    finally:
+        for terminal in terminals:
+            terminal.removeFilter(_for_the_terminal)
+        log.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Lightning's messages only where something is wrong."""
+    lightning_log = logging.getLogger("lightning.pytorch")
+    level = lightning_log.level
+    lightning_log.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
             for advice in _UNFITTING_ADVICE:
                 warnings.filterwarnings("ignore", message=f".*{advice}.*")
             yield
     finally:
-        for terminal in terminals:
-            terminal.removeFilter(_for_the_terminal)
         lightning_log.setLevel(level)
-        log.removeHandler(handler)
-        handler.close()
 
 
 def _for_the_terminal(record: logging.LogRecord) -> bool:

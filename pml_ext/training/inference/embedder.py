@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.config.network_keys import load_for_embedding
@@ -81,7 +82,11 @@ class Embedder:
             words += ["MODEL.WEIGHTS", str(weights)]
         if flip is not None:
             words += ["TEST.FLIP.ENABLED", str(flip)]
-        cfg = load_for_embedding(config_file, words)
+        return cls.of(load_for_embedding(config_file, words), device=device, half=half, batch_size=batch_size)
+
+    @classmethod
+    def of(cls, cfg: CN, *, device: str, half: bool, batch_size: int) -> "Embedder":
+        """As `from_config`, of a config that `load_for_embedding` has read."""
         if not cfg.MODEL.WEIGHTS:
             raise ConfigError("weights must name a checkpoint, or the config's MODEL.WEIGHTS; got none")
         where = _device(device)
@@ -128,25 +133,30 @@ class Embedder:
         Raises:
             TypeError, ValueError: something that is no crop; an embedding that is not finite.
         """
-        return self.embed_prepared([self._prepare(crop) for crop in crop_tensors(crops, order=order, grey=self._grey)])
-
-    def embed_prepared(self, pixels: Sequence[Tensor]) -> Tensor:
-        """Embed what the transforms have made: float32 (C, H, W), of one size where they resize to one."""
-        embeddings = torch.empty(len(pixels), self.embedding_dim)
-        rows_by_size: dict[torch.Size, list[int]] = {}
-        for row, image in enumerate(pixels):
-            rows_by_size.setdefault(image.shape, []).append(row)
-        with torch.inference_mode():
-            for rows in rows_by_size.values():
-                for start in range(0, len(rows), self.batch_size):
-                    batch = rows[start : start + self.batch_size]
-                    found = self.network(torch.stack([pixels[row] for row in batch]).to(self.device))
-                    embeddings[torch.tensor(batch)] = found.cpu()
+        pixels = [self._prepare(crop) for crop in crop_tensors(crops, order=order, grey=self._grey)]
+        embeddings = in_batches(self.network, pixels, self.embedding_dim, self.device, self.batch_size)
         bad = (~torch.isfinite(embeddings).all(dim=1)).nonzero().flatten().tolist()
         if bad:
             advice = "; 16 bits may be too few for this model" if self.record.precision == "float16" else ""
             raise ValueError(f"the embeddings of {len(bad)} crops are not finite, first of crop {bad[0]}{advice}")
         return embeddings
+
+
+def in_batches(
+    network: Callable[[Tensor], Tensor], pixels: Sequence[Tensor], dim: int, device: torch.device, batch_size: int
+) -> Tensor:
+    """(N, dim) on the CPU: images of one size go through the network together."""
+    embeddings = torch.empty(len(pixels), dim)
+    rows_by_size: dict[torch.Size, list[int]] = {}
+    for row, image in enumerate(pixels):
+        rows_by_size.setdefault(image.shape, []).append(row)
+    with torch.inference_mode():
+        for rows in rows_by_size.values():
+            for start in range(0, len(rows), batch_size):
+                batch = rows[start : start + batch_size]
+                found = network(torch.stack([pixels[row] for row in batch]).to(device))
+                embeddings[torch.tensor(batch)] = found.cpu()
+    return embeddings
 
 
 def _device(name: str) -> torch.device:
