@@ -48,6 +48,8 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021, algorithm 1; eq. 15 is
         LoOp(TripletMarginLoss(reducer=MeanReducer())), eq. 16 LoOp(LiftedHingeLoss()).
         Paper: consecutive pairs, an even count a class; here: any count, `pairing="all"`, `positives="all"`.
+        Paper: with the multi-similarity loss only the mining of negatives uses the arcs, which is LoOpMiner; here:
+        LoOp(MultiSimilarityLoss()) weights by them, too.
 
     >>> from pml_ext.losses import TripletMarginLoss
     >>> x, labels = torch.eye(4) + 0.1, torch.tensor([0, 0, 1, 1])

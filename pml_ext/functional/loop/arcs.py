@@ -22,7 +22,8 @@ def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
         0, or by rounding that of a distance of the order of sqrt(eps).
         Ends that coincide are a point; antipodal ends span no unique arc and count as two points.
     Source: Vasudeva et al., "LoOp", ICCV 2021, section 4.1. Paper: nine KKT cases; here: the same optimum
-        as the best of the interior, four edges and four corners.
+        as the best of the interior, four edges and four corners. Paper: its interior case pairs ± with ∓; here: the
+        like signs, the only ones that solve both of its equations.
 
     >>> e1, e2, e3 = torch.eye(3)
     >>> round(arc_distance(e1, e2, e3, e1 + e2 + e3).item(), 3)  # between e1 + e2 and e1 + e2 + e3
