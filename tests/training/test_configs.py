@@ -19,6 +19,8 @@ from pml_ext.training.checks.supported import unsupported
 from pml_ext.training.cli import main
 from pml_ext.training.config.load import load_config
 from pml_ext.training.engine.baseline import Baseline
+from pml_ext.training.evaluation.columns import columns_of_queries
+from pml_ext.training.evaluation.results import label_of
 from tests.conftest import DATA, real_data
 from tests.training.data.published_layouts import LAYOUTS, face_bin, face_folders, write
 
@@ -59,6 +61,30 @@ def test_data_sets_lie_in_folders_of_their_names() -> None:
     for name in LEAVES:
         folder, names = name.split("/")[0], load_config(CONFIGS / name).DATASETS.NAMES
         assert tuple(parts.get(name, name) for name in names) == (folders.get(folder, folder),)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("CUB/tcm/smoothap_tcm.yml", "R@1 R@4 R@16 OPIS ε-OPIS"),
+        ("SOP/tcm/smoothap_tcm.yml", "R@1 R@4 R@16 OPIS ε-OPIS"),
+        ("Cars196/cit/cit.yml", "R@1 R@5 R@10 mAP mINP SV NMI"),
+        ("CUB/loop/loop_triplet.yml", "NMI F1 R@1 R@2 R@4 R@8"),
+        ("SOP/loop/loop_triplet.yml", "NMI F1 R@1 R@10 R@100"),
+        ("CUB/discriminative/one_hot.yml", "NMI R@1 R@2 R@4 R@8"),
+        ("CUB/ms.yml", "R@1 R@2 R@4 R@8 R@16 R@32"),
+        ("SOP/ms.yml", "R@1 R@10 R@100 R@1000"),
+        ("InShop/ms.yml", "R@1 R@10 R@20 R@30 R@40 R@50"),
+        ("Market1501/bagtricks_R50.yml", "R@1 R@5 R@10 mAP@R mAP mINP OPIS ε-OPIS NMI"),
+    ],
+)
+def test_a_papers_configs_have_its_columns(name: str, columns: str) -> None:
+    test = load_config(CONFIGS / name).TEST
+    assert [label_of(metric) for metric in columns_of_queries(test)] == columns.split()
+    if test.BEST:
+        assert test.BEST == "precision_at_1"
+    sampled = 10 if name.startswith(("SOP/tcm", "INaturalist2018/tcm")) else 0
+    assert sampled == test.OPIS.NEGATIVES_PER_POSITIVE
 
 
 def in_shop(root: Path) -> None:
