@@ -44,7 +44,8 @@ class ResNet(resnet.ResNet):
     NL_2: nn.ModuleList
     NL_3: nn.ModuleList
     NL_4: nn.ModuleList
-    only_in_files = ("fc.", "NL_")  # of an ImageNet file against this net: its classifier, our non-local blocks
+    # Of a file against this net: ImageNet's classifier, torchreid's, our non-local blocks.
+    only_in_files = ("fc.", "classifier.", "NL_")
 
     def __init__(
         self,

@@ -46,7 +46,8 @@ class TorchvisionBackbone(nn.Module):
             )
         self.net: nn.Module = create_feature_extractor(net, {steps[pooling - 1]: "map"}, suppress_diff_warning=True)
         left_out = net.state_dict().keys() - self.net.state_dict().keys()
-        self.only_in_files = tuple(sorted({f"{n.split('.')[0]}." for n in left_out} | {"aux1.", "aux2.", "AuxLogits."}))
+        of_training = {"aux1.", "aux2.", "AuxLogits.", "classifier."}  # torchreid's is the last
+        self.only_in_files = tuple(sorted({f"{n.split('.')[0]}." for n in left_out} | of_training))
         self.num_features = self._channels()
 
     def forward(self, x: Tensor) -> Tensor:

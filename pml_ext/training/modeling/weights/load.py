@@ -8,6 +8,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from pml_ext.training.modeling.names import MGN_HEADS
+from pml_ext.training.modeling.weights.bare import named_as_whole
 from pml_ext.training.modeling.weights.names import backbone_names, own_names
 from pml_ext.training.modeling.weights.read import PACKAGE, WeightsError, packaged_file, read_state_dict
 
@@ -22,7 +23,9 @@ _PIXELS = ("pixel_mean", "pixel_std")  # FastReID 1.0 saved them
 
 
 def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optional: tuple[str, ...] = ()) -> None:
-    """Fill a module from a file, all of it or nothing; FastReID's and insightface's names are known.
+    """Fill a module from a file, all of it or nothing.
+
+    The names of FastReID, insightface, torchreid and Open Metric Learning are known.
 
     Args:
         prefix: keep only the file's keys under this prefix, without it.
@@ -31,11 +34,12 @@ def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optio
         WeightsError: with the missing, unexpected and mis-shaped keys.
     """
     found = {name.removeprefix(prefix): v for name, v in read_state_dict(path).items() if name.startswith(prefix)}
-    _fill(module, _without_pixels(module, own_names(found), path), path, optional)
+    named = named_as_whole(module, own_names(found), path)
+    _fill(module, _without_pixels(module, named, path), path, optional)
 
 
 def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...] = ()) -> None:
-    """Fill a backbone from a backbone's file (FastReID, timm, torchvision, insightface) or a whole model's.
+    """Fill a backbone from a backbone's file (FastReID, timm, torchvision, insightface, torchreid) or a whole model's.
 
     Args:
         backbone: its method `adapt(state)`, where it has one, fits a file's tensors to its own sizes.

@@ -33,11 +33,18 @@ def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def backbone_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """A backbone's own weights out of a whole model's, or of a file that prefixes all of them."""
-    for prefix in ("module.", "encoder."):  # DataParallel; MoCo
-        state = without_prefix(state, prefix)
+    state = bare_names(state)
     for prefix in ("backbone.", "net."):  # FastReID's models and ours; ours around timm's nets
         inside = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
         state = inside or state
+    return state
+
+
+def bare_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A state without the prefixes that all of its names have, and without the losses of Open Metric Learning."""
+    state = {name: value for name, value in state.items() if not name.startswith("criterion.")}
+    for prefix in ("module.", "encoder.", "model.", "extractor.", "model."):  # DataParallel; MoCo; Open Metric Learning
+        state = without_prefix(state, prefix)
     return state
 
 
