@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         from pml_ext.training.engine.processes import ToldElsewhereError
         from pml_ext.training.engine.run import evaluate_only, report_of_run, train
         from pml_ext.training.engine.trainer import Launch
-        from pml_ext.training.modeling.weights import WeightsError
+        from pml_ext.training.modeling.weights.paths import WeightsError
     except ModuleNotFoundError as error:
         print(f"error: {error}. The runner needs its extra: pip install 'pml_ext[train]'", file=sys.stderr)
         return 2

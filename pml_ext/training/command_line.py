@@ -40,6 +40,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     rest, pairs = _without_pairs(argv[1:], _KEY_AMONG_FILES if argv[0] in _ON_FILES else _KEY)
     arguments = command.parse_intermixed_args(rest)
     arguments.command = argv[0]
+    if "files" in arguments and arguments.config_file is not None:
+        arguments.files.insert(0, arguments.config_file)
     if "words" in arguments:
         from_files = argv[0] == "eval" and arguments.embeddings is not None
         if from_files and (arguments.config_file or arguments.words):
@@ -137,6 +139,7 @@ def _add_check_config(commands: "_Commands[argparse.ArgumentParser]") -> None:
     does = "say whether configs can run, without training, or all that keeps them from it"
     command = commands.add_parser("check-config", help=does, description=does)
     command.add_argument("files", nargs="*", metavar="FILE… [KEY VALUE]…", help="YAML files, and config overrides")
+    command.add_argument("--config-file", metavar="FILE", help="a YAML file, in FastReID's way")
     _add_data(command)
     command.add_argument("--num-gpus", type=int, default=1, help="processes a machine that will share a batch")
     command.add_argument("--num-machines", type=int, default=1)

@@ -35,6 +35,7 @@ def test_every_command_with_a_config_takes_them_so() -> None:
     assert (measured.config_file, measured.opts, measured.machine_rank) == ("my.yml", ["OUTPUT_DIR", "out"], 1)
     checked = parse(["check-config", "a.yml", "SEED", "1", "b.yml", "--num-gpus", "4"])
     assert (checked.files, checked.opts, checked.num_gpus) == (["a.yml", "b.yml"], ["SEED", "1"], 4)
+    assert parse(["check-config", "b.yml", "--config-file", "a.yml"]).files == ["a.yml", "b.yml"]
 
 
 def test_a_value_may_look_like_an_option_or_a_key_and_an_options_value_like_a_key() -> None:

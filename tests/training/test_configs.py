@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from yacs.config import CfgNode as CN
 
+from pml_ext.training.checks.building import found_by_building
 from pml_ext.training.checks.check import problems
 from pml_ext.training.checks.supported import unsupported
 from pml_ext.training.cli import main
@@ -41,7 +42,7 @@ def problems_of(cfg: CN) -> list[str]:
     """What keeps a config from running; its model is built once for all configs that have the same."""
     parts = "".join(cfg[part].dump() for part in ("MODEL", "INPUT", "TEST"))
     if parts not in _known:
-        _known[parts] = problems(cfg)
+        _known[parts] = problems(cfg) + found_by_building(cfg, set())
     return _known[parts] or [str(problem) for problem in unsupported(cfg)]
 
 

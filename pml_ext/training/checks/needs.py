@@ -3,15 +3,17 @@
 from functools import lru_cache
 from pathlib import Path
 
-import torch
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.data.datasets import DataError, load
+from pml_ext.training.data.aliases import aliases_of
+from pml_ext.training.data.datasets import DataError, require_files
+from pml_ext.training.data.datasets import download_to_come as data_to_come
 from pml_ext.training.data.datasets.root import dataset_root
-from pml_ext.training.modeling.backbones import norms_of_other_devices
-from pml_ext.training.modeling.weights import missing_file
-from pml_ext.training.modeling.weights.read import local_file
+from pml_ext.training.modeling.cuda import cuda_devices, norms_of_other_devices
+from pml_ext.training.modeling.weights.imagenet import download_to_come as weights_to_come
+from pml_ext.training.modeling.weights.imagenet import missing_file
+from pml_ext.training.modeling.weights.paths import local_file
 
 
 def missing_here(cfg: CN) -> list[str]:
@@ -24,11 +26,24 @@ def missing_here(cfg: CN) -> list[str]:
     return [line for line in (_device(cfg), _weights(cfg), *norms) if line] + _data(cfg)
 
 
+def downloads_to_come(cfg: CN) -> list[str]:
+    """What a run will download, a line each.
+
+    Args:
+        cfg: without problems.
+    """
+    root = dataset_root(cfg.DATASETS.ROOT)
+    names = [] if cfg.DATASETS.REC_PATH else cfg.DATASETS.NAMES
+    of_data = [data_to_come(name, root) for name in dict.fromkeys([*names, *cfg.DATASETS.TESTS])]
+    weights = None if cfg.MODEL.WEIGHTS else weights_to_come(cfg.MODEL.BACKBONE)
+    return [line for line in (weights, *of_data) if line]
+
+
 def _device(cfg: CN) -> str | None:
     name, _, index = cfg.MODEL.DEVICE.partition(":")
-    if name != "cuda" or int(index or 0) < torch.cuda.device_count():
+    if name != "cuda" or int(index or 0) < (devices := cuda_devices()):
         return None
-    sees = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device"
+    sees = f"{devices} CUDA devices" if devices else "no CUDA device"
     return f"MODEL.DEVICE = {cfg.MODEL.DEVICE!r}: torch sees {sees} here; set MODEL.DEVICE cpu (or auto)"
 
 
@@ -45,7 +60,8 @@ def _data(cfg: CN) -> list[str]:
         found = [] if local_file(cfg.DATASETS.REC_PATH) else [f"DATASETS.REC_PATH: no file {cfg.DATASETS.REC_PATH}"]
     else:
         names, found = [("DATASETS.NAMES", name) for name in cfg.DATASETS.NAMES] + names, []
-    complaints = {name: _complaint(name, root, grey) for _, name in names}
+    aliases = aliases_of(cfg.DATASETS.ALIASES)
+    complaints = {name: _complaint(aliases.get(name, name), root, grey) for _, name in names}
     return found + [f"{name}: {complaint}" for name, complaint in complaints.items() if complaint]
 
 
@@ -53,7 +69,7 @@ def _data(cfg: CN) -> list[str]:
 def _complaint(name: str, root: Path, grey: bool) -> str | None:
     """What is wrong with a data set's files as far as a run looks at them before it reads images."""
     try:
-        load(name, root, grey)
+        require_files(name, root, grey)
     except (ConfigError, DataError, OSError) as error:
         return str(error).removeprefix(f"{name}: ")
     return None

@@ -20,7 +20,7 @@ from pml_ext.training.modeling.rules import (
     MODEL_RULES,
     one_size,
 )
-from pml_ext.training.modeling.weights import has_weights
+from pml_ext.training.modeling.weights.imagenet import has_weights
 from pml_ext.training.solver.rules import SOLVER_RULES
 
 RULES: dict[str, list[Rule]] = {

@@ -20,7 +20,7 @@ from pml_ext.training.engine.large_batches import loss_in_chunks
 from pml_ext.training.engine.monitor import bound_statistics, is_recorded, triplet_statistics
 from pml_ext.training.evaluation.evaluate import Evaluation, Features
 from pml_ext.training.modeling.architectures import NetworkOutput, architecture_of
-from pml_ext.training.modeling.backbones import norms_of_other_devices
+from pml_ext.training.modeling.cuda import norms_of_other_devices
 from pml_ext.training.modeling.losses.factory import build_losses, build_miner
 from pml_ext.training.modeling.names import ID_LOSSES
 from pml_ext.training.solver.optimizer import build_optimizer, clip_gradients

@@ -14,7 +14,7 @@ from pml_ext.training.engine.export_formats import FORMATS, ExportError
 from pml_ext.training.modeling.architectures import architecture_of
 from pml_ext.training.modeling.heads import EmbeddingHead
 from pml_ext.training.modeling.image_sizes import ImageSizes
-from pml_ext.training.modeling.weights import ONLY_FOR_TRAINING, load_weights
+from pml_ext.training.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 
 log = logging.getLogger("pml_ext")
 

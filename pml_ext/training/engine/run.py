@@ -50,7 +50,7 @@ from pml_ext.training.evaluation.pictures.of_a_run import write_report
 from pml_ext.training.evaluation.report import check_thresholds, draw_utility, write_threshold
 from pml_ext.training.evaluation.results import results_table, write_metrics
 from pml_ext.training.modeling.losses.factory import build_losses
-from pml_ext.training.modeling.weights import ONLY_FOR_TRAINING, load_weights
+from pml_ext.training.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 
 log = logging.getLogger("pml_ext")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pml_ext.training.data.datasets import DataError, OpenSet, glyphs, typefaces
+from pml_ext.training.data.datasets import DataError, OpenSet, glyphs
 from pml_ext.training.data.datasets.glyphs import GlyphTable, draw, glyphs_set, identities_of_looks
 from pml_ext.training.data.datasets.typefaces import TYPEFACES, Typeface
 
@@ -147,6 +147,6 @@ def test_other_fonts_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         DataError, match=r"another font than the data set is made of \(SHA-256 [0-9a-f]{12}…, expected 0"
     ):
         Typeface("DejaVuSans.ttf", "0" * 64)
-    monkeypatch.setattr(typefaces.matplotlib, "get_data_path", lambda: str(tmp_path))
+    monkeypatch.setattr("matplotlib.get_data_path", lambda: str(tmp_path))
     with pytest.raises(DataError, match=r"needs matplotlib's font DejaVuSans\.ttf: .*install matplotlib again"):
         Typeface("DejaVuSans.ttf", "0" * 64)

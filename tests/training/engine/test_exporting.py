@@ -17,7 +17,7 @@ from pml_ext.training.config.load import ConfigError
 from pml_ext.training.engine import exporting
 from pml_ext.training.engine.export_formats import FORMATS, ExportError
 from pml_ext.training.engine.exporting import PixelsToEmbedding, export
-from pml_ext.training.modeling.weights import WeightsError
+from pml_ext.training.modeling.weights.paths import WeightsError
 
 
 @pytest.fixture

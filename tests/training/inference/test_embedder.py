@@ -21,7 +21,7 @@ from pml_ext.training.embeddings.model_record import RecordError
 from pml_ext.training.engine.export_formats import ExportError
 from pml_ext.training.engine.exporting import export
 from pml_ext.training.inference.embedder import load_for_embedding
-from pml_ext.training.modeling.weights import WeightsError
+from pml_ext.training.modeling.weights.paths import WeightsError
 from tests.training.inference.models import network_of, small_model
 
 

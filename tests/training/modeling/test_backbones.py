@@ -12,11 +12,12 @@ from yacs.config import CfgNode
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.modeling import names
-from pml_ext.training.modeling.backbones import BACKBONES, build_norm, norms_of_other_devices
+from pml_ext.training.modeling.backbones import BACKBONES, build_norm
 from pml_ext.training.modeling.backbones.attention import NonLocal, SqueezeExcitation
 from pml_ext.training.modeling.backbones.norms import IBN
 from pml_ext.training.modeling.backbones.vit import ViT
-from pml_ext.training.modeling.weights import load_pretrained
+from pml_ext.training.modeling.cuda import norms_of_other_devices
+from pml_ext.training.modeling.weights.load import load_pretrained
 from tests.training.modeling.networks import backbone_of
 
 

@@ -12,7 +12,9 @@ from torch import nn
 from pml_ext.training.config.load import load_config
 from pml_ext.training.modeling.backbones.iresnet import IResNet
 from pml_ext.training.modeling.heads import EmbeddingHead
-from pml_ext.training.modeling.weights import WeightsError, load_pretrained, load_weights, read_state_dict
+from pml_ext.training.modeling.weights.load import load_pretrained, load_weights
+from pml_ext.training.modeling.weights.paths import WeightsError
+from pml_ext.training.modeling.weights.read import read_state_dict
 from tests.training.modeling.networks import backbone_of
 
 

@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,13 +16,13 @@ from pml_ext.training.data.datasets.digits import digits_set
 from pml_ext.training.data.datasets.face_pairs import NAMES as FACE_PAIRS
 from pml_ext.training.data.datasets.face_pairs import PairSet, pair_set
 from pml_ext.training.data.datasets.folders import folder_per_identity, own_folder
-from pml_ext.training.data.datasets.glyphs import glyphs_set
+from pml_ext.training.data.datasets.glyphs import glyphs_set, require_glyphs
 from pml_ext.training.data.datasets.ijb import NAMES as TEMPLATE_SETS
 from pml_ext.training.data.datasets.ijb import TemplateSet, template_set
 from pml_ext.training.data.datasets.image_files import without_unreadable
 from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet
 from pml_ext.training.data.datasets.listed_sets import NAIC, airport_alert, naic
-from pml_ext.training.data.datasets.omniglot import omniglot_set
+from pml_ext.training.data.datasets.omniglot import is_to_come, omniglot_set, require_omniglot
 from pml_ext.training.data.datasets.record_io import record_set
 from pml_ext.training.data.datasets.reid_folders import (
     DISTRACTOR,
@@ -82,6 +83,13 @@ DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
     **{name: partial(template_set, name=name) for name in TEMPLATE_SETS},
 }
 
+# Sets that are read whole, drawn or downloaded when they are loaded -> what is to be said of their files without that.
+_REQUIRE: dict[str, Callable[[Path], None]] = {
+    "Digits": lambda root: None,
+    "Glyphs": lambda root: require_glyphs(),
+    "Omniglot": require_omniglot,
+}
+
 NOBODY = {"Market1501": (JUNK, DISTRACTOR)}
 """Identities of a set that are nobody's."""
 
@@ -97,8 +105,10 @@ __all__ = [
     "PairSet",
     "TemplateSet",
     "TestSet",
+    "download_to_come",
     "load_test_sets",
     "load_train_set",
+    "require_files",
 ]
 
 
@@ -158,12 +168,32 @@ def load_test_sets(options: CN, *, grey: bool) -> dict[str, TestSet]:
 def load(name: str, root: Path, grey: bool, key: str = "data set") -> Loaded:
     """The data set of a name, or of a path behind one of OWN_DATA's prefixes."""
     require(next((f"{own}<path>" for own in OWN_DATA if name.startswith(own)), name), [*DATASETS, *_OWN], key)
-    try:
+    with _named_errors(name, root):
         if name.startswith("file:"):
             return table_set(root / name.removeprefix("file:"), grey)
         if name.startswith("folder:"):
             return own_folder(root, grey, name=name.removeprefix("folder:"))
         return DATASETS[name](root, grey)
+
+
+def require_files(name: str, root: Path, grey: bool) -> None:
+    """Raise what `load` finds wrong with a set's files; no picture is decoded, drawn or downloaded."""
+    if name in _REQUIRE:
+        with _named_errors(name, root):
+            _REQUIRE[name](root)
+    else:
+        load(name, root, grey)
+
+
+def download_to_come(name: str, root: Path) -> str | None:
+    """What a run will download of a set, in words; None where nothing."""
+    return f"{name}: a run has torchvision download it to {root}" if name == "Omniglot" and is_to_come(root) else None
+
+
+@contextmanager
+def _named_errors(name: str, root: Path) -> Iterator[None]:
+    try:
+        yield
     except DataError:
         raise
     except (OSError, OverflowError, ValueError) as error:  # a folder that may not be read, a number of 5,000 digits

@@ -1,18 +1,20 @@
 """Image files as 8-bit pixels, turned upright."""
 
 import io
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps
-from torch import Tensor
 
 from pml_ext.training.data.datasets.image_set import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _ORIENTATION = 0x0112  # of Exif; 1 is upright
 
 
-def decode_image(content: bytes, name: str, grey: bool) -> Tensor:
+def decode_image(content: bytes, name: str, grey: bool) -> "Tensor":
     """Bytes of an image file as a uint8 (1 or 3, h, w) tensor.
 
     The image is turned as its Exif orientation says, as in FastReID. 16 bits become 8 by dividing by 257. What is
@@ -31,8 +33,10 @@ def decode_image(content: bytes, name: str, grey: bool) -> Tensor:
         raise DataError(f"image {name} cannot be decoded ({error}): is the file truncated or not an image?") from error
 
 
-def pixels_of(image: Image.Image, grey: bool) -> Tensor:
+def pixels_of(image: Image.Image, grey: bool) -> "Tensor":
     """An image that stands upright as a uint8 (1 or 3, h, w) tensor, its colours as in `decode_image`."""
+    import torch  # only where pictures are read: the names and files of a set are checked without it
+
     pixels = np.array(_in_8_bits(image).convert("L" if grey else "RGB"))
     return torch.from_numpy(pixels[None] if grey else pixels.transpose(2, 0, 1).copy())
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from pml_ext.training.data.datasets.image_set import ImageSet, OpenSet
 
@@ -13,7 +12,9 @@ def digits_set(root: Path, grey: bool) -> OpenSet:
 
     The set does not say who wrote an image, so each image is its own camera: a query searches all others.
     """
-    from sklearn.datasets import load_digits  # takes a second, and most runs do not want it
+    # These take seconds, and most runs do not want the first.
+    import torch
+    from sklearn.datasets import load_digits
 
     data = load_digits()
     # 0…16 to 0…255

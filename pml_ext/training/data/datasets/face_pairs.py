@@ -3,17 +3,19 @@
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from pml_ext._files import read_regular
-from pml_ext.metrics.pair_lists import read_lfw_pairs
 from pml_ext.training.data.datasets.decoding import decode_image
 from pml_ext.training.data.datasets.image_files import ImageFile, image_set
 from pml_ext.training.data.datasets.image_set import DataError, ImageSet
 from pml_ext.training.data.datasets.layout import found_in
 from pml_ext.training.data.datasets.plain_pickle import ForbiddenPickleError, Plain, plain_value
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NAMES = ("LFW", "CFP_FP", "CFP_FF", "AgeDB_30", "CALFW", "CPLFW", "VGG2_FP")
 FOLDERS = ("", "faces_emore_val", "faces_emore", "faces_webface_112x112", "val")
@@ -37,7 +39,7 @@ class PairSet:
         return [self.images]
 
 
-class EncodedImages(Sequence[Tensor]):
+class EncodedImages(Sequence["Tensor"]):
     """uint8 (1 or 3, h, w) tensors of image files held in memory."""
 
     def __init__(self, contents: Sequence[bytes], names: Sequence[str], grey: bool) -> None:
@@ -46,7 +48,7 @@ class EncodedImages(Sequence[Tensor]):
     def __len__(self) -> int:
         return len(self.contents)
 
-    def __getitem__(self, row: int) -> Tensor:  # type: ignore[override]
+    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
         return decode_image(self.contents[row], self.names[row], self.grey)
 
 
@@ -74,6 +76,8 @@ def pair_set(root: Path, grey: bool, *, name: str) -> PairSet:
 
 
 def _listed_pairs(listing: Path, folder: Path, grey: bool) -> PairSet:
+    from pml_ext.metrics.pair_lists import read_lfw_pairs  # stands on torch
+
     try:
         pairs = read_lfw_pairs(listing)
     except (ValueError, OSError) as error:

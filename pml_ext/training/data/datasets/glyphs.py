@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import features as pillow_features
 
 from pml_ext._files import write_atomically
 from pml_ext.training.data.datasets.image_set import ImageSet, OpenSet
 from pml_ext.training.data.datasets.root import cache_folder
-from pml_ext.training.data.datasets.typefaces import TYPEFACES, Typeface
+from pml_ext.training.data.datasets.typefaces import TYPEFACES, Typeface, font_path
 
 log = logging.getLogger("pml_ext")
 
@@ -36,7 +35,9 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
     Raises:
         DataError: matplotlib's fonts are missing, or others.
     """
-    table = _cached(cache_folder() / f"glyphs-{_VERSION}-freetype-{pillow_features.version('freetype2')}.npz")
+    import torch  # as in pixels_of
+
+    table = _cached(_cache())
     pixels = torch.from_numpy(table.pictures)[:, None]
     images = pixels if grey else pixels.expand(-1, 3, -1, -1)
     trains = np.isin(table.identities, table.identities[[_is_latin(c) for c in table.characters]])
@@ -46,6 +47,14 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
         return ImageSet(list(images[torch.from_numpy(rows)]), table.identities[rows], table.families[rows], names)
 
     return OpenSet(part(np.flatnonzero(trains)), part(np.flatnonzero(~trains)))
+
+
+def require_glyphs() -> None:
+    """Raise DataError where the pictures are neither kept nor can be drawn; nothing is drawn."""
+    if not _cache().is_file():
+        for styles in TYPEFACES.values():
+            for file, sha256 in styles.items():
+                font_path(file, sha256)
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,10 @@ def identities_of_looks(looks: np.ndarray) -> np.ndarray:
     for first, second in np.argwhere(np.triu(ink @ ink.T > SAME_LOOK, 1)):
         identities[identities == identities[second]] = identities[first]
     return np.unique(identities, return_index=True)[1][np.unique(identities, return_inverse=True)[1]]
+
+
+def _cache() -> Path:
+    return cache_folder() / f"glyphs-{_VERSION}-freetype-{pillow_features.version('freetype2')}.npz"
 
 
 def _cached(path: Path) -> GlyphTable:

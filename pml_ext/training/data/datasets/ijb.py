@@ -4,15 +4,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from pml_ext.metrics.pair_lists import TemplateMedia, TemplatePairs, read_template_media, read_template_pairs
 from pml_ext.training.data.datasets.image_files import ImageFile, ImageFiles, image_set
 from pml_ext.training.data.datasets.image_set import DataError, ImageSet
 from pml_ext.training.data.datasets.layout import found_in, lines_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pml_ext.metrics.pair_lists import TemplateMedia, TemplatePairs
 
 NAMES = ("IJBB", "IJBC")
 SIDE = 112
@@ -33,8 +36,8 @@ class TemplateSet:
     """
 
     images: ImageSet
-    media: TemplateMedia
-    pairs: TemplatePairs
+    media: "TemplateMedia"
+    pairs: "TemplatePairs"
 
     @property
     def parts(self) -> list[ImageSet]:
@@ -42,7 +45,7 @@ class TemplateSet:
         return [self.images]
 
 
-class AlignedFaces(Sequence[Tensor]):
+class AlignedFaces(Sequence["Tensor"]):
     """Faces turned, scaled and moved so that their five landmarks lie as in ArcFace's crops of 112×112."""
 
     def __init__(self, images: ImageFiles, landmarks: np.ndarray) -> None:
@@ -51,7 +54,7 @@ class AlignedFaces(Sequence[Tensor]):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, row: int) -> Tensor:  # type: ignore[override]
+    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
         return align(self.images[row], self.landmarks[row])
 
 
@@ -64,6 +67,8 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
     Raises:
         DataError: another layout, a damaged list, an image without landmarks.
     """
+    from pml_ext.metrics.pair_lists import read_template_media, read_template_pairs  # stand on torch
+
     folder, lower = root / name, name.lower()
     meta = folder / "meta"
     if not meta.is_dir() or not (folder / "loose_crop").is_dir():
@@ -84,7 +89,7 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
     )
 
 
-def align(image: Tensor, landmarks: np.ndarray) -> Tensor:
+def align(image: "Tensor", landmarks: np.ndarray) -> "Tensor":
     """uint8 (C, 112, 112): the image under the similarity transform that fits its landmarks best.
 
     Args:
@@ -92,6 +97,8 @@ def align(image: Tensor, landmarks: np.ndarray) -> Tensor:
         landmarks: (5, 2) x and y of the left eye, the right eye, the nose, and the left and right corner of the mouth.
     Source: the least-squares similarity of Umeyama, TPAMI 1991, from the crop to the image.
     """
+    import torch  # as in pixels_of
+
     # x' = a x − b y + s, y' = b x + a y + t, linear in (a, b, s, t).
     x, y = _LANDMARKS.T
     one, zero = np.ones(5), np.zeros(5)

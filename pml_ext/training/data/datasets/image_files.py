@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from pml_ext._files import read_regular
 from pml_ext.training.data.datasets.decoding import decode_image
 from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ImageFile(NamedTuple):
@@ -23,7 +25,7 @@ class ImageFile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ImageFiles(Sequence[Tensor]):
+class ImageFiles(Sequence["Tensor"]):
     """uint8 (1 or 3, h, w) tensors, decoded when they are asked for."""
 
     paths: Sequence[Path]
@@ -32,7 +34,7 @@ class ImageFiles(Sequence[Tensor]):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, row: int) -> Tensor:  # type: ignore[override]
+    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
         path = self.paths[row]
         try:
             content = read_regular(path)

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class DataError(ValueError):
@@ -22,7 +25,7 @@ class ImageSet:
         names: (N,) where each image came from, for messages.
     """
 
-    images: Sequence[Tensor]
+    images: Sequence["Tensor"]
     identities: np.ndarray
     cameras: np.ndarray
     names: Sequence[str]
@@ -66,30 +69,30 @@ class ImageSet:
 
 
 @dataclass(frozen=True)
-class Selected(Sequence[Tensor]):
+class Selected(Sequence["Tensor"]):
     """Some images of a sequence, still where they were."""
 
-    images: Sequence[Tensor]
+    images: Sequence["Tensor"]
     rows: Sequence[int]
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, row: int) -> Tensor:  # type: ignore[override]
+    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
         return self.images[self.rows[row]]
 
 
-class Joined(Sequence[Tensor]):
+class Joined(Sequence["Tensor"]):
     """The images of several sequences, one after the other, still where they were."""
 
-    def __init__(self, parts: Sequence[Sequence[Tensor]]) -> None:
+    def __init__(self, parts: Sequence[Sequence["Tensor"]]) -> None:
         self.parts = parts
         self.ends = np.cumsum([len(part) for part in parts])
 
     def __len__(self) -> int:
         return int(self.ends[-1])
 
-    def __getitem__(self, row: int) -> Tensor:  # type: ignore[override]
+    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
         part = int(np.searchsorted(self.ends, row, side="right"))
         return self.parts[part][row - int(self.ends[part]) + len(self.parts[part])]
 

@@ -3,7 +3,7 @@
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,19 +31,35 @@ def omniglot_set(root: Path, grey: bool) -> OpenSet:
     Raises:
         DataError: nothing there and no download; an empty folder; a damaged archive or image.
     """
+    if is_to_come(root):
+        _download(root)
     alphabets: dict[str, dict[str, tuple[str, bytes]]] = {}
     for alphabet, key, name, content in _files(root):
         # The archives share alphabets: the same drawing comes twice, and counts once.
         alphabets.setdefault(alphabet, {})[key] = (name, content)
-    return OpenSet(*(_image_set(alphabets, names, root, grey) for names in (TRAIN_ALPHABETS, TEST_ALPHABETS)))
+    _require_alphabets(alphabets, root)
+    return OpenSet(*(_image_set(alphabets, names, grey) for names in (TRAIN_ALPHABETS, TEST_ALPHABETS)))
 
 
-def _image_set(
-    alphabets: dict[str, dict[str, tuple[str, bytes]]], wanted: tuple[str, ...], root: Path, grey: bool
-) -> ImageSet:
-    missing = [a for a in wanted if a not in alphabets]
+def is_to_come(root: Path) -> bool:
+    """Whether nothing of it is there, so that a run has torchvision download it."""
+    archives = (folder / name for folder in (root, root / "omniglot") for name in ARCHIVES)
+    return not (_drawings(root).is_dir() or any(archive.is_file() for archive in archives))
+
+
+def require_omniglot(root: Path) -> None:
+    """Raise DataError where what is there lacks alphabets or is damaged; no drawing is decoded, none downloaded."""
+    if not is_to_come(root):
+        _require_alphabets({alphabet for alphabet, *_ in _files(root, contents=False)}, root)
+
+
+def _require_alphabets(found: Collection[str], root: Path) -> None:
+    missing = [alphabet for alphabet in TRAIN_ALPHABETS + TEST_ALPHABETS if alphabet not in found]
     if missing:
-        raise DataError(f"Omniglot at {root}: no images of {', '.join(missing)}; found: {sorted(alphabets) or 'none'}")
+        raise DataError(f"Omniglot at {root}: no images of {', '.join(missing)}; found: {sorted(found) or 'none'}")
+
+
+def _image_set(alphabets: dict[str, dict[str, tuple[str, bytes]]], wanted: tuple[str, ...], grey: bool) -> ImageSet:
     characters: dict[str, int] = {}
     images, identities, cameras, names = [], [], [], []
     for alphabet in wanted:
@@ -56,32 +72,34 @@ def _image_set(
     return ImageSet(images, np.array(identities), np.array(cameras), names)
 
 
-def _files(root: Path) -> Iterator[tuple[str, str, str, bytes]]:
-    """(alphabet, character/drawer, name, content) of every drawing."""
+def _drawings(root: Path) -> Path:
+    return root / "omniglot-py" / "images_background"
+
+
+def _files(root: Path, *, contents: bool = True) -> Iterator[tuple[str, str, str, bytes]]:
+    """(alphabet, character/drawer, name, content) of every drawing; without contents these are empty."""
     for folder in (root, root / "omniglot"):
         archives = [folder / name for name in ARCHIVES if (folder / name).is_file()]
         if len(archives) == len(ARCHIVES):
             for archive in archives:
-                yield from _zipped(archive)
+                yield from _zipped(archive, contents)
             return
         if archives:
             raise DataError(f"Omniglot needs both {' and '.join(ARCHIVES)}; {folder} holds only {archives[0].name}")
-    images = root / "omniglot-py" / "images_background"
-    if not images.is_dir():
-        _download(root)
-    for path in sorted(images.rglob("*.png")):
+    for path in sorted(_drawings(root).rglob("*.png")):
         if match := _MEMBER.search(path.as_posix()):
-            yield match[1], f"{match[2]}/{match[3]}", str(path), read_regular(path)
+            yield match[1], f"{match[2]}/{match[3]}", str(path), read_regular(path) if contents else b""
 
 
-def _zipped(archive: Path) -> Iterator[tuple[str, str, str, bytes]]:
+def _zipped(archive: Path, contents: bool) -> Iterator[tuple[str, str, str, bytes]]:
     try:
         with zipfile.ZipFile(archive) as members:
             for member in members.infolist():
                 if match := _MEMBER.search(member.filename):
                     if member.file_size > LARGEST:
                         raise ValueError(f"{member.filename} would have {member.file_size} bytes, a drawing has a few")
-                    yield match[1], f"{match[2]}/{match[3]}", f"{archive}:{member.filename}", members.read(member)
+                    content = members.read(member) if contents else b""
+                    yield match[1], f"{match[2]}/{match[3]}", f"{archive}:{member.filename}", content
     # RuntimeError: a member with a password; NotImplementedError: another compression
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
         raise DataError(f"{archive} is damaged ({error}): fetch it again") from error

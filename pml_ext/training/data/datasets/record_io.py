@@ -5,13 +5,16 @@ import struct
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from pml_ext._files import read_regular
 from pml_ext.training.data.datasets.decoding import decode_image
 from pml_ext.training.data.datasets.image_set import DataError, ImageSet
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MAGIC = 0xCED7230A
 _PART = struct.Struct("<II")  # magic; kind of part (3 bits) and length (29 bits)
@@ -90,7 +93,7 @@ class RecordFile:
         return content
 
 
-class RecordImages(Sequence[Tensor]):
+class RecordImages(Sequence["Tensor"]):
     """uint8 (1 or 3, h, w) tensors of some records, decoded when they are asked for."""
 
     def __init__(self, file: RecordFile, offsets: np.ndarray, grey: bool) -> None:
@@ -99,7 +102,7 @@ class RecordImages(Sequence[Tensor]):
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def __getitem__(self, row: int) -> Tensor:  # type: ignore[override]
+    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
         offset = int(self.offsets[row])
         return decode_image(self.file.image(offset), f"{self.file.path} at byte {offset}", self.grey)
 

@@ -3,17 +3,16 @@
 import re
 from pathlib import Path
 
-from pml_ext._pml import retrieval_dataset
 from pml_ext.training.data.datasets.image_files import ImageFile, each_its_own_camera, open_set
 from pml_ext.training.data.datasets.image_set import DataError, OpenSet
 from pml_ext.training.data.datasets.layout import found_in, lines_of
 
-# name -> FastReID's folder, and PML's class
+# name -> FastReID's folder, PML's class, and the first of the published files that it reads
 RETRIEVAL_SETS = {
-    "CUB": ("CUB_200_2011", "CUB"),
-    "Cars196": ("Cars_196", "Cars196"),
-    "SOP": ("Stanford_Online_Products", "StanfordOnlineProducts"),
-    "INaturalist2018": ("iNaturalist2018", "INaturalist2018"),
+    "CUB": ("CUB_200_2011", "CUB", "CUB_200_2011/image_class_labels.txt"),
+    "Cars196": ("Cars_196", "Cars196", "names.csv"),
+    "SOP": ("Stanford_Online_Products", "StanfordOnlineProducts", "Stanford_Online_Products/Ebay_train.txt"),
+    "INaturalist2018": ("iNaturalist2018", "INaturalist2018", "train2018.json"),
 }
 
 Labelled = list[tuple[Path, str]]
@@ -107,9 +106,14 @@ def _partition(listing: Path, folder: Path) -> list[Labelled]:
 
 
 def _by_pml(root: Path, name: str, part: str) -> Labelled:
-    folder, kind = RETRIEVAL_SETS[name]
+    folder, kind, first = RETRIEVAL_SETS[name]
     problems = []
-    for place in (root, root / name, root / folder):
+    places = [place for place in (root, root / name, root / folder) if (place / first).is_file()]
+    if not places:
+        raise DataError(f"{name} at {root}: not the published files (no {first}); {found_in(root)}")
+    from pml_ext._pml import retrieval_dataset  # stands on torch, which nobody needs to hear that nothing is there
+
+    for place in places:
         try:
             data = retrieval_dataset(kind)(str(place), split=part)
         except (OSError, ValueError, KeyError, IndexError) as error:

@@ -3,9 +3,7 @@
 import hashlib
 from pathlib import Path
 
-import matplotlib
 import numpy as np
-from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 
 from pml_ext.training.data.datasets.image_set import DataError
@@ -42,6 +40,30 @@ TYPEFACES: dict[str, dict[str, str]] = {
 }
 
 
+def font_path(file: str, sha256: str) -> Path:
+    """A font among matplotlib's, checked.
+
+    Args:
+        file: its name.
+        sha256: of the file's content.
+    Raises:
+        DataError: the file is missing, or another one than the data set was made with.
+    """
+    import matplotlib  # takes a moment, and only Glyphs needs it
+
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / file
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"Glyphs needs matplotlib's font {file}: {error}; install matplotlib again") from error
+    if found != sha256:
+        raise DataError(
+            f"Glyphs: {path} is another font than the data set is made of (SHA-256 {found[:12]}…, expected "
+            f"{sha256[:12]}…): install a matplotlib of 3.6 to 3.11"
+        )
+    return path
+
+
 class Typeface:
     """One style of a family.
 
@@ -53,18 +75,10 @@ class Typeface:
     """
 
     def __init__(self, file: str, sha256: str) -> None:
-        path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / file
-        try:
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
-        except OSError as error:
-            raise DataError(f"Glyphs needs matplotlib's font {file}: {error}; install matplotlib again") from error
-        if found != sha256:
-            raise DataError(
-                f"Glyphs: {path} is another font than the data set is made of (SHA-256 {found[:12]}…, expected "
-                f"{sha256[:12]}…): install a matplotlib of 3.6 to 3.11"
-            )
-        self.path = path
-        self.characters = frozenset(map(chr, FT2Font(path).get_charmap()))
+        from matplotlib.ft2font import FT2Font  # the fonts are checked without it
+
+        self.path = font_path(file, sha256)
+        self.characters = frozenset(map(chr, FT2Font(self.path).get_charmap()))
         self._fonts: dict[int, ImageFont.FreeTypeFont] = {}
 
     def picture(self, character: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from pml_ext.training.modeling.backbones.convnet import build_convnet
 from pml_ext.training.modeling.backbones.iresnet import build_iresnet
 from pml_ext.training.modeling.backbones.mobilenetv2 import build_mobilenetv2
 from pml_ext.training.modeling.backbones.mobilenetv3 import build_mobilenetv3
-from pml_ext.training.modeling.backbones.norms import build_norm, norms_of_other_devices
+from pml_ext.training.modeling.backbones.norms import build_norm
 from pml_ext.training.modeling.backbones.osnet import build_osnet
 from pml_ext.training.modeling.backbones.resnest import build_resnest
 from pml_ext.training.modeling.backbones.resnet import build_resnet, build_resnext
@@ -22,13 +22,13 @@ from pml_ext.training.modeling.backbones.vit import build_vit
 from pml_ext.training.modeling.image_sizes import ImageSizes
 from pml_ext.training.modeling.names import TIMM, TORCHVISION
 from pml_ext.training.modeling.rules import BACKBONE_RULES
-from pml_ext.training.modeling.weights import download, has_weights, imagenet_url, load_pretrained
+from pml_ext.training.modeling.weights.imagenet import download, has_weights, imagenet_url
+from pml_ext.training.modeling.weights.load import load_pretrained
 
 __all__ = [
     "BACKBONES",
     "build_backbone",
     "build_norm",
-    "norms_of_other_devices",
 ]
 
 # MODEL.BACKBONE.NAME -> what builds it; a built backbone has `num_features` (channels of its map) and

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
-from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError
 
@@ -25,23 +24,6 @@ def build_norm(name: str, channels: int) -> nn.Module:
     if name == "GN":
         return nn.GroupNorm(1 if channels % 32 else 32, channels)
     return nn.Identity()
-
-
-def norms_of_other_devices(options: CN) -> list[str]:
-    """A line for each key that is syncBN without a GPU: torch refuses its training there at the first step.
-
-    Args:
-        options: the config's MODEL.
-    """
-    if options.DEVICE != "cpu" and torch.cuda.is_available():
-        return []
-    norms = {"BACKBONE": options.BACKBONE.NORM, "HEADS": options.HEADS.NORM if options.HEADS.WITH_BNNECK else ""}
-    return [
-        f"MODEL.{node}.NORM is syncBN, which torch has for CUDA devices only; here set MODEL.{node}.NORM BN (the same "
-        "weights fit, and one process computes the same)"
-        for node, norm in norms.items()
-        if norm == "syncBN"
-    ]
 
 
 def replace_batch_norms(net: nn.Module, name: str) -> None:

@@ -1,19 +1,18 @@
 """The ImageNet files of MODEL.BACKBONE.PRETRAIN where PRETRAIN_PATH is empty: FastReID's and torchvision's."""
 
 import logging
+import os
 import re
+import sys
 from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 
-import torch
-from filelock import FileLock
-from torchvision import models
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.rules import Problem
 from pml_ext.training.modeling.names import BACKBONES, TIMM, TORCHVISION
-from pml_ext.training.modeling.weights.read import PACKAGE, WeightsError, local_file
+from pml_ext.training.modeling.weights.paths import PACKAGE, WeightsError, local_file
 
 log = logging.getLogger("pml_ext")
 
@@ -47,6 +46,11 @@ URLS = {
     ("build_resnest_backbone", "269x"): f"{_RESNEST}resnest269-0cc87c48.pth",
 }
 _WITH_IBN = ("build_resnet_backbone", "build_resnext_backbone", "build_osnet_backbone")
+# torchvision's network -> its file, of those that the papers' configs name: they are checked without torchvision
+OF_TORCHVISION = {
+    "googlenet": f"{_TORCHVISION}googlenet-1378be20.pth",
+    "vgg16": f"{_TORCHVISION}vgg16-397923af.pth",
+}
 ALTERNATIVES = (
     "a local file in MODEL.BACKBONE.PRETRAIN_PATH, an installed package's as package:<name> there, or "
     "MODEL.BACKBONE.PRETRAIN False to begin with random weights"
@@ -72,6 +76,10 @@ def imagenet_url(options: CN) -> str | None:
 
 def _torchvisions_url(model: str) -> str | None:
     """torchvision's first weights of a network, those that papers of the time began with."""
+    if model in OF_TORCHVISION:
+        return OF_TORCHVISION[model]
+    from torchvision import models  # takes seconds, and knows the others
+
     if model not in models.list_models(module=models):
         return None
     first = getattr(models.get_model_weights(model), "IMAGENET1K_V1", None)
@@ -91,9 +99,17 @@ def has_weights(options: CN) -> Iterator[Problem]:
         yield Problem("PRETRAIN", True, reason)
 
 
+def _hub() -> Path:
+    """The folder of torch's hub: as set in this process, else as torch documents it."""
+    if torch := sys.modules.get("torch"):
+        return Path(torch.hub.get_dir())
+    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return Path(os.environ.get("TORCH_HOME", f"{cache}/torch")).expanduser() / "hub"
+
+
 def cached_file(url: str) -> Path | None:
     """The file of a URL in the cache of torch's hub, or FastReID's (`$TORCH_HOME/checkpoints`); None: in neither."""
-    name, hub = url.rpartition("/")[2], Path(torch.hub.get_dir())
+    name, hub = url.rpartition("/")[2], _hub()
     for folder in (hub / "checkpoints", hub.parent / "checkpoints"):
         if (folder / name).is_file():
             return folder / name
@@ -108,7 +124,9 @@ def download(url: str) -> Path:
     Raises:
         WeightsError: it cannot be downloaded; names the URL, the place for the file, and what to set instead.
     """
-    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    from filelock import FileLock
+
+    file = _hub() / "checkpoints" / url.rpartition("/")[2]
     try:
         if found := cached_file(url):
             return found
@@ -165,4 +183,4 @@ def download_to_come(options: CN) -> str | None:
     if url is None or cached_file(url):
         return None
     name = url.rpartition("/")[2]
-    return f"needs {name} from {url}: a run downloads it to {Path(torch.hub.get_dir()) / 'checkpoints'}"
+    return f"needs {name} from {url}: a run downloads it to {_hub() / 'checkpoints'}"

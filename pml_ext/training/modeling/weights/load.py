@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from pml_ext.training.modeling.names import MGN_HEADS
 from pml_ext.training.modeling.weights.bare import named_as_whole
 from pml_ext.training.modeling.weights.names import backbone_names, own_names
-from pml_ext.training.modeling.weights.read import PACKAGE, WeightsError, packaged_file, read_state_dict
+from pml_ext.training.modeling.weights.paths import PACKAGE, WeightsError, packaged_file
+from pml_ext.training.modeling.weights.read import read_state_dict
 
 log = logging.getLogger("pml_ext")
 

