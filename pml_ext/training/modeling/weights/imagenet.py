@@ -124,7 +124,7 @@ def download(url: str) -> Path:
     Raises:
         WeightsError: it cannot be downloaded; names the URL, the place for the file, and what to set instead.
     """
-    from filelock import FileLock
+    from filelock import FileLock  # as torch.hub below: what will be downloaded is told without them
 
     file = _hub() / "checkpoints" / url.rpartition("/")[2]
     try:
@@ -144,6 +144,8 @@ def download(url: str) -> Path:
 
 
 def _fetch(url: str, file: Path) -> None:
+    import torch.hub
+
     digits = re.search(r"-([0-9a-f]{8})$", file.stem)
     if digits:
         torch.hub.download_url_to_file(url, str(file), hash_prefix=digits[1])
