@@ -151,7 +151,7 @@ def _use_model(arguments: argparse.Namespace, log: logging.Logger) -> int:
         from pml_ext.training.engine.trainer import Launch
         from pml_ext.training.inference.embedding_run import embed
         from pml_ext.training.inference.shards import ShardError
-        from pml_ext.training.modeling.weights import WeightsError
+        from pml_ext.training.modeling.weights.paths import WeightsError
     except ModuleNotFoundError as error:
         print(f"error: {error}. The runner needs its extra: pip install 'pml_ext[train]'", file=sys.stderr)
         return 2
