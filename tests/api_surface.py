@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pml_ext
+import pml_ext.distributed
 import pml_ext.functional
 import pml_ext.inspection
 import pml_ext.large_batch
@@ -41,6 +42,7 @@ def _python() -> Iterator[tuple[str, str]]:
             if getattr(thing, "__module__", None) == pml_ext.inspection.__name__ and not name.startswith("_")
         ],
         pml_ext.large_batch: ["step"],
+        pml_ext.distributed: ["ShardedLoss"],
     }
     for module, names in ours.items():
         for name in names:

@@ -6,9 +6,10 @@ from types import ModuleType
 
 import pytest
 
-from pml_ext import functional, inspection, large_batch, losses, metrics, miners
+from pml_ext import distributed, functional, inspection, large_batch, losses, metrics, miners
 
 OURS: dict[ModuleType, list[str]] = {
+    distributed: ["ShardedLoss"],
     functional: functional.__all__,
     inspection: ["pair_weights", "similarity_dependence"],
     large_batch: ["step"],

@@ -21,7 +21,7 @@ FLOORS = [
     ("pml_ext.distances",),
     ("pml_ext.losses",),
     ("pml_ext.miners",),
-    ("pml_ext.registration", "pml_ext.inspection", "pml_ext.large_batch"),
+    ("pml_ext.registration", "pml_ext.inspection", "pml_ext.large_batch", "pml_ext.distributed"),
     ("pml_ext.metrics",),
     ("pml_ext.training.config",),
     ("pml_ext.training.data",),

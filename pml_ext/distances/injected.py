@@ -105,14 +105,27 @@ def run_with_distance(module: nn.Module, distance: BaseDistance, *args: Any, **k
         distance: the distance to run with.
         args, kwargs: handed on.
     """
-    twin = copy.copy(module)
-    twin._modules = {**module._modules, "distance": distance}
-    for name, value in vars(module).items():
-        # PML stores bound methods (GenericPairLoss.loss_method), which would run on the original.
-        if isinstance(value, MethodType) and value.__self__ is module:
-            twin.__dict__[name] = MethodType(value.__func__, twin)
+    twin = twin_of(module, {"distance": distance})
     before = dict(vars(twin))
     result = twin(*args, **kwargs)
     recorded = {name: value for name, value in vars(twin).items() if before.get(name) is not value}
     vars(module).update(recorded)
     return result
+
+
+def twin_of(module: nn.Module, parts: dict[str, nn.Module], **attributes: Any) -> Any:
+    """A shallow copy of a module with other parts and attributes; it shares parameters and buffers.
+
+    Args:
+        module: a PML loss or miner.
+        parts: modules by name, in place of its own.
+        attributes: set on the copy.
+    """
+    twin = copy.copy(module)
+    twin._modules = {**module._modules, **parts}
+    for name, value in vars(module).items():
+        # PML stores bound methods (GenericPairLoss.loss_method), which would run on the original.
+        if isinstance(value, MethodType) and value.__self__ is module:
+            twin.__dict__[name] = MethodType(value.__func__, twin)
+    twin.__dict__.update(attributes)
+    return twin

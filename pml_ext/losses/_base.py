@@ -28,6 +28,7 @@ class EmbeddingLoss(BaseMetricLossFunction):
         labels_because: for the error message, why labels are needed even beside an indices_tuple; empty where an
             indices_tuple can replace them.
         over_all_pairs: an indices_tuple is accepted, since trainers pass it, and not used.
+        reference_begins_with_batch: the first rows of ref_emb are the anchors again, and no pairs with themselves.
     Raises:
         TypeError: an argument that neither the loss nor PML knows.
         ValueError: embeddings that are not (N, D) floating, an empty batch, labels of another length or that are
@@ -36,6 +37,7 @@ class EmbeddingLoss(BaseMetricLossFunction):
 
     labels_because: str = ""
     over_all_pairs: bool = False
+    reference_begins_with_batch: bool = False
 
     def __init__(self, **pml: Any) -> None:
         refuse_unknown(type(self), set(pml) - set(PML_ARGUMENTS), f", {', '.join(PML_ARGUMENTS)}")

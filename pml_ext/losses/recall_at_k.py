@@ -73,13 +73,13 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         ref_emb: Tensor,
         ref_labels: Tensor,
     ) -> dict[str, Any]:
-        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
+        with_itself = self.reference_begins_with_batch or is_with_itself(embeddings, labels, ref_emb, ref_labels)
         positive = labels[:, None] == ref_labels[None, :]
         one_class = bool(positive.all())
         similarities = self.distance(embeddings, ref_emb)
         if with_itself:
             positive.fill_diagonal_(0)
-            itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+            itself = torch.eye(*positive.shape, dtype=torch.bool, device=labels.device)
             similarities = similarities.masked_fill(itself, -torch.inf)
         queries = positive.any(dim=1).nonzero().squeeze(1)
         if one_class or len(queries) == 0:

@@ -48,7 +48,7 @@ class SmoothAPLoss(EmbeddingLoss):
         ref_emb: Tensor,
         ref_labels: Tensor,
     ) -> dict[str, Any]:
-        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
+        with_itself = self.reference_begins_with_batch or is_with_itself(embeddings, labels, ref_emb, ref_labels)
         positive = labels[:, None] == ref_labels[None, :]
         # Alone in its class, a sample has nothing to find: its precision is 1 whatever the embedding.
         queries = (positive.sum(dim=1) > int(with_itself)).nonzero().squeeze(1)

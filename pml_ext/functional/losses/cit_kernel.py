@@ -65,33 +65,66 @@ def _value_and_gradient(
     factors: int = FACTORS,
 ) -> tuple[Tensor, Tensor | None]:
     spans = class_spans(labels) if spans is None else spans
-    same, is_positive = class_columns(spans)
-    valid = is_positive.to(embeddings.dtype)
-    negatives = len(embeddings) - spans.size
     triplets = max(1, spans.triplets)
-
     unit, inverse_norms = unit_and_inverse_norms(embeddings)
-    # `grown` holds e^S; for γ = 1, where only e^−S is read, it holds that, and the gradient takes its memory.
-    grown = gram(unit, scale if gamma < 1 else -scale).exp_()
-    gradient = grown if gamma == 1 else torch.empty_like(grown)
-    value = unit.new_zeros(())
-    if gamma < 1:
-        foremost = (spans.rank == 0).squeeze(1).nonzero().squeeze(1)  # one sample of each class
-        members = same[foremost].roll(1, 1)
-        there = pad(valid[foremost], (1, 0), value=1.0)
-        classes = rows_of_a_block(spans.largest * len(unit), unit.device, entries=entries)
-        for begin in range(0, len(members), classes):
-            chosen = slice(begin, begin + classes)
-            arguments = (negatives[foremost[chosen]], len(set(spans.sizes)) > 1, 1 - gamma, hinge, factors)
-            value += _partial_likelihood(grown, members[chosen], there[chosen], *arguments, gradient)
-    if gamma > 0:
-        for block in row_blocks(len(unit), valid.numel(), unit.device, entries=entries):
-            decay = grown[block] if gamma == 1 else grown[block].reciprocal()
-            value += _discordance(decay, valid[block], same[block], gamma, gradient[block], added=gamma < 1)
+    value, gradient = by_similarities(unit, spans, gamma, scale, hinge, entries=entries, factors=factors)
     if not needs_gradient:
         return value / triplets, None
     symmetric = add_transpose_(gradient)
     return value / triplets, through_sphere_(symmetric @ unit, unit, inverse_norms.mul_(scale / triplets))
+
+
+def by_similarities(
+    unit: Tensor,
+    spans: ClassSpans,
+    gamma: float,
+    scale: float,
+    hinge: bool,
+    *,
+    rows: Tensor | None = None,
+    entries: int | None = None,
+    factors: int = FACTORS,
+) -> tuple[Tensor, Tensor]:
+    """The sum over the triplets of some anchors, and its derivatives by the anchors' similarities over `scale`.
+
+    Args:
+        unit: (B, D) of norm 1.
+        spans: of the B labels.
+        gamma, hinge, entries, factors: as for `fast_concordance_loss`.
+        scale: of the cosines.
+        rows: (A,) indices of the anchors, all samples of some classes; None for all of the batch.
+    Returns:
+        a scalar, and (A, B) derivatives.
+    """
+    anchors = slice(None) if rows is None else rows
+    same, is_positive = class_columns(spans, anchors)
+    valid = is_positive.to(unit.dtype)
+    negatives = len(unit) - spans.size[anchors]
+    # `grown` holds e^S; for γ = 1, where only e^−S is read, it holds that, and the gradient takes its memory.
+    signed = scale if gamma < 1 else -scale
+    grown = (gram(unit, signed) if rows is None else (unit[rows] @ unit.T).mul_(signed)).exp_()
+    gradient = grown if gamma == 1 else torch.empty_like(grown)
+    value = unit.new_zeros(())
+    if gamma < 1:
+        foremost = (spans.rank[anchors] == 0).squeeze(1).nonzero().squeeze(1)  # one sample of each class
+        members = same[foremost].roll(1, 1)
+        there = pad(valid[foremost], (1, 0), value=1.0)
+        places = members if rows is None else _places_of(rows, len(unit))[members]
+        classes = rows_of_a_block(spans.largest * len(unit), unit.device, entries=entries)
+        for begin in range(0, len(members), classes):
+            chosen = slice(begin, begin + classes)
+            arguments = (negatives[foremost[chosen]], len(set(spans.sizes)) > 1, 1 - gamma, hinge, factors)
+            value += _partial_likelihood(grown, members[chosen], places[chosen], there[chosen], *arguments, gradient)
+    if gamma > 0:
+        for block in row_blocks(len(grown), valid.shape[1] * len(unit), unit.device, entries=entries):
+            decay = grown[block] if gamma == 1 else grown[block].reciprocal()
+            value += _discordance(decay, valid[block], same[block], gamma, gradient[block], added=gamma < 1)
+    return value, gradient
+
+
+def _places_of(rows: Tensor, count: int) -> Tensor:
+    """(count,): where each of the rows stands among them; other entries are of no meaning."""
+    return rows.new_zeros(count).index_copy_(0, rows, torch.arange(len(rows), device=rows.device))
 
 
 def _plain(embeddings: Tensor, labels: Tensor, gamma: float, scale: float, hinge: bool) -> Tensor:
@@ -134,6 +167,7 @@ def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_r
 def _partial_likelihood(
     grown: Tensor,
     members: Tensor,
+    places: Tensor,
     valid: Tensor,
     negatives: Tensor,
     padded: bool,
@@ -147,16 +181,17 @@ def _partial_likelihood(
     (a, p) and (p, a) share their logarithms, so every pair is taken once: members `step` places apart, step by step.
 
     Args:
-        grown: (B, B) of e^S.
+        grown: (anchors, B) of e^S.
         members: (classes, K) indices of the samples of each class.
+        places: (classes, K) of the same samples among the anchors.
         valid: (classes, K) of 1, and 0 on the padding: the first member again, at the end.
         negatives: (classes, 1), how many a sample of the class has.
         padded: whether `valid` holds a 0.
         factors: how many numbers are multiplied before their logarithm is taken.
-        by_row: (B, B), the rows of the members become the derivatives by their similarities.
+        by_row: (anchors, B), the rows of the members become the derivatives by their similarities.
     """
     columns = members.unsqueeze(1).expand(-1, members.shape[1], -1)
-    rows = grown.index_select(0, members.reshape(-1)).view(*members.shape, -1)
+    rows = grown.index_select(0, places.reshape(-1)).view(*members.shape, -1)
     within = rows.gather(2, columns)
     counted = (negatives * valid).unsqueeze(2) * valid.unsqueeze(1)  # triplets of each pair that have a derivative
     counted.diagonal(0, 1, 2).zero_()
@@ -190,5 +225,5 @@ def _partial_likelihood(
     derivatives.scatter_add_(2, columns, counted.mul_(-weight))
     if padded:  # whose index is the first member's: write what that gets
         derivatives += (1 - valid).unsqueeze(2) * derivatives[:, :1]
-    by_row.index_copy_(0, members.reshape(-1), derivatives.view(-1, derivatives.shape[2]))
+    by_row.index_copy_(0, places.reshape(-1), derivatives.view(-1, derivatives.shape[2]))
     return 2 * weight * value

@@ -1,5 +1,6 @@
 """The threshold-consistent margin term of a batch with itself: a small one at once, others in blocks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -110,10 +111,48 @@ def _in_blocks(
     """
     lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by = options
     inverse = inverse_norms(embeddings)
+    margins = (margin_plus, margin_minus, indicator)
+    blocks = [slice(first, min(first + rows, len(embeddings))) for first in range(0, len(embeddings), rows)]
+    totals, toward, away = sums_in_blocks(embeddings, inverse, spans, margins, blocks, needs_gradient, few)
+    shortfall, excess, *divisors = totals
+    if divide_by == "all":
+        together = sum(size * size for size in spans.sizes)
+        divisors = [totals.new_tensor(n) for n in (together - len(embeddings), len(embeddings) ** 2 - together)]
+    by_positive, by_negative = _weight(lambda_plus, divisors[0]), _weight(lambda_minus, divisors[1])
+    value = by_positive * shortfall + by_negative * excess
+    if toward is None:
+        return value, None
+    gradient = toward.mul_(inverse * (-2 * by_positive))
+    return value, gradient if away is None else gradient.addcmul_(away, inverse * (2 * by_negative))
+
+
+def sums_in_blocks(
+    embeddings: Tensor,
+    inverse: Tensor,
+    spans: ClassSpans,
+    margins: tuple[float, float, bool],
+    blocks: Sequence[slice | Tensor],
+    needs_gradient: bool,
+    few: int,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Sums over the pairs of the anchors in some blocks, and of the embeddings at the other ends of these pairs.
+
+    Args:
+        embeddings: (B, D).
+        inverse: (B, 1) of their norms.
+        spans: of the B labels.
+        margins: margin_plus, margin_minus, and whether to sum over the hard pairs only.
+        blocks: of anchors: slices that follow each other, or indices.
+        needs_gradient: without it both sums of embeddings are None.
+        few: the constant above.
+    Returns:
+        (4,): shortfall, excess, the number of hard positives and of hard negatives; (anchors, D), for the positives,
+        in the order of the blocks; (B, D), for the negatives, or None where there is none.
+    """
+    margin_plus, margin_minus, indicator = margins
     totals = embeddings.new_zeros(4)
     toward, away = [], None
-    for first in range(0, len(embeddings), rows):
-        block = slice(first, first + rows)
+    for block in blocks:
         own = inverse[block]
         cosines = (embeddings[block] @ embeddings.T).mul_(own).mul_(inverse.T)
         same, valid = class_columns(spans, block)
@@ -143,18 +182,11 @@ def _in_blocks(
             away = torch.zeros_like(embeddings) if away is None else away
             weights = above[found] * inverse.T
             itself = -own[found, 0] * (excess + margin_minus * counts)[found]
-            weights[torch.arange(len(found), device=own.device), first + found] = itself
-            away[first + found] = weights @ embeddings
-    shortfall, excess, *divisors = totals
-    if divide_by == "all":
-        together = sum(size * size for size in spans.sizes)
-        divisors = [totals.new_tensor(n) for n in (together - len(embeddings), len(embeddings) ** 2 - together)]
-    by_positive, by_negative = _weight(lambda_plus, divisors[0]), _weight(lambda_minus, divisors[1])
-    value = by_positive * shortfall + by_negative * excess
-    if not needs_gradient:
-        return value, None
-    gradient = (torch.cat(toward) if len(toward) > 1 else toward[0]).mul_(inverse * (-2 * by_positive))
-    return value, gradient if away is None else gradient.addcmul_(away, inverse * (2 * by_negative))
+            at = found + block.start if isinstance(block, slice) else block[found]
+            weights[torch.arange(len(found), device=own.device), at] = itself
+            away[at] = weights @ embeddings
+    joined = torch.cat(toward) if len(toward) > 1 else toward[0] if toward else None
+    return totals, joined, away
 
 
 def _weight(weight: float, divisor: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from pml_ext._ops.chunks import ChunkedPass
+from pml_ext._ops.known_gradient import with_gradients
 from pml_ext._ops.precision import no_autocast
 
 
@@ -46,19 +46,4 @@ def loss_in_chunks(
         if gradient is not None:
             outputs.append(parameter)
             shares.append(gradient)
-    left: Tensor = _WithGradients.apply(value.detach(), scale, shares, *outputs)
-    return left
-
-
-class _WithGradients(torch.autograd.Function):
-    """A value whose gradients are known: those given, by the scale that they already have in them."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, scale: Tensor, gradients: list[Tensor], *tensors: Tensor) -> Tensor:
-        ctx.scale, ctx.gradients = scale, gradients
-        return value.clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, None, None, *(gradient * (weight / ctx.scale) for gradient in ctx.gradients))
+    return with_gradients(value, outputs, shares, scale=scale)

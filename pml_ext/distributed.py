@@ -1,0 +1,168 @@
+"""Losses over the batch of all ranks of a process group, of which each rank computes a part."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from pml_ext._ops.distributed import gather_rows
+from pml_ext._ops.known_gradient import with_gradients
+from pml_ext._ops.precision import no_autocast
+from pml_ext.functional.tuples.pairs import class_sizes
+from pml_ext.losses._base import checked_batch
+from pml_ext.losses._shares import Sums, compares_samples, number_of_terms, share_of, takes_classes_of
+
+
+class ShardedLoss(nn.Module):
+    """A loss over the batches of all ranks together, the work divided: each rank takes a part of the anchors.
+
+    Takes the place of PML's DistributedLossWrapper, with which every rank computes the whole loss. Embeddings are
+    gathered once, gradients summed once, both in the forward pass; the backward pass does not communicate. The ranks'
+    batches may differ in length. "Batch order", which LoOp's consecutive pairs go by, is that of the ranks.
+
+    As from PML's wrapper, the loss comes out times the number of ranks, so that after DistributedDataParallel's mean
+    the model gets the gradient of one process with the joint batch. Other than there this holds for parameters of the
+    loss itself too (each rank has its part of their gradient): wrap this in DistributedDataParallel and scale nothing.
+    Without a process group, and with one rank, it is the loss as it is.
+
+    A batch without a positive or without a negative pair, or with very large classes (CIT), is not divided.
+
+    Args:
+        loss: of those that `DIVISIBLE` in `pml_ext.losses._shares` lists, with MeanReducer or AvgNonZeroReducer and
+            without regularizers; the error names them. Its anchors must be independent of each other.
+    Raises:
+        TypeError: a loss, or a setting of it, that cannot be divided; it lists what can.
+        ValueError: indices_tuple, ref_emb or ref_labels, which are PML's wrapper's.
+
+    >>> from pml_ext.losses import CITLoss
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> round(ShardedLoss(CITLoss())(x, labels).item(), 3)
+    0.012
+    """
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        share_of(loss)  # refuses what cannot be divided
+        self.loss = loss
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: None = None,
+        ref_emb: None = None,
+        ref_labels: None = None,
+    ) -> Tensor:
+        """The loss of all ranks' batches, times the number of ranks.
+
+        Args:
+            embeddings: (n, D) of this rank; n may be another one on each.
+            labels: (n,) class ids.
+            indices_tuple, ref_emb, ref_labels: None, for trainers that pass them.
+        """
+        if not (indices_tuple is None and ref_emb is None and ref_labels is None):
+            raise ValueError(
+                "indices_tuple, ref_emb and ref_labels must be None: ShardedLoss compares all samples of all ranks. "
+                "PML's DistributedLossWrapper takes them"
+            )
+        ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+        if ranks == 1:
+            value: Tensor = self.loss(embeddings, labels)
+            return value
+        checked = checked_batch(embeddings, labels).labels
+        assert checked is not None
+        with no_autocast(embeddings.device):
+            return _of_all_ranks(self.loss, embeddings, checked, ranks, distributed.get_rank())
+
+
+def _of_all_ranks(loss: nn.Module, embeddings: Tensor, labels: Tensor, ranks: int, rank: int) -> Tensor:
+    own, is_gathered = embeddings.detach(), compares_samples(loss)
+    first = 0
+    if is_gathered:
+        lengths = gather_rows(torch.tensor([len(own)], device=own.device), distributed.group.WORLD)
+        first = int(lengths[:rank].sum())
+        own, labels = (gather_rows(part, distributed.group.WORLD) for part in (own, labels))
+    mine = slice(first, first + len(embeddings))
+    is_learning = torch.is_grad_enabled()
+    x = own.to(torch.promote_types(own.dtype, torch.float32)).requires_grad_(is_learning and embeddings.requires_grad)
+    named = {f"loss.{name}": parameter for name, parameter in loss.named_parameters()}
+    # Leaves in their place, so that hooks on the parameters run once, in the backward pass.
+    leaves = {name: p.detach().requires_grad_(is_learning and p.requires_grad) for name, p in named.items()}
+
+    divides = not is_gathered or takes_classes_of(loss, class_sizes(labels))
+    if divides:
+        anchors = _anchors_of(rank, labels, ranks) if is_gathered else torch.arange(len(labels), device=labels.device)
+        value, total = _divided(_Share(loss), leaves, x, labels, anchors)
+    else:
+        value = torch.func.functional_call(_Whole(loss), leaves, (x, labels))
+        total = value.detach()
+
+    learning = [(embeddings, x)] if x.requires_grad else []
+    learning += [(named[name], leaf) for name, leaf in leaves.items() if leaf.requires_grad]
+    total = ranks * total
+    if not learning or not (value.requires_grad or divides):
+        return total
+    gradients = _gradients(value, [leaf for _, leaf in learning])
+    if x.requires_grad:
+        if divides and is_gathered:
+            distributed.all_reduce(gradients[0])
+        gradients[0] = _as_given(gradients[0][mine], embeddings)
+    for at, (parameter, _) in enumerate(learning):
+        # Parts of a sum, or the same on every rank: DistributedDataParallel takes the mean of both.
+        gradients[at] *= ranks if divides or parameter is embeddings else 1
+    return with_gradients(total, [given for given, _ in learning], gradients)
+
+
+class _Share(nn.Module):
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, x: Tensor, labels: Tensor, anchors: Tensor) -> Sums:
+        return share_of(self.loss)(self.loss, x, labels, anchors)
+
+
+class _Whole(nn.Module):
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, x: Tensor, labels: Tensor) -> Any:
+        return self.loss(x, labels)
+
+
+def _divided(
+    share: _Share, leaves: dict[str, Tensor], x: Tensor, labels: Tensor, anchors: Tensor
+) -> tuple[Tensor, Tensor]:
+    """This rank's part of the loss, with a graph where it has anchors, and the loss."""
+    if len(anchors):
+        sums, counts = torch.func.functional_call(share, leaves, (x, labels, anchors))
+    else:
+        sums = counts = x.new_zeros(number_of_terms(share.loss)).detach()
+    both = torch.stack([sums.detach(), counts])
+    distributed.all_reduce(both)
+    factors = both[1].clamp(max=1) / both[1].clamp(min=1)
+    return (sums * factors).sum(), (both[0] * factors).sum()
+
+
+def _anchors_of(rank: int, labels: Tensor, ranks: int) -> Tensor:
+    """Indices of this rank's anchors: whole classes, one after the other, about as many on each rank."""
+    in_order, order = labels.sort(stable=True)
+    wanted = torch.tensor([rank, rank + 1], device=labels.device) * len(labels) // ranks
+    begins = torch.searchsorted(in_order, in_order[wanted.clamp(max=len(labels) - 1)])
+    begin, end = begins.tolist()
+    return order[begin : len(labels) if rank == ranks - 1 else end]
+
+
+def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    if not value.requires_grad:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    found = torch.autograd.grad(value, leaves, allow_unused=True)
+    return [torch.zeros_like(leaf) if one is None else one for leaf, one in zip(leaves, found, strict=True)]
+
+
+def _as_given(gradient: Tensor, embeddings: Tensor) -> Tensor:
+    """In the embeddings' type; 0 at those of 16 bits that have no direction, whose gradient would be endless there."""
+    if embeddings.dtype in (torch.float16, torch.bfloat16):
+        gradient = gradient * (embeddings.detach() != 0).any(dim=1, keepdim=True)
+    return gradient.to(embeddings.dtype)

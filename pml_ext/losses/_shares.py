@@ -1,0 +1,259 @@
+"""What one rank computes of a loss over the batch of all ranks: sums over some anchors, and of how many terms."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pml_ext._pml import AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, losses, reducers
+from pml_ext.distances.gathered import consecutive_pairs
+from pml_ext.distances.injected import twin_of
+from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS
+from pml_ext.functional.losses.cit_rows import concordance_sum_of_rows
+from pml_ext.functional.losses.tcm_rows import threshold_consistency_sums_of_rows
+from pml_ext.functional.tuples.pairs import class_spans, same_and_different
+from pml_ext.losses._base import is_mean_of_cosines
+from pml_ext.losses._tuple_loss import compares_triplets
+from pml_ext.losses.cit import CITLoss
+from pml_ext.losses.discriminative import DiscriminativeLoss
+from pml_ext.losses.loop import LoOp
+from pml_ext.losses.pair_weighting import PairWeightingLoss
+from pml_ext.losses.recall_at_k import RecallAtKSurrogateLoss
+from pml_ext.losses.smooth_ap import SmoothAPLoss
+from pml_ext.losses.tcm import TCMLoss
+from pml_ext.losses.tcm_regularizer import TCMRegularizer
+
+Sums = tuple[Tensor, Tensor]
+"""(T,) sums of the loss's T terms over a rank's anchors, with a graph, and (T,) what all ranks' sums are divided by."""
+
+Share = Callable[[Any, Tensor, Tensor, Tensor], Sums]
+"""(loss, embeddings and labels of all ranks, indices of the anchors) -> the sums."""
+
+_OF_ANCHORS = (losses.MultiSimilarityLoss, losses.CircleLoss, losses.SupConLoss, PairWeightingLoss)
+_OF_PAIRS = (losses.ContrastiveLoss, losses.NTXentLoss)
+_OF_SAMPLES = (
+    DiscriminativeLoss, losses.ArcFaceLoss, losses.CosFaceLoss, losses.NormalizedSoftmaxLoss, losses.SoftTripleLoss,
+    losses.ProxyNCALoss,
+)  # fmt: skip
+_OF_RANKINGS = (SmoothAPLoss, RecallAtKSurrogateLoss)
+
+DIVISIBLE = sorted(
+    kind.__name__
+    for kind in (
+        CITLoss, TCMLoss, TCMRegularizer, LoOp, losses.TripletMarginLoss,
+        *_OF_ANCHORS, *_OF_PAIRS, *_OF_SAMPLES, *_OF_RANKINGS,
+    )
+)  # fmt: skip
+"""The losses that `share_of` divides, by name."""
+
+
+def share_of(loss: nn.Module) -> Share:
+    """How a rank computes its share of a loss.
+
+    Raises:
+        TypeError: the loss, or a setting of it, mixes the anchors.
+    """
+    why = _not_divisible(loss)
+    if why:
+        raise TypeError(
+            f"{type(loss).__name__} cannot be divided over ranks: {why}. What can: {', '.join(DIVISIBLE)}, with "
+            "MeanReducer or AvgNonZeroReducer and without a regularizer of embeddings or weights; PML's "
+            "DistributedLossWrapper takes any loss, and computes all of it on every rank"
+        )
+    if isinstance(loss, TCMRegularizer):
+        return _regularized
+    if isinstance(loss, LoOp):
+        return _on_arcs
+    if isinstance(loss, CITLoss):
+        return _concordance
+    if isinstance(loss, TCMLoss):
+        return _threshold_consistency
+    if isinstance(loss, losses.TripletMarginLoss):
+        return _triplets
+    if isinstance(loss, _OF_RANKINGS):
+        return _rankings
+    return _samples if isinstance(loss, _OF_SAMPLES) else _pairs
+
+
+def compares_samples(loss: nn.Module) -> bool:
+    """Whether a term of the loss needs other samples than its own, and the class by which anchors are shared out."""
+    return type(loss) not in _OF_SAMPLES
+
+
+def number_of_terms(loss: Any) -> int:
+    """Of the sums that the loss's share gives."""
+    if isinstance(loss, TCMRegularizer):
+        return number_of_terms(loss.loss) + 2
+    if isinstance(loss, LoOp):
+        return number_of_terms(loss.loss)
+    return len(loss.sub_loss_names())
+
+
+def takes_classes_of(loss: nn.Module, sizes: Sequence[int]) -> bool:
+    """Whether the share of a loss that compares samples is right, and fast, for classes of these sizes.
+
+    PML's losses and ours have each their way with a batch that has no positive or no negative pair.
+    """
+    largest = max(sizes)
+    return 1 < largest < sum(sizes) and not (largest > LARGEST_CLASS and isinstance(loss, CITLoss))
+
+
+def _not_divisible(loss: Any) -> str:
+    """Why a loss cannot be divided; empty where it can."""
+    if isinstance(loss, (TCMRegularizer, LoOp)):
+        if not isinstance(loss.loss, BaseMetricLossFunction):
+            return f"it contains {type(loss.loss).__name__}"
+        inner = _not_divisible(loss.loss)
+        return f"the {type(loss.loss).__name__} in it cannot ({inner})" if inner else ""
+    name = type(loss).__name__
+    if name not in DIVISIBLE or type(loss) not in _KINDS:
+        return "its anchors are not known to be independent of each other"
+    if (
+        getattr(loss, "embedding_regularizer", None) is not None
+        or getattr(loss, "weight_regularizer", None) is not None
+    ):
+        return "it has a regularizer"
+    if isinstance(loss, (CITLoss, TCMLoss)) and not is_mean_of_cosines(loss):
+        return "it is divided with CosineSimilarity and MeanReducer only"
+    unfit = {
+        "triplets_per_anchor": "all", "swap": False, "paper_scale": False, "mining": None, "collect_stats": False,
+    }  # fmt: skip
+    for setting, needed in unfit.items():
+        if getattr(loss, setting, needed) != needed:
+            return f"{setting} must be {needed!r}; it is {getattr(loss, setting)!r}"
+    if any(kind not in (MeanReducer, AvgNonZeroReducer) for kind in map(type, _reducers(loss))):
+        return "its reducer is another one"
+    if getattr(loss, "weighting", "") == "histogram":
+        return "the weighting 'histogram' is of all pairs together"
+    return ""
+
+
+_KINDS = {CITLoss, TCMLoss, losses.TripletMarginLoss, *_OF_ANCHORS, *_OF_PAIRS, *_OF_SAMPLES, *_OF_RANKINGS}
+
+
+def _reducers(loss: Any) -> list[nn.Module]:
+    """Of each sub-loss."""
+    if not isinstance(loss.reducer, reducers.MultipleReducers):
+        return [loss.reducer]
+    named = dict(loss.reducer.reducers.items())
+    return [named.get(name, loss.reducer.default_reducer) for name in loss.sub_loss_names()]
+
+
+def _regularized(loss: TCMRegularizer, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
+    both = [share_of(part)(part, x, labels, rows) for part in (loss.loss, loss.tcm)]
+    sums, counts = (torch.cat(parts) for parts in zip(*both, strict=True))
+    return sums, counts
+
+
+def _concordance(loss: CITLoss, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
+    spans = class_spans(labels)
+    total = concordance_sum_of_rows(x, rows, spans, loss.gamma, loss.similarity, loss.hinge_partial_likelihood)
+    size = spans.size[rows]
+    return total.view(1), (size - 1).mul(len(labels) - size).sum().to(total.dtype).view(1)
+
+
+def _threshold_consistency(loss: TCMLoss, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
+    spans, margins = class_spans(labels), (loss.margin_plus, loss.margin_minus)
+    sums, counts = threshold_consistency_sums_of_rows(x, rows, spans, *margins, indicator=loss.indicator)
+    weights = sums.new_tensor([loss.lambda_plus, loss.lambda_minus])
+    if loss.divide_by == "all":
+        size = spans.size[rows]
+        counts = torch.stack([(size - 1).sum(), (len(labels) - size).sum()]).to(sums.dtype)
+    return sums * weights, counts
+
+
+def _rankings(loss: Any, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
+    """With the anchors first in the reference, where a sample's comparison with itself is on the diagonal."""
+    is_other = torch.ones_like(labels, dtype=torch.bool).index_fill_(0, rows, False)
+    order = torch.cat([rows, is_other.nonzero().squeeze(1)])
+    terms = _Terms(loss, empty=0)
+    twin = twin_of(loss, {"reducer": terms}, reference_begins_with_batch=True, _has_warned=True)
+    twin(x[rows], labels[rows], None, x[order], labels[order])
+    return terms.sums, terms.counts
+
+
+def _samples(loss: Any, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
+    terms = _Terms(loss, empty=len(rows))
+    twin_of(loss, {"reducer": terms})(x[rows], labels[rows])
+    return terms.sums, terms.counts
+
+
+def _pairs(loss: Any, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
+    terms = _Terms(loss, empty=len(rows) if isinstance(loss, _OF_ANCHORS) else 0)
+    same, different = _masks(labels, rows)
+    tuples = (*same.nonzero(as_tuple=True), *different.nonzero(as_tuple=True))
+    twin_of(loss, {"reducer": terms})(x[rows], labels[rows], tuples, x, labels)
+    return terms.sums, terms.counts
+
+
+def _triplets(loss: Any, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
+    terms = _Terms(loss, empty=0)
+    same, different = _masks(labels, rows)
+    anchors, positives = same.nonzero(as_tuple=True)
+    tuples = _all_negatives(anchors, positives, different)
+    twin_of(loss, {"reducer": terms})(x[rows], labels[rows], tuples, x, labels)
+    return terms.sums, terms.counts
+
+
+def _on_arcs(loss: LoOp, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
+    """Anchors are whole classes, so an arc's two ends are anchors of one rank."""
+    inner = loss.loss
+    terms = _Terms(inner, empty=len(rows) if isinstance(inner, _OF_ANCHORS) else 0)
+    same, different = _masks(labels, rows)
+    anchors, positives = same.nonzero(as_tuple=True)
+    if loss.positives == "arc" and loss.pairing == "consecutive":
+        anchors, partners = consecutive_pairs(labels[rows])
+        positives = rows[partners]
+    tuples: tuple[Tensor, ...] = (anchors, positives, *different.nonzero(as_tuple=True))
+    if compares_triplets(inner):
+        tuples = _all_negatives(anchors, positives, different)
+    inside = twin_of(inner, {"reducer": terms})
+    twin_of(loss, {"loss": inside})(x[rows], labels[rows], tuples, x, labels)
+    return terms.sums, terms.counts
+
+
+def _masks(labels: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(rows, B): which pairs of an anchor are of one class, and which of two."""
+    same, different = same_and_different(labels[rows], labels)
+    same[torch.arange(len(rows), device=rows.device), rows] = False
+    return same, different
+
+
+def _all_negatives(anchors: Tensor, positives: Tensor, different: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Triplets: each positive pair with every negative of its anchor."""
+    pair, negatives = different[anchors].nonzero(as_tuple=True)
+    return anchors[pair], positives[pair], negatives
+
+
+class _Terms(nn.Module):
+    """In a reducer's place: keeps the sums of terms and their numbers, which the reducer would divide.
+
+    Args:
+        loss: whose reducer is a MeanReducer or AvgNonZeroReducer, or has one of these for each sub-loss.
+        empty: how many terms, all 0, a sub-loss stands for that the loss has not computed, having found no pair.
+    """
+
+    def __init__(self, loss: Any, *, empty: int) -> None:
+        super().__init__()
+        self.kinds = dict(zip(loss.sub_loss_names(), map(type, _reducers(loss)), strict=True))
+        self.empty = empty
+        self.sums = self.counts = torch.zeros(0)
+
+    def forward(self, terms: dict[str, dict[str, Any]], embeddings: Tensor, labels: Tensor) -> Tensor:
+        sums, counts = [], []
+        for name, kind in self.kinds.items():
+            values = terms[name]["losses"]
+            if terms[name]["reduction_type"] == "already_reduced" or not isinstance(values, Tensor):
+                sums.append(embeddings[:0].sum())
+                counts.append(torch.tensor(self.empty if kind is MeanReducer else 0, device=embeddings.device))
+            elif kind is MeanReducer:
+                sums.append(values.sum())
+                counts.append(torch.tensor(len(values), device=values.device))
+            else:
+                found = values > 0
+                sums.append(torch.where(found, values, 0).sum())
+                counts.append(found.sum())
+        self.sums = torch.stack(sums)
+        self.counts = torch.stack(counts).to(self.sums.dtype)
+        return self.sums.sum()

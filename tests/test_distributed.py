@@ -1,0 +1,215 @@
+"""Ranks that share out a loss against one process on the joint batch: one group of processes checks every loss."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pytorch_metric_learning import distances, losses, reducers, regularizers
+from torch import Tensor, nn
+
+from pml_ext.distributed import ShardedLoss
+from pml_ext.losses import (
+    CITLoss,
+    DiscriminativeLoss,
+    HPHNTripletLoss,
+    LoOp,
+    PairWeightingLoss,
+    RecallAtKSurrogateLoss,
+    SmoothAPLoss,
+    TCMLoss,
+    TCMRegularizer,
+)
+from pml_ext.losses._shares import DIVISIBLE
+
+SIZE, CLASSES = 8, 9
+MAKE: dict[str, Callable[[], Any]] = {
+    "CITLoss": CITLoss,
+    "CITLoss of pairs too": lambda: CITLoss(gamma=0.3, similarity="cosine"),
+    "CITLoss with a hinge": lambda: CITLoss(gamma=0.5, hinge_partial_likelihood=True),
+    "TCMLoss": lambda: TCMLoss(margin_plus=0.5, margin_minus=0.1, lambda_plus=0.7),
+    "TCMLoss by all pairs": lambda: TCMLoss(margin_minus=0.0, divide_by="all"),
+    "TCMLoss without indicator": lambda: TCMLoss(margin_minus=0.0, indicator=False),
+    "TCMRegularizer": lambda: TCMRegularizer(losses.ContrastiveLoss(), margin_minus=0.0),
+    "TCMRegularizer with weights": lambda: TCMRegularizer(losses.ArcFaceLoss(CLASSES, SIZE), margin_minus=0.0),
+    "SmoothAPLoss": lambda: SmoothAPLoss(temperature=0.1),
+    "RecallAtKSurrogateLoss": lambda: RecallAtKSurrogateLoss(ks=(1, 2), temperature=0.1),
+    "PairWeightingLoss": PairWeightingLoss,
+    "PairWeightingLoss, binomial": lambda: PairWeightingLoss("binomial_deviance"),
+    "ContrastiveLoss": losses.ContrastiveLoss,
+    "ContrastiveLoss, means": lambda: losses.ContrastiveLoss(
+        pos_margin=0.9, neg_margin=0.1, distance=distances.CosineSimilarity(), reducer=reducers.MeanReducer()
+    ),
+    "MultiSimilarityLoss": losses.MultiSimilarityLoss,
+    "CircleLoss": losses.CircleLoss,
+    "NTXentLoss": losses.NTXentLoss,
+    "SupConLoss": losses.SupConLoss,
+    "TripletMarginLoss": lambda: losses.TripletMarginLoss(margin=0.3),
+    "TripletMarginLoss, smooth": lambda: losses.TripletMarginLoss(smooth_loss=True, reducer=reducers.MeanReducer()),
+    "LoOp": lambda: LoOp(losses.TripletMarginLoss(margin=0.3)),
+    "LoOp of all pairs": lambda: LoOp(losses.MultiSimilarityLoss(), pairing="all"),
+    "LoOp, all positives": lambda: LoOp(losses.ContrastiveLoss(), positives="all"),
+    "LoOp of segments": lambda: LoOp(
+        losses.TripletMarginLoss(distance=distances.LpDistance(normalize_embeddings=False)), geometry="segment"
+    ),
+    "DiscriminativeLoss": lambda: DiscriminativeLoss(CLASSES, SIZE, centroids="kmeans"),
+    "DiscriminativeLoss, one-hot": lambda: DiscriminativeLoss(CLASSES, SIZE),
+    "ArcFaceLoss": lambda: losses.ArcFaceLoss(CLASSES, SIZE),
+    "CosFaceLoss": lambda: losses.CosFaceLoss(CLASSES, SIZE),
+    "NormalizedSoftmaxLoss": lambda: losses.NormalizedSoftmaxLoss(CLASSES, SIZE),
+    "SoftTripleLoss": lambda: losses.SoftTripleLoss(CLASSES, SIZE),
+    "ProxyNCALoss": lambda: losses.ProxyNCALoss(CLASSES, SIZE),
+}
+# name -> labels of each of three ranks, of uneven batches; of two, the second and third together
+BATCHES: dict[str, list[list[int]]] = {
+    "classes of several ranks": [[0, 1, 2, 0, 1, 3, 4], [2, 0, 1, 5, 3], [1, 0]],
+    "ranks without a valid anchor": [[0, 0, 1, 1], [6, 5], [8, 7, 4]],
+    "more ranks than classes": [[0, 1, 1], [0, 0, 1], [1, 0]],
+    "one class": [[3, 3], [3], [3, 3]],
+    "nothing but different classes": [[0, 1], [2, 3], [4]],
+}
+IN_32_BITS = "classes of several ranks"
+Outcome = tuple[Tensor, Tensor, list[Tensor]]
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(batch|so its loss is 0|nothing to replace)")  # of what a batch lacks
+
+
+def joint(batch: str, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    labels = torch.tensor([label for part in BATCHES[batch] for label in part])
+    return torch.randn(len(labels), SIZE, generator=torch.Generator().manual_seed(4)).to(dtype), labels
+
+
+def slices(batch: str, ranks: int) -> list[slice]:
+    lengths = [len(part) for part in BATCHES[batch]]
+    lengths = lengths if ranks == 3 else [lengths[0], sum(lengths[1:])]
+    return [slice(sum(lengths[:n]), sum(lengths[: n + 1])) for n in range(ranks)]
+
+
+def outcome(loss: nn.Module, of: nn.Module, x: Tensor, labels: Tensor) -> Outcome:
+    x = x.clone().requires_grad_()
+    value = loss(x, labels)
+    (2 * value).backward()
+    assert x.grad is not None
+    return value.detach(), x.grad / 2, [p.grad / 2 for p in of.parameters() if p.grad is not None]
+
+
+def make(name: str) -> Any:
+    torch.manual_seed(1)
+    return MAKE[name]().double()
+
+
+def _rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    for ranks in (2, 3):  # one after the other in the same processes, of which the last sits the first one out
+        if rank < ranks:
+            torch.distributed.init_process_group("gloo", f"file://{folder}/of_{ranks}", rank=rank, world_size=ranks)
+            torch.save(_found(rank, ranks), f"{folder}/{ranks}_{rank}.pt")
+            torch.distributed.barrier()
+            torch.distributed.destroy_process_group()
+
+
+def _found(rank: int, ranks: int) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for name in MAKE:
+        for batch in BATCHES:
+            loss, (x, labels) = make(name), joint(batch)
+            own = slices(batch, ranks)[rank]
+            value, gradient, parameters = outcome(ShardedLoss(loss), loss, x[own], labels[own])
+            for part in parameters:  # DistributedDataParallel's mean
+                torch.distributed.all_reduce(part)
+                part /= ranks
+            found[name, batch] = (value, gradient, parameters)
+    for dtype in (torch.float32, torch.bfloat16):
+        x, labels = joint(IN_32_BITS, dtype)
+        own = slices(IN_32_BITS, ranks)[rank]
+        found[str(dtype)] = outcome(ShardedLoss(CITLoss()), CITLoss(), x[own], labels[own])[:2]
+    with torch.no_grad():
+        found["no gradient"] = ShardedLoss(CITLoss())(x[own], labels[own])
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[Any, Any]]]:
+    """What each rank got, of two and of three."""
+    folder: Path = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(_rank, (str(folder),), nprocs=3)
+    return {n: [torch.load(folder / f"{n}_{rank}.pt", weights_only=True) for rank in range(n)] for n in (2, 3)}
+
+
+@pytest.fixture(params=[2, 3])
+def found(request: pytest.FixtureRequest, by_ranks: dict[int, list[dict[Any, Any]]]) -> list[dict[Any, Any]]:
+    return by_ranks[request.param]
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_ranks_are_one_process(found: list[dict[Any, Any]], name: str) -> None:
+    ranks, moved = len(found), 0.0
+    for batch in BATCHES:
+        loss, (x, labels) = make(name), joint(batch)
+        value, gradient, parameters = outcome(loss, loss, x, labels)
+        for rank, own in enumerate(slices(batch, ranks)):
+            got = found[rank][name, batch]
+            close = {"rtol": 1e-6, "atol": 1e-9, "msg": lambda m, b=batch: f"{b}: {m}"}
+            torch.testing.assert_close(got[0] / ranks, value, **close)
+            torch.testing.assert_close(got[1] / ranks, gradient[own], **close)
+            torch.testing.assert_close(got[2], parameters, **close)
+        moved += float(gradient.abs().sum())
+    assert moved > 0
+
+
+def test_other_types(found: list[dict[Any, Any]]) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        x, labels = joint(IN_32_BITS, dtype)
+        value, gradient, _ = outcome(CITLoss(), CITLoss(), x, labels)
+        tolerance = {"rtol": 1e-5, "atol": 1e-6} if dtype is torch.float32 else {"rtol": 4e-2, "atol": 1e-3}
+        for rank, own in enumerate(slices(IN_32_BITS, len(found))):
+            got = found[rank][str(dtype)]
+            assert got[1].dtype == dtype
+            torch.testing.assert_close(got[0] / len(found), value, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(got[1] / len(found), gradient[own], **tolerance)
+    torch.testing.assert_close(found[0]["no gradient"], found[0]["torch.bfloat16"][0])
+
+
+def test_without_ranks_it_is_the_loss() -> None:
+    loss, (x, labels) = make("CITLoss"), joint(IN_32_BITS)
+    assert torch.equal(ShardedLoss(loss)(x, labels), loss(x, labels))
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (HPHNTripletLoss(), "its anchors are not known to be independent"),
+        (nn.Linear(1, 1), "its anchors are not known to be independent"),
+        (losses.TripletMarginLoss(swap=True), "swap must be False; it is True"),
+        (losses.TripletMarginLoss(triplets_per_anchor=3), "triplets_per_anchor must be 'all'; it is 3"),
+        (losses.ContrastiveLoss(embedding_regularizer=regularizers.LpRegularizer()), "it has a regularizer"),
+        (
+            losses.ArcFaceLoss(3, 4, weight_regularizer=regularizers.RegularFaceRegularizer()),
+            "it has a regularizer",
+        ),
+        (losses.MultiSimilarityLoss(reducer=reducers.SumReducer()), "its reducer is another one"),
+        (CITLoss(distance=distances.LpDistance()), "with CosineSimilarity and MeanReducer only"),
+        (PairWeightingLoss(mining=0.1), "mining must be None; it is 0.1"),
+        (PairWeightingLoss("histogram"), "'histogram' is of all pairs together"),
+        (DiscriminativeLoss(4, 4, paper_scale=True), "paper_scale must be False; it is True"),
+        (LoOp(HPHNTripletLoss()), r"the HPHNTripletLoss in it cannot \(its anchors"),
+        (TCMRegularizer(losses.CrossBatchMemory(losses.ContrastiveLoss(), 4)), "it contains CrossBatchMemory"),
+        (TCMRegularizer(losses.ProxyAnchorLoss(3, 4)), r"the ProxyAnchorLoss in it cannot \(its anchors"),
+    ],
+)
+def test_what_cannot_be_divided(loss: nn.Module, message: str) -> None:
+    with pytest.raises(TypeError, match=message) as raised:
+        ShardedLoss(loss)
+    assert all(name in str(raised.value) for name in DIVISIBLE), "it lists what can"
+
+
+def test_what_can_is_tested() -> None:
+    assert {type(make(name)).__name__ for name in MAKE} == set(DIVISIBLE)
+
+
+def test_a_miners_tuples_are_refused() -> None:
+    x, labels = joint(IN_32_BITS)
+    indices: Any = (torch.tensor([0]),) * 3
+    with pytest.raises(ValueError, match="indices_tuple, ref_emb and ref_labels must be None"):
+        ShardedLoss(CITLoss())(x, labels, indices)
