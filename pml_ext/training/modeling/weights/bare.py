@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from pml_ext.training.modeling.weights.names import bare_names
-from pml_ext.training.modeling.weights.read import WeightsError
+from pml_ext.training.modeling.weights.paths import WeightsError
 
 # part of a name -> what has such names, and what takes them here; nothing where it is not built
 _KINDS = {
