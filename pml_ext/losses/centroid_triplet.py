@@ -16,8 +16,9 @@ class CentroidTripletLoss(EmbeddingLoss):
     """relu(d(x, own class's centroid) − d(x, another class's centroid) + margin) for each sample x of the batch.
 
     A centroid is the mean of the embeddings of a class in the batch (or in ref_emb), which are normalised before
-    where the distance normalises; the distance then treats it as any embedding. The own class's centroid leaves the
-    sample itself out; with ref_emb it is of the whole class there. A sample alone in its class is left out.
+    where the distance normalises (and unit_means is True); the distance then treats it as any embedding.
+    The own class's centroid leaves the sample itself out; with ref_emb it is of the whole class there. A sample alone
+    in its class is left out.
     An indices_tuple limits both: the own centroid is of the sample's mined positives, the other ones are of the
     classes (whole) that its mined negatives belong to. Labels are needed all the same.
     Not for LoOp, nor for another wrapper that replaces the distances of pairs: it compares no pairs of samples.
@@ -27,6 +28,8 @@ class CentroidTripletLoss(EmbeddingLoss):
         swap: take the nearer one of d(x, other centroid) and d(own centroid, other centroid).
         smooth_loss: log(1 + e^…) in place of relu.
         triplets_per_anchor: "all"; here for trainers written for PML 1.7, which had this loss with these arguments.
+        unit_means: where the distance normalises, average unit vectors; False: the embeddings as they come, of which
+            long ones then count more.
         negatives: "hardest", the nearest centroid of another class; or "all", every one of them, each a triplet.
         **pml: distance (any), reducer (MeanReducer), embedding_regularizer, embedding_reg_weight, collect_stats.
             A reducer gets the loss of each (sample, other class), by the sample.
@@ -38,6 +41,9 @@ class CentroidTripletLoss(EmbeddingLoss):
         Paper: embeddings as they come; here: normalised by the default distance, as everywhere in PML;
         LpDistance(power=2, normalize_embeddings=False) is the paper's.
         Paper: in each of its folds all classes leave a sample out; here: only the own class does.
+        PML up to 1.7.3 had this loss with margin 0.05. On classes of one size it is CentroidTripletLoss(0.05,
+        negatives="all", unit_means=False, distance=LpDistance(), reducer=AvgNonZeroReducer()); in a batch of five
+        classes or more PML compared each sample with three of the others only.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> round(CentroidTripletLoss(margin=0.5)(x, labels).item(), 3)
@@ -54,6 +60,7 @@ class CentroidTripletLoss(EmbeddingLoss):
         triplets_per_anchor: str = "all",
         *,
         negatives: str = "hardest",
+        unit_means: bool = True,
         **pml: Any,
     ) -> None:
         check_in_range(margin, 0, float("inf"), "margin")
@@ -64,6 +71,7 @@ class CentroidTripletLoss(EmbeddingLoss):
         self.swap = swap
         self.smooth_loss = smooth_loss
         self.negatives = negatives
+        self.unit_means = unit_means
         self.add_to_recordable_attributes(name="margin", is_stat=False)
 
     def get_default_distance(self) -> LpDistance:
@@ -80,21 +88,22 @@ class CentroidTripletLoss(EmbeddingLoss):
         with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
         points = self.distance.maybe_normalize(embeddings)
         ref_points = points if with_itself else self.distance.maybe_normalize(ref_emb)
+        averaged = ref_points if self.unit_means else ref_emb
         known, classes = torch.unique(ref_labels, return_inverse=True)
-        centroids = class_means(ref_points, classes, len(known))
+        centroids = class_means(averaged, classes, len(known))
         is_own = labels[:, None] == known[None, :]
         if indices_tuple is not None:
             a1, p, a2, n = loss_and_miner_utils.convert_to_pairs(indices_tuple, labels, ref_labels)
             mined = points.new_zeros(len(points), len(ref_points))
             mined[a1, p] = 1
             count = mined.sum(dim=1)
-            own = mined @ ref_points / count.clamp(min=1)[:, None]
+            own = mined @ averaged / count.clamp(min=1)[:, None]
             is_other = torch.zeros_like(is_own)
             is_other[a2, classes[n]] = True
         else:
             is_other = ~is_own
             if with_itself:
-                own, count = means_of_others(points, classes, len(known)), classes.bincount()[classes] - 1
+                own, count = means_of_others(averaged, classes, len(known)), classes.bincount()[classes] - 1
             else:
                 own, count = centroids[is_own.int().argmax(dim=1)], is_own.sum(dim=1)
         anchors = ((count > 0) & is_other.any(dim=1)).nonzero().squeeze(1)

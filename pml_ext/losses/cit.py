@@ -31,8 +31,9 @@ class CITLoss(EmbeddingLoss):
     written out one by one only for a miner's indices_tuple or a reducer other than PML's MeanReducer.
     torch.compile makes one graph of it (fullgraph=True) with the default distance and reducer, and then warns of
     nothing; with others it breaks the graph.
-    Once a batch is concordant γ = 1 gives no gradient: train it beside an identity (cross-entropy) loss, as the
-    paper does; alone it trails a plain triplet loss.
+    Once a batch is concordant γ = 1 gives no gradient. Alone, from scratch on Omniglot, it trailed a plain triplet loss
+    by far, on frozen ImageNet features by a point of R@1: so our measurements, and we advise an identity
+    (cross-entropy) loss beside it. The paper names no companion.
 
     Args:
         gamma: in [0, 1]; the paper's experiments use 1, its recommended trade-off is 0.5.

@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +9,11 @@ from torch import Tensor
 
 from pml_ext.losses import CentroidTripletLoss, LoOp
 from pml_ext.losses.centroid_triplet import row_distances
-from tests.oracles.triplets import centroid_triplet_losses, distance, mean, unit
+from pml_ext.training.config.load import load_config
+from pml_ext.training.modeling.losses.factory import build_losses
+from tests.oracles.triplets import centroid_triplet_losses, centroid_triplet_of_pml_1_7, distance, mean, unit
 
+CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
 
 
@@ -196,7 +200,8 @@ def test_errors() -> None:
         CentroidTripletLoss(negatives="easy")
     with pytest.raises(
         TypeError,
-        match=r"unknown argument 'alpha'; known: margin, swap, smooth_loss, triplets_per_anchor, negatives, distance",
+        match=r"unknown argument 'alpha'; known: margin, swap, smooth_loss, triplets_per_anchor, negatives, "
+        "unit_means, distance",
     ):
         CentroidTripletLoss(alpha=1)
     with pytest.raises(ValueError, match="an indices_tuple does not replace them"):
@@ -225,3 +230,21 @@ def test_the_arguments_of_pml_1_7(swap: bool, smooth: bool, negatives: str) -> N
     assert float(loss(x, labels)) == pytest.approx(sum(terms) / len(terms), abs=1e-9)
     with pytest.raises(ValueError, match="triplets_per_anchor must be one of 'all'; got 5"):
         CentroidTripletLoss(triplets_per_anchor=5)
+
+
+def test_as_pml_1_7_computed_it() -> None:
+    """With the options that its docstring names, and as the configs of CIT's paper ask for it."""
+    cfg = load_config(CONFIGS / "Market1501" / "centroid_triplet_sbs_R50.yml")
+    built: Any = build_losses(cfg.MODEL.LOSSES, num_classes=5, feature_size=5)[1]["CentroidTripletLoss"]
+    measure, nonzero = distances.LpDistance(), reducers.AvgNonZeroReducer()
+    direct = CentroidTripletLoss(0.05, negatives="all", unit_means=False, distance=measure, reducer=nonzero)
+    labels = torch.arange(4).repeat(3)
+    for spread in (0.05, 0.3, 1.0):
+        x = torch.linspace(0.3, 3, 12).double()[:, None] * (torch.eye(5)[labels] + spread * torch.randn(12, 5)).double()
+        expected = centroid_triplet_of_pml_1_7(x.tolist(), labels.tolist(), 0.05)
+        assert direct(x, labels).item() == pytest.approx(expected, abs=1e-7)
+        assert built(x, labels).item() == pytest.approx(expected, abs=1e-7)
+    assert expected > 0.05
+    assert direct(x, labels).item() != pytest.approx(CentroidTripletLoss(0.05, negatives="all")(x, labels).item())
+    x.requires_grad_()
+    torch.autograd.gradcheck(lambda y: direct(y, labels), x)

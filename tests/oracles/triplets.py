@@ -70,3 +70,20 @@ def centroid_triplet_losses(
         ]
         losses += [max(0.0, d_own - d + margin) for d in ([min(d_others)] if hardest else d_others)]
     return losses
+
+
+def centroid_triplet_of_pml_1_7(rows, labels, margin):
+    """PML 1.7.3's loss of P classes with K samples each: the mean of its losses above 0."""
+
+    def centroid(members):
+        return [sum(column) / len(members) for column in zip(*members, strict=True)]
+
+    losses = []
+    for i, row in enumerate(rows):
+        others = [r for j, r in enumerate(rows) if labels[j] == labels[i] and j != i]
+        to_own = distance(unit(row), unit(centroid(others)))
+        for other in sorted(set(labels) - {labels[i]}):
+            of_other = centroid([r for r, y in zip(rows, labels, strict=True) if y == other])
+            losses.append(max(0.0, to_own - distance(unit(row), unit(of_other)) + margin))
+    above = [loss for loss in losses if loss > 0]
+    return sum(above) / len(above) if above else 0.0

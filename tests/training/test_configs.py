@@ -32,7 +32,7 @@ OF_A_KIND = [
     "Market1501/cit_sbs_R50.yml",
     "Market1501/cit_vit.yml",
     "CUB/loop/loop_triplet.yml",
-    "CASIAWebFace/circle.yml",
+    "CASIAWebFace/r50_ir.yml",
 ]
 FROM_SCRATCH = ["MODEL.BACKBONE.PRETRAIN", "False"]
 _known: dict[str, list[str]] = {}

@@ -133,7 +133,8 @@ def _losses() -> CN:
     losses.RSK = CN({"KS": (1, 2, 4, 8, 16), "TEMPERATURE": 0.01, "RANK_TEMPERATURE": 1.0, "SCALE": 1.0})
     losses.HPHN = CN({"MARGIN": 0.2, "POSITIVES": "farthest", "SCALE": 1.0})
     losses.LIFTEDHINGE = CN({"MARGIN": 0.2, "POSITIVES": "all", "SCALE": 1.0})
-    losses.CTL = CN({"MARGIN": 0.5, "NEGATIVES": "hardest", "SCALE": 1.0})
+    losses.CTL = CN({"MARGIN": 0.5, "NEGATIVES": "hardest", "UNIT_MEANS": True, "SCALE": 1.0})
+    losses.CTL.update({"POWER": 2, "REDUCER": "MeanReducer"})  # POWER 2: squared Euclidean distances, 1: plain ones
     losses.GPW = CN({"WEIGHTING": "multi_similarity", "MINING": 0.0, "SCALE": 1.0})  # MINING 0: none
     losses.GPW.update({"ALPHA": 2.0, "BETA": 50.0, "BASE": 0.5, "BOUNDED": False})  # of the weightings that have them
     return losses

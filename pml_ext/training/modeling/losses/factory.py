@@ -96,6 +96,10 @@ def _build_loss(losses: CN, name: str, num_classes: int, feature_size: int, **mo
     elif name == "TripletMarginLoss":
         require(node.REDUCER, _REDUCERS, f"{where}.REDUCER")
         options["reducer"] = _REDUCERS[node.REDUCER]()
+    elif name == "CentroidTripletLoss":
+        options["distance"] = LpDistance(power=options.pop("power"))
+        require(node.REDUCER, _REDUCERS, f"{where}.REDUCER")
+        options["reducer"] = _REDUCERS[node.REDUCER]()
     elif name == "LoOp":
         wrapped = [n for n in LOSS_NODES if n not in (*_FASTREIDS, name)]
         require(node.LOSS, wrapped, f"{where}.LOSS")
