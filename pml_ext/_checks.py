@@ -1,7 +1,10 @@
 """Checks of what a caller hands in. One form of message: what was expected, what was given."""
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -34,8 +37,7 @@ def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
     Booleans and floating numbers that are whole, as some data loaders make of labels, become int64. The numbers are
     read for that; not while compiling.
     """
-    if not isinstance(labels, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor of shape ({count},); got {type(labels).__name__}")
+    check_tensor(labels, name, f"({count},)")
     if labels.shape != (count,):
         raise ValueError(f"{name} must have shape ({count},), one label per embedding; got {tuple(labels.shape)}")
     if labels.dtype in _INTEGER_DTYPES:
@@ -66,6 +68,10 @@ def check_indices_tuple(indices_tuple: Sequence[Tensor], rows: int, columns: int
         parts = indices_tuple if isinstance(indices_tuple, (tuple, list)) else [indices_tuple]
         got = ", ".join(str(part.dtype) if isinstance(part, Tensor) else type(part).__name__ for part in parts)
         raise TypeError(f"indices_tuple must be 3 or 4 tensors of integers, as a miner returns them; got {got}")
+    for name, part in zip(names, indices_tuple, strict=True):
+        check_tensor(part, f"the {name} of indices_tuple", "(P,)")
+        if part.ndim != 1:
+            raise ValueError(f"the {name} of indices_tuple must have shape (P,); got {tuple(part.shape)}")
     lengths = [len(part) for part in indices_tuple]
     if lengths[0] != lengths[1] or lengths[-2 if len(lengths) == 4 else 0] != lengths[-1]:
         raise ValueError(f"indices_tuple must name as many anchors as partners; got {names} of lengths {lengths}")
@@ -99,22 +105,122 @@ def check_finite(values: Tensor, name: str = "embeddings") -> None:
         raise ValueError(f"{name} must be finite; got NaN or infinity in {bad} of {len(values)} rows")
 
 
+def check_tensor(value: object, name: str, shape: str) -> None:
+    """A dense torch.Tensor with values, of any type and shape; `shape` is for the message."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor of shape {shape}; got {type(value).__name__}")
+    if value.layout is not torch.strided or value.is_meta:
+        kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
+        raise ValueError(f"{name} must be a dense tensor; got a {kind} one")
+
+
+def check_floating(value: Tensor, name: str, shape: str) -> None:
+    """A dense floating tensor of 16 bits or more, with as many dimensions as `shape`, "(B, R)", names."""
+    check_tensor(value, name, shape)
+    if value.ndim != len(shape.strip("(),").split(",")):
+        raise ValueError(f"{name} must have shape {shape}; got {tuple(value.shape)}")
+    if not value.is_floating_point() or value.dtype.itemsize < 2:
+        raise ValueError(f"{name} must be of floating type, of 16 bits or more; got {value.dtype}")
+
+
+def check_positions(values: Tensor, count: int, name: str, *, like: Tensor | None = None) -> None:
+    """A (P,) tensor of integers in [0, count), as long as `like`. Reads the values, so not while compiling."""
+    check_tensor(values, name, "(P,)")
+    if values.ndim != 1 or values.dtype not in _INTEGER_DTYPES or (like is not None and values.shape != like.shape):
+        expected = "(P,)" if like is None else str(tuple(like.shape))
+        raise ValueError(f"{name} must be integers of shape {expected}; got {values.dtype} {tuple(values.shape)}")
+    if torch.compiler.is_compiling() or not len(values):
+        return
+    low, high = torch.stack(torch.aminmax(values)).tolist()
+    if not 0 <= low <= high < count:
+        raise ValueError(f"{name} must be in [0, {count}); got numbers from {low} to {high}")
+
+
+def check_broadcastable(name: str, **tensors: Tensor) -> None:
+    """Dense floating tensors of one type whose shapes broadcast; `name` is the function's."""
+    for argument, value in tensors.items():
+        check_tensor(value, argument, "(...)")
+    types = {value.dtype for value in tensors.values()}
+    if len(types) > 1 or not next(iter(types)).is_floating_point or next(iter(types)).itemsize < 2:
+        raise ValueError(f"{name} needs tensors of one floating type; got {', '.join(sorted(map(str, types)))}")
+    check_shapes_broadcast(name, **tensors)
+
+
+def check_shapes_broadcast(name: str, **tensors: Tensor) -> None:
+    """Shapes that broadcast; `name` is the function's."""
+    for sizes in zip_longest(*(value.shape[::-1] for value in tensors.values()), fillvalue=1):
+        if len({*sizes, 1}) > 2:
+            shapes = ", ".join(f"{argument} {tuple(value.shape)}" for argument, value in tensors.items())
+            raise ValueError(f"{name} needs tensors that broadcast to one shape; got {shapes}")
+
+
+def check_mask(value: Tensor, shape: Sequence[int], name: str) -> None:
+    """A dense bool tensor of that shape."""
+    check_tensor(value, name, str(tuple(shape)))
+    if value.shape != torch.Size(shape) or value.dtype != torch.bool:
+        raise ValueError(f"{name} must be bool of shape {tuple(shape)}; got {value.dtype} {tuple(value.shape)}")
+
+
+def check_number(value: object, name: str) -> None:
+    """A real number: int, float, a numpy scalar, a 0-dim tensor; not a bool, not text. nan is for a range to refuse."""
+    is_tensor = isinstance(value, Tensor) and value.ndim == 0 and not (value.is_complex() or value.dtype == torch.bool)
+    is_number = is_tensor or (isinstance(value, (int, float, Real)) and not isinstance(value, bool))
+    if not is_number or (isinstance(value, int) and abs(value) >= 2**63):
+        raise ValueError(f"{name} must be a number; got {value!r}")
+
+
 def check_in_range(value: float, low: float, high: float, name: str) -> None:
-    """low <= value <= high (nan fails)."""
+    """A number with low <= value <= high."""
+    check_number(value, name)
     if not low <= value <= high:
         raise ValueError(f"{name} must be in [{low:g}, {high:g}]; got {value!r}")
 
 
-def check_whole(value: object, name: str) -> None:
-    """An integer: neither 2.0 nor True is one."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+def check_fraction(value: float, name: str, *, one: bool = False) -> None:
+    """A number between 0 and 1, and neither; with `one` 1 itself too."""
+    check_number(value, name)
+    if not 0 < value < 1 and not (one and value == 1):
+        raise ValueError(f"{name} must be in (0, 1{']' if one else ')'}; got {value!r}")
+
+
+def check_items(values: object, name: str, items: str) -> None:
+    """A sequence or a one-dimensional array, no text; `items` is for the message."""
+    is_array = getattr(values, "ndim", None) == 1
+    if isinstance(values, (str, bytes)) or not (is_array or isinstance(values, Sequence)):
+        raise ValueError(f"{name} must be a sequence of {items}; got {values!r}")
+
+
+def check_above_zero(value: float, name: str) -> None:
+    """A finite number above 0."""
+    check_number(value, name)
+    if not value > 0 or value == math.inf:
+        raise ValueError(f"{name} must be {'finite' if value == math.inf else 'above 0'}; got {value!r}")
+
+
+def check_whole(value: object, name: str, low: int | None = None, high: int = 2**63 - 1) -> None:
+    """An integer, and not below `low` or above `high` where `low` is given; neither 2.0 nor True is one."""
+    if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
         raise ValueError(f"{name} must be a whole number; got {value!r}")
+    if low is not None and not low <= value.__index__() <= high:
+        bound = f"at least {low}" if value.__index__() < low else f"at most {high}"
+        raise ValueError(f"{name} must be {bound}; got {value!r}")
+
+
+def check_seed(value: object, name: str = "seed") -> None:
+    """An integer that torch takes as a seed."""
+    check_whole(value, name, -(2**63), 2**64 - 1)
+
+
+def check_switch(value: object, name: str) -> None:
+    """True or False: a text such as "no" would count as True."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False; got {value!r}")
 
 
 def check_choice(value: object, known: Iterable[str], name: str) -> None:
     """One of the known names."""
     known = list(known)
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_in_range, check_labels
+from pml_ext._checks import check_embeddings, check_in_range, check_indices_tuple, check_labels
 from pml_ext._pml import BaseMetricLossFunction
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.functional.tuples.pairs import same_and_different
@@ -49,6 +49,8 @@ def pair_weights(
     tensor([0.0000, 0.2500, 0.0000, 0.0000])
     """
     _check_batch(loss, embeddings, labels)
+    if indices_tuple is not None:
+        check_indices_tuple(indices_tuple, len(embeddings), len(embeddings))
     return _weights_at(loss, _matrix(loss, embeddings), embeddings, labels, indices_tuple)
 
 

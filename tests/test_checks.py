@@ -1,6 +1,9 @@
+import numpy as np
 import pytest
 import torch
+from pytorch_metric_learning.miners import MultiSimilarityMiner
 
+from pml_ext import functional, inspection, losses, metrics, miners
 from pml_ext._checks import check_indices_tuple, check_labels
 
 
@@ -36,3 +39,106 @@ def test_indices() -> None:
         check_indices_tuple((a, p, n), 4, 6)
     with pytest.raises(TypeError, match=r"3 or 4 tensors of integers.*got torch\.int64, int"):
         check_indices_tuple((a, 3), 4, 6)
+
+
+@pytest.mark.parametrize("wrong", ["0.1", None, [0.1], 1j, True, b"1", object(), 10**30])
+def test_what_is_no_number_is_refused_wherever_a_number_is_meant(wrong: object) -> None:
+    scores, same = torch.rand(4), torch.tensor([True, False, True, False])
+    x, labels = torch.randn(12, 4), torch.arange(12) // 3
+    calls = {
+        "far": lambda: functional.tar_at_far(scores, same, far=wrong),
+        "each end of far_range": lambda: functional.opis(x, labels, far_range=(0.1, wrong)),
+        "epsilon": lambda: functional.epsilon_opis(x, labels, epsilon=wrong),
+        "thresholds": lambda: functional.errors_at(scores, same, wrong),
+        "confidence": lambda: functional.rate_interval(1, 2, wrong),
+        "lambda_": lambda: functional.rerank(x, x, k1=2, k2=1, lambda_=wrong),
+        "alpha": lambda: functional.expand_features(x, x, k=2, alpha=wrong),
+        "margin": lambda: losses.HPHNTripletLoss(margin=wrong),
+        "temperature": lambda: losses.SmoothAPLoss(temperature=wrong),
+        "gamma": lambda: losses.CITLoss(gamma=wrong),
+        "margin_plus": lambda: losses.TCMRegularizer("TripletMarginLoss", margin_plus=wrong),
+        "shift": lambda: inspection.similarity_dependence(losses.CITLoss(), x, labels, shift=wrong),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"^{name} must be a number; got "):
+            call()
+    for metric in (metrics.StreamingVerification, metrics.VerificationEvaluator):
+        with pytest.raises(ValueError, match=r"^far must be a number; got "):
+            metric(fars=(wrong,))
+    with pytest.raises(ValueError, match=r"^epsilon must be a number; got "):
+        metrics.AccuracyCalculator(epsilon=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["no", 1, 0.0, None])
+def test_a_switch_is_true_or_false(wrong: object) -> None:
+    calls = {
+        "exact": lambda: functional.opis(torch.eye(4), torch.tensor([0, 0, 1, 1]), exact=wrong),
+        "indicator": lambda: losses.TCMLoss(indicator=wrong),
+        "swap": lambda: losses.CentroidTripletLoss(swap=wrong),
+        "paper_scale": lambda: losses.DiscriminativeLoss(3, 4, paper_scale=wrong),
+        "hinge_partial_likelihood": lambda: losses.CITLoss(hinge_partial_likelihood=wrong),
+        "return_per_class": lambda: metrics.AccuracyCalculator(return_per_class=wrong),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"^{name} must be True or False; got "):
+            call()
+
+
+def test_numbers_of_numpy_and_of_torch_are_numbers() -> None:
+    scores, same = torch.tensor([0.9, 0.1]), torch.tensor([True, False])
+    for far in (np.float32(1), np.int64(1), torch.tensor(1.0), 1):
+        assert functional.tar_at_far(scores, same, far) == 1
+
+
+def test_what_would_take_all_memory_or_time_is_refused_with_a_bound() -> None:
+    x, labels = torch.randn(6, 4), torch.arange(6) // 2
+    with pytest.raises(ValueError, match=r"at most 128 apart \(1075 MB\).*Divide wider scores"):
+        functional.ScoreHistogram(-1, 10**9)
+    with pytest.raises(ValueError, match=r"num_classes × columns must be at most 2\^33 numbers; got 3 × 10{12}"):
+        losses.DiscriminativeLoss(3, 10**12)
+    with pytest.raises(ValueError, match="times must be at most 100"):
+        functional.expand_features(x, x, k=2, times=10**9)
+    with pytest.raises(ValueError, match="repeats must be at most 100000"):
+        functional.rank_single_shot(x, labels, x, labels, repeats=10**9)
+    with pytest.raises(ValueError, match="grid must be at most 1000000"):
+        functional.opis(x, labels, grid=10**9)
+    with pytest.raises(ValueError, match="negatives_per_positive=1000000000 asks for 3000000000 pairs"):
+        functional.opis(x, labels, negatives_per_positive=10**9)
+    with pytest.raises(ValueError, match="resamples must be at most 1000000"):
+        functional.bootstrap_tar_at_far(torch.rand(6), labels, labels.flip(0), 0.5, resamples=10**9)
+
+
+def test_a_reference_of_another_width_or_type_is_refused_by_every_loss_and_miner() -> None:
+    x, labels = torch.randn(6, 4), torch.arange(6) // 2
+    for wrong in (torch.randn(6, 3), torch.randn(6, 4).double()):
+        for compare in (losses.TCMLoss(), losses.LoOp("TripletMarginLoss"), losses.RecallAtKSurrogateLoss()):
+            with pytest.raises(ValueError, match="ref_emb must have the 4 columns of embeddings, and a type that goes"):
+                compare(x, labels, ref_emb=wrong, ref_labels=labels)
+        with pytest.raises(ValueError, match="ref_emb must have the 4 columns"):
+            miners.LoOpMiner(MultiSimilarityMiner())(x, labels, wrong, labels)
+
+
+def test_arguments_of_another_kind_are_one_clear_error() -> None:
+    scores, same = torch.rand(4), torch.tensor([True, False, True, False])
+    x = torch.eye(4)
+    for call, message in {
+        lambda: functional.roc_auc("x"): "roc must be an ROC, as roc_curve returns it; got str",
+        lambda: functional.opis_of_curves(None): "curves must be UtilityCurves, as utility_curves returns them",
+        lambda: functional.cumulative_matches((1, 2)): "ranking must be a Ranking, as rank_matches returns it",
+        lambda: functional.tar_at_far(scores.to("meta"), same, 0.1): "scores must be a dense tensor; got a meta one",
+        lambda: functional.arc_distance(x, x, x, torch.eye(3)): "tensors that broadcast to one shape",
+        lambda: functional.hardest_triplets(x, x, x, among_themselves=True): "positive must be bool of shape",
+        lambda: functional.triplets_of_kind(x, x > 0, x < 1, "x", 0.1): "kind must be one of 'discordant'",
+        lambda: functional.concordance_index(torch.eye(3, 4), torch.arange(3)): "must have shape \\(B, B\\) without",
+        lambda: functional.labelled_pairs_roc(x, torch.arange(4), fars=0.1): "fars must be a sequence of false accept",
+        lambda: miners.DisjointTripletMiner(seed="x"): "seed must be a whole number; got 'x'",
+        lambda: losses.TCMLoss()(x, torch.arange(4).to("meta")): "labels must be a dense tensor; got a meta one",
+        lambda: metrics.ReIDEvaluator(rerank="x"): "rerank must be a mapping of k1",
+    }.items():
+        with pytest.raises((TypeError, ValueError), match=message):
+            call()
+
+
+def test_weights_of_arcs_whose_cosine_needs_a_gradient() -> None:
+    ends = [torch.full((3,), 0.4, requires_grad=True) for _ in range(6)]
+    assert all(torch.isfinite(value).all() and not value.requires_grad for value in functional.closest_on_arcs(*ends))

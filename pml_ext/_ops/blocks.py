@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
+from pml_ext._checks import check_whole
+
 ENTRIES = 2**18
 """Of one block on a processor: the few tensors of that size in use stay in its cache."""
 
@@ -20,6 +22,7 @@ SIDE = 1024
 def block_entries(device: torch.device, entries: int | None = None) -> int:
     """`entries`, or where that is None the block size of the device."""
     if entries is not None:
+        check_whole(entries, "entries", 0)
         return entries
     return ENTRIES if device.type == "cpu" else ENTRIES_ON_A_DEVICE
 

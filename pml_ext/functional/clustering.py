@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_labels
+from pml_ext._checks import check_labels, check_tensor
 
 
 def clustering_f1(cluster_labels: Tensor, labels: Tensor) -> Tensor:
@@ -21,7 +21,8 @@ def clustering_f1(cluster_labels: Tensor, labels: Tensor) -> Tensor:
     >>> round(float(clustering_f1(torch.tensor([0, 0, 1, 1]), torch.tensor([5, 5, 5, 9]))), 3)
     0.4
     """
-    labels = check_labels(labels, len(labels))
+    check_tensor(labels, "labels", "(N,)")
+    labels = check_labels(labels, labels.shape[0] if labels.ndim else 0)
     cluster_labels = check_labels(cluster_labels, len(labels), "cluster_labels")
     in_both = _pairs(torch.stack([cluster_labels.long(), labels.long()], dim=1))
     return 2 * in_both / (_pairs(cluster_labels) + _pairs(labels))

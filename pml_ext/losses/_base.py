@@ -135,14 +135,20 @@ def checked_batch(
     A ref_emb that is the batch again is left out; what else is given twice stays one object.
     """
     check_embeddings(embeddings)
+    if ref_emb is not None:
+        check_embeddings(ref_emb, "ref_emb")
     if indices_tuple is not None:
         check_indices_tuple(indices_tuple, len(embeddings), len(embeddings if ref_emb is None else ref_emb))
     points = at_least_float32(embeddings)
     ids = None if labels is None else check_labels(labels, len(embeddings)).to(embeddings.device)
     if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
         return Batch(points, ids, None, None)
-    check_embeddings(ref_emb, "ref_emb")
     ref_points = points if ref_emb is embeddings else at_least_float32(ref_emb)
+    if ref_points.shape[1] != points.shape[1] or ref_points.dtype != points.dtype:
+        raise ValueError(
+            f"ref_emb must have the {embeddings.shape[1]} columns of embeddings, and a type that goes with "
+            f"{embeddings.dtype}; got {ref_emb.shape[1]} columns of {ref_emb.dtype}"
+        )
     if ref_labels is None:
         return Batch(points, ids, ref_points, None)
     ref_ids = check_labels(ref_labels, len(ref_emb), "ref_labels").to(ref_emb.device)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from pml_ext._checks import check_choice, check_in_range
+from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, LpDistance, loss_and_miner_utils
 from pml_ext.functional.losses.centroid_triplet import class_means, means_of_others
 from pml_ext.losses._base import EmbeddingLoss, is_with_itself
@@ -66,6 +66,8 @@ class CentroidTripletLoss(EmbeddingLoss):
         check_in_range(margin, 0, float("inf"), "margin")
         check_choice(triplets_per_anchor, ("all",), "triplets_per_anchor")
         check_choice(negatives, ("hardest", "all"), "negatives")
+        check_switch(swap, "swap")
+        check_switch(smooth_loss, "smooth_loss")
         super().__init__(**pml)
         self.margin = margin
         self.swap = swap

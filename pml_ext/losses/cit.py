@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_in_range
+from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import (
     BaseDistance,
     CosineSimilarity,
@@ -69,6 +69,7 @@ class CITLoss(EmbeddingLoss):
     ) -> None:
         check_in_range(gamma, 0, 1, "gamma")
         check_choice(similarity, ("unit", "cosine"), "similarity")
+        check_switch(hinge_partial_likelihood, "hinge_partial_likelihood")
         super().__init__(**pml)
         _check_distance(self.distance, similarity)
         self.gamma = gamma

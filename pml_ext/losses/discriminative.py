@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from pml_ext._checks import check_choice, check_embeddings, check_labels_below
+from pml_ext._checks import check_choice, check_embeddings, check_seed, check_switch, check_whole
 from pml_ext._ops.normalize import to_sphere
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import LpDistance, loss_and_miner_utils, reducers
-from pml_ext.functional.losses.centroids import kmeans_centroids, simplex_centroids
+from pml_ext.functional.losses.centroids import check_num_classes, kmeans_centroids, simplex_centroids
 from pml_ext.functional.losses.discriminative import discriminative_loss
 from pml_ext.functional.losses.discriminative_one_hot import one_hot_discriminative_loss
 from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
@@ -77,14 +77,17 @@ class DiscriminativeLoss(EmbeddingLoss):
         seed: int = 0,
         **pml: Any,
     ) -> None:
+        check_switch(paper_scale, "paper_scale")
         if paper_scale and pml.get("reducer") is None:
             pml["reducer"] = reducers.SumReducer()
         super().__init__(**pml)
         _check_distance(self.distance)
-        if num_classes < 2:
-            raise ValueError(f"num_classes must be at least 2; got {num_classes}")
-        if embedding_size < 1:
-            raise ValueError(f"embedding_size must be at least 1; got {embedding_size}")
+        check_whole(embedding_size, "embedding_size", 1)
+        if centroid_size is not None:
+            check_whole(centroid_size, "centroid_size", 1)
+        check_whole(num_classes, "num_classes", 2)
+        check_num_classes(num_classes, max(embedding_size, centroid_size or 1))
+        check_seed(seed)
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.paper_scale = paper_scale
@@ -113,7 +116,6 @@ class DiscriminativeLoss(EmbeddingLoss):
                 "ref_emb must be None. Concatenate the two batches to train on both"
             )
         self._check_size(embeddings)
-        check_labels_below(labels, self.num_classes)
         if self.paper_scale and len(labels) <= self.num_classes:
             raise ValueError(
                 f"paper_scale=True needs more samples than classes (eq. 8: G > 0 only for N > C); got a batch of "

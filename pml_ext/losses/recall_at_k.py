@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_above_zero
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
-from pml_ext.functional.losses.recall_at_k import smooth_recall_at_k
+from pml_ext.functional.losses.recall_at_k import check_short_lists, smooth_recall_at_k
 from pml_ext.losses._base import EmbeddingLoss, describe_distance, is_with_itself
 
 
@@ -49,15 +50,13 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         rank_temperature: float = 1.0,
         **pml: Any,
     ) -> None:
-        if not isinstance(ks, Sequence) or not ks or not all(isinstance(k, int) and k >= 1 for k in ks):
-            raise ValueError(f"ks must be one or more integers of 1 or more; got {ks!r}")
-        for name, value in (("temperature", temperature), ("rank_temperature", rank_temperature)):
-            if not value > 0:
-                raise ValueError(f"{name} must be above 0; got {value!r}")
+        check_short_lists(ks)
+        check_above_zero(temperature, "temperature")
+        check_above_zero(rank_temperature, "rank_temperature")
         super().__init__(**pml)
         if not isinstance(self.distance, CosineSimilarity):
             raise TypeError(f"RecallAtKSurrogateLoss needs CosineSimilarity; got {describe_distance(self.distance)}")
-        self.ks = tuple(ks)
+        self.ks = tuple(int(k) for k in ks)
         self.temperature = temperature
         self.rank_temperature = rank_temperature
         self.add_to_recordable_attributes(list_of_names=["temperature", "rank_temperature"], is_stat=False)

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pml_ext._checks import check_above_zero
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.smooth_ap import smooth_average_precision
 from pml_ext.losses._base import EmbeddingLoss, describe_distance, is_with_itself
@@ -33,8 +34,7 @@ class SmoothAPLoss(EmbeddingLoss):
 
     def __init__(self, temperature: float = 0.01, **pml: Any) -> None:
         super().__init__(**pml)
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0; got {temperature!r}")
+        check_above_zero(temperature, "temperature")
         if not isinstance(self.distance, CosineSimilarity):
             raise TypeError(f"SmoothAPLoss needs CosineSimilarity; got {describe_distance(self.distance)}")
         self.temperature = temperature

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_in_range
+from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, MeanReducer
 from pml_ext.functional.losses.tcm import DIVISORS, hard_negatives, hard_positives
 from pml_ext.functional.losses.tcm_kernel import fast_threshold_consistency
@@ -71,6 +71,7 @@ class TCMLoss(EmbeddingLoss):
         check_in_range(margin_plus, -1, 1, "margin_plus")
         check_in_range(margin_minus, -1, 1, "margin_minus")
         check_choice(divide_by, DIVISORS, "divide_by")
+        check_switch(indicator, "indicator")
         if lambda_plus > 0 and lambda_minus > 0 and margin_plus < margin_minus:
             raise ValueError(
                 f"margin_plus must not be below margin_minus; got {margin_plus} and {margin_minus}. Positive pairs "

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pml_ext import _pml
+from pml_ext._checks import check_items, check_switch, check_whole
 from pml_ext.functional.clustering import clustering_f1
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.retrieval.ranking import Ranking, check_ranks
@@ -97,6 +98,12 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         self._per_query = (*map(keys.cmc_rank, ranks), *_OF_RANKS)
         # Measured by this package; f1 is not among them, since PML makes the clusters.
         self._ours = (*self._per_query, *_VERIFICATION, *_ONE_VALUE)
+        check_switch(avg_of_avgs, "avg_of_avgs")
+        check_switch(return_per_class, "return_per_class")
+        if k is not None and k != "max_bin_count":
+            check_whole(k, 'k, unless it is None or "max_bin_count",', 1)
+        for name, metrics in (("include", include), ("exclude", exclude)):
+            check_items(metrics, name, "metric names")
         self._named = tuple(include)
         if label_comparison_fn is not None and label_comparison_fn is not torch.eq:
             self._refuse_equal_only(include)
@@ -126,6 +133,8 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         for name, metrics in (("include", include), ("exclude", exclude)):
             if not isinstance(metrics, (tuple, list)):
                 raise TypeError(f"{name} must be a tuple or list of metric names; got {type(metrics).__name__}")
+            if not all(isinstance(metric, str) for metric in metrics):
+                raise TypeError(f"{name} must be a tuple or list of metric names; got {metrics!r}")
             if getattr(self, "label_comparison_fn", torch.eq) is not torch.eq and name == "include":
                 self._refuse_equal_only(metrics)
             if unknown := [metric for metric in metrics if metric not in self.original_function_dict]:
@@ -163,6 +172,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         """
         if reference is None and (reference_labels is not None or reference_cameras is not None):
             raise ValueError("reference_labels and reference_cameras need reference; got reference=None")
+        check_switch(ref_includes_query, "ref_includes_query")
         self.check_primary_metrics(include, exclude)
         names = list(self._chosen(include, exclude))
         by_camera = query_cameras is not None or reference_cameras is not None

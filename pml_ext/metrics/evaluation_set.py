@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_finite, check_labels
+from pml_ext._checks import check_finite, check_labels, check_tensor
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves
 from pml_ext.functional.retrieval.feature_distances import (
@@ -173,8 +173,8 @@ def make_evaluation_set(
     ref_includes_query = ref_includes_query or reference is query
     if (query[2] is None) != (reference[2] is None):
         raise ValueError("query_cameras and reference_cameras must be given together; got only one of them")
-    x, labels, cameras = _tensors("query", query, device)
-    ref_x, ref_labels, ref_cameras = _tensors("reference", reference, device)
+    x, labels, cameras = _tensors("query", query, device, is_id=label_comparison is None)
+    ref_x, ref_labels, ref_cameras = _tensors("reference", reference, device, is_id=label_comparison is None)
     if x.shape[1] != ref_x.shape[1]:
         raise ValueError(f"reference must have the query's {x.shape[1]} columns; got {ref_x.shape[1]}")
     dtype = torch.promote_types(x.dtype, ref_x.dtype)
@@ -206,33 +206,47 @@ def _with_matches(blocks: Iterable[Tensor], compared: ComparedLabels) -> Iterato
         done += len(rows)
 
 
-def _tensors(name: str, data: tuple[Any, Any, Any], device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Tensors on the device, one label and one camera a row."""
+def _tensors(
+    name: str, data: tuple[Any, Any, Any], device: torch.device, *, is_id: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Tensors on the device, one label and one camera a row.
+
+    Args:
+        is_id: labels are class ids; otherwise whatever a label_comparison_fn compares.
+    """
     embeddings, labels, cameras = data
-    x = _tensor(embeddings, device)
+    x = _tensor(embeddings, device, name)
+    check_tensor(x, name, "(N, D)")
+    if x.is_complex() or x.dtype == torch.bool:
+        raise ValueError(f"{name} must be real numbers; got {x.dtype}")
     x = (x if x.dtype in (torch.float32, torch.float64) else x.float()).contiguous()  # faiss takes no other
-    if x.ndim != 2:
+    if x.ndim != 2 or not x.shape[1]:
         raise ValueError(f"{name} must have shape (N, D), one row per sample; got {tuple(x.shape)}")
     check_finite(x, name)
     if labels is None:
         raise ValueError(f"{name}_labels must be given with {name}; got None")
-    y = _tensor(labels, device)
-    if len(y) != len(x):
-        raise ValueError(f"{name}_labels must have {len(x)} entries, one label per embedding; got {len(y)}")
+    y = _tensor(labels, device, f"{name}_labels")
+    if not y.ndim or len(y) != len(x):
+        given = len(y) if y.ndim else "one number"
+        raise ValueError(f"{name}_labels must have {len(x)} entries, one label per embedding; got {given}")
+    if is_id:
+        y = check_labels(y, len(x), f"{name}_labels")
     if cameras is None:
         return x, y, None
-    c = _tensor(cameras, device)
-    y = check_labels(y, len(x), f"{name}_labels")
+    c = _tensor(cameras, device, f"{name}_cameras")
     c = check_labels(c, len(x), f"{name}_cameras")
     return x, y, c
 
 
-def _tensor(values: Any, device: torch.device) -> Tensor:
+def _tensor(values: Any, device: torch.device, name: str) -> Tensor:
     """A tensor of the same memory where it can be: an array on disk stays there."""
     with warnings.catch_warnings():
         # Of an array that cannot be written to; nothing is written here.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.as_tensor(values, device=device)
+        try:
+            return torch.as_tensor(values, device=device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"{name} must be a tensor or an array of numbers; got {type(values).__name__}") from error
 
 
 def _check_start(query: Tensor, reference: Tensor, name: str) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._checks import check_embeddings, check_finite, check_labels, check_switch
 from pml_ext._ops.distributed import gather_rows
 from pml_ext.functional.operating_points.score import OPISAtRange, opis_sensitivity, utility_curves
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
@@ -58,6 +58,8 @@ class OPIS:
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         OPISSettings(far_range, grid, epsilon, negatives_per_positive, seed)  # raises where one is out of range
+        check_switch(exact, "exact")
+        check_switch(sync_on_compute, "sync_on_compute")
         self.far_range, self.grid, self.epsilon = far_range, grid, epsilon
         self._options: dict[str, Any] = {
             "grid": grid,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pml_ext._checks import check_in_range, check_whole
+from pml_ext._checks import check_in_range, check_seed
 from pml_ext.functional.operating_points.calibration import check_far_range_and_grid
 from pml_ext.functional.operating_points.score import utility_curves
 from pml_ext.functional.operating_points.utility import UtilityCurves
@@ -33,7 +33,7 @@ class OPISSettings:
         check_far_range_and_grid(self.far_range, self.grid)
         check_in_range(self.epsilon, 0, 1, "epsilon")
         check_negatives_per_positive(self.negatives_per_positive)
-        check_whole(self.seed, "seed")
+        check_seed(self.seed)
 
     def pairs(self, embeddings: Tensor, labels: Tensor) -> PairDistances:
         """The pairs that are compared: all of them, or all positive ones and a draw of negative ones."""

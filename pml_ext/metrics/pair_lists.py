@@ -154,8 +154,12 @@ def read_template_media(path: str | PathLike[str]) -> TemplateMedia:
 def _fields(path: str | PathLike[str]) -> Iterator[tuple[int, list[str]]]:
     """The numbered lines, split at white space; a blank line is a line without fields, but at the end."""
     blank: list[int] = []
-    with open(path, encoding="utf-8") as lines:
+    with open(path, encoding="utf-8", errors="surrogateescape") as lines:  # so that a line has its number
         for number, line in enumerate(lines, 1):
+            if not line.isascii() and any("\udc80" <= character <= "\udcff" for character in line):
+                raise ValueError(
+                    f"{path}, line {number}: expected text in UTF-8; got other bytes: {line.strip()!r:.80}"
+                )
             if "\0" in line:
                 raise ValueError(f"{path}, line {number}: expected text; got a NUL character")
             if fields := line.split():

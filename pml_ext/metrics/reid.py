@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pml_ext._checks import check_choice
+from pml_ext._checks import check_choice, check_seed
 from pml_ext.functional.retrieval.feature_distances import METRICS
 from pml_ext.functional.retrieval.protocol import JUNK
 from pml_ext.functional.retrieval.query_expansion import expand_features
@@ -18,7 +18,7 @@ from pml_ext.functional.retrieval.ranking import (
     rank_matches_from_distances,
 )
 from pml_ext.functional.retrieval.reranking import rerank_blocks
-from pml_ext.functional.retrieval.single_shot import rank_single_shot, rank_single_shot_from_distances
+from pml_ext.functional.retrieval.single_shot import check_repeats, rank_single_shot, rank_single_shot_from_distances
 from pml_ext.metrics import keys
 
 _RERANK_OPTIONS = ("k1", "k2", "lambda_", "definition")
@@ -64,12 +64,14 @@ class ReIDEvaluator:
         check_ranks(ranks)
         check_choice(metric, METRICS, "metric")
         check_choice(shots, ("multi", "single"), "shots")
-        if repeats < 1:
-            raise ValueError(f"repeats must be 1 or more; got {repeats!r}")
+        check_repeats(repeats)
+        check_seed(seed)
         for name, given, known in (
             ("rerank", rerank, _RERANK_OPTIONS),
             ("query_expansion", query_expansion, _EXPANSION_OPTIONS),
         ):
+            if given is not None and not isinstance(given, Mapping):
+                raise ValueError(f"{name} must be a mapping of {', '.join(known)}, or None; got {given!r}")
             for option in given or ():
                 check_choice(option, known, f"an option of {name}")
         self.ranks, self.metric = tuple(ranks), metric

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite
+from pml_ext._checks import check_embeddings, check_finite, check_items, check_tensor, check_whole
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.checks import check_far
 from pml_ext.functional.verification.folds import contiguous_folds, fold_accuracy
@@ -44,8 +45,10 @@ class VerificationEvaluator:
 
     def __init__(self, fars: Sequence[float] = FARS, folds: int | None = 10) -> None:
         self.fars = checked_fars(fars)
-        if folds is not None and folds < 2:
-            raise ValueError(f"folds must be at least 2, or None for no accuracy; got {folds}")
+        if folds is not None:
+            check_whole(folds, "folds")
+            if folds < 2:
+                raise ValueError(f"folds must be at least 2, or None for no accuracy; got {folds}")
         self.folds = folds
 
     def __call__(
@@ -88,6 +91,12 @@ class VerificationEvaluator:
         Raises:
             ValueError: as of a call.
         """
+        check_tensor(scores, "scores", "(P,)")
+        if not isinstance(same, Tensor):
+            check_items(same, "same", "bools")
+            for each in same:
+                if not isinstance(each, (bool, np.bool_)):
+                    raise ValueError(f"same must be bools; got {each!r}")
         same = torch.as_tensor(same, device=scores.device)
         results = rates_of(roc_curve(scores, same), self.fars)
         if fold_ids is None and self.folds is None:
@@ -139,6 +148,8 @@ class VerificationEvaluator:
             ValueError: as of `functional.template_embeddings`; a pair of a template without an image; no genuine or
                 no impostor pair.
         """
+        if not isinstance(pairs, TemplatePairs):
+            raise TypeError(f"pairs must be TemplatePairs; got {type(pairs).__name__}")
         templates = template_embeddings(embeddings, template_ids, media_ids)
         rows = (templates.rows(pairs.first), templates.rows(pairs.second))
         scores = pair_cosines(templates.embeddings, templates.embeddings, *rows)
@@ -160,6 +171,7 @@ class VerificationEvaluator:
 
 
 def checked_fars(fars: Sequence[float]) -> tuple[float, ...]:
+    check_items(fars, "fars", "false accept rates")
     for far in fars:
         check_far(far)
     if len(set(map(keys.rate, fars))) < len(fars):

@@ -4,10 +4,11 @@ from typing import Any
 
 from torch import Tensor
 
+from pml_ext._checks import check_embeddings
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseMiner
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import checked_batch, is_with_itself, refuse_unknown
+from pml_ext.losses._base import Batch, checked_batch, is_with_itself, refuse_unknown
 
 PML_ARGUMENTS = ("distance", "collect_stats")
 
@@ -39,9 +40,7 @@ class EmbeddingMiner(BaseMiner):
         Returns:
             (anchors, positives, negatives), indices into embeddings and, the last two, into ref_emb.
         """
-        if ref_emb is not None and ref_labels is None:
-            raise ValueError(f"ref_labels must have shape ({len(ref_emb)},) where ref_emb is given; got None")
-        batch = checked_batch(embeddings, labels, ref_emb, ref_labels)
+        batch = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
         with no_autocast(embeddings.device):
             mined: tuple[Tensor, ...] = super().forward(*batch)
         return mined
@@ -59,3 +58,16 @@ class EmbeddingMiner(BaseMiner):
     ) -> tuple[Tensor, ...]:
         """The tuples of (B, R) similarities, larger = more alike, and masks of the positive and the negative pairs."""
         raise NotImplementedError
+
+
+def batch_to_mine(
+    embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor | None, ref_labels: Tensor | None
+) -> Batch:
+    """The input of a miner, checked and converted: nothing can be chosen without labels."""
+    check_embeddings(embeddings)
+    if labels is None:
+        raise ValueError(f"labels must have shape ({len(embeddings)},), one label per embedding; got None")
+    if ref_emb is not None and ref_labels is None:
+        check_embeddings(ref_emb, "ref_emb")
+        raise ValueError(f"ref_labels must have shape ({len(ref_emb)},) where ref_emb is given; got None")
+    return checked_batch(embeddings, labels, ref_emb, ref_labels)

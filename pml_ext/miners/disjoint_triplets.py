@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_seed
 from pml_ext.miners._base import EmbeddingMiner
 
 
@@ -29,6 +30,8 @@ class DisjointTripletMiner(EmbeddingMiner):
     """
 
     def __init__(self, *, seed: int | None = None, **pml: Any) -> None:
+        if seed is not None:
+            check_seed(seed)
         super().__init__(**pml)
         self.seed = seed
 

@@ -13,6 +13,7 @@ from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS
 from pml_ext.losses._base import checked_batch
 from pml_ext.losses._settings import SettingsOfTheWrapped
+from pml_ext.miners._base import batch_to_mine
 
 # Miners that LoOp cannot serve, by class name, and why.
 _REFUSED = {
@@ -69,6 +70,13 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         """Another distance must have a LoOp form, too."""
         if name == "distance":
             check_loop_distance(value, self.geometry)
+
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """The wrapped miner's pairs or triplets; shapes as in the miners of this package."""
+        mined: tuple[Tensor, ...] = super().forward(*batch_to_mine(embeddings, labels, ref_emb, ref_labels))
+        return mined
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
         """The wrapped miner's pairs or triplets."""

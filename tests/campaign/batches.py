@@ -1,4 +1,4 @@
-"""Random batches and what is computed from them, as the calls need them: any type, strides, copies, zero rows, labels."""
+"""Random batches and what is made of them: any type, strides, copies, zero rows, labels."""
 
 from random import Random
 from typing import NamedTuple

@@ -1,7 +1,6 @@
 """A good call of everything public, with random arguments."""
 
 import inspect
-import math
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -318,7 +317,11 @@ def pair_distances(draw: Random) -> Call:
 
     def use(ranks: Any, thresholds: Any, positives_only: Any, **given: Any) -> Any:
         pairs = F.PairDistances(**given)
-        return list(pairs.blocks()), pairs.accepted(thresholds), pairs.negative_distances_at(ranks)
+        return (
+            list(pairs.blocks()),
+            pairs.accepted(thresholds, positives_only=positives_only),
+            pairs.negative_distances_at(ranks),
+        )
 
     given = {"embeddings": batch.embeddings, "labels": batch.labels, "block_rows": draw.choice([None, 5])}
     return use, given | {"ranks": [1, 5], "thresholds": torch.tensor([0.5, 1.0]), "positives_only": False}
@@ -625,7 +628,7 @@ def _report() -> metrics.ThresholdReport:
 
 @call
 def threshold_report_accept(draw: Random) -> Call:
-    return _report().accept, {"scores": draw.choice([0.5, torch.rand(4), torch.rand(4).numpy()])}
+    return _report().accept, {"scores": draw.choice([torch.rand(4), torch.rand(4).double()])}
 
 
 @call

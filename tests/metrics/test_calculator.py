@@ -398,3 +398,18 @@ def test_embeddings_in_any_memory_layout() -> None:
     wide = torch.stack([x, -x], dim=2)
     for view in (x.T.contiguous().T, wide[:, :, 0], np.asfortranarray(x.numpy())):
         assert calculator().get_accuracy(view, y) == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.tensor([0.0, 0.5, 1.0, 1.0]), r"query_labels must be of integer type .* with 0\.5"),
+        (torch.tensor([0, 1, 1, 0]) * 1j, "query_labels must be of integer type .* got torch.complex64"),
+        (torch.eye(4), r"query_labels must have shape \(4,\), one label per embedding; got \(4, 4\)"),
+        (["a", "b", "a", "b"], "query_labels must be a tensor or an array of numbers; got list"),
+        (7, "query_labels must have 4 entries, one label per embedding; got one number"),
+    ],
+)
+def test_labels_are_checked_without_cameras_too(labels: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        AccuracyCalculator(include=("precision_at_1",)).get_accuracy(torch.randn(4, 3), labels)

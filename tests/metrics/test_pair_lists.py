@@ -93,3 +93,14 @@ def test_empty_template_lists_are_refused(tmp_path: Path) -> None:
     for read in (read_template_pairs, read_template_media):
         with pytest.raises(ValueError, match="expected at least one line; the file is empty"):
             read(written(tmp_path, "\n"))
+
+
+@pytest.mark.parametrize("read", [read_lfw_pairs, read_template_pairs, read_template_media])
+def test_other_bytes_than_utf_8_are_told_with_their_line(read: Any, tmp_path: Path) -> None:
+    file = tmp_path / "list.txt"
+    file.write_bytes(b"1 2 1\n1 \xff 0\n")
+    with pytest.raises(ValueError, match=r"list\.txt, line [12]: expected"):
+        read(file)
+    file.write_bytes(b"\xb4" * 10)
+    with pytest.raises(ValueError, match=r"list\.txt, line 1: expected text in UTF-8; got other bytes"):
+        read(file)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_broadcastable
 from pml_ext._ops.normalize import to_sphere
 
 
@@ -29,12 +30,21 @@ def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
     >>> round(arc_distance(e1, e2, e3, e1 + e2 + e3).item(), 3)  # between e1 + e2 and e1 + e2 + e3
     0.606
     """
+    check_ends(x1, x2, y1, y2)
     x1, x2, y1, y2 = (to_sphere(t) for t in (x1, x2, y1, y2))
     with torch.no_grad():
         grams = [(a * b).sum(-1) for a, b in ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))]
         _, w1, w2, v1, v2 = (t.unsqueeze(-1) for t in closest_on_arcs(*grams))
     # At the optimum the weights are stationary, so they are constants for the gradient (envelope theorem).
     return distance_of_points(to_sphere(w1 * x1 + w2 * x2), to_sphere(v1 * y1 + v2 * y2))
+
+
+def check_ends(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> None:
+    """Four tensors of points, (..., D) with D >= 1, that broadcast."""
+    check_broadcastable("the ends of arcs or segments", x1=x1, x2=x2, y1=y1, y2=y2)
+    for name, value in (("x1", x1), ("x2", x2), ("y1", y1), ("y2", y2)):
+        if not value.ndim or not value.shape[-1]:
+            raise ValueError(f"{name} must have shape (..., D), D >= 1; got {tuple(value.shape)}")
 
 
 def distance_of_points(p: Tensor, q: Tensor) -> Tensor:
@@ -47,6 +57,7 @@ def safe_sqrt(x: Tensor) -> Tensor:
     return x.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
 
 
+@torch.no_grad()
 def closest_on_arcs(
     g11: Tensor, g12: Tensor, g21: Tensor, g22: Tensor, cx: Tensor, cy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -64,8 +75,9 @@ def closest_on_arcs(
     >>> [round(float(value), 3) for value in (h, *weights)]
     [0.8, 0.707, 0.707, 0.707, 0.707]
     """
+    check_broadcastable("closest_on_arcs", g11=g11, g12=g12, g21=g21, g22=g22, cx=cx, cy=cy)
+    g11, g12, g21, g22, cx, cy = torch.broadcast_tensors(g11, g12, g21, g22, cx, cy)
     x, y = Arc(cx), Arc(cy)
-    g11, g12, g21, g22 = torch.broadcast_tensors(g11, g12, g21, g22)
     h, at_x, at_y = closest_places_on_arcs(torch.stack([g11, g21]), torch.stack([g12, g22]), x, y)
     return h, *x.weights(at_x), *y.weights(at_y)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice
+from pml_ext._checks import check_choice, check_floating, check_labels
 from pml_ext._ops.own_gradient import OwnGradient, first_derivative
 from pml_ext.functional.loop.all_partners import Rounds
 from pml_ext.functional.loop.partners import (
@@ -61,6 +61,20 @@ def loop_pairs(
     """
     check_choice(pairing, PAIRINGS, "pairing")
     check_choice(geometry, GEOMETRIES, "geometry")
+    check_floating(pairs, "pairs", "(B, R)")
+    height, width = pairs.shape
+    labels = check_labels(labels, height)
+    if ref_labels is not None:
+        ref_labels = check_labels(ref_labels, width, "ref_labels")
+        for name, given, count in (("points", points, height), ("ref_points", ref_points, width)):
+            if given is not None:
+                check_floating(given, name, "(N, D)")
+                if len(given) != count or given.dtype != pairs.dtype:
+                    raise ValueError(
+                        f"{name} must have {count} rows of {pairs.dtype}, as pairs; got {len(given)} of {given.dtype}"
+                    )
+    elif height != width:
+        raise ValueError(f"pairs must have shape (B, B) without ref_labels; got ({height}, {width})")
     partners = class_pairings(labels, pairing)
     if ref_labels is None:
         ref_partners, within, ref_within = partners, None, None

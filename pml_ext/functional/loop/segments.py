@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext.functional.loop.arcs import distance_of_points
+from pml_ext._checks import check_broadcastable
+from pml_ext.functional.loop.arcs import check_ends, distance_of_points
 
 
 def segment_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
@@ -22,12 +23,14 @@ def segment_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
     >>> segment_distance(x1, x2, y1, y2).item()
     1.0
     """
+    check_ends(x1, x2, y1, y2)
     with torch.no_grad():
         squares = [(a - b).square().sum(-1) for a, b in ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))]
         _, w1, w2, v1, v2 = (t.unsqueeze(-1) for t in closest_on_segments(*squares))
     return distance_of_points(w1 * x1 + w2 * x2, v1 * y1 + v2 * y2)
 
 
+@torch.no_grad()
 def closest_on_segments(
     d11: Tensor, d12: Tensor, d21: Tensor, d22: Tensor, dx: Tensor, dy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -44,8 +47,9 @@ def closest_on_segments(
     >>> [value.item() for value in closest_on_segments(d11, d12, d21, d22, dx, dy)]
     [1.0, 0.5, 0.5, 1.0, 0.0]
     """
+    check_broadcastable("closest_on_segments", d11=d11, d12=d12, d21=d21, d22=d22, dx=dx, dy=dy)
+    d11, d12, d21, d22, dx, dy = torch.broadcast_tensors(d11, d12, d21, d22, dx, dy)
     x, y = Segment(dx), Segment(dy)
-    d11, d12, d21, d22 = torch.broadcast_tensors(d11, d12, d21, d22)
     square, at_x, at_y = closest_places_on_segments(torch.stack([d11, d21]), torch.stack([d12, d22]), x, y)
     return square, *x.weights(at_x), *y.weights(at_y)
 

@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_seed, check_whole
 from pml_ext._ops.normalize import to_sphere
 
 _POINTS_PER_CLASS = 100  # gives the paper's statistics of the pairwise distances; more points narrow them
 _ITERATIONS = 25
+MOST_ENTRIES = 2**33  # of a matrix: 32 GB
 
 
 def one_hot_centroids(num_classes: int) -> Tensor:
@@ -23,7 +25,8 @@ def one_hot_centroids(num_classes: int) -> Tensor:
     tensor([[1., 0.],
             [0., 1.]])
     """
-    check_num_classes(num_classes)
+    check_whole(num_classes, "num_classes")
+    check_num_classes(num_classes, num_classes)
     return torch.eye(num_classes)
 
 
@@ -48,9 +51,9 @@ def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
     >>> kmeans_centroids(num_classes=3, size=2).norm(dim=1)
     tensor([1., 1., 1.])
     """
-    check_num_classes(num_classes)
-    if size < 2:
-        raise ValueError(f"size must be at least 2, the dimension of the k-means centroids; got {size}")
+    check_whole(size, "size", 2)
+    check_num_classes(num_classes, size * _POINTS_PER_CLASS)
+    check_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     points = to_sphere(torch.randn(num_classes * _POINTS_PER_CLASS, size, generator=generator))
     return to_sphere(torch.as_tensor(_kmeans_centres(points.numpy(), num_classes, seed), dtype=torch.float32))
@@ -96,7 +99,8 @@ def simplex_centroids(num_classes: int, size: int) -> Tensor:
     >>> round((corners[0] @ corners[1]).item(), 3)
     -0.5
     """
-    check_num_classes(num_classes)
+    check_whole(size, "size", 1)
+    check_num_classes(num_classes, size)
     if size < num_classes - 1:
         raise ValueError(
             f"size must be at least num_classes - 1 = {num_classes - 1}: a simplex of {num_classes} corners does not "
@@ -111,8 +115,14 @@ def simplex_centroids(num_classes: int, size: int) -> Tensor:
     return corners.float()
 
 
-def check_num_classes(num_classes: int) -> None:
-    """2 or more."""
+def check_num_classes(num_classes: int, size: int = 1) -> None:
+    """2 or more, and with that many columns a matrix that could be in memory."""
+    check_whole(num_classes, "num_classes")
+    if num_classes * size > MOST_ENTRIES:
+        raise ValueError(
+            f"num_classes × columns must be at most 2^33 numbers; got {num_classes} × {size}: take fewer classes, or "
+            "smaller centroids"
+        )
     if num_classes < 2:
         raise ValueError(
             f"num_classes must be at least 2: the loss compares a class with the others; got {num_classes}"

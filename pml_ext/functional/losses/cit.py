@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pml_ext._checks import check_floating, check_labels
 from pml_ext._ops.blocks import rows_of_a_block
 from pml_ext._ops.transforms import under_transform
 from pml_ext.functional.tuples.pairs import count_triplets, same_and_different
@@ -29,6 +30,13 @@ def concordance_index(similarities: Tensor, labels: Tensor, ref_labels: Tensor |
     >>> concordance_index(similarities, labels)
     tensor(0.5000)
     """
+    check_floating(similarities, "similarities", "(B, R)")
+    rows, columns = similarities.shape
+    labels = check_labels(labels, rows)
+    if ref_labels is not None:
+        ref_labels = check_labels(ref_labels, columns, "ref_labels")
+    elif rows != columns:
+        raise ValueError(f"similarities must have shape (B, B) without ref_labels; got ({rows}, {columns})")
     same, different = same_and_different(labels, ref_labels)
     negatives, _ = _sorted_negatives(similarities.detach(), different)
     wanted = similarities.detach().contiguous()

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_floating, check_labels, check_labels_below
 from pml_ext._ops.blocks import rows_of_a_block
 from pml_ext._ops.precision import no_autocast
 from pml_ext._ops.value_and_gradient import ValueAndGradient
@@ -33,9 +34,19 @@ def discriminative_loss(
     >>> discriminative_loss(torch.eye(2), torch.tensor([0, 0]), None)
     tensor([-0.4714,  1.4142])
     """
+    check_floating(embeddings, "embeddings", "(B, D)")
+    if centroids is not None:
+        check_floating(centroids, "centroids", "(C, D)")
+        if centroids.shape[1] != embeddings.shape[1] or centroids.dtype != embeddings.dtype:
+            raise ValueError(
+                f"centroids must have the {embeddings.shape[1]} columns and the type {embeddings.dtype} of embeddings; "
+                f"got {centroids.shape[1]} columns of {centroids.dtype}"
+            )
     check_num_classes(embeddings.shape[1] if centroids is None else len(centroids))
     if centroids is not None and centroids.requires_grad:
         raise ValueError("centroids must be fixed; got a tensor that requires a gradient. Use centroids.detach()")
+    labels = check_labels(labels, len(embeddings))
+    check_labels_below(labels, embeddings.shape[1] if centroids is None else len(centroids))
     return _bracket(embeddings, labels.long(), centroids, entries=entries)
 
 

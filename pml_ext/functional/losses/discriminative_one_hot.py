@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_floating, check_labels, check_labels_below
 from pml_ext._ops.blocks import row_blocks
 from pml_ext._ops.normalize import to_sphere
 from pml_ext._ops.value_and_gradient import ValueAndGradient
+from pml_ext.functional.losses.centroids import check_num_classes
 from pml_ext.functional.losses.discriminative import bracket
 
 _SHORTEST = 1e-12  # norm, as in torch.nn.functional.normalize
@@ -28,6 +30,10 @@ def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor, *, entries: 
     >>> one_hot_discriminative_loss(torch.tensor([[3.0, 4.0], [0, 0]]), torch.tensor([0, 1]))
     tensor([0.6836, 0.6667])
     """
+    check_floating(embeddings, "embeddings", "(B, C)")
+    check_num_classes(embeddings.shape[1])
+    labels = check_labels(labels, len(embeddings))
+    check_labels_below(labels, embeddings.shape[1])
     return _one_hot(embeddings, labels.long(), entries=entries)
 
 

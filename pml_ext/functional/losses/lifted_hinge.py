@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_floating, check_in_range, check_mask, check_positions, check_switch
+
 
 def lifted_hinges(
     distances: Tensor,
@@ -32,6 +34,13 @@ def lifted_hinges(
     >>> [round(x, 3) for x in lifted_hinges(distances, i, j, negative, margin=0.2).tolist()]
     [0.3]
     """
+    check_floating(distances, "distances", "(B, R)")
+    check_mask(negative, distances.shape, "negative")
+    check_switch(among_themselves, "among_themselves")
+    check_in_range(margin, 0, float("inf"), "margin")
+    rows, columns = distances.shape
+    check_positions(anchors, rows, "anchors")
+    check_positions(positives, min(rows, columns) if among_themselves else columns, "positives", like=anchors)
     nearest = distances.masked_fill(~negative, torch.inf).amin(dim=1)
     nearest_of_pair = nearest[anchors]
     if among_themselves:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_in_range, check_number
 from pml_ext._ops.transforms import is_traced, under_transform
 
 
@@ -67,6 +68,7 @@ def binomial_deviance_weights(
 ) -> Tensor:
     """L_i = mean_P log(1 + e^(−α(S_ip − base))) + mean_N log(1 + e^(β(S_in − base))) (eqs. 9 and 10)."""
     _check_above_zero(alpha=alpha, beta=beta)
+    check_in_range(base, -math.inf, math.inf, "base")
     towards = alpha * torch.sigmoid(alpha * (base - similarity)) / _count(positive)
     away = beta * torch.sigmoid(beta * (similarity - base)) / _count(negative)
     return torch.where(positive, towards, torch.where(negative, away, 0))
@@ -111,6 +113,7 @@ def multi_similarity_weights(
     Paper: base (its λ) is 1; here: 0.5, as in the authors' code and in PML's MultiSimilarityLoss.
     """
     _check_above_zero(alpha=alpha, beta=beta)
+    check_in_range(base, -math.inf, math.inf, "base")
     _, w_positive = _log_sum_and_softmax(alpha * (base - similarity), positive, add_one=True)
     _, w_negative = _log_sum_and_softmax(beta * (similarity - base), negative, add_one=True)
     return w_positive + w_negative
@@ -239,5 +242,6 @@ def _count(mask: Tensor) -> Tensor:
 
 def _check_above_zero(**options: float) -> None:
     for name, value in options.items():
+        check_number(value, name)
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be above 0 and finite; got {value!r}")

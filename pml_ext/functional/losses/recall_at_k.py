@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_above_zero, check_floating, check_mask
 from pml_ext.functional.losses.smooth_rank import smooth_ranks
 
 
@@ -40,9 +41,21 @@ def smooth_recall_at_k(
     >>> smooth_recall_at_k(similarities, positive, ks=(2, 4), rank_temperature=0.01)
     tensor([[0.5000, 1.0000]])
     """
+    check_floating(similarities, "similarities", "(B, R)")
+    check_mask(positive, similarities.shape, "positive")
+    check_short_lists(ks)
+    check_above_zero(temperature, "temperature")
+    check_above_zero(rank_temperature, "rank_temperature")
     queries, items = positive.nonzero(as_tuple=True)
     ranks, _ = smooth_ranks(similarities, queries, items, temperature, entries=entries)
     lengths = torch.tensor(ks, dtype=ranks.dtype, device=ranks.device)
     found = torch.sigmoid((lengths - ranks[:, None]) / rank_temperature)
     totals = similarities.new_zeros(len(similarities), len(lengths)).index_add(0, queries, found)
     return totals / torch.minimum(positive.sum(dim=1, keepdim=True).to(ranks.dtype), lengths)
+
+
+def check_short_lists(ks: Sequence[int]) -> None:
+    """One or more lengths of 1 or more."""
+    fits = isinstance(ks, Sequence) and not isinstance(ks, str) and len(ks) > 0
+    if not fits or any(isinstance(k, bool) or not hasattr(k, "__index__") or k < 1 for k in ks):
+        raise ValueError(f"ks must be one or more integers of 1 or more; got {ks!r}")

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_in_range
+from pml_ext._checks import check_choice, check_floating, check_in_range, check_switch
 
 DIVISORS = ("hard", "all")
 
@@ -40,6 +40,11 @@ def shortfall_and_excess(
     (tensor(0.2000), tensor(0.1000))
     """
     check_choice(divide_by, DIVISORS, "divide_by")
+    check_floating(positives, "positives", "(P,)")
+    check_floating(negatives, "negatives", "(Q,)")
+    check_in_range(margin_plus, -1, 1, "margin_plus")
+    check_in_range(margin_minus, -1, 1, "margin_minus")
+    check_switch(indicator, "indicator")
     shortfall = _divided(margin_plus - positives, hard_positives(positives, margin_plus), indicator, divide_by)
     return shortfall, _divided(negatives - margin_minus, hard_negatives(negatives, margin_minus), indicator, divide_by)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_whole
+from pml_ext._checks import check_items, check_number, check_whole
 from pml_ext.functional.operating_points.negative_bins import NegativeHistogram, negative_histogram
 from pml_ext.functional.operating_points.utility import UtilityCurves, curves_of_counts, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
@@ -23,14 +23,22 @@ class TooFewClassesError(ValueError):
     """Fewer than two classes have positive and negative pairs: no spread between classes to measure."""
 
 
+_MOST_THRESHOLDS = 10**6
+
+
 class TooFewPairsError(TooFewClassesError):
     """Fewer negative pairs than a false accept rate needs: not one of them could be accepted at it."""
 
 
 def check_far_range_and_grid(far_range: tuple[float, float], grid: int) -> None:
+    check_items(far_range, "far_range", "two ascending rates in (0, 1]")
+    for end in far_range:
+        check_number(end, "each end of far_range")
     if len(far_range) != 2 or not 0 < far_range[0] < far_range[1] <= 1:
         raise ValueError(f"far_range must be two ascending rates in (0, 1]; got {far_range!r}")
     check_whole(grid, "grid")
+    if grid > _MOST_THRESHOLDS:
+        raise ValueError(f"grid must be at most {_MOST_THRESHOLDS} thresholds; got {grid!r}")
     if grid < 10:
         raise ValueError(f"grid must be at least 10 thresholds; got {grid!r}")
 

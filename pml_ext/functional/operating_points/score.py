@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_in_range
+from pml_ext._checks import check_in_range, check_items, check_seed, check_switch
 from pml_ext.functional.operating_points.calibration import (
     calibrated_curves,
     check_far_range_and_grid,
@@ -88,6 +88,7 @@ def utility_curves(
     [[1.0, 0.857, 0.667], [0.0, 0.0, 0.667]]
     """
     check_far_range_and_grid(far_range, grid)
+    check_switch(exact, "exact")
     pairs = _pairs(embeddings, labels, negatives_per_positive, seed, group)
     if thresholds is None:
         return curves_of_pairs(pairs, far_range=far_range, grid=grid, exact=exact)
@@ -131,10 +132,13 @@ def opis_sensitivity(
     ([(0.01, 0.1), (0.1, 0.5)], True)
     """
     check_in_range(epsilon, 0, 1, "epsilon")
+    check_items(far_ranges, "far_ranges", "pairs of false accept rates")
+    check_switch(exact, "exact")
     if not far_ranges:
         raise ValueError("far_ranges must hold at least one pair of false accept rates; got none")
     for far_range in far_ranges:
         check_far_range_and_grid(far_range, grid)
+    check_switch(exact, "exact")
     pairs = _pairs(embeddings, labels, negatives_per_positive, seed, group)
     rows = []
     for far_range, curves in zip(
@@ -153,6 +157,7 @@ def _pairs(
     seed: int,
     group: dist.ProcessGroup | None,
 ) -> PairDistances:
+    check_seed(seed)
     if negatives_per_positive is None:
         return PairDistances(embeddings, labels, group=group)
     return SampledPairDistances(

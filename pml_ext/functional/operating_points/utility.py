@@ -34,6 +34,12 @@ class UtilityCurves(NamedTuple):
     calibration_range: Tensor
 
 
+def check_curves(curves: object) -> None:
+    """What `utility_curves` returns."""
+    if not isinstance(curves, UtilityCurves):
+        raise TypeError(f"curves must be UtilityCurves, as utility_curves returns them; got {type(curves).__name__}")
+
+
 def curves_of_counts(
     pairs: PairDistances, kept: Tensor, thresholds: Tensor, positives: Tensor, negatives: Tensor, ends: Tensor
 ) -> UtilityCurves:
@@ -58,6 +64,7 @@ def opis_of_curves(curves: UtilityCurves) -> Tensor:
     >>> float(opis_of_curves(curves))
     0.0625
     """
+    check_curves(curves)
     return (curves.utilities - curves.utilities.mean(dim=0)).square().mean()
 
 
@@ -70,6 +77,7 @@ def epsilon_opis_of_curves(curves: UtilityCurves, epsilon: float = 0.1) -> Tenso
     >>> float(epsilon_opis_of_curves(curves, 0.5))
     0.25
     """
+    check_curves(curves)
     check_in_range(epsilon, 0, 1, "epsilon")
     order = curves.utilities.mean(dim=1).argsort(stable=True)
     size = max(1, round(epsilon * len(order)))

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_embeddings, check_finite, check_labels, check_whole
+from pml_ext._checks import (
+    check_embeddings,
+    check_finite,
+    check_items,
+    check_labels,
+    check_switch,
+    check_tensor,
+    check_whole,
+)
 from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE, SIDE
 from pml_ext._ops.distributed import gather_rows, own_share, sum_over_ranks
 from pml_ext._ops.normalize import normalise_
@@ -121,7 +129,10 @@ class PairDistances:
             (len(ranks),) distances, in the embeddings' precision.
         """
         total = self.total_negative_pairs
-        if any(not hasattr(k, "__index__") or not 1 <= k <= total for k in ranks):
+        check_items(ranks, "ranks", f"whole numbers from 1 to {total}")
+        if not len(ranks) or any(
+            not hasattr(k, "__index__") or isinstance(k, bool) or not 1 <= k <= total for k in ranks
+        ):
             raise ValueError(f"ranks must be from 1 to {total}, the number of negative pairs; got {list(ranks)}")
         wanted = torch.tensor(list(ranks), device=self.unit.device)
         with full_precision(self.unit.device):
@@ -147,6 +158,7 @@ class PairDistances:
         Raises:
             ValueError: thresholds that are empty, not ascending or nan.
         """
+        check_switch(positives_only, "positives_only")
         check_thresholds(thresholds)
         device = self.unit.device
         thresholds = thresholds.to(device=device, dtype=self.unit.dtype).contiguous()
@@ -298,6 +310,9 @@ def accepted_in_all(pairs: PairDistances, thresholds: Tensor) -> tuple[Tensor, T
 
 def check_thresholds(thresholds: Tensor) -> None:
     """(M,) ascending distances, M at least 1."""
+    check_tensor(thresholds, "thresholds", "(M,)")
+    if thresholds.is_complex() or thresholds.dtype == torch.bool:
+        raise ValueError(f"thresholds must be numbers; got {thresholds.dtype}")
     if thresholds.ndim != 1 or not len(thresholds) or not bool((thresholds.diff(prepend=thresholds[:1]) >= 0).all()):
         raise ValueError(
             f"thresholds must be an ascending, non-empty (M,) tensor of numbers; got shape {tuple(thresholds.shape)}"

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_whole
+from pml_ext._checks import check_seed, check_whole
 from pml_ext.functional.pairwise.listed import listed_cosines
 from pml_ext.functional.pairwise.pair_distances import PairDistances
+
+_MOST_DRAWN = 10**9  # pairs
 
 
 class SampledPairDistances(PairDistances):
@@ -34,10 +36,17 @@ class SampledPairDistances(PairDistances):
         group: dist.ProcessGroup | None = None,
     ) -> None:
         check_negatives_per_positive(negatives_per_positive)
+        check_seed(seed)
         super().__init__(embeddings, labels, group=group)
         device, count = self.unit.device, len(self.unit)
         sizes = torch.bincount(self.index)
         outside = count - sizes
+        drawn = int(self.positive_pairs[outside > 0].sum()) * negatives_per_positive
+        if drawn > _MOST_DRAWN:
+            raise ValueError(
+                f"negatives_per_positive={negatives_per_positive} asks for {drawn} pairs; at most {_MOST_DRAWN} are "
+                "drawn (60 GB): lower it, or take None for all negative pairs, which needs less memory"
+            )
         self.negative_pairs = torch.where(outside > 0, self.positive_pairs * negatives_per_positive, 0)
         self._class = torch.repeat_interleave(self.negative_pairs)
         first = (sizes.cumsum(0) - sizes)[self._class]

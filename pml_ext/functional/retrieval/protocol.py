@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_labels
+from pml_ext._checks import check_embeddings, check_labels, check_switch, check_tensor
 from pml_ext.functional.retrieval.feature_distances import rows_at_once
 
 JUNK = -1
@@ -51,6 +51,7 @@ class GalleryProtocol:
             query_cameras = check_labels(query_cameras, shape[0], "query_cameras")
             gallery_cameras = check_labels(gallery_cameras, shape[1], "gallery_cameras")
             query_cameras, gallery_cameras = (ids.to(device) for ids in (query_cameras, gallery_cameras))
+        check_switch(gallery_includes_query, "gallery_includes_query")
         if gallery_includes_query and shape[1] < shape[0]:
             raise ValueError(f"gallery must start with the {shape[0]} queries; got {shape[1]} items")
         query_labels, gallery_labels = (
@@ -138,7 +139,11 @@ def protocol_of_distances(
     if isinstance(distances, Tensor):
         check_embeddings(distances, "distances")
         shape, device = (distances.shape[0], distances.shape[1]), distances.device
+    elif isinstance(distances, (str, bytes)) or not isinstance(distances, Iterable):
+        raise TypeError(f"distances must be a torch.Tensor or blocks of them; got {type(distances).__name__}")
     else:
+        check_tensor(query_labels, "query_labels", "(Q,)")
+        check_tensor(gallery_labels, "gallery_labels", "(G,)")
         shape, device = (len(query_labels), len(gallery_labels)), gallery_labels.device
     return GalleryProtocol(
         shape, query_labels, gallery_labels, query_cameras, gallery_cameras, gallery_includes_query, device

@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_whole
+from pml_ext._checks import check_number, check_whole
 from pml_ext._ops.blocks import row_blocks
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.functional.retrieval.feature_distances import check_features
 from pml_ext.functional.retrieval.neighbors import nearest_rows
+
+_MOST_TIMES = 100
 
 
 def expand_features(
@@ -40,9 +42,12 @@ def expand_features(
     check_whole(k, "k")
     if not 1 <= k <= total:
         raise ValueError(f"k must be from 1 to the {total} queries and gallery items; got {k!r}")
+    check_number(alpha, "alpha")
     if not 0 <= alpha < float("inf"):
         raise ValueError(f"alpha must be finite and at least 0; got {alpha!r}")
     check_whole(times, "times")
+    if times > _MOST_TIMES:
+        raise ValueError(f"times must be at most {_MOST_TIMES}, each being a search of all features; got {times!r}")
     if times < 1:
         raise ValueError(f"times must be 1 or more; got {times!r}")
     dtype = torch.promote_types(torch.promote_types(query.dtype, gallery.dtype), torch.float32)

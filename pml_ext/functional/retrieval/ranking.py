@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_whole
+from pml_ext._checks import check_items, check_whole
 from pml_ext.functional.retrieval.feature_distances import (
     both_distance_blocks,
     check_features,
@@ -175,6 +175,8 @@ def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> T
     >>> cumulative_matches(ranking, (1, 2, 3)).tolist()
     [0.0, 0.5, 1.0]
     """
+    if not isinstance(ranking, Ranking):
+        raise TypeError(f"ranking must be a Ranking, as rank_matches returns it; got {type(ranking).__name__}")
     check_ranks(ranks)
     first = ranking.first_match_rank[ranking.matches > 0]
     return torch.stack([(first <= k).double().mean() for k in ranks])
@@ -182,9 +184,10 @@ def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> T
 
 def check_ranks(ranks: Sequence[int]) -> None:
     """One or more ranks from 1."""
+    check_items(ranks, "ranks", "whole numbers from 1")
     for k in ranks:
         check_whole(k, "ranks")
-    if not ranks or any(k < 1 for k in ranks):
+    if not len(ranks) or any(k < 1 for k in ranks):
         raise ValueError(f"ranks must be one or more ranks from 1; got {list(ranks)}")
 
 

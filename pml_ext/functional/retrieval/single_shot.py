@@ -5,10 +5,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_finite, check_whole
+from pml_ext._checks import check_finite, check_seed, check_whole
 from pml_ext.functional.retrieval.feature_distances import check_features, comparable, distance_blocks
 from pml_ext.functional.retrieval.protocol import GalleryProtocol, protocol_of_distances
 from pml_ext.functional.retrieval.ranking import Ranking
+
+_MOST_REPEATS = 10**5
 
 
 def rank_single_shot(
@@ -76,10 +78,17 @@ def rank_single_shot_from_distances(
     return _rank(protocol, protocol.without_junk(distances), repeats, seed)
 
 
-def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], repeats: int, seed: int) -> Ranking:
+def check_repeats(repeats: int) -> None:
+    """How often a gallery is drawn."""
     check_whole(repeats, "repeats")
-    if repeats < 1:
-        raise ValueError(f"repeats must be 1 or more; got {repeats!r}")
+    if not 1 <= repeats <= _MOST_REPEATS:
+        bound = "1 or more" if repeats < 1 else f"at most {_MOST_REPEATS}"
+        raise ValueError(f"repeats must be {bound}; got {repeats!r}")
+
+
+def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], repeats: int, seed: int) -> Ranking:
+    check_repeats(repeats)
+    check_seed(seed)
     device = protocol.labels.device
     generator = torch.Generator().manual_seed(seed)
     galleries = [_one_of_each(protocol.labels, generator) for _ in range(repeats)]

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_floating, check_mask, check_switch
+
 
 def hardest_triplets(
     distances: Tensor, positive: Tensor, negative: Tensor, *, among_themselves: bool
@@ -26,6 +28,10 @@ def hardest_triplets(
     >>> [indices.tolist() for indices in hardest_triplets(1 - similarities, same, different, among_themselves=True)]
     [[0, 0], [1, 1], [2, 2]]
     """
+    check_floating(distances, "distances", "(B, R)")
+    check_mask(positive, distances.shape, "positive")
+    check_mask(negative, distances.shape, "negative")
+    check_switch(among_themselves, "among_themselves")
     distances = distances.detach()
     farthest = distances.masked_fill(~positive, -torch.inf).argmax(dim=1)
     nearest, at = distances.masked_fill(~negative, torch.inf).min(dim=1)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_choice, check_floating, check_in_range, check_mask
 from pml_ext._ops.blocks import rows_of_a_block
 
 # By the gap S_ap − S_an. A tie is hard, as in PML's TripletMarginMiner, but it is not discordant.
@@ -37,9 +38,10 @@ def triplets_of_kind(
     >>> [indices.tolist() for indices in triplets_of_kind(similarities, same, different, "hard", margin=0.2)]
     [[0], [1], [2]]
     """
+    check_choice(kind, KINDS, "kind")
     is_kind = KINDS[kind]
     found = []
-    for anchors, positives, gap, negative in _gaps(similarities, same, different, entries):
+    for anchors, positives, gap, negative in _gaps(similarities, same, different, margin, entries):
         pair, n = torch.nonzero(is_kind(gap, margin) & negative, as_tuple=True)
         found.append((anchors[pair], positives[pair], n))
     a, p, n = (torch.cat(part) for part in zip(*found, strict=True))
@@ -60,16 +62,20 @@ def count_triplet_kinds(
     {'discordant': 1, 'hard': 1, 'semihard': 0, 'easy': 1}
     """
     counts = dict.fromkeys(KINDS, 0)
-    for _, _, gap, negative in _gaps(similarities, same, different, entries):
+    for _, _, gap, negative in _gaps(similarities, same, different, margin, entries):
         for kind, is_kind in KINDS.items():
             counts[kind] += int((is_kind(gap, margin) & negative).sum())
     return counts
 
 
 def _gaps(
-    similarities: Tensor, same: Tensor, different: Tensor, entries: int | None
+    similarities: Tensor, same: Tensor, different: Tensor, margin: float, entries: int | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Blocks of positive pairs: anchors, positives, the gaps to every column, and which columns are negatives."""
+    check_floating(similarities, "similarities", "(B, R)")
+    check_mask(same, similarities.shape, "same")
+    check_mask(different, similarities.shape, "different")
+    check_in_range(margin, 0, float("inf"), "margin")
     anchors, positives = torch.nonzero(same, as_tuple=True)
     rows = rows_of_a_block(similarities.shape[1], similarities.device, entries=entries)
     for a, p in zip(anchors.split(rows), positives.split(rows), strict=True):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_labels, check_whole
+from pml_ext._checks import check_embeddings, check_finite, check_items, check_labels, check_whole
 from pml_ext._ops.blocks import SIDE
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
@@ -72,6 +72,7 @@ def labelled_pairs_roc(embeddings: Tensor, labels: Tensor, *, fars: Sequence[flo
     >>> float(roc_auc(labelled_pairs_roc(embeddings, torch.tensor([0, 0, 1, 1]))))
     1.0
     """
+    check_items(fars, "fars", "false accept rates")
     return roc_of_all_pairs(embeddings, labels, fars)
 
 
@@ -79,6 +80,7 @@ def roc_of_all_pairs(
     embeddings: Tensor, labels: Tensor, fars: Sequence[float], *, kept_at_most: int = _KEPT_AT_MOST
 ) -> ROC:
     """`labelled_pairs_roc`; a bin of more than `kept_at_most` pairs stays whole."""
+    check_embeddings(embeddings)
     histogram = ScoreHistogram(device=embeddings.device)
     for scores, same in labelled_pairs(embeddings, labels):
         histogram.update(scores, same)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_labels, check_whole
+from pml_ext._checks import check_fraction, check_labels, check_seed, check_tensor, check_whole
 from pml_ext.functional.verification.checks import check_far, check_scores
 from pml_ext.functional.verification.tar_at_far_rule import first_refused, last_place_before
 
@@ -45,16 +45,17 @@ def bootstrap_tar_at_far(
     >>> 0 <= float(lower) <= float(upper) <= 1
     True
     """
+    check_tensor(scores, "scores", "(P,)")
+    if scores.ndim != 1:
+        raise ValueError(f"scores must have shape (P,); got {tuple(scores.shape)}")
     subjects_a = check_labels(subjects_a, len(scores), "subjects_a")
     subjects_b = check_labels(subjects_b, len(scores), "subjects_b")
     same = subjects_a == subjects_b
     check_scores(scores, same)
     check_far(far)
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be in (0, 1); got {confidence!r}")
-    check_whole(resamples, "resamples")
-    if resamples < 1:
-        raise ValueError(f"resamples must be at least 1; got {resamples}")
+    check_fraction(confidence, "confidence")
+    check_whole(resamples, "resamples", 1, 10**6)
+    check_seed(seed)
     nothing = torch.full((), torch.nan, dtype=torch.float64, device=scores.device)
     if not bool(same.any()) or first_refused(far, int((~same).sum())) is None:
         return nothing, nothing

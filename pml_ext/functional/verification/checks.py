@@ -3,15 +3,14 @@
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_finite
+from pml_ext._checks import check_finite, check_fraction, check_tensor
 
 
 def check_scores(scores: Tensor, same: Tensor) -> None:
     """One finite score and one bool a pair."""
     for name, given in (("scores", scores), ("same", same)):
-        if not isinstance(given, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor of shape (P,); got {type(given).__name__}")
-    if scores.ndim != 1 or not scores.is_floating_point():
+        check_tensor(given, name, "(P,)")
+    if scores.ndim != 1 or not scores.is_floating_point() or scores.dtype.itemsize < 2:
         raise ValueError(f"scores must be a floating (P,) tensor; got {scores.dtype} {tuple(scores.shape)}")
     if same.shape != scores.shape or same.dtype != torch.bool:
         raise ValueError(f"same must be bool of shape {tuple(scores.shape)}; got {same.dtype} {tuple(same.shape)}")
@@ -19,5 +18,4 @@ def check_scores(scores: Tensor, same: Tensor) -> None:
 
 
 def check_far(far: float) -> None:
-    if not 0 < far <= 1:
-        raise ValueError(f"far must be in (0, 1]; got {far!r}")
+    check_fraction(far, "far", one=True)

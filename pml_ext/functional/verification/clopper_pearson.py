@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_fraction, check_shapes_broadcast, check_tensor, check_whole
+
 
 def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
     """Clopper-Pearson interval of a rate that was measured as `errors` of `trials`.
@@ -27,9 +29,19 @@ def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float 
     """
     from scipy.special import betaincinv  # comes with scikit-learn, which pytorch-metric-learning brings
 
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be in (0, 1); got {confidence!r}")
-    counts = torch.broadcast_tensors(torch.as_tensor(errors), torch.as_tensor(trials))
+    check_fraction(confidence, "confidence")
+    for name, count in (("errors", errors), ("trials", trials)):
+        if isinstance(count, Tensor):
+            check_tensor(count, name, "(...)")
+        elif isinstance(count, float):
+            raise ValueError(f"{name} must be integer counts; got {count!r}")
+        else:
+            check_whole(count, name)
+    if any(not isinstance(count, Tensor) and abs(count) >= 2**63 for count in (errors, trials)):
+        raise ValueError(f"errors and trials must be below 2^63; got {errors} of {trials}")
+    given = torch.as_tensor(errors), torch.as_tensor(trials)
+    check_shapes_broadcast("rate_interval", errors=given[0], trials=given[1])
+    counts = torch.broadcast_tensors(*given)
     for name, count in zip(("errors", "trials"), counts, strict=True):
         if count.is_floating_point() or count.is_complex() or count.dtype == torch.bool:
             raise ValueError(f"{name} must be integer counts; got {count.dtype}")

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_number, check_tensor
 from pml_ext.functional.verification.checks import check_scores
 
 
@@ -51,6 +52,12 @@ def errors_at(scores: Tensor, same: Tensor, thresholds: Tensor | float) -> Verif
     """
     check_scores(scores, same)
     # Not in the precision of the scores: a float16 threshold would not be the one that was asked for.
+    if isinstance(thresholds, Tensor):
+        check_tensor(thresholds, "thresholds", "(...)")
+        if thresholds.is_complex() or thresholds.dtype == torch.bool:
+            raise ValueError(f"thresholds must be numbers; got {thresholds.dtype}")
+    else:
+        check_number(thresholds, "thresholds")
     thresholds = torch.as_tensor(thresholds, dtype=torch.float64, device=scores.device)
     if bool(thresholds.isnan().any()):
         raise ValueError("thresholds must be numbers; got nan")

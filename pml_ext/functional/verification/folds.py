@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_whole
+from pml_ext._checks import check_tensor, check_whole
 from pml_ext.functional.verification.checks import check_scores
 from pml_ext.functional.verification.roc import ROC, roc_curve
 
@@ -43,6 +43,7 @@ def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None
     >>> contiguous_folds(5, 2).tolist()
     [0, 0, 0, 1, 1]
     """
+    check_whole(pairs, "pairs", 0, 2**32)
     check_whole(folds, "folds")
     if folds < 2:
         raise ValueError(f"folds must be at least 2 (one is judged by the others); got {folds}")
@@ -72,7 +73,9 @@ def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccurac
     [1.0, 1.0, 0.5]
     """
     check_scores(scores, same)
-    if fold_ids.shape != scores.shape or fold_ids.is_floating_point() or fold_ids.dtype == torch.bool:
+    check_tensor(fold_ids, "fold_ids", "(P,)")
+    is_whole = not (fold_ids.is_floating_point() or fold_ids.is_complex() or fold_ids.dtype == torch.bool)
+    if fold_ids.shape != scores.shape or not is_whole:
         raise ValueError(
             f"fold_ids must be integers of shape {tuple(scores.shape)}; got {fold_ids.dtype} {tuple(fold_ids.shape)}"
         )

@@ -3,10 +3,12 @@
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_in_range
 from pml_ext.functional.verification.checks import check_scores
-from pml_ext.functional.verification.roc import ROC, place_at_equal_errors
+from pml_ext.functional.verification.roc import ROC, check_roc, place_at_equal_errors
 from pml_ext.functional.verification.tar_at_far_rule import place_at_far
 
+MOST_UNITS = 128  # from low to high
 _COUNTED_AT_ONCE = 2**16  # temporaries stay in the cache
 
 
@@ -20,8 +22,8 @@ class ScoreHistogram:
 
     Args:
         low, high: where scores lie, integers: −1 and 1 for cosines, −2 and 0 for negated distances of unit vectors.
-            Lower and higher scores count too, as low and as high: the bounds hold for any scores, and are wide only
-            where they fall outside. Memory is 8.4 MB a unit.
+            At most 128 apart. Lower and higher scores count too, as low and as high: the bounds hold for any scores,
+            and are wide only where they fall outside. Memory is 8.4 MB a unit.
         device: of the counts; scores are moved there.
     Attributes:
         counts: (2, bins + 1) int64: of impostor and of genuine scores in [low + bin · width, low + (bin + 1) · width);
@@ -37,10 +39,14 @@ class ScoreHistogram:
     BINS_PER_UNIT = 2**19
 
     def __init__(self, low: int = -1, high: int = 1, *, device: torch.device | str = "cpu") -> None:
-        whole = all(hasattr(end, "__index__") or float(end).is_integer() for end in (low, high))
-        if not whole or not low < high:
-            raise ValueError(f"low and high must be ascending integers; got {low!r} and {high!r}")
+        for name, end in (("low", low), ("high", high)):
+            check_in_range(end, -(2**40), 2**40, name)
         self.low, self.high = int(low), int(high)
+        if (self.low, self.high) != (low, high) or not 0 < self.high - self.low <= MOST_UNITS:
+            raise ValueError(
+                f"low and high must be ascending integers at most {MOST_UNITS} apart ({MOST_UNITS * 8.4:.0f} MB); got "
+                f"{low!r} and {high!r}. Divide wider scores by a constant: only their order counts"
+            )
         bins = (self.high - self.low) * self.BINS_PER_UNIT
         self.counts = torch.zeros((2, bins + 1), dtype=torch.int64, device=device)
 
@@ -65,6 +71,8 @@ class ScoreHistogram:
 
     def merge(self, other: "ScoreHistogram") -> None:
         """Add another histogram's counts, of the same low and high."""
+        if not isinstance(other, ScoreHistogram):
+            raise TypeError(f"other must be a ScoreHistogram; got {type(other).__name__}")
         if (other.low, other.high) != (self.low, self.high):
             raise ValueError(
                 f"only histograms of one range merge: this one's is [{self.low}, {self.high}]; "
@@ -125,6 +133,7 @@ def auc_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
     >>> [float(bound) for bound in auc_bounds(roc)]
     [0.0, 1.0]
     """
+    check_roc(roc)
     steps = roc.far.diff()
     return (steps * roc.tar[:-1]).sum(), (steps * roc.tar[1:]).sum()
 
@@ -142,6 +151,7 @@ def eer_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
     >>> [float(bound) for bound in eer_bounds(roc)]
     [0.5, 0.5]
     """
+    check_roc(roc)
     far, frr = roc.far, 1 - roc.tar
     if not roc.genuine or not roc.impostors:
         return far[-1] + frr[-1], far[-1] + frr[-1]

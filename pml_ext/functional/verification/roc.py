@@ -44,6 +44,12 @@ class ROC(NamedTuple):
         return self.false_accepts.double() / self.false_accepts[-1]
 
 
+def check_roc(roc: object) -> None:
+    """What `roc_curve`, `labelled_pairs_roc` and `ScoreHistogram.roc` return."""
+    if not isinstance(roc, ROC):
+        raise TypeError(f"roc must be an ROC, as roc_curve returns it; got {type(roc).__name__}")
+
+
 class OperatingPoint(NamedTuple):
     """A threshold (0-dim, in the units of the scores) and the rates at it (0-dim float64, fractions).
 
@@ -97,6 +103,7 @@ def roc_auc(roc: ROC) -> Tensor:
     >>> float(roc_auc(roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))))
     0.75
     """
+    check_roc(roc)
     return torch.trapezoid(roc.tar, roc.far)
 
 
@@ -111,6 +118,7 @@ def equal_error_rate(roc: ROC) -> OperatingPoint:
     >>> float(equal_error_rate(roc).far)
     0.5
     """
+    check_roc(roc)
     tar, far = roc.tar, roc.far
     if not roc.genuine or not roc.impostors:
         nothing = torch.full((), torch.nan, dtype=torch.float64, device=far.device)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pml_ext.functional.verification.checks import check_far, check_scores
-from pml_ext.functional.verification.roc import ROC, OperatingPoint
+from pml_ext.functional.verification.roc import ROC, OperatingPoint, check_roc
 
 
 def first_refused(far: float, impostors: int) -> int | None:
@@ -97,6 +97,7 @@ def operating_point(roc: ROC, far: float) -> OperatingPoint:
 
 def place_at_far(roc: ROC, far: float) -> int | None:
     """The index of `operating_point`; None where there is none."""
+    check_roc(roc)
     rank = first_refused(far, roc.impostors)
     return last_place_before(roc.false_accepts, rank) if roc.genuine and rank is not None else None
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._checks import check_embeddings, check_finite, check_labels, check_tensor
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.functional.pairwise.listed import listed_cosines
 
@@ -29,6 +29,9 @@ class Templates(NamedTuple):
         """
         if not len(self.ids):
             raise ValueError("there are no templates: not one image was given")
+        check_tensor(ids, "ids", "(...)")
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise ValueError(f"ids must be integers; got {ids.dtype}")
         place = torch.searchsorted(self.ids, ids.to(self.ids)).clamp_max(len(self.ids) - 1)
         if bool((unknown := self.ids[place] != ids.to(self.ids)).any()):
             raise ValueError(f"template {int(ids[unknown.to(ids.device)][0])} is in a pair but has no image")
@@ -98,11 +101,12 @@ def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Te
     if rows.shape != ref_rows.shape:
         raise ValueError(f"ref_rows must have the {len(rows)} entries of rows, one a pair; got {len(ref_rows)}")
     unit, ref_unit = unit_rows(embeddings), unit_rows(ref_emb)
-    return listed_cosines(unit, ref_unit, rows.to(unit.device), ref_rows.to(unit.device))
+    return listed_cosines(unit, ref_unit, rows.to(unit.device).long(), ref_rows.to(unit.device).long())
 
 
 def check_rows(rows: Tensor, count: int, name: str) -> None:
     """(P,) integers in [0, count)."""
+    check_tensor(rows, name, "(P,)")
     if rows.ndim != 1 or rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool:
         raise ValueError(f"{name} must be a (P,) tensor of integers; got {rows.dtype} {tuple(rows.shape)}")
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from pml_ext._checks import check_choice, check_whole
 from pml_ext._version import __version__
 
 WORST = 10
@@ -184,6 +185,8 @@ class ThresholdFields:
 
     def worst_classes(self, rate: Literal["far", "frr"], count: int = WORST) -> tuple[ClassErrors, ...]:
         """The classes with the highest FAR or FRR, highest first; of equals those with more errors, then in order."""
+        check_choice(rate, ("far", "frr"), "rate")
+        check_whole(count, "count", 0)
         measured = [c for c in self.classes if getattr(c, rate) is not None]
         errors = "false_accepts" if rate == "far" else "false_rejects"
         return tuple(sorted(measured, key=lambda c: (-getattr(c, rate), -getattr(c, errors)))[:count])

@@ -11,8 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite
-from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
+from pml_ext._checks import (
+    check_embeddings,
+    check_finite,
+    check_in_range,
+    check_items,
+    check_seed,
+    check_switch,
+    check_whole,
+)
+from pml_ext.functional.operating_points.calibration import (
+    TooFewClassesError,
+    check_far_range_and_grid,
+    curves_of_pairs,
+)
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.threshold import (
@@ -28,6 +40,8 @@ from pml_ext.metrics.threshold.curves import threshold_curves
 from pml_ext.metrics.threshold.fields import CameraRates, Consistency, Target, ThresholdFields, distance_of
 from pml_ext.metrics.threshold.rates import error_rates, false_reject_rate, threshold_stability
 from pml_ext.metrics.threshold.worst_pairs import most_wrong_pairs
+
+_MOST_SPLITS = 1000
 
 
 def measured_threshold(
@@ -53,10 +67,21 @@ def measured_threshold(
     check_embeddings(embeddings)
     check_finite(embeddings)
     check_directions(embeddings, "embeddings")
+    check_whole(splits, "splits")
     if splits < 0:
         raise ValueError(f"splits must be 0 or more; got {splits!r}")
+    if splits > _MOST_SPLITS:
+        raise ValueError(f"splits must be at most {_MOST_SPLITS}, each a pass over the pairs; got {splits!r}")
+    check_seed(seed)
+    check_switch(same_camera_pairs, "same_camera_pairs")
+    check_far_range_and_grid(far_range, grid)
+    check_in_range(epsilon, 0, 1, "epsilon")
+    if not isinstance(data, (str, type(None))):
+        raise TypeError(f"data must be a text, or None; got {type(data).__name__}")
     count = len(embeddings)
     for name, given in (("rows", rows), ("paths", paths)):
+        if given is not None:
+            check_items(given, name, f"{count} entries, one an embedding")
         if given is not None and len(given) != count:
             raise ValueError(f"{name} must have {count} entries, one an embedding; got {len(given)}")
     ids, names = number_classes(labels, count)

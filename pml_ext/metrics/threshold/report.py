@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite
+from pml_ext._checks import check_embeddings, check_finite, check_tensor
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.metrics.threshold.class_ids import Labels
@@ -136,6 +136,11 @@ class ThresholdReport(ThresholdFields):
         Raises:
             ValueError: values out of range, such as distances or NaN.
         """
+        if isinstance(scores, Tensor):
+            check_tensor(scores, "scores", "(...)")
+        kind = str(scores.dtype if isinstance(scores, Tensor) else np.asarray(scores).dtype)
+        if "float" not in kind and "int" not in kind:
+            raise ValueError(f"scores must be numbers, cosine similarities; got {kind}")
         wide: Any = scores.double() if isinstance(scores, Tensor) else np.asarray(scores, dtype=np.float64)
         if not bool((abs(wide) <= 1.01).all()):
             raise ValueError(
