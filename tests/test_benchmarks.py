@@ -50,3 +50,15 @@ def test_tables_of_metrics(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "metrics.json").read_text())["rows"]
     assert [row["method"] for row in rows] == ["half matmul", "opis", "opis(exact=True)", "naive definition"]
     assert all(row["seconds"] > 0 and row["size"] == [1000] for row in rows)
+
+
+def test_search_finds_what_it_says(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    pytest.importorskip("pyarrow")
+    words = ["--rows", "2000", "--dim", "8", "--kind", "clustered", "--folder", str(tmp_path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(SCRIPT.with_name("search.py")), *words]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["2,000", "write", "build", "query", "on"]
+    assert "recall of 10 1," in result.stdout

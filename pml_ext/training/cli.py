@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.command == "eval" and (arguments.gallery or arguments.out):
         log.error("error: --gallery and --out are for --embeddings; a config has DATASETS.TESTS and OUTPUT_DIR")
         return 2
-    if arguments.command == "embed":
+    if arguments.command in ("embed", "search"):
         return _use_model(arguments, log)
     try:
         if arguments.command == "list":
@@ -150,6 +150,7 @@ def _use_model(arguments: argparse.Namespace, log: logging.Logger) -> int:
         from pml_ext.training.engine.processes import ToldElsewhereError
         from pml_ext.training.engine.trainer import Launch
         from pml_ext.training.inference.embedding_run import embed
+        from pml_ext.training.inference.search_run import search
         from pml_ext.training.inference.shards import ShardError
         from pml_ext.training.modeling.weights.paths import WeightsError
     except ModuleNotFoundError as error:
@@ -160,6 +161,10 @@ def _use_model(arguments: argparse.Namespace, log: logging.Logger) -> int:
         WeightsError,
     )  # fmt: skip
     try:
+        if arguments.command == "search":
+            options = {name: getattr(arguments, name) for name in ("k", "threshold", "page", "images")}
+            print(search(arguments.query, arguments.index, overrides=arguments.opts, **options))
+            return 0
         launch = Launch(arguments.num_gpus, arguments.num_machines, arguments.machine_rank, arguments.dist_url)
         names = ("config_file", "onnx", "half", "add", "overwrite", "label_by_folder")
         options = {name: getattr(arguments, name) for name in names}

@@ -23,7 +23,7 @@ _FLAGS = (
     "--add",
     "--label-by-folder",
 )
-_ON_FILES = ("embed",)
+_ON_FILES = ("embed", "search")
 _Commands = argparse._SubParsersAction  # what add_subparsers() returns; it has no public name
 
 
@@ -73,6 +73,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         _add_report,
         _add_compare,
         _add_embed,
+        _add_search,
     ):
         add(commands)
     return parser, dict(commands.choices)
@@ -188,6 +189,17 @@ def _add_embed(commands: "_Commands[argparse.ArgumentParser]") -> None:
     command.add_argument("--overwrite", action="store_true", help="replace the output that is there")
     command.add_argument("--label-by-folder", action="store_true", help="label each picture by its folder's name")
     _add_processes(command)
+
+
+def _add_search(commands: "_Commands[argparse.ArgumentParser]") -> None:
+    does = "find the pictures that are closest to one, or to each of some"
+    command = commands.add_parser("search", help=does, description=does)
+    command.add_argument("query", metavar="QUERY", help="a picture, or a file of embeddings")
+    command.add_argument("--index", required=True, metavar="FILE", help="what `pml-ext embed` wrote")
+    command.add_argument("-k", type=int, default=10, help="how many to find; default: 10")
+    command.add_argument("--threshold", metavar="FILE", help="a threshold report of the model: accept or reject each")
+    command.add_argument("--page", metavar="FILE", help="a page with the pictures")
+    command.add_argument("--images", metavar="FOLDER", help="of the index's pictures; default: the index's folder")
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:

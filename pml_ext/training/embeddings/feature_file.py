@@ -5,7 +5,7 @@ A `.parquet` or `.npz` as `read_embeddings` knows them, with a record of the mod
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,13 +110,16 @@ class FeatureFile:
                 labels = part["label"].to_pylist() if self.labelled else None
                 yield FeatureBlock(normalise_(embeddings).numpy(), part["path"].to_pylist(), labels)
 
-    def paths(self) -> list[str]:
-        """The pictures' paths, relative to the file's folder; empty where the file has none."""
+    def paths(self, rows: Sequence[int] | None = None) -> list[str]:
+        """The paths of some rows' pictures, or of all, relative to the file's folder; empty where the file has none."""
         if self.path.suffix == ".parquet" and self.versions:
             with _opened(self.path) as file:
-                return [str(path) for path in file.read(columns=["path"])["path"].to_pylist()]
+                column = file.read(columns=["path"])["path"]
+            return [str(path) for path in (column if rows is None else column.take([*rows])).to_pylist()]
         found = read_embeddings(self.path, need_labels=False).paths
-        return [] if found is None else [str(path) for path in found]
+        if found is None:
+            return []
+        return [str(path) for path in (found if rows is None else found[[*rows]])]
 
 
 def write_features(

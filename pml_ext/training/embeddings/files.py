@@ -199,6 +199,10 @@ _READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
+KINDS = tuple(_READERS)
+"""Suffixes of files of embeddings."""
+
+
 def _refuse_other_cameras(names: Iterable[str], expected: str, path: Path) -> None:
     """Cameras under another name would be ignored, and every result would be another."""
     if others := [name for name in names if name.lower().startswith("cam")]:

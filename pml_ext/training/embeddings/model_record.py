@@ -110,9 +110,13 @@ def report_for(report: str | Path, record: ModelRecord) -> ThresholdReport:
     """A threshold report for embeddings of a model.
 
     Raises:
-        RecordError: it is of another model, or names none.
+        OSError: a file that cannot be read.
+        RecordError: no threshold report; of another model, or of none that it names.
     """
-    found = ThresholdReport.load(report)
+    try:
+        found = ThresholdReport.load(report)
+    except ValueError as error:
+        raise RecordError(str(error)) from error
     if found.embedding_dim != record.embedding_dim:
         raise RecordError(
             f"{report} is about embeddings of {found.embedding_dim} dimensions; here they have {record.embedding_dim}: "

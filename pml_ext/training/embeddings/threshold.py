@@ -10,6 +10,7 @@ import torch
 from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.threshold.report_files import write_files
 from pml_ext.training.embeddings.files import EmbeddingFileError, EmbeddingSet, read_embeddings
+from pml_ext.training.embeddings.picture_paths import pictures_inside
 
 
 def report_threshold(
@@ -64,19 +65,13 @@ def report_threshold(
 
 
 def _pictures(data: EmbeddingSet, rows: np.ndarray, file: str, images: str | None) -> list[Path | None] | None:
-    """The samples' pictures. A file from elsewhere must not make a page of pictures that lie outside its folder."""
+    """The samples' pictures; None for those that lie outside the folder."""
     if data.paths is None:
         if images is not None:
             raise EmbeddingFileError(f"--images needs the pictures' paths; {file} has none")
         return None
-    root = Path(file).parent if images is None else Path(images)
-    root = root.expanduser().resolve()
-    found = [(root / str(path)).resolve() for path in data.paths[rows]]
-    inside = [path if path.is_relative_to(root) else None for path in found]
-    if outside := inside.count(None):
-        warnings.warn(
-            f"{outside} of {len(found)} pictures lie outside {root} and are not shown: give --images their folder",
-            UserWarning,
-            stacklevel=3,
-        )
+    paths = map(str, data.paths[rows])
+    inside, outside = pictures_inside(paths, Path(file).parent if images is None else images)
+    if outside is not None:
+        warnings.warn(outside, UserWarning, stacklevel=3)
     return inside

@@ -154,5 +154,5 @@ def _record(cfg: CN, embedding_dim: int, half: bool, threshold: str | Path | Non
         return record
     try:
         return replace(record, threshold=report_for(threshold, record).cosine)
-    except (OSError, RecordError, ValueError) as error:
+    except (OSError, RecordError) as error:
         raise ConfigError(f"--threshold: {error}") from error
