@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 from pml_ext.metrics.threshold.fields import ClassErrors, Sample, ThresholdFields, WorstPair
 from pml_ext.metrics.threshold.pictures import thumbnail
@@ -122,7 +123,8 @@ def _card(pair: WorstPair, report: ThresholdFields, wrong: str) -> str:
 def _sample(sample: Sample) -> str:
     source = thumbnail(sample.path) if sample.path else None
     picture = f'<img alt="" src="{source}">' if source else ""
-    return f"{picture}{escape(str(sample.label))}<br>row {sample.row}"
+    file = f"<br>{escape(Path(sample.path).name)}" if sample.path else ""
+    return f"{picture}{escape(str(sample.label))}<br>row {sample.row}{file}"
 
 
 def _classes(report: ThresholdFields) -> str:

@@ -26,7 +26,7 @@ _UNFITTING_ADVICE = (
 
 @contextmanager
 def logged(output: Path, file: str) -> Iterator[None]:
-    """Our messages also in a file; Lightning's only where something is wrong."""
+    """Our messages and warnings also in a file; Lightning's only where something is wrong."""
     handler = logging.FileHandler(output / file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     terminals = list(log.handlers)
@@ -35,6 +35,8 @@ def logged(output: Path, file: str) -> Iterator[None]:
         terminal.addFilter(_for_the_terminal)
     try:
         with quiet_lightning():
+            # A line like the others, without ours of the source.
+            warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
             yield
     finally:
         for terminal in terminals:

@@ -2,10 +2,12 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 from yacs.config import CfgNode as CN
 
 from pml_ext._files import replacing
@@ -16,9 +18,10 @@ from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.plots import draw_utilities
 from pml_ext.metrics.threshold.report_files import write_files
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.data.datasets import OpenSet, TestSet
+from pml_ext.training.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.training.data.datasets.reid_folders import JUNK
 from pml_ext.training.evaluation.evaluate import Features, test_embeddings
+from pml_ext.training.evaluation.pair_pictures import with_pictures
 
 log = logging.getLogger("pml_ext")
 
@@ -89,10 +92,15 @@ def write_threshold(
         the files by what they are; none, with a warning in the log, where no threshold meets the target.
     """
     opis = test.OPIS
+    embeddings, identities = test_embeddings(data, features)
+    everything = ImageSet.concatenated(data.parts)
+    rows = np.flatnonzero(_is_of_a_query(data))
     try:
         report = ThresholdReport.from_embeddings(
-            *test_embeddings(data, features),
+            embeddings,
+            _called(identities, everything.identity_names),
             cameras=_cameras(data),
+            rows=rows.tolist(),
             data=stem.name.removeprefix("threshold_"),
             far=test.THRESHOLD.FAR,
             far_range=tuple(opis.FAR_RANGE),
@@ -103,13 +111,23 @@ def write_threshold(
     except ValueError as error:
         log.warning("no report %s: %s", stem.name, error)
         return {}
-    return {f"{stem.name}{file.suffix}": file for file in write_files(report.with_checkpoint(weights), stem)}
+    with with_pictures(report.with_checkpoint(weights), everything) as shown:
+        return {f"{stem.name}{file.suffix}": file for file in write_files(shown, stem)}
+
+
+def _called(identities: Tensor, names: Mapping[int, str]) -> Tensor | list[str]:
+    """The identities as the user called them; where no names were given, as they are."""
+    return [names[identity] for identity in identities.tolist()] if names else identities
+
+
+def _is_of_a_query(data: OpenSet) -> np.ndarray:
+    """Which images of queries, then of the gallery, `test_embeddings` are of."""
+    identities = np.concatenate([part.identities for part in data.parts])
+    found: np.ndarray = np.isin(identities, data.query.identities) & (identities != JUNK)
+    return found
 
 
 def _cameras(data: OpenSet) -> np.ndarray | None:
     """Of `test_embeddings`; None where every image counts as a camera of its own, as in sets without any."""
-    identities, cameras = (
-        np.concatenate([getattr(part, name) for part in data.parts]) for name in ("identities", "cameras")
-    )
-    cameras = cameras[np.isin(identities, data.query.identities) & (identities != JUNK)]
+    cameras = np.concatenate([part.cameras for part in data.parts])[_is_of_a_query(data)]
     return None if len(np.unique(cameras)) == len(cameras) else cameras

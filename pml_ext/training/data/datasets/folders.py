@@ -20,7 +20,7 @@ def folder_per_identity(root: Path, grey: bool, *, name: str) -> ImageSet:
     require_folder(folder, "folder per identity", f"{folder}/<identity>/<image>.jpg")
     files = _files(folder)
     numbers = {identity: number for number, identity in enumerate(dict.fromkeys(p.parent.name for p in files))}
-    return image_set(_numbered(files, numbers), grey)
+    return image_set(_numbered(files, numbers), grey, {number: identity for identity, number in numbers.items()})
 
 
 def own_folder(root: Path, grey: bool, *, name: str) -> ImageSet | OpenSet:
@@ -40,7 +40,7 @@ def own_folder(root: Path, grey: bool, *, name: str) -> ImageSet | OpenSet:
     numbers = {identity: number for number, identity in enumerate(identities)}
     train, query, gallery = (_numbered(files, numbers) for files in parts.values())
     gallery = each_its_own_camera(gallery, first=len(query))
-    return open_set(train, query, gallery or None, grey)
+    return open_set(train, query, gallery or None, grey, dict(enumerate(identities)))
 
 
 def _files(folder: Path) -> list[Path]:

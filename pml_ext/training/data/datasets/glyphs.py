@@ -40,11 +40,14 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
     table = _cached(_cache())
     pixels = torch.from_numpy(table.pictures)[:, None]
     images = pixels if grey else pixels.expand(-1, 3, -1, -1)
+    # Of characters that look the same the first one is the identity's name.
+    called = dict(zip(reversed(table.identities.tolist()), reversed(table.characters.tolist()), strict=True))
     trains = np.isin(table.identities, table.identities[[_is_latin(c) for c in table.characters]])
 
     def part(rows: np.ndarray) -> ImageSet:
         names = [f"{table.fonts[i]}: {table.characters[i]} ({_name(table.characters[i])})" for i in rows]
-        return ImageSet(list(images[torch.from_numpy(rows)]), table.identities[rows], table.families[rows], names)
+        pictures = list(images[torch.from_numpy(rows)])
+        return ImageSet(pictures, table.identities[rows], table.families[rows], names, called)
 
     return OpenSet(part(np.flatnonzero(trains)), part(np.flatnonzero(~trains)))
 

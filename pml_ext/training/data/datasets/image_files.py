@@ -1,6 +1,6 @@
 """Images that stay on disk until they are needed, and the sets made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,13 +43,14 @@ class ImageFiles(Sequence["Tensor"]):
         return decode_image(content, str(path), self.grey)
 
 
-def image_set(files: Sequence[ImageFile], grey: bool) -> ImageSet:
-    """The set of some files."""
+def image_set(files: Sequence[ImageFile], grey: bool, identity_names: Mapping[int, str] | None = None) -> ImageSet:
+    """The set of some files; identity_names as of ImageSet."""
     return ImageSet(
         ImageFiles([file.path for file in files], grey),
         np.array([file.identity for file in files], dtype=np.int64),
         np.array([file.camera for file in files], dtype=np.int64),
         [str(file.path) for file in files],
+        identity_names or {},
     )
 
 
@@ -92,9 +93,12 @@ def without_unreadable(images: ImageSet, limit: float, threads: int) -> tuple[Im
 
 
 def open_set(
-    train: Sequence[ImageFile], query: Sequence[ImageFile], gallery: Sequence[ImageFile] | None, grey: bool
+    train: Sequence[ImageFile],
+    query: Sequence[ImageFile],
+    gallery: Sequence[ImageFile] | None,
+    grey: bool,
+    identity_names: Mapping[int, str] | None = None,
 ) -> OpenSet:
-    """The data set of three lists of files."""
-    return OpenSet(
-        image_set(train, grey), image_set(query, grey), None if gallery is None else image_set(gallery, grey)
-    )
+    """The data set of three lists of files; identity_names as of ImageSet."""
+    first, second, third = (image_set(files or (), grey, identity_names) for files in (train, query, gallery))
+    return OpenSet(first, second, None if gallery is None else third)

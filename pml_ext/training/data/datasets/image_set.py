@@ -1,7 +1,7 @@
 """Labelled images: what every data set becomes."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,12 +23,14 @@ class ImageSet:
         identities: (N,) int64, the data set's own ids.
         cameras: (N,) int64.
         names: (N,) where each image came from, for messages.
+        identity_names: what the user calls an identity, where that is not its id.
     """
 
     images: Sequence["Tensor"]
     identities: np.ndarray
     cameras: np.ndarray
     names: Sequence[str]
+    identity_names: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -45,7 +47,8 @@ class ImageSet:
             images: Sequence[Tensor] = [self.images[row] for row in chosen]
         else:
             images = Selected(self.images, chosen)
-        return ImageSet(images, self.identities[chosen], self.cameras[chosen], [self.names[row] for row in chosen])
+        names = [self.names[row] for row in chosen]
+        return ImageSet(images, self.identities[chosen], self.cameras[chosen], names, self.identity_names)
 
     @staticmethod
     def concatenated(sets: Sequence["ImageSet"]) -> "ImageSet":
@@ -55,6 +58,7 @@ class ImageSet:
             np.concatenate([s.identities for s in sets]),
             np.concatenate([s.cameras for s in sets]),
             [name for s in sets for name in s.names],
+            {identity: name for s in sets for identity, name in s.identity_names.items()},
         )
 
     @staticmethod

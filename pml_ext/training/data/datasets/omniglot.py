@@ -69,7 +69,8 @@ def _image_set(alphabets: dict[str, dict[str, tuple[str, bytes]]], wanted: tuple
             identities.append(characters.setdefault(f"{alphabet}/{character}", len(characters)))
             cameras.append(int(drawer))
             names.append(name)
-    return ImageSet(images, np.array(identities), np.array(cameras), names)
+    called = {identity: character for character, identity in characters.items()}
+    return ImageSet(images, np.array(identities), np.array(cameras), names, called)
 
 
 def _drawings(root: Path) -> Path:

@@ -27,8 +27,8 @@ def retrieval_set(root: Path, grey: bool, *, name: str) -> OpenSet:
     Raises:
         DataError: neither is there, or a list is damaged.
     """
-    train, test = _numbered(_train_and_test(root, name))
-    return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey)
+    (train, test), names = _numbered(_train_and_test(root, name))
+    return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey, names)
 
 
 def validation_set(root: Path, grey: bool, *, name: str) -> OpenSet:
@@ -44,8 +44,8 @@ def validation_set(root: Path, grey: bool, *, name: str) -> OpenSet:
     classes = list(dict.fromkeys(label for _, label in images))
     first = set(classes[: (len(classes) + 1) // 2])
     halves = [[image for image in images if (image[1] in first) is wanted] for wanted in (True, False)]
-    train, test = _numbered(halves)
-    return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey)
+    (train, test), names = _numbered(halves)
+    return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey, names)
 
 
 def _train_and_test(root: Path, name: str) -> list[Labelled]:
@@ -78,9 +78,9 @@ def in_shop(root: Path, grey: bool) -> OpenSet:
             f"InShop at {root}: expected InShop/list_eval_partition.txt (or FastReID's train.txt, test_query.txt and "
             f"test_gallery.txt); {found_in(root)}"
         )
-    train, query, gallery = _numbered(parts)
+    (train, query, gallery), names = _numbered(parts)
     gallery = each_its_own_camera(gallery, first=len(query))
-    return open_set(each_its_own_camera(train), each_its_own_camera(query), gallery, grey)
+    return open_set(each_its_own_camera(train), each_its_own_camera(query), gallery, grey, names)
 
 
 def _labelled(listing: Path) -> Labelled:
@@ -125,7 +125,9 @@ def _by_pml(root: Path, name: str, part: str) -> Labelled:
     raise DataError(f"{name} at {root}: not the published files ({problems[0]}); {found_in(root)}")
 
 
-def _numbered(parts: list[Labelled]) -> list[list[ImageFile]]:
-    """The labels as numbers, the same in all parts."""
-    known = {label: number for number, label in enumerate(sorted({label for part in parts for _, label in part}))}
-    return [[ImageFile(path, known[label], 0) for path, label in part] for part in parts]
+def _numbered(parts: list[Labelled]) -> tuple[list[list[ImageFile]], dict[int, str]]:
+    """The labels as numbers, the same in all parts, and the label of each number."""
+    labels = sorted({label for part in parts for _, label in part})
+    known = {label: number for number, label in enumerate(labels)}
+    files = [[ImageFile(path, known[label], 0) for path, label in part] for part in parts]
+    return files, dict(enumerate(labels))

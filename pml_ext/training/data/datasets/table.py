@@ -35,7 +35,8 @@ def table_set(file: Path, grey: bool) -> OpenSet:
         there = f"the columns {', '.join(rows[0])}" if rows else "no rows"
         raise DataError(f"{file}: expected the columns {', '.join(COLUMNS)} and, where known, camera; it has {there}")
     with_cameras = "camera" in rows[0]
-    codes = {name: _codes([row[name] for row in rows]) for name in ("identity", *(["camera"] if with_cameras else []))}
+    coded = {name: _codes([row[name] for row in rows]) for name in ("identity", *(["camera"] if with_cameras else []))}
+    codes = {name: numbers for name, (numbers, _) in coded.items()}
     parts: dict[str, list[ImageFile]] = {split: [] for split in SPLITS}
     for number, row in enumerate(rows, start=1):
         for name in (*COLUMNS, *(["camera"] if with_cameras else [])):
@@ -49,7 +50,8 @@ def table_set(file: Path, grey: bool) -> OpenSet:
     if not with_cameras:
         parts["query"] = each_its_own_camera(parts["query"])
         parts["gallery"] = each_its_own_camera(parts["gallery"], first=len(parts["query"]))
-    return open_set(parts["train"], parts["query"], parts["gallery"] or None, grey)
+    names = dict(enumerate(coded["identity"][1]))
+    return open_set(parts["train"], parts["query"], parts["gallery"] or None, grey, names)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -86,10 +88,10 @@ def _csv_rows(text: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _codes(values: list[Any]) -> np.ndarray:
-    """Numbers from 0 for texts or numbers; 7 of a Parquet column and "7" of a CSV are the same."""
-    codes: np.ndarray = np.unique([str(value) for value in values], return_inverse=True)[1]
-    return codes
+def _codes(values: list[Any]) -> tuple[np.ndarray, list[str]]:
+    """Numbers from 0 for texts or numbers, and what each stands for; 7 of Parquet and "7" of a CSV are the same."""
+    texts, codes = np.unique([str(value) for value in values], return_inverse=True)
+    return codes, texts.tolist()
 
 
 def _inside(file: Path, path: str, number: int) -> Path:
