@@ -47,6 +47,7 @@ def get_cfg() -> CN:
     # ours: names for data of one's own, each "NAME=file:people.csv" or "NAME=folder:path"; `--dataset` sets it
     cfg.DATASETS.ALIASES = ()
     cfg.DATASETS.COMBINEALL = False  # train on query and gallery too
+    cfg.DATASETS.RM_LT = False  # of FastReID's NAIC20: train without identities of one image
     cfg.DATASETS.REC_PATH = ""  # FastFace's MXNet record file
     cfg.DATASETS.CHECK_IMAGES = True  # ours: decode every image file once before training, skip those that cannot be
     cfg.DATASETS.MAX_UNREADABLE = 0.01  # ours: stop where a larger share of a set cannot be decoded

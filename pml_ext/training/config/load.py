@@ -14,6 +14,7 @@ from pml_ext.training.config.errors import ConfigError as ConfigError
 from pml_ext.training.config.hints import meant
 from pml_ext.training.config.layers import Layer, Layers
 from pml_ext.training.config.old_names import WITHOUT_MEANING, read_old_names
+from pml_ext.training.config.projects import read_projects_names
 from pml_ext.training.config.yaml_file import read_tree, shown
 
 log = logging.getLogger("pml_ext")
@@ -94,7 +95,7 @@ def read_config(
     for key, value in zip(overrides[::2], overrides[1::2], strict=False):
         layers.layers.append(Layer("the command line", {}))
         layers.layers[-1].put(key, value if _is_known(cfg, key) else _literal(value))
-    notes = read_old_names(layers)
+    notes = read_projects_names(layers) + read_old_names(layers)
     for layer in layers:
         _merge(cfg, layer.tree, "", layer.source, lambda key: mistakes if is_needed(key) else harmless)
     cfg.freeze()

@@ -17,6 +17,7 @@ MGN_HEADS = ("b1_head", "b2_head", "b3_head", "b21_head", "b22_head", "b31_head"
 BACKBONES = {
     "build_resnet_backbone": "DEPTH 18x, 34x, 50x, 101x with LAST_STRIDE, WITH_IBN (stages 1 to 3), WITH_SE, WITH_NL, "
     "NORM",
+    "build_resnet_backbone_distill": "FastDistill's name of the same, without WITH_NL",
     "build_resnext_backbone": "ResNeXt 32×4d of DEPTH 50x, 101x, 152x with LAST_STRIDE, WITH_IBN (all stages), "
     "WITH_NL, NORM",
     "build_resnest_backbone": "DEPTH 50x, 101x, 200x, 269x with LAST_STRIDE and NORM",
@@ -41,12 +42,12 @@ BACKBONES_NOT_BUILT = {
     "build_repvgg_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:repvgg_a0 to timm:repvgg_b3",
     "build_regnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:regnetx_032 and the like",
     "build_effnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:efficientnet_b0 and the like",
-    "build_resnet_backbone_distill": "knowledge distillation is not built",
     "build_resnetIR_backbone": "FastFace's config names it, but FastFace has no such backbone",
 }
 # backbone -> DEPTH -> channels of its last feature map
 CHANNELS = {
     "build_resnet_backbone": {"18x": 512, "34x": 512, "50x": 2048, "101x": 2048},
+    "build_resnet_backbone_distill": {"18x": 512, "34x": 512, "50x": 2048, "101x": 2048},
     "build_resnext_backbone": {"50x": 2048, "101x": 2048, "152x": 2048},
     "build_resnest_backbone": {"50x": 2048, "101x": 2048, "200x": 2048, "269x": 2048},
     "build_vit_backbone": {"small": 768, "base": 768},

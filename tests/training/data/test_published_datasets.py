@@ -445,6 +445,18 @@ def test_the_rounds_of_naic(tmp_path: Path) -> None:
         load("NAIC20_R1", tmp_path, False)
 
 
+def test_identities_of_one_image_can_be_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "mine", "anna/1.jpg", "ben/1.jpg", "ben/2.jpg", "carla/1.jpg", "dora/1.jpg", "dora/2.jpg")
+    whole = load_train_set(config(tmp_path, ("folder:mine",)), grey=False)
+    kept = load_train_set(config(tmp_path, ("folder:mine",), RM_LT=True), grey=False)
+    assert len(whole) == 6
+    assert [Path(name).parent.name for name in kept.names] == ["ben", "ben", "dora", "dora"]
+    assert kept.labels.tolist() == [0, 0, 1, 1]
+    write(tmp_path / "single", "anna/1.jpg", "ben/1.jpg")
+    with pytest.raises(DataError, match="RM_LT leaves no images"):
+        load_train_set(config(tmp_path, ("folder:single",), RM_LT=True), grey=False)
+
+
 @pytest.mark.parametrize(
     ("name", "query", "gallery"),
     [

@@ -186,6 +186,14 @@ def test_states_are_fastreids_name_for_name(name: str, depth: str, ibn: bool, co
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == digits, lines
 
 
+def test_fastdistills_resnet_is_the_same_without_non_local_blocks(caplog: pytest.LogCaptureFixture) -> None:
+    plain = build_on_meta(config("build_resnet_backbone", WITH_IBN=True)).state_dict()
+    with caplog.at_level(logging.WARNING, "pml_ext"):
+        other = build_on_meta(config("build_resnet_backbone_distill", WITH_IBN=True, WITH_NL=True)).state_dict()
+    assert {k: v.shape for k, v in other.items()} == {k: v.shape for k, v in plain.items()}
+    assert "BACKBONE.WITH_NL has no effect on build_resnet_backbone_distill, as in FastReID" in caplog.text
+
+
 def test_names_of_parameters_of_small_networks() -> None:
     for name, depth, found in [
         (

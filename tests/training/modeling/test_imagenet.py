@@ -151,6 +151,7 @@ def test_a_cache_that_cannot_be_written(cache: Path) -> None:
         ({"NAME": "build_osnet_backbone", "DEPTH": "x0_5", "WITH_IBN": True}, None),
         ({"NAME": "build_mobilenetv3_backbone", "DEPTH": "Small", "WITH_IBN": True}, "mobilenet_v3_small-047dcff4.pth"),
         ({"NAME": "build_mobilenetv2_backbone", "DEPTH": "1.0x"}, None),
+        ({"NAME": "build_resnet_backbone_distill", "DEPTH": "34x", "WITH_IBN": True}, "resnet34_ibn_a-94bc1577.pth"),
         ({"DEPTH": "50x", "WITH_SE": True}, None),
         ({"NAME": "build_resnext_backbone", "DEPTH": "50x"}, None),
         ({"NAME": "build_vit_backbone", "DEPTH": "base"}, None),

@@ -123,6 +123,17 @@ def load_train_set(options: CN, *, grey: bool) -> ImageSet:
         ConfigError: an unknown name, or one without training images.
         DataError: a set that is missing or damaged.
     """
+    images = _train_set(options, grey)
+    if not options.RM_LT:
+        return images
+    several = (np.bincount(images.labels)[images.labels] > 1).nonzero()[0]
+    log.info("DATASETS.RM_LT: %d images whose identity has no other are left out", len(images) - len(several))
+    if not len(several):
+        raise DataError("DATASETS.RM_LT leaves no images: every identity has one; set it to False")
+    return images.subset(several)
+
+
+def _train_set(options: CN, grey: bool) -> ImageSet:
     if options.REC_PATH:
         return _report("REC_PATH", "train", record_set(Path(options.REC_PATH).expanduser(), grey), options)
     sets = []

@@ -14,7 +14,7 @@ from pml_ext.training.modeling.backbones.mobilenetv3 import build_mobilenetv3
 from pml_ext.training.modeling.backbones.norms import build_norm
 from pml_ext.training.modeling.backbones.osnet import build_osnet
 from pml_ext.training.modeling.backbones.resnest import build_resnest
-from pml_ext.training.modeling.backbones.resnet import build_resnet, build_resnext
+from pml_ext.training.modeling.backbones.resnet import build_resnet, build_resnet_distill, build_resnext
 from pml_ext.training.modeling.backbones.shufflenetv2 import build_shufflenetv2
 from pml_ext.training.modeling.backbones.timm_backbone import TimmBackbone, build_timm
 from pml_ext.training.modeling.backbones.torchvision_backbone import TorchvisionBackbone, build_torchvision
@@ -35,6 +35,7 @@ __all__ = [
 # `only_in_files` (starts of names that a pretrained file may have, or lack, against it)
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "build_resnet_backbone": build_resnet,
+    "build_resnet_backbone_distill": build_resnet_distill,
     "build_resnext_backbone": build_resnext,
     "build_resnest_backbone": build_resnest,
     "build_vit_backbone": build_vit,

@@ -98,6 +98,12 @@ def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
     return _build(options, channels, RESNET_NON_LOCAL, ibn_stages=3)
 
 
+def build_resnet_distill(options: CN, *, channels: int, **_: object) -> ResNet:
+    """FastDistill's name of the same, without WITH_NL: its blocks begin with the ReLU that others end with."""
+    warn_of_unused(options, "WITH_NL")
+    return _build(options, channels, dict.fromkeys(RESNET_NON_LOCAL, (0, 0, 0, 0)), ibn_stages=3)
+
+
 def build_resnext(options: CN, *, channels: int, **_: object) -> ResNet:
     """ResNeXt 32×4d of DEPTH 50x, 101x, 152x with LAST_STRIDE, WITH_IBN (all stages), WITH_NL, NORM."""
     warn_of_unused(options, "WITH_SE")
@@ -124,7 +130,7 @@ def _build(
         width=width,
         ceil_mode=ceil_mode,
     )
-    if options.WITH_NL and not any(non_local[options.DEPTH]):
+    if options.WITH_NL and non_local is RESNET_NON_LOCAL and not any(non_local[options.DEPTH]):
         log.warning("MODEL.BACKBONE.WITH_NL: FastReID has no non-local blocks at depth %s; none here", options.DEPTH)
     for i, stage in enumerate(net.stages):
         block: Any

@@ -65,13 +65,13 @@ def imagenet_url(options: CN) -> str | None:
     """
     if options.NAME.startswith(TORCHVISION):
         return _torchvisions_url(options.NAME.removeprefix(TORCHVISION))
-    kind = options.DEPTH
+    name, kind = options.NAME.removesuffix("_distill"), options.DEPTH
     # FastReID's other backbones have no such switches, its ResNeXt and OSNet no squeeze-and-excitation.
-    if options.WITH_IBN and options.NAME in _WITH_IBN:
+    if options.WITH_IBN and name in _WITH_IBN:
         kind = f"ibn_{kind}"
-    if options.WITH_SE and options.NAME == "build_resnet_backbone":
+    if options.WITH_SE and name == "build_resnet_backbone":
         kind = f"se_{kind}"
-    return URLS.get((options.NAME, kind))
+    return URLS.get((name, kind))
 
 
 def _torchvisions_url(model: str) -> str | None:
