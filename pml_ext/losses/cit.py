@@ -52,6 +52,7 @@ class CITLoss(EmbeddingLoss):
     Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7, 8.
         Paper: the text speaks of no penalty where S_ap ≥ log(e^S_an + e^S_pn), eq. 7 has no hinge; here: eq. 7, and
         the hinge by hinge_partial_likelihood.
+        Paper: S lies in [0, 1], how is not stated; here: (1 + cosine)/2.
         Paper: mean over all triplets, those of loss 0 included; here: the default reducer, others work too.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])

@@ -57,6 +57,7 @@ class DiscriminativeLoss(EmbeddingLoss):
             size, class ids outside [0, C), no labels, ref_emb, too small a batch for paper_scale.
     Source: Do et al., CVPR 2019, eq. 8. Paper: scaled by G = 3(C − 1)(N/C − 1)(N/C), last layer normalised;
         here: G is dropped, and the last layer is the projection. "simplex" is ours: the optimum of its eq. 9.
+        Paper: two new layers, of 256 and of C, biases not stated; here: the one to C, without bias.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> loss = DiscriminativeLoss(num_classes=2, embedding_size=2)

@@ -66,7 +66,10 @@ def binomial_deviance_weights(
     beta: float = 50.0,
     base: float = 0.5,
 ) -> Tensor:
-    """L_i = mean_P log(1 + e^(−α(S_ip − base))) + mean_N log(1 + e^(β(S_in − base))) (eqs. 9 and 10)."""
+    """L_i = mean_P log(1 + e^(−α(S_ip − base))) + mean_N log(1 + e^(β(S_in − base))) (eqs. 9 and 10).
+
+    Paper: the constants behind its results are not stated; here: those of lifted* and multi-similarity.
+    """
     _check_above_zero(alpha=alpha, beta=beta)
     check_in_range(base, -math.inf, math.inf, "base")
     towards = alpha * torch.sigmoid(alpha * (base - similarity)) / _count(positive)
