@@ -2,6 +2,7 @@ import logging
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -29,6 +30,16 @@ def test_weights_come_back_from_every_nest(tmp_path: Path, nest: str | None) -> 
     torch.save(state if nest is None else {nest: state, "epoch": 3}, tmp_path / "w.pth")
     load_weights(target, tmp_path / "w.pth")
     assert all(torch.equal(a, b) for a, b in zip(source.parameters(), target.parameters(), strict=True))
+
+
+@pytest.mark.skipif(not hasattr(torch.serialization, "safe_globals"), reason="torch 2.5")
+def test_a_score_of_numpys_beside_the_weights_is_passed_over(tmp_path: Path) -> None:
+    content = {"state_dict": model().state_dict(), "rank1": np.float32(0.9), "epoch": np.int64(3)}
+    torch.save(content, tmp_path / "w.pth.tar")
+    assert read_state_dict(tmp_path / "w.pth.tar").keys() == model().state_dict().keys()
+    torch.save({**content, "features": np.ones(2)}, tmp_path / "w.pth.tar")
+    with pytest.raises(WeightsError, match="holds objects besides tensors"):
+        read_state_dict(tmp_path / "w.pth.tar")
 
 
 def test_safetensors_and_prefix(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import warnings
 import zipfile
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -31,7 +32,8 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
         else:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Validating sparse tensor")  # which are refused below
-                content = torch.load(path, map_location="cpu", weights_only=True)
+                with _numpys_numbers_are_nothing():
+                    content = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:  # torch's text advises to load the file as code
         raise WeightsError(
             f"{path} is not a readable weights file: it is damaged, or holds objects besides tensors, which are code "
@@ -52,6 +54,28 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
         if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
             raise WeightsError(f"{path}: expected dense tensors with values; {name} is {_kind(value)}")
     return tensors
+
+
+class _Nothing:
+    """Stands for what a file names and nobody reads; it keeps nothing of it."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, _: object) -> None:
+        pass
+
+
+# torchreid keeps a score beside its weights, one of NumPy's numbers. NumPy's own code is not called to make it.
+_OF_NUMBERS = [
+    type(name, (_Nothing,), {"__module__": module, "__qualname__": name})
+    for module, name in (("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype"))
+]
+
+
+def _numpys_numbers_are_nothing() -> AbstractContextManager[object]:
+    allow = getattr(torch.serialization, "safe_globals", None)  # torch 2.5's
+    return nullcontext() if allow is None else allow(_OF_NUMBERS)
 
 
 def _has_changed(path: Path) -> bool:
