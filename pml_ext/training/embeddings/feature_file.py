@@ -205,7 +205,7 @@ def _ours(path: Path) -> FeatureFile | None:
 def _opened(path: Path) -> Any:
     parquet = require_pyarrow(path)[1]
     try:
-        return parquet.ParquetFile(path, memory_map=True)
+        return parquet.ParquetFile(path)
     except Exception as error:  # what pyarrow raises on damaged input is not documented
         raise EmbeddingFileError(f"{path} is not a readable .parquet file; is it whole? ({error})") from error
 

@@ -45,7 +45,7 @@ class Embedder:
             raise ValueError(f"batch_size must be 1 or more; got {batch_size}")
         self.network, self.record, self.device, self.batch_size = network, record, device, batch_size
         cfg = record.cfg
-        self._grey = len(cfg.MODEL.PIXEL_MEAN) == 1
+        self._grey, self._size = len(cfg.MODEL.PIXEL_MEAN) == 1, list(cfg.INPUT.SIZE_TEST)
         self._prepare = build_transform(cfg.INPUT, training=False, channels=len(cfg.MODEL.PIXEL_MEAN))
 
     @classmethod
@@ -115,6 +115,17 @@ class Embedder:
     def embedding_dim(self) -> int:
         """D, the columns."""
         return self.record.embedding_dim
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width that crops are resized to; crops of that size stay as they are.
+
+        Raises:
+            ConfigError: INPUT.SIZE_TEST is no such pair.
+        """
+        if len(self._size) != 2 or min(self._size) < 1:
+            raise ConfigError(f"INPUT.SIZE_TEST must be height and width to give every crop one size; got {self._size}")
+        return self._size[0], self._size[1]
 
     @property
     def threshold(self) -> float | None:

@@ -79,6 +79,7 @@ def test_crops_of_any_size_and_kind(model: tuple[Path, Path], flip: bool) -> Non
     torch.testing.assert_close(embedder(batch), one.expand(4, 6), atol=1e-5, rtol=0)
     torch.testing.assert_close(embedder(torch.from_numpy(batch).permute(0, 3, 1, 2)), one.expand(4, 6))
     assert embedder([]).shape == (0, 6)
+    assert embedder.size == (12, 8)
 
 
 def test_grey_models_and_grey_crops(model: tuple[Path, Path], tmp_path: Path) -> None:
@@ -98,6 +99,8 @@ def test_sizes_that_stay_as_they_are(tmp_path: Path) -> None:
     config, weights = small_model(tmp_path, INPUT__SIZE_TRAIN=[0], INPUT__SIZE_TEST=[0])
     embedder = Embedder.from_config(config, weights, device="cpu")
     pictures = [picture[:20, :12] for picture in real_pictures(2)] + [real_pictures(1)[0][:24, :16]]
+    with pytest.raises(ConfigError, match=r"INPUT.SIZE_TEST must be height and width .*; got \[0\]"):
+        _ = embedder.size
     together = embedder(pictures)
     for row, picture in zip(together, pictures, strict=True):
         torch.testing.assert_close(embedder(picture)[0], row, atol=1e-6, rtol=0)

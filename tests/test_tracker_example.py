@@ -1,0 +1,102 @@
+"""examples/tracker.py against the trackers' published preprocessing, written anew; the network is called directly."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+
+from pml_ext import Embedder
+from tests.training.inference.models import network_of, small_model
+from tests.training.inference.pictures import extract
+
+cv2 = pytest.importorskip("cv2", reason="pip install opencv-python-headless")
+SCRIPT = Path(__file__).parents[1] / "examples" / "tracker.py"
+CORNERS = np.array([[3.7, 2.2, 40.9, 60.4, 0.9], [-5.0, -3.0, 25.5, 30.5, 0.8], [30.0, 20.0, 500.0, 90.49, 0.7]])
+
+
+@pytest.fixture(scope="module")
+def tracker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tracker", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_model(tmp_path_factory.mktemp("model"), INPUT__SIZE_TRAIN=[24, 16], INPUT__SIZE_TEST=[24, 16])
+
+
+@pytest.fixture(scope="module")
+def frame(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """Six pictures of emoji as one BGR frame of 96 × 128 or so."""
+    pictures = [cv2.imread(str(path)) for path in extract(tmp_path_factory.mktemp("pictures"), 6)]
+    rows = [np.hstack([cv2.resize(picture, (44, 50)) for picture in pictures[i : i + 3]]) for i in (0, 3)]
+    return np.vstack(rows)
+
+
+def features(model: tuple[Path, Path], crops: list[np.ndarray]) -> torch.Tensor:
+    """Of float RGB crops (h, w, 3) in 0–255: FastReID's models standardise inside, and the interfaces normalise."""
+    cfg, net = network_of(*model)
+    mean, std = (torch.tensor(v)[:, None, None] for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
+    batch = torch.stack([torch.as_tensor(crop.astype("float32").transpose(2, 0, 1)) for crop in crops])
+    with torch.no_grad():
+        found = net.heads(net.backbone((batch - mean) / std)).features
+    return found / found.norm(dim=1, keepdim=True)
+
+
+def test_bot_sort(tracker: ModuleType, model: tuple[Path, Path], frame: np.ndarray) -> None:
+    height, width = frame.shape[:2]
+    crops = []
+    for box in CORNERS:
+        x1, y1, x2, y2 = (int(value) for value in box[:4])
+        patch = frame[max(0, y1) : min(height - 1, y2), max(0, x1) : min(width - 1, x2), :]
+        crops.append(cv2.resize(patch[:, :, ::-1], (16, 24), interpolation=cv2.INTER_LINEAR))
+    interface = tracker.FastReIDInterface(*map(str, model), "cpu", batch_size=2)
+    found = interface.inference(frame, CORNERS)
+    assert found.shape == (3, 6) and found.dtype == np.float32
+    torch.testing.assert_close(torch.from_numpy(found), features(model, crops), atol=1e-5, rtol=0)
+    assert interface.inference(frame, np.zeros((0, 5))) == [] == interface.inference(frame, None)
+
+
+def test_deep_oc_sort(tracker: ModuleType, model: tuple[Path, Path], frame: np.ndarray) -> None:
+    height, width = frame.shape[:2]
+    boxes = np.round(CORNERS[:, :4]).astype(np.int32)
+    boxes[:, [0, 2]] = boxes[:, [0, 2]].clip(0, width)
+    boxes[:, [1, 3]] = boxes[:, [1, 3]].clip(0, height)
+    crops = [cv2.cvtColor(frame[y1:y2, x1:x2], cv2.COLOR_BGR2RGB) for x1, y1, x2, y2 in boxes]
+    crops = [cv2.resize(crop, (128, 384), interpolation=cv2.INTER_LINEAR) for crop in crops]
+    computer = tracker.EmbeddingComputer(*map(str, model), "cpu")
+    found = computer.compute_embedding(frame, CORNERS, "video:1")
+    torch.testing.assert_close(torch.from_numpy(found), features(model, crops), atol=1e-5, rtol=0)
+
+
+def test_strongsort(tracker: ModuleType, model: tuple[Path, Path], frame: np.ndarray) -> None:
+    image = Image.fromarray(np.ascontiguousarray(frame[:, :, ::-1]))
+    boxes = np.array([[3.7, 2.2, 40.4, 60.6], [-5.0, -3.0, 25.5, 30.5], [100.0, 60.0, 50.0, 90.0]])
+    crops = [image.crop((b[0], b[1], b[0] + b[2], b[1] + b[3])) for b in boxes]
+    transform = v2.Compose([v2.Resize((24, 16)), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])
+    expected = features(model, [(transform(crop) * 255).numpy().transpose(1, 2, 0) for crop in crops])
+    found = tracker.strongsort_features(Embedder.from_config(*model, device="cpu"), image, boxes)
+    torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-5, rtol=0)
+
+
+def test_the_script(model: tuple[Path, Path], frame: np.ndarray, tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "frame.png"), frame)
+    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *map(str, model), str(tmp_path / "frame.png")],
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("cosine of the frame's halves ")
+    assert len(SCRIPT.read_text().splitlines()) < 70
