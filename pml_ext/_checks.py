@@ -90,7 +90,7 @@ def check_labels_below(labels: Tensor, num_classes: int, name: str = "labels") -
     """Every label in [0, num_classes). Reads the values, so not while compiling."""
     if torch.compiler.is_compiling():
         return
-    low, high = (int(v) for v in torch.aminmax(labels))
+    low, high = torch.stack(torch.aminmax(labels)).tolist()
     if low < 0 or high >= num_classes:
         raise ValueError(
             f"{name} must be class ids in [0, {num_classes}) (num_classes={num_classes}); got ids from {low} to {high}"

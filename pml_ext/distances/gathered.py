@@ -47,7 +47,7 @@ def orders_of_ranks(labels: Tensor, ref_labels: Tensor | None) -> tuple[Tensor |
 def consecutive_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
     """(anchors, positives): each sample and its partner, the 1st and 2nd sample of a class, the 3rd and 4th, ….
 
-    A pair stands there twice, once from either end; a sample left over does not.
+    A pair stands there twice, once from either end; a sample left over does not. On the device of the labels.
     """
     order, _ = orders_of_ranks(labels, None)
     partner = class_pairings(labels if order is None else labels[order], "consecutive")[0]

@@ -56,7 +56,7 @@ def loop_matrix(
 
     Args:
         distance: one that check_loop_distance accepts.
-        embeddings, labels: (B, D) and (B,).
+        embeddings, labels: (B, D) and (B,). Labels may be on the CPU, see `functional.loop_pairs`.
         ref_emb, ref_labels: (R, D) and (R,); without them the batch is compared with itself.
         pairing, geometry: as in `functional.loop_pairs`.
     Returns:
@@ -66,13 +66,14 @@ def loop_matrix(
         return _matrix(distance, embeddings, labels, ref_emb, ref_labels, pairing, geometry)
     orders = orders_of_ranks(labels, None if ref_emb is None else ref_labels)
     if orders[0] is not None:
-        embeddings, labels = embeddings[orders[0]], labels[orders[0]]
+        embeddings, labels = embeddings[orders[0].to(embeddings.device)], labels[orders[0]]
     if orders[1] is not None and ref_emb is not None and ref_labels is not None:
-        ref_emb, ref_labels = ref_emb[orders[1]], ref_labels[orders[1]]
+        ref_emb, ref_labels = ref_emb[orders[1].to(ref_emb.device)], ref_labels[orders[1]]
     matrices = _matrix(distance, embeddings, labels, ref_emb, ref_labels, pairing, geometry)
     for dim, order in enumerate(orders if ref_emb is not None else (orders[0], orders[0])):
         if order is not None:
-            matrix, is_negative = (t.index_select(dim, order.argsort()) for t in matrices)
+            back = order.argsort().to(matrices[0].device)
+            matrix, is_negative = (t.index_select(dim, back) for t in matrices)
             matrices = matrix, is_negative
     return matrices
 
@@ -88,7 +89,8 @@ def _matrix(
 ) -> tuple[Tensor, Tensor]:
     """`loop_matrix` of samples in the order in which they pair up."""
     other = labels if ref_emb is None or ref_labels is None else ref_labels
-    is_negative = labels.unsqueeze(1) != other.unsqueeze(0)
+    moved, other = (ids.to(embeddings.device, non_blocking=True) for ids in (labels, other))
+    is_negative = moved.unsqueeze(1) != other.unsqueeze(0)
     is_plain = ref_emb is None and is_plain_cosine(distance)
     if is_plain and pairing == "consecutive" and len(embeddings) >= _FOR_THE_KERNEL:
         return loop_cosines(to_sphere(embeddings), labels), is_negative

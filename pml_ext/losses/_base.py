@@ -55,7 +55,8 @@ class EmbeddingLoss(BaseMetricLossFunction):
 
         Args:
             embeddings: (B, D), need not be normalised.
-            labels: (B,) integer class ids; may be None where indices_tuple says everything.
+            labels: (B,) integer class ids; may be None where indices_tuple says everything. Beside embeddings on a
+                GPU they may stay on the CPU: then the host need not wait for the GPU to read them.
             indices_tuple: a miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices.
             ref_emb, ref_labels: (R, D) and (R,): positives and negatives are taken from here instead.
         Returns:
@@ -70,6 +71,8 @@ class EmbeddingLoss(BaseMetricLossFunction):
             )
         if self.over_all_pairs:
             indices_tuple = None
+        if batch.on_host is not None:
+            self._check_labels(batch.on_host)
         with no_autocast(embeddings.device):
             if (
                 batch.labels is not None
@@ -77,7 +80,8 @@ class EmbeddingLoss(BaseMetricLossFunction):
                 and indices_tuple is None
                 and is_mean_of_cosines(self)
             ):
-                value = self._value_at_once(batch.embeddings, batch.labels)
+                assert batch.on_host is not None
+                value = self._value_at_once(batch.embeddings, batch.labels, batch.on_host)
                 if value is not None:
                     return self._reduced(value, batch.embeddings, batch.labels)
             reduced: Tensor = super().forward(
@@ -85,9 +89,16 @@ class EmbeddingLoss(BaseMetricLossFunction):
             )
         return reduced
 
-    def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
-        """The mean over all pairs or triplets of a batch with itself, by cosines; None to go on with `compute_loss`."""
+    def _value_at_once(self, embeddings: Tensor, labels: Tensor, on_host: Tensor) -> Tensor | None:
+        """The mean over all pairs or triplets of a batch with itself, by cosines; None to go on with `compute_loss`.
+
+        Args:
+            labels, on_host: see Batch.
+        """
         return None
+
+    def _check_labels(self, on_host: Tensor) -> None:
+        """What a loss asks of its labels beside being whole numbers. on_host: see Batch."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """A subclass that overrides compute_loss must not inherit the parent's `_value_at_once`."""
@@ -115,12 +126,18 @@ class EmbeddingLoss(BaseMetricLossFunction):
 
 
 class Batch(NamedTuple):
-    """Input that has been checked: floats of 32 bits or more, labels on their device."""
+    """Input that has been checked: floats of 32 bits or more, labels on their device.
+
+    on_host, ref_on_host: the labels as they were given: where that is on the CPU, beside embeddings on a device, they
+        can be read without waiting for the device.
+    """
 
     embeddings: Tensor
     labels: Tensor | None
     ref_emb: Tensor | None
     ref_labels: Tensor | None
+    on_host: Tensor | None
+    ref_on_host: Tensor | None
 
 
 def checked_batch(
@@ -140,9 +157,10 @@ def checked_batch(
     if indices_tuple is not None:
         check_indices_tuple(indices_tuple, len(embeddings), len(embeddings if ref_emb is None else ref_emb))
     points = at_least_float32(embeddings)
-    ids = None if labels is None else check_labels(labels, len(embeddings)).to(embeddings.device)
+    given = None if labels is None else check_labels(labels, len(embeddings))
+    ids = None if given is None else given.to(embeddings.device, non_blocking=True)
     if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
-        return Batch(points, ids, None, None)
+        return Batch(points, ids, None, None, given, None)
     ref_points = points if ref_emb is embeddings else at_least_float32(ref_emb)
     if ref_points.shape[1] != points.shape[1] or ref_points.dtype != points.dtype:
         raise ValueError(
@@ -150,9 +168,10 @@ def checked_batch(
             f"{embeddings.dtype}; got {ref_emb.shape[1]} columns of {ref_emb.dtype}"
         )
     if ref_labels is None:
-        return Batch(points, ids, ref_points, None)
-    ref_ids = check_labels(ref_labels, len(ref_emb), "ref_labels").to(ref_emb.device)
-    return Batch(points, ids, ref_points, ids if ref_labels is labels else ref_ids)
+        return Batch(points, ids, ref_points, None, given, None)
+    ref_given = check_labels(ref_labels, len(ref_emb), "ref_labels")
+    ref_ids = ids if ref_labels is labels else ref_given.to(ref_emb.device, non_blocking=True)
+    return Batch(points, ids, ref_points, ref_ids, given, ref_given)
 
 
 def is_with_itself(embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor, ref_labels: Tensor | None) -> bool:

@@ -8,7 +8,7 @@ from torch.nn.functional import softplus
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, LpDistance, loss_and_miner_utils
-from pml_ext.functional.losses.centroid_triplet import class_means, means_of_others
+from pml_ext.functional.losses.centroid_triplet import class_counts, class_means, means_of_others
 from pml_ext.losses._base import EmbeddingLoss, is_with_itself
 
 
@@ -105,7 +105,8 @@ class CentroidTripletLoss(EmbeddingLoss):
         else:
             is_other = ~is_own
             if with_itself:
-                own, count = means_of_others(averaged, classes, len(known)), classes.bincount()[classes] - 1
+                own = means_of_others(averaged, classes, len(known))
+                count = class_counts(classes, len(known))[classes] - 1
             else:
                 own, count = centroids[is_own.int().argmax(dim=1)], is_own.sum(dim=1)
         anchors = ((count > 0) & is_other.any(dim=1)).nonzero().squeeze(1)

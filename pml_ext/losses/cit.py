@@ -85,13 +85,13 @@ class CITLoss(EmbeddingLoss):
     def get_default_reducer(self) -> Any:
         return MeanReducer()
 
-    def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
+    def _value_at_once(self, embeddings: Tensor, labels: Tensor, on_host: Tensor) -> Tensor | None:
         options = (self.gamma, self.similarity, self.hinge_partial_likelihood)
         if self.collect_stats:  # which need the similarities
             return None
         if torch.compiler.is_compiling():  # reading the sizes of classes would break the graph
             return fast_concordance_loss(embeddings, labels, *options)
-        spans = class_spans(labels)
+        spans = class_spans(on_host, embeddings.device)
         if not 1 < spans.largest <= LARGEST_CLASS or spans.largest == len(labels):
             return None
         return fast_concordance_loss(embeddings, labels, *options, spans=spans)

@@ -137,6 +137,9 @@ class DiscriminativeLoss(EmbeddingLoss):
         indices = torch.arange(len(labels), device=labels.device)
         return {"loss": {"losses": values * weights, "indices": indices, "reduction_type": "element"}}
 
+    def _check_labels(self, on_host: Tensor) -> None:
+        check_labels_below(on_host, self.num_classes)
+
     def tightness(self, embeddings: Tensor, labels: Tensor) -> DiscriminativeTightness:
         """Both sides of Lemma 3.1 on a balanced batch; see functional.discriminative_tightness.
 

@@ -13,7 +13,7 @@ from pml_ext.distances.gathered import consecutive_pairs
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS
-from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
 from pml_ext.losses._base import OF_THE_WRAPPED, checked_batch, refuse_unknown
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._settings import SettingsOfTheWrapped
@@ -109,18 +109,21 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         if labels is None or (ref_emb is not None and ref_labels is None):
             raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
-        embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
-        assert labels is not None
+        batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
+        embeddings, labels, ref_emb, ref_labels = batch[:4]
+        assert labels is not None and batch.on_host is not None
+        # Read once: where the arcs lie follows from the labels alone, and is found on the CPU.
+        on_host = batch.on_host.cpu()
+        ref_on_host = None if batch.ref_on_host is None else batch.ref_on_host.cpu()
         is_mined = indices_tuple is not None
         with no_autocast(embeddings.device):
             matrix, is_negative = loop_matrix(
-                self.distance, embeddings, labels, ref_emb, ref_labels, pairing=self.pairing, geometry=self.geometry
+                self.distance, embeddings, on_host, ref_emb, ref_on_host, pairing=self.pairing, geometry=self.geometry
             )
-            negatives = int(is_negative.count_nonzero())
-            positives = is_negative.numel() - negatives - (len(labels) if ref_emb is None else 0)
+            positives, negatives = count_pairs(on_host, ref_on_host)
             is_tied = self.positives == "arc" and self.pairing == "consecutive" and ref_emb is None
             if is_tied and negatives and positives:
-                indices_tuple = self._tuples_on_arcs(labels, indices_tuple, is_negative)
+                indices_tuple = self._tuples_on_arcs(on_host, indices_tuple, is_negative)
             points = (embeddings, embeddings if ref_emb is None else ref_emb)
             injected = inject(self.distance, matrix, points=points, two_sets=ref_emb is not None)
             value: Tensor = run_with_distance(
@@ -132,7 +135,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
                 f"LoOp: a batch with {positives} positive and {negatives} negative pairs has nothing to replace or "
                 "nothing to put there; the wrapped loss is as it is without LoOp",
             )
-        elif not injected.was_read and not is_mined and _has_triplet(labels, ref_labels):
+        elif not injected.was_read and not is_mined and _has_triplet(on_host, ref_on_host):
             raise TypeError(
                 f"{type(self.loss).__name__} did not call self.distance(embeddings, ref_emb), so LoOp cannot reach "
                 "its pairs"
@@ -143,9 +146,11 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         self, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None, is_negative: Tensor
     ) -> tuple[Tensor, ...]:
         """Those tuples whose positive pair is an arc: of all, or of the given ones."""
-        anchors, positives = consecutive_pairs(labels)
+        device = is_negative.device
+        ends = consecutive_pairs(labels)
+        anchors, positives = (index.to(device, non_blocking=True) for index in ends)
         if indices_tuple is not None:
-            partner = torch.full_like(labels, -1, dtype=torch.long).scatter_(0, anchors, positives)
+            partner = torch.full((len(labels),), -1, device=device).scatter_(0, anchors, positives)
             on_arc = partner[indices_tuple[0]] == indices_tuple[1]
             if len(on_arc) and not bool(on_arc.any()):
                 warn_once(
@@ -156,14 +161,22 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
             count = 3 if len(indices_tuple) == 3 else 2
             return *(part[on_arc] for part in indices_tuple[:count]), *indices_tuple[count:]
         if not compares_triplets(self.loss):
-            return anchors, positives, *is_negative.nonzero(as_tuple=True)
-        candidates = is_negative[anchors]
+            return anchors, positives, *_every_negative(labels, torch.arange(len(labels)), is_negative)
         per_anchor: Any = getattr(self.loss, "triplets_per_anchor", "all")
+        candidates = is_negative[anchors]
         if per_anchor == "all":
-            rows, negatives = candidates.nonzero(as_tuple=True)
+            rows, negatives = _every_negative(labels, ends[0], candidates)
             return anchors[rows], positives[rows], negatives
         drawn = torch.multinomial(candidates.float(), per_anchor, replacement=True).view(-1)
         return anchors.repeat_interleave(per_anchor), positives.repeat_interleave(per_anchor), drawn
+
+
+def _every_negative(labels: Tensor, anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column of each negative among the candidates, (A, B) for the anchors."""
+    if candidates.device.type == "cpu":
+        rows, negatives = candidates.nonzero(as_tuple=True)
+        return rows, negatives
+    return every_negative(labels, anchors, candidates.device)
 
 
 def _has_triplet(labels: Tensor, ref_labels: Tensor | None) -> bool:

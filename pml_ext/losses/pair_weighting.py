@@ -118,7 +118,7 @@ class PairWeightingLoss(EmbeddingLoss):
         if indices_tuple is None:
             assert labels is not None
             positive, negative = same_and_different(labels, None if with_itself else ref_labels)
-            if not positive.any() or not negative.any():
+            if not positive.any() & negative.any():
                 return self._no_terms("this batch has no positive or no negative pair")
         else:
             positive, negative = _masks(indices_tuple, similarity)

@@ -8,8 +8,8 @@ from torch import Tensor
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, MeanReducer
 from pml_ext.functional.losses.tcm import DIVISORS, hard_negatives, hard_positives
-from pml_ext.functional.losses.tcm_kernel import fast_threshold_consistency
-from pml_ext.functional.tuples.pairs import class_sizes, same_and_different
+from pml_ext.functional.losses.tcm_kernel import AT_ONCE, fast_threshold_consistency
+from pml_ext.functional.tuples.pairs import class_sizes, class_spans, same_and_different
 from pml_ext.losses._base import EmbeddingLoss, ReducersOfTerms, describe_distance
 
 
@@ -102,14 +102,16 @@ class TCMLoss(EmbeddingLoss):
     def _sub_loss_names(self) -> list[str]:
         return ["pos_loss", "neg_loss"]
 
-    def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def _value_at_once(self, embeddings: Tensor, labels: Tensor, on_host: Tensor) -> Tensor:
         """The weighted sum of both terms. It goes to the reducer of the first; the second gets nothing."""
+        spans = None
         if not torch.compiler.is_compiling():  # reading the sizes of classes would break the graph
-            sizes = class_sizes(labels)
+            spans = class_spans(on_host, embeddings.device) if len(labels) > AT_ONCE else None
+            sizes = class_sizes(on_host) if spans is None else spans.sizes
             self._warn_of_missing_pairs(positives=len(sizes) < len(labels), negatives=len(sizes) > 1)
         options = (self.lambda_plus, self.lambda_minus, self.margin_plus, self.margin_minus)
         return fast_threshold_consistency(
-            embeddings, labels, *options, indicator=self.indicator, divide_by=self.divide_by
+            embeddings, labels, *options, indicator=self.indicator, divide_by=self.divide_by, spans=spans
         )
 
     def compute_loss(

@@ -14,7 +14,7 @@ from pml_ext._pml import (
     DistributedLossWrapper,
     SelfSupervisedLoss,
 )
-from pml_ext.losses._base import OF_THE_WRAPPED, checked_batch, refuse_unknown
+from pml_ext.losses._base import OF_THE_WRAPPED, EmbeddingLoss, checked_batch, refuse_unknown
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.losses.tcm import TCMLoss
@@ -116,8 +116,11 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
             if value is not None and name not in self._takes:
                 kind = type(self.loss).__name__
                 raise ValueError(f"{name} must be None around {kind}, which takes none; got {type(value).__name__}")
-        embeddings, ids, ref_emb, ref_ids = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
-        tcm = self.tcm(embeddings, ids, None, ref_emb, ref_ids)
+        batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
+        embeddings, ids, ref_emb, ref_ids, *on_host = batch
+        tcm = self.tcm(embeddings, on_host[0], None, ref_emb, on_host[1])
+        if isinstance(self.loss, (EmbeddingLoss, SettingsOfTheWrapped)):  # ours read labels on the host
+            ids, ref_ids = on_host
         given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_ids}
         return self._sum(self.loss(embeddings, ids, **{name: given[name] for name in self._takes}), tcm)
 
@@ -125,7 +128,7 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         if ref_emb is None:
             raise ValueError("ref_emb must be the other view of embeddings around SelfSupervisedLoss; got None")
         ids = torch.arange(len(embeddings), device=embeddings.device)
-        first, _, second, _ = checked_batch(embeddings, ids, ref_emb, ids.clone())
+        first, _, second, *_ = checked_batch(embeddings, ids, ref_emb, ids.clone())
         assert second is not None
         if self.loss.symmetric:
             tcm = self.tcm(torch.cat([first, second]), torch.cat([ids, ids]))

@@ -42,7 +42,7 @@ class EmbeddingMiner(BaseMiner):
         """
         batch = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
         with no_autocast(embeddings.device):
-            mined: tuple[Tensor, ...] = super().forward(*batch)
+            mined: tuple[Tensor, ...] = super().forward(*batch[:4])
         return mined
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:

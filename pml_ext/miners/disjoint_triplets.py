@@ -46,7 +46,7 @@ class DisjointTripletMiner(EmbeddingMiner):
             ref_ids = ref_labels.tolist()
             ref_order = torch.randperm(len(ref_ids), generator=generator).tolist()
             triplets = _with_references(order, ids, ref_order, ref_ids)
-        return torch.tensor(triplets, device=labels.device, dtype=torch.long).view(-1, 3).unbind(1)
+        return torch.tensor(triplets, dtype=torch.long).to(labels.device, non_blocking=True).view(-1, 3).unbind(1)
 
 
 def _random_pairs(order: list[int], ids: list[int]) -> tuple[list[tuple[int, int]], list[int]]:

@@ -81,12 +81,12 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
         """The wrapped miner's pairs or triplets."""
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
-        embeddings, ids, other, other_ids = checked_batch(embeddings, labels, ref_emb, ref_labels)
+        embeddings, ids, other, other_ids, *_ = checked_batch(embeddings, labels, ref_emb, ref_labels)
         assert ids is not None
         with no_autocast(embeddings.device):
-            matrix, _ = loop_matrix(
-                self.distance, embeddings, ids, other, other_ids, pairing=self.pairing, geometry=self.geometry
-            )
+            options = {"pairing": self.pairing, "geometry": self.geometry}
+            ref_on_host = None if other_ids is None else other_ids.cpu()
+            matrix, _ = loop_matrix(self.distance, embeddings, ids.cpu(), other, ref_on_host, **options)
             injected = inject(self.distance, matrix, two_sets=other is not None)
             mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, ids, other, other_ids)
             if len(mined) == 4:

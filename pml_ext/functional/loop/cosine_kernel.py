@@ -22,13 +22,17 @@ def loop_cosines(unit: Tensor, labels: Tensor, *, entries: int | None = None) ->
 
     Args:
         unit: (B, D) unit vectors, float32 or float64.
-        labels: (B,) class ids.
+        labels: (B,) class ids; as in `loop_pairs`, they may be on the CPU.
         entries: pairs of arcs in one block; None: the size measured best.
     Returns:
         (B, B), symmetric. A sample without a partner takes the room and time of two. No second derivatives.
     Source: as `loop_pairs`, with its consecutive arcs.
     """
-    return _LoopCosines.call(unit, labels, Round(class_pairings(labels, "consecutive")[0]), entries)[0]
+    samples = Round(class_pairings(labels, "consecutive")[0])
+    classes = labels[samples.first]
+    i, j = (classes.unsqueeze(1) == classes).nonzero(as_tuple=True)  # arcs of one class
+    of_one_class = i.to(unit.device, non_blocking=True), j.to(unit.device, non_blocking=True)
+    return _LoopCosines.call(unit, *of_one_class, samples.to(unit.device), entries)[0]
 
 
 # In the order of first ends, then second ends (a sample that is its own partner stands in both places), what a solver
@@ -40,12 +44,11 @@ def loop_cosines(unit: Tensor, labels: Tensor, *, entries: int | None = None) ->
 # and 12 % of the memory.
 class _LoopCosines(OwnGradient):
     @staticmethod
-    def forward(unit: Tensor, labels: Tensor, samples: Round, entries: int | None) -> tuple[Tensor, ...]:
+    def forward(unit: Tensor, i: Tensor, j: Tensor, samples: Round, entries: int | None) -> tuple[Tensor, ...]:
         count = len(samples.first)
         ends = torch.stack([samples.first, samples.second])
         products = gram(unit.index_select(0, ends.view(-1))).view(2, count, 2, count)
         inside = torch.where(samples.is_pair, products[0, :, 1].diagonal(), 1.0)
-        i, j = _arcs_of_one_class(labels, samples)
         within_class = products[:, i, :, j]
         solved = _solve(products, Arc(inside), entries)
         cosines = of_samples(solved[0], samples, samples)
@@ -54,20 +57,21 @@ class _LoopCosines(OwnGradient):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        unit, labels, ctx.samples, ctx.entries = inputs
+        unit, i, j, ctx.samples, ctx.entries = inputs
         ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(unit, labels, *output[1:])
+        ctx.save_for_backward(unit, i, j, *output[1:])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         gradient = partial(_by_unit, samples=ctx.samples, entries=ctx.entries)
-        return *first_derivative(gradient, "LoOp", grad, *ctx.saved_tensors), None, None, None
+        return *first_derivative(gradient, "LoOp", grad, *ctx.saved_tensors), None, None, None, None
 
 
 def _by_unit(
     grad: Tensor,
     unit: Tensor,
-    labels: Tensor,
+    i: Tensor,
+    j: Tensor,
     value: Tensor,
     at_x: Tensor,
     at_y: Tensor,
@@ -76,11 +80,10 @@ def _by_unit(
     samples: Round,
     entries: int | None,
 ) -> tuple[Tensor]:
-    """The gradient by the unit vectors."""
+    """The gradient by the unit vectors. i, j: row and column of each entry whose two arcs are of one class."""
     ends = torch.stack([samples.first, samples.second])
     vectors = unit.index_select(0, ends.view(-1))
     is_pair = samples.is_pair.to(grad.dtype)
-    i, j = _arcs_of_one_class(labels, samples)
     # Each arc collects from the samples on it (a point from its one sample), but for those of its class.
     by_arcs = grad.index_select(0, samples.first)
     by_arcs += grad.index_select(0, samples.second).mul_(is_pair.unsqueeze(1))
@@ -92,13 +95,6 @@ def _by_unit(
     by_products[:, i, :, j] += within_class * is_end[i].unsqueeze(2) * is_end[j].unsqueeze(1)
     by_vectors = by_products.view(len(vectors), -1) @ vectors
     return (torch.zeros_like(unit).index_add_(0, ends.view(-1), by_vectors),)
-
-
-def _arcs_of_one_class(labels: Tensor, samples: Round) -> tuple[Tensor, Tensor]:
-    """Row and column of each entry of the grid whose two arcs are of one class."""
-    classes = labels[samples.first]
-    i, j = (classes.unsqueeze(1) == classes).nonzero(as_tuple=True)
-    return i, j
 
 
 def _solve(products: Tensor, arcs: Arc, entries: int | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -40,7 +40,7 @@ def loop_pairs(
     Args:
         pairs: (B, R), cosines for geometry "arc", squared distances for "segment".
         labels, ref_labels: (B,) and (R,) class ids; without ref_labels the columns are the rows' samples, and
-            `pairs` is symmetric.
+            `pairs` is symmetric. Beside pairs on a GPU they may be on the CPU, so that nothing waits for the GPU.
         points, ref_points: (B, D) and (R, D), needed beside ref_labels: there `pairs` does not hold the
             pairs inside a class. Unit vectors for "arc".
         pairing: "consecutive": the 1st and 2nd sample of a class, the 3rd and 4th …, in batch order, are an arc.
@@ -84,17 +84,19 @@ def loop_pairs(
         ref_partners = class_pairings(ref_labels, pairing)
         within, ref_within = _within(points, partners, geometry), _within(ref_points, ref_partners, geometry)
     if len(partners) == len(ref_partners) == 1:
-        rows = Round(partners[0])
-        columns = rows if ref_within is None else Round(ref_partners[0])
+        rows = Round(partners[0]).to(pairs.device)
+        columns = rows if ref_within is None else Round(ref_partners[0]).to(pairs.device)
         inside = (None, None) if within is None or ref_within is None else (within[0], ref_within[0])
         outputs = OneRound.call(pairs, *inside, rows, columns, GEOMETRIES[geometry], None)
     else:
+        partners, ref_partners = partners.to(pairs.device), ref_partners.to(pairs.device)
         outputs = Rounds.call(pairs, within, ref_within, partners, ref_partners, GEOMETRIES[geometry], None)
     return outputs[0]
 
 
 def _within(points: Tensor, partners: Tensor, geometry: str) -> Tensor:
     """(rounds, B): the entry of each sample with its partner, exact where it is its own partner."""
+    partners = partners.to(points.device, non_blocking=True)
     if geometry == "arc":
         entries = torch.stack([(points * points[partner]).sum(1) for partner in partners])
     else:

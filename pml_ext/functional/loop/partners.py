@@ -1,6 +1,7 @@
 """LoOp's arcs over a batch: which samples of a class are partners, and the grid of arcs by arcs, block by block."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +90,13 @@ class Round:
         self.is_second = ~is_first
         self.end_of = self.arc_of + self.is_second * len(self.first)
         self.is_pair = self.first != self.second
+
+    def to(self, device: torch.device) -> "Round":
+        """The same on a device. It is made where the partners are: how many arcs there are the CPU reads at once."""
+        moved = copy(self)
+        for name, table in vars(self).items():
+            setattr(moved, name, table.to(device, non_blocking=True))
+        return moved
 
 
 def solve(

@@ -106,7 +106,7 @@ def by_similarities(
     gradient = grown if gamma == 1 else torch.empty_like(grown)
     value = unit.new_zeros(())
     if gamma < 1:
-        foremost = (spans.rank[anchors] == 0).squeeze(1).nonzero().squeeze(1)  # one sample of each class
+        foremost = _one_of_each_class(spans, rows)
         members = same[foremost].roll(1, 1)
         there = pad(valid[foremost], (1, 0), value=1.0)
         places = members if rows is None else _places_of(rows, len(unit))[members]
@@ -120,6 +120,13 @@ def by_similarities(
             decay = grown[block] if gamma == 1 else grown[block].reciprocal()
             value += _discordance(decay, valid[block], same[block], gamma, gradient[block], added=gamma < 1)
     return value, gradient
+
+
+def _one_of_each_class(spans: ClassSpans, rows: Tensor | None) -> Tensor:
+    """Indices into the rows of a sample of each class, of rank 0."""
+    if rows is None:  # whose number of classes is known: nonzero would wait for a GPU
+        return spans.rank.squeeze(1).argsort(stable=True)[: len(spans.sizes)]
+    return (spans.rank[rows] == 0).squeeze(1).nonzero().squeeze(1)
 
 
 def _places_of(rows: Tensor, count: int) -> Tensor:

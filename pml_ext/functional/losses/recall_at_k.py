@@ -48,7 +48,7 @@ def smooth_recall_at_k(
     check_above_zero(rank_temperature, "rank_temperature")
     queries, items = positive.nonzero(as_tuple=True)
     ranks, _ = smooth_ranks(similarities, queries, items, temperature, entries=entries)
-    lengths = torch.tensor(ks, dtype=ranks.dtype, device=ranks.device)
+    lengths = torch.tensor(ks, dtype=ranks.dtype).to(ranks.device, non_blocking=True)
     found = torch.sigmoid((lengths - ranks[:, None]) / rank_temperature)
     totals = similarities.new_zeros(len(similarities), len(lengths)).index_add(0, queries, found)
     return totals / torch.minimum(positive.sum(dim=1, keepdim=True).to(ranks.dtype), lengths)

@@ -34,6 +34,7 @@ def fast_threshold_consistency(
     *,
     indicator: bool = True,
     divide_by: str = "hard",
+    spans: ClassSpans | None = None,
     **sizes: int,
 ) -> Tensor:
     """λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a batch, in O(B D) memory.
@@ -46,6 +47,7 @@ def fast_threshold_consistency(
         labels: (B,) class ids.
         lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by: see `shortfall_and_excess` and
             TCMLoss.
+        spans: `class_spans(labels)`, where they are known.
         sizes: at_once, min_rows, few and entries, in place of the constants above and of the device's block size.
     Returns:
         a scalar.
@@ -54,7 +56,7 @@ def fast_threshold_consistency(
     """
     check_choice(divide_by, DIVISORS, "divide_by")
     options = (lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by)
-    return _threshold_consistency(embeddings, labels, *options, **sizes)
+    return _threshold_consistency(embeddings, labels, *options, spans=spans, **sizes)
 
 
 def _value_and_gradient(
@@ -62,6 +64,7 @@ def _value_and_gradient(
     labels: Tensor,
     *options: Any,
     needs_gradient: bool,
+    spans: ClassSpans | None = None,
     at_once: int = AT_ONCE,
     min_rows: int = MIN_ROWS,
     few: int = FEW,
@@ -70,7 +73,8 @@ def _value_and_gradient(
     if len(embeddings) <= at_once:
         return _at_once(embeddings, labels, options)
     rows = max(min_rows, rows_of_a_block(len(embeddings), embeddings.device, entries=entries))
-    return _in_blocks(embeddings, class_spans(labels), options, needs_gradient, rows, few)
+    spans = class_spans(labels) if spans is None else spans
+    return _in_blocks(embeddings, spans, options, needs_gradient, rows, few)
 
 
 def _at_once(embeddings: Tensor, labels: Tensor, options: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
@@ -117,7 +121,7 @@ def _in_blocks(
     shortfall, excess, *divisors = totals
     if divide_by == "all":
         together = sum(size * size for size in spans.sizes)
-        divisors = [totals.new_tensor(n) for n in (together - len(embeddings), len(embeddings) ** 2 - together)]
+        divisors = [totals.new_full((), n) for n in (together - len(embeddings), len(embeddings) ** 2 - together)]
     by_positive, by_negative = _weight(lambda_plus, divisors[0]), _weight(lambda_minus, divisors[1])
     value = by_positive * shortfall + by_negative * excess
     if toward is None:
@@ -176,8 +180,9 @@ def sums_in_blocks(
         itself = -own * (below * to_positives).sum(1, keepdim=True)
         weights = torch.cat([below * torch.take(inverse, positives), itself], 1)
         toward.append(_weighted_sums(embeddings, same, weights, few))
-        # Reading which rows have a negative that counts is dear on a CUDA device, their product is not.
-        found = torch.arange(len(own), device=own.device) if own.is_cuda else counts.nonzero().squeeze(1)
+        # Only the CPU looks which rows have a negative that counts: a GPU would have to be waited for.
+        every = torch.arange(len(own), device=own.device)
+        found = counts.nonzero().squeeze(1) if own.device.type == "cpu" else every
         if len(found):
             away = torch.zeros_like(embeddings) if away is None else away
             weights = above[found] * inverse.T

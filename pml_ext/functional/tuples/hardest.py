@@ -41,8 +41,9 @@ def hardest_triplets(
     if among_themselves:
         turned = nearest[farthest] < nearest
         anchors, positives = torch.where(turned, farthest, rows), torch.where(turned, rows, farthest)
-    kept = positive.any(dim=1) & has_negative[anchors]
-    return anchors[kept], positives[kept], at[anchors[kept]]
+    kept = (positive.any(dim=1) & has_negative[anchors]).nonzero().squeeze(1)
+    anchors = anchors[kept]
+    return anchors, positives[kept], at[anchors]
 
 
 def hardest_of_pairs(

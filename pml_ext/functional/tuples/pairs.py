@@ -30,8 +30,17 @@ def count_triplets(same: Tensor, different: Tensor) -> Tensor:
 
 
 def class_sizes(labels: Tensor) -> list[int]:
-    """The size of each class, in any order. Counted in Python: one read from the device, and little for a batch."""
+    """The size of each class, in any order. Counted in Python: one read from their device, and little for a batch."""
     return list(Counter(labels.tolist()).values())
+
+
+def count_pairs(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[int, int]:
+    """How many positive and how many negative pairs same_and_different finds. Counted as in class_sizes."""
+    own = Counter(labels.tolist())
+    other = own if ref_labels is None else Counter(ref_labels.tolist())
+    together = sum(size * other[label] for label, size in own.items())
+    negatives = own.total() * other.total() - together
+    return together - (own.total() if ref_labels is None else 0), negatives
 
 
 class ClassSpans(NamedTuple):
@@ -58,14 +67,43 @@ class ClassSpans(NamedTuple):
         return sum(size * (size - 1) * (len(self.order) - size) for size in self.sizes)
 
 
-def class_spans(labels: Tensor) -> ClassSpans:
-    """The spans of a batch. labels: (B,) class ids in any order."""
+def class_spans(labels: Tensor, device: torch.device | None = None) -> ClassSpans:
+    """The spans of a batch.
+
+    Args:
+        labels: (B,) class ids in any order; on the CPU nothing waits for a device.
+        device: where the spans are wanted; None: where the labels are.
+    """
     in_order, order = labels.sort(stable=True)
     column = labels.contiguous().unsqueeze(1)  # searchsorted warns of others
     start = torch.searchsorted(in_order, column)
     size = torch.searchsorted(in_order, column, right=True).sub_(start)
     rank = order.argsort().unsqueeze(1).sub_(start)
-    return ClassSpans(order, start, rank, size, class_sizes(labels))
+    tables = (table.to(device, non_blocking=True) for table in (order, start, rank, size))
+    return ClassSpans(*tables, class_sizes(labels))
+
+
+def every_negative(labels: Tensor, anchors: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(rows, negatives) as `nonzero` finds them in `same_and_different(labels)[1][anchors]`, but for their order.
+
+    nonzero must be waited for on a GPU. Here the number of negatives is counted from the labels, which may be on the
+    CPU, and their places follow from it.
+
+    Args:
+        labels: (B,) class ids.
+        anchors: (A,) indices into the batch, on the device of the labels.
+        device: where the result is wanted.
+    """
+    spans = class_spans(labels, device)
+    sizes = Counter(labels.tolist())
+    total = len(labels) * len(anchors) - sum(sizes[label] for label in labels[anchors].tolist())
+    anchors = anchors.to(device, non_blocking=True)
+    start, size = spans.start[anchors, 0], spans.size[anchors, 0]
+    counts = len(labels) - size
+    rows = torch.arange(len(anchors), device=device).repeat_interleave(counts, output_size=total)
+    place = torch.arange(total, device=device) - (counts.cumsum(0) - counts)[rows]
+    place += size[rows] * (place >= start[rows])  # past the anchor's own class
+    return rows, spans.order[place]
 
 
 def class_columns(spans: ClassSpans, rows: slice | Tensor = slice(None)) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,14 @@
+import pytest
 import torch
 
-from pml_ext.functional.tuples.pairs import class_columns, class_spans, count_triplets, same_and_different
+from pml_ext.functional.tuples.pairs import (
+    class_columns,
+    class_spans,
+    count_pairs,
+    count_triplets,
+    every_negative,
+    same_and_different,
+)
 from tests.oracles.concordance import triplets
 
 
@@ -41,3 +49,19 @@ def test_class_columns_of_singletons_hold_themselves_alone():
 
 def test_class_spans_of_strided_labels():
     assert torch.equal(class_spans(torch.tensor([[1, 5], [0, 5], [1, 5]])[:, 0]).size, torch.tensor([[2], [1], [2]]))
+
+
+def test_counts_of_pairs_are_those_of_the_masks() -> None:
+    for labels, ref_labels in (([3, 1, 3, 3, 2], None), ([3, 1, 3], [3, 3, 2, 1]), ([5], None), ([5, 5], [4])):
+        ids, ref_ids = torch.tensor(labels), None if ref_labels is None else torch.tensor(ref_labels)
+        same, different = same_and_different(ids, ref_ids)
+        assert count_pairs(ids, ref_ids) == (int(same.sum()), int(different.sum()))
+
+
+@pytest.mark.parametrize("labels", [[3, 1, 3, 3, 2, 1], [7, 7], [0, 1, 2], [4]])
+def test_every_negative_is_found_as_by_nonzero(labels: list[int]) -> None:
+    ids = torch.tensor(labels)
+    for anchors in (torch.arange(len(ids)), torch.arange(len(ids)).flip(0)[::2], torch.arange(0)):
+        rows, negatives = every_negative(ids, anchors, torch.device("cpu"))
+        expected = same_and_different(ids)[1][anchors].nonzero()
+        assert sorted(zip(rows.tolist(), negatives.tolist(), strict=True)) == list(map(tuple, expected.tolist()))

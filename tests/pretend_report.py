@@ -1,0 +1,175 @@
+"""Runs losses, miners and metrics on the pretend device, in a process of its own, and prints what it saw as JSON.
+
+torch starts the threads of a device's backward pass once, at the first backward pass of a process: so the device must
+be there before any other test has run one.
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import pml_ext
+from pml_ext import losses, metrics, miners
+from pml_ext._pml import MeanReducer
+from pml_ext._pml import losses as pml_losses
+from pml_ext.functional import opis, rank_matches
+from tests.pretend_device import PretendTensor, pretend_device, values, waits
+
+CLASSES, PER_CLASS, SIZE = 8, 4, 16
+# Numbers of classes at which another kernel runs than for a small batch.
+LARGE = {"TCMLoss": 34, "TCMLoss(divide_by='all')": 34, "CITLoss": 34, "LoOp(MultiSimilarityLoss)": 130}
+
+
+class Mined(nn.Module):
+    """A loss on what a miner finds."""
+
+    def __init__(self, loss: nn.Module, miner: nn.Module) -> None:
+        super().__init__()
+        self.loss, self.miner = loss, miner
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        value: Tensor = self.loss(embeddings, labels, self.miner(embeddings, labels))
+        return value
+
+
+def cases() -> dict[str, Callable[[], nn.Module]]:
+    mean = {"reducer": MeanReducer()}
+    ours: dict[str, Callable[[], nn.Module]] = {
+        "CITLoss": losses.CITLoss,
+        "CITLoss(gamma=0.5)": lambda: losses.CITLoss(gamma=0.5),
+        "TCMLoss": losses.TCMLoss,
+        "TCMLoss(divide_by='all')": lambda: losses.TCMLoss(divide_by="all"),
+        "LoOp(TripletMarginLoss, mean)": lambda: losses.LoOp(losses.TripletMarginLoss(**mean)),
+        "LoOp(TripletMarginLoss)": lambda: losses.LoOp(losses.TripletMarginLoss()),
+        "LoOp(MultiSimilarityLoss)": lambda: losses.LoOp(losses.MultiSimilarityLoss()),
+        "LoOp(pairing='all')": lambda: losses.LoOp(losses.TripletMarginLoss(), pairing="all"),
+        "DiscriminativeLoss": lambda: losses.DiscriminativeLoss(CLASSES, SIZE, centroid_size=CLASSES),
+        "DiscriminativeLoss(kmeans)": lambda: losses.DiscriminativeLoss(CLASSES, SIZE, centroids="kmeans"),
+        "PairWeightingLoss": losses.PairWeightingLoss,
+        "PairWeightingLoss(mining=0.1)": lambda: losses.PairWeightingLoss(mining=0.1),
+        "RecallAtKSurrogateLoss": losses.RecallAtKSurrogateLoss,
+        "HPHNTripletLoss": losses.HPHNTripletLoss,
+        "LiftedHingeLoss": losses.LiftedHingeLoss,
+        "CentroidTripletLoss": losses.CentroidTripletLoss,
+        "SmoothAPLoss": losses.SmoothAPLoss,
+        "TCMRegularizer(TripletMarginLoss)": lambda: losses.TCMRegularizer(losses.TripletMarginLoss()),
+        "CrossBatchMemory(CITLoss)": lambda: losses.CrossBatchMemory(losses.CITLoss(), SIZE, memory_size=64),
+        "TripletMarginLoss, ConcordanceMiner": lambda: Mined(losses.TripletMarginLoss(), miners.ConcordanceMiner()),
+        "TripletMarginLoss, HPHNMiner": lambda: Mined(losses.TripletMarginLoss(), miners.HPHNMiner()),
+        "TripletMarginLoss, DisjointTripletMiner": lambda: Mined(
+            losses.TripletMarginLoss(margin=1.0), miners.DisjointTripletMiner(seed=0)
+        ),
+        "MultiSimilarityLoss, LoOpMiner": lambda: Mined(
+            losses.MultiSimilarityLoss(), miners.LoOpMiner(miners.MultiSimilarityMiner())
+        ),
+    }
+    theirs: dict[str, Callable[[], nn.Module]] = {
+        "PML TripletMarginLoss": pml_losses.TripletMarginLoss,
+        "PML MultiSimilarityLoss": pml_losses.MultiSimilarityLoss,
+        "PML MultiSimilarityLoss, its miner": lambda: Mined(
+            pml_losses.MultiSimilarityLoss(), miners.MultiSimilarityMiner()
+        ),
+        "PML TripletMarginLoss, BatchHardMiner": lambda: Mined(pml_losses.TripletMarginLoss(), miners.BatchHardMiner()),
+        "PML LiftedStructureLoss": pml_losses.LiftedStructureLoss,
+        "PML CrossBatchMemory(TripletMarginLoss)": lambda: losses.CrossBatchMemory(
+            pml_losses.TripletMarginLoss(), SIZE, memory_size=64
+        ),
+        "PML CircleLoss": pml_losses.CircleLoss,
+        "PML ContrastiveLoss": pml_losses.ContrastiveLoss,
+    }
+    for name in ("SmoothAPLoss", "ThresholdConsistentMarginLoss"):  # not in every version of PML
+        if hasattr(pml_losses, name):
+            theirs[f"PML {name}"] = getattr(pml_losses, name)
+    return ours | theirs
+
+
+def batch(classes: int = CLASSES, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(classes).repeat_interleave(PER_CLASS)
+    embeddings = torch.randn(classes, SIZE, generator=generator)[labels]
+    return (embeddings + torch.randn(len(labels), SIZE, generator=generator)).to(dtype), labels
+
+
+def on_both(make: Callable[[], nn.Module], embeddings: Tensor, labels: Tensor, *, on_host: bool) -> dict[str, Any]:
+    """Value and gradient on the CPU and on the device, as differences, and what was waited for there."""
+    torch.manual_seed(0)
+    loss = make()
+    torch.manual_seed(0)
+    other = make()
+    x = embeddings.clone().requires_grad_()
+    value = loss(x, labels)
+    value.backward()
+    with pretend_device() as device:
+        if "CrossBatchMemory" not in type(other).__name__:
+            other = other.to(device)
+        y = embeddings.to(device).requires_grad_()
+        ids = labels if on_host else labels.to(device)
+        with waits() as found:
+            there = other(y, ids)
+            there.backward()
+    assert isinstance(there, PretendTensor)
+    assert y.grad is not None and x.grad is not None
+    return {
+        "value": float((values(there.detach()) - value.detach()).abs()),
+        "gradient": float((values(y.grad) - x.grad).abs().max()),
+        "size": float(x.grad.abs().max()),
+        "waits": [f"{wait.what} at {wait.file}:{wait.line}" for wait in found.elements()],
+    }
+
+
+def of_metrics() -> dict[str, Any]:
+    """What measurements give on the CPU and on the device."""
+    embeddings, labels = batch()
+    names = ("precision_at_1", "mean_average_precision_at_r", "opis", "tar_at_far_1e-2", "spectral_variance")
+    calculator = metrics.AccuracyCalculator(include=names, device=torch.device("cpu"))
+    here = {
+        "calculator": calculator.get_accuracy(embeddings, labels),
+        "opis": float(opis(embeddings, labels)),
+        "ranks": rank_matches(embeddings, labels, embeddings, labels, gallery_includes_query=True)[1].tolist(),
+    }
+    with pretend_device() as device:
+        x, ids = embeddings.to(device), labels.to(device)
+        of_device = metrics.AccuracyCalculator(include=names, device=device)
+        ranks = rank_matches(x, ids, x, ids, gallery_includes_query=True)[1]
+        there = {
+            "calculator": of_device.get_accuracy(x, ids),
+            "opis": float(opis(x, ids)),
+            "ranks": (values(ranks) if isinstance(ranks, PretendTensor) else ranks).tolist(),
+        }
+    return {"here": here, "there": there}
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    pml_ext.register()  # CrossBatchMemory takes what it knows
+    with pretend_device():
+        pass
+    report: dict[str, Any] = {"losses": {}, "metrics": None}
+    for name, make in cases().items():
+        of_case: dict[str, Any] = {}
+        ways = {"labels on the device": (batch(), False), "labels on the host": (batch(), True)}
+        if not name.startswith("PML"):
+            ways["float16"] = batch(dtype=torch.float16), False
+            ways["bfloat16"] = batch(dtype=torch.bfloat16), False
+        if name in LARGE:
+            ways["large"] = batch(LARGE[name]), True
+        for way, (embeddings_and_labels, on_host) in ways.items():
+            try:
+                of_case[way] = on_both(make, *embeddings_and_labels, on_host=on_host)
+            except RuntimeError as error:
+                of_case[way] = {"error": f"{type(error).__name__}: {error}"[:300]}
+        report["losses"][name] = of_case
+    try:
+        report["metrics"] = of_metrics()
+    except RuntimeError as error:
+        report["metrics"] = {"error": str(error)[:300]}
+    json.dump(report, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

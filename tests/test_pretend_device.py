@@ -1,0 +1,130 @@
+"""What losses, miners and metrics do on a device, seen without one: see tests/pretend_device.py.
+
+The numbers of waits are a budget: a step that makes the host wait for the device more often is a slower step, and has
+to be allowed here. `python -m tests.pretend_report` prints where each of them is.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ON_DEVICE, ON_HOST = "labels on the device", "labels on the host"
+
+# Waits of the host in a forward and backward pass, with the labels on the device and with the labels on the CPU.
+BUDGET = {
+    "CITLoss": (1, 0),
+    "CITLoss(gamma=0.5)": (1, 0),
+    "TCMLoss": (1, 0),
+    "TCMLoss(divide_by='all')": (1, 0),
+    "LoOp(TripletMarginLoss, mean)": (1, 0),
+    "LoOp(TripletMarginLoss)": (3, 2),  # two of PML's reducer
+    "LoOp(MultiSimilarityLoss)": (2, 1),  # one of PML's loss
+    "LoOp(pairing='all')": (12, 11),
+    "DiscriminativeLoss": (1, 0),
+    "DiscriminativeLoss(kmeans)": (1, 0),
+    "PairWeightingLoss": (1, 1),
+    "PairWeightingLoss(mining=0.1)": (5, 5),
+    "RecallAtKSurrogateLoss": (3, 3),
+    "HPHNTripletLoss": (2, 2),
+    "LiftedHingeLoss": (2, 2),
+    "CentroidTripletLoss": (2, 2),
+    "SmoothAPLoss": (3, 3),
+    "TCMRegularizer(TripletMarginLoss)": (4, 3),  # three of PML's loss
+    "CrossBatchMemory(CITLoss)": (16, 17),  # most of PML's memory
+    "TripletMarginLoss, ConcordanceMiner": (4, 5),
+    "TripletMarginLoss, HPHNMiner": (3, 4),
+    "TripletMarginLoss, DisjointTripletMiner": (3, 4),
+    "MultiSimilarityLoss, LoOpMiner": (10, 12),  # it mines twice with PML's miner
+}
+# PML's nearest loss: ours may not wait more often.
+TWINS = {
+    "TCMLoss": "PML ThresholdConsistentMarginLoss",
+    "CITLoss": "PML TripletMarginLoss",
+    "LoOp(TripletMarginLoss)": "PML TripletMarginLoss",
+    "LoOp(MultiSimilarityLoss)": "PML MultiSimilarityLoss",
+    "PairWeightingLoss": "PML MultiSimilarityLoss",
+    "PairWeightingLoss(mining=0.1)": "PML MultiSimilarityLoss, its miner",
+    "HPHNTripletLoss": "PML TripletMarginLoss, BatchHardMiner",
+    "TripletMarginLoss, HPHNMiner": "PML TripletMarginLoss, BatchHardMiner",
+    "LiftedHingeLoss": "PML LiftedStructureLoss",
+    "SmoothAPLoss": "PML SmoothAPLoss",
+}
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.pretend_report"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_every_case_has_a_budget(report: dict[str, Any]) -> None:
+    assert {name for name in report["losses"] if not name.startswith("PML")} == BUDGET.keys()
+
+
+@pytest.mark.parametrize("name", BUDGET)
+def test_values_and_gradients_are_the_cpus(report: dict[str, Any], name: str) -> None:
+    for way, found in report["losses"][name].items():
+        assert "error" not in found, (way, found)
+        assert found["size"] > 0, way
+        assert found["value"] <= 1e-6, way
+        assert found["gradient"] <= 1e-5 * found["size"], way
+
+
+@pytest.mark.parametrize("name", BUDGET)
+def test_the_host_waits_as_often_as_allowed(report: dict[str, Any], name: str) -> None:
+    for way, allowed in zip((ON_DEVICE, ON_HOST), BUDGET[name], strict=True):
+        found = report["losses"][name][way]["waits"]
+        assert len(found) == allowed, f"{way}: {len(found)} waits, {allowed} allowed: {'; '.join(found)}"
+    if "large" in report["losses"][name]:
+        assert len(report["losses"][name]["large"]["waits"]) == BUDGET[name][1]
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_no_more_waits_than_in_pml(report: dict[str, Any], name: str) -> None:
+    if TWINS[name] not in report["losses"]:
+        pytest.skip("this version of PML has no such loss")
+    theirs = report["losses"][TWINS[name]]
+    for way in (ON_DEVICE, ON_HOST):
+        assert len(report["losses"][name][way]["waits"]) <= len(theirs[way]["waits"])
+
+
+def test_metrics_are_the_cpus(report: dict[str, Any]) -> None:
+    here, there = report["metrics"]["here"], report["metrics"]["there"]
+    assert there["ranks"] == here["ranks"]
+    assert there["opis"] == pytest.approx(here["opis"], rel=1e-6)
+    assert there["calculator"] == pytest.approx(here["calculator"], rel=1e-6)
+
+
+def test_the_device_notices_what_a_gpu_would() -> None:
+    """Mixed devices raise, and waits are counted with their line: else the budgets above would say nothing."""
+    script = """
+import torch
+from tests.pretend_device import pretend_device, values, waits
+with pretend_device() as device:
+    x = torch.arange(4.0).to(device, non_blocking=True)
+    with waits() as found:
+        x.sum().item(); x.nonzero(); x[x > 1]; x.cpu(); x.tolist(); x.unique(); bool((x > 9).any())
+        torch.tensor([1.0], device=device); torch.zeros(3).to(device); torch.zeros(3).to(device, non_blocking=True)
+        torch.zeros(3, device=device) + 1; x * torch.tensor(2.0)
+    print(sorted(wait.what for wait in found.elements()))
+    try:
+        x + torch.ones(4)
+    except RuntimeError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    expected = ["boolean index", "copy to the CPU", *2 * ["copy to the device"], "item", "item", "nonzero", "tolist"]
+    assert first == str([*expected, "unique"])
+    assert "mixes tensors" in second
