@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from pml_ext._checks import check_choice, check_embeddings, check_seed, check_switch, check_whole
+from pml_ext._checks import check_choice, check_embeddings, check_labels_below, check_seed, check_switch, check_whole
 from pml_ext._ops.normalize import to_sphere
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import LpDistance, loss_and_miner_utils, reducers
 from pml_ext.functional.losses.centroids import check_num_classes, kmeans_centroids, simplex_centroids
-from pml_ext.functional.losses.discriminative import discriminative_loss
-from pml_ext.functional.losses.discriminative_one_hot import one_hot_discriminative_loss
+from pml_ext.functional.losses.discriminative import centroid_values
+from pml_ext.functional.losses.discriminative_one_hot import one_hot_values
 from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
 from pml_ext.losses._base import EmbeddingLoss, at_least_float32, describe_distance
 
@@ -127,9 +127,9 @@ class DiscriminativeLoss(EmbeddingLoss):
 
         embeddings = self._projected(embeddings)
         if self.centroids is None:
-            values = one_hot_discriminative_loss(embeddings, labels)
+            values = one_hot_values(embeddings, labels.long())
         else:
-            values = discriminative_loss(to_sphere(embeddings), labels, self.centroids.to(embeddings.dtype))
+            values = centroid_values(to_sphere(embeddings), labels.long(), self.centroids.to(embeddings.dtype))
         if self.paper_scale:
             per_class = len(labels) / self.num_classes
             values = values * (3 * (self.num_classes - 1) * (per_class - 1) * per_class)

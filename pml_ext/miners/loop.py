@@ -75,7 +75,8 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """The wrapped miner's pairs or triplets; shapes as in the miners of this package."""
-        mined: tuple[Tensor, ...] = super().forward(*batch_to_mine(embeddings, labels, ref_emb, ref_labels))
+        batch = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
+        mined: tuple[Tensor, ...] = super().forward(*batch[:4])
         return mined
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:

@@ -47,7 +47,7 @@ def discriminative_loss(
         raise ValueError("centroids must be fixed; got a tensor that requires a gradient. Use centroids.detach()")
     labels = check_labels(labels, len(embeddings))
     check_labels_below(labels, embeddings.shape[1] if centroids is None else len(centroids))
-    return _bracket(embeddings, labels.long(), centroids, entries=entries)
+    return centroid_values(embeddings, labels.long(), centroids, entries=entries)
 
 
 def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Tensor:
@@ -122,6 +122,7 @@ def _rounding(x: Tensor) -> float:
     return 16 * torch.finfo(x.dtype).eps
 
 
-_bracket = ValueAndGradient(
+# Of input that has been checked.
+centroid_values = ValueAndGradient(
     "discriminative", "(Tensor x, Tensor labels, Tensor? centroids)", _value_and_gradient, bracket, by_row=True
 )

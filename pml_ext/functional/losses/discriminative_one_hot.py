@@ -34,7 +34,7 @@ def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor, *, entries: 
     check_num_classes(embeddings.shape[1])
     labels = check_labels(labels, len(embeddings))
     check_labels_below(labels, embeddings.shape[1])
-    return _one_hot(embeddings, labels.long(), entries=entries)
+    return one_hot_values(embeddings, labels.long(), entries=entries)
 
 
 def _value_and_gradient(
@@ -79,6 +79,7 @@ def _plain(x: Tensor, labels: Tensor) -> Tensor:
     return bracket(to_sphere(x), labels, None)
 
 
-_one_hot = ValueAndGradient(
+# Of input that has been checked.
+one_hot_values = ValueAndGradient(
     "one_hot_discriminative", "(Tensor x, Tensor labels)", _value_and_gradient, _plain, by_row=True
 )
