@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import LpDistance
-from pml_ext.functional.losses.lifted_hinge import lifted_hinges
+from pml_ext.functional.losses.lifted_hinge import hinges_of_pairs
 from pml_ext.losses._base import EmbeddingLoss, is_with_itself
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
@@ -68,7 +68,5 @@ class LiftedHingeLoss(EmbeddingLoss):
             none: dict[str, Any] = self.zero_losses()
             return none
         distances = -matrix if self.distance.is_inverted else matrix
-        losses = lifted_hinges(
-            distances, anchors, positives, negative, margin=self.margin, among_themselves=with_itself
-        )
+        losses = hinges_of_pairs(distances, anchors, positives, negative, self.margin, with_itself)
         return {"loss": {"losses": losses, "indices": (anchors, positives), "reduction_type": "pos_pair"}}

@@ -41,6 +41,13 @@ def lifted_hinges(
     rows, columns = distances.shape
     check_positions(anchors, rows, "anchors")
     check_positions(positives, min(rows, columns) if among_themselves else columns, "positives", like=anchors)
+    return hinges_of_pairs(distances, anchors, positives, negative, margin, among_themselves)
+
+
+def hinges_of_pairs(
+    distances: Tensor, anchors: Tensor, positives: Tensor, negative: Tensor, margin: float, among_themselves: bool
+) -> Tensor:
+    """`lifted_hinges` of input that has been checked: reading the indices would make the host wait for a GPU."""
     nearest = distances.masked_fill(~negative, torch.inf).amin(dim=1)
     nearest_of_pair = nearest[anchors]
     if among_themselves:

@@ -79,8 +79,8 @@ def class_spans(labels: Tensor, device: torch.device | None = None) -> ClassSpan
     start = torch.searchsorted(in_order, column)
     size = torch.searchsorted(in_order, column, right=True).sub_(start)
     rank = order.argsort().unsqueeze(1).sub_(start)
-    tables = (table.to(device, non_blocking=True) for table in (order, start, rank, size))
-    return ClassSpans(*tables, class_sizes(labels))
+    order, start, rank, size = (table.to(device, non_blocking=True) for table in (order, start, rank, size))
+    return ClassSpans(order, start, rank, size, class_sizes(labels))
 
 
 def every_negative(labels: Tensor, anchors: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
