@@ -40,7 +40,7 @@ BUDGET = {
     "TripletMarginLoss, ConcordanceMiner": (4, 5),
     "TripletMarginLoss, HPHNMiner": (3, 4),
     "TripletMarginLoss, DisjointTripletMiner": (3, 4),
-    "MultiSimilarityLoss, LoOpMiner": (10, 12),  # it mines twice with PML's miner
+    "MultiSimilarityLoss, LoOpMiner": (10, 11),  # it mines twice with PML's miner
 }
 # PML's nearest loss: ours may not wait more often.
 TWINS = {
@@ -84,9 +84,9 @@ def test_values_and_gradients_are_the_cpus(report: dict[str, Any], name: str) ->
 def test_the_host_waits_as_often_as_allowed(report: dict[str, Any], name: str) -> None:
     for way, allowed in zip((ON_DEVICE, ON_HOST), BUDGET[name], strict=True):
         found = report["losses"][name][way]["waits"]
-        assert len(found) == allowed, f"{way}: {len(found)} waits, {allowed} allowed: {'; '.join(found)}"
+        assert len(found) <= allowed, f"{way}: {len(found)} waits, {allowed} allowed: {'; '.join(found)}"
     if "large" in report["losses"][name]:
-        assert len(report["losses"][name]["large"]["waits"]) == BUDGET[name][1]
+        assert len(report["losses"][name]["large"]["waits"]) <= BUDGET[name][1]
 
 
 @pytest.mark.parametrize("name", TWINS)
