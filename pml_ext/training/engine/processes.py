@@ -22,6 +22,7 @@ import lightning
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.engine.checkpoints import CheckpointError
 from pml_ext.training.engine.failures import TrainingError
+from pml_ext.training.engine.heartbeat import beating
 
 log = logging.getLogger("pml_ext")
 
@@ -109,15 +110,19 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 @contextmanager
 def bound_together(trainer: lightning.Trainer) -> Iterator[None]:
-    """The block runs in all processes of a trainer that starts some itself, or in none."""
+    """The block runs in all processes of a trainer, whoever has started them, or in none."""
+    with _bound_to_those_started(trainer), beating(trainer):
+        yield
+
+
+@contextmanager
+def _bound_to_those_started(trainer: lightning.Trainer) -> Iterator[None]:
     launcher: Any = trainer.strategy.launcher
     if trainer.local_rank and _FIRST in os.environ:
         yield from _in_a_started_one()
         return
     environment = getattr(launcher, "cluster_environment", None)
-    if (
-        environment is None or environment.creates_processes_externally
-    ):  # one process, or torchrun, which watches itself
+    if environment is None or environment.creates_processes_externally:  # one process, or torchrun
         yield
         return
     os.environ[_FIRST] = str(os.getpid())
