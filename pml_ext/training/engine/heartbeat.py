@@ -124,7 +124,7 @@ class Heartbeat:
                 continue
             silent += self._pause
             if silent > self.silence + 2 * self._pause:  # where all is well but a neighbour, that is found first
-                self._tell(f"rank 0, or torchrun on its machine, has not answered for {self.silence:g} s")
+                self._tell(f"rank 0, or torchrun on its machine, has not answered for {self.silence:g} seconds")
 
     def _tell(self, reason: str) -> None:
         if not self._over.is_set():

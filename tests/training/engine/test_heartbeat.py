@@ -66,8 +66,8 @@ def two_processes(how: str) -> Iterator[list[subprocess.Popen[str]]]:
 @pytest.mark.parametrize(
     ("stopped", "message"),
     [
-        (0, r"error: rank 0, or torchrun on its machine, has not answered for 2 s, so the run ends"),
-        (1, r"error: the process of rank 1 has given no sign of life for 2 s, so the run ends"),
+        (0, r"error: rank 0, or torchrun on its machine, has not answered for 2 seconds, so the run ends"),
+        (1, r"error: the process of rank 1 has given no sign of life for 2 seconds, so the run ends"),
     ],
 )
 def test_a_stopped_process_ends_the_other_with_one_message(stopped: int, message: str) -> None:
