@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 _INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_INDEX_DTYPES = (torch.int32, torch.int64)  # torch indexes with no other integers, and takes uint8 for a mask
 _INDICES = {
     3: ("anchors", "positives", "negatives"),
     4: ("anchors", "positives", "anchors", "negatives"),
@@ -64,10 +65,10 @@ def check_indices_tuple(indices_tuple: Sequence[Tensor], rows: int, columns: int
             not while compiling.
     """
     names = _INDICES.get(len(indices_tuple)) if isinstance(indices_tuple, (tuple, list)) else None
-    if names is None or not all(isinstance(part, Tensor) and part.dtype in _INTEGER_DTYPES for part in indices_tuple):
+    if names is None or not all(isinstance(part, Tensor) and part.dtype in _INDEX_DTYPES for part in indices_tuple):
         parts = indices_tuple if isinstance(indices_tuple, (tuple, list)) else [indices_tuple]
         got = ", ".join(str(part.dtype) if isinstance(part, Tensor) else type(part).__name__ for part in parts)
-        raise TypeError(f"indices_tuple must be 3 or 4 tensors of integers, as a miner returns them; got {got}")
+        raise TypeError(f"indices_tuple must be 3 or 4 tensors of integers (int64), as a miner returns them; got {got}")
     for name, part in zip(names, indices_tuple, strict=True):
         check_tensor(part, f"the {name} of indices_tuple", "(P,)")
         if part.ndim != 1:
@@ -126,7 +127,7 @@ def check_floating(value: Tensor, name: str, shape: str) -> None:
 def check_positions(values: Tensor, count: int, name: str, *, like: Tensor | None = None) -> None:
     """A (P,) tensor of integers in [0, count), as long as `like`. Reads the values, so not while compiling."""
     check_tensor(values, name, "(P,)")
-    if values.ndim != 1 or values.dtype not in _INTEGER_DTYPES or (like is not None and values.shape != like.shape):
+    if values.ndim != 1 or values.dtype not in _INDEX_DTYPES or (like is not None and values.shape != like.shape):
         expected = "(P,)" if like is None else str(tuple(like.shape))
         raise ValueError(f"{name} must be integers of shape {expected}; got {values.dtype} {tuple(values.shape)}")
     if torch.compiler.is_compiling() or not len(values):

@@ -94,7 +94,7 @@ def test_what_would_take_all_memory_or_time_is_refused_with_a_bound() -> None:
     x, labels = torch.randn(6, 4), torch.arange(6) // 2
     with pytest.raises(ValueError, match=r"at most 128 apart \(1075 MB\).*Divide wider scores"):
         functional.ScoreHistogram(-1, 10**9)
-    with pytest.raises(ValueError, match=r"num_classes × columns must be at most 2\^33 numbers; got 3 × 10{12}"):
+    with pytest.raises(ValueError, match=r"num_classes × columns must be at most 2\^31 numbers; got 3 × 10{12}"):
         losses.DiscriminativeLoss(3, 10**12)
     with pytest.raises(ValueError, match="times must be at most 100"):
         functional.expand_features(x, x, k=2, times=10**9)
@@ -142,3 +142,15 @@ def test_arguments_of_another_kind_are_one_clear_error() -> None:
 def test_weights_of_arcs_whose_cosine_needs_a_gradient() -> None:
     ends = [torch.full((3,), 0.4, requires_grad=True) for _ in range(6)]
     assert all(torch.isfinite(value).all() and not value.requires_grad for value in functional.closest_on_arcs(*ends))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_indices_that_torch_takes_for_a_mask_or_not_at_all_are_refused(dtype: torch.dtype) -> None:
+    x, labels = torch.randn(4, 2), torch.tensor([0, 0, 1, 1])
+    indices = tuple(torch.tensor([i], dtype=dtype) for i in (0, 1, 2))
+    for loss in (losses.CITLoss(), losses.HPHNTripletLoss()):
+        with pytest.raises(TypeError, match=r"indices_tuple must be 3 or 4 tensors of integers \(int64\).*got torch\."):
+            loss(x, labels, indices)
+        assert loss(x, labels, tuple(part.int() for part in indices)) == loss(
+            x, labels, tuple(part.long() for part in indices)
+        )

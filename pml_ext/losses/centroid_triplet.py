@@ -68,6 +68,7 @@ class CentroidTripletLoss(EmbeddingLoss):
         check_choice(negatives, ("hardest", "all"), "negatives")
         check_switch(swap, "swap")
         check_switch(smooth_loss, "smooth_loss")
+        check_switch(unit_means, "unit_means")
         super().__init__(**pml)
         self.margin = margin
         self.swap = swap

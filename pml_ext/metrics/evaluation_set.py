@@ -217,8 +217,8 @@ def _tensors(
     embeddings, labels, cameras = data
     x = _tensor(embeddings, device, name)
     check_tensor(x, name, "(N, D)")
-    if x.is_complex() or x.dtype == torch.bool:
-        raise ValueError(f"{name} must be real numbers; got {x.dtype}")
+    if x.is_complex() or x.dtype == torch.bool or (x.is_floating_point() and x.dtype.itemsize < 2):
+        raise ValueError(f"{name} must be real numbers, floats of 16 bits or more; got {x.dtype}")
     x = (x if x.dtype in (torch.float32, torch.float64) else x.float()).contiguous()  # faiss takes no other
     if x.ndim != 2 or not x.shape[1]:
         raise ValueError(f"{name} must have shape (N, D), one row per sample; got {tuple(x.shape)}")

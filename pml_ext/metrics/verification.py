@@ -97,6 +97,8 @@ class VerificationEvaluator:
             for each in same:
                 if not isinstance(each, (bool, np.bool_)):
                     raise ValueError(f"same must be bools; got {each!r}")
+        else:
+            check_tensor(same, "same", "(P,)")
         same = torch.as_tensor(same, device=scores.device)
         results = rates_of(roc_curve(scores, same), self.fars)
         if fold_ids is None and self.folds is None:

@@ -11,7 +11,7 @@ from pml_ext._ops.normalize import to_sphere
 
 _POINTS_PER_CLASS = 100  # gives the paper's statistics of the pairwise distances; more points narrow them
 _ITERATIONS = 25
-MOST_ENTRIES = 2**33  # of a matrix: 32 GB
+MOST_ENTRIES = 2**31  # of a matrix: 8 GB
 
 
 def one_hot_centroids(num_classes: int) -> Tensor:
@@ -120,7 +120,7 @@ def check_num_classes(num_classes: int, size: int = 1) -> None:
     check_whole(num_classes, "num_classes")
     if num_classes * size > MOST_ENTRIES:
         raise ValueError(
-            f"num_classes × columns must be at most 2^33 numbers; got {num_classes} × {size}: take fewer classes, or "
+            f"num_classes × columns must be at most 2^31 numbers; got {num_classes} × {size}: take fewer classes, or "
             "smaller centroids"
         )
     if num_classes < 2:

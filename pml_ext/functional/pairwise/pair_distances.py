@@ -311,8 +311,9 @@ def accepted_in_all(pairs: PairDistances, thresholds: Tensor) -> tuple[Tensor, T
 def check_thresholds(thresholds: Tensor) -> None:
     """(M,) ascending distances, M at least 1."""
     check_tensor(thresholds, "thresholds", "(M,)")
-    if thresholds.is_complex() or thresholds.dtype == torch.bool:
-        raise ValueError(f"thresholds must be numbers; got {thresholds.dtype}")
+    is_float = thresholds.is_floating_point() and thresholds.dtype.itemsize >= 2
+    if not is_float and thresholds.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"thresholds must be floats of 16 bits or more; got {thresholds.dtype}")
     if thresholds.ndim != 1 or not len(thresholds) or not bool((thresholds.diff(prepend=thresholds[:1]) >= 0).all()):
         raise ValueError(
             f"thresholds must be an ascending, non-empty (M,) tensor of numbers; got shape {tuple(thresholds.shape)}"

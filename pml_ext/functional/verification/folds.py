@@ -43,7 +43,7 @@ def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None
     >>> contiguous_folds(5, 2).tolist()
     [0, 0, 0, 1, 1]
     """
-    check_whole(pairs, "pairs", 0, 2**32)
+    check_whole(pairs, "pairs", 0, 2**28)
     check_whole(folds, "folds")
     if folds < 2:
         raise ValueError(f"folds must be at least 2 (one is judged by the others); got {folds}")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pml_ext._checks import check_fraction
 from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE
 from pml_ext.functional.operating_points.utility import utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances, accepted_in_all
@@ -143,15 +144,13 @@ def grid_size(pairs: PairDistances, *, entries: int | None = None) -> int:
 
 
 def _inside(rate: float, name: str) -> float:
-    if not 0 < rate < 1:
-        raise ValueError(f"{name} must be in (0, 1); got {rate!r}")
+    check_fraction(rate, name)
     return rate
 
 
 def _too_few(rate: float, total: int, name: str, kind: str) -> ValueError:
-    return ValueError(
-        f"{name}={rate:g} needs at least {math.ceil(1 / rate)} {kind} pairs, to allow one error; the set has {total}"
-    )
+    needed = math.ceil(1 / max(rate, 1e-18))
+    return ValueError(f"{name}={rate:g} needs at least {needed} {kind} pairs, to allow one error; the set has {total}")
 
 
 def _around_positive(

@@ -14,6 +14,7 @@ from torch import Tensor
 from pml_ext._checks import (
     check_embeddings,
     check_finite,
+    check_fraction,
     check_in_range,
     check_items,
     check_seed,
@@ -140,6 +141,9 @@ def _target(
 ) -> tuple[Target, Callable[[PairDistances], float]]:
     if sum(given is not None for given in (far, frr, target)) != 1:
         raise TypeError(f'exactly one of far=, frr= and target="utility" must be given; got {far=}, {frr=}, {target=}')
+    for name, rate in (("far", far), ("frr", frr)):
+        if rate is not None:
+            check_fraction(rate, name)
     if far is not None:
         return Target("far", float(far)), partial(threshold_at_far, far=far)
     if frr is not None:

@@ -1,5 +1,6 @@
 """One threshold for a deployed matcher, and how unevenly it treats the classes."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -139,7 +140,7 @@ class ThresholdReport(ThresholdFields):
         if isinstance(scores, Tensor):
             check_tensor(scores, "scores", "(...)")
         kind = str(scores.dtype if isinstance(scores, Tensor) else np.asarray(scores).dtype)
-        if "float" not in kind and "int" not in kind:
+        if not re.search(r"float(?!8)|int", kind):
             raise ValueError(f"scores must be numbers, cosine similarities; got {kind}")
         wide: Any = scores.double() if isinstance(scores, Tensor) else np.asarray(scores, dtype=np.float64)
         if not bool((abs(wide) <= 1.01).all()):
