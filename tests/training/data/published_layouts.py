@@ -118,6 +118,7 @@ def cub(root: Path) -> None:
     write(folder / "images", *(path for _, _, path in rows))
     (folder / "images.txt").write_text("".join(f"{i} {path}\n" for i, _, path in rows))
     (folder / "image_class_labels.txt").write_text("".join(f"{i} {label}\n" for i, label, _ in rows))
+    (folder / "train_test_split.txt").write_text("".join(f"{i} {i % 2}\n" for i, _, _ in rows))
 
 
 def sop(root: Path) -> None:
@@ -203,9 +204,11 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
     "MediumVeRiWild": veri_wild,
     "LargeVeRiWild": veri_wild,
     "CUB": cub,
+    "CUBSharedClasses": cub,
     "CUBValidation": cub,
     "SOP": sop,
     "Cars196": cars196,
+    "Cars196SharedClasses": cars196,
     "InShop": in_shop,
 }
 

@@ -159,6 +159,13 @@ def test_veri_wild_takes_its_cameras_from_vehicle_info(tmp_path: Path) -> None:
             "list_eval_partition.txt, line 3",
         ),
         ("CUB", "CUB_200_2011/images.txt", "1", "not the published files"),
+        (
+            "CUBSharedClasses",
+            "CUB_200_2011/train_test_split.txt",
+            "1 1\n2 yes\n",
+            "train_test_split.txt, line 2: expected an image's number and 0 or 1; got '2 yes'",
+        ),
+        ("CUBSharedClasses", "CUB_200_2011/train_test_split.txt", "1 1\n", "has no line for image 2 of images.txt"),
     ],
 )
 def test_a_damaged_list_names_its_line(name: str, file: str, text: str, message: str, tmp_path: Path) -> None:
@@ -185,6 +192,27 @@ def test_retrieval_sets_from_fastreids_lists(tmp_path: Path) -> None:
     data = loaded("CUB", tmp_path)
     assert [name.rsplit("/", 1)[1] for name in data.train.names] == ["a.jpg", "b, c.jpg"]
     assert len({*data.train.identities, *data.query.identities}) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test"),
+    [
+        ("CUBSharedClasses", "001.Black_footed_Albatross/a.jpg", "100.Brown_Pelican/b.jpg"),
+        (
+            "Cars196SharedClasses",
+            "train/AM General-Hummer SUV 2000/00001.jpg",
+            "test/AM General-Hummer SUV 2000/00001.jpg",
+        ),
+    ],
+)
+def test_training_and_test_images_of_the_same_classes(name: str, train: str, test: str, tmp_path: Path) -> None:
+    LAYOUTS[name](tmp_path)
+    data = loaded(name, tmp_path)
+    assert data.train.names[0].endswith(train) and data.query.names[0].endswith(test)
+    assert set(data.train.identities) & set(data.query.identities) and not set(data.train.names) & set(data.query.names)
+    together = loaded(name.removesuffix("SharedClasses"), tmp_path)
+    assert {*data.train.names, *data.query.names} == {*together.train.names, *together.query.names}
+    assert data.gallery is None and len(set(data.query.cameras)) == len(data.query)
 
 
 def test_validation_classes_are_half_of_the_training_classes_in_the_order_of_the_lists(tmp_path: Path) -> None:

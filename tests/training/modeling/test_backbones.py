@@ -64,6 +64,24 @@ def test_maps(name: str, options: dict[str, Any], size: tuple[int, ...]) -> None
         assert backbone.eval()(torch.randn(1, 3, 64, 32)).shape == (1, *size)
 
 
+@pytest.mark.parametrize(
+    ("name", "channels", "pooled"),
+    [("test_vit", 64, lambda tokens: tokens[:, 0]), ("test_vit4", 96, lambda tokens: tokens[:, 1:].mean(1))],
+)
+def test_tokens_of_timm_are_pooled_as_their_network_does(name: str, channels: int, pooled: Any) -> None:
+    cfg = config(f"timm:{name}", FEAT_DIM=channels)
+    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [160, 160]
+    backbone = backbone_of(cfg).eval()
+    x = torch.randn(2, 3, 160, 160)
+    with torch.no_grad():
+        features, tokens = backbone(x), backbone.net.forward_features(x)
+    assert backbone.num_features == channels and features.shape == (2, channels, 1, 1)
+    torch.testing.assert_close(features.flatten(1), backbone.net.fc_norm(pooled(tokens)))
+    cfg.INPUT.SIZE_TEST = [192, 160]
+    with pytest.raises(ConfigError, match=r"needs images of 160×160 in .*; got \[160, 160\] and \[192, 160\]"):
+        backbone_of(cfg)
+
+
 def test_the_vision_transformer() -> None:
     cfg = config("build_vit_backbone", DEPTH="base", FEAT_DIM=768)
     assert build_on_meta(cfg).pos_embed.shape == (1, 1 + 4 * 2, 768)

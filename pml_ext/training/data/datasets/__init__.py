@@ -37,6 +37,7 @@ from pml_ext.training.data.datasets.reid_folders import (
 )
 from pml_ext.training.data.datasets.retrieval import RETRIEVAL_SETS, in_shop, retrieval_set, validation_set
 from pml_ext.training.data.datasets.root import dataset_root
+from pml_ext.training.data.datasets.shared_classes import shared_classes_set
 from pml_ext.training.data.datasets.table import table_set
 from pml_ext.training.data.datasets.training_sets import TRAINING_SETS, training_set
 from pml_ext.training.data.datasets.vehicles import vehicle_id, veri_wild
@@ -75,6 +76,8 @@ DATASETS: dict[str, Callable[[Path, bool], Loaded]] = {
     "MediumVeRiWild": partial(veri_wild, identities=5000),
     "LargeVeRiWild": partial(veri_wild, identities=10000),
     **{name: partial(retrieval_set, name=name) for name in RETRIEVAL_SETS},
+    "CUBSharedClasses": partial(shared_classes_set, name="CUB"),
+    "Cars196SharedClasses": partial(shared_classes_set, name="Cars196"),
     "CUBValidation": partial(validation_set, name="CUB"),
     "InShop": in_shop,
     "MS1MV2": partial(folder_per_identity, name="MS_Celeb_1M"),

@@ -103,7 +103,7 @@ class Joined(Sequence["Tensor"]):
 
 @dataclass(frozen=True)
 class OpenSet:
-    """A data set for an open-set protocol: training and test identities do not meet.
+    """A data set for retrieval; in most, training and test identities do not meet.
 
     Attributes:
         train: the training images.

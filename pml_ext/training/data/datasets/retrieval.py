@@ -27,7 +27,7 @@ def retrieval_set(root: Path, grey: bool, *, name: str) -> OpenSet:
     Raises:
         DataError: neither is there, or a list is damaged.
     """
-    (train, test), names = _numbered(_train_and_test(root, name))
+    (train, test), names = numbered(_train_and_test(root, name))
     return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey, names)
 
 
@@ -44,7 +44,7 @@ def validation_set(root: Path, grey: bool, *, name: str) -> OpenSet:
     classes = list(dict.fromkeys(label for _, label in images))
     first = set(classes[: (len(classes) + 1) // 2])
     halves = [[image for image in images if (image[1] in first) is wanted] for wanted in (True, False)]
-    (train, test), names = _numbered(halves)
+    (train, test), names = numbered(halves)
     return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey, names)
 
 
@@ -52,7 +52,7 @@ def _train_and_test(root: Path, name: str) -> list[Labelled]:
     folder = root / RETRIEVAL_SETS[name][0]
     if (folder / "train.txt").is_file() and (folder / "test.txt").is_file():
         return [_labelled(folder / f"{part}.txt") for part in ("train", "test")]
-    return [_by_pml(root, name, part) for part in ("train", "test")]
+    return [by_pml(root, name, part) for part in ("train", "test")]
 
 
 def in_shop(root: Path, grey: bool) -> OpenSet:
@@ -78,7 +78,7 @@ def in_shop(root: Path, grey: bool) -> OpenSet:
             f"InShop at {root}: expected InShop/list_eval_partition.txt (or FastReID's train.txt, test_query.txt and "
             f"test_gallery.txt); {found_in(root)}"
         )
-    (train, query, gallery), names = _numbered(parts)
+    (train, query, gallery), names = numbered(parts)
     gallery = each_its_own_camera(gallery, first=len(query))
     return open_set(each_its_own_camera(train), each_its_own_camera(query), gallery, grey, names)
 
@@ -105,7 +105,12 @@ def _partition(listing: Path, folder: Path) -> list[Labelled]:
     return list(parts.values())
 
 
-def _by_pml(root: Path, name: str, part: str) -> Labelled:
+def by_pml(root: Path, name: str, part: str) -> Labelled:
+    """The images of one part of a published set ("train", "test" or "train+test") and their classes.
+
+    Raises:
+        DataError: the published files are not there.
+    """
     folder, kind, first = RETRIEVAL_SETS[name]
     problems = []
     places = [place for place in (root, root / name, root / folder) if (place / first).is_file()]
@@ -125,7 +130,7 @@ def _by_pml(root: Path, name: str, part: str) -> Labelled:
     raise DataError(f"{name} at {root}: not the published files ({problems[0]}); {found_in(root)}")
 
 
-def _numbered(parts: list[Labelled]) -> tuple[list[list[ImageFile]], dict[int, str]]:
+def numbered(parts: list[Labelled]) -> tuple[list[list[ImageFile]], dict[int, str]]:
     """The labels as numbers, the same in all parts, and the label of each number."""
     labels = sorted({label for part in parts for _, label in part})
     known = {label: number for number, label in enumerate(labels)}

@@ -48,7 +48,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "timm:<model>": build_timm,
     "torchvision:<model>": build_torchvision,
 }
-_OF_LIBRARIES = {TIMM: build_timm, TORCHVISION: build_torchvision}
+_OF_LIBRARIES: dict[str, Callable[..., nn.Module]] = {TIMM: build_timm, TORCHVISION: build_torchvision}
 
 
 def build_backbone(options: CN, *, channels: int, sizes: ImageSizes, pretrained: bool) -> nn.Module:
