@@ -24,14 +24,21 @@ VERIFICATION = next(path for path in EXAMPLES if path.stem == "verification")
 FAULTS = next(path for path in EXAMPLES if path.stem == "fastreid_metric_faults")
 FAR_RANGE = next(path for path in EXAMPLES if path.stem == "opis_far_range")
 THRESHOLD = next(path for path in EXAMPLES if path.stem == "threshold_report")
-TRAINING = [path for path in EXAMPLES if path not in (SMOOTH_AP, VERIFICATION, FAULTS, FAR_RANGE, THRESHOLD)]
+MARGINS = next(path for path in EXAMPLES if path.stem == "tune_margins")
+_OTHERS = (SMOOTH_AP, VERIFICATION, FAULTS, FAR_RANGE, THRESHOLD, MARGINS)
+TRAINING = [path for path in EXAMPLES if path not in _OTHERS]
 NEEDS = {"swap_in_hydra_target": ("hydra",), "swap_in_lightning": ("lightning",)}
 
 
-def printed_by(path: Path) -> str:
+def run(path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     assert len(path.read_text().splitlines()) < 60
     environment = os.environ | {"PYTHONPATH": str(path.parents[1]), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, str(path), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def printed_by(path: Path, *arguments: str) -> str:
+    result = run(path, *arguments)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -99,3 +106,22 @@ def test_the_threshold_holds_on_other_images() -> None:
     assert on_validation <= asked == 0.01
     assert elsewhere == pytest.approx(asked, rel=0.3)
     assert all(f"worst by {rate}" in shown for rate in ("FAR", "FRR"))
+
+
+def test_margins_are_chosen_on_held_out_classes() -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("faiss")
+    digits = str(MARGINS.parents[1] / "fastreid_configs" / "Digits" / "sap_tcm.yml")
+    of_digits = ["--config-file", digits, "--plus", "0.9", "0.7", "--minus", "0.5"]
+    opts = ["--opts", "SOLVER.MAX_EPOCH", "1", "MODEL.DEVICE", "cpu", "SOLVER.IMS_PER_BATCH", "48"]
+    shown = printed_by(MARGINS, *of_digits, "--share", "0.4", *opts)
+    assert "2 of 5 classes held out, seeds [0]" in shown
+    rows = re.findall(r"^ +(0\.\d\d) +(0\.\d\d) +(\d+\.\d\d) % +(\S+)$", shown, re.M)
+    assert [row[:2] for row in rows] == [("0.90", "0.50"), ("0.70", "0.50")]
+    assert rows[0][2:] != rows[1][2:] and all(50 < float(row[2]) <= 100 and float(row[3]) > 0 for row in rows)
+    best = min(rows, key=lambda row: (-float(row[2]), float(row[3])))
+    chosen = f"chosen: MODEL.LOSSES.TCM.MARGIN_PLUS {float(best[0])} MODEL.LOSSES.TCM.MARGIN_MINUS 0.5"
+    assert shown.splitlines()[-1] == chosen
+    refused = run(MARGINS, *of_digits, *opts)
+    assert refused.returncode == 2
+    assert "--share must hold out, and leave, 2 or more of 5 classes; 0.1 is 0" in refused.stderr

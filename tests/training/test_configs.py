@@ -33,6 +33,7 @@ OF_A_KIND = [
     "Market1501/cit_vit.yml",
     "CUB/loop/loop_triplet.yml",
     "CASIAWebFace/r50_ir.yml",
+    "INaturalist2018/tcm/recall_at_k_tcm_vit_small.yml",
 ]
 FROM_SCRATCH = ["MODEL.BACKBONE.PRETRAIN", "False"]
 _known: dict[str, list[str]] = {}
@@ -69,6 +70,8 @@ def test_data_sets_lie_in_folders_of_their_names() -> None:
     [
         ("CUB/tcm/smoothap_tcm.yml", "R@1 R@4 R@16 OPIS ε-OPIS"),
         ("SOP/tcm/smoothap_tcm.yml", "R@1 R@4 R@16 OPIS ε-OPIS"),
+        ("CUBSharedClasses/tcm/recall_at_k_vit.yml", "R@1 R@4 R@16 OPIS ε-OPIS"),
+        ("INaturalist2018/tcm/recall_at_k_tcm_vit.yml", "R@1 R@4 R@16 OPIS ε-OPIS"),
         ("Cars196/cit/cit.yml", "R@1 R@5 R@10 mAP mINP SV NMI"),
         ("CUB/loop/loop_triplet.yml", "NMI F1 R@1 R@2 R@4 R@8"),
         ("SOP/loop/loop_triplet.yml", "NMI F1 R@1 R@10 R@100"),

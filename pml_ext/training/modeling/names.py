@@ -28,7 +28,7 @@ BACKBONES = {
     "build_mobilenetv3_backbone": "DEPTH Large or Small with NORM",
     "build_shufflenetv2_backbone": "DEPTH 0.5x, 1.0x, 1.5x, 2.0x with NORM",
     "build_convnet_backbone": "ours: DEPTH '1x' to '8x' blocks of FEAT_DIM channels with NORM",
-    "timm:<model>": "ours: any convolutional network of timm; of the options only NORM applies",
+    "timm:<model>": "ours: any network of timm, convolutional or vision transformer; of the options only NORM applies",
     "torchvision:<model>": "ours: any convolutional network of torchvision, for RGB images; of the options only NORM "
     "applies",
 }

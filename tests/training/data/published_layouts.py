@@ -115,6 +115,8 @@ def cub(root: Path) -> None:
         (4, 101, "101.White_Pelican/d.jpg"),
         (5, 200, "200.Yellowthroat/e.jpg"),
     ]
+    rows += [(9 + i, 10, f"010.Rusty_Blackbird/{2 + i}.jpg") for i in range(2)]
+    rows += [(11 + i, 101, f"101.White_Pelican/{i}.jpg") for i in range(2)]
     write(folder / "images", *(path for _, _, path in rows))
     (folder / "images.txt").write_text("".join(f"{i} {path}\n" for i, _, path in rows))
     (folder / "image_class_labels.txt").write_text("".join(f"{i} {label}\n" for i, label, _ in rows))
@@ -137,7 +139,7 @@ def cars196(root: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "names.csv").write_text("\n".join(names))
     for part in ("train", "test"):
-        rows = [("00001.jpg", 1), ("00002.jpg", 98), ("00003.jpg", 99), ("00004.jpg", 196)]
+        rows = [(f"{i:05}.jpg", label) for i, label in enumerate((1, 98, 99, 196, 1, 98, 99), start=1)]
         (folder / f"anno_{part}.csv").write_text("".join(f"{name},0,0,9,9,{label}\n" for name, label in rows))
         images = folder / "car_data" / "car_data" / part
         write(images, *(f"{names[label - 1].replace('/', '-')}/{name}" for name, label in rows))
