@@ -27,6 +27,8 @@ BACKBONES = {
     "build_mobilenetv2_backbone": "DEPTH 1.0x, 0.75x, 0.5x, 0.35x, 0.25x, 0.1x with NORM",
     "build_mobilenetv3_backbone": "DEPTH Large or Small with NORM",
     "build_shufflenetv2_backbone": "DEPTH 0.5x, 1.0x, 1.5x, 2.0x with NORM",
+    "build_regnet_backbone": "DEPTH 200x, 400x, 800x, 1600x, 3200x, 4000x, 6400x, or the same with y, with LAST_STRIDE "
+    "and NORM",
     "build_convnet_backbone": "ours: DEPTH '1x' to '8x' blocks of FEAT_DIM channels with NORM",
     "timm:<model>": "ours: any network of timm, convolutional or vision transformer; of the options only NORM applies",
     "torchvision:<model>": "ours: any convolutional network of torchvision, for RGB images; of the options only NORM "
@@ -40,7 +42,6 @@ _OTHER_NAMES = "its parameters have other names in timm, so FastReID's weights w
 # FastReID's other backbones -> why not, and what instead
 BACKBONES_NOT_BUILT = {
     "build_repvgg_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:repvgg_a0 to timm:repvgg_b3",
-    "build_regnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:regnetx_032 and the like",
     "build_effnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:efficientnet_b0 and the like",
     "build_resnetIR_backbone": "FastFace's config names it, but FastFace has no such backbone",
 }
@@ -56,6 +57,22 @@ CHANNELS = {
     "build_mobilenetv2_backbone": dict.fromkeys(("1.0x", "0.75x", "0.5x", "0.35x", "0.25x", "0.1x"), 1280),
     "build_mobilenetv3_backbone": {"Large": 1280, "Small": 1024},
     "build_shufflenetv2_backbone": {"0.5x": 1024, "1.0x": 1024, "1.5x": 1024, "2.0x": 2048},
+    "build_regnet_backbone": {
+        "200x": 368,
+        "400x": 384,
+        "800x": 672,
+        "1600x": 912,
+        "3200x": 1008,
+        "4000x": 1360,
+        "6400x": 1624,
+        "200y": 368,
+        "400y": 440,
+        "800y": 768,
+        "1600y": 888,
+        "3200y": 1512,
+        "4000y": 1088,
+        "6400y": 1296,
+    },
 }
 NORMS = ("BN", "syncBN", "FrozenBN", "GN", "none")
 NORMS_NOT_BUILT = {"GhostBN": "batch norm over parts of the batch is not built"}

@@ -54,7 +54,7 @@ def _switches(options: CN) -> Iterator[Problem]:
 
 
 def _of_one_backbone(options: CN) -> Iterator[Problem]:
-    if options.NAME.startswith(("build_resnet_", "build_resnext_", "build_resnest_")):
+    if options.NAME.startswith(("build_resnet_", "build_resnext_", "build_resnest_", "build_regnet_")):
         if options.LAST_STRIDE not in (1, 2):
             yield Problem("LAST_STRIDE", options.LAST_STRIDE, "must be 1 or 2")
     elif options.NAME == "build_iresnet_backbone":

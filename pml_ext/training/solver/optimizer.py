@@ -1,5 +1,6 @@
 """Optimizer and gradient clipping, with FastReID's keys and their meanings."""
 
+import logging
 from collections.abc import Iterable
 
 import torch
@@ -8,6 +9,8 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.rules import require_rules
 from pml_ext.training.solver.rules import SOLVER_RULES
+
+log = logging.getLogger("pml_ext")
 
 _NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: batch and instance norms
 
@@ -23,6 +26,8 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
         options: the config's SOLVER.
     """
     require_rules(options, "SOLVER", SOLVER_RULES)
+    if options.HEADS_LR_FACTOR != 1 and not hasattr(model, "heads"):
+        log.warning("SOLVER.HEADS_LR_FACTOR has no effect on heads that are not named heads (MGN's), as in FastReID")
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for module_name, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):

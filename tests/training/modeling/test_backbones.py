@@ -51,6 +51,8 @@ def build_on_meta(cfg: CfgNode) -> Any:
         ("build_mobilenetv2_backbone", {"DEPTH": "0.1x", "FEAT_DIM": 1280}, (1280, 2, 1)),
         ("build_mobilenetv3_backbone", {"DEPTH": "Small", "FEAT_DIM": 1024}, (1024, 2, 1)),
         ("build_shufflenetv2_backbone", {"DEPTH": "0.5x", "FEAT_DIM": 1024}, (1024, 2, 1)),
+        ("build_regnet_backbone", {"DEPTH": "200y", "FEAT_DIM": 368}, (368, 4, 2)),
+        ("build_regnet_backbone", {"DEPTH": "200x", "FEAT_DIM": 368, "LAST_STRIDE": 2}, (368, 2, 1)),
         ("build_convnet_backbone", {"DEPTH": "3x", "FEAT_DIM": 8}, (8, 8, 4)),
         ("timm:resnet10t", {"FEAT_DIM": 512}, (512, 2, 1)),
         ("torchvision:googlenet", {"FEAT_DIM": 1024}, (1024, 2, 1)),
@@ -191,6 +193,11 @@ STATES = [
     ("build_shufflenetv2_backbone", "1.0x", False, 336, "694c86b23c41afb3"),
     ("build_shufflenetv2_backbone", "1.5x", False, 336, "a5a0bbd35ba20d1c"),
     ("build_shufflenetv2_backbone", "2.0x", False, 336, "8bf8f46945e4eb5c"),
+    ("build_regnet_backbone", "200x", False, 264, "d0067f6216b95819"),
+    ("build_regnet_backbone", "400y", False, 382, "5fd3274582174484"),
+    ("build_regnet_backbone", "1600x", False, 354, "27a4d2be8a7c101f"),
+    ("build_regnet_backbone", "3200y", False, 492, "9ed740e73ca4585e"),
+    ("build_regnet_backbone", "6400x", False, 336, "7af0ad50946f28bd"),
 ]
 
 
@@ -338,7 +345,7 @@ def test_mistakes_are_named() -> None:
             r"NAME = 'build_resnt_backbone': unknown; did you mean 'build_resnet_backbone'",
         ),
         ({"NAME": "build_osnet_backbone"}, r"DEPTH = '50x': unknown.* Known: 'x1_0', 'x0_75', 'x0_5', 'x0_25'"),
-        ({"NAME": "build_regnet_backbone"}, r"NAME = 'build_regnet_backbone': its parameters have other names in timm"),
+        ({"NAME": "build_effnet_backbone"}, r"NAME = 'build_effnet_backbone': its parameters have other names in timm"),
         ({"NAME": "build_convnet_backbone", "DEPTH": "50x"}, r"DEPTH = '50x': must be '1x' to '8x'"),
         ({"NAME": "timm:tf_efficientnet_lite0", "NORM": "GN"}, r"NORM GN .* has the layers BatchNormAct2d"),
         ({"NAME": "timm:convnext_atto", "NORM": "GN"}, r"NORM GN .* has no batch norms: set BN"),

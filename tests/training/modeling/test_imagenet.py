@@ -152,6 +152,8 @@ def test_a_cache_that_cannot_be_written(cache: Path) -> None:
         ({"NAME": "build_mobilenetv3_backbone", "DEPTH": "Small", "WITH_IBN": True}, "mobilenet_v3_small-047dcff4.pth"),
         ({"NAME": "build_mobilenetv2_backbone", "DEPTH": "1.0x"}, None),
         ({"NAME": "build_resnet_backbone_distill", "DEPTH": "34x", "WITH_IBN": True}, "resnet34_ibn_a-94bc1577.pth"),
+        ({"NAME": "build_regnet_backbone", "DEPTH": "800y"}, "160906567/RegNetY-800MF_dds_8gpu.pyth"),
+        ({"NAME": "build_regnet_backbone", "DEPTH": "800x"}, None),  # FastReID's is of another network
         ({"DEPTH": "50x", "WITH_SE": True}, None),
         ({"NAME": "build_resnext_backbone", "DEPTH": "50x"}, None),
         ({"NAME": "build_vit_backbone", "DEPTH": "base"}, None),
@@ -172,10 +174,12 @@ def test_what_is_known_without_torchvision_is_what_torchvision_says(name: str) -
     assert torchvision.models.get_model_weights(name).IMAGENET1K_V1.url == OF_TORCHVISION[name]
 
 
-def test_every_name_but_osnets_ends_in_a_hash() -> None:
+def test_names_end_in_a_hash_where_their_authors_gave_one() -> None:
     for (backbone, _), url in URLS.items():
         if backbone == "build_osnet_backbone":
             assert url.startswith("https://drive.google.com/uc?id=")
+        elif backbone == "build_regnet_backbone":
+            assert url.startswith("https://dl.fbaipublicfiles.com/pycls/dds_baselines/")
         else:
             assert len(bytes.fromhex(url.removesuffix(".pth").rpartition("-")[2])) == 4
 

@@ -23,7 +23,7 @@ def model(hidden: int = 3) -> nn.Module:
     return nn.Sequential(nn.Linear(2, hidden), nn.Linear(hidden, 1))
 
 
-@pytest.mark.parametrize("nest", [None, "state_dict", "model"])
+@pytest.mark.parametrize("nest", [None, "state_dict", "model", "model_state"])
 def test_weights_come_back_from_every_nest(tmp_path: Path, nest: str | None) -> None:
     source, target = model(), model()
     state = source.state_dict()

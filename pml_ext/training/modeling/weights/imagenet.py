@@ -20,8 +20,9 @@ _TORCHVISION = "https://download.pytorch.org/models/"
 _IBN_NET = "https://github.com/XingangPan/IBN-Net/releases/download/v1.0/"
 _RESNEST = "https://github.com/zhanghang1989/ResNeSt/releases/download/weights_step1/"
 _DRIVE = "https://drive.google.com/uc?id="  # OSNet's; what follows # is FastReID's name of the file
+_PYCLS = "https://dl.fbaipublicfiles.com/pycls/dds_baselines/"  # FastReID's address for 800x is of another network
 # MODEL.BACKBONE.NAME, DEPTH after its switches -> FastReID's URL; a name ends in the first 8 digits of its SHA-256, but
-# for OSNet's
+# for OSNet's and RegNet's
 URLS = {
     ("build_resnet_backbone", "18x"): f"{_TORCHVISION}resnet18-5c106cde.pth",
     ("build_resnet_backbone", "34x"): f"{_TORCHVISION}resnet34-333f7ec4.pth",
@@ -40,6 +41,15 @@ URLS = {
     ("build_osnet_backbone", "x0_5"): f"{_DRIVE}16DGLbZukvVYgINws8u8deSaOqjybZ83i#/osnet_x0_5_imagenet.pth",
     ("build_osnet_backbone", "x0_25"): f"{_DRIVE}1rb8UN5ZzPKRc_xvtHlyDh-cSz88YX9hs#/osnet_x0_25_imagenet.pth",
     ("build_osnet_backbone", "ibn_x1_0"): f"{_DRIVE}1sr90V6irlYYDd4_4ISU2iruoRG8J__6l#/osnet_ibn_x1_0_imagenet.pth",
+    ("build_regnet_backbone", "800y"): f"{_PYCLS}160906567/RegNetY-800MF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "1600x"): f"{_PYCLS}160990626/RegNetX-1.6GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "1600y"): f"{_PYCLS}160906681/RegNetY-1.6GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "3200x"): f"{_PYCLS}160906139/RegNetX-3.2GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "3200y"): f"{_PYCLS}160906834/RegNetY-3.2GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "4000x"): f"{_PYCLS}160906383/RegNetX-4.0GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "4000y"): f"{_PYCLS}160906838/RegNetY-4.0GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "6400x"): f"{_PYCLS}161116590/RegNetX-6.4GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "6400y"): f"{_PYCLS}160907112/RegNetY-6.4GF_dds_8gpu.pyth",
     ("build_resnest_backbone", "50x"): f"{_RESNEST}resnest50-528c19ca.pth",
     ("build_resnest_backbone", "101x"): f"{_RESNEST}resnest101-22405ba7.pth",
     ("build_resnest_backbone", "200x"): f"{_RESNEST}resnest200-75117900.pth",

@@ -14,7 +14,7 @@ from pml_ext.training.modeling.weights.paths import WeightsError, local_file
 
 
 def read_state_dict(given: str | Path) -> dict[str, Tensor]:
-    """The tensors of a .pt / .pth / .ckpt or .safetensors file, taken out of a `state_dict` or `model` nest.
+    """The tensors of a .pt, .pth, .ckpt or .safetensors file, also under `state_dict`, `model`, `model_state` in it.
 
     Raises:
         WeightsError: no such file, one that is damaged or holds code, or no dense tensors by name.
@@ -42,7 +42,7 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
     except Exception as error:  # what else is raised on damaged input is not documented
         kind = "safetensors" if path.suffix == ".safetensors" else "weights"
         raise WeightsError(f"{path} is not a readable {kind} file (tensors only): {error!r}") from error
-    for nest in ("state_dict", "model"):
+    for nest in ("state_dict", "model", "model_state"):
         if isinstance(content, dict) and isinstance(content.get(nest), dict):
             content = content[nest]
     if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
