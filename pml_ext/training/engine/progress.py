@@ -29,6 +29,7 @@ class Progress(lightning.Callback):
         self._steps = 0
         self._rate = 0.0
         self._score = ""
+        self._is_measured = False  # in this epoch
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         assert trainer.max_epochs is not None
@@ -54,8 +55,9 @@ class Progress(lightning.Callback):
         extra = {} if self._bar.disable else IN_THE_FILE_ONLY
         if trainer.is_global_zero and self._steps:
             epoch = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
-            log.info("%s: %s%s", epoch, self._numbers(), self._score, extra=extra)
-        self._sums, self._steps = {}, 0
+            measured = self._score if self._is_measured else ""
+            log.info("%s: %s%s", epoch, self._numbers(), measured, extra=extra)
+        self._sums, self._steps, self._is_measured = {}, 0, False
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         self._close()
@@ -74,6 +76,7 @@ class Progress(lightning.Callback):
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         results = getattr(pl_module, "results", {})
         self._score = f"; {_main_metrics(next(iter(results.values())))}" if results else ""
+        self._is_measured = True
         if trainer.state.fn == "validate":
             self._close()
 

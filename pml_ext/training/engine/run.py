@@ -1,36 +1,25 @@
 """One run from a config: train, or evaluate."""
 
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import lightning
-import numpy as np
-import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.loggers import TensorBoardLogger
-from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
 from pml_ext._files import write_atomically
-from pml_ext._version import __version__
-from pml_ext.metrics import keys
 from pml_ext.training.checks.check import require_supported
 from pml_ext.training.config.load import ConfigError, load_config
-from pml_ext.training.data.datasets import ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
-from pml_ext.training.data.loaders import Sample, test_loader, train_loader
 from pml_ext.training.data.samplers import JointBatchSampler, steps_per_epoch
-from pml_ext.training.data.transforms import build_transform
+from pml_ext.training.engine import run_data
 from pml_ext.training.engine.baseline import Baseline
 from pml_ext.training.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
 from pml_ext.training.engine.failures import one_message
 from pml_ext.training.engine.freezing import freeze_callbacks, frozen_iterations
-from pml_ext.training.engine.loggers import show_in_tensorboard
-from pml_ext.training.engine.messages import IN_THE_FILE_ONLY, logged
+from pml_ext.training.engine.messages import logged
 from pml_ext.training.engine.output import (
     CHECKPOINTS,
     left_by_earlier_runs,
@@ -41,15 +30,9 @@ from pml_ext.training.engine.output import (
 from pml_ext.training.engine.precise_bn import recompute_statistics
 from pml_ext.training.engine.processes import bound_together
 from pml_ext.training.engine.profiling import Profile
+from pml_ext.training.engine.run_report import report_run
 from pml_ext.training.engine.trainer import Launch, build_trainer
 from pml_ext.training.evaluation.baselines import Measured, measure_baselines
-from pml_ext.training.evaluation.evaluate import check_test_sets
-from pml_ext.training.evaluation.pictures.drawing import Picture
-from pml_ext.training.evaluation.pictures.losses_on_a_batch import loss_pictures, one_batch
-from pml_ext.training.evaluation.pictures.of_a_run import write_report
-from pml_ext.training.evaluation.report import check_thresholds, draw_utility, write_threshold
-from pml_ext.training.evaluation.results import results_table, write_metrics
-from pml_ext.training.modeling.losses.factory import build_losses
 from pml_ext.training.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 
 log = logging.getLogger("pml_ext")
@@ -75,7 +58,7 @@ def train(
             require_no_checkpoints(output)
         earlier = left_by_earlier_runs(output, whole_run=overwrite)
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        train_set, test_sets = _train_set(cfg), _test_sets(cfg)
+        train_set, test_sets = run_data.train_set(cfg), run_data.test_sets(cfg)
         module = Baseline(cfg, train_set, test_sets)
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
@@ -86,8 +69,8 @@ def train(
         frozen = freeze_callbacks(list(cfg.MODEL.FREEZE_LAYERS), iterations=iterations)
         trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *frozen)
         # Lightning knows the rank of this process only now, and the samplers need it.
-        loader = _train_loader(cfg, train_set, trainer)
-        tests = _test_loaders(cfg, test_sets, trainer)
+        loader = run_data.train_loader(cfg, train_set, trainer)
+        tests = run_data.test_loaders(cfg, test_sets, trainer)
         pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
         baselines = _baselines(cfg, module, trainer, pretrained=pretrained)
         last = checkpoints / "last.ckpt"
@@ -126,7 +109,7 @@ def train(
         if trainer.is_global_zero:
             for measured in profiles:
                 log.info("\n%s", measured.table())
-        return _report(cfg, trainer, module, output, last, "metrics.json", baselines)
+        return report_run(cfg, trainer, module, output, last, "metrics.json", baselines)
 
 
 def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
@@ -138,14 +121,14 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
     require_supported(cfg)
     with _in_output_folder(cfg, launch, "eval.log") as output:
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        test_sets = _test_sets(cfg)
+        test_sets = run_data.test_sets(cfg)
         module = Baseline(cfg, None, test_sets)
         trainer = build_trainer(cfg, launch, output, None)
         baselines = _baselines(cfg, module, trainer, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         with bound_together(trainer):
-            trainer.validate(module, _test_loaders(cfg, test_sets, trainer), verbose=False)
-        return _report(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
+            trainer.validate(module, run_data.test_loaders(cfg, test_sets, trainer), verbose=False)
+        return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
 
 
 @contextmanager
@@ -176,54 +159,15 @@ def report_of_run(run: Path) -> Path:
     return run / "report.html"
 
 
-def _test_sets(cfg: CN) -> dict[str, TestSet]:
-    """DATASETS.TESTS, an error before any work where they cannot be measured as TEST asks."""
-    test_sets = load_test_sets(cfg.DATASETS, grey=_grey(cfg))
-    check_test_sets(cfg.TEST, test_sets)
-    check_thresholds(cfg.TEST.THRESHOLD, test_sets)
-    return test_sets
-
-
-def _test_loaders(
-    cfg: CN, test_sets: dict[str, TestSet], trainer: lightning.Trainer | None = None
-) -> list[DataLoader[Sample]]:
-    """Of each part of each test set what this process embeds; without a trainer, all of it."""
-    transform = build_transform(cfg.INPUT, training=False, channels=len(cfg.MODEL.PIXEL_MEAN))
-    rank, world_size = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
-    share = {"batch_size": cfg.TEST.IMS_PER_BATCH, "rank": rank, "world_size": world_size}
-    parts = [part for data in test_sets.values() for part in data.parts]
-    return [test_loader(cfg.DATALOADER, part, transform, **share) for part in parts]
-
-
 def _baselines(cfg: CN, module: Baseline, trainer: lightning.Trainer, *, pretrained: bool) -> dict[str, Measured]:
     """TEST.BASELINES, measured by the first process alone: nothing is shared out between processes yet."""
     if not cfg.TEST.BASELINES or not trainer.is_global_zero:
         return {}
     device = trainer.strategy.root_device
-    loaders = _test_loaders(cfg, module.test_sets)
+    loaders = run_data.test_loaders(cfg, module.test_sets)
     measured = measure_baselines(module.eval().to(device), loaders, device, pretrained=pretrained)
     module.train().cpu()
     return measured
-
-
-def _train_loader(cfg: CN, images: ImageSet, trainer: lightning.Trainer) -> DataLoader[Sample]:
-    return train_loader(
-        cfg.DATALOADER,
-        images,
-        build_transform(cfg.INPUT, training=True, channels=len(cfg.MODEL.PIXEL_MEAN)),
-        batch_size=cfg.SOLVER.IMS_PER_BATCH,
-        seed=cfg.SEED,
-        rank=trainer.global_rank,
-        world_size=trainer.world_size,
-    )
-
-
-def _train_set(cfg: CN) -> ImageSet:
-    return load_train_set(cfg.DATASETS, grey=_grey(cfg))
-
-
-def _grey(cfg: CN) -> bool:
-    return len(cfg.MODEL.PIXEL_MEAN) == 1
 
 
 def _recompute_statistics(cfg: CN, module: Baseline, trainer: lightning.Trainer) -> None:
@@ -231,87 +175,6 @@ def _recompute_statistics(cfg: CN, module: Baseline, trainer: lightning.Trainer)
     cfg = cfg.clone()
     cfg.defrost()
     cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""
-    loader = _train_loader(cfg, _train_set(cfg), trainer)
+    loader = run_data.train_loader(cfg, run_data.train_set(cfg), trainer)
     lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
     recompute_statistics(module, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)
-
-
-def _report(
-    cfg: CN,
-    trainer: lightning.Trainer,
-    module: Baseline,
-    output: Path,
-    weights: Path,
-    metrics_file: str,
-    baselines: dict[str, Measured],
-) -> dict[str, dict[str, float]]:
-    if not trainer.is_global_zero:
-        return {}
-    files = {"metrics": output / metrics_file, "weights": weights}
-    compared = {name: measured.results for name, measured in baselines.items()}
-    opis = module.evaluation.calculator.opis_settings
-    about: dict[str, Any] = {"baselines": compared} if compared else {}
-    if any(keys.OPIS in found or keys.EPSILON_OPIS in found for found in module.results.values()):
-        about["opis"] = asdict(opis)
-    write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
-    for name, data in module.test_sets.items():
-        if isinstance(data, OpenSet):
-            in_file_name = re.sub("[^A-Za-z0-9_.-]", "_", name)
-            figure = output / f"utility_{in_file_name}.png"
-            if draw_utility(figure, data, module.features[name], opis):
-                files[f"figure {name}"] = figure
-            if cfg.TEST.THRESHOLD.ENABLED:
-                stem = output / f"threshold_{in_file_name}"
-                files |= write_threshold(
-                    stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
-                )
-    if cfg.TEST.REPORT:
-        files["report"] = _write_pictures(cfg, trainer, module, output, weights, baselines)
-    table = results_table(module.results, files, compared)
-    log.info("\n%s", table, extra=IN_THE_FILE_ONLY)
-    print(table)
-    return module.results
-
-
-def _write_pictures(
-    cfg: CN, trainer: lightning.Trainer, module: Baseline, output: Path, weights: Path, baselines: dict[str, Measured]
-) -> Path:
-    """report.html, whose pictures TensorBoard gets too."""
-    facts = {
-        "losses": ", ".join(cfg.MODEL.LOSSES.NAME),
-        "trained on": ", ".join(cfg.DATASETS.NAMES),
-        "epochs": str(cfg.SOLVER.MAX_EPOCH),
-        "seed": str(cfg.SEED),
-        "weights": str(weights),
-        "made by": f"pml_ext {__version__}, torch {torch.__version__}",
-    }
-    page, pictures = write_report(
-        output,
-        module.test_sets,
-        Measured(module.results, module.features),
-        baselines,
-        far=cfg.TEST.THRESHOLD.FAR,
-        opis=module.evaluation.calculator.opis_settings,
-        seed=cfg.SEED,
-        facts=facts,
-        extra=_pictures_of_losses(cfg, module),
-    )
-    for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger):
-            show_in_tensorboard(logger, pictures, trainer.global_step)
-    return page
-
-
-def _pictures_of_losses(cfg: CN, module: Baseline) -> list[Picture]:
-    """The losses on a batch of the first test set with queries."""
-    data = next((data for data in module.test_sets.values() if isinstance(data, OpenSet)), None)
-    if data is None:
-        return []
-    features = module.features[next(name for name, found in module.test_sets.items() if found is data)][0]
-    rows = one_batch(data.query.identities, count=10, images=4, seed=cfg.SEED)
-    labels = torch.from_numpy(np.unique(data.query.identities[rows], return_inverse=True)[1])
-    order = labels.argsort(stable=True)
-    classes = max(int(labels.max()) + 1, 1) if len(labels) else 1
-    terms, losses = build_losses(cfg.MODEL.LOSSES, num_classes=classes, feature_size=features.shape[1])
-    of_pairs = {term.name: losses[term.name] for term in terms if not term.is_id_loss}
-    return loss_pictures(of_pairs, features[torch.from_numpy(rows)][order], labels[order]) if classes > 1 else []

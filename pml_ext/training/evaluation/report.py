@@ -1,4 +1,4 @@
-"""What a run leaves for people beside its numbers: the utility figure and the threshold report."""
+"""The threshold report that a run leaves for people beside its numbers."""
 
 import logging
 import math
@@ -6,16 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 from yacs.config import CfgNode as CN
 
-from pml_ext._files import replacing
-from pml_ext.functional.operating_points.calibration import TooFewClassesError
 from pml_ext.functional.verification.tar_at_far_rule import largest_count_within
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.threshold.plots import draw_utilities
 from pml_ext.metrics.threshold.report_files import write_files
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.data.datasets import ImageSet, OpenSet, TestSet
@@ -24,35 +19,6 @@ from pml_ext.training.evaluation.evaluate import Features, test_embeddings
 from pml_ext.training.evaluation.pair_pictures import with_pictures
 
 log = logging.getLogger("pml_ext")
-
-
-def draw_utility(path: Path, data: OpenSet, features: Features, opis: OPISSettings) -> bool:
-    """Utility against distance threshold, a line for each test class, the calibration range marked (PNG).
-
-    Args:
-        opis: TEST.OPIS: the rates that bound the calibration range, and which pairs are compared.
-    Returns:
-        False, with a warning in the log, where the set has too few classes or pairs for OPIS; there is no file then.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    thresholds = torch.linspace(0, 2, 201, dtype=torch.float64)
-    try:
-        curves = opis.curves_at(thresholds, *test_embeddings(data, features))
-    except TooFewClassesError as error:
-        log.warning("no figure %s: %s", path.name, error)
-        return False
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    low, high = curves.calibration_range.tolist()
-    draw_utilities(axes, curves.thresholds, curves.utilities, (low, high), opis.far_range)
-    axes.set(title="One threshold, many classes: the spread is what OPIS measures")
-    axes.legend()
-    with replacing(path) as file:
-        figure.savefig(file, dpi=120, format="png")
-    return True
 
 
 def check_thresholds(wanted: CN, test_sets: dict[str, TestSet]) -> None:

@@ -59,6 +59,24 @@ def test_a_line_an_epoch_and_no_bar_without_a_terminal(trained: tuple[Path, str]
     assert "it/s" not in said and "\r" not in said
 
 
+def test_an_epoch_without_a_validation_has_no_score(caplog: pytest.LogCaptureFixture) -> None:
+    bar, losses = Progress(), {"loss": torch.tensor(0.5)}
+    trainer = SimpleNamespace(
+        max_epochs=3, num_training_batches=1, global_step=0, current_epoch=0, is_global_zero=True,
+        callback_metrics=losses, state=SimpleNamespace(fn="fit"),
+    )  # fmt: skip
+    module = SimpleNamespace(results={"Set": {"precision_at_1": 0.25}})
+    with caplog.at_level("INFO", logger="pml_ext"):
+        bar.on_train_start(trainer, module)
+        for trainer.current_epoch in range(3):
+            bar.on_train_batch_end(trainer, module)
+            if trainer.current_epoch != 1:
+                bar.on_validation_end(trainer, module)
+            bar.on_train_epoch_end(trainer, module)
+    bar.on_train_end(trainer, module)
+    assert ["R@1 ↑ 25.00 %" in record.getMessage() for record in caplog.records] == [True, False, True]
+
+
 def test_a_bar_over_the_whole_run_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

@@ -1,14 +1,12 @@
 """The pictures of a run's test sets, from what was measured."""
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from pml_ext.functional.operating_points.calibration import TooFewClassesError
-from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.functional import UtilityCurves
 from pml_ext.training.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.training.evaluation.baselines import RAW_PIXELS, Measured
 from pml_ext.training.evaluation.evaluate import Features, test_embeddings
@@ -19,8 +17,6 @@ from pml_ext.training.evaluation.pictures.page import metrics_table, write_page
 from pml_ext.training.evaluation.pictures.ranked_lists import confusions, first_results, worst_and_random
 from pml_ext.training.evaluation.pictures.ranked_results import confused_identities, results_picture
 from pml_ext.training.evaluation.pictures.thresholds import error_pictures, utility_picture
-
-log = logging.getLogger("pml_ext")
 
 _QUERIES = 5
 _CONFUSIONS = 9
@@ -34,7 +30,8 @@ def write_report(
     baselines: Mapping[str, Measured],
     *,
     far: float,
-    opis: OPISSettings,
+    curves: Mapping[str, UtilityCurves],
+    far_range: tuple[float, float],
     seed: int,
     facts: Mapping[str, str],
     extra: Sequence[Picture] = (),
@@ -46,7 +43,8 @@ def write_report(
         test_sets: by name; those of pairs or templates have a table only.
         trained, baselines: what was measured on them.
         far: the rate for which the operating point is chosen.
-        opis: the calibration range, and which pairs are compared.
+        curves: utility by test set; a set without any has no pictures of thresholds.
+        far_range: the rates that bound its calibration range.
         seed: of random choices.
         facts: what the page says of the run.
         extra: pictures for the end of the page.
@@ -59,7 +57,10 @@ def write_report(
         raw = baselines[RAW_PIXELS].features[name] if RAW_PIXELS in baselines else None
         suffix = "" if len(open_sets) == 1 else "_" + re.sub("[^A-Za-z0-9_.-]", "_", name)
         before = {key: measured.features[name] for key, measured in baselines.items() if key != RAW_PIXELS}
-        for picture in _of_set(data, trained.features[name], raw, before, far=far, opis=opis, seed=seed):
+        found = [*_of_set(data, trained.features[name], raw, before, seed=seed)]
+        if name in curves:
+            found[-2:-2] = _of_thresholds(data, trained.features[name], curves[name], far, far_range)
+        for picture in found:
             title = picture.title if not suffix else f"{name}: {picture.title}"
             pictures.append(Picture(**{**vars(picture), "name": picture.name + suffix, "title": title}))
     series = read_series(run)
@@ -82,8 +83,6 @@ def _of_set(
     raw: Features | None,
     before: Mapping[str, Features],
     *,
-    far: float,
-    opis: OPISSettings,
     seed: int,
 ) -> Iterator[Picture]:
     found = first_results(data, features)
@@ -100,14 +99,15 @@ def _of_set(
     confused = confusions(data, found, _CONFUSIONS)
     if confused:
         yield confused_identities(data, confused, name="confusions")
-    embeddings, identities = test_embeddings(data, features)
-    try:
-        yield utility_picture(embeddings, identities, opis)
-        faces = dict(zip(data.query.identities.tolist(), data.query.images, strict=True))
-        yield from error_pictures(embeddings, identities, far, faces)
-    except TooFewClassesError as error:
-        log.warning("no pictures of thresholds: %s", error)
     everything = ImageSet.concatenated(data.parts)
     yield map_picture(everything, torch.cat(features), seed=seed)
     models = {name: torch.cat(parts) for name, parts in before.items()} | {TRAINED: torch.cat(features)}
     yield spectrum_picture(models)
+
+
+def _of_thresholds(
+    data: OpenSet, features: Features, curves: UtilityCurves, far: float, far_range: tuple[float, float]
+) -> list[Picture]:
+    embeddings, identities = test_embeddings(data, features)
+    faces = dict(zip(data.query.identities.tolist(), data.query.images, strict=True))
+    return [utility_picture(curves, far_range), *error_pictures(embeddings, identities, far, faces)]

@@ -12,7 +12,6 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.all_pairs import labelled_pairs, labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC
 from pml_ext.functional.verification.tar_at_far_rule import operating_point
-from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.fields import ClassErrors
 from pml_ext.metrics.threshold.rates import error_rates
 from pml_ext.training.evaluation.pictures.drawing import (
@@ -38,15 +37,8 @@ _FACE = 24  # points
 _DISTANCE = "distance threshold (L2, unit-norm embeddings)"
 
 
-def utility_picture(embeddings: Tensor, labels: Tensor, opis: OPISSettings) -> Picture:
-    """Utility against threshold: median and middle of the classes, the five worst, the calibration range.
-
-    Raises:
-        TooFewClassesError: fewer than two classes with a positive and a negative pair.
-    """
-    thresholds = torch.linspace(0, 2, 201, dtype=torch.float64)
-    curves = opis.curves_at(thresholds, embeddings, labels)
-    far_range = opis.far_range
+def utility_picture(curves: UtilityCurves, far_range: tuple[float, float]) -> Picture:
+    """Utility against threshold: median and middle of the classes, the five worst, the calibration range."""
     worst = _worst_classes(curves)
 
     def draw(figure: "Figure", wide: bool) -> None:

@@ -17,6 +17,7 @@ from pml_ext.training.evaluation.baselines import Measured
 from pml_ext.training.evaluation.pictures.embedding_map import map_picture, principal_components, spectrum_picture
 from pml_ext.training.evaluation.pictures.of_a_run import write_report
 from pml_ext.training.evaluation.pictures.thresholds import utility_picture
+from pml_ext.training.evaluation.utility import utility_of_sets
 from tests.training.evaluation.pictures.small_set import image_set, small_set
 
 HOSTILE = "<script>alert(1)</script>&\"'"
@@ -38,7 +39,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
     baselines = {"raw pixels": measured(raw, 0.25), "untrained": measured([f.roll(1, 0) for f in features], 0.3)}
     return write_report(
         run, {"Set": data}, measured(features, 0.75), baselines,
-        far=1e-2, opis=OPISSettings(), seed=0, facts={"weights": HOSTILE},
+        far=1e-2, curves=utility_of_sets({"Set": data}, {"Set": features}, OPISSettings()), far_range=(1e-2, 1e-1),
+        seed=0, facts={"weights": HOSTILE},
     )  # fmt: skip
 
 
@@ -85,7 +87,8 @@ def test_pairs_of_images_have_a_table_only(tmp_path: Path) -> None:
     same = np.array([True, False] * 4)
     data = PairSet(image_set(np.zeros(16, int), np.zeros(16, int)), same)
     trained = Measured({"LFW": {"accuracy": 0.5}}, {"LFW": [torch.randn(16, 4)]})
-    page, files = write_report(tmp_path, {"LFW": data}, trained, {}, far=1e-3, opis=OPISSettings(), seed=0, facts={})
+    options = {"far": 1e-3, "curves": {}, "far_range": (1e-2, 1e-1), "seed": 0, "facts": {}}
+    page, files = write_report(tmp_path, {"LFW": data}, trained, {}, **options)
     assert files == []
     assert "<td>trained</td><td>50.00 %</td>" in page.read_text(encoding="utf-8")
 
@@ -97,8 +100,9 @@ def test_a_set_with_too_few_classes_has_the_other_pictures(tmp_path: Path, caplo
     kept = [features[0][torch.from_numpy(only)], features[1]]
     with caplog.at_level("WARNING", logger="pml_ext"):
         _, files = write_report(
-            tmp_path, {"Set": one}, measured(kept, 0.5), {}, far=1e-2, opis=OPISSettings(), seed=0, facts={}
-        )
+            tmp_path, {"Set": one}, measured(kept, 0.5), {}, far=1e-2, far_range=(1e-2, 1e-1), seed=0, facts={},
+            curves=utility_of_sets({"Set": one}, {"Set": kept}, OPISSettings()),
+        )  # fmt: skip
     assert "no pictures of thresholds" in caplog.text
     assert {"map_1400.png", "ranked_worst_500.png"} <= {path.name for path in files}
 
@@ -123,7 +127,7 @@ def test_a_map_of_few_images_says_that_it_is_pca() -> None:
 
 def test_pictures_say_what_they_show() -> None:
     data, features = small_set()
-    labels = torch.from_numpy(data.query.identities)
-    picture = utility_picture(features[0], labels, OPISSettings())
+    curves = utility_of_sets({"Set": data}, {"Set": features}, OPISSettings())["Set"]
+    picture = utility_picture(curves, (1e-2, 1e-1))
     assert "all of 12 classes" in picture.caption
     assert spectrum_picture({"trained": features[0]}).png(False)[:4] == b"\x89PNG"
