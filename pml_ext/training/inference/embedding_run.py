@@ -95,7 +95,10 @@ def embed(
             log.info("going on: %d of %d parts are in %s", done, shards.count, shards.folder)
     module = EmbeddingModule(cfg, network, record.embedding_dim, fresh, run.begun)
     with quiet_lightning(), one_message(output.parent), bound_together(trainer):
-        trainer.predict(module, return_predictions=False)
+        try:
+            trainer.predict(module, return_predictions=False)
+        except SystemExit as stop:  # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0
+            raise KeyboardInterrupt from stop
         trainer.strategy.barrier()
         if not trainer.is_global_zero:
             return None

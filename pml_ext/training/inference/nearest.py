@@ -93,8 +93,10 @@ def _built(file: FeatureFile, faiss: Any) -> tuple[Any, dict[str, Any]]:
     """An inverted file with as many lists as the root of its rows, and what was measured on it."""
     lists = round(math.sqrt(file.rows))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(file.dim), file.dim, lists, faiss.METRIC_INNER_PRODUCT)
-    index.train(_sample(file, lists * _TRAINED_ON)[1])
-    places, queries = _sample(file, _PROBED_WITH)
+    places, sample = _sample(file, lists * _TRAINED_ON)
+    index.train(sample)
+    probing = np.linspace(0, len(places) - 1, _PROBED_WITH).astype(np.int64)
+    places, queries = places[probing], sample[probing]
     nearest = _Closest(len(queries), _NEIGHBOURS + 1)  # a row's nearest is itself
     for block in file.blocks():
         cosines, rows = faiss.knn(queries, block.embeddings, _NEIGHBOURS + 1, metric=faiss.METRIC_INNER_PRODUCT)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import lightning
 import numpy as np
 import pytest
 import torch
@@ -106,6 +107,18 @@ def test_a_run_that_was_killed_goes_on_after_its_last_part(
     assert decoded == list(range(32, 50))
     found = read_embeddings(tmp_path / "f.npz", need_labels=False)
     torch.testing.assert_close(found.embeddings, expected(model, sorted(pictures)), atol=1e-5, rtol=0)
+
+
+def test_a_run_that_is_stopped_says_how_to_go_on(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise SystemExit(0)
+
+    extract(tmp_path / "pictures", 2)
+    monkeypatch.setattr(lightning.Trainer, "predict", stopped)
+    assert main([*words, str(tmp_path / "pictures")]) == 130
+    assert "the same command goes on after its last part" in capsys.readouterr().err
 
 
 def test_more_pictures_are_added(
