@@ -92,7 +92,7 @@ class CITLoss(EmbeddingLoss):
         if torch.compiler.is_compiling():  # reading the sizes of classes would break the graph
             return fast_concordance_loss(embeddings, labels, *options)
         spans = class_spans(on_host, embeddings.device)
-        if not 1 < spans.largest <= LARGEST_CLASS or spans.largest == len(labels):
+        if not 1 < spans.largest < len(labels) or (self.gamma == 1 and spans.largest > LARGEST_CLASS):
             return None
         return fast_concordance_loss(embeddings, labels, *options, spans=spans)
 

@@ -101,6 +101,25 @@ def discordance_sum(similarities: Tensor, same: Tensor, different: Tensor) -> Te
     return sums[same].sum()
 
 
+@torch.no_grad()
+def discordance_by_sorting(similarities: Tensor, same: Tensor, different: Tensor) -> tuple[Tensor, Tensor]:
+    """`discordance_sum` and its derivatives by the similarities.
+
+    That by S_an is e^{−S_an} times the sum of e^{S_ap} over the positives below it: a running sum over the negatives
+    in order.
+    """
+    negatives, order = _sorted_negatives(similarities, different)
+    decay = (-similarities).exp_().masked_fill_(~different, 0).gather(1, order)
+    tails = torch.zeros(len(decay), decay.shape[1] + 1, dtype=decay.dtype, device=decay.device)
+    tails[:, :-1] = decay.flip(1).cumsum_(1).flip(1)
+    first_above = torch.searchsorted(negatives, similarities.contiguous(), right=True)
+    growth = similarities.exp().mul_(same)
+    lost = tails.gather(1, first_above).mul_(growth)
+    value = ((similarities.shape[1] - first_above) * same).sum() - lost.sum()
+    below = tails.zero_().scatter_add_(1, first_above, growth).cumsum_(1)[:, :-1]
+    return value, lost.neg_().scatter_add_(1, order, decay.mul_(below))
+
+
 def partial_likelihood_sum(
     similarities: Tensor,
     ref_similarities: Tensor,

@@ -8,11 +8,11 @@ from pml_ext._ops.blocks import row_blocks, rows_of_a_block
 from pml_ext._ops.normalize import through_sphere_, to_sphere, unit_and_inverse_norms
 from pml_ext._ops.products import add_transpose_, gram
 from pml_ext._ops.value_and_gradient import ValueAndGradient
-from pml_ext.functional.losses.cit import concordance_loss
+from pml_ext.functional.losses.cit import concordance_loss, discordance_by_sorting
 from pml_ext.functional.tuples.pairs import ClassSpans, class_columns, class_spans, same_and_different
 
 LARGEST_CLASS = 64
-"""Up to this class size comparing with every positive is faster than sorting."""
+"""Up to this class size L_e is faster by comparing with every positive than by sorting."""
 
 FACTORS = 16
 """Numbers below 15 whose product is sure to be a float32: one logarithm for all of them."""
@@ -36,7 +36,7 @@ def fast_concordance_loss(
 
     Args:
         embeddings: (B, D), need not be normalised, float32 or float64.
-        labels: (B,) class ids; best where no class has more than LARGEST_CLASS samples.
+        labels: (B,) class ids; for γ = 1 best where no class has more than LARGEST_CLASS samples.
         gamma: in [0, 1].
         similarity: "unit", (1 + cosine)/2, or "cosine".
         hinge_partial_likelihood: count no triplet below zero in L_p.
@@ -115,7 +115,16 @@ def by_similarities(
             chosen = slice(begin, begin + classes)
             arguments = (negatives[foremost[chosen]], len(set(spans.sizes)) > 1, 1 - gamma, hinge, factors)
             value += _partial_likelihood(grown, members[chosen], places[chosen], there[chosen], *arguments, gradient)
-    if gamma > 0:
+    if gamma > 0 and spans.largest > LARGEST_CLASS:
+        same = spans.start[anchors] == spans.start.T  # a class is known by where it begins
+        different = ~same
+        every = torch.arange(len(unit), device=unit.device)[anchors]
+        same[torch.arange(len(every), device=unit.device), every] = False
+        similarities = grown.log() if gamma < 1 else grown.log().neg_()
+        found, by_similarity = discordance_by_sorting(similarities, same, different)
+        value += gamma * found
+        gradient = by_similarity.mul_(gamma) if gamma == 1 else gradient.add_(by_similarity, alpha=gamma)
+    elif gamma > 0:
         for block in row_blocks(len(grown), valid.shape[1] * len(unit), unit.device, entries=entries):
             decay = grown[block] if gamma == 1 else grown[block].reciprocal()
             value += _discordance(decay, valid[block], same[block], gamma, gradient[block], added=gamma < 1)

@@ -3,8 +3,8 @@ import torch
 from torch.nn.functional import normalize
 
 from pml_ext.functional import concordance_index
-from pml_ext.functional.losses.cit import concordance_loss, triplet_losses
-from pml_ext.functional.losses.cit_kernel import fast_concordance_loss
+from pml_ext.functional.losses.cit import concordance_loss, discordance_by_sorting, discordance_sum, triplet_losses
+from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
 from pml_ext.functional.tuples.pairs import same_and_different
 from tests.oracles import concordance as oracle
 
@@ -71,6 +71,32 @@ def test_fast_and_plain_gradient_agree(labels, gamma, kind, hinge, dtype, tolera
     (expected,) = torch.autograd.grad(plain(x, labels, gamma, kind, hinge), x)
     (got,) = torch.autograd.grad(fast_concordance_loss(x, labels, gamma, kind, hinge), x)
     assert (got - expected).norm() <= tolerance * expected.norm()
+
+
+@pytest.mark.parametrize(("gamma", "kind", "hinge"), OPTIONS)
+def test_classes_above_the_largest_that_is_compared_at_once(gamma, kind, hinge):
+    """L_e comes from sorted negatives there, and L_p still from the kernel; a tie in similarity is no discordance."""
+    labels = torch.tensor([7] * (LARGEST_CLASS + 6) + [2] * (LARGEST_CLASS + 1) + [5] * 3 + [9])
+    labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
+    x = scaled(unit_vectors(len(labels), 5))
+    x[3] = x[4] = x[5]
+    x.requires_grad_()
+    expected, got = plain(x, labels, gamma, kind, hinge), fast_concordance_loss(x, labels, gamma, kind, hinge)
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
+    gradients = [torch.autograd.grad(value, x)[0] for value in (expected, got)]
+    # Where S_an = S_ap the term has no derivative, and the two may take either side.
+    others = torch.ones(len(labels), dtype=torch.bool).index_fill_(0, torch.tensor([3, 4, 5]), False)
+    torch.testing.assert_close(gradients[1][others], gradients[0][others], rtol=1e-9, atol=1e-13)
+
+
+def test_the_sum_by_sorting_has_the_derivatives_of_the_plain_one():
+    same, different = same_and_different(torch.tensor(LABELS["one huge class"]), torch.tensor([5, 1, 5, 2, 5, 9]))
+    similarities = unit_vectors(15) @ unit_vectors(6).T
+    value, by_similarity = discordance_by_sorting(similarities, same, different)
+    similarities.requires_grad_()
+    expected = discordance_sum(similarities, same, different)
+    torch.testing.assert_close(value, expected.detach(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(by_similarity, torch.autograd.grad(expected, similarities)[0], rtol=1e-12, atol=1e-14)
 
 
 def test_blocks_change_nothing():
