@@ -196,7 +196,7 @@ def _table(rows: list[Row], experiment: dict[str, Any]) -> str:
         with_keys = f" `{row.overrides}`" if row.overrides else ""
         lines.append([row.name, row.data, config + with_keys, row.reported, row.ours or NOT_RUN, numbers])
     if "command" in experiment:
-        reported, ours = experiment.get("reported", ""), experiment.get("ours", "")
+        reported, ours = experiment.get("reported", ""), experiment.get("ours", NOT_RUN)
         lines.append(["", "", f"`{experiment['command']}`", reported, ours, ""])
     headings = ["row", "data", "config or command", "paper", "ours", "differs"]
     text = "".join(f"| {' | '.join(line)} |\n" for line in [headings, ["---"] * len(headings), *lines])

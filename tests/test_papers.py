@@ -129,5 +129,6 @@ def test_files_that_commands_name_are_there() -> None:
     experiments = [one for paper in papers.listed()["papers"].values() for one in paper["experiments"].values()]
     commands = [one["command"] for one in experiments if "command" in one]
     files = [file for command in commands for file in re.findall(r"(?:tests|examples|fastreid_configs)/\S+", command)]
-    assert len(files) == len(commands) > 3
+    assert len(files) > 3
     assert [file for file in files if not (ROOT / file).is_file()] == []
+    assert {command.split()[0] for command in commands} <= {"pytest", "python", "pml-ext"}
