@@ -10,7 +10,10 @@ as comments; text that goes on in a next line is indented there by three spaces 
     # Differs: the paper has …, here …
 
 `Paper` opens a row, and `Reported` must follow; the others may be left out. `Differs` before the first row is of the
-whole file, and of the files that have it as _BASE_.
+whole file, and of the files that have it as _BASE_. A config that goes with a paper and is in none of its tables says
+so by one line, which its own _BASE_ may have for it:
+
+    # Beside: TCM, ResNet-50 on test classes that training has not seen, where the paper has ViT-B
 """
 
 import argparse
@@ -30,9 +33,10 @@ HERE = Path(__file__).parent
 CONFIGS = HERE.parent / "fastreid_configs"
 PAGE = HERE / "PAPERS.md"
 NOT_RUN = "not run: no data here"
-_FIELD = re.compile(r"# (Paper|Reported|With|Ours|Differs): +(\S.*)")
+_FIELD = re.compile(r"# (Paper|Reported|With|Ours|Differs|Beside): +(\S.*)")
 _ROW = re.compile(r'(\w+), ([^,"]+), row "([^"]+)", (\S.*)')
 _BASE = re.compile(r"""^_BASE_: *["']?([^"'\s]+)""", re.M)
+_BESIDE = re.compile(r"(\w+), (\S.*)")
 _OURS = re.compile(r"[^;]+; [^;]+; \d{4}-\d\d-\d\d; [0-9a-f]{7,40}")
 _START = """# The papers' experiments
 
@@ -80,6 +84,9 @@ def rows_of(config: Path) -> list[Row]:
         elif label == "Differs":
             if found:
                 found[-1].differs.append(text)
+        elif label == "Beside":
+            if found:
+                _fail(config, "Beside is for a config without rows")
         elif not found:
             _fail(config, f"{label} has no Paper before it")
         elif label == "Reported":
@@ -109,6 +116,16 @@ def _of_the_file(config: Path) -> list[str]:
         if label == "Differs":
             above.append(text)
     return above
+
+
+def beside(config: Path) -> tuple[str, str] | None:
+    """The paper that a config without rows goes with, and what it is; its own line, or the nearest of its bases'."""
+    for label, text in _fields(config):
+        if label == "Beside":
+            match = _BESIDE.fullmatch(text) or _fail(config, f"expected PAPER, what it is; got {text!r}")
+            return match[1], match[2]
+    base = base_of(config)
+    return beside(base) if base else None
 
 
 def base_of(config: Path) -> Path | None:
@@ -172,7 +189,7 @@ def page(rows: list[Row]) -> str:
 
 
 def _section(key: str, paper: dict[str, Any], rows: list[Row]) -> str:
-    text, without = f"\n## {key}: {paper['title']}\n", ""
+    text, without, more = f"\n## {key}: {paper['title']}\n", "", dict[str, list[str]]()
     for name, experiment in paper["experiments"].items():
         mine = [row for row in rows if (row.paper, row.experiment) == (key, name)]
         if mine or "command" in experiment:
@@ -184,17 +201,27 @@ def _section(key: str, paper: dict[str, Any], rows: list[Row]) -> str:
             raise HeaderError(f"papers.yml: {name} of {key} has no config: give its `command`, or why it is `missing`")
     if without:
         text += f"\n### {key}, without a config\n\n| experiment | what it shows | why |\n| --- | --- | --- |\n{without}"
+    for path in leaves():
+        found = beside(path)
+        if found and found[0] == key and not rows_of(path):
+            more.setdefault(found[1], []).append(_link(path.relative_to(CONFIGS).as_posix()))
+    if more:
+        text += f"\n### {key}, beside the paper\n\n"
+        text += "".join(f"- {what}: {', '.join(configs)}\n" for what, configs in more.items())
     return text
+
+
+def _link(config: str) -> str:
+    return f"[{config}](../fastreid_configs/{config})"
 
 
 def _table(rows: list[Row], experiment: dict[str, Any]) -> str:
     notes = list(dict.fromkeys(note for row in rows for note in row.differs))
     lines = list[list[str]]()
     for row in rows:
-        config = f"[{row.config}](../fastreid_configs/{row.config})"
         numbers = ", ".join(str(notes.index(note) + 1) for note in row.differs)
         with_keys = f" `{row.overrides}`" if row.overrides else ""
-        lines.append([row.name, row.data, config + with_keys, row.reported, row.ours or NOT_RUN, numbers])
+        lines.append([row.name, row.data, _link(row.config) + with_keys, row.reported, row.ours or NOT_RUN, numbers])
     if "command" in experiment:
         reported, ours = experiment.get("reported", ""), experiment.get("ours", NOT_RUN)
         lines.append(["", "", f"`{experiment['command']}`", reported, ours, ""])

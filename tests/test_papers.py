@@ -38,7 +38,8 @@ def test_every_config_of_a_paper_is_on_the_page() -> None:
         below = path
         while below := papers.base_of(below):
             if paper := papers_of.get(below):
-                assert paper in {row.paper for row in papers.rows_of(path)}, f"{path} needs a row of {paper}"
+                named = {row.paper for row in papers.rows_of(path)} or {*(papers.beside(path) or ())[:1]}
+                assert paper in named, f"{path} needs a row of {paper}, or a line Beside"
                 checked += 1
     assert checked > 20
 
@@ -98,6 +99,7 @@ def test_a_header_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("BASE 0.2", "BASE", "With needs KEY VALUE pairs; got 'MODEL.LOSSES.MS.BASE'"),
         ("2026-01-31; ", "", "Ours needs numbers; data; YYYY-MM-DD; commit; got"),
         ("# What it is.", "# Ours: R@1 1", "Ours has no Paper before it"),
+        ("# Differs: the batch", "# Beside: LoOp, it", "Beside is for a config without rows"),
     ],
 )
 def test_a_header_that_is_wrong(
@@ -113,6 +115,18 @@ def test_a_base_has_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path.rename(path.with_name("Base-it.yml"))
     with pytest.raises(papers.HeaderError, match=r"Base-it\.yml: a base is not run"):
         papers.all_rows()
+
+
+def test_a_config_without_rows_stands_beside_its_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = config(tmp_path, monkeypatch, "_BASE_: Base.yml\n")
+    assert papers.beside(path) is None
+    path.with_name("Base.yml").write_text("# Beside: LoOp, another network\nSEED: 1\n", encoding="utf-8")
+    assert papers.beside(path) == ("LoOp", "another network") and papers.rows_of(path) == []
+    text = papers.page(ROWS)
+    assert "- another network: [" in text and "[it.yml](../fastreid_configs/it.yml)\n" in text
+    path.write_text("# Beside: LoOp\n", encoding="utf-8")
+    with pytest.raises(papers.HeaderError, match=r"it\.yml: expected PAPER, what it is; got 'LoOp'"):
+        papers.beside(path)
 
 
 def test_an_experiment_that_is_not_listed() -> None:
