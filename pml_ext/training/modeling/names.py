@@ -29,6 +29,7 @@ BACKBONES = {
     "build_shufflenetv2_backbone": "DEPTH 0.5x, 1.0x, 1.5x, 2.0x with NORM",
     "build_regnet_backbone": "DEPTH 200x, 400x, 800x, 1600x, 3200x, 4000x, 6400x, or the same with y, with LAST_STRIDE "
     "and NORM",
+    "build_repvgg_backbone": "DEPTH A0 to A2, B0 to B3, B1g2 to B3g2, B1g4 to B3g4 with LAST_STRIDE and NORM",
     "build_convnet_backbone": "ours: DEPTH '1x' to '8x' blocks of FEAT_DIM channels with NORM",
     "timm:<model>": "ours: any network of timm, convolutional or vision transformer; of the options only NORM applies",
     "torchvision:<model>": "ours: any convolutional network of torchvision, for RGB images; of the options only NORM "
@@ -41,7 +42,6 @@ LIBRARIES = (TIMM, TORCHVISION)
 _OTHER_NAMES = "its parameters have other names in timm, so FastReID's weights would not load"
 # FastReID's other backbones -> why not, and what instead
 BACKBONES_NOT_BUILT = {
-    "build_repvgg_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:repvgg_a0 to timm:repvgg_b3",
     "build_effnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:efficientnet_b0 and the like",
     "build_resnetIR_backbone": "FastFace's config names it, but FastFace has no such backbone",
 }
@@ -57,6 +57,11 @@ CHANNELS = {
     "build_mobilenetv2_backbone": dict.fromkeys(("1.0x", "0.75x", "0.5x", "0.35x", "0.25x", "0.1x"), 1280),
     "build_mobilenetv3_backbone": {"Large": 1280, "Small": 1024},
     "build_shufflenetv2_backbone": {"0.5x": 1024, "1.0x": 1024, "1.5x": 1024, "2.0x": 2048},
+    "build_repvgg_backbone": {
+        **{"A0": 1280, "A1": 1280, "A2": 1408, "B0": 1280},
+        **dict.fromkeys(("B1", "B1g2", "B1g4"), 2048),
+        **dict.fromkeys(("B2", "B2g2", "B2g4", "B3", "B3g2", "B3g4"), 2560),
+    },
     "build_regnet_backbone": {
         "200x": 368,
         "400x": 384,

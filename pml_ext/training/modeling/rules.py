@@ -53,8 +53,11 @@ def _switches(options: CN) -> Iterator[Problem]:
                 yield Problem(key, True, f"is not an option of {options.NAME}; set it to False")
 
 
+_WITH_LAST_STRIDE = tuple(f"build_{net}_" for net in ("resnet", "resnext", "resnest", "regnet", "repvgg"))
+
+
 def _of_one_backbone(options: CN) -> Iterator[Problem]:
-    if options.NAME.startswith(("build_resnet_", "build_resnext_", "build_resnest_", "build_regnet_")):
+    if options.NAME.startswith(_WITH_LAST_STRIDE):
         if options.LAST_STRIDE not in (1, 2):
             yield Problem("LAST_STRIDE", options.LAST_STRIDE, "must be 1 or 2")
     elif options.NAME == "build_iresnet_backbone":

@@ -109,7 +109,7 @@ def test_the_defaults_run() -> None:
 def test_all_problems_are_named_in_one_message(folder: Path) -> None:
     wrong = {
         "MODEL.META_ARCHITECTURE": "MoCo",
-        "MODEL.BACKBONE.NAME": "build_repvgg_backbone",
+        "MODEL.BACKBONE.NAME": "build_effnet_backbone",
         "MODEL.BACKBONE.NORM": "GhostBN",
         "MODEL.HEADS.PFC.ENABLED": "True",
         "KD.EMA.ENABLED": "True",
@@ -126,7 +126,7 @@ def test_all_problems_are_named_in_one_message(folder: Path) -> None:
     lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
     for start in (
         "MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast",
-        "MODEL.BACKBONE.NAME = 'build_repvgg_backbone': ",
+        "MODEL.BACKBONE.NAME = 'build_effnet_backbone': ",
         "MODEL.BACKBONE.NORM = 'GhostBN': batch norm over parts",
         "MODEL.HEADS.PFC.ENABLED = True: the class-sharded classifier",
         "KD.EMA.ENABLED = True: knowledge distillation",

@@ -97,7 +97,7 @@ _BACKBONES = {
     "build_mobilenetv2_backbone": ("0.1x", 1280, ""),
     "build_mobilenetv3_backbone": ("Small", 1024, ""),
     "build_shufflenetv2_backbone": ("0.5x", 1024, ""),
-    "build_repvgg_backbone": ("A0", 2048, "MODEL.BACKBONE.NAME = 'build_repvgg_backbone': its parameters have other"),
+    "build_effnet_backbone": ("b0", 320, "MODEL.BACKBONE.NAME = 'build_effnet_backbone': its parameters have other"),
 }
 # name -> whether it is wrong or not built, the start of why
 _DATA = {

@@ -53,6 +53,7 @@ def build_on_meta(cfg: CfgNode) -> Any:
         ("build_shufflenetv2_backbone", {"DEPTH": "0.5x", "FEAT_DIM": 1024}, (1024, 2, 1)),
         ("build_regnet_backbone", {"DEPTH": "200y", "FEAT_DIM": 368}, (368, 4, 2)),
         ("build_regnet_backbone", {"DEPTH": "200x", "FEAT_DIM": 368, "LAST_STRIDE": 2}, (368, 2, 1)),
+        ("build_repvgg_backbone", {"DEPTH": "A0", "FEAT_DIM": 1280, "LAST_STRIDE": 1}, (1280, 4, 2)),
         ("build_convnet_backbone", {"DEPTH": "3x", "FEAT_DIM": 8}, (8, 8, 4)),
         ("timm:resnet10t", {"FEAT_DIM": 512}, (512, 2, 1)),
         ("torchvision:googlenet", {"FEAT_DIM": 1024}, (1024, 2, 1)),
@@ -198,6 +199,9 @@ STATES = [
     ("build_regnet_backbone", "1600x", False, 354, "27a4d2be8a7c101f"),
     ("build_regnet_backbone", "3200y", False, 492, "9ed740e73ca4585e"),
     ("build_regnet_backbone", "6400x", False, 336, "7af0ad50946f28bd"),
+    ("build_repvgg_backbone", "A0", False, 349, "fd49a3e64c7ced27"),
+    ("build_repvgg_backbone", "B1g2", False, 451, "93615b090851bc82"),
+    ("build_repvgg_backbone", "B3", False, 451, "9377b39d8ea491dc"),
 ]
 
 

@@ -14,6 +14,7 @@ from pml_ext.training.modeling.backbones.mobilenetv3 import build_mobilenetv3
 from pml_ext.training.modeling.backbones.norms import build_norm
 from pml_ext.training.modeling.backbones.osnet import build_osnet
 from pml_ext.training.modeling.backbones.regnet import build_regnet
+from pml_ext.training.modeling.backbones.repvgg import build_repvgg
 from pml_ext.training.modeling.backbones.resnest import build_resnest
 from pml_ext.training.modeling.backbones.resnet import build_resnet, build_resnet_distill, build_resnext
 from pml_ext.training.modeling.backbones.shufflenetv2 import build_shufflenetv2
@@ -46,6 +47,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "build_mobilenetv3_backbone": build_mobilenetv3,
     "build_shufflenetv2_backbone": build_shufflenetv2,
     "build_regnet_backbone": build_regnet,
+    "build_repvgg_backbone": build_repvgg,
     "build_convnet_backbone": build_convnet,
     "timm:<model>": build_timm,
     "torchvision:<model>": build_torchvision,
