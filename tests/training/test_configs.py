@@ -52,6 +52,19 @@ def test_it_can_run(name: str) -> None:
     assert problems_of(load_config(CONFIGS / name, FROM_SCRATCH)) == []
 
 
+@pytest.mark.parametrize(
+    "backbone",
+    [
+        ("build_vit_backbone", "MODEL.BACKBONE.DEPTH", "base"),
+        ("build_vit_backbone", "MODEL.BACKBONE.DEPTH", "small"),
+        ("timm:vit_small_patch16_224", "MODEL.BACKBONE.FEAT_DIM", "384"),
+    ],
+)
+def test_the_vision_transformer_of_tcm_is_fastreids_or_timms(backbone: tuple[str, str, str]) -> None:
+    overrides = [*FROM_SCRATCH, "MODEL.BACKBONE.NAME", *backbone]
+    assert problems_of(load_config(CONFIGS / "CUBSharedClasses/tcm/smoothap_tcm_vit.yml", overrides)) == []
+
+
 def test_each_has_an_output_of_its_own() -> None:
     outputs = [load_config(CONFIGS / name).OUTPUT_DIR for name in LEAVES]
     assert len(set(outputs)) == len(outputs)

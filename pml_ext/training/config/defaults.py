@@ -198,7 +198,8 @@ def _test() -> CN:
     test.BASELINES = False  # ours: the raw pixels and the untrained network are measured too, for comparison
     test.THRESHOLD = CN({"ENABLED": False, "FAR": 1e-3})  # ours: a threshold report of each test set with queries
     test.OPIS = CN({"FAR_RANGE": (1e-2, 1e-1), "GRID": 100, "EPSILON": 0.1})  # ours
-    test.OPIS.update({"NEGATIVES_PER_POSITIVE": 0, "SEED": 0})  # random negative pairs of a class; 0: all of them
+    # random negative pairs of a class for each of its positive ones; 0, and in threshold reports: all negative pairs
+    test.OPIS.update({"NEGATIVES_PER_POSITIVE": 0, "SEED": 0})
     # ours: of pairs of images (in FOLDS blocks) and of templates
     test.VERIFICATION = CN({"FARS": (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6), "FOLDS": 10})
     return test

@@ -148,6 +148,8 @@ def test_eval_of_files_gives_the_metrics_of_the_loops(
     assert found["mean_inverse_negative_penalty"] == pytest.approx(np.mean([row[3] for row in rows]))
     assert found["mean_average_precision_at_r"] == pytest.approx(np.mean([row[4] for row in rows]))
     assert 0 < found["opis"] < 0.25 and 0 < found["NMI"] < 1
+    assert found["precision_at_1"] <= found["cmc_rank_5"] <= found["cmc_rank_10"]
+    assert json.loads((tmp_path / "metrics.json").read_text())["opis"]["far_range"] == [0.01, 0.1]
     shown = capsys.readouterr().out
     assert f"{100 * found['precision_at_1']:.2f} %" in shown and str(tmp_path / "metrics.json") in shown
 
