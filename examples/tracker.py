@@ -55,10 +55,13 @@ def strongsort_features(embedder: Embedder, frame: Image.Image, boxes: np.ndarra
     return embedder([crop.resize((wide, high), Image.Resampling.BILINEAR) for crop in crops]).numpy()
 
 
-if __name__ == "__main__":
-    config, weights, file = sys.argv[1:]
-    picture = cv2.imread(file)
-    high, wide = picture.shape[:2]
+def main(config_file: str, weights_path: str, picture: str) -> None:
+    frame = cv2.imread(picture)
+    high, wide = frame.shape[:2]
     halves = np.array([[0, 0, wide / 2, high], [wide / 2, 0, wide, high]])
-    left, right = FastReIDInterface(config, weights, "cpu").inference(picture, halves)
+    left, right = FastReIDInterface(config_file, weights_path, "cpu").inference(frame, halves)
     print(f"cosine of the frame's halves {left @ right:.4f}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -13,6 +13,8 @@ from pml_ext.training.engine.export_formats import ExportError, required
 class OnnxModel:
     """A file of `pml-ext export --format onnx`: (B, C, H, W) float32 in 0–255 to (B, D) of unit length.
 
+    On a CPU it takes as many threads as torch does.
+
     Args:
         device: cpu, cuda, cuda:1 …, or auto.
     Raises:
@@ -35,8 +37,10 @@ class OnnxModel:
                 f"device is {device}, but this onnxruntime has no CUDA: install onnxruntime-gpu, or take cpu"
             )
         cuda = [("CUDAExecutionProvider", {"device_id": int(index or 0)})] if has_cuda and kind != "cpu" else []
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
         try:
-            self._session = runtime.InferenceSession(str(file), providers=[*cuda, "CPUExecutionProvider"])
+            self._session = runtime.InferenceSession(str(file), options, providers=[*cuda, "CPUExecutionProvider"])
         except Exception as error:  # what onnxruntime raises on damaged input is not documented
             raise ExportError(f"{path} is not an ONNX file that onnxruntime can run: {error}") from error
         text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
