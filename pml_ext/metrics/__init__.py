@@ -1,19 +1,23 @@
 """Metrics: pytorch-metric-learning's calculator extended, and evaluators for whole test sets."""
 
-from pml_ext.metrics.calculator import AccuracyCalculator
-from pml_ext.metrics.opis import OPIS
-from pml_ext.metrics.pair_lists import (
-    ImagePairs,
-    TemplateMedia,
-    TemplatePairs,
-    read_lfw_pairs,
-    read_template_media,
-    read_template_pairs,
-)
-from pml_ext.metrics.reid import ReIDEvaluator
-from pml_ext.metrics.streaming_verification import StreamingVerification
-from pml_ext.metrics.threshold.report import ThresholdReport
-from pml_ext.metrics.verification import VerificationEvaluator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pml_ext.metrics.calculator import AccuracyCalculator
+    from pml_ext.metrics.opis import OPIS
+    from pml_ext.metrics.pair_lists import (
+        ImagePairs,
+        TemplateMedia,
+        TemplatePairs,
+        read_lfw_pairs,
+        read_template_media,
+        read_template_pairs,
+    )
+    from pml_ext.metrics.reid import ReIDEvaluator
+    from pml_ext.metrics.streaming_verification import StreamingVerification
+    from pml_ext.metrics.threshold.report import ThresholdReport
+    from pml_ext.metrics.verification import VerificationEvaluator
 
 __all__ = [
     "OPIS",
@@ -29,3 +33,25 @@ __all__ = [
     "read_template_media",
     "read_template_pairs",
 ]
+
+_HOMES = {
+    "AccuracyCalculator": "calculator",
+    "ImagePairs": "pair_lists",
+    "OPIS": "opis",
+    "ReIDEvaluator": "reid",
+    "StreamingVerification": "streaming_verification",
+    "TemplateMedia": "pair_lists",
+    "TemplatePairs": "pair_lists",
+    "ThresholdReport": "threshold.report",
+    "VerificationEvaluator": "verification",
+    "read_lfw_pairs": "pair_lists",
+    "read_template_media": "pair_lists",
+    "read_template_pairs": "pair_lists",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported when it is asked for: the metrics' names are read, as config checks do, without torch."""
+    if name in _HOMES:
+        return getattr(import_module(f"pml_ext.metrics.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,6 @@
 """Lightning's loggers by the names of the config's LOGGERS."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,25 @@ LOGGERS: dict[str, Callable[[Path], Logger]] = {
     "csv": lambda output: CSVLogger(output, "csv"),
     "tensorboard": lambda output: TensorBoardLogger(str(output), "", "tensorboard"),
     "wandb": lambda output: WandbLogger(name=output.name, save_dir=output),
-    "mlflow": lambda output: MLFlowLogger(run_name=output.name, save_dir=str(output / "mlruns")),
+    "mlflow": lambda output: _mlflow(output),
 }
 """What LOGGERS can name."""
+
+
+def _mlflow(output: Path) -> MLFlowLogger:
+    """To $MLFLOW_TRACKING_URI, else into a database in the folder: mlflow 3 refuses a store of plain files."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri:
+        return MLFlowLogger(run_name=output.name, tracking_uri=uri)
+    database, files = output.absolute() / "mlflow.db", (output.absolute() / "mlartifacts").as_uri()
+    return MLFlowLogger(run_name=output.name, tracking_uri=f"sqlite:///{database}", artifact_location=files)
 
 
 def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
     """The loggers, which write to the folder of the run.
 
     Raises:
-        ConfigError: an unknown name; one whose package is not installed.
+        ConfigError: an unknown name; one whose package is not installed, or that cannot begin.
     """
     loggers = []
     for name in names:
@@ -33,6 +43,8 @@ def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
             loggers.append(LOGGERS[name](output))
         except ModuleNotFoundError as error:
             raise ConfigError(f"LOGGERS: {name} needs a package that is not installed: pip install {name}") from error
+        except Exception as error:  # each of these packages has errors of its own
+            raise ConfigError(f"LOGGERS: {name} cannot begin: {error}") from error
     return loggers
 
 

@@ -8,6 +8,7 @@ import lightning
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from pml_ext.metrics import keys
 from pml_ext.training.engine.messages import IN_THE_FILE_ONLY
 from pml_ext.training.evaluation.results import as_text, heading, labels_of
 
@@ -100,5 +101,5 @@ class Progress(lightning.Callback):
 def _main_metrics(values: dict[str, float]) -> str:
     """The first metric of a test set, and OPIS where it is measured."""
     labels = labels_of(values)
-    shown = [name for i, name in enumerate(labels) if i == 0 or name == "opis"]
+    shown = [name for i, name in enumerate(labels) if i == 0 or name == keys.OPIS]
     return ", ".join(f"{heading(name, labels[name])} {as_text(name, values[name])}" for name in shown)

@@ -163,6 +163,7 @@ def _baselines(cfg: CN, module: Baseline, trainer: lightning.Trainer, *, pretrai
     """TEST.BASELINES, measured by the first process alone: nothing is shared out between processes yet."""
     if not cfg.TEST.BASELINES or not trainer.is_global_zero:
         return {}
+    log.info("TEST.BASELINES: the raw pixels and the untrained network are measured first")
     device = trainer.strategy.root_device
     loaders = run_data.test_loaders(cfg, module.test_sets)
     measured = measure_baselines(module.eval().to(device), loaders, device, pretrained=pretrained)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pml_ext._files import write_atomically
+from pml_ext.metrics import keys
 
 Results = dict[str, dict[str, float]]
 """Metrics by test set, rates as fractions."""
@@ -16,43 +17,43 @@ CMC = "cmc"
 
 # the name in metrics.json -> what the table calls it; cmc_rank_5 is R@5, tar_at_far_1e-3 TAR@1e-3
 METRICS = {
-    "precision_at_1": "R@1",
-    "mean_average_precision_at_r": "mAP@R",
-    "reid_mean_average_precision": "mAP",
-    "mean_inverse_negative_penalty": "mINP",
-    "r_precision": "RP",
-    "mean_reciprocal_rank": "MRR",
-    "opis": "OPIS",
-    "epsilon_opis": "ε-OPIS",
-    "NMI": "NMI",
-    "AMI": "AMI",
-    "f1": "F1",
-    "spectral_variance": "SV",
+    keys.PRECISION_AT_1: "R@1",
+    keys.MEAN_AVERAGE_PRECISION_AT_R: "mAP@R",
+    keys.REID_MEAN_AVERAGE_PRECISION: "mAP",
+    keys.MEAN_INVERSE_NEGATIVE_PENALTY: "mINP",
+    keys.R_PRECISION: "RP",
+    keys.MEAN_RECIPROCAL_RANK: "MRR",
+    keys.OPIS: "OPIS",
+    keys.EPSILON_OPIS: "ε-OPIS",
+    keys.NMI: "NMI",
+    keys.AMI: "AMI",
+    keys.F1: "F1",
+    keys.SPECTRAL_VARIANCE: "SV",
 }
 ALL_PAIRS = {
-    "verification_auc": "AUC",
-    "equal_error_rate": "EER",
-    "tar_at_far_1e-2": "TAR@1e-2",
-    "tar_at_far_1e-3": "TAR@1e-3",
-    "tar_at_far_1e-4": "TAR@1e-4",
+    keys.VERIFICATION_AUC: "AUC",
+    keys.EQUAL_ERROR_RATE: "EER",
+    keys.tar_at_far(1e-2): "TAR@1e-2",
+    keys.tar_at_far(1e-3): "TAR@1e-3",
+    keys.tar_at_far(1e-4): "TAR@1e-4",
 }
-VERIFICATION = {"accuracy": "accuracy", "accuracy_std": "± std", "auc": "AUC", "eer": "EER"}
+VERIFICATION = {keys.ACCURACY: "accuracy", keys.ACCURACY_STD: "± std", keys.AUC: "AUC", keys.EER: "EER"}
 
-TEMPLATES = {"eer": "EER", "auc": "AUC"}
+TEMPLATES = {keys.EER: "EER", keys.AUC: "AUC"}
 
-_STANDARD = ("mean_average_precision_at_r", "reid_mean_average_precision", "mean_inverse_negative_penalty")
-STANDARD_METRICS = ("cmc", *_STANDARD, "opis", "epsilon_opis", "NMI")
+_STANDARD = (keys.MEAN_AVERAGE_PRECISION_AT_R, keys.REID_MEAN_AVERAGE_PRECISION, keys.MEAN_INVERSE_NEGATIVE_PENALTY)
+STANDARD_METRICS = (CMC, *_STANDARD, keys.OPIS, keys.EPSILON_OPIS, keys.NMI)
 STANDARD_RANKS = (1, 5, 10)
 """What is measured where nobody says otherwise, see `named_metrics`."""
 
-LOWER_IS_BETTER = ("opis", "epsilon_opis", "eer", "equal_error_rate", "spectral_variance")
-NO_RATES = ("opis", "epsilon_opis", "spectral_variance")
-_NEITHER = ("accuracy_std",)
+LOWER_IS_BETTER = (keys.OPIS, keys.EPSILON_OPIS, keys.EER, keys.EQUAL_ERROR_RATE, keys.SPECTRAL_VARIANCE)
+NO_RATES = (keys.OPIS, keys.EPSILON_OPIS, keys.SPECTRAL_VARIANCE)
+_NEITHER = (keys.ACCURACY_STD,)
 
 
 def named_metrics(metrics: Sequence[str], ranks: Sequence[int]) -> list[str]:
     """Metrics by name, in which "cmc" stands for the shares of queries with a match among the first of each rank."""
-    of_ranks = ["precision_at_1" if rank == 1 else f"cmc_rank_{rank}" for rank in ranks]
+    of_ranks = [keys.PRECISION_AT_1 if rank == 1 else keys.cmc_rank(rank) for rank in ranks]
     names = [name for metric in metrics for name in (of_ranks if metric == CMC else [metric])]
     return list(dict.fromkeys(names))
 
@@ -61,7 +62,7 @@ def as_text(name: str, value: float) -> str:
     """A metric as people read it: four significant digits, rates in percent."""
     if math.isnan(value):
         return "nan"
-    if name == "spectral_variance":
+    if name == keys.SPECTRAL_VARIANCE:
         return f"{value:#.4g}"
     return f"{value:.3e}" if name in NO_RATES else f"{100 * value:#.4g} %"
 

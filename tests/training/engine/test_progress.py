@@ -157,6 +157,41 @@ def test_a_logger_that_is_not_installed_says_how_to_get_it(
         build_loggers([name], tmp_path)
 
 
+def test_mlflow_writes_to_its_server_or_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr("pml_ext.training.engine.loggers.MLFlowLogger", lambda **options: made.append(options))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    build_loggers(["mlflow"], tmp_path / "run")
+    assert made[0]["tracking_uri"] == f"sqlite:///{tmp_path}/run/mlflow.db"
+    assert made[0]["artifact_location"] == f"file://{tmp_path}/run/mlartifacts"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    build_loggers(["mlflow"], tmp_path / "run")
+    assert made[1] == {"run_name": "run", "tracking_uri": "http://127.0.0.1:1"}
+
+
+def test_a_logger_that_cannot_begin_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise RuntimeError("no such project")
+
+    monkeypatch.setattr("pml_ext.training.engine.loggers.WandbLogger", refuse)
+    with pytest.raises(ConfigError, match="LOGGERS: wandb cannot begin: no such project"):
+        build_loggers(["wandb"], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_the_real_logger_takes_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(name)
+    if name == "mlflow":
+        pytest.importorskip("sqlalchemy")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (logger,) = build_loggers([name], tmp_path)
+    logger.log_hyperparams({"SOLVER.BASE_LR": 0.1})
+    logger.log_metrics({"loss": 0.5}, 1)
+    logger.finalize("success")
+    assert (tmp_path / {"wandb": "wandb", "mlflow": "mlflow.db"}[name]).exists()
+
+
 def test_options_are_flat_and_of_simple_types() -> None:
     assert dict(flat({"A": {"B": 1, "C": {"D": [1, 2]}}, "E": True})) == {"A.B": 1, "A.C.D": "[1, 2]", "E": True}
 
