@@ -75,12 +75,12 @@ def test_a_mistake_is_an_error_that_names_it(tmp_path: Path, text: str, message:
 
 
 def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
-    write(tmp_path / "base.yml", "TEST: {RECALLS: [1, 2]}")
+    write(tmp_path / "base.yml", "TEST: {SAVE_DISTMAT: True}")
     text = "_BASE_: base.yml\nSEEDS: 1\nMODEL: {HEADS: {NECK: after, SCALE: big}, BACKBONE: resnet}"
     with pytest.raises(ConfigError) as caught:
         load_config(write(tmp_path / "c.yml", text), ["SOLVER.LR", "1"])
     starts = [
-        f"{tmp_path}/base.yml: unknown key TEST.RECALLS. Known in TEST: ",
+        f"{tmp_path}/base.yml: unknown key TEST.SAVE_DISTMAT. Known in TEST: ",
         f"{tmp_path}/c.yml: unknown key SEEDS; did you mean SEED? Known in the top level: ",
         f"{tmp_path}/c.yml: unknown key MODEL.HEADS.NECK",
         "the command line: unknown key SOLVER.LR",
