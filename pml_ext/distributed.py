@@ -1,16 +1,17 @@
 """Losses over the batch of all ranks of a process group, of which each rank computes a part."""
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 
-from pml_ext._ops.distributed import gather_rows
+from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, sum_of_own_rows
 from pml_ext._ops.known_gradient import with_gradients
 from pml_ext._ops.precision import no_autocast
 from pml_ext.functional.tuples.pairs import class_sizes
 from pml_ext.losses._base import checked_batch
-from pml_ext.losses._shares import Sums, compares_samples, number_of_terms, share_of, takes_classes_of
+from pml_ext.losses._shares import Part, Sums, compares_samples, share_of, takes_classes_of
 
 
 class ShardedLoss(nn.Module):
@@ -76,41 +77,47 @@ class ShardedLoss(nn.Module):
 
 
 def _of_all_ranks(loss: nn.Module, embeddings: Tensor, labels: Tensor, ranks: int, rank: int) -> Tensor:
-    own, is_gathered = embeddings.detach(), compares_samples(loss)
-    first = 0
+    everyone, is_learning = distributed.group.WORLD, torch.is_grad_enabled()
+    assert everyone is not None
+    own, order, lengths = embeddings.detach(), torch.arange(0), []
+    part, divides, is_gathered = Part([slice(0, len(labels))], 0), True, compares_samples(loss)
     if is_gathered:
-        lengths = gather_rows(torch.tensor([len(own)], device=own.device), distributed.group.WORLD)
-        first = int(lengths[:rank].sum())
-        own, labels = (gather_rows(part, distributed.group.WORLD) for part in (own, labels))
-    mine = slice(first, first + len(embeddings))
-    is_learning = torch.is_grad_enabled()
+        lengths = lengths_of_ranks(own, everyone)
+        labels = gather_rows(labels.to(own.device), everyone, lengths=lengths)
+        divides = takes_classes_of(loss, class_sizes(labels))
+        own = gather_rows(own, everyone, lengths=lengths)
+        if divides:
+            labels, order = labels.sort(stable=True)
+            own, part = own[order], Part(_anchors(labels, ranks), rank)
     x = own.to(torch.promote_types(own.dtype, torch.float32)).requires_grad_(is_learning and embeddings.requires_grad)
+    del own
     named = {f"loss.{name}": parameter for name, parameter in loss.named_parameters()}
     # Leaves in their place, so that hooks on the parameters run once, in the backward pass.
     leaves = {name: p.detach().requires_grad_(is_learning and p.requires_grad) for name, p in named.items()}
-
-    divides = not is_gathered or takes_classes_of(loss, class_sizes(labels))
     if divides:
-        anchors = _anchors_of(rank, labels, ranks) if is_gathered else torch.arange(len(labels), device=labels.device)
-        value, total = _divided(_Share(loss), leaves, x, labels, anchors)
+        value, total = _divided(_Share(loss), leaves, x, labels, part)
     else:
         value = torch.func.functional_call(_Whole(loss), leaves, (x, labels))
         total = value.detach()
 
-    learning = [(embeddings, x)] if x.requires_grad else []
-    learning += [(named[name], leaf) for name, leaf in leaves.items() if leaf.requires_grad]
     total = ranks * total
-    if not learning or not (value.requires_grad or divides):
+    given = [embeddings] if x.requires_grad else []
+    given += [named[name] for name, leaf in leaves.items() if leaf.requires_grad]
+    if not given:
         return total
-    gradients = _gradients(value, [leaf for _, leaf in learning])
+    wanted = [x] if x.requires_grad else []
+    gradients = _gradients(value, wanted + [leaf for leaf in leaves.values() if leaf.requires_grad])
     if x.requires_grad:
+        by_sample = gradients.pop(0)
         if divides and is_gathered:
-            distributed.all_reduce(gradients[0])
-        gradients[0] = _as_given(gradients[0][mine], embeddings)
-    for at, (parameter, _) in enumerate(learning):
-        # Parts of a sum, or the same on every rank: DistributedDataParallel takes the mean of both.
-        gradients[at] *= ranks if divides or parameter is embeddings else 1
-    return with_gradients(total, [given for given, _ in learning], gradients)
+            by_sample = sum_of_own_rows(torch.empty_like(by_sample).index_copy_(0, order, by_sample), lengths, everyone)
+        elif is_gathered:  # the same on every rank, as are the gradients of the loss's parameters
+            by_sample = by_sample.split(lengths)[rank]
+    if divides:
+        gradients = [ranks * gradient for gradient in gradients]
+    if x.requires_grad:
+        gradients.insert(0, _as_given(ranks * by_sample, embeddings))
+    return with_gradients(total, given, gradients)
 
 
 class _Share(nn.Module):
@@ -118,8 +125,8 @@ class _Share(nn.Module):
         super().__init__()
         self.loss = loss
 
-    def forward(self, x: Tensor, labels: Tensor, anchors: Tensor) -> Sums:
-        return share_of(self.loss)(self.loss, x, labels, anchors)
+    def forward(self, x: Tensor, labels: Tensor, part: Part) -> Sums:
+        return share_of(self.loss)(self.loss, x, labels, part)
 
 
 class _Whole(nn.Module):
@@ -131,27 +138,20 @@ class _Whole(nn.Module):
         return self.loss(x, labels)
 
 
-def _divided(
-    share: _Share, leaves: dict[str, Tensor], x: Tensor, labels: Tensor, anchors: Tensor
-) -> tuple[Tensor, Tensor]:
+def _divided(share: _Share, leaves: dict[str, Tensor], x: Tensor, labels: Tensor, part: Part) -> tuple[Tensor, Tensor]:
     """This rank's part of the loss, with a graph where it has anchors, and the loss."""
-    if len(anchors):
-        sums, counts = torch.func.functional_call(share, leaves, (x, labels, anchors))
-    else:
-        sums = counts = x.new_zeros(number_of_terms(share.loss)).detach()
+    sums, counts = torch.func.functional_call(share, leaves, (x, labels, part))
     both = torch.stack([sums.detach(), counts])
     distributed.all_reduce(both)
     factors = both[1].clamp(max=1) / both[1].clamp(min=1)
     return (sums * factors).sum(), (both[0] * factors).sum()
 
 
-def _anchors_of(rank: int, labels: Tensor, ranks: int) -> Tensor:
-    """Indices of this rank's anchors: whole classes, one after the other, about as many on each rank."""
-    in_order, order = labels.sort(stable=True)
-    wanted = torch.tensor([rank, rank + 1], device=labels.device) * len(labels) // ranks
-    begins = torch.searchsorted(in_order, in_order[wanted.clamp(max=len(labels) - 1)])
-    begin, end = begins.tolist()
-    return order[begin : len(labels) if rank == ranks - 1 else end]
+def _anchors(labels: Tensor, ranks: int) -> list[slice]:
+    """The anchors of each rank: whole classes, about as many samples for each. labels: in order."""
+    wanted = torch.arange(ranks, device=labels.device) * len(labels) // ranks
+    begins = [*torch.searchsorted(labels, labels[wanted]).tolist(), len(labels)]
+    return [slice(begin, end) for begin, end in pairwise(begins)]
 
 
 def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:

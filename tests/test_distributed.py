@@ -1,6 +1,7 @@
 """Ranks that share out a loss against one process on the joint batch: one group of processes checks every loss."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from pytorch_metric_learning import distances, losses, reducers, regularizers
 from torch import Tensor, nn
 
+from pml_ext._ops.distributed import add_transpose_of_ranks_
 from pml_ext.distributed import ShardedLoss
 from pml_ext.losses import (
     CITLoss,
@@ -99,6 +101,12 @@ def make(name: str) -> Any:
     return MAKE[name]().double()
 
 
+def square(ranks: int) -> tuple[Tensor, list[slice]]:
+    """A matrix, and which rows each rank has: of three, one has none."""
+    ends = [0, 4, 4, 11] if ranks == 3 else [0, 4, 11]
+    return torch.randn(11, 11, generator=torch.Generator().manual_seed(2)), [slice(*pair) for pair in pairwise(ends)]
+
+
 def _rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     for ranks in (2, 3):  # one after the other in the same processes, of which the last sits the first one out
@@ -124,6 +132,10 @@ def _found(rank: int, ranks: int) -> dict[Any, Any]:
         x, labels = joint(IN_32_BITS, dtype)
         own = slices(IN_32_BITS, ranks)[rank]
         found[str(dtype)] = outcome(ShardedLoss(CITLoss()), CITLoss(), x[own], labels[own])[:2]
+    matrix, parts = square(ranks)
+    group = torch.distributed.group.WORLD
+    assert group is not None
+    found["square"] = add_transpose_of_ranks_(matrix[parts[rank]].clone(), parts, group, step=2)
     with torch.no_grad():
         found["no gradient"] = ShardedLoss(CITLoss())(x[own], labels[own])
     return found
@@ -156,6 +168,12 @@ def test_ranks_are_one_process(found: list[dict[Any, Any]], name: str) -> None:
             torch.testing.assert_close(got[2], parameters, **close)
         moved += float(gradient.abs().sum())
     assert moved > 0
+
+
+def test_a_matrix_and_its_transpose(found: list[dict[Any, Any]]) -> None:
+    matrix, parts = square(len(found))
+    for rank, part in enumerate(parts):
+        torch.testing.assert_close(found[rank]["square"], (matrix + matrix.T)[part])
 
 
 def test_other_types(found: list[dict[Any, Any]]) -> None:

@@ -56,6 +56,7 @@ def _rank(rank: int, folder: str, options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     ranks = options.ranks
     distributed.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=ranks)
+    torch.zeros(31 * 2**20, dtype=torch.uint8)  # the allocator then keeps freed memory, as beside a network
     x, labels = torch.randn(options.size, options.dim), torch.arange(options.size) // CLASS_SIZE
     x = x + 2 * torch.randn(options.size // CLASS_SIZE + 1, options.dim)[labels]  # classes that can be told apart
     own, own_labels = x.chunk(ranks)[rank], labels.chunk(ranks)[rank]

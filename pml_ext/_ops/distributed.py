@@ -1,12 +1,14 @@
 """Work and results shared by the ranks of a process group; with no group, all of it is this process's."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
+
+from pml_ext._ops.products import add_transpose_, add_transposed_
 
 Item = TypeVar("Item")
 
@@ -25,21 +27,74 @@ def sum_over_ranks(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     return values
 
 
-def gather_rows(rows: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def gather_rows(rows: Tensor, group: dist.ProcessGroup | None, *, lengths: Sequence[int] | None = None) -> Tensor:
     """The rows of all ranks, in the order of the ranks; each may have another number of them.
 
     Args:
         rows: (n, …), alike but for n on every rank.
+        lengths: n of every rank, where it is known.
     """
     if group is None:
         return rows
-    world = dist.get_world_size(group)
-    counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(world)]
-    dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device), group=group)
-    sizes = [int(count) for count in counts]
+    sizes = lengths_of_ranks(rows, group) if lengths is None else lengths
     # Not every backend gathers tensors of several sizes: the shorter ones are filled up.
-    padded = rows.new_zeros((max(sizes), *rows.shape[1:]))
-    padded[: len(rows)] = rows
-    gathered = [torch.empty_like(padded) for _ in range(world)]
-    dist.all_gather(gathered, padded, group=group)
+    padded = rows.contiguous()
+    if len(rows) < max(sizes):
+        padded = rows.new_zeros((max(sizes), *rows.shape[1:]))
+        padded[: len(rows)] = rows
+    gathered = rows.new_empty((len(sizes), *padded.shape))
+    dist.all_gather(list(gathered.unbind()), padded, group=group)
+    if min(sizes) == max(sizes):
+        return gathered.flatten(0, 1)
     return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
+
+
+def lengths_of_ranks(rows: Tensor, group: dist.ProcessGroup) -> list[int]:
+    """How many rows every rank has."""
+    counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device), group=group)
+    return [int(count) for count in torch.cat(counts).tolist()]
+
+
+def sum_of_own_rows(rows: Tensor, lengths: Sequence[int], group: dist.ProcessGroup) -> Tensor:
+    """Of the sum of all ranks' tensors (N, D), the rows that are this rank's when they are dealt out by `lengths`.
+
+    Half of what a sum for everybody would send.
+    """
+    own = lengths[dist.get_rank(group)]
+    received = rows.new_empty(len(lengths) * own, *rows.shape[1:])
+    dist.all_to_all_single(received, rows.contiguous(), [own] * len(lengths), list(lengths), group=group)
+    return received.view(len(lengths), own, *rows.shape[1:]).sum(0)
+
+
+def add_transpose_of_ranks_(
+    rows: Tensor, parts: Sequence[slice], group: dist.ProcessGroup, *, step: int = 256
+) -> Tensor:
+    """To a rank's rows of a square matrix, in place, those of the transposed matrix.
+
+    Args:
+        rows: (A, N), the matrix's rows `parts[rank]`.
+        parts: the rows of every rank.
+        step: how many rows of the lower of two ranks they exchange at a time, to keep the messages small.
+    """
+    rank = dist.get_rank(group)
+    own = parts[rank]
+    add_transpose_(rows[:, own])
+    for first in range(0, max(part.stop - part.start for part in parts), step):
+        # Two ranks swap the same block of theirs, so that nothing is sent that has been added to.
+        blocks = []
+        for other, part in enumerate(parts):
+            low = own if rank < other else part
+            some = slice(min(low.start + first, low.stop), min(low.start + first + step, low.stop))
+            if other == rank:
+                blocks.append(rows[:0])
+            else:
+                blocks.append(
+                    rows[some.start - own.start : some.stop - own.start, part] if low is own else rows[:, some]
+                )
+        sizes = [block.numel() for block in blocks]
+        received = rows.new_empty(sum(sizes))
+        dist.all_to_all_single(received, torch.cat([block.flatten() for block in blocks]), sizes, sizes, group=group)
+        for block, came in zip(blocks, received.split(sizes), strict=True):
+            add_transposed_(block, came.view(block.shape[::-1]))
+    return rows

@@ -23,15 +23,25 @@ def inner_products(x: Tensor) -> Tensor:
     return products
 
 
-def gram(x: Tensor, scale: float = 1.0, *, side: int = BLOCK_SIDE) -> Tensor:
+def gram(x: Tensor, scale: float = 1.0, *, side: int = BLOCK_SIDE, out: Tensor | None = None) -> Tensor:
     """scale · x xᵀ, on a processor in blocks of which those below the diagonal are copies. Has no gradient."""
     side = len(x) if x.is_cuda else side
-    products = x.new_empty(len(x), len(x))
+    products = x.new_empty(len(x), len(x)) if out is None else out
     for first in range(0, len(x), side):
         rows, rest = slice(first, first + side), slice(first + side, None)
         products[rows, first:].addmm_(x[rows], x[first:].T, beta=0, alpha=scale)
         if first + side < len(x):
             products[rest, rows] = products[rows, rest].T
+    return products
+
+
+def gram_of_rows(x: Tensor, rows: slice, scale: float = 1.0) -> Tensor:
+    """scale · x[rows] xᵀ, of which the square among the rows themselves is made by `gram`. Has no gradient."""
+    own = x[rows]
+    products = x.new_empty(len(own), len(x))
+    for others in (slice(0, rows.start), slice(rows.stop, None)):
+        products[:, others].addmm_(own, x[others].T, beta=0, alpha=scale)
+    gram(own, scale, out=products[:, rows])
     return products
 
 
@@ -46,6 +56,16 @@ def add_transpose_(square: Tensor, *, side: int = BLOCK_SIDE) -> Tensor:
             if rows != columns:
                 lower.copy_(upper.T)
     return square
+
+
+def add_transposed_(x: Tensor, y: Tensor, *, side: int = BLOCK_SIDE) -> Tensor:
+    """x (M, N) + yᵀ, y (N, M), in place and in blocks, as in `add_transpose_`."""
+    side = max(x.shape) if x.is_cuda else side
+    for i in range(0, x.shape[0], side):
+        for j in range(0, x.shape[1], side):
+            block = y[j : j + side, i : i + side].T.clone(memory_format=torch.contiguous_format)
+            x[i : i + side, j : j + side].add_(block)
+    return x
 
 
 class _InnerProducts(torch.autograd.Function):

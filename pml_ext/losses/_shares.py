@@ -1,11 +1,12 @@
 """What one rank computes of a loss over the batch of all ranks: sums over some anchors, and of how many terms."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
+from pml_ext._ops.distributed import add_transpose_of_ranks_
 from pml_ext._pml import AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, losses, reducers
 from pml_ext.distances.gathered import consecutive_pairs
 from pml_ext.distances.injected import twin_of
@@ -27,8 +28,24 @@ from pml_ext.losses.tcm_regularizer import TCMRegularizer
 Sums = tuple[Tensor, Tensor]
 """(T,) sums of the loss's T terms over a rank's anchors, with a graph, and (T,) what all ranks' sums are divided by."""
 
-Share = Callable[[Any, Tensor, Tensor, Tensor], Sums]
-"""(loss, embeddings and labels of all ranks, indices of the anchors) -> the sums."""
+
+class Part(NamedTuple):
+    """Which samples are the anchors of every rank; the embeddings of all are in this order, class by class."""
+
+    of_ranks: list[slice]
+    rank: int
+
+    @property
+    def own(self) -> slice:
+        return self.of_ranks[self.rank]
+
+    @property
+    def size(self) -> int:
+        return int(self.own.stop - self.own.start)
+
+
+Share = Callable[[Any, Tensor, Tensor, Part], Sums]
+"""(loss, embeddings and labels of all ranks, the anchors) -> the sums. Called by every rank."""
 
 _OF_ANCHORS = (losses.MultiSimilarityLoss, losses.CircleLoss, losses.SupConLoss, PairWeightingLoss)
 _OF_PAIRS = (losses.ContrastiveLoss, losses.NTXentLoss)
@@ -81,15 +98,6 @@ def compares_samples(loss: nn.Module) -> bool:
     return type(loss) not in _OF_SAMPLES
 
 
-def number_of_terms(loss: Any) -> int:
-    """Of the sums that the loss's share gives."""
-    if isinstance(loss, TCMRegularizer):
-        return number_of_terms(loss.loss) + 2
-    if isinstance(loss, LoOp):
-        return number_of_terms(loss.loss)
-    return len(loss.sub_loss_names())
-
-
 def takes_classes_of(loss: nn.Module, sizes: Sequence[int]) -> bool:
     """Whether the share of a loss that compares samples is right, and fast, for classes of these sizes.
 
@@ -140,84 +148,102 @@ def _reducers(loss: Any) -> list[nn.Module]:
     return [named.get(name, loss.reducer.default_reducer) for name in loss.sub_loss_names()]
 
 
-def _regularized(loss: TCMRegularizer, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
-    both = [share_of(part)(part, x, labels, rows) for part in (loss.loss, loss.tcm)]
+def _regularized(loss: TCMRegularizer, x: Tensor, labels: Tensor, part: Part) -> Sums:
+    both = [share_of(one)(one, x, labels, part) for one in (loss.loss, loss.tcm)]
     sums, counts = (torch.cat(parts) for parts in zip(*both, strict=True))
     return sums, counts
 
 
-def _concordance(loss: CITLoss, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
-    spans = class_spans(labels)
-    total = concordance_sum_of_rows(x, rows, spans, loss.gamma, loss.similarity, loss.hinge_partial_likelihood)
-    size = spans.size[rows]
+def _concordance(loss: CITLoss, x: Tensor, labels: Tensor, part: Part) -> Sums:
+    spans, everyone = class_spans(labels), distributed.group.WORLD
+    assert everyone is not None
+    total = concordance_sum_of_rows(
+        x, part.own, spans, loss.gamma, loss.similarity, loss.hinge_partial_likelihood,
+        add_transpose=lambda rows: add_transpose_of_ranks_(rows, part.of_ranks, everyone),
+    )  # fmt: skip
+    size = spans.size[part.own]
     return total.view(1), (size - 1).mul(len(labels) - size).sum().to(total.dtype).view(1)
 
 
-def _threshold_consistency(loss: TCMLoss, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
+def _threshold_consistency(loss: TCMLoss, x: Tensor, labels: Tensor, part: Part) -> Sums:
     spans, margins = class_spans(labels), (loss.margin_plus, loss.margin_minus)
-    sums, counts = threshold_consistency_sums_of_rows(x, rows, spans, *margins, indicator=loss.indicator)
+    sums, counts = threshold_consistency_sums_of_rows(x, part.own, spans, *margins, indicator=loss.indicator)
     weights = sums.new_tensor([loss.lambda_plus, loss.lambda_minus])
     if loss.divide_by == "all":
-        size = spans.size[rows]
+        size = spans.size[part.own]
         counts = torch.stack([(size - 1).sum(), (len(labels) - size).sum()]).to(sums.dtype)
     return sums * weights, counts
 
 
-def _rankings(loss: Any, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
+def _rankings(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
     """With the anchors first in the reference, where a sample's comparison with itself is on the diagonal."""
-    is_other = torch.ones_like(labels, dtype=torch.bool).index_fill_(0, rows, False)
-    order = torch.cat([rows, is_other.nonzero().squeeze(1)])
+    own, before, after = part.own, slice(0, part.own.start), slice(part.own.stop, None)
+    if not part.size:
+        return _nothing(loss, x)
     terms = _Terms(loss, empty=0)
     twin = twin_of(loss, {"reducer": terms}, reference_begins_with_batch=True, _has_warned=True)
-    twin(x[rows], labels[rows], None, x[order], labels[order])
+    first = [torch.cat([every[own], every[before], every[after]]) for every in (x, labels)]
+    twin(x[own], labels[own], None, *first)
     return terms.sums, terms.counts
 
 
-def _samples(loss: Any, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
-    terms = _Terms(loss, empty=len(rows))
-    twin_of(loss, {"reducer": terms})(x[rows], labels[rows])
+def _samples(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
+    terms = _Terms(loss, empty=part.size)
+    twin_of(loss, {"reducer": terms})(x[part.own], labels[part.own])
     return terms.sums, terms.counts
 
 
-def _pairs(loss: Any, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
-    terms = _Terms(loss, empty=len(rows) if isinstance(loss, _OF_ANCHORS) else 0)
-    same, different = _masks(labels, rows)
+def _pairs(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
+    if not part.size:
+        return _nothing(loss, x)
+    terms = _Terms(loss, empty=part.size if isinstance(loss, _OF_ANCHORS) else 0)
+    same, different = _masks(labels, part.own)
     tuples = (*same.nonzero(as_tuple=True), *different.nonzero(as_tuple=True))
-    twin_of(loss, {"reducer": terms})(x[rows], labels[rows], tuples, x, labels)
+    twin_of(loss, {"reducer": terms})(x[part.own], labels[part.own], tuples, x, labels)
     return terms.sums, terms.counts
 
 
-def _triplets(loss: Any, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
+def _triplets(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
+    if not part.size:
+        return _nothing(loss, x)
     terms = _Terms(loss, empty=0)
-    same, different = _masks(labels, rows)
+    same, different = _masks(labels, part.own)
     anchors, positives = same.nonzero(as_tuple=True)
     tuples = _all_negatives(anchors, positives, different)
-    twin_of(loss, {"reducer": terms})(x[rows], labels[rows], tuples, x, labels)
+    twin_of(loss, {"reducer": terms})(x[part.own], labels[part.own], tuples, x, labels)
     return terms.sums, terms.counts
 
 
-def _on_arcs(loss: LoOp, x: Tensor, labels: Tensor, rows: Tensor) -> Sums:
+def _on_arcs(loss: LoOp, x: Tensor, labels: Tensor, part: Part) -> Sums:
     """Anchors are whole classes, so an arc's two ends are anchors of one rank."""
     inner = loss.loss
-    terms = _Terms(inner, empty=len(rows) if isinstance(inner, _OF_ANCHORS) else 0)
-    same, different = _masks(labels, rows)
+    if not part.size:
+        return _nothing(inner, x)
+    terms = _Terms(inner, empty=part.size if isinstance(inner, _OF_ANCHORS) else 0)
+    same, different = _masks(labels, part.own)
     anchors, positives = same.nonzero(as_tuple=True)
     if loss.positives == "arc" and loss.pairing == "consecutive":
-        anchors, partners = consecutive_pairs(labels[rows])
-        positives = rows[partners]
+        anchors, partners = consecutive_pairs(labels[part.own])
+        positives = part.own.start + partners
     tuples: tuple[Tensor, ...] = (anchors, positives, *different.nonzero(as_tuple=True))
     if compares_triplets(inner):
         tuples = _all_negatives(anchors, positives, different)
     inside = twin_of(inner, {"reducer": terms})
-    twin_of(loss, {"loss": inside})(x[rows], labels[rows], tuples, x, labels)
+    twin_of(loss, {"loss": inside})(x[part.own], labels[part.own], tuples, x, labels)
     return terms.sums, terms.counts
 
 
-def _masks(labels: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _masks(labels: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
     """(rows, B): which pairs of an anchor are of one class, and which of two."""
     same, different = same_and_different(labels[rows], labels)
-    same[torch.arange(len(rows), device=rows.device), rows] = False
+    same[:, rows].fill_diagonal_(False)
     return same, different
+
+
+def _nothing(loss: Any, x: Tensor) -> Sums:
+    """Of a rank without anchors."""
+    none = x.new_zeros(len(loss.sub_loss_names()))
+    return none, none
 
 
 def _all_negatives(anchors: Tensor, positives: Tensor, different: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ from torch.nn.functional import pad
 
 from pml_ext._ops.blocks import row_blocks, rows_of_a_block
 from pml_ext._ops.normalize import through_sphere_, to_sphere, unit_and_inverse_norms
-from pml_ext._ops.products import add_transpose_, gram
+from pml_ext._ops.products import add_transpose_, gram, gram_of_rows
 from pml_ext._ops.value_and_gradient import ValueAndGradient
 from pml_ext.functional.losses.cit import concordance_loss, discordance_by_sorting
 from pml_ext.functional.tuples.pairs import ClassSpans, class_columns, class_spans, same_and_different
@@ -81,7 +81,7 @@ def by_similarities(
     scale: float,
     hinge: bool,
     *,
-    rows: Tensor | None = None,
+    rows: slice = slice(None),
     entries: int | None = None,
     factors: int = FACTORS,
 ) -> tuple[Tensor, Tensor]:
@@ -92,24 +92,23 @@ def by_similarities(
         spans: of the B labels.
         gamma, hinge, entries, factors: as for `fast_concordance_loss`.
         scale: of the cosines.
-        rows: (A,) indices of the anchors, all samples of some classes; None for all of the batch.
+        rows: the A anchors, all samples of some classes, that follow each other; default: the batch.
     Returns:
         a scalar, and (A, B) derivatives.
     """
-    anchors = slice(None) if rows is None else rows
-    same, is_positive = class_columns(spans, anchors)
+    same, is_positive = class_columns(spans, rows)
     valid = is_positive.to(unit.dtype)
-    negatives = len(unit) - spans.size[anchors]
+    negatives = len(unit) - spans.size[rows]
     # `grown` holds e^S; for γ = 1, where only e^−S is read, it holds that, and the gradient takes its memory.
     signed = scale if gamma < 1 else -scale
-    grown = (gram(unit, signed) if rows is None else (unit[rows] @ unit.T).mul_(signed)).exp_()
+    grown = (gram(unit, signed) if rows == slice(None) else gram_of_rows(unit, rows, signed)).exp_()
     gradient = grown if gamma == 1 else torch.empty_like(grown)
     value = unit.new_zeros(())
     if gamma < 1:
         foremost = _one_of_each_class(spans, rows)
         members = same[foremost].roll(1, 1)
         there = pad(valid[foremost], (1, 0), value=1.0)
-        places = members if rows is None else _places_of(rows, len(unit))[members]
+        places = members - (rows.start or 0)
         classes = rows_of_a_block(spans.largest * len(unit), unit.device, entries=entries)
         for begin in range(0, len(members), classes):
             chosen = slice(begin, begin + classes)
@@ -131,16 +130,11 @@ def by_similarities(
     return value, gradient
 
 
-def _one_of_each_class(spans: ClassSpans, rows: Tensor | None) -> Tensor:
+def _one_of_each_class(spans: ClassSpans, rows: slice) -> Tensor:
     """Indices into the rows of a sample of each class, of rank 0."""
-    if rows is None:  # whose number of classes is known: nonzero would wait for a GPU
+    if rows == slice(None):  # whose number of classes is known: nonzero would wait for a GPU
         return spans.rank.squeeze(1).argsort(stable=True)[: len(spans.sizes)]
     return (spans.rank[rows] == 0).squeeze(1).nonzero().squeeze(1)
-
-
-def _places_of(rows: Tensor, count: int) -> Tensor:
-    """(count,): where each of the rows stands among them; other entries are of no meaning."""
-    return rows.new_zeros(count).index_copy_(0, rows, torch.arange(len(rows), device=rows.device))
 
 
 def _plain(embeddings: Tensor, labels: Tensor, gamma: float, scale: float, hinge: bool) -> Tensor:

@@ -1,5 +1,6 @@
 """The concordance loss of some anchors of a batch: what one rank computes of all ranks' triplets."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,45 +14,58 @@ from pml_ext.functional.tuples.pairs import ClassSpans
 
 def concordance_sum_of_rows(
     embeddings: Tensor,
-    rows: Tensor,
+    rows: slice,
     spans: ClassSpans,
     gamma: float = 1.0,
     similarity: str = "unit",
     hinge_partial_likelihood: bool = False,
+    *,
+    add_transpose: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """The sum, over the triplets of some anchors, whose mean over all anchors is `fast_concordance_loss`.
 
-    The gradient is computed together with the value; there is no second derivative.
+    The gradient is that of all anchors' sums by the embeddings of the given ones, and 0 elsewhere: where the batch is
+    shared out, the parts' gradients add up to the whole. It is computed together with the value; there is no second
+    derivative.
 
     Args:
         embeddings: (B, D), need not be normalised, float32 or float64.
-        rows: (A,) indices of the anchors: all samples of some classes, A >= 1.
+        rows: the A anchors: all samples of some classes, that follow each other; may be none.
         spans: `class_spans` of the B labels.
         gamma, similarity, hinge_partial_likelihood: as there.
+        add_transpose: adds to (A, B), this part of a (B, B) matrix, that of the transposed matrix. Only called for a
+            gradient.
     Returns:
         a scalar.
     """
     scale = 0.5 if similarity == "unit" else 1.0
-    total: Tensor = _ConcordanceOfRows.apply(embeddings, rows, spans, gamma, scale, hinge_partial_likelihood)
+    options = (gamma, scale, hinge_partial_likelihood)
+    total: Tensor = _ConcordanceOfRows.apply(embeddings, rows, spans, options, add_transpose, torch.is_grad_enabled())
     return total
 
 
 class _ConcordanceOfRows(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, embeddings: Tensor, rows: Tensor, spans: ClassSpans, gamma: float, scale: float, hinge: bool
+        ctx: Any,
+        embeddings: Tensor,
+        rows: slice,
+        spans: ClassSpans,
+        options: tuple[float, float, bool],
+        add_transpose: Callable[[Tensor], Tensor],
+        is_grad_on: bool,
     ) -> Tensor:
         unit, inverse_norms = unit_and_inverse_norms(embeddings)
-        own = unit[rows]
-        value, by_pair = by_similarities(unit, spans, gamma, scale, hinge, rows=rows)
-        if ctx.needs_input_grad[0]:
-            gradient = by_pair.T @ own
-            gradient.index_add_(0, rows, by_pair @ unit)
-            ctx.save_for_backward(through_sphere_(gradient, unit, inverse_norms.mul_(scale)))
+        value, by_pair = by_similarities(unit, spans, *options, rows=rows)
+        if is_grad_on and ctx.needs_input_grad[0]:
+            gradient = torch.zeros_like(unit)
+            torch.mm(add_transpose(by_pair), unit, out=gradient[rows])
+            through_sphere_(gradient[rows], unit[rows], inverse_norms[rows].mul_(options[1]))
+            ctx.save_for_backward(gradient)
         return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return weight * gradient, None, None, None, None, None
+        return gradient.mul_(weight), None, None, None, None, None  # in its place: a rank takes it once

@@ -135,7 +135,7 @@ def sums_in_blocks(
     inverse: Tensor,
     spans: ClassSpans,
     margins: tuple[float, float, bool],
-    blocks: Sequence[slice | Tensor],
+    blocks: Sequence[slice],
     needs_gradient: bool,
     few: int,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -146,7 +146,7 @@ def sums_in_blocks(
         inverse: (B, 1) of their norms.
         spans: of the B labels.
         margins: margin_plus, margin_minus, and whether to sum over the hard pairs only.
-        blocks: of anchors: slices that follow each other, or indices.
+        blocks: of anchors, that follow each other.
         needs_gradient: without it both sums of embeddings are None.
         few: the constant above.
     Returns:
@@ -187,9 +187,8 @@ def sums_in_blocks(
             away = torch.zeros_like(embeddings) if away is None else away
             weights = above[found] * inverse.T
             itself = -own[found, 0] * (excess + margin_minus * counts)[found]
-            at = found + block.start if isinstance(block, slice) else block[found]
-            weights[torch.arange(len(found), device=own.device), at] = itself
-            away[at] = weights @ embeddings
+            weights[torch.arange(len(found), device=own.device), block.start + found] = itself
+            away[block.start + found] = weights @ embeddings
     joined = torch.cat(toward) if len(toward) > 1 else toward[0] if toward else None
     return totals, joined, away
 

@@ -14,7 +14,7 @@ from pml_ext.functional.tuples.pairs import ClassSpans
 
 def threshold_consistency_sums_of_rows(
     embeddings: Tensor,
-    rows: Tensor,
+    rows: slice,
     spans: ClassSpans,
     margin_plus: float,
     margin_minus: float,
@@ -29,7 +29,7 @@ def threshold_consistency_sums_of_rows(
 
     Args:
         embeddings: (B, D), need not be normalised, float32 or float64.
-        rows: (A,) indices of the anchors, A >= 1.
+        rows: the anchors, that follow each other; may be none.
         spans: `class_spans` of the B labels.
         margin_plus, margin_minus, indicator: see `shortfall_and_excess`.
     Returns:
@@ -44,7 +44,7 @@ class _SumsOfRows(torch.autograd.Function):
     def forward(
         ctx: Any,
         embeddings: Tensor,
-        rows: Tensor,
+        rows: slice,
         spans: ClassSpans,
         margin_plus: float,
         margin_minus: float,
@@ -54,21 +54,19 @@ class _SumsOfRows(torch.autograd.Function):
         inverse = inverse_norms(embeddings)
         margins = (margin_plus, margin_minus, indicator)
         needs_gradient = ctx.needs_input_grad[0]
-        totals, toward, away = sums_in_blocks(
-            embeddings, inverse, spans, margins, rows.split(size), needs_gradient, FEW
-        )
+        blocks = [slice(first, min(first + size, rows.stop)) for first in range(rows.start, rows.stop, size)]
+        totals, toward, away = sums_in_blocks(embeddings, inverse, spans, margins, blocks, needs_gradient, FEW)
         if needs_gradient:
-            ctx.save_for_backward(rows, inverse, toward, away)
-            ctx.size = len(embeddings)
+            ctx.save_for_backward(inverse, toward, away)
+            ctx.rows, ctx.shape = rows, embeddings.shape
         ctx.mark_non_differentiable(counts := totals[2:].clone())
         return totals[:2].clone(), counts
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_sums: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        rows, inverse, toward, away = ctx.saved_tensors
-        own = toward * (inverse[rows] * (-2 * by_sums[0]))
-        gradient = own.new_zeros(ctx.size, own.shape[1]).index_copy_(0, rows, own)
-        if away is not None:
-            gradient.addcmul_(away, inverse * (2 * by_sums[1]))
+        inverse, toward, away = ctx.saved_tensors
+        gradient = inverse.new_zeros(ctx.shape) if away is None else away.mul_(inverse * (2 * by_sums[1]))
+        if toward is not None:
+            gradient[ctx.rows].addcmul_(toward, inverse[ctx.rows] * (-2 * by_sums[0]))
         return gradient, None, None, None, None, None

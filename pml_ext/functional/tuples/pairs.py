@@ -106,12 +106,12 @@ def every_negative(labels: Tensor, anchors: Tensor, device: torch.device) -> tup
     return rows, spans.order[place]
 
 
-def class_columns(spans: ClassSpans, rows: slice | Tensor = slice(None)) -> tuple[Tensor, Tensor]:
+def class_columns(spans: ClassSpans, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
     """For every sample the others of its class and then itself, as a table as wide as the largest class, K.
 
     Args:
         spans: of the batch.
-        rows: the samples whose rows of the table are wanted, a slice or indices.
+        rows: the samples whose rows of the table are wanted.
     Returns:
         (rows, K) indices into the batch, and a boolean (rows, K - 1) that is False where a positive is only padding:
         the index of the sample itself, as in the last column.
