@@ -11,7 +11,7 @@ from pml_ext._ops.known_gradient import with_gradients
 from pml_ext._ops.precision import no_autocast
 from pml_ext.functional.tuples.pairs import class_sizes
 from pml_ext.losses._base import checked_batch
-from pml_ext.losses._shares import Part, Sums, compares_samples, share_of, takes_classes_of
+from pml_ext.losses._shares import Part, Sums, compares_samples, has_both_kinds_of_pairs, share_of
 
 
 class ShardedLoss(nn.Module):
@@ -26,7 +26,7 @@ class ShardedLoss(nn.Module):
     loss itself too (each rank has its part of their gradient): wrap this in DistributedDataParallel and scale nothing.
     Without a process group, and with one rank, it is the loss as it is.
 
-    A batch without a positive or without a negative pair, or with very large classes (CIT), is not divided.
+    A batch without a positive or without a negative pair is not divided.
 
     Args:
         loss: of those that `DIVISIBLE` in `pml_ext.losses._shares` lists, with MeanReducer or AvgNonZeroReducer and
@@ -76,6 +76,20 @@ class ShardedLoss(nn.Module):
             return _of_all_ranks(self.loss, embeddings, checked, ranks, distributed.get_rank())
 
 
+def is_divisible(loss: nn.Module) -> bool:
+    """Whether `ShardedLoss` takes a loss.
+
+    >>> from pml_ext.losses import CITLoss, HPHNTripletLoss
+    >>> is_divisible(CITLoss()), is_divisible(HPHNTripletLoss())
+    (True, False)
+    """
+    try:
+        share_of(loss)
+    except TypeError:
+        return False
+    return True
+
+
 def _of_all_ranks(loss: nn.Module, embeddings: Tensor, labels: Tensor, ranks: int, rank: int) -> Tensor:
     everyone, is_learning = distributed.group.WORLD, torch.is_grad_enabled()
     assert everyone is not None
@@ -84,7 +98,7 @@ def _of_all_ranks(loss: nn.Module, embeddings: Tensor, labels: Tensor, ranks: in
     if is_gathered:
         lengths = lengths_of_ranks(own, everyone)
         labels = gather_rows(labels.to(own.device), everyone, lengths=lengths)
-        divides = takes_classes_of(loss, class_sizes(labels))
+        divides = has_both_kinds_of_pairs(class_sizes(labels))
         own = gather_rows(own, everyone, lengths=lengths)
         if divides:
             labels, order = labels.sort(stable=True)

@@ -11,7 +11,7 @@ from pytorch_metric_learning import distances, losses, reducers, regularizers
 from torch import Tensor, nn
 
 from pml_ext._ops.distributed import add_transpose_of_ranks_
-from pml_ext.distributed import ShardedLoss
+from pml_ext.distributed import ShardedLoss, is_divisible
 from pml_ext.losses import (
     CITLoss,
     DiscriminativeLoss,
@@ -68,6 +68,7 @@ BATCHES: dict[str, list[list[int]]] = {
     "classes of several ranks": [[0, 1, 2, 0, 1, 3, 4], [2, 0, 1, 5, 3], [1, 0]],
     "ranks without a valid anchor": [[0, 0, 1, 1], [6, 5], [8, 7, 4]],
     "more ranks than classes": [[0, 1, 1], [0, 0, 1], [1, 0]],
+    "a large class": [[0] * 40 + [1, 1], [0] * 30 + [2, 2], [1, 2, 3]],
     "one class": [[3, 3], [3], [3, 3]],
     "nothing but different classes": [[0, 1], [2, 3], [4]],
 }
@@ -220,10 +221,12 @@ def test_what_cannot_be_divided(loss: nn.Module, message: str) -> None:
     with pytest.raises(TypeError, match=message) as raised:
         ShardedLoss(loss)
     assert all(name in str(raised.value) for name in DIVISIBLE), "it lists what can"
+    assert not is_divisible(loss)
 
 
 def test_what_can_is_tested() -> None:
     assert {type(make(name)).__name__ for name in MAKE} == set(DIVISIBLE)
+    assert all(is_divisible(make(name)) for name in MAKE)
 
 
 def test_a_miners_tuples_are_refused() -> None:

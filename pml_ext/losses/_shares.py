@@ -10,7 +10,6 @@ from pml_ext._ops.distributed import add_transpose_of_ranks_
 from pml_ext._pml import AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, losses, reducers
 from pml_ext.distances.gathered import consecutive_pairs
 from pml_ext.distances.injected import twin_of
-from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS
 from pml_ext.functional.losses.cit_rows import concordance_sum_of_rows
 from pml_ext.functional.losses.tcm_rows import threshold_consistency_sums_of_rows
 from pml_ext.functional.tuples.pairs import class_spans, same_and_different
@@ -98,13 +97,12 @@ def compares_samples(loss: nn.Module) -> bool:
     return type(loss) not in _OF_SAMPLES
 
 
-def takes_classes_of(loss: nn.Module, sizes: Sequence[int]) -> bool:
-    """Whether the share of a loss that compares samples is right, and fast, for classes of these sizes.
+def has_both_kinds_of_pairs(sizes: Sequence[int]) -> bool:
+    """Whether classes of these sizes have a positive and a negative pair.
 
-    PML's losses and ours have each their way with a batch that has no positive or no negative pair.
+    PML's losses and ours have each their way with a batch that does not, and a rank cannot see it in its share.
     """
-    largest = max(sizes)
-    return 1 < largest < sum(sizes) and not (largest > LARGEST_CLASS and isinstance(loss, CITLoss))
+    return 1 < max(sizes) < sum(sizes)
 
 
 def _not_divisible(loss: Any) -> str:

@@ -115,10 +115,9 @@ def by_similarities(
             arguments = (negatives[foremost[chosen]], len(set(spans.sizes)) > 1, 1 - gamma, hinge, factors)
             value += _partial_likelihood(grown, members[chosen], places[chosen], there[chosen], *arguments, gradient)
     if gamma > 0 and spans.largest > LARGEST_CLASS:
-        same = spans.start[anchors] == spans.start.T  # a class is known by where it begins
+        same = spans.start[rows] == spans.start.T  # a class is known by where it begins
         different = ~same
-        every = torch.arange(len(unit), device=unit.device)[anchors]
-        same[torch.arange(len(every), device=unit.device), every] = False
+        same[:, rows].fill_diagonal_(False)
         similarities = grown.log() if gamma < 1 else grown.log().neg_()
         found, by_similarity = discordance_by_sorting(similarities, same, different)
         value += gamma * found

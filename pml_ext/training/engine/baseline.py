@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._ops.normalize import to_sphere
+from pml_ext.distributed import ShardedLoss, is_divisible
 from pml_ext.large_batch import norms_by_chunk
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.training.config.load import ConfigError
@@ -32,9 +33,9 @@ log = logging.getLogger("pml_ext")
 class Baseline(lightning.LightningModule):
     """The network of a config, its losses, and how they are trained and tested.
 
-    On several ranks the metric losses see the joint batch: embeddings are gathered with their gradient, every
-    rank computes the same loss, and DDP's mean then gives the gradient of one process on the joint batch, for the
-    losses' own parameters too.
+    On several ranks the metric losses see the joint batch, and DDP's mean gives the gradient of one process on it, for
+    the losses' own parameters too. A loss that can be divided is (`ShardedLoss`); for others, and for those that get
+    a miner's tuples, embeddings are gathered with their gradient and every rank computes the same loss.
 
     With SOLVER.CHUNK a process embeds that many images at once, and the losses see its whole batch all the same.
     Batch norm then takes the statistics of each chunk; FrozenBN and GN know no difference.
@@ -70,6 +71,7 @@ class Baseline(lightning.LightningModule):
         self.results: dict[str, dict[str, float]] = {}
         self.features: dict[str, Features] = {}
         self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._shared: dict[str, ShardedLoss] = {}
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> NetworkOutput:
         """images (B, C, H, W) in 0–255, labels (B,) in training."""
@@ -154,6 +156,10 @@ class Baseline(lightning.LightningModule):
             loss = self.losses[term.name]
             if term.is_id_loss:
                 terms = [loss(logits.float(), labels) for logits in output.logits]
+            elif term.name in self._shared:
+                # Times the number of ranks, for the gradients' mean; what is logged and added up is the loss.
+                shares = [self._shared[term.name](part.float(), labels) for part in output.features]
+                terms = [share - (1 - 1 / self.trainer.world_size) * share.detach() for share in shares]
             elif term.is_mined and self.miner is not None:
                 terms = [loss(part, joint_labels, tuples) for part, tuples in zip(features, mined, strict=True)]
             else:
@@ -177,9 +183,26 @@ class Baseline(lightning.LightningModule):
         )
 
     def on_train_start(self) -> None:
+        if self.trainer.world_size > 1:
+            self._share_out()
         chunk, images = self.cfg.SOLVER.CHUNK, self.cfg.SOLVER.IMS_PER_BATCH // self.trainer.world_size
         if 0 < chunk < images and norms_by_chunk(self._embedding_modules()):
             log.info("SOLVER.CHUNK: batch norm sees the statistics of %d images, not of %d", chunk, images)
+
+    def _share_out(self) -> None:
+        """Each rank computes its part of the metric losses that can be divided, and all of the others."""
+        metric = [term for term in self.terms if not term.is_id_loss]
+        names = [
+            term.name
+            for term in metric
+            if is_divisible(self.losses[term.name]) and not (term.is_mined and self.miner is not None)
+        ]
+        self._shared = {name: ShardedLoss(self.losses[name]) for name in names}
+        whole = [term.name for term in metric if term.name not in names]
+        log.info(
+            "divided over %d processes: %s; whole on each: %s",
+            self.trainer.world_size, ", ".join(names) or "nothing", ", ".join(whole) or "nothing",
+        )  # fmt: skip
 
     def on_train_epoch_start(self) -> None:
         # Everything random in an epoch follows from (seed, epoch, rank), so a resumed run repeats it.

@@ -30,14 +30,26 @@ def weights(output: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("losses", "launcher", "flags", "chunk"),
+    ("losses", "launcher", "flags", "chunk", "told"),
     [
-        ('("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")', MODULE, ("--num-gpus", "2"), "0"),
-        ('("SmoothAPLoss","LoOp","TripletLoss","SoftTripleLoss","ArcFaceLoss")', TORCHRUN, (), "70"),
+        (
+            '("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")',
+            MODULE,
+            ("--num-gpus", "2"),
+            "0",
+            "TCMLoss, DiscriminativeLoss; whole on each: nothing",
+        ),
+        (
+            '("SmoothAPLoss","LoOp","TripletLoss","SoftTripleLoss","ArcFaceLoss")',
+            TORCHRUN,
+            (),
+            "70",
+            "SmoothAPLoss, LoOp, SoftTripleLoss, ArcFaceLoss; whole on each: TripletLoss",
+        ),
     ],
 )
 def test_two_processes_train_as_one_on_the_joint_batch(
-    tmp_path: Path, losses: str, launcher: tuple[str, ...], flags: tuple[str, ...], chunk: str
+    tmp_path: Path, losses: str, launcher: tuple[str, ...], flags: tuple[str, ...], chunk: str, told: str
 ) -> None:
     assert main(arguments(tmp_path / "one", losses)) == 0
     done = subprocess.run(
@@ -45,6 +57,7 @@ def test_two_processes_train_as_one_on_the_joint_batch(
         capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+    assert told in (tmp_path / "two" / "train.log").read_text()
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert one.keys() == two.keys()
     for name, value in one.items():
