@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from pml_ext.training.config.errors import ConfigError
+from pml_ext.training.config.hints import meant
 
 MOST_KEYS = 10_000
 """Of one mapping, merged ones counted: a few lines of YAML can ask for 2^1000."""
@@ -18,6 +19,16 @@ _short.maxlevel, _short.maxstring, _short.maxother = 2, 120, 120
 def shown(value: object) -> str:
     """A value as a message shows it: its beginning, for a few hundred bytes of anchors can stand for gigabytes."""
     return _short.repr(value)
+
+
+def _near(path: Path) -> Path | None:
+    """What stands where the path's first missing part should be, under a name that is likely meant."""
+    missing = next((part for part in (*reversed(path.parents), path) if not part.exists()), path)
+    try:
+        close = meant(missing.name, sorted(entry.name for entry in missing.parent.iterdir()))
+    except OSError:
+        return None
+    return missing.parent / close if close else None
 
 
 def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[str]]:
@@ -33,7 +44,9 @@ def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[s
             raise OSError("it is not a file")
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # the latter: bytes that are no text, a NUL in the name
-        raise ConfigError(f"cannot read config file {shown(str(path))[1:-1]}{named_by}: {error}") from error
+        near = _near(path) if isinstance(error, FileNotFoundError) else None
+        hint = f"; did you mean {near}?" if near else ""
+        raise ConfigError(f"cannot read config file {shown(str(path))[1:-1]}{named_by}: {error}{hint}") from error
     loader = None
     try:
         loader = _StrictLoader(text)

@@ -11,7 +11,8 @@ log = logging.getLogger("pml_ext")
 IN_THE_FILE_ONLY = {"in_the_file_only": True}
 """`extra` of a message that the terminal shows in another way."""
 
-# More workers than cores, metrics reduced over ranks that hold the same; and what Lightning calls in torch.
+# More workers than cores, metrics reduced over ranks that hold the same; what Lightning calls in torch; and a name in a
+# script that matplotlib's font lacks, which the page has in letters too.
 _UNFITTING_ADVICE = (
     "does not have many workers",
     "This DataLoader will create",
@@ -21,6 +22,7 @@ _UNFITTING_ADVICE = (
     "LeafSpec",
     "all_gather is deprecated",
     "predict returned None",
+    "missing from font",
 )
 
 

@@ -1,5 +1,6 @@
 """Hostile and damaged YAML: one message each, in little time and memory."""
 
+import re
 import tracemalloc
 from pathlib import Path
 
@@ -85,3 +86,14 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "c.yml").write_text("_BASE_: base.yml")
     with pytest.raises(ConfigError, match=r"base\.yml .*: it is not a file"):
         load_config(tmp_path / "c.yml")
+
+
+def test_a_path_that_is_nearly_right_is_named(tmp_path: Path) -> None:
+    (tmp_path / "Glyphs").mkdir()
+    (tmp_path / "Glyphs" / "smoothap_tcm.yml").write_text("SEED: 1")
+    for wrong, near in (("Glyph/triplet.yml", "Glyphs"), ("Glyphs/smothap_tcm.yml", "Glyphs/smoothap_tcm.yml")):
+        with pytest.raises(ConfigError, match=f"did you mean {re.escape(str(tmp_path / near))}\\?$"):
+            load_config(tmp_path / wrong)
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "Market1501" / "a.yml")
+    assert "did you mean" not in str(caught.value)
