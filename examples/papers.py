@@ -1,43 +1,22 @@
 """Write PAPERS.md, each paper's experiments and what runs them; --check says whether it is up to date.
 
-The experiments are listed in papers.yml. The rows of their tables stand at the top of the configs that reproduce them,
-as comments; text that goes on in a next line is indented there by three spaces after the `#`:
-
-    # Paper: LoOp, Table 2, row "LoOp (triplet)", CUB
-    # Reported: NMI 59.9, F1 26.5, R@1 50.3        (the paper's numbers; or that the text has none)
-    # With: MODEL.LOSSES.TRIPLETMARGIN.MARGIN 0.1  (KEY VALUE pairs that the row needs beside the file)
-    # Ours: R@1 49.8; CUB; 2026-11-22; 1f2e3d4     (numbers; data; date; commit)
-    # Differs: the paper has …, here …
-
-`Paper` opens a row, and `Reported` must follow; the others may be left out. `Differs` before the first row is of the
-whole file, and of the files that have it as _BASE_. A config that goes with a paper and is in none of its tables says
-so by one line, which its own _BASE_ may have for it:
-
-    # Beside: TCM, ResNet-50 on test classes that training has not seen, where the paper has ViT-B
+The experiments are listed in papers.yml. The rows of their tables stand at the top of the configs that reproduce them;
+paper_headers.py reads them.
 """
 
 import argparse
-import re
-import shlex
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from paper_headers import HeaderError, Row, all_rows, beside, leaves, name_of, rows_of
 
 from pml_ext._files import replacing
 
 HERE = Path(__file__).parent
-CONFIGS = HERE.parent / "fastreid_configs"
 PAGE = HERE / "PAPERS.md"
 NOT_RUN = "not run: no data here"
-_FIELD = re.compile(r"# (Paper|Reported|With|Ours|Differs|Beside): +(\S.*)")
-_ROW = re.compile(r'(\w+), ([^,"]+), row "([^"]+)", (\S.*)')
-_BASE = re.compile(r"""^_BASE_: *["']?([^"'\s]+)""", re.M)
-_BESIDE = re.compile(r"(\w+), (\S.*)")
-_OURS = re.compile(r"[^;]+; [^;]+; \d{4}-\d\d-\d\d; [0-9a-f]{7,40}")
 _START = """# The papers' experiments
 
 Every table and figure of the five papers, the configs or commands that run them, what the papers report and what came
@@ -45,129 +24,6 @@ out here. Numbers are percent unless said otherwise. A config runs by
 `pml-ext train --config-file fastreid_configs/FILE [KEY VALUE …]`, with the keys that stand beside its name.
 [papers.py](papers.py) writes this page, from the comments at the top of the configs and from [papers.yml](papers.yml).
 """
-
-
-class HeaderError(Exception):
-    """A header or papers.yml that cannot be read; the message says where and what is expected."""
-
-
-@dataclass
-class Row:
-    """One result of a paper, and the config that should give it."""
-
-    config: str
-    paper: str
-    experiment: str
-    name: str
-    data: str
-    reported: str = ""
-    overrides: str = ""
-    ours: str = ""
-    differs: list[str] = field(default_factory=list)
-
-    def opts(self) -> list[str]:
-        """The overrides as load_config takes them."""
-        return shlex.split(self.overrides)
-
-
-def rows_of(config: Path) -> list[Row]:
-    """The rows in a config's header.
-
-    Raises:
-        HeaderError: a line that starts like one of ours and is not, or a row without the paper's numbers.
-    """
-    found = list[Row]()
-    for label, text in _fields(config):
-        if label == "Paper":
-            parts = _ROW.fullmatch(text) or _fail(config, f'expected PAPER, TABLE, row "NAME", DATA; got {text!r}')
-            found.append(Row(config.relative_to(CONFIGS).as_posix(), *parts.groups()))
-        elif label == "Differs":
-            if found:
-                found[-1].differs.append(text)
-        elif label == "Beside":
-            if found:
-                _fail(config, "Beside is for a config without rows")
-        elif not found:
-            _fail(config, f"{label} has no Paper before it")
-        elif label == "Reported":
-            found[-1].reported = text
-        elif label == "With":
-            if len(shlex.split(text)) % 2:
-                _fail(config, f"With needs KEY VALUE pairs; got {text!r}")
-            found[-1].overrides = text
-        else:
-            if not _OURS.fullmatch(text):
-                _fail(config, f"Ours needs numbers; data; YYYY-MM-DD; commit; got {text!r}")
-            found[-1].ours = text
-    for row in found:
-        if not row.reported:
-            _fail(config, f"the row {row.name!r} of {row.experiment} needs a line Reported")
-        row.differs = [*_of_the_file(config), *row.differs]
-    return found
-
-
-def _of_the_file(config: Path) -> list[str]:
-    """What differs in the whole file, with its bases' before it."""
-    base = base_of(config)
-    above = _of_the_file(base) if base else []
-    for label, text in _fields(config):
-        if label == "Paper":
-            break
-        if label == "Differs":
-            above.append(text)
-    return above
-
-
-def beside(config: Path) -> tuple[str, str] | None:
-    """The paper that a config without rows goes with, and what it is; its own line, or the nearest of its bases'."""
-    for label, text in _fields(config):
-        if label == "Beside":
-            match = _BESIDE.fullmatch(text) or _fail(config, f"expected PAPER, what it is; got {text!r}")
-            return match[1], match[2]
-    base = base_of(config)
-    return beside(base) if base else None
-
-
-def base_of(config: Path) -> Path | None:
-    """The file that its _BASE_ names, if it has one."""
-    match = _BASE.search(config.read_text(encoding="utf-8"))
-    return (config.parent / match[1]).resolve() if match else None
-
-
-def _fields(config: Path) -> Iterator[tuple[str, str]]:
-    """Labels and texts of the comments above a config's first key."""
-    found = list[list[str]]()
-    in_a_field = False
-    for line in config.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        if match := _FIELD.fullmatch(line):
-            found.append([match[1], match[2]])
-        elif in_a_field and line.startswith("#   "):
-            found[-1][1] += f" {line[1:].strip()}"
-        in_a_field = match is not None or (in_a_field and line.startswith("#   "))
-    return ((label, text) for label, text in found)
-
-
-def _fail(config: Path, reason: str) -> Any:
-    raise HeaderError(f"{config.relative_to(CONFIGS.parent)}: {reason}")
-
-
-def leaves() -> list[Path]:
-    """The configs that can be run."""
-    return sorted(path for path in CONFIGS.rglob("*.yml") if not path.name.startswith("Base-"))
-
-
-def all_rows() -> list[Row]:
-    """Of every config.
-
-    Raises:
-        HeaderError: a header that is wrong, or a row in a file that is only a base of others.
-    """
-    for base in CONFIGS.rglob("Base-*.yml"):
-        if rows_of(base):
-            _fail(base, "a base is not run: its rows belong to the configs that have it as _BASE_")
-    return [row for path in leaves() for row in rows_of(path)]
 
 
 def listed() -> dict[str, Any]:
@@ -204,7 +60,7 @@ def _section(key: str, paper: dict[str, Any], rows: list[Row]) -> str:
     for path in leaves():
         found = beside(path)
         if found and found[0] == key and not rows_of(path):
-            more.setdefault(found[1], []).append(_link(path.relative_to(CONFIGS).as_posix()))
+            more.setdefault(found[1], []).append(_link(name_of(path)))
     if more:
         text += f"\n### {key}, beside the paper\n\n"
         text += "".join(f"- {what}: {', '.join(configs)}\n" for what, configs in more.items())

@@ -17,11 +17,12 @@ EXAMPLES = ROOT / "examples"
 CONFIGS = ROOT / "fastreid_configs"
 
 sys.path.insert(0, str(EXAMPLES))
+import paper_headers  # noqa: E402
 import papers  # noqa: E402
 
 sys.path.remove(str(EXAMPLES))
 
-ROWS = papers.all_rows()
+ROWS = paper_headers.all_rows()
 FROM_SCRATCH = ["MODEL.BACKBONE.PRETRAIN", "False"]
 
 
@@ -34,11 +35,11 @@ def test_every_config_of_a_paper_is_on_the_page() -> None:
     papers_of = {CONFIGS / base: key for key, paper in papers.listed()["papers"].items() for base in paper["bases"]}
     assert [base for base in papers_of if not base.is_file()] == []
     checked = 0
-    for path in papers.leaves():
+    for path in paper_headers.leaves():
         below = path
-        while below := papers.base_of(below):
+        while below := paper_headers.base_of(below):
             if paper := papers_of.get(below):
-                named = {row.paper for row in papers.rows_of(path)} or {*(papers.beside(path) or ())[:1]}
+                named = {row.paper for row in paper_headers.rows_of(path)} or {*(paper_headers.beside(path) or ())[:1]}
                 assert paper in named, f"{path} needs a row of {paper}, or a line Beside"
                 checked += 1
     assert checked > 20
@@ -73,7 +74,7 @@ _BASE_: Base.yml
 
 
 def config(folder: Path, monkeypatch: pytest.MonkeyPatch, header: str) -> Path:
-    monkeypatch.setattr(papers, "CONFIGS", folder / "configs")
+    monkeypatch.setattr(paper_headers, "CONFIGS", folder / "configs")
     (folder / "configs").mkdir()
     (folder / "configs" / "Base.yml").write_text("# Differs: the epochs\nSEED: 1\n", encoding="utf-8")
     path = folder / "configs" / "it.yml"
@@ -82,9 +83,9 @@ def config(folder: Path, monkeypatch: pytest.MonkeyPatch, header: str) -> Path:
 
 
 def test_a_header_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = papers.rows_of(config(tmp_path, monkeypatch, HEADER))
+    first, second = paper_headers.rows_of(config(tmp_path, monkeypatch, HEADER))
     of_the_file = ["the epochs", "Paper: one network; here: another"]
-    assert first == papers.Row("it.yml", "LoOp", "Table 2", "MS", "CUB", "R@1 50.9", differs=of_the_file)
+    assert first == paper_headers.Row("it.yml", "LoOp", "Table 2", "MS", "CUB", "R@1 50.9", differs=of_the_file)
     assert (second.experiment, second.opts()) == ("Fig. 3d", ["MODEL.LOSSES.MS.BASE", "0.2"])
     assert second.ours == "R@1 49.0; CUB; 2026-01-31; 0123abc" and second.differs == [*of_the_file, "the batch"]
     text = papers.page([*ROWS, first])
@@ -106,36 +107,36 @@ def test_a_header_that_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
 ) -> None:
     assert old in HEADER
-    with pytest.raises(papers.HeaderError, match=message):
-        papers.rows_of(config(tmp_path, monkeypatch, HEADER.replace(old, new)))
+    with pytest.raises(paper_headers.HeaderError, match=message):
+        paper_headers.rows_of(config(tmp_path, monkeypatch, HEADER.replace(old, new)))
 
 
 def test_a_base_has_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = config(tmp_path, monkeypatch, HEADER)
     path.rename(path.with_name("Base-it.yml"))
-    with pytest.raises(papers.HeaderError, match=r"Base-it\.yml: a base is not run"):
-        papers.all_rows()
+    with pytest.raises(paper_headers.HeaderError, match=r"Base-it\.yml: a base is not run"):
+        paper_headers.all_rows()
 
 
 def test_a_config_without_rows_stands_beside_its_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = config(tmp_path, monkeypatch, "_BASE_: Base.yml\n")
-    assert papers.beside(path) is None
+    assert paper_headers.beside(path) is None
     path.with_name("Base.yml").write_text("# Beside: LoOp, another network\nSEED: 1\n", encoding="utf-8")
-    assert papers.beside(path) == ("LoOp", "another network") and papers.rows_of(path) == []
+    assert paper_headers.beside(path) == ("LoOp", "another network") and paper_headers.rows_of(path) == []
     text = papers.page(ROWS)
     assert "- another network: [" in text and "[it.yml](../fastreid_configs/it.yml)\n" in text
     path.write_text("# Beside: LoOp\n", encoding="utf-8")
-    with pytest.raises(papers.HeaderError, match=r"it\.yml: expected PAPER, what it is; got 'LoOp'"):
-        papers.beside(path)
+    with pytest.raises(paper_headers.HeaderError, match=r"it\.yml: expected PAPER, what it is; got 'LoOp'"):
+        paper_headers.beside(path)
 
 
 def test_an_experiment_that_is_not_listed() -> None:
-    with pytest.raises(papers.HeaderError, match=r"it\.yml: papers\.yml has no Table 99 of LoOp"):
-        papers.page([*ROWS, papers.Row("it.yml", "LoOp", "Table 99", "MS", "CUB", "R@1 50.9")])
+    with pytest.raises(paper_headers.HeaderError, match=r"it\.yml: papers\.yml has no Table 99 of LoOp"):
+        papers.page([*ROWS, paper_headers.Row("it.yml", "LoOp", "Table 99", "MS", "CUB", "R@1 50.9")])
 
 
 def test_an_experiment_with_nothing_to_run_says_why() -> None:
-    with pytest.raises(papers.HeaderError, match=r"Fig\. 3d of LoOp has no config: give its `command`, or why"):
+    with pytest.raises(paper_headers.HeaderError, match=r"Fig\. 3d of LoOp has no config: give its `command`, or why"):
         papers.page([row for row in ROWS if row.experiment != "Fig. 3d"])
 
 
