@@ -89,10 +89,10 @@ def bin_lifted_weights(
 ) -> Tensor:
     """The plain mean of the weights of binomial deviance and of lifted* (supplement, eq. 10).
 
-    Paper: the larger of the two weights dominates their mean (supplement, eqs. 10 to 12), which we read as a mean of two
-    weights in [0, 1]. Here: with bounded=True that mean, of 1/(1 + e^(β(base − S_in))) and 1/Σ_k e^(β(S_ik − S_in)) for
-    a negative; with False the mean of the two losses' own weights, where binomial deviance has β/|N_i| before it,
-    α/|P_i| for positives.
+    Paper: the larger of the two weights dominates their mean (supplement, eqs. 10 to 12), which we read as a mean of
+    weights in [0, 1]. Here: with bounded=True that mean, of 1/(1 + e^(β(base − S_in))) and 1/Σ_k e^(β(S_ik − S_in))
+    for a negative; with False the mean of the two losses' own weights, where binomial deviance has β/|N_i| before
+    it, α/|P_i| for positives.
     """
     lifted = lifted_star_weights(similarity, positive, negative, alpha=alpha, beta=beta)
     if bounded:
