@@ -154,3 +154,12 @@ def test_indices_that_torch_takes_for_a_mask_or_not_at_all_are_refused(dtype: to
         assert loss(x, labels, tuple(part.int() for part in indices)) == loss(
             x, labels, tuple(part.long() for part in indices)
         )
+
+
+def test_numbers_that_only_some_libraries_take_are_refused_before_they_get_there() -> None:
+    x, rows = torch.eye(3), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match=r"ref_rows must be a .* tensor of integers; got torch\.uint16"):
+        functional.pair_cosines(x, x, rows, rows.to(torch.uint16))
+    assert functional.pair_cosines(x, x, rows, rows.to(torch.int8)).tolist() == [1.0, 1.0]
+    with pytest.raises(ValueError, match="seed must be at most 2147483647; got 1000000000000"):
+        functional.kmeans_centroids(2, 2, seed=10**12)

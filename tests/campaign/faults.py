@@ -62,7 +62,8 @@ def _faulty_tensor(draw: Random, value: Tensor) -> tuple[Any, str, bool]:
         return (
             value.to(dtype),
             str(dtype),
-            dtype == torch.complex64 or (dtype == torch.float8_e4m3fn and value.is_floating_point()),
+            dtype == torch.complex64
+            or (dtype == torch.float8_e4m3fn and value.is_floating_point() and value.dim() == 2),
         )
     if kind == "layout" and value.dim():
         layout = draw.choice(["sparse", "meta", "expanded", "flipped", "grad", "inference"])

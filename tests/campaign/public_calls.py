@@ -616,7 +616,7 @@ def threshold_report(draw: Random) -> Call:
     options = {"far_range": (0.1, 0.5), "grid": 20, "epsilon": 0.1, "splits": draw.choice([0, 2]), "seed": 0}
     cameras = draw.choice([None, torch.arange(24) % 2, ["a", "b"] * 12])
     given = well_filled(draw)._asdict() | target | options | {"cameras": cameras, "same_camera_pairs": False}
-    given |= {"rows": None, "paths": None, "data": None}
+    given |= {"rows": None, "paths": None}
     return lambda **given: metrics.ThresholdReport.from_embeddings(**given).summary(), given
 
 

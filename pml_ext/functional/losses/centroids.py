@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_seed, check_whole
+from pml_ext._checks import check_whole
 from pml_ext._ops.normalize import to_sphere
 
 _POINTS_PER_CLASS = 100  # gives the paper's statistics of the pairwise distances; more points narrow them
@@ -53,7 +53,7 @@ def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
     """
     check_whole(size, "size", 2)
     check_num_classes(num_classes, size * _POINTS_PER_CLASS)
-    check_seed(seed)
+    check_whole(seed, "seed", 0, 2**31 - 1)  # what faiss and scikit-learn both take
     generator = torch.Generator().manual_seed(seed)
     points = to_sphere(torch.randn(num_classes * _POINTS_PER_CLASS, size, generator=generator))
     return to_sphere(torch.as_tensor(_kmeans_centres(points.numpy(), num_classes, seed), dtype=torch.float32))

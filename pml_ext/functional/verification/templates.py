@@ -107,7 +107,8 @@ def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Te
 def check_rows(rows: Tensor, count: int, name: str) -> None:
     """(P,) integers in [0, count)."""
     check_tensor(rows, name, "(P,)")
-    if rows.ndim != 1 or rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool:
+    whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # torch computes with no other integers
+    if rows.ndim != 1 or rows.dtype not in whole:
         raise ValueError(f"{name} must be a (P,) tensor of integers; got {rows.dtype} {tuple(rows.shape)}")
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
         raise ValueError(f"{name} must be rows in [0, {count}); got rows from {int(rows.min())} to {int(rows.max())}")
