@@ -66,7 +66,13 @@ LOSSES: dict[str, dict[str, Values]] = {
     "RSK": {"TEMPERATURE": _POSITIVE, "RANK_TEMPERATURE": _POSITIVE},
     "HPHN": {"MARGIN": _NOT_NEGATIVE, "POSITIVES": ("farthest", "consecutive")},
     "LIFTEDHINGE": {"MARGIN": _NOT_NEGATIVE, "POSITIVES": ("consecutive", "all")},
-    "CTL": {"MARGIN": _NOT_NEGATIVE, "NEGATIVES": ("hardest", "all")},
+    "CTL": {
+        "MARGIN": _NOT_NEGATIVE,
+        "NEGATIVES": ("hardest", "all"),
+        "UNIT_MEANS": _SWITCH,
+        "POWER": (1, 2),
+        "REDUCER": ("AvgNonZeroReducer", "MeanReducer"),
+    },
     "GPW": {
         "WEIGHTING": ("uniform", "binomial_deviance", "lifted_star", "multi_similarity", "bin_lifted"),
         "MINING": _NOT_NEGATIVE,
