@@ -55,7 +55,8 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
 
     def __init__(
         self,
-        loss: nn.Module | str | Mapping[str, Any],
+        # BaseMetricLossFunction is named first for jsonargparse, which would find torch.nn's losses of the same names.
+        loss: BaseMetricLossFunction | nn.Module | str | Mapping[str, Any],
         *,
         lambda_plus: float = 1.0,
         lambda_minus: float = 1.0,

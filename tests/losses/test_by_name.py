@@ -1,7 +1,9 @@
 from typing import Any
 
 import pytest
+from jsonargparse import ArgumentParser
 from pytorch_metric_learning.losses import MultiSimilarityLoss, TripletMarginLoss
+from torch import nn
 
 from pml_ext import losses
 from pml_ext.losses._by_name import KNOWN, loss_by_name
@@ -43,3 +45,18 @@ def test_the_regularizer_takes_a_loss_by_name() -> None:
     assert type(losses.TCMRegularizer("MultiSimilarityLoss").loss) is MultiSimilarityLoss
     inner = losses.TCMRegularizer({"class_path": "TripletMarginLoss", "init_args": {"margin": 0.3}}).loss
     assert type(inner) is TripletMarginLoss and inner.margin == 0.3
+
+
+@pytest.mark.parametrize("wrapper", ["LoOp", "TCMRegularizer"])
+@pytest.mark.parametrize("path", ["TripletMarginLoss", "pytorch_metric_learning.losses.TripletMarginLoss"])
+def test_jsonargparse_takes_a_wrapped_loss_by_its_bare_name_too(wrapper: str, path: str) -> None:
+    """Also where torch.nn has a loss of the same name, and the wrapper itself is named in the configuration."""
+
+    def train(loss: nn.Module) -> None: ...
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_function_arguments(train)
+    inner = {"class_path": path, "init_args": {"margin": 0.3}}
+    given = {"class_path": f"pml_ext.losses.{wrapper}", "init_args": {"loss": inner}}
+    made = parser.instantiate(parser.parse_object({"loss": given})).loss
+    assert type(made.loss) is losses.TripletMarginLoss and made.loss.margin == 0.3
