@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.engine.exporting import PixelsToEmbedding
-from pml_ext.training.modeling.weights import ONLY_FOR_TRAINING, WeightsError, load_weights
+from pml_ext.training.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 from pml_ext.training.modeling.weights.names import backbone_names
+from pml_ext.training.modeling.weights.paths import WeightsError
 from tests.training.modeling.networks import backbone_of
 
 OSNET = {"NAME": "build_osnet_backbone", "DEPTH": "x0_25", "FEAT_DIM": 128}
