@@ -40,6 +40,10 @@ class ImageSet:
         """(N,) class ids 0 … C − 1 in the order of the identities."""
         return np.unique(self.identities, return_inverse=True)[1]
 
+    def called(self, identity: int) -> str:
+        """What the user calls an identity."""
+        return self.identity_names.get(identity, str(identity))
+
     def subset(self, rows: Sequence[int] | np.ndarray) -> "ImageSet":
         """Some of the images, in the order of the rows."""
         chosen = [int(row) for row in rows]

@@ -110,4 +110,8 @@ def _of_thresholds(
 ) -> list[Picture]:
     embeddings, identities = test_embeddings(data, features)
     faces = dict(zip(data.query.identities.tolist(), data.query.images, strict=True))
-    return [utility_picture(curves, far_range), *error_pictures(embeddings, identities, far, faces)]
+    called = data.query.called
+    return [
+        utility_picture(curves, far_range, called=called),
+        *error_pictures(embeddings, identities, far, faces, called=called),
+    ]

@@ -20,6 +20,7 @@ _FRAMES: dict[bool, dict[str, Any]] = {
     False: {"edgecolor": ORANGE, "linewidth": 1.6, "linestyle": (0, (2, 1.2))},
 }
 _NARROW = 6.5
+_LONGEST = 16  # characters of an identity's name
 _MARKS = {True: "✓", False: "✗"}
 
 
@@ -57,13 +58,14 @@ def confused_identities(data: OpenSet, found: Sequence[Confusion], *, name: str)
             place_picture(axes, data.query.images[confusion.query], left, top, _SIDE, _FRAMES[True])
             axes.text(left + 1.1, top + 0.45, "→", fontsize=16, ha="center", va="center")
             place_picture(axes, data.parts[-1].images[confusion.result], left + 1.35, top, _SIDE, _FRAMES[False])
-            said = f"{confusion.places} of {confusion.of} places\n{confusion.identity} → {confusion.taken_for}"
+            pair = data.query.called(confusion.identity), data.parts[-1].called(confusion.taken_for)
+            said = f"{confusion.places} of {confusion.of} places\n{' → '.join(name[:_LONGEST] for name in pair)}"
             axes.text(left + 2.35, top + 0.43, said, fontsize=10, va="center")
         _bare(axes, columns * 4.6 if wide else _NARROW, -(-len(found) // columns) * 1.25)
 
     caption = (
         "The most costly confusions of the trained model: how many of the first ten places of one identity's queries "
-        "(solid frame) another identity (dashed frame) takes; below, their numbers in the data set."
+        "(solid frame) another identity (dashed frame) takes; below, what the data set calls them."
     )
     rows = (-(-len(found) // 3), len(found))
     return Picture(

@@ -1,6 +1,6 @@
 """What one threshold does: utility by class, errors by class, ROC and similarities."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,11 +34,18 @@ _WORST = 5
 _WORST_BARS = 8
 _BINS = 80
 _FACE = 24  # points
+_LONGEST = 24  # characters of an identity's name
 _DISTANCE = "distance threshold (L2, unit-norm embeddings)"
 
 
-def utility_picture(curves: UtilityCurves, far_range: tuple[float, float]) -> Picture:
-    """Utility against threshold: median and middle of the classes, the five worst, the calibration range."""
+def utility_picture(
+    curves: UtilityCurves, far_range: tuple[float, float], *, called: Callable[[int], str] = str
+) -> Picture:
+    """Utility against threshold: median and middle of the classes, the five worst, the calibration range.
+
+    Args:
+        called: the user's name of an identity.
+    """
     worst = _worst_classes(curves)
 
     def draw(figure: "Figure", wide: bool) -> None:
@@ -51,7 +58,7 @@ def utility_picture(curves: UtilityCurves, far_range: tuple[float, float]) -> Pi
         axes.fill_between(at, low, high, color=SKY, alpha=0.6, label="10 to 90 % of classes")
         axes.plot(at, median, color=BLACK, linewidth=2, label="median class")
         for row, style in zip(worst, LINE_STYLES, strict=False):
-            label = f"identity {int(curves.classes[row])}"
+            label = f"identity {called(int(curves.classes[row]))[:_LONGEST]}"
             axes.plot(at, curves.utilities[row], color=ORANGE, linestyle=style, linewidth=1.3, label=label)
         axes.set(xlim=_interesting(curves), ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility U(d)")
         if wide:
@@ -67,13 +74,21 @@ def utility_picture(curves: UtilityCurves, far_range: tuple[float, float]) -> Pi
     return Picture("utility", "Utility against threshold", caption, draw, (4.6, 5.4))
 
 
-def error_pictures(embeddings: Tensor, labels: Tensor, far: float, faces: Mapping[int, Tensor]) -> list[Picture]:
+def error_pictures(
+    embeddings: Tensor,
+    labels: Tensor,
+    far: float,
+    faces: Mapping[int, Tensor],
+    *,
+    called: Callable[[int], str] = str,
+) -> list[Picture]:
     """ROC with the operating point, histograms of similarities, and the classes that the threshold serves worst.
 
     Args:
         far: the false accept rate that the threshold is chosen for; where the set has too few pairs for it, the
             smallest that they allow.
         faces: a picture of each identity.
+        called: the user's name of an identity.
     """
     roc = labelled_pairs_roc(embeddings, labels, fars=(far,))
     far = max(far, 1 / max(roc.impostors, 1))
@@ -98,7 +113,7 @@ def error_pictures(embeddings: Tensor, labels: Tensor, far: float, faces: Mappin
 
     def draw_worst(figure: "Figure", wide: bool) -> None:
         for axes, kind in zip(row_of_axes(figure, 2, wide), ("far", "frr"), strict=True):
-            _draw_worst(axes, classes, kind, faces)
+            _draw_worst(axes, classes, kind, faces, called)
 
     about = f"chosen for FAR ≤ {far:.3g} over {roc.impostors:,} pairs of different and {roc.genuine:,} of one identity"
     return [
@@ -164,7 +179,13 @@ def _draw_roc(axes: "Axes", roc: ROC, far: float, tar: float) -> None:
     axes.grid(color="#DDDDDD")
 
 
-def _draw_worst(axes: "Axes", classes: tuple[ClassErrors, ...], kind: str, faces: Mapping[int, Tensor]) -> None:
+def _draw_worst(
+    axes: "Axes",
+    classes: tuple[ClassErrors, ...],
+    kind: str,
+    faces: Mapping[int, Tensor],
+    called: Callable[[int], str],
+) -> None:
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
     known = [(c, rate) for c in classes if (rate := c.far if kind == "far" else c.frr) is not None]
@@ -181,7 +202,7 @@ def _draw_worst(axes: "Axes", classes: tuple[ClassErrors, ...], kind: str, faces
         face = OffsetImage(pixels, zoom=_FACE / max(pixels.shape))
         place: dict[str, Any] = {"xybox": (-16, 0), "boxcoords": "offset points", "pad": 0.1}
         axes.add_artist(AnnotationBbox(face, (0, row), xycoords=("axes fraction", "data"), **place))
-    axes.set_yticks(range(len(worst)), [str(errors.label) for errors, _ in worst])
+    axes.set_yticks(range(len(worst)), [called(int(errors.label))[:_LONGEST] for errors, _ in worst])
     axes.tick_params(axis="y", length=0, pad=30)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.35 * max((rate for _, rate in worst), default=0) or 1)

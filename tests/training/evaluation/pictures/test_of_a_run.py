@@ -4,18 +4,24 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.training.data.datasets import PairSet
+from pml_ext.training.data.datasets import OpenSet, PairSet
 from pml_ext.training.evaluation.baselines import Measured
+from pml_ext.training.evaluation.pictures.drawing import Picture
 from pml_ext.training.evaluation.pictures.embedding_map import map_picture, principal_components, spectrum_picture
 from pml_ext.training.evaluation.pictures.of_a_run import write_report
+from pml_ext.training.evaluation.pictures.ranked_lists import Confusion
+from pml_ext.training.evaluation.pictures.ranked_results import confused_identities
 from pml_ext.training.evaluation.pictures.thresholds import utility_picture
 from pml_ext.training.evaluation.utility import utility_of_sets
 from tests.training.evaluation.pictures.small_set import image_set, small_set
@@ -131,3 +137,21 @@ def test_pictures_say_what_they_show() -> None:
     picture = utility_picture(curves, (1e-2, 1e-1))
     assert "all of 12 classes" in picture.caption
     assert spectrum_picture({"trained": features[0]}).png(False)[:4] == b"\x89PNG"
+
+
+def drawn_texts(picture: Picture) -> str:
+    figure = Figure()
+    picture.draw(figure, True)
+    return "\n".join(text.get_text() for text in figure.findobj(Text))
+
+
+def test_identities_are_called_as_the_data_calls_them() -> None:
+    data, features = small_set()
+    names = {int(identity): f"person {identity}, known as X" for identity in np.unique(data.query.identities)}
+    named = OpenSet(*(replace(part, identity_names=names) for part in (data.train, data.query, data.gallery)))
+    curves = utility_of_sets({"Set": data}, {"Set": features}, OPISSettings())["Set"]
+    worst = int(curves.classes[curves.utilities.mean(dim=1).argmin()])
+    assert f"person {worst}, known" in drawn_texts(utility_picture(curves, (1e-2, 1e-1), called=named.query.called))
+    confused = [Confusion(1, 3, places=2, of=10, query=0, result=0)]
+    assert "person 1, known" in drawn_texts(confused_identities(named, confused, name="confusions"))
+    assert "1 → 3" in drawn_texts(confused_identities(data, confused, name="confusions"))
