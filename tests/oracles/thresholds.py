@@ -49,7 +49,13 @@ def utility(pairs, threshold):
 
 def best_frr_within_far(pairs, far):
     """The smallest FRR of a threshold whose FAR is at most far."""
-    return min(rates(pairs, t)[1] for t in candidates(pairs) if rates(pairs, t)[0] <= far)
+    found = []
+    for threshold in candidates(pairs):  # ascending: the FAR only grows
+        far_there, frr = rates(pairs, threshold)
+        if far_there > far:
+            break
+        found.append(frr)
+    return min(found)
 
 
 def best_far_within_frr(pairs, frr):
