@@ -93,11 +93,11 @@ def _about(results: Results, sets: Sequence[str]) -> list[str]:
         "# Which loss helps when: the papers' claims, tested",
         "",
         "Written by `python examples/evidence/run.py`; the data is in `results/`. One linear layer on the frozen "
-        "features of an ImageNet network is trained with each loss. Every method had the same number of trials "
-        f"({TRIALS} from the grids in `methods.py`, and a few more where the best lay at an end of its axis), chosen "
-        "by mAP@R on validation classes; then it was trained on all training classes with five seeds and tested once. "
-        "Differences are paired (same seeds, batches and first weights); intervals are 95 %, over seeds and test "
-        "classes. R@1 and mAP@R in points, OPIS × 1000.",
+        "features of an ImageNet network is trained with each loss. Every method had "
+        f"{TRIALS} trials, drawn from its grid in `methods.py` (a smaller grid is tried whole), and a few more where the "
+        "best lay at an end of an axis, judged by mAP@R on validation classes; then it was trained on all training "
+        "classes with five seeds and tested once. Differences are paired (same seeds, batches and first weights); "
+        "intervals are 95 %, over seeds and test classes. R@1 and mAP@R in points, OPIS × 1000.",
         "",
         f"{runs} runs on {', '.join(sets)}; torch {torch.__version__}.",
         "",
@@ -146,7 +146,7 @@ def _of_claim(number: int, claim: Claim, results: Results, sets: Sequence[str]) 
         "",
         f"Source: {claim.source}.",
         "",
-        "| set | base | method | measure | base's value | difference [95 %] | verdict | smallest seen |",
+        "| set | base | method | measure | base's value | difference [95 %] | verdict | seen from |",
         "|---|---|---|---|---|---|---|---|",
         *rows,
         "",
