@@ -94,7 +94,7 @@ def _about(results: Results, sets: Sequence[str]) -> list[str]:
         "",
         "Written by `python examples/evidence/run.py`; the data is in `results/`. One linear layer on the frozen "
         "features of an ImageNet network is trained with each loss. Every method had "
-        f"{TRIALS} trials, drawn from its grid in `methods.py` (a smaller grid is tried whole), and a few more where the "
+        f"{TRIALS} trials, drawn from its grid in `methods.py` (a smaller grid is tried whole), and more where the "
         "best lay at an end of an axis, judged by mAP@R on validation classes; then it was trained on all training "
         "classes with five seeds and tested once. Differences are paired (same seeds, batches and first weights); "
         "intervals are 95 %, over seeds and test classes. R@1 and mAP@R in points, OPIS × 1000.",
