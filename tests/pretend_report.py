@@ -8,6 +8,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,7 +19,10 @@ from pml_ext import losses, metrics, miners
 from pml_ext._pml import MeanReducer
 from pml_ext._pml import losses as pml_losses
 from pml_ext.functional import opis, rank_matches
-from tests.pretend_device import PretendTensor, pretend_device, values, waits
+from pml_ext.training.config.load import load_config
+from pml_ext.training.data.datasets import load_train_set
+from pml_ext.training.engine.baseline import Baseline
+from tests.pretend_device import ROOT, PretendTensor, pretend_device, values, waits
 
 CLASSES, PER_CLASS, SIZE = 8, 4, 16
 # Numbers of classes at which another kernel runs than for a small batch.
@@ -144,6 +148,47 @@ def of_metrics() -> dict[str, Any]:
     return {"here": here, "there": there}
 
 
+def of_a_training_step() -> dict[str, Any]:
+    """One step of the runner, without a trainer: its loss and gradients here and there, and what was waited for."""
+    cfg = load_config(ROOT / "fastreid_configs" / "Digits" / "sap_tcm.yml")
+    train_set = load_train_set(cfg.DATASETS, grey=True)
+    rows = torch.arange(32)
+    images = torch.stack([train_set.images[int(row)] for row in rows]).float()
+    labels = torch.from_numpy(train_set.labels[:32].copy())
+
+    def module() -> Baseline:
+        torch.manual_seed(0)
+        made = Baseline(cfg, train_set, {}).train()
+        trainer = SimpleNamespace(world_size=1, global_step=1, current_epoch=0, log_every_n_steps=50, loggers=[])
+        made._trainer = trainer  # type: ignore[assignment]
+        made.log = made.log_dict = lambda *_, **__: None  # type: ignore[method-assign,assignment]
+        return made
+
+    here = module()
+    value = here.training_step((images, labels, rows), 0)
+    value.backward()
+    gradients = {name: p.grad for name, p in here.named_parameters() if p.grad is not None}
+    there = module()
+    with pretend_device() as device:
+        there = there.to(device)
+        batch_there = images.to(device), labels.to(device), rows.to(device)
+        with waits() as found:
+            value_there = there.training_step(batch_there, 0)
+            value_there.backward()
+    differences = [
+        float((values(p.grad) - gradients[name]).abs().max())
+        for name, p in there.named_parameters()
+        if p.grad is not None
+    ]
+    assert len(differences) == len(gradients)
+    return {
+        "value": float((values(value_there.detach()) - value.detach()).abs()),
+        "gradient": max(differences),
+        "size": max(float(gradient.abs().max()) for gradient in gradients.values()),
+        "waits": [f"{wait.what} at {wait.file}:{wait.line}" for wait in found.elements()],
+    }
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     pml_ext.register()  # CrossBatchMemory takes what it knows
@@ -168,6 +213,10 @@ def main() -> None:
         report["metrics"] = of_metrics()
     except RuntimeError as error:
         report["metrics"] = {"error": str(error)[:300]}
+    try:
+        report["training step"] = of_a_training_step()
+    except RuntimeError as error:
+        report["training step"] = {"error": str(error)[:300]}
     json.dump(report, sys.stdout)
 
 

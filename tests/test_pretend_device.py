@@ -98,6 +98,16 @@ def test_no_more_waits_than_in_pml(report: dict[str, Any], name: str) -> None:
         assert len(report["losses"][name][way]["waits"]) <= len(theirs[way]["waits"])
 
 
+def test_a_training_step_of_the_runner(report: dict[str, Any]) -> None:
+    found = report["training step"]
+    assert "error" not in found, found
+    assert found["size"] > 0
+    assert found["value"] <= 1e-6
+    assert found["gradient"] <= 1e-5 * found["size"]
+    # Three of SmoothAP, one of TCM, and one look whether the loss is finite.
+    assert len(found["waits"]) <= 5, found["waits"]
+
+
 def test_metrics_are_the_cpus(report: dict[str, Any]) -> None:
     here, there = report["metrics"]["here"], report["metrics"]["there"]
     assert there["ranks"] == here["ranks"]

@@ -114,10 +114,10 @@ class Baseline(lightning.LightningModule):
         with torch.autocast(labels.device.type, enabled=False):
             features, joint_labels = self._joint_batch(output, labels)
             values = self._loss_values(output, labels, features, joint_labels)
-        for name, value in values.items():
-            if not torch.isfinite(value):
-                self._stop_on(name, value, rows)
         total = torch.stack(list(values.values())).sum()
+        if not torch.isfinite(total):  # one look for all: each makes the host wait for the device
+            wrong = {name: value for name, value in values.items() if not torch.isfinite(value)} or {"the sum": total}
+            self._stop_on(*next(iter(wrong.items())), rows)
         self.log_dict({f"loss/{name}": value.detach() for name, value in values.items()})
         self.log("loss", total.detach())
         if output.scores is not None:
