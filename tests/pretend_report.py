@@ -1,10 +1,12 @@
-"""Runs losses, miners and metrics on the pretend device, in a process of its own, and prints what it saw as JSON.
+"""Runs losses, miners and metrics on the pretend device, in a process of its own, and prints what it saw as JSON, or
+with --table how often the host waited.
 
 torch starts the threads of a device's backward pass once, at the first backward pass of a process: so the device must
 be there before any other test has run one.
 """
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -189,6 +191,16 @@ def of_a_training_step() -> dict[str, Any]:
     }
 
 
+def table(report: dict[str, Any]) -> str:
+    """How often the host waits, as Markdown."""
+    lines = ["| a step of | labels on the device | labels on the CPU |", "|---|---|---|"]
+    for name, found in report["losses"].items():
+        counts = [len(found[way]["waits"]) for way in ("labels on the device", "labels on the host")]
+        lines.append(f"| {name} | {counts[0]} | {counts[1]} |")
+    lines.append(f"| the runner, SmoothAP and TCM | {len(report['training step']['waits'])} | – |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     pml_ext.register()  # CrossBatchMemory takes what it knows
@@ -217,8 +229,13 @@ def main() -> None:
         report["training step"] = of_a_training_step()
     except RuntimeError as error:
         report["training step"] = {"error": str(error)[:300]}
-    json.dump(report, sys.stdout)
+    if "--table" in sys.argv:
+        print(table(report))
+    else:
+        json.dump(report, sys.stdout)
 
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # torch's thread for the device is still there, and its end may abort the process
