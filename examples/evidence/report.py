@@ -116,7 +116,12 @@ def _judged(results: Results, claim: Claim, set_name: str) -> list[tuple[Compari
 
 
 def _summary(results: Results, claims: Sequence[Claim], sets: Sequence[str]) -> list[str]:
-    lines = ["## Summary", "", "How many comparisons hold / are reversed / of how many; the rest cannot be told.", ""]
+    lines = [
+        "## Summary",
+        "",
+        "How many comparisons hold / are reversed / of how many; the rest cannot be told. A dash: not run yet.",
+        "",
+    ]
     lines += [f"| | claim | {' | '.join(sets)} |", f"|---|---|{'---|' * len(sets)}"]
     for number, claim in enumerate(claims, 1):
         cells = []
@@ -177,7 +182,8 @@ def accuracy_and_opis(set_name: str, results: Results, path: Path) -> None:
             continue
         x, y = (SCALES[m] * results.values(set_name, method, m) for m in ("opis", "map_at_r"))
         marker = "^" if method.endswith("+ tcm") or method == "tcm" else "s" if method.startswith("loop") else "o"
-        axes.errorbar(x.mean(), y.mean(), x.std(), y.std(), fmt=marker, color="black", ecolor="0.6", markersize=4)
+        spread = {"xerr": x.std(ddof=1), "yerr": y.std(ddof=1)} if len(x) > 1 else {}
+        axes.errorbar(x.mean(), y.mean(), **spread, fmt=marker, color="black", ecolor="0.6", markersize=4)
         axes.annotate(method, (x.mean(), y.mean()), xytext=(4, 3), textcoords="offset points", fontsize=7)
     axes.set_xlabel("OPIS × 1000 (lower: one threshold suits all classes better)")
     axes.set_ylabel("mAP@R in %")
