@@ -94,16 +94,16 @@ def every_negative(labels: Tensor, anchors: Tensor, device: torch.device) -> tup
         anchors: (A,) indices into the batch, on the device of the labels.
         device: where the result is wanted.
     """
-    spans = class_spans(labels, device)
-    sizes = Counter(labels.tolist())
-    total = len(labels) * len(anchors) - sum(sizes[label] for label in labels[anchors].tolist())
-    anchors = anchors.to(device, non_blocking=True)
+    spans = class_spans(labels)
     start, size = spans.start[anchors, 0], spans.size[anchors, 0]
     counts = len(labels) - size
+    total, begin = int(counts.sum()), counts.cumsum(0) - counts
+    tables = (start, size, counts, begin, spans.order)
+    start, size, counts, begin, order = (table.to(device, non_blocking=True) for table in tables)
     rows = torch.arange(len(anchors), device=device).repeat_interleave(counts, output_size=total)
-    place = torch.arange(total, device=device) - (counts.cumsum(0) - counts)[rows]
+    place = torch.arange(total, device=device) - begin[rows]
     place += size[rows] * (place >= start[rows])  # past the anchor's own class
-    return rows, spans.order[place]
+    return rows, order[place]
 
 
 def class_columns(spans: ClassSpans, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
