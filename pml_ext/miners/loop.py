@@ -11,7 +11,7 @@ from pml_ext._pml import BaseMiner
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS
-from pml_ext.losses._base import checked_batch
+from pml_ext.losses._base import is_with_itself
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.miners._base import batch_to_mine
 
@@ -82,15 +82,15 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
         """The wrapped miner's pairs or triplets."""
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
-        embeddings, ids, other, other_ids, *_ = checked_batch(embeddings, labels, ref_emb, ref_labels)
-        assert ids is not None
+        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
+        other, other_ids = (None, None) if with_itself else (ref_emb, ref_labels)
         with no_autocast(embeddings.device):
             options = {"pairing": self.pairing, "geometry": self.geometry}
             ref_on_host = None if other_ids is None else other_ids.cpu()
-            matrix, _ = loop_matrix(self.distance, embeddings, ids.cpu(), other, ref_on_host, **options)
+            matrix, _ = loop_matrix(self.distance, embeddings, labels.cpu(), other, ref_on_host, **options)
             injected = inject(self.distance, matrix, two_sets=other is not None)
-            mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, ids, other, other_ids)
+            mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, other, other_ids)
             if len(mined) == 4:
-                plain = copy.copy(self.miner)(embeddings, ids, other, other_ids)  # a copy: it counts its pairs
+                plain = copy.copy(self.miner)(embeddings, labels, other, other_ids)  # a copy: it counts its pairs
                 mined = *plain[:2], *mined[2:]
         return mined
