@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from yacs.config import CfgNode as CN
 
+from pml_ext.training.checks.known_networks import fits_a_known_network, makes_tokens
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.modeling.image_sizes import ImageSizes
 from pml_ext.training.modeling.names import CHANNELS, LOSS_NODES, MINER_NODES, WITH_CLASS_WEIGHTS
@@ -108,8 +109,6 @@ DEPENDS_ON = {
 _WIDEST = 2**18  # numbers of an embedding
 _MOST_WEIGHTS = 2**24  # of a loss or a classifier
 _LARGEST_IMAGE = 1024
-OF_TORCHVISION = {"torchvision:googlenet": 1024, "torchvision:vgg16": 512}
-"""Channels of torchvision's networks that the papers' configs name."""
 _SWITCHES = {
     "build_resnet_backbone": ("WITH_IBN", "WITH_SE", "WITH_NL"),
     "build_resnext_backbone": ("WITH_IBN", "WITH_NL"),
@@ -131,7 +130,8 @@ def needs_building(cfg: CN, wrong: Collection[str]) -> bool:
 def _network(cfg: CN) -> bool:
     backbone, heads = cfg.MODEL.BACKBONE, cfg.MODEL.HEADS
     sizes = ImageSizes.of(cfg.INPUT)
-    known = backbone.NAME in CHANNELS or backbone.NAME == "build_convnet_backbone" or _of_torchvision(cfg)
+    ours = backbone.NAME in CHANNELS or backbone.NAME == "build_convnet_backbone"
+    known = ours or fits_a_known_network(backbone, channels=len(cfg.MODEL.PIXEL_MEAN), sizes=sizes)
     unused = {"WITH_IBN", "WITH_SE", "WITH_NL"} - {*_SWITCHES.get(backbone.NAME, ())}
     return (
         known
@@ -145,19 +145,13 @@ def _network(cfg: CN) -> bool:
     )
 
 
-def _of_torchvision(cfg: CN) -> bool:
-    """Whether the backbone is one of those known, with its channels and for images in colour."""
-    backbone = cfg.MODEL.BACKBONE
-    return OF_TORCHVISION.get(backbone.NAME) == backbone.FEAT_DIM and len(cfg.MODEL.PIXEL_MEAN) == 3
-
-
 def _vision_transformer(stride: tuple[int, ...], sizes: ImageSizes) -> bool:
     return min(stride) >= 8 and max(sizes.train) <= _LARGEST_IMAGE
 
 
 def _pooling(backbone: CN, layer: str, sizes: ImageSizes) -> bool:
     if layer == "Identity":
-        return bool(backbone.NAME == "build_vit_backbone")
+        return bool(backbone.NAME == "build_vit_backbone") or makes_tokens(backbone.NAME)
     if layer != "Flatten":
         return True
     if backbone.NAME == "build_iresnet_backbone" and sizes.train == sizes.test == [0]:

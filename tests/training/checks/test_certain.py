@@ -10,7 +10,7 @@ import pytest
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.checks.building import found_by_building
-from pml_ext.training.checks.certain import LOSSES, MINERS, OF_TORCHVISION, TEST, Values, needs_building
+from pml_ext.training.checks.certain import LOSSES, MINERS, TEST, Values, needs_building
 from pml_ext.training.config.defaults import get_cfg
 from pml_ext.training.modeling.names import CHANNELS, LOSS_NODES, MINER_NODES
 
@@ -82,16 +82,6 @@ def test_backbones(name: str) -> None:
             cfg.MODEL.BACKBONE.update({"WITH_IBN": "resne" in name and "st" not in name})
         assert not needs_building(cfg, ()), cfg.MODEL.BACKBONE
         assert found_by_building(cfg, set()) == []
-
-
-@pytest.mark.parametrize(("name", "channels"), OF_TORCHVISION.items())
-def test_torchvisions_backbones(name: str, channels: int) -> None:
-    cfg = get_cfg()
-    cfg.MODEL.BACKBONE.update({"NAME": name, "FEAT_DIM": channels, "NORM": "FrozenBN" if "google" in name else "BN"})
-    assert not needs_building(cfg, ())
-    assert found_by_building(cfg, set()) == []
-    cfg.MODEL.BACKBONE.FEAT_DIM += 1
-    assert needs_building(cfg, ())
 
 
 def test_mgn() -> None:

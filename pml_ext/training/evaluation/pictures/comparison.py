@@ -25,13 +25,15 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     """One page with a table for each test set, validation curves, accuracy against OPIS, and where settings differ.
 
     Args:
-        runs: folders of finished runs; each with metrics.json (or eval_metrics.json) and config.yaml.
+        runs: two or more folders of finished runs; each with metrics.json (or eval_metrics.json) and config.yaml.
         output: the page; its pictures lie in a folder `pictures` beside it.
     Raises:
-        RunError: no such files there, or no test set that all runs have.
+        RunError: no such files there, a run given twice, only one run, or no test set that all runs have.
     """
     names = _short_names(runs)
     results = {name: _results(run) for name, run in zip(names, runs, strict=True)}
+    if len(runs) < 2:
+        raise RunError(f"compare needs two or more runs; got {runs[0]} alone. Its own page is its report.html")
     first = next(iter(results.values()))
     shared = [s for s in first if all(s in found for found in results.values())]
     if not shared:
@@ -121,6 +123,22 @@ def _flat(tree: Any, prefix: str) -> list[tuple[str, str]]:
 
 
 def _short_names(runs: Sequence[Path]) -> list[str]:
-    """The last part of each path, or the whole where two have the same."""
-    names = [run.resolve().name for run in runs]
-    return names if len(set(names)) == len(names) else [str(run) for run in runs]
+    """The end of each path, as long as it takes to tell the runs apart.
+
+    Raises:
+        RunError: one folder twice, under whatever paths.
+    """
+    paths = [run.resolve() for run in runs]
+    for i, path in enumerate(paths):
+        if path in paths[:i]:
+            first = runs[paths.index(path)]
+            also = "" if str(first) == str(runs[i]) else f", once as {first}"
+            raise RunError(f"{runs[i]} is given twice{also}; compare takes each run once")
+    names = [path.name for path in paths]
+    length = 1
+    while len(set(names)) < len(names):
+        length += 1
+        clash = [names.count(name) > 1 for name in names]
+        longer = [str(Path(*path.parts[-length:])) for path in paths]
+        names = [more if clashes else name for name, more, clashes in zip(names, longer, clash, strict=True)]
+    return names

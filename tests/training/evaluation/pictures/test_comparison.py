@@ -36,10 +36,34 @@ def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path: Path, capsys:
     assert names == {f"{name}_{width}.png" for name in ("trade_off_Set", "curves") for width in (1400, 500)}
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    runs = [run(tmp_path / part / "run", 0.5, "0.1") for part in "ab"]
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (("a/run", "b/run"), ("a/run", "b/run")),
+        (("a/run", "b/run", "b/other"), ("a/run", "b/run", "other")),
+        (("a/x/run", "b/x/run", "b/y/run"), ("a/x/run", "b/x/run", "y/run")),
+    ],
+)
+def test_runs_of_one_name_are_told_apart_by_their_parents(
+    tmp_path: Path, folders: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    runs = [run(tmp_path / folder, 0.5, "0.1") for folder in folders]
     text = compare(runs, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert all(f"<td>{path}</td><td>50.00 %</td>" in text for path in runs)
+    assert all(f"<td>{name}</td><td>50.00 %</td>" in text for name in names)
+    assert all(f"<td>{name}</td><td>{path}</td>" in text for name, path in zip(names, runs, strict=True))
+
+
+def test_a_run_with_itself_or_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(tmp_path / "run", 0.5, "0.1")
+    monkeypatch.chdir(tmp_path)
+    for again, told in ((str(folder), f"{folder} is given twice;"), ("run", f"run is given twice, once as {folder};")):
+        assert main(["compare", str(folder), again]) == 2
+        assert told in capsys.readouterr().err
+    assert main(["compare", str(folder)]) == 2
+    assert "needs two or more runs" in capsys.readouterr().err
+    assert not (tmp_path / "compare.html").exists()
 
 
 def test_a_metric_that_a_run_could_not_measure_is_shown_as_nan(tmp_path: Path) -> None:
