@@ -26,12 +26,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process: as many p
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+import cost
+import over_training
 from check import check_again
 from claims import CLAIMS, TOPICS
 from image_sets import SOURCES, features_of
 from methods import METHODS
-from report import write_report
+from report import OVERVIEW, write_report
 from store import Store
+from tested import Tested
 from tuning import Plan, run_method
 
 HERE = Path(__file__).parent
@@ -39,31 +42,46 @@ QUICK = Plan(trials=2, seeds=(0, 1), shortened={"steps": 20, "classes": 60})
 QUICK_METHODS = ("triplet", "loop_triplet", "smoothap", "smoothap + tcm")
 
 
-def work(folder: Path, set_name: str, method: str, plan: Plan, done: "Queue[tuple[str, str]]") -> None:
+def work(folder: Path, set_name: str, method: str, plan: Plan, done: "Queue[bool]") -> None:
     """One method on one set, in a process of its own."""
     torch.set_num_threads(1)
-    for run in run_method(set_name, method, plan, Store(folder)):
-        done.put((run.set, run.method))
+    for was_run in run_method(set_name, method, plan, Store(folder)):
+        done.put(was_run)
 
 
 def run_all(folder: Path, sets: list[str], methods: list[str], plan: Plan, processes: int) -> None:
     """Every method on every set, with what is left and when it will end on standard error."""
-    jobs = [(set_name, method) for set_name in sets for method in methods]
+    jobs = [(set_name, method) for method in methods for set_name in sets]  # so that a stop leaves whole claims
     expected = sum(len(METHODS[method].trials()[: plan.trials]) + len(plan.seeds) for _, method in jobs)
-    started, finished, over = time.monotonic(), 0, 0
+    started, finished, fresh, over = time.monotonic(), 0, 0, 0
     with Manager() as manager, ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        done: Queue[tuple[str, str]] = manager.Queue()
+        done: Queue[bool] = manager.Queue()
         running = [pool.submit(work, folder, *job, plan, done) for job in jobs]
         for future in as_completed(running):
             future.result()
             over += 1
             while not done.empty():
-                done.get()
+                fresh += done.get()
                 finished += 1
-            spent = time.monotonic() - started
+            each = (time.monotonic() - started) / max(fresh, 1)  # what was in the store took no time
             left = max(expected - finished, 0)
-            end = time.strftime("%H:%M", time.localtime(time.time() + spent / max(finished, 1) * left))
+            end = time.strftime("%H:%M", time.localtime(time.time() + each * left))
             print(f"{over} of {len(jobs)} methods; {left} runs left, done at about {end}", file=sys.stderr, flush=True)
+
+
+def look_closer(folder: Path, sets: list[str], processes: int, seeds: tuple[int, ...], rounds: int) -> None:
+    """Curves over training, and the cost of a step, at the settings that were chosen."""
+    tested = Tested(Store(folder))
+    for set_name in sets:
+        chosen = tested.all_settings(set_name)
+        print(f"{set_name}: curves over training", file=sys.stderr, flush=True)
+        path = folder / f"over_training_{set_name}.json"
+        over_training.watch_all(set_name, chosen, path, seeds=seeds, processes=processes)
+    print("cost of a step", file=sys.stderr, flush=True)
+    chosen = tested.all_settings(sets[0])
+    cost.measure(
+        {method: chosen[method] for method in OVERVIEW if method in chosen}, folder / "cost.json", rounds=rounds
+    )
 
 
 def main() -> None:
@@ -86,6 +104,7 @@ def main() -> None:
             folder = given.output or Path(temporary)
             features_of("emoji", QUICK.shortened["classes"])
             run_all(folder / "results", ["emoji"], list(QUICK_METHODS), QUICK, given.processes)
+            look_closer(folder / "results", ["emoji"], given.processes, QUICK.seeds, rounds=1)
             write_report(folder, Store(folder / "results"), CLAIMS, ["emoji"])
             print((folder / "EVIDENCE.md").read_text(encoding="utf-8"))
         return
@@ -95,6 +114,8 @@ def main() -> None:
             print(f"{set_name}: features", file=sys.stderr, flush=True)
             features_of(set_name)
         run_all(HERE / "results", given.sets, methods, Plan(), given.processes)
+        if set(methods) == METHODS.keys():
+            look_closer(HERE / "results", given.sets, given.processes, over_training.SEEDS, cost.ROUNDS)
     store = Store(HERE / "results")
     store.pack(given.sets)
     write_report(HERE, store, CLAIMS, list(SOURCES))

@@ -1,6 +1,6 @@
 """One run: a linear layer trained on frozen features with one method's loss, and measured."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -64,8 +64,17 @@ def train_and_measure(name: str, settings: Settings, seed: int, data: Features) 
         return measured(embeddings, parts), trace
 
 
-def train(name: str, settings: Settings, seed: int, data: Pictures) -> tuple[nn.Linear, Sum, list[Traced]]:
-    """The trained layer, its loss, and what was traced on the way."""
+def train(
+    name: str,
+    settings: Settings,
+    seed: int,
+    data: Pictures,
+    watch: Callable[[int, nn.Linear, Sum], None] | None = None,
+) -> tuple[nn.Linear, Sum, list[Traced]]:
+    """The trained layer, its loss, and what was traced on the way.
+
+    watch is called with the number of steps done, the layer and the loss, before every step and at the end.
+    """
     torch.manual_seed(seed)
     dimension = settings.get("dimension", DIMENSION)
     head = nn.Linear(data.features.shape[-1], dimension)
@@ -80,6 +89,8 @@ def train(name: str, settings: Settings, seed: int, data: Pictures) -> tuple[nn.
     watched: tuple[Tensor, Tensor] | None = None
     for step, (features, labels) in enumerate(batches(data, settings, seed, steps)):
         watched = watched or (features, labels)
+        if watch is not None:
+            watch(step, head, loss)
         if step % TRACED_EVERY == 0:
             trace.append(traced(step, head, loss, *watched))
         optimizer.zero_grad(set_to_none=True)
@@ -88,6 +99,8 @@ def train(name: str, settings: Settings, seed: int, data: Pictures) -> tuple[nn.
             value.backward()
         optimizer.step()
         schedule.step()
+    if watch is not None:
+        watch(steps, head, loss)
     return head, loss, trace
 
 

@@ -1,5 +1,6 @@
 """What is run for one method on one set: its trials on validation classes, then the chosen settings on the test set."""
 
+import time
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -30,16 +31,17 @@ class Plan(NamedTuple):
         return {**point, **self.shortened}
 
 
-def run_method(set_name: str, method: str, plan: Plan, store: Store) -> Iterator[Run]:
-    """Tune and test one method on one set; yields each run when it is done. What is in the store is not run again."""
+def run_method(set_name: str, method: str, plan: Plan, store: Store) -> Iterator[bool]:
+    """Tune and test one method on one set. Yields when a run is done: whether it was run, or was in the store."""
     spec = METHODS[method]
     tried: list[tuple[float, dict[str, Any]]] = []
 
-    def on_validation(point: dict[str, Any]) -> Run:
+    def on_validation(point: dict[str, Any]) -> bool:
         run = made(set_name, VALIDATION, method, plan.settings(point), 0)
-        result = store.get(run) or _do(run, store)
+        kept = store.get(run)
+        result = kept or _do(run, store)
         tried.append((result["metrics"][SELECTED_BY], point))
-        return run
+        return kept is None
 
     for point in spec.trials()[: plan.trials]:
         yield on_validation(point)
@@ -53,9 +55,10 @@ def run_method(set_name: str, method: str, plan: Plan, store: Store) -> Iterator
     _, best = max(tried, key=lambda pair: pair[0])
     for seed in plan.seeds:
         run = made(set_name, TEST, method, plan.settings(best), seed)
-        if store.get(run) is None:
+        fresh_run = store.get(run) is None
+        if fresh_run:
             _do(run, store)
-        yield run
+        yield fresh_run
 
 
 def made(set_name: str, stage: str, method: str, settings: dict[str, Any], seed: int) -> Run:
@@ -63,12 +66,13 @@ def made(set_name: str, stage: str, method: str, settings: dict[str, Any], seed:
 
 
 def _do(run: Run, store: Store) -> dict[str, Any]:
-    measured, trace = train_and_measure(run.method, run.settings, run.seed, _data(run))
+    data, started = _data(run), time.process_time()
+    measured, trace = train_and_measure(run.method, run.settings, run.seed, data)
+    more: dict[str, Any] = {"seconds": round(time.process_time() - started, 2)}
     if run.stage == TEST:
         store.keep_by_class(run, measured.by_class.numpy())
-        traced = [[float(f"{value:.5g}") for value in point] for point in trace]
-        return store.add(run, measured.metrics, trace=traced)
-    return store.add(run, measured.metrics)
+        more["trace"] = [[float(f"{value:.5g}") for value in point] for point in trace]
+    return store.add(run, measured.metrics, **more)
 
 
 def _data(run: Run) -> Features:

@@ -1,0 +1,202 @@
+"""What happens in training: accuracy against time, hard triplets, spectral variance, the bound's tightness."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+import torch
+from image_sets import Features, features_of
+from terms import Settings, Sum
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from training import batches, train
+
+from pml_ext.functional import concordance_index, rank_matches, spectral_variance
+from pml_ext.losses import DiscriminativeLoss
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+EVERY = 20  # steps between two looks
+WATCHED = {"batch": 400, "per_class": 4}  # training pictures that hard triplets and the bound are counted on
+SEEDS = (0, 1, 2)
+
+
+class Curve(NamedTuple):
+    """A method that is watched.
+
+    method: its settings are those that validation chose for it.
+    changed: settings that differ from those.
+    """
+
+    method: str
+    changed: Mapping[str, Any] = {}
+
+
+CURVES = {
+    "triplet": Curve("triplet"),
+    "triplet, margin 0": Curve("triplet", {"triplet.margin": 0.0}),
+    "semi-hard triplets": Curve("triplet_semihard"),
+    "CIT, γ = 1": Curve("cit@1.0"),
+    "CIT, γ = 0.5": Curve("cit@1.0", {"cit.gamma": 0.5}),
+    "softmax": Curve("softmax"),
+    "discriminative, one-hot": Curve("discriminative@one_hot"),
+    "discriminative, k-means": Curve("discriminative@kmeans"),
+}
+
+
+class Look(NamedTuple):
+    """One look at a run.
+
+    step: steps done.
+    seconds: of processor time spent on training so far, without the looks.
+    map_at_r: of the validation classes.
+    hard_triplets: the share of triplets of the watched training pictures whose negative is nearer than the positive.
+    spectral_variance: of the watched training pictures.
+    upper_bound, triplet_mean: both sides of Lemma 3.1 on them; None for losses without centroids.
+    """
+
+    step: int
+    seconds: float
+    map_at_r: float
+    hard_triplets: float
+    spectral_variance: float
+    upper_bound: float | None
+    triplet_mean: float | None
+
+
+class Watch:
+    """Looks at a run every few steps; the time that looking takes does not count."""
+
+    def __init__(self, data: Features) -> None:
+        self.looks: list[Look] = []
+        self.data = data
+        self.features, self.labels = next(iter(batches(data.train, WATCHED, 0, 1)))
+        self.spent, self.since = 0.0, time.process_time()
+
+    def __call__(self, step: int, head: nn.Linear, loss: Sum) -> None:
+        self.spent += time.process_time() - self.since
+        if step % EVERY == 0:
+            self.looks.append(self._look(step, head, loss))
+        self.since = time.process_time()
+
+    @torch.no_grad()
+    def _look(self, step: int, head: nn.Linear, loss: Sum) -> Look:
+        query = self.data.query
+        found: Tensor = normalize(head(query.features[0].float()))
+        cameras = {}
+        if query.cameras is not None:
+            cameras = {"query_cameras": query.cameras, "gallery_cameras": query.cameras}
+        ranking = rank_matches(found, query.labels, found, query.labels, gallery_includes_query=True, **cameras)
+        accuracy = float(ranking.average_precision_at_r[ranking.matches > 0].mean())
+        watched = head(self.features)
+        unit = normalize(watched)
+        hard = 1 - float(concordance_index(unit @ unit.T, self.labels))
+        inner, sides = loss.terms[0].loss, (None, None)
+        if isinstance(inner, DiscriminativeLoss):
+            tight = inner.tightness(watched, self.labels)
+            sides = (tight.upper_bound, tight.triplet_mean)
+        return Look(step, self.spent, accuracy, hard, float(spectral_variance(watched)), *sides)
+
+
+def watched_run(set_name: str, method: str, settings: Settings, seed: int) -> list[Look]:
+    """Train on the training classes that are not set aside for validation."""
+    torch.set_num_threads(1)
+    data = features_of(set_name, settings.get("classes")).validation()
+    watch = Watch(data)
+    train(method, settings, seed, data.train, watch)
+    return watch.looks
+
+
+def watch_all(
+    set_name: str, chosen: Mapping[str, Settings], path: Path, *, seeds: Sequence[int] = SEEDS, processes: int = 1
+) -> None:
+    """Every curve whose method has chosen settings, with every seed, into a JSON file, unless it holds them already.
+
+    Args:
+        chosen: method to the settings that validation chose.
+    """
+    settings = {
+        name: {**chosen[curve.method], **curve.changed} for name, curve in CURVES.items() if curve.method in chosen
+    }
+    about = {"every": EVERY, "seeds": list(seeds), "settings": settings}
+    if path.is_file():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if {key: kept[key] for key in about} == about:
+            return
+    jobs = [(name, seed) for name in settings for seed in seeds]
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        running = [pool.submit(watched_run, set_name, CURVES[name].method, settings[name], seed) for name, seed in jobs]
+        found = [run.result() for run in running]
+    looks: dict[str, list[list[list[float | None]]]] = {name: [] for name in settings}
+    for (name, _), of_run in zip(jobs, found, strict=True):
+        looks[name].append([[None if value is None else float(f"{value:.5g}") for value in look] for look in of_run])
+    partial = path.with_suffix(".tmp")
+    partial.write_text(json.dumps({**about, "looks": looks}, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def kept_looks(path: Path) -> dict[str, np.ndarray]:
+    """Curve to (S, T, fields of a Look); nan where a value is None."""
+    found = json.loads(path.read_text(encoding="utf-8"))["looks"]
+    return {name: np.array(runs, dtype=float) for name, runs in found.items()}
+
+
+def table(looks: Mapping[str, np.ndarray]) -> list[str]:
+    """Steps and seconds until every method's accuracy is reached, and first and last values."""
+    field = Look._fields.index
+    last = {name: runs[:, -1, field("map_at_r")].mean() for name, runs in looks.items() if not CURVES[name].changed}
+    wanted = 0.98 * min(last.values())
+    lines = [
+        f"| | steps to mAP@R {100 * wanted:.1f} | seconds | mAP@R at the end | hard triplets, % | spectral variance "
+        "| bound − triplets |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, runs in looks.items():
+        mean = runs.mean(axis=0)
+        reached = np.flatnonzero(mean[:, field("map_at_r")] >= wanted)
+        when = [f"{mean[reached[0], field(f)]:.4g}" for f in ("step", "seconds")] if len(reached) else ["never"] * 2
+        gap = mean[:, field("upper_bound")] - mean[:, field("triplet_mean")]
+        cells = [
+            *when,
+            f"{100 * mean[-1, field('map_at_r')]:.2f} ± {100 * runs[:, -1, field('map_at_r')].std(ddof=1):.2f}",
+            *(
+                f"{scale * mean[0, field(f)]:.3g} → {scale * mean[-1, field(f)]:.3g}"
+                for f, scale in (("hard_triplets", 100), ("spectral_variance", 1))
+            ),
+            "" if np.isnan(gap).any() else f"{gap[0]:.3g} → {gap[-1]:.3g}",
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def picture(set_name: str, looks: Mapping[str, np.ndarray], path: Path) -> None:
+    """Accuracy against time, hard triplets, spectral variance and the bound's gap against steps."""
+    field = Look._fields.index
+    panels = {
+        "mAP@R of the validation classes, %": ("seconds", "map_at_r", 100),
+        "hard triplets of training pictures, %": ("step", "hard_triplets", 100),
+        "spectral variance of training pictures": ("step", "spectral_variance", 1),
+    }
+    styles = [(c, s) for s in ("-", "--") for c in ("#000000", "#0072b2", "#d55e00", "#009e73")]
+    figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
+    for (name, runs), (color, style) in zip(looks.items(), styles, strict=False):
+        mean = runs.mean(axis=0)
+        for axis, (title, (x, y, scale)) in zip(axes.flat, panels.items(), strict=False):
+            axis.plot(mean[:, field(x)], scale * mean[:, field(y)], style, color=color, label=name)
+            axis.set(title=title, xlabel="seconds of training, one core" if x == "seconds" else "steps")
+        gap = mean[:, field("upper_bound")] - mean[:, field("triplet_mean")]
+        axes[1, 1].plot(mean[:, field("step")], gap, style, color=color)
+    axes[1, 1].set(title="discriminative loss: bound − mean triplet term", xlabel="steps")
+    axes[0, 0].legend(fontsize=8)
+    figure.suptitle(f"{set_name}, mean of {len(next(iter(looks.values())))} seeds")
+    partial = path.with_suffix(".tmp.png")
+    figure.savefig(partial, dpi=110)
+    plt.close(figure)
+    partial.replace(path)

@@ -1,0 +1,64 @@
+"""The kept results by set and method: what was chosen, what it gave, and how two methods differ."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from claims import Comparison
+from statistics_of_pairs import MEASURES, Difference, paired_difference
+from store import VALIDATION, Store
+
+
+class Tested:
+    """The kept results by set and method."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.tests: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self.trials: Counter[tuple[str, str]] = Counter()
+        chosen: dict[tuple[str, str], str] = {}
+        for result in store.found.values():
+            which = (result["set"], result["method"])
+            if result["stage"] == VALIDATION:
+                self.trials[which] += 1
+            else:
+                # Of a method that was tuned anew the settings of the last run count.
+                settings = repr((result["settings"], result["fingerprint"]))
+                if chosen.get(which) != settings:
+                    chosen[which], self.tests[which] = settings, []
+                self.tests[which].append(result)
+        for results in self.tests.values():
+            results.sort(key=lambda result: result["seed"])
+
+    def values(self, set_name: str, method: str, metric: str) -> np.ndarray:
+        return np.array([result["metrics"][metric] for result in self.tests[set_name, method]])
+
+    def settings(self, set_name: str, method: str) -> dict[str, Any]:
+        """Those that validation chose."""
+        chosen: dict[str, Any] = self.tests[set_name, method][0]["settings"]
+        return chosen
+
+    def all_settings(self, set_name: str) -> dict[str, dict[str, Any]]:
+        """Method to the settings that validation chose on a set."""
+        return {method: self.settings(of, method) for of, method in self.tests if of == set_name}
+
+    def hours(self) -> float:
+        """Of processor time behind all results; runs that were kept before times were are taken at the mean."""
+        timed = [result["seconds"] for result in self.store.found.values() if "seconds" in result]
+        return len(self.store.found) * sum(timed) / max(len(timed), 1) / 3600
+
+    def by_class(self, set_name: str, method: str, metric: str) -> np.ndarray:
+        """(S, C)"""
+        kept = [self.store.by_class(result["key"], set_name) for result in self.tests[set_name, method]]
+        return np.stack(kept)[:, MEASURES[metric]]
+
+    def difference(self, set_name: str, comparison: Comparison, metric: str) -> Difference | None:
+        """None where one of the two was not run with the same seeds."""
+        seeds = [
+            [result["seed"] for result in self.tests.get((set_name, name), [])]
+            for name in (comparison.base, comparison.method)
+        ]
+        if not seeds[0] or seeds[0] != seeds[1]:
+            return None
+        base, method = (self.by_class(set_name, name, metric) for name in (comparison.base, comparison.method))
+        return paired_difference(base, method)
