@@ -1,7 +1,8 @@
 """Write the README's tables from what was measured; --check says whether they are so.
 
 Each table stands between a line `<!-- written by examples/readme_tables.py: NAME -->` and `<!-- end -->`. It comes from
-examples/glyphs.json, which examples/glyphs.py writes, and from the tables in examples/benchmarks/RESULTS.md.
+examples/glyphs.json, which examples/glyphs.py writes, from examples/evidence/results/guide.json, which
+examples/evidence/run.py writes, and from the tables in examples/benchmarks/RESULTS.md.
 """
 
 import argparse
@@ -56,6 +57,12 @@ def of_glyphs() -> str:
     return table(["config", *(heading for heading, _ in COLUMNS.values())], rows) + f"\n{about}\n"
 
 
+def goals() -> str:
+    """What each loss gained where all were tuned at equal cost."""
+    rows = json.loads((HERE / "evidence" / "results" / "guide.json").read_text(encoding="utf-8"))
+    return table(["goal", "loss", "measured gain [95 %]", "cost", "where"], rows)
+
+
 def spread(values: list[float], show: Callable[[float], str]) -> str:
     return show(mean(values)) + (f" ± {show(stdev(values))}" if len(values) > 1 else "")
 
@@ -86,7 +93,7 @@ def glyphs() -> Any:
     return json.loads((HERE / "glyphs.json").read_text(encoding="utf-8"))
 
 
-TABLES = {"first run": first_run, "glyphs": of_glyphs, "speed": speed}
+TABLES = {"first run": first_run, "goals": goals, "glyphs": of_glyphs, "speed": speed}
 
 
 def rewritten(text: str) -> str:

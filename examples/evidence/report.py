@@ -5,27 +5,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import cost
-import matplotlib
 import over_training
 import torch
 from claims import Claim, Comparison
+from guide import write_guide
 from methods import METHODS, TRIALS
+from picture import accuracy_and_opis
 from statistics_of_pairs import HIGHER, HOLDS, KEPT, LOWER, REVERSED, Difference, verdict
 from store import Store
 from tested import Tested
 
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
 HEADINGS = {"r1": "R@1", "map_at_r": "mAP@R", "opis": "OPIS"}
 SCALES = {"r1": 100, "map_at_r": 100, "opis": 1000, "epsilon_opis": 1000}
 ARROWS = {LOWER: "↓", HIGHER: "↑", KEPT: "≈"}
-OVERVIEW = (
-    *("triplet", "triplet_semihard", "triplet_disjoint", "hphn", "lifted", "ms", "smoothap", "recall", "contrastive"),
-    *("proxy_nca", "arcface", "id", "softmax", "soft_triple", "angular", "circle", "centroid_triplet"),
-    *("cit", "discriminative@one_hot", "tcm", "loop_triplet", "loop_hphn", "loop_lifted", "loop_ms"),
-    *("triplet + tcm", "ms + tcm", "smoothap + tcm", "recall + tcm", "proxy_nca + tcm", "arcface + tcm", "id + tcm"),
-)
 
 
 def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequence[str]) -> None:
@@ -46,6 +38,7 @@ def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequ
     partial = folder / "EVIDENCE.tmp"
     partial.write_text("\n".join(lines), encoding="utf-8")
     partial.replace(folder / "EVIDENCE.md")
+    write_guide(folder, results, sets)
 
 
 def _about(results: Tested, sets: Sequence[str]) -> list[str]:
@@ -163,23 +156,3 @@ def _of_set(set_name: str, results: Tested) -> list[str]:
         shown = ", ".join(f"{key} {value}" for key, value in results.settings(set_name, method).items())
         lines.append(f"| {method} | {' | '.join(cells)} | {results.trials[set_name, method]} | {shown} |")
     return [*lines, ""]
-
-
-def accuracy_and_opis(set_name: str, results: Tested, path: Path) -> None:
-    """mAP@R against OPIS of the methods of the overview: mean and standard deviation over seeds."""
-    figure, axes = plt.subplots(figsize=(9, 6), layout="constrained")
-    for method in OVERVIEW:
-        if (set_name, method) not in results.tests:
-            continue
-        x, y = (SCALES[m] * results.values(set_name, method, m) for m in ("opis", "map_at_r"))
-        marker = "^" if method.endswith("+ tcm") or method == "tcm" else "s" if method.startswith("loop") else "o"
-        spread = {"xerr": x.std(ddof=1), "yerr": y.std(ddof=1)} if len(x) > 1 else {}
-        axes.errorbar(x.mean(), y.mean(), **spread, fmt=marker, color="black", ecolor="0.6", markersize=4)
-        axes.annotate(method, (x.mean(), y.mean()), xytext=(4, 3), textcoords="offset points", fontsize=7)
-    axes.set_xlabel("OPIS × 1000 (lower: one threshold suits all classes better)")
-    axes.set_ylabel("mAP@R in %")
-    axes.set_title(f"{set_name}: triangles have TCM, squares LoOp; bars are one standard deviation over seeds")
-    partial = path.with_suffix(".tmp.png")
-    figure.savefig(partial, dpi=120)
-    plt.close(figure)
-    partial.replace(path)

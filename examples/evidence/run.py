@@ -30,9 +30,11 @@ import cost
 import over_training
 from check import check_again
 from claims import CLAIMS, TOPICS
+from guide import METHODS_OF_GOALS
 from image_sets import SOURCES, features_of
 from methods import METHODS
-from report import OVERVIEW, write_report
+from picture import OVERVIEW
+from report import write_report
 from store import Store
 from tested import Tested
 from tuning import Plan, run_method
@@ -79,9 +81,8 @@ def look_closer(folder: Path, sets: list[str], processes: int, seeds: tuple[int,
         over_training.watch_all(set_name, chosen, path, seeds=seeds, processes=processes)
     print("cost of a step", file=sys.stderr, flush=True)
     chosen = tested.all_settings(sets[0])
-    cost.measure(
-        {method: chosen[method] for method in OVERVIEW if method in chosen}, folder / "cost.json", rounds=rounds
-    )
+    shown = {method: chosen[method] for method in (*OVERVIEW, *METHODS_OF_GOALS) if method in chosen}
+    cost.measure(shown, folder / "cost.json", rounds=rounds)
 
 
 def main() -> None:
