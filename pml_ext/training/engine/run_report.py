@@ -119,9 +119,16 @@ def _pictures_of_losses(cfg: CN, module: Baseline) -> list[Picture]:
         return []
     features = module.features[next(name for name, found in module.test_sets.items() if found is data)][0]
     rows = one_batch(data.query.identities, count=10, images=4, seed=cfg.SEED)
-    labels = torch.from_numpy(np.unique(data.query.identities[rows], return_inverse=True)[1])
+    identities, places = np.unique(data.query.identities[rows], return_inverse=True)
+    labels = torch.from_numpy(places)
     order = labels.argsort(stable=True)
     classes = max(int(labels.max()) + 1, 1) if len(labels) else 1
     terms, losses = build_losses(cfg.MODEL.LOSSES, num_classes=classes, feature_size=features.shape[1])
     of_pairs = {term.name: losses[term.name] for term in terms if not term.is_id_loss}
-    return loss_pictures(of_pairs, features[torch.from_numpy(rows)][order], labels[order]) if classes > 1 else []
+    if classes < 2:
+        return []
+
+    def called(label: int) -> str:
+        return data.query.called(int(identities[label]))
+
+    return loss_pictures(of_pairs, features[torch.from_numpy(rows)][order], labels[order], called=called)

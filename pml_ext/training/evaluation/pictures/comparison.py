@@ -6,15 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
 from pml_ext.training.evaluation.pictures.curves import Series, read_series
-from pml_ext.training.evaluation.pictures.drawing import BLACK, COLOURS, LINE_STYLES, Picture, row_of_axes
+from pml_ext.training.evaluation.pictures.drawing import (
+    BLACK,
+    Picture,
+    headed,
+    in_notation,
+    legend_of_names,
+    look,
+    row_of_axes,
+)
 from pml_ext.training.evaluation.pictures.page import differences_table, metrics_table, write_page
-from pml_ext.training.evaluation.results import Results, heading, labels_of, read_results
+from pml_ext.training.evaluation.results import METRICS, Results, heading, labels_of, read_results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_MARKERS = "osD^vP*X<>"
+    from matplotlib.lines import Line2D
 
 
 class RunError(ValueError):
@@ -53,21 +61,24 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
 
 def _trade_off(test_set: str, results: Results) -> Picture | None:
     labels = labels_of(next(iter(results.values())))
-    if "opis" not in labels:
+    if OPIS not in labels:
         return None
     accuracy = next(iter(labels))
 
     def draw(figure: "Figure", wide: bool) -> None:
         axes = figure.add_subplot()
         for i, (name, values) in enumerate(results.items()):
-            colour, marker = COLOURS[i % len(COLOURS)], _MARKERS[i % len(_MARKERS)]
-            axes.plot(values["opis"], values[accuracy], marker, color=colour, ms=10, mec=BLACK, label=name)
-        axes.set(xlabel=heading("opis", "OPIS"), ylabel=heading(accuracy, labels[accuracy]))
+            style = look(i) | {"linestyle": "", "markersize": 10, "markeredgecolor": BLACK}
+            axes.plot(values[OPIS], values[accuracy], label=_in_legend(name), **style)
+        axes.set(xlabel=heading(OPIS, METRICS[OPIS]))
+        headed(axes, heading(accuracy, labels[accuracy]))
+        in_notation(axes.xaxis, OPIS, most=6 if wide else 3)
+        in_notation(axes.yaxis, accuracy)
         axes.margins(0.15)
         axes.grid(color="#DDDDDD")
         below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
         beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
-        axes.legend(fontsize=10, **(beside if wide else below))
+        legend_of_names(axes, fontsize=10, **(beside if wide else below))
 
     caption = "Accuracy against threshold inconsistency: up is more accurate, left serves all classes more alike."
     title = f"{test_set}: accuracy and OPIS"
@@ -77,20 +88,32 @@ def _trade_off(test_set: str, results: Results) -> Picture | None:
 
 def _curves(series: dict[str, dict[str, Series]]) -> Picture:
     """The loss, and each run's main validation metrics."""
-    wanted = (("loss", "loss"), ("precision_at_1", "R@1 ↑"), ("opis", "OPIS ↓"))
+    wanted = (("loss", "loss"), *((key, heading(key, METRICS[key])) for key in (PRECISION_AT_1, OPIS)))
     shown = [(key, label) for key, label in wanted if any(key in found for found in series.values())]
 
     def draw(figure: "Figure", wide: bool) -> None:
+        lines: list[Line2D] = []
         for axes, (key, label) in zip(row_of_axes(figure, len(shown), wide), shown, strict=True):
             for i, (name, found) in enumerate(series.items()):
-                style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "linestyle": LINE_STYLES[i % 5]}
                 steps, values = found.get(key, ([], []))
-                axes.plot(steps, values, label=name, marker=_MARKERS[i % 10] if len(steps) < 20 else None, **style)
-            axes.set(xlabel="step", ylabel=label)
-            axes.legend(fontsize=9)
+                marks = 1 if len(steps) < 20 else (0, len(steps))
+                drawn = axes.plot(steps, values, label=_in_legend(name), markevery=marks, **look(i))
+                lines += drawn if key == shown[0][0] else []
+            axes.set(xlabel="step")
+            headed(axes, label)
+            if key in METRICS:
+                in_notation(axes.yaxis, key)
+        legend_of_names(figure, handles=lines, fontsize=10, loc="outside lower center", ncols=5 if wide else 2)
 
     caption = "Losses of different kinds are not comparable with each other; the validation metrics are."
-    return Picture("curves", "While they trained", caption, draw, (3.8, 3.6 * len(shown)))
+    rows = -(-len(series) // 5), -(-len(series) // 2)
+    heights = (3.6 + 0.25 * rows[0], 3.4 * len(shown) + 0.25 * rows[1])
+    return Picture("curves", "While they trained", caption, draw, heights)
+
+
+def _in_legend(name: str) -> str:
+    """matplotlib leaves out labels that begin with an underscore."""
+    return f" {name}" if name.startswith("_") else name
 
 
 def _results(run: Path) -> Results:

@@ -2,13 +2,16 @@
 
 import csv
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pml_ext.training.evaluation.pictures.drawing import COLOURS, LINE_STYLES, Picture, row_of_axes
+from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
+from pml_ext.training.evaluation.pictures.drawing import Picture, headed, in_notation, look, row_of_axes
 from pml_ext.training.evaluation.results import METRICS, NO_RATES, heading
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_VALIDATION, _OPIS = "validation", heading(OPIS, METRICS[OPIS])
 
 Series = tuple[list[float], list[float]]
 """Steps and values."""
@@ -35,9 +38,9 @@ def training_curves(series: dict[str, Series]) -> Picture:
     losses = {name.removeprefix("loss/"): s for name, s in series.items() if name.startswith("loss/")}
     shown_rates = METRICS.keys() - set(NO_RATES)
     rates = {name: s for name, s in series.items() if name.rpartition("/")[2] in shown_rates}
-    opis = {name: s for name, s in series.items() if name.rpartition("/")[2] == "opis"}
+    opis = {name: s for name, s in series.items() if name.rpartition("/")[2] == OPIS}
     steady = {"learning rate": "learning_rate", "images a second": "images_per_second"}
-    panels = {"loss": losses, "validation, fraction": rates, "OPIS ↓": opis}
+    panels = {"loss": losses, _VALIDATION: rates, _OPIS: opis}
     panels |= {what: {name: series[name]} for what, name in steady.items() if name in series}
     panels = {what: shown for what, shown in panels.items() if shown}
 
@@ -46,10 +49,11 @@ def training_curves(series: dict[str, Series]) -> Picture:
             for i, (name, (steps, values)) in enumerate(shown.items()):
                 prefix, _, metric = name.rpartition("/")
                 label = f"{prefix} {heading(metric, METRICS[metric])}".strip() if metric in METRICS else name
-                style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "linestyle": LINE_STYLES[i % 5]}
-                axes.plot(steps, values, label=label, marker="o" if len(steps) < 20 else None, **style)
-            axes.set(xlabel="step", ylabel=what)
-            axes.set_ylim(bottom=0)
+                axes.plot(steps, values, label=label, markevery=1 if len(steps) < 20 else (0, len(steps)), **look(i))
+            axes.set(xlabel="step", ylim=(0, 1.08 * max(axes.dataLim.y1, 1e-12)))
+            headed(axes, what)
+            if what in (_VALIDATION, _OPIS):
+                in_notation(axes.yaxis, OPIS if what == _OPIS else PRECISION_AT_1)
             if len(shown) > 1:
                 axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from pml_ext.training.evaluation.results import NO_RATES
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, of which these differ in lightness too. What matters is told by shape besides.
 BLUE, ORANGE, SKY, BLACK, GREY = "#0072B2", "#D55E00", "#56B4E9", "#000000", "#767676"
 COLOURS = (BLUE, ORANGE, BLACK, "#009E73", "#CC79A7")
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+MARKERS = "osD^vP*X<>"
 
 WIDTHS = (1400, 500)
 """Pixels: of a page on a screen, and on a telephone."""
@@ -42,17 +46,22 @@ class Picture:
     heights: tuple[float, float]
     extra: str = ""
 
-    def png(self, wide: bool) -> bytes:
-        """The bytes of a PNG, 1,400 or 500 pixels wide."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
+    def figure(self, wide: bool) -> "Figure":
+        """Drawn, 1,400 or 500 pixels wide."""
         from matplotlib.figure import Figure
 
         width = WIDTHS[0 if wide else 1] / _DOTS_PER_INCH
-        figure = Figure((width, self.heights[0 if wide else 1]), dpi=_DOTS_PER_INCH, layout="constrained")
-        canvas = FigureCanvasAgg(figure)
+        # A constrained layout that is not compressed cuts the labels of axes with a fixed aspect.
+        figure = Figure((width, self.heights[0 if wide else 1]), dpi=_DOTS_PER_INCH, layout="compressed")
         self.draw(figure, wide)
+        return figure
+
+    def png(self, wide: bool) -> bytes:
+        """The bytes of a PNG of the figure."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
         content = io.BytesIO()
-        canvas.print_png(content)
+        FigureCanvasAgg(self.figure(wide)).print_png(content)
         return content.getvalue()
 
 
@@ -60,6 +69,34 @@ def row_of_axes(figure: "Figure", count: int, wide: bool) -> list["Axes"]:
     """Side by side where there is room, else one below the other."""
     grid = figure.subplots(1 if wide else count, count if wide else 1, squeeze=False)
     return list(grid.flat)
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour, stroke and mark of the line at a place among others; 25 differ by colour and stroke."""
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "linestyle": LINE_STYLES[(place + place // len(COLOURS)) % len(LINE_STYLES)],
+        "marker": MARKERS[place % len(MARKERS)],
+    }
+
+
+def legend_of_names(drawn: "Axes | Figure", **options: Any) -> None:
+    """A legend whose labels come from data: a $ in them is no formula."""
+    for text in drawn.legend(**options).get_texts():
+        text.set_parse_math(False)
+
+
+def in_notation(axis: "Axis", metric: str, *, most: int = 6) -> None:
+    """Ticks as the tables write the metric: rates in percent, OPIS with its power of ten; at most so many ticks."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+
+    axis.set_major_locator(MaxNLocator(most))
+    axis.set_major_formatter(StrMethodFormatter("{x:.2e}") if metric in NO_RATES else PercentFormatter(1, symbol=" %"))
+
+
+def headed(axes: "Axes", title: str) -> None:
+    """What is drawn upwards, said above the axes and not along them, where an arrow in it would point sideways."""
+    axes.set_title(title, loc="left", fontsize=10)
 
 
 def thumbnail(image: Tensor, side: int = 64) -> np.ndarray:

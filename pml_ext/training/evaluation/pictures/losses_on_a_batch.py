@@ -1,6 +1,6 @@
 """What losses make of one batch: pair weights, LoOp's synthetic points, CIT's gradient."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +14,21 @@ from pml_ext.functional.loop.partners import class_pairings
 from pml_ext.functional.losses.cit import triplet_losses
 from pml_ext.inspection import pair_weights
 from pml_ext.losses import CITLoss, LoOp
-from pml_ext.training.evaluation.pictures.drawing import BLACK, COLOURS, GREY, ORANGE, Picture, row_of_axes
+from pml_ext.training.evaluation.pictures.drawing import (
+    BLACK,
+    COLOURS,
+    GREY,
+    ORANGE,
+    Picture,
+    legend_of_names,
+    row_of_axes,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MARKERS = "os^vDPX*"
+_MARKERS = "os^vPX*"  # without the diamonds of the synthetic points
 _TRIPLETS_SHOWN = 400
 _LOOP_IDENTITIES = 6
 
@@ -34,20 +42,23 @@ def one_batch(identities: np.ndarray, *, count: int, images: int, seed: int) -> 
     return np.concatenate(rows) if rows else np.empty(0, dtype=int)
 
 
-def loss_pictures(losses: Mapping[str, nn.Module], embeddings: Tensor, labels: Tensor) -> list[Picture]:
+def loss_pictures(
+    losses: Mapping[str, nn.Module], embeddings: Tensor, labels: Tensor, *, called: Callable[[int], str] = str
+) -> list[Picture]:
     """The pictures that these losses have, on one batch.
 
     Args:
         losses: by name; those that do not compare pairs have no picture.
         embeddings: (B, D).
         labels: (B,) class ids, equal ones beside each other.
+        called: the user's name of a class.
     """
     unit = unit_rows(embeddings)
     weights = {name: w for name, loss in losses.items() if (w := _weights(loss, unit, labels)) is not None}
     pictures = [_weights_picture(weights, labels)] if weights else []
     for loss in losses.values():
         if isinstance(loss, LoOp):
-            pictures.append(_loop_picture(unit, labels, loss.pairing, loss.geometry))
+            pictures.append(_loop_picture(unit, labels, loss.pairing, loss.geometry, called))
         elif isinstance(loss, CITLoss):
             pictures.append(_cit_picture(unit @ unit.T, labels, float(loss.gamma)))
     return pictures
@@ -124,7 +135,7 @@ def _weights_picture(weights: Mapping[str, Tensor], labels: Tensor) -> Picture:
     return Picture("pair_weights", "Which pairs the loss looks at", caption, draw, heights)
 
 
-def _loop_picture(unit: Tensor, labels: Tensor, pairing: str, geometry: str) -> Picture:
+def _loop_picture(unit: Tensor, labels: Tensor, pairing: str, geometry: str, called: Callable[[int], str]) -> Picture:
     kept = torch.isin(labels, torch.unique(labels)[:_LOOP_IDENTITIES])
     unit, labels = unit[kept], labels[kept]
     found = closest_points(unit, labels, pairing, geometry)
@@ -138,23 +149,25 @@ def _loop_picture(unit: Tensor, labels: Tensor, pairing: str, geometry: str) -> 
         for place, label in enumerate(torch.unique(labels).tolist()):
             rows = (unit[labels == label] - mean) @ plane
             style: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)], "marker": _MARKERS[place % len(_MARKERS)]}
-            axes.plot(rows[:, 0], rows[:, 1], linestyle="", markersize=9, label=f"identity {label}", **style)
-        for pair, here, there in found:
+            axes.plot(rows[:, 0], rows[:, 1], linestyle="", markersize=9, label=f"identity {called(label)}", **style)
+        for i, (pair, here, there) in enumerate(found):
             between = _between(unit[pair[0]], unit[pair[1]], geometry)
             _line(axes, (between - mean) @ plane, color=GREY, linewidth=1.2)
             _line(axes, (torch.stack([here, there]) - mean) @ plane, color=ORANGE, linewidth=1, linestyle=":")
             x, y = ((here - mean) @ plane).tolist()
-            axes.plot(x, y, marker="D", markersize=6, color="white", markeredgecolor=BLACK)
+            point: dict[str, Any] = {"marker": "D", "markersize": 6, "color": "white", "markeredgecolor": BLACK}
+            axes.plot(x, y, linestyle="", label="synthetic point" if i == 0 else None, **point)
         axes.set(xlabel="first principal component", ylabel="second", aspect="equal")
-        if wide:
-            axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
+        beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 3}
+        legend_of_names(axes, fontsize=9, **(beside if wide else below))
 
     caption = (
         f"LoOp compares {geometry}s (grey) between partners of one identity, at the points (diamonds) where they come "
         f"closest to another identity's (dotted). Drawn on two principal components, {100 * share:.3g} % of the "
         "variance, so what is closest in the whole space need not look so here."
     )
-    return Picture("loop_points", "LoOp's synthetic points", caption, draw, (5.6, 4.6))
+    return Picture("loop_points", "LoOp's synthetic points", caption, draw, (5.6, 5.4))
 
 
 def _cit_picture(cosines: Tensor, labels: Tensor, gamma: float) -> Picture:

@@ -16,6 +16,10 @@ img{max-width:100%;height:auto}figure{margin:0}figcaption{max-width:75ch;color:#
 .scroll{overflow-x:auto}table{border-collapse:collapse;margin:.5rem 0;font-variant-numeric:tabular-nums}
 td,th{padding:.25rem .7rem;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}
 td:first-child,th:first-child{text-align:left}tr.last td{font-weight:bold}nav a{margin-right:1rem;white-space:nowrap}
+table.facts td:last-child{text-align:left;white-space:normal;overflow-wrap:anywhere}
+table.narrow{display:none}table.narrow .last{font-weight:bold}
+@media(max-width:899px){table.wide{display:none}table.narrow{display:table}td,th{padding:.25rem .4rem}
+table.narrow th,table.settings td,table.settings th{white-space:normal;overflow-wrap:anywhere}}
 """
 
 
@@ -50,35 +54,40 @@ def write_page(
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
         f'<div class="scroll">{"".join(tables)}</div><nav>{links}</nav>{"".join(sections)}'
-        f'<h2>{escape(about)}</h2><div class="scroll"><table>{lines}</table></div></body></html>\n',
+        f'<h2>{escape(about)}</h2><div class="scroll"><table class="facts">{lines}</table></div></body></html>\n',
     )
     return files
 
 
 def metrics_table(corner: str, rows: Mapping[str, Mapping[str, float]], *, last_stands_out: bool = True) -> str:
-    """Metrics by row as HTML, in the notation of the terminal."""
+    """Metrics by row as HTML, in the notation of the terminal; on a narrow page by column."""
     labels = labels_of(dict(next(iter(rows.values()))))
-    head = "".join(f"<th>{escape(text)}</th>" for text in (corner, *(heading(*item) for item in labels.items())))
-    body = []
-    for place, (name, values) in enumerate(rows.items()):
-        cells = "".join(f"<td>{as_text(metric, values[metric]) if metric in values else ''}</td>" for metric in labels)
-        emphasis = ' class="last"' if last_stands_out and place == len(rows) - 1 else ""
-        body.append(f"<tr{emphasis}><td>{escape(name)}</td>{cells}</tr>")
-    return f"<table><tr>{head}</tr>{''.join(body)}</table>"
+    heads = [heading(*item) for item in labels.items()]
+    cells = [[as_text(name, values[name]) if name in values else "" for name in labels] for values in rows.values()]
+    last = len(rows) - 1 if last_stands_out else -1
+    wide = _row("th", [corner, *heads])
+    for place, (name, texts) in enumerate(zip(rows, cells, strict=True)):
+        wide += _row("td", [name, *texts], attribute=' class="last"' if place == last else "")
+    narrow = _row("th", [corner, *rows])
+    for i, head in enumerate(heads):
+        narrow += _row("td", [head, *(texts[i] for texts in cells)], last=' class="last"' if last >= 0 else "")
+    return f'<table class="wide">{wide}</table><table class="narrow">{narrow}</table>'
+
+
+def _row(tag: str, texts: Sequence[str], attribute: str = "", last: str = "") -> str:
+    """A row of a table; `last` is an attribute of its last cell."""
+    cells = "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts[:-1])
+    return f"<tr{attribute}>{cells}<{tag}{last}>{escape(texts[-1])}</{tag}></tr>"
 
 
 def differences_table(settings: Mapping[str, Mapping[str, str]]) -> str:
     """The config keys in which runs differ, a row each, as HTML."""
     keys = dict.fromkeys(key for values in settings.values() for key in values)
     differing = [key for key in keys if len({values.get(key) for values in settings.values()}) > 1]
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("settings that differ", *settings))
-    rows = "".join(
-        f"<tr><td>{escape(key)}</td>"
-        + "".join(f"<td>{escape(values.get(key, ''))}</td>" for values in settings.values())
-        + "</tr>"
-        for key in differing
-    )
-    return f"<table><tr>{head}</tr>{rows}</table>"
+    rows = _row("th", ["settings that differ", *settings])
+    for key in differing:
+        rows += _row("td", [key, *(values.get(key, "") for values in settings.values())])
+    return f'<table class="settings">{rows}</table>'
 
 
 def _section(picture: Picture, wide: bytes, narrow: bytes) -> str:

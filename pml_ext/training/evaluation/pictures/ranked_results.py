@@ -60,7 +60,7 @@ def confused_identities(data: OpenSet, found: Sequence[Confusion], *, name: str)
             place_picture(axes, data.parts[-1].images[confusion.result], left + 1.35, top, _SIDE, _FRAMES[False])
             pair = data.query.called(confusion.identity), data.parts[-1].called(confusion.taken_for)
             said = f"{confusion.places} of {confusion.of} places\n{' → '.join(name[:_LONGEST] for name in pair)}"
-            axes.text(left + 2.35, top + 0.43, said, fontsize=10, va="center")
+            axes.text(left + 2.35, top + 0.43, said, fontsize=10, va="center", parse_math=False)
         _bare(axes, columns * 4.6 if wide else _NARROW, -(-len(found) // columns) * 1.25)
 
     caption = (

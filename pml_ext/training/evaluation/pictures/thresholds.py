@@ -19,9 +19,11 @@ from pml_ext.training.evaluation.pictures.drawing import (
     BLUE,
     GREY,
     LINE_STYLES,
+    MARKERS,
     ORANGE,
     SKY,
     Picture,
+    legend_of_names,
     row_of_axes,
     thumbnail,
 )
@@ -57,14 +59,22 @@ def utility_picture(
         )
         axes.fill_between(at, low, high, color=SKY, alpha=0.6, label="10 to 90 % of classes")
         axes.plot(at, median, color=BLACK, linewidth=2, label="median class")
-        for row, style in zip(worst, LINE_STYLES, strict=False):
+        for i, row in enumerate(worst):
             label = f"identity {called(int(curves.classes[row]))[:_LONGEST]}"
-            axes.plot(at, curves.utilities[row], color=ORANGE, linestyle=style, linewidth=1.3, label=label)
+            # Marks, not at the same places, tell these lines apart where their strokes are too short to.
+            marks: dict[str, Any] = {
+                "marker": MARKERS[i],
+                "markevery": (0.02 * i, 0.1),
+                "markersize": 6,
+                "markeredgecolor": BLACK,
+            }
+            style: dict[str, Any] = {"color": ORANGE, "linestyle": LINE_STYLES[i], "linewidth": 1.3, **marks}
+            axes.plot(at, curves.utilities[row], label=label, **style)
         axes.set(xlim=_interesting(curves), ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility U(d)")
         if wide:
-            axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
+            legend_of_names(axes, fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
         else:
-            axes.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+            legend_of_names(axes, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
 
     caption = (
         f"One threshold for all of {len(curves.classes)} classes: where the band is wide or classes lie far below the "
@@ -120,7 +130,7 @@ def error_pictures(
         Picture(
             "roc",
             "One threshold for all pairs",
-            f"Left: true against false accept rate, with the operating point {about}. Right: the similarities behind "
+            f"First true against false accept rate, with the operating point {about}. Then the similarities behind "
             "it; what the two have in common is what a threshold gets wrong. Cameras are not regarded here.",
             draw_roc,
             (4.2, 8.0),
@@ -202,9 +212,11 @@ def _draw_worst(
         face = OffsetImage(pixels, zoom=_FACE / max(pixels.shape))
         place: dict[str, Any] = {"xybox": (-16, 0), "boxcoords": "offset points", "pad": 0.1}
         axes.add_artist(AnnotationBbox(face, (0, row), xycoords=("axes fraction", "data"), **place))
-    axes.set_yticks(range(len(worst)), [called(int(errors.label))[:_LONGEST] for errors, _ in worst])
-    axes.tick_params(axis="y", length=0, pad=30)
+    names = [called(int(errors.label))[:_LONGEST] for errors, _ in worst]
+    axes.set_yticks(range(len(worst)), names, parse_math=False)
+    axes.tick_params(axis="y", length=0, pad=36)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.35 * max((rate for _, rate in worst), default=0) or 1)
+    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1])  # beyond is room for the numbers of pairs
     axes.set(ylabel="identity", xlabel="false accept rate" if kind == "far" else "false reject rate")
     axes.spines[["top", "right"]].set_color(GREY)

@@ -6,12 +6,25 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pml_ext.training.data.datasets import ImageSet, OpenSet
+from pml_ext.training.evaluation.pictures.drawing import Picture
 
 
 def image_set(identities: np.ndarray, cameras: np.ndarray, name: str = "image") -> ImageSet:
     shades = torch.from_numpy(20 * (identities % 12) + 10).to(torch.uint8)
     images = [shade.expand(1, 8, 8).clone() for shade in shades]
     return ImageSet(images, identities, cameras, [f"{name}_{i}.png" for i in range(len(identities))])
+
+
+def overhang(picture: Picture) -> float:
+    """Pixels by which what is drawn reaches beyond the edges of a picture, at the width where it is more."""
+    found = [0.0]
+    for wide in (True, False):
+        figure = picture.figure(wide)
+        figure.draw_without_rendering()
+        box = figure.get_tightbbox()  # inches
+        width, height = figure.get_size_inches()
+        found += [figure.dpi * over for over in (-box.x0, -box.y0, box.x1 - width, box.y1 - height)]
+    return max(found)
 
 
 def small_set(name: str = "image") -> tuple[OpenSet, list[Tensor]]:

@@ -30,6 +30,10 @@ def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path: Path, capsys:
     text = output.read_text(encoding="utf-8")
     assert "<td>first</td><td>50.00 %</td><td>1.000e-02</td>" in text
     assert "<td>second</td><td>25.00 %</td><td>1.000e-02</td>" in text
+    assert (
+        "<tr><th>Set</th><th>first</th><th>second</th></tr><tr><td>R@1 ↑</td><td>50.00 %</td><td>25.00 %</td></tr>"
+        in text
+    )
     assert "<td>SOLVER.BASE_LR</td><td>0.1</td><td>0.2</td>" in text
     assert "MAX_EPOCH" not in text and "<td>OUTPUT_DIR" not in text
     names = {path.name for path in (output.parent / "pictures").iterdir()}
@@ -42,6 +46,7 @@ def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path: Path, capsys:
         (("a/run", "b/run"), ("a/run", "b/run")),
         (("a/run", "b/run", "b/other"), ("a/run", "b/run", "other")),
         (("a/x/run", "b/x/run", "b/y/run"), ("a/x/run", "b/x/run", "y/run")),
+        (("_a", "costs $1$ or $\\frac$"), ("_a", "costs $1$ or $\\frac$")),  # not left out, and no formula
     ],
 )
 def test_runs_of_one_name_are_told_apart_by_their_parents(

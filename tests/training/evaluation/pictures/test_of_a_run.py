@@ -17,14 +17,15 @@ from PIL import Image
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.training.data.datasets import OpenSet, PairSet
 from pml_ext.training.evaluation.baselines import Measured
+from pml_ext.training.evaluation.pictures.curves import training_curves
 from pml_ext.training.evaluation.pictures.drawing import Picture
 from pml_ext.training.evaluation.pictures.embedding_map import map_picture, principal_components, spectrum_picture
 from pml_ext.training.evaluation.pictures.of_a_run import write_report
 from pml_ext.training.evaluation.pictures.ranked_lists import Confusion
 from pml_ext.training.evaluation.pictures.ranked_results import confused_identities
-from pml_ext.training.evaluation.pictures.thresholds import utility_picture
+from pml_ext.training.evaluation.pictures.thresholds import error_pictures, utility_picture
 from pml_ext.training.evaluation.utility import utility_of_sets
-from tests.training.evaluation.pictures.small_set import image_set, small_set
+from tests.training.evaluation.pictures.small_set import image_set, overhang, small_set
 
 HOSTILE = "<script>alert(1)</script>&\"'"
 
@@ -155,3 +156,19 @@ def test_identities_are_called_as_the_data_calls_them() -> None:
     confused = [Confusion(1, 3, places=2, of=10, query=0, result=0)]
     assert "person 1, known" in drawn_texts(confused_identities(named, confused, name="confusions"))
     assert "1 → 3" in drawn_texts(confused_identities(data, confused, name="confusions"))
+
+
+def test_names_are_no_formulas_and_nothing_written_is_cut() -> None:
+    data, features = small_set()
+    names = {identity: f"$\\frac$ of {identity}" for identity in range(12)}
+    named = OpenSet(*(replace(part, identity_names=names) for part in (data.train, data.query, data.gallery)))
+    curves = utility_of_sets({"Set": data}, {"Set": features}, OPISSettings())["Set"]
+    faces = dict(zip(data.query.identities.tolist(), data.query.images, strict=True))
+    series = {"loss/A": ([1.0, 2.0], [1e-4, 2e-4]), "opis": ([2.0], [1e-3]), "precision_at_1": ([2.0], [0.5])}
+    pictures = [
+        utility_picture(curves, (1e-2, 1e-1), called=named.query.called),
+        confused_identities(named, [Confusion(1, 3, places=2, of=10, query=0, result=0)], name="confusions"),
+        *error_pictures(features[0], torch.from_numpy(data.query.identities), 1e-2, faces, called=named.query.called),
+        training_curves(series),
+    ]
+    assert all(overhang(picture) <= 1 for picture in pictures)
