@@ -19,10 +19,14 @@ from pml_ext.functional.pairwise.pair_distances import Block, PairDistances
 
 # A class's bins are read at thresholds anywhere between their edges: as many of them as stay in a processor's cache
 # with the classes of a block, more for small sets, which need them; and no more than memory allows.
-_COUNTERS_OF_A_BLOCK, _COUNTERS_OF_A_SMALL_SET, _COUNTERS = 2**17, 2**21, 2**24
+_COUNTERS_OF_A_BLOCK, _COUNTERS = 2**17, 2**24
 _FEWEST_BINS, _MOST_BINS = 256, 4096
-# The pooled counts are kept in parts of a bin: they tell where in a bin the pairs lie.
-_LOG_PARTS_OF_ALL_BINS = 16
+# 1.5e11 / N² bins read an OPIS of 2e-4 of N samples, between rates of 0.01 and 0.1, to 5e-6 of itself. Some more are
+# made: a set with too few is counted again, exactly, which takes four times as long.
+_BINS_BY_SQUARED_SAMPLES = 2.5e11
+# The pooled counts are kept in parts of a bin: they tell where in a bin the pairs lie. N samples need 5e12 / N² parts
+# to place the ends of the range within the rounding of distances, and some pairs in each of them.
+_PARTS, _PARTS_BY_SQUARED_SAMPLES, _PAIRS_A_PART = 2**16, 6e12, 4
 # Bins narrower than this many units in the last place of a cosine would count its rounding.
 _ULPS_A_BIN = 8
 _CLASSES_AT_ONCE = 1024
@@ -125,24 +129,26 @@ def negative_histogram(pairs: PairDistances, far_range: tuple[float, float], kep
         bins = _bin_count(pairs, int(kept.sum()), top - bottom)
         if bins < _FEWEST_BINS:
             return None
-        log_parts = max(3, _LOG_PARTS_OF_ALL_BINS - bins.bit_length() + 1)
-        largest = int(pairs.negative_pairs[kept].max())
+        filled = int(far_range[1] * pairs.total_negative_pairs) // _PAIRS_A_PART
+        parts = max(_PARTS, min(filled, int(_PARTS_BY_SQUARED_SAMPLES / len(pairs.unit) ** 2)))
+        log_parts = max(3, ((parts - 1) // bins).bit_length())
         # The last row is of the classes not kept; it is never read.
-        by_class = torch.zeros(
-            (int(kept.sum()) + 1, bins + 1),
-            dtype=torch.int32 if largest < 2**31 else torch.int64,
-            device=pairs.unit.device,
-        )
-        pooled = torch.zeros((bins + 1) << log_parts, dtype=torch.int64, device=pairs.unit.device)
+        by_class = _counters((int(kept.sum()) + 1, bins + 1), int(pairs.negative_pairs[kept].max()), pairs)
+        pooled = _counters(((bins + 1) << log_parts,), pairs.total_negative_pairs, pairs)
         histogram = NegativeHistogram(top, (top - bottom) / bins, kept, by_class[:-1], pooled, log_parts, pairs.group)
         _count(pairs, bottom, histogram, by_class)
-        sum_over_ranks(pooled, pairs.group)
-    return histogram
+    return histogram._replace(pooled=sum_over_ranks(pooled.long(), pairs.group))
+
+
+def _counters(shape: tuple[int, ...], largest: int, pairs: PairDistances) -> Tensor:
+    """Zeros, of 32 bits where the largest count fits: twice as many stay in the cache."""
+    return torch.zeros(shape, dtype=torch.int32 if largest < 2**31 else torch.int64, device=pairs.unit.device)
 
 
 def _bin_count(pairs: PairDistances, rows: int, cosine_range: float) -> int:
-    in_cache = _COUNTERS_OF_A_BLOCK * len(pairs.unit) // (SIDE * rows)
-    bins = min(max(in_cache, _COUNTERS_OF_A_SMALL_SET // rows), _COUNTERS // rows)
+    count = len(pairs.unit)
+    in_cache, enough = _COUNTERS_OF_A_BLOCK * count // (SIDE * rows), int(_BINS_BY_SQUARED_SAMPLES / count**2)
+    bins = min(max(in_cache, enough), _COUNTERS // rows)
     bins = min(_MOST_BINS, max(_FEWEST_BINS, bins))
     return min(bins, int(cosine_range / (_ULPS_A_BIN * torch.finfo(pairs.unit.dtype).eps)))
 
@@ -154,13 +160,13 @@ def _count(pairs: PairDistances, bottom: float, histogram: NegativeHistogram, by
     finder = SimilarPairFinder(pairs, bottom, (row * width).int()[pairs.index])
     scale = histogram.parts / histogram.width
     shift = histogram.parts + scale * histogram.top
-    ones = torch.ones(0, dtype=torch.int64, device=kept.device)
+    ones = torch.ones(0, dtype=histogram.pooled.dtype, device=kept.device)
     ones_by_class = ones.to(by_class.dtype)
     for block in pairs.blocks():
         cosines, *cells = finder.find(block)
         parts = cosines.mul_(-scale).add_(shift).clamp_(0, len(histogram.pooled) - 1).int()
         if len(parts) > len(ones):
-            ones = torch.ones(block.cosines.numel(), dtype=torch.int64, device=parts.device)
+            ones = torch.ones(block.cosines.numel(), dtype=ones.dtype, device=parts.device)
             ones_by_class = ones.to(by_class.dtype)
         # In place: bincount would clear and then add as many counters as there are pairs.
         histogram.pooled.index_add_(0, parts, ones[: len(parts)])
@@ -236,6 +242,7 @@ class SimilarPairFinder:
         self._bottom, self._values = bottom, values
         self._class_end = pairs.class_end  # the negative pairs of a row, above the diagonal, begin there
         self._mask = np.empty(0, bool)
+        self._share = _DENSE  # of the last block's pairs that were found; the next one's is close to it
 
     def find(self, block: Block) -> SimilarPairs:
         return self._on_device(block) if block.cosines.is_cuda else self._on_host(block)
@@ -271,9 +278,11 @@ class SimilarPairFinder:
         if len(self._mask) < size:
             self._mask = np.empty(size + size // 8 + 16, bool)
         np.greater_equal(cosines, self._bottom, out=self._mask[:size])
-        count = int(np.count_nonzero(self._mask[:size]))
         filled = size
-        if _SPARSE * size < count <= _DENSE * size:  # made dense by a true tail
-            filled += int((_DENSE * size - count) / (1 - _DENSE)) + 8
+        if _SPARSE < self._share <= _DENSE:  # made dense by a true tail
+            filled += int((_DENSE - self._share) * size / (1 - _DENSE)) + 8
             self._mask[size:filled] = True
-        return np.flatnonzero(self._mask[:filled])[:count]
+        found = np.flatnonzero(self._mask[:filled])
+        count = len(found) - (filled - size)
+        self._share = count / size
+        return found[:count]

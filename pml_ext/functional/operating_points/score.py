@@ -65,9 +65,10 @@ def utility_curves(
         seed: of the draw.
         exact: count every pair at every threshold, in three passes over the pairs. By default large sets take one
             pass: negative pairs are counted in narrow bins and read off between their edges, which moves OPIS by
-            less than 1e-5 of itself, or by less than 2e-9 where it is below 2e-4; where the bins cannot promise that
-            (few pairs, many equal distances), the exact count follows. Positive pairs, given thresholds and sampled
-            pairs are always counted exactly.
+            less than 1e-5 of itself, or by less than 2e-9 where it is below 2e-4 (the rounding of distances, which
+            can carry a pair over a threshold, aside); where the bins cannot promise that (few pairs, many equal
+            distances), the exact count follows. Positive pairs, given thresholds and sampled pairs are always
+            counted exactly.
         group: the ranks that share the work (`torch.distributed.group.WORLD` for all), each of which hands in the
             same embeddings and labels and gets the result. None: this process alone.
     Returns:

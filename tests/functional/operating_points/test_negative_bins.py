@@ -116,6 +116,14 @@ def test_concentrated_cosines_are_counted_in_bins() -> None:
     assert opis_of_curves(curves).item() == pytest.approx(opis_of_curves(expected).item(), abs=2e-9)
 
 
+def test_small_sets_of_small_classes_have_bins_enough() -> None:
+    y = torch.arange(6000) // 4
+    x = torch.randn(1500, 64)[y] + torch.randn(6000, 64)
+    curves, expected = binned(x, y), utility_curves(x, y, exact=True)
+    assert not torch.equal(curves.tnr, expected.tnr)
+    assert opis_of_curves(curves).item() == pytest.approx(opis_of_curves(expected).item(), rel=1e-5)
+
+
 def test_low_scores_and_low_rates_are_counted_exactly() -> None:
     y = LABELS["four a class"]
     alike = torch.randn(COUNT // 4, 64)[y] + 0.01 * torch.randn(COUNT, 64)  # all classes behave alike
