@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pml_ext import _pml
 from pml_ext._checks import check_items, check_switch, check_whole
-from pml_ext.functional.clustering import clustering_f1
+from pml_ext.functional.clustering import adjusted_mutual_information, clustering_f1
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.retrieval.ranking import Ranking, check_ranks
 from pml_ext.functional.spectrum import spectral_variance
@@ -219,6 +219,9 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
 
     def calculate_f1(self, query_labels: Tensor, cluster_labels: Tensor, **kwargs: Any) -> float:
         return float(clustering_f1(cluster_labels.long(), query_labels.long()))
+
+    def calculate_AMI(self, query_labels: Tensor, cluster_labels: Tensor, **kwargs: Any) -> float:
+        return adjusted_mutual_information(cluster_labels.long(), query_labels.long())
 
     def calculate_opis(self, measured: EvaluationSet) -> float:
         curves = measured.curves
