@@ -34,6 +34,39 @@ def test_tables_and_files(tmp_path: Path) -> None:
     assert (tmp_path / "growth.png").stat().st_size > 0
 
 
+def test_chosen_methods_of_large_classes(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    words = ["--quick", "--sizes", "32", "--per-class", "16", "--dim", "8", "--cases", "CIT", "--out", str(tmp_path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(SCRIPT), *words, "--methods"]
+    result = subprocess.run(
+        [*command, "CITLoss(gamma=0.5)"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["two matrix products", "CITLoss(gamma=0.5)"]
+
+
+def test_table_of_large_batches() -> None:
+    pytest.importorskip("torchvision")
+    command = [
+        sys.executable,
+        str(SCRIPT.with_name("large_batch.py")),
+        "--sizes",
+        "16",
+        "--chunks",
+        "8",
+        "--side",
+        "16",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run([*command, "--budget", "0.1"], env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    rows = [line.split(" | ") for line in result.stdout.splitlines() if line.startswith("| 16 ")]
+    assert [row[1] for row in rows] == ["undivided", "8"] and float(rows[0][3]) == 1
+    assert "at 16: " in result.stdout
+
+
 def test_tables_of_metrics(tmp_path: Path) -> None:
     command = [
         sys.executable,

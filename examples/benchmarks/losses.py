@@ -1,6 +1,7 @@
 """Time and memory of the losses against PML's nearest, their own plain versions and the two-matrix-product floor.
 
     python examples/benchmarks/losses.py [--quick] [--sizes 64 256] [--cases CIT TCM] [--out FOLDER]
+    python examples/benchmarks/losses.py --cases CIT --sizes 4096 --per-class 512 --methods "CITLoss(gamma=0.5)"
 
 Prints a table for each case, then the goals and whether they are met, and writes results.json and growth.png to the
 folder. One thread; a step is forward and backward; the time is the median over interleaved rounds, the memory the rise
@@ -59,12 +60,16 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--per-class", type=int, default=4, help="samples a class (default: 4)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--methods", nargs="+", help="only these of the cases' methods, and the floors")
     parser.add_argument("--limit-gb", type=float, default=3.0, help="skip what is estimated to need more (default: 3)")
     parser.add_argument(
         "--simulate-ranks", type=int, help="extrapolate to 65,536 samples and 1M classes on RANKS ranks"
     )
     parser.add_argument("--out", help="folder of the results (default: a new temporary one)")
     options = parser.parse_args()
+    known = dict.fromkeys(method for name in options.cases for method in CASES[name].methods)
+    if unknown := [method for method in options.methods or () if method not in known]:
+        parser.error(f"--methods: the cases have {', '.join(known)}; got {', '.join(unknown)}")
     options.sizes = options.sizes or ([64, 256] if options.quick else [64, 256, 1024, 4096])
     return options
 
@@ -80,7 +85,7 @@ def run_case(
         possible = within_reach(case, batch, options)
         budget = 1.0 if options.quick else 3.0
         times = median_times({method: m.make(batch) for method, m in possible.items()}, device, budget)
-        for method in case.methods:
+        for method in chosen_methods(case, options):
             if method not in possible:
                 print(
                     f"| {size} | {method} | – | – | skipped: about {case.methods[method].needs(batch) / 1e9:.0f} GB |"
@@ -130,11 +135,19 @@ def measure_peaks(options: argparse.Namespace) -> dict[tuple[str, int, str], int
 
 def measure_peak(name: str, method: str, batch: Batch) -> int:
     make = CASES[name].methods[method].make
-    return peak_bytes(make(replace(batch, size=SMALL)), make(batch), batch.device)
+    return peak_bytes(
+        make(replace(batch, size=SMALL, per_class=min(batch.per_class, SMALL // 4))), make(batch), batch.device
+    )
+
+
+def chosen_methods(case: Case, options: argparse.Namespace) -> dict[str, Method]:
+    wanted = {case.floor, *(options.methods or case.methods)}
+    return {name: method for name, method in case.methods.items() if name in wanted}
 
 
 def within_reach(case: Case, batch: Batch, options: argparse.Namespace) -> dict[str, Method]:
-    return {name: method for name, method in case.methods.items() if method.needs(batch) <= 1e9 * options.limit_gb}
+    chosen = chosen_methods(case, options).items()
+    return {name: method for name, method in chosen if method.needs(batch) <= 1e9 * options.limit_gb}
 
 
 def batch_of(case: Case, size: int, options: argparse.Namespace) -> Batch:
