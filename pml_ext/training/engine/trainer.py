@@ -15,6 +15,7 @@ from pml_ext.training.config.load import ConfigError
 from pml_ext.training.engine.address import host_and_port
 from pml_ext.training.engine.checkpoints import WholeCheckpoints
 from pml_ext.training.engine.loggers import build_loggers, flat
+from pml_ext.training.engine.memory_format import ChannelsLast
 from pml_ext.training.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
 from pml_ext.training.engine.processes import require_free_port
 from pml_ext.training.engine.progress import Progress
@@ -82,6 +83,7 @@ def build_trainer(
         log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
     loggers = build_loggers(cfg.LOGGERS, output) if training else []
     measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH, dict(flat(cfg)))] if training else []
+    faster = [ChannelsLast()] if training and not (on_gpu or several) else []
     return lightning.Trainer(
         accelerator="gpu" if on_gpu else "cpu",
         devices=[int(index)] if index and on_gpu and not several else launch.num_gpus,
@@ -96,7 +98,7 @@ def build_trainer(
         default_root_dir=output,
         logger=loggers,
         plugins=[WholeCheckpoints()],
-        callbacks=[Progress(), *measuring, *callbacks, *_checkpointing(cfg, checkpoints)],
+        callbacks=[Progress(), *measuring, *faster, *callbacks, *_checkpointing(cfg, checkpoints)],
         enable_progress_bar=False,
         enable_checkpointing=training,
         enable_model_summary=False,

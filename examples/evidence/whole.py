@@ -1,0 +1,222 @@
+"""Do the verdicts of the heads carry over to whole networks? Small networks from scratch, trained by the runner.
+
+    python examples/evidence/whole.py                  # both sets
+    python examples/evidence/whole.py --sets glyphs
+    python examples/evidence/whole.py --tables         # only write WHOLE_NETWORKS.md from the runs that are there
+
+A method is a config of fastreid_configs/Glyphs or Omniglot. Each gets the same number of trials with fewer epochs on
+validation classes (30 % of the training classes), judged by mAP@R; then its best settings are trained on all training
+classes with three seeds and tested once. It may be stopped at any moment and goes on where it was: finished runs are
+kept in results/whole. The README's table of Glyphs comes from these runs too (examples/readme_tables.py).
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from datetime import date
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process
+# Memory of activations is kept for the next step, not given back to the system; for the processes that are started.
+os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**32 - 1))
+os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**32 - 1))
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.transforms.functional import to_pil_image
+
+sys.path.insert(0, str(Path(__file__).parent))
+from image_sets import CACHE, DATA, VALIDATION_SHARE, Pictures
+from store import TEST, VALIDATION, Run, Store
+from training import measured
+from whole_grid import METHODS, SCHEDULES, SEEDS, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
+from whole_report import write_report
+
+from pml_ext import Embedder
+from pml_ext.training.checks.check import load_checked
+from pml_ext.training.data.datasets import ImageSet, OpenSet
+from pml_ext.training.data.datasets import load as load_set
+from pml_ext.training.engine.run import train
+from pml_ext.training.engine.trainer import Launch
+
+HERE = Path(__file__).parent
+CONFIGS = HERE.parents[1] / "fastreid_configs"
+RESULTS = HERE / "results" / "whole"
+SELECTED_BY = "map_at_r"
+# Of a config's content these do not change the trained network.
+WITHOUT_EFFECT = ("OUTPUT_DIR", "LOGGERS", "DATASETS", "TEST", "SEED")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--schedules", action="store_true", help="compare Glyphs' schedules on validation classes")
+    parser.add_argument("--tables", action="store_true")
+    given = parser.parse_args()
+    if given.schedules:
+        validation_table("glyphs")
+        run_all(schedule_runs(), given.processes)
+        return
+    if not given.tables:
+        for set_name in given.sets:
+            validation_table(set_name)
+            run_all([run for method in METHODS for run in trials(set_name, method)], given.processes)
+            run_all(tests(set_name, Store(RESULTS)), given.processes)
+    store = Store(RESULTS)
+    store.pack(list(SETS))
+    write_report(HERE, store, Store(HERE / "results"))
+    print(HERE / "WHOLE_NETWORKS.md")
+
+
+def run_all(runs: list[Run], processes: int) -> None:
+    """Every run that is not kept yet, with what is left on standard error."""
+    store = Store(RESULTS)
+    left = [run for run in runs if store.get(run) is None]
+    if processes == 1:
+        _tell(map(_in_a_process, left), len(left))
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        _tell(pool.map(_in_a_process, left), len(left))
+
+
+def _tell(finished: Iterator[Run], total: int) -> None:
+    started = time.monotonic()
+    for number, run in enumerate(finished, 1):
+        end = time.time() + (time.monotonic() - started) / number * (total - number)
+        print(
+            f"{run.set}, {run.stage}, {run.method}, seed {run.seed}: done; {total - number} left until about "
+            f"{time.strftime('%H:%M', time.localtime(end))}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _in_a_process(run: Run) -> Run:
+    torch.set_num_threads(1)
+    done(run)
+    return run
+
+
+def trials(set_name: str, method: str) -> Iterator[Run]:
+    for point in METHODS[method]:
+        yield made(set_name, VALIDATION, method, {**TRIAL_SCHEDULE[set_name], **point}, 0)
+
+
+def tests(set_name: str, store: Store) -> list[Run]:
+    """Every method with the settings that were best on the validation classes; a seed of all methods, then the next."""
+    chosen = {method: WHOLE_SCHEDULE[set_name] | best_point(set_name, method, store) for method in METHODS}
+    return [made(set_name, TEST, method, chosen[method], seed) for seed in SEEDS for method in METHODS]
+
+
+def best_point(set_name: str, method: str, store: Store) -> dict[str, Any]:
+    tried = zip(METHODS[method], trials(set_name, method), strict=True)
+    return max(tried, key=lambda pair: store.found[pair[1].key]["metrics"][SELECTED_BY])[0]
+
+
+def schedule_runs() -> list[Run]:
+    return [made("glyphs", VALIDATION, "smoothap_tcm", schedule, 0) for schedule in SCHEDULES]
+
+
+def made(set_name: str, stage: str, method: str, settings: Mapping[str, Any], seed: int) -> Run:
+    """A run is known by its whole config: it is run anew where that has changed."""
+    cfg = load_checked(config_of(set_name, method), words(settings))
+    cfg.defrost()
+    for key in WITHOUT_EFFECT:
+        del cfg[key]
+    return Run(set_name, stage, method, dict(settings), seed, hashlib.sha256(cfg.dump().encode()).hexdigest()[:16])
+
+
+def config_of(set_name: str, method: str) -> Path:
+    return CONFIGS / SETS[set_name].folder / f"{SETS[set_name].configs.get(method, method)}.yml"
+
+
+def words(settings: Mapping[str, Any]) -> list[str]:
+    return [str(word) for pair in settings.items() for word in pair]
+
+
+def done(run: Run) -> dict[str, Any]:
+    """The result of a run, trained now where it is not kept."""
+    store = Store(RESULTS)
+    if (kept := store.get(run)) is not None:
+        return kept
+    output = CACHE / "whole" / run.key
+    shutil.rmtree(output, ignore_errors=True)
+    name = SETS[run.set].data if run.stage == TEST else f"file:{validation_table(run.set)}"
+    options = {
+        **run.settings,
+        "OUTPUT_DIR": output,
+        "SEED": run.seed,
+        "DATASETS.NAMES": f'("{name}",)',
+        # All is measured below; the runner, which must have something to measure, gets a small set.
+        "DATASETS.TESTS": '("Digits",)',
+        "DATASETS.CHECK_IMAGES": False,
+        "DATASETS.ROOT": DATA,
+        "LOGGERS": "()",
+        "MODEL.DEVICE": "cpu",
+        "TEST.REPORT": False,
+        "TEST.BASELINES": False,
+        "TEST.EVAL_PERIOD": 1000,
+        "TEST.METRICS": '("cmc", "mean_average_precision_at_r", "opis")',
+    }
+    started = time.process_time()
+    train(load_checked(config_of(run.set, run.method), words(options)), Launch())
+    more: dict[str, Any] = {"cpu_seconds": round(time.process_time() - started), "torch": torch.__version__}
+    more["date"] = date.today().isoformat()
+    found = measured(*embedded(name, output))
+    if run.stage == TEST:
+        store.keep_by_class(run, found.by_class.numpy())
+    result = store.add(run, found.metrics, **more)
+    shutil.rmtree(output)
+    return result
+
+
+def embedded(name: str, output: Path) -> tuple[list[Tensor], list[Pictures]]:
+    """The pictures that a run was tested with, embedded by its last checkpoint."""
+    images = loaded(name).query
+    embedder = Embedder.from_config(output / "config.yaml", output / "checkpoints" / "last.ckpt", batch_size=256)
+    labels, cameras = torch.from_numpy(images.labels), torch.from_numpy(images.cameras)
+    return [embedder(list(images.images))], [Pictures(torch.empty(0), labels, cameras)]
+
+
+@cache
+def loaded(name: str) -> OpenSet:
+    data = load_set(name, DATA, grey=True)
+    assert isinstance(data, OpenSet)
+    return data
+
+
+def validation_table(set_name: str) -> Path:
+    """The training classes as a data set of one's own: 30 % of the classes, by a fixed seed, are its queries."""
+    folder = CACHE / "whole" / f"{set_name}_validation"
+    table = folder / "table.csv"
+    if table.is_file():
+        return table
+    images: ImageSet = loaded(SETS[set_name].data).train
+    classes = int(images.labels.max()) + 1
+    order = torch.randperm(classes, generator=torch.Generator().manual_seed(0))
+    held_out = np.isin(images.labels, order[: round(VALIDATION_SHARE * classes)].numpy())
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    rows = ["path,identity,camera,split"]
+    for row, picture in enumerate(images.images):
+        to_pil_image(picture).save(folder / f"{row}.png")
+        split = "query" if held_out[row] else "train"
+        rows.append(f"{row}.png,{images.labels[row]},{images.cameras[row]},{split}")
+    partial = table.with_suffix(".tmp")
+    partial.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    partial.replace(table)
+    return table
+
+
+if __name__ == "__main__":
+    main()

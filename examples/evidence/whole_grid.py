@@ -1,0 +1,101 @@
+"""What is tuned for whole networks, over which values: written down before any test figure.
+
+Rates stand around the one that was best on Glyphs' validation classes (SCHEDULES), a loss's own settings around what
+the heads chose and its defaults. Every method has four trials; where there is nothing of its own to tune, four rates.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from statistics_of_pairs import HIGHER, KEPT, LOWER
+
+Settings = dict[str, Any]  # config key to value
+
+
+class Set(NamedTuple):
+    """A set of the runner.
+
+    folder: of its configs, below fastreid_configs.
+    data: its name in DATASETS.
+    configs: the config's name where it is not that of the method.
+    """
+
+    folder: str
+    data: str
+    configs: Mapping[str, str] = {}
+
+
+class Compared(NamedTuple):
+    """A method here, and the heads' method that is the same loss."""
+
+    name: str
+    head: str
+
+
+SETS = {
+    "glyphs": Set("Glyphs", "Glyphs"),
+    "omniglot": Set("Omniglot", "Omniglot", {"ce_cit": "ce_cit_gamma1", "discriminative": "discriminative_one_hot"}),
+}
+SEEDS = (0, 1, 2)
+
+_ONE_CYCLE: Settings = {"SOLVER.SCHED": "OneCycleLR", "SOLVER.WARMUP_ITERS": 0}
+_OLD_COSINE: Settings = {"SOLVER.SCHED": "CosineAnnealingLR", "SOLVER.WARMUP_ITERS": 238, "SOLVER.WARMUP_FACTOR": 0.04}
+# Compared on Glyphs' validation classes with smoothap_tcm at its defaults, one seed.
+SCHEDULES: list[Settings] = [
+    {**_OLD_COSINE, "SOLVER.MAX_EPOCH": 5, "SOLVER.BASE_LR": 0.003},
+    {**_OLD_COSINE, "SOLVER.MAX_EPOCH": 5, "SOLVER.BASE_LR": 0.003, "SOLVER.ETA_MIN_LR": 3e-4},
+    {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 4, "SOLVER.BASE_LR": 0.003},
+    {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 4, "SOLVER.BASE_LR": 0.01},
+    {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 3, "SOLVER.BASE_LR": 0.01},
+]
+# Pictures of half the side train four times faster.
+_SMALL: Settings = {"INPUT.SIZE_TRAIN": "[16, 16]", "INPUT.SIZE_TEST": "[16, 16]"}
+# An epoch of the trials has 70 % of the classes and so of the steps.
+TRIAL_SCHEDULE: dict[str, Settings] = {
+    "glyphs": {**_ONE_CYCLE, **_SMALL, "SOLVER.MAX_EPOCH": 1},
+    "omniglot": {**_ONE_CYCLE, **_SMALL, "SOLVER.MAX_EPOCH": 4},
+}
+WHOLE_SCHEDULE: dict[str, Settings] = {
+    "glyphs": {**_SMALL},
+    "omniglot": {**_ONE_CYCLE, **_SMALL, "SOLVER.MAX_EPOCH": 12},
+}
+
+_RATES = (0.005, 0.015)
+
+
+def _grid(*own: Settings) -> list[Settings]:
+    return [{"SOLVER.BASE_LR": rate, **settings} for rate in _RATES for settings in own]
+
+
+_RATES_ONLY = [{"SOLVER.BASE_LR": rate} for rate in (0.002, *_RATES, 0.04)]
+_TCM_LOOSE = {"MODEL.LOSSES.TCM.MARGIN_PLUS": 0.9, "MODEL.LOSSES.TCM.MARGIN_MINUS": 0.3}
+_TCM_TIGHT = {"MODEL.LOSSES.TCM.MARGIN_PLUS": 0.9, "MODEL.LOSSES.TCM.MARGIN_MINUS": 0.5}
+_MARGINS = ({"MODEL.LOSSES.TRIPLETMARGIN.MARGIN": 0.1}, {"MODEL.LOSSES.TRIPLETMARGIN.MARGIN": 0.2})
+METHODS: dict[str, list[Settings]] = {
+    "triplet": _grid(*_MARGINS),
+    "triplet_tcm": _grid(_TCM_LOOSE, _TCM_TIGHT),
+    "loop_triplet": _grid(*_MARGINS),
+    "smoothap": _grid({"MODEL.LOSSES.SAP.TEMPERATURE": 0.01}, {"MODEL.LOSSES.SAP.TEMPERATURE": 0.04}),
+    "smoothap_tcm": _grid(_TCM_LOOSE, _TCM_TIGHT),
+    "ms": _grid(
+        {"MODEL.LOSSES.MS.BETA": 50.0, "MODEL.LOSSES.MS.BASE": 0.5},
+        {"MODEL.LOSSES.MS.BETA": 20.0, "MODEL.LOSSES.MS.BASE": 0.7},
+    ),
+    "ce_cit": _grid({"MODEL.LOSSES.CIT.SCALE": 1.0}, {"MODEL.LOSSES.CIT.SCALE": 0.3}),
+    "cit": _RATES_ONLY,
+    "discriminative": _RATES_ONLY,
+}
+
+_TRIPLET, _SMOOTHAP = Compared("triplet", "triplet"), Compared("smoothap", "smoothap")
+_STEADIER = (("opis", LOWER), ("r1", KEPT))
+_BETTER = (("r1", HIGHER), ("map_at_r", HIGHER))
+_ON_PAR = (("r1", KEPT), ("map_at_r", KEPT))
+COMPARISONS: tuple[tuple[Compared, Compared, tuple[tuple[str, str], ...]], ...] = (
+    (_TRIPLET, Compared("triplet_tcm", "triplet + tcm"), _STEADIER),
+    (_SMOOTHAP, Compared("smoothap_tcm", "smoothap + tcm"), _STEADIER),
+    (_TRIPLET, Compared("loop_triplet", "loop_triplet"), _BETTER),
+    (_TRIPLET, Compared("cit", "cit@1.0"), _ON_PAR),
+    (_TRIPLET, Compared("ce_cit", "id + cit"), _ON_PAR),
+    (_TRIPLET, Compared("ms", "ms"), _BETTER),
+    (_TRIPLET, Compared("discriminative", "discriminative@one_hot"), _BETTER),
+)

@@ -1,0 +1,86 @@
+"""WHOLE_NETWORKS.md, written from the kept runs and from nothing else."""
+
+from pathlib import Path
+
+import torch
+from claims import Comparison
+from report import ARROWS, HEADINGS, SCALES
+from statistics_of_pairs import verdict
+from store import Store
+from tested import Tested
+from whole_grid import COMPARISONS, METHODS, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
+
+
+def write_report(folder: Path, whole: Store, heads: Store) -> None:
+    """WHOLE_NETWORKS.md in the folder.
+
+    Args:
+        heads: the runs of run.py, whose verdicts stand beside.
+    """
+    results, of_heads = Tested(whole), Tested(heads)
+    sets = [name for name in SETS if any(of == name for of, _ in results.tests)]
+    lines = [
+        "# Whole networks: do the verdicts of the heads carry over?",
+        "",
+        "Written by `python examples/evidence/whole.py`; the data is in `results/whole/`, the grid in `whole_grid.py`. "
+        "Small convolutional networks are trained from scratch by the runner with its configs. Every method had the "
+        f"same number of trials ({len(METHODS['triplet'])}) of fewer epochs on validation classes, 30 % of the "
+        "training classes, judged by mAP@R; the grid was not extended where the best lay at its end. Then the best "
+        "settings were trained on all training classes and tested once. Differences are paired (same seeds); "
+        "intervals are 95 %, over seeds and test classes. R@1 and mAP@R in points, OPIS × 1000. Beside each verdict "
+        "stands that of the heads (EVIDENCE.md) for the same comparison on the same set; a dash: not run.",
+        "",
+        f"torch {torch.__version__}, one thread a run.",
+        "",
+    ]
+    for set_name in sets:
+        lines += [f"## {set_name}", "", *_comparisons(set_name, results, of_heads), *_methods(set_name, results)]
+    partial = folder / "WHOLE_NETWORKS.tmp"
+    partial.write_text("\n".join(lines), encoding="utf-8")
+    partial.replace(folder / "WHOLE_NETWORKS.md")
+
+
+def _comparisons(set_name: str, results: Tested, heads: Tested) -> list[str]:
+    rows = []
+    for base, method, expected in COMPARISONS:
+        for metric, direction in expected:
+            difference = results.difference(set_name, Comparison(base.name, method.name, expected), metric)
+            if difference is None:
+                continue
+            scale = SCALES[metric]
+            mean, low, high = (f"{scale * value:+.2f}" for value in (difference.mean, difference.low, difference.high))
+            of_head = heads.difference(set_name, Comparison(base.head, method.head, expected), metric)
+            beside = "–"
+            if of_head is not None:
+                beside = f"{verdict(of_head, direction, metric)} ({scale * of_head.mean:+.2f})"
+            rows.append(
+                f"| {base.name} | {method.name} | {HEADINGS[metric]} {ARROWS[direction]} "
+                f"| {scale * difference.base:.2f} | {mean} [{low}, {high}] | {verdict(difference, direction, metric)} "
+                f"| {beside} | {scale * difference.smallest:.2f} |"
+            )
+    if not rows:
+        return []
+    return [
+        "| base | method | measure | base's value | difference [95 %] | verdict | heads | seen from |",
+        "|---|---|---|---|---|---|---|---|",
+        *rows,
+        "",
+    ]
+
+
+def _methods(set_name: str, results: Tested) -> list[str]:
+    lines = ["| method | R@1 | mAP@R | OPIS | 10 %-OPIS | seeds | settings |", "|---|---|---|---|---|---|---|"]
+    for method in METHODS:
+        if (set_name, method) not in results.tests:
+            continue
+        cells = []
+        for metric, scale in SCALES.items():
+            values = scale * results.values(set_name, method, metric)
+            cells.append(f"{values.mean():.2f} ± {values.std(ddof=1) if len(values) > 1 else 0:.2f}")
+        runs = results.tests[set_name, method]
+        chosen = {key: value for key, value in runs[0]["settings"].items() if key not in WHOLE_SCHEDULE[set_name]}
+        shown = ", ".join(f"{key} {value}" for key, value in chosen.items())
+        lines.append(f"| {method} | {' | '.join(cells)} | {len(runs)} | {shown} |")
+    trial = ", ".join(f"{key} {value}" for key, value in TRIAL_SCHEDULE[set_name].items())
+    whole = ", ".join(f"{key} {value}" for key, value in WHOLE_SCHEDULE[set_name].items()) or "the config's own"
+    return [*lines, "", f"Schedule of the trials: {trial}; of the test runs: {whole}.", ""]

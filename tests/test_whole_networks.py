@@ -1,0 +1,96 @@
+"""The runs of whole networks: their grid and their page, checked for structure and never for a wished result."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pml_ext.training.config.load import load_config
+
+FOLDER = Path(__file__).parents[1] / "examples" / "evidence"
+
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+def test_every_method_gets_as_many_trials_and_its_configs_take_them() -> None:
+    from whole import config_of, words
+    from whole_grid import METHODS, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
+
+    for method, points in METHODS.items():
+        assert len({repr(point) for point in points}) == len(METHODS["triplet"])
+        for set_name in SETS:
+            for schedule in (TRIAL_SCHEDULE, WHOLE_SCHEDULE):
+                cfg = load_config(config_of(set_name, method), words(schedule[set_name] | points[0]))
+                assert points[0]["SOLVER.BASE_LR"] == cfg.SOLVER.BASE_LR
+
+
+def test_comparisons_are_of_methods_that_are_run_here_and_by_the_heads() -> None:
+    import methods
+    from whole_grid import COMPARISONS, METHODS
+
+    for base, method, _ in COMPARISONS:
+        assert {base.name, method.name} <= METHODS.keys()
+        assert {base.head, method.head} <= methods.METHODS.keys()
+
+
+def test_a_run_is_known_by_its_whole_config() -> None:
+    from store import TEST
+    from whole import made
+
+    run = made("glyphs", TEST, "triplet", {"SOLVER.BASE_LR": 0.01}, 0)
+    others = [
+        made("glyphs", TEST, "triplet", {"SOLVER.BASE_LR": 0.02}, 0),
+        made("glyphs", TEST, "triplet", {"SOLVER.BASE_LR": 0.01}, 1),
+        made("glyphs", TEST, "triplet_tcm", {"SOLVER.BASE_LR": 0.01}, 0),
+    ]
+    assert len({run.key, *(other.key for other in others)}) == 4
+    # Where a picture is written to and what is measured do not change the network.
+    assert made("glyphs", TEST, "triplet", {"SOLVER.BASE_LR": 0.01, "TEST.REPORT": False}, 0).fingerprint == (
+        run.fingerprint
+    )
+
+
+def test_validation_classes_are_not_trained_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import torch
+    import whole
+
+    from pml_ext.training.data.datasets.image_set import ImageSet, OpenSet
+    from pml_ext.training.data.datasets.table import table_set
+
+    pictures = [torch.full((1, 4, 4), i, dtype=torch.uint8) for i in range(30)]
+    identities = np.arange(30) // 3 + 100
+    images = ImageSet(pictures, identities, np.arange(30) % 3, [str(i) for i in range(30)])
+    monkeypatch.setattr(whole, "loaded", lambda name: OpenSet(images, images))
+    monkeypatch.setattr(whole, "CACHE", tmp_path)
+    found = table_set(whole.validation_table("glyphs"), grey=True)
+    trained, tested = set(found.train.identities.tolist()), set(found.query.identities.tolist())
+    assert (len(trained), len(tested)) == (7, 3)
+    assert not trained & tested
+    values = sorted(int(picture[0, 0, 0]) for part in (found.train, found.query) for picture in part.images)
+    assert values == list(range(30))
+
+
+def test_the_page_is_written_from_the_kept_runs(tmp_path: Path) -> None:
+    from store import TEST, Run, Store
+    from whole_grid import METHODS, WHOLE_SCHEDULE
+    from whole_report import write_report
+
+    random = np.random.default_rng(0)
+    whole, heads = Store(tmp_path / "whole"), Store(tmp_path / "heads")
+    for seed in range(3):
+        values = random.random((3, 20))
+        for number, method in enumerate(("triplet", "triplet_tcm")):
+            run = Run("glyphs", TEST, method, WHOLE_SCHEDULE["glyphs"] | METHODS[method][0], seed, "x")
+            moved = values - 0.1 * number
+            whole.keep_by_class(run, moved)
+            r1, map_at_r, opis = moved.mean(axis=1).tolist()
+            whole.add(run, {"r1": r1, "map_at_r": map_at_r, "opis": opis, "epsilon_opis": opis})
+    write_report(tmp_path, Store(tmp_path / "whole"), heads)
+    page = (tmp_path / "WHOLE_NETWORKS.md").read_text()
+    assert "| triplet | triplet_tcm | OPIS ↓ |" in page
+    row = next(line for line in page.splitlines() if line.startswith("| triplet | triplet_tcm | OPIS"))
+    assert "-100.00 [-100.00, -100.00] | holds | – |" in row
+    assert "smoothap" not in page
