@@ -15,7 +15,8 @@ from torch import distributed as dist
 from pml_ext._ops.blocks import SIDE
 from pml_ext._ops.distributed import sum_over_ranks
 from pml_ext._ops.precision import full_precision
-from pml_ext.functional.pairwise.pair_distances import Block, PairDistances
+from pml_ext.functional.pairwise.pair_blocks import Block
+from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 # A class's bins are read at thresholds anywhere between their edges: as many of them as stay in a processor's cache
 # with the classes of a block, more for small sets, which need them; and no more than memory allows.

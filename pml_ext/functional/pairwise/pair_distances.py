@@ -1,53 +1,23 @@
-"""Statistics over every pair of a data set, block by block: nothing of size N × N is ever stored."""
+"""Statistics over the distances of every pair of a data set, which are never stored."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
-from pml_ext._checks import (
-    check_embeddings,
-    check_finite,
-    check_items,
-    check_labels,
-    check_switch,
-    check_tensor,
-    check_whole,
-)
-from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE, SIDE
-from pml_ext._ops.distributed import gather_rows, own_share, sum_over_ranks
-from pml_ext._ops.normalize import normalise_
+from pml_ext._checks import check_items, check_switch, check_tensor
+from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE
+from pml_ext._ops.distributed import gather_rows, sum_over_ranks
 from pml_ext._ops.precision import full_precision
+from pml_ext.functional.pairwise.pair_blocks import Block, PairBlocks, true_places
 
-# A search for accepted pairs waits for the device once a block: fewer, larger ones where that costs.
-_BLOCK_ROWS_ON_A_DEVICE = 4096
-# A block on the diagonal is cut into strips that begin there: less of it lies below.
-_STRIPS_OF_A_TRIANGLE = 4
-_ROWS_OF_POSITIVES = 128
 # Bins a unit of distance: a power of two, so that scaling is exact and a bin's edges are exact floats.
 _BINS_PER_UNIT = 2**15
-_NORMALISED_AT_ONCE = 2**9
 # Squared distances of equal rows come out as a few units in the last place; all below this many are 0.
 _ULPS_OF_ZERO = 16
 
 
-class Block(NamedTuple):
-    """Cosines of some rows with some columns, sorted by class; valid until the next block is asked for.
-
-    mixed: whether it holds positive pairs. Where rows and columns begin at the same sample, only the pairs right of the
-        diagonal count.
-    """
-
-    rows: slice
-    columns: slice
-    cosines: Tensor  # (r, c)
-    mixed: bool
-
-
-class PairDistances:
+class PairDistances(PairBlocks):
     """The distances of all unordered pairs of a data set, never stored, with counts over them.
 
     Distances are L2 between L2-normalised embeddings, sqrt(2 − 2 cosine), in [0, 2], computed in float32 (float64
@@ -77,46 +47,6 @@ class PairDistances:
     >>> [counts.tolist() for counts in pairs.accepted(torch.tensor([0.5, 1.5]))]
     [[[1, 1], [1, 1]], [[0, 4], [0, 4]]]
     """
-
-    def __init__(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        *,
-        block_rows: int | None = None,
-        group: dist.ProcessGroup | None = None,
-    ) -> None:
-        check_embeddings(embeddings)
-        labels = check_labels(labels, len(embeddings))
-        check_finite(embeddings)
-        if block_rows is not None:
-            check_whole(block_rows, "block_rows")
-            if block_rows < 1:
-                raise ValueError(f"block_rows must be 1 or more; got {block_rows!r}")
-        order = torch.argsort(labels.to(embeddings.device), stable=True)
-        # In pieces that stay in the cache; and one copy of the set, not several.
-        dtype = torch.promote_types(embeddings.dtype, torch.float32)
-        self.unit = torch.empty(embeddings.shape, dtype=dtype, device=embeddings.device)
-        for piece, rows in zip(self.unit.split(_NORMALISED_AT_ONCE), order.split(_NORMALISED_AT_ONCE), strict=True):
-            normalise_(piece.copy_(embeddings.detach().index_select(0, rows)))
-        self.classes, self.index, sizes = torch.unique(
-            labels.to(embeddings.device)[order], return_inverse=True, return_counts=True
-        )
-        self.class_end = sizes.cumsum(0)[self.index]
-        self.group = group
-        self._index_on_host = self.index.cpu()
-        self._block_rows = block_rows or (SIDE if embeddings.device.type == "cpu" else _BLOCK_ROWS_ON_A_DEVICE)
-        self.positive_pairs = sizes * (sizes - 1) // 2
-        self.negative_pairs = sizes * (len(embeddings) - sizes)
-
-    @property
-    def total_negative_pairs(self) -> int:
-        """Every negative pair belongs to two classes."""
-        return int(self.negative_pairs.sum()) // 2
-
-    @property
-    def total_positive_pairs(self) -> int:
-        return int(self.positive_pairs.sum())
 
     def negative_distances_at(self, ranks: Sequence[int]) -> Tensor:
         """Order statistics of the pooled negative distances: the k-th smallest for each k.
@@ -176,58 +106,6 @@ class PairDistances:
                     self._count(counts[1], distances, true_places(accepted), thresholds, sides)
         positives, negatives = sum_over_ranks(counts, self.group).cumsum(2)
         return positives, negatives
-
-    def classes_of(self, samples: slice) -> tuple[int, int]:
-        """The range of class numbers (places in `classes`) of a range of samples, without asking the device."""
-        return int(self._index_on_host[samples.start]), int(self._index_on_host[samples.stop - 1]) + 1
-
-    def blocks(self, *, positives_only: bool = False) -> Iterator[Block]:
-        """This rank's share of the blocks on and above the diagonal."""
-        buffer: Tensor | None = None
-        for rows, columns in own_share(self._cuts(positives_only), self.group):
-            height, width = rows.stop - rows.start, columns.stop - columns.start
-            if buffer is None:
-                size = self._block_rows**2
-                buffer = torch.empty(size, dtype=self.unit.dtype, device=self.unit.device)
-            cosines = buffer[: height * width].view(height, width)
-            torch.mm(self.unit[rows], self.unit[columns].T, out=cosines)
-            mixed = bool(self._index_on_host[rows.stop - 1] >= self._index_on_host[columns.start])
-            yield Block(rows, columns, cosines, mixed)
-
-    def _cuts(self, positives_only: bool) -> Iterator[tuple[slice, slice]]:
-        count, size = len(self.unit), self._block_rows
-        if not positives_only:
-            for i in range(0, count, size):
-                end = min(i + size, count)
-                step = max(1, size // _STRIPS_OF_A_TRIANGLE)
-                for k in range(i, end, step):
-                    yield slice(k, min(k + step, end)), slice(k, end)
-                for j in range(end, count, size):
-                    yield slice(i, end), slice(j, min(j + size, count))
-            return
-        ends = torch.bincount(self._index_on_host).cumsum(0)
-        for i in range(0, count, min(size, _ROWS_OF_POSITIVES)):
-            rows = slice(i, min(i + min(size, _ROWS_OF_POSITIVES), count))
-            end = int(ends[self._index_on_host[rows.stop - 1]])
-            for j in range(i, end, size):
-                yield rows, slice(j, min(j + size, end))
-
-    def _negative(self, block: Block) -> Tensor:
-        """(r, c) mask of a mixed block's unordered negative pairs: in a sorted set they begin where a class ends."""
-        columns = torch.arange(block.columns.start, block.columns.stop, device=self.unit.device)
-        negative: Tensor = columns >= self.class_end[block.rows, None]
-        return negative
-
-    def _positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
-        """As `true_places`, of a mixed block's unordered positive pairs: a run of columns in each row."""
-        device, width = self.unit.device, block.columns.stop - block.columns.start
-        own = torch.arange(block.rows.start, block.rows.stop, device=device)
-        first = (own + 1 - block.columns.start).clamp_min_(0)
-        lengths = ((self.class_end[block.rows] - block.columns.start).clamp_max_(width) - first).clamp_min_(0)
-        row = torch.repeat_interleave(lengths)
-        before = lengths.cumsum(0) - lengths
-        column = torch.arange(len(row), device=device) + (first - before)[row]
-        return row * width + column, row, column
 
     def _count(
         self,
@@ -318,18 +196,6 @@ def check_thresholds(thresholds: Tensor) -> None:
         raise ValueError(
             f"thresholds must be an ascending, non-empty (M,) tensor of numbers; got shape {tuple(thresholds.shape)}"
         )
-
-
-def true_places(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where a contiguous (r, c) mask is true: flat places, ascending (int64), and their rows and columns (integer)."""
-    width = mask.shape[1]
-    if mask.device.type == "cpu":  # numpy searches and divides several times faster than torch
-        found = np.flatnonzero(mask.numpy())
-        narrow = found.astype(np.int32)
-        row = narrow // np.int32(width)
-        return torch.from_numpy(found), torch.from_numpy(row), torch.from_numpy(narrow - row * np.int32(width))
-    rows, columns = mask.nonzero(as_tuple=True)
-    return rows * width + columns, rows, columns
 
 
 def _distances(block: Block) -> Tensor:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_labels
-from pml_ext.functional.pairwise.pair_distances import Block, PairDistances
+from pml_ext.functional.pairwise.pair_blocks import Block
+from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 
 class CameraPairs(PairDistances):

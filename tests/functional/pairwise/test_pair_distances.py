@@ -58,15 +58,6 @@ def test_counts_of_all_classes_together(block_rows: int) -> None:
     assert accepted_in_all(pairs, torch.tensor([2.0]))[1] == pairs.total_negative_pairs
 
 
-def test_blocks_hold_no_more_than_their_rows() -> None:
-    x, y = a_set(100)
-    pairs = PairDistances(x, y, block_rows=16)
-    shapes = [tuple(block.cosines.shape) for block in pairs.blocks()]
-    assert max(map(max, shapes)) == 16
-    seen = sum(d[0] * d[1] for d in shapes)
-    assert seen < 100 * 100 * 0.6  # the upper triangle only
-
-
 def test_autocast_and_fast_matmul_do_not_reach_the_distances() -> None:
     x, y = a_set()
     x = x.float()
@@ -89,12 +80,6 @@ def test_ranks_outside_the_pairs_are_refused() -> None:
     for rank in (0, pairs.total_negative_pairs + 1):
         with pytest.raises(ValueError, match=f"ranks must be from 1 to {pairs.total_negative_pairs}"):
             pairs.negative_distances_at([rank])
-
-
-@pytest.mark.parametrize("block_rows", [0, -1, 2.5, float("nan")])
-def test_blocks_of_no_rows_are_refused(block_rows: float) -> None:
-    with pytest.raises(ValueError, match="block_rows must be"):
-        PairDistances(*a_set(), block_rows=block_rows)
 
 
 @pytest.mark.parametrize("thresholds", [[], [0.5, 0.1], [0.1, float("nan"), 0.5], [float("nan")], [[0.1, 0.2]]])
