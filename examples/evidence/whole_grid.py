@@ -1,7 +1,7 @@
 """What is tuned for whole networks, over which values: written down before any test figure.
 
 Rates stand around the one that was best on Glyphs' validation classes (SCHEDULES), a loss's own settings around what
-the heads chose and its defaults. Every method has four trials; where there is nothing of its own to tune, four rates.
+the heads chose and its defaults. Every method has six trials; where there is nothing of its own to tune, six rates.
 """
 
 from collections.abc import Mapping
@@ -56,18 +56,18 @@ TRIAL_SCHEDULE: dict[str, Settings] = {
     "omniglot": {**_ONE_CYCLE, **_SMALL, "SOLVER.MAX_EPOCH": 4},
 }
 WHOLE_SCHEDULE: dict[str, Settings] = {
-    "glyphs": {**_SMALL},
+    "glyphs": {**_SMALL, "SOLVER.MAX_EPOCH": 3},
     "omniglot": {**_ONE_CYCLE, **_SMALL, "SOLVER.MAX_EPOCH": 12},
 }
 
-_RATES = (0.005, 0.015)
+_RATES = (0.005, 0.015, 0.04)
 
 
 def _grid(*own: Settings) -> list[Settings]:
     return [{"SOLVER.BASE_LR": rate, **settings} for rate in _RATES for settings in own]
 
 
-_RATES_ONLY = [{"SOLVER.BASE_LR": rate} for rate in (0.002, *_RATES, 0.04)]
+_RATES_ONLY = [{"SOLVER.BASE_LR": rate} for rate in (0.001, 0.002, *_RATES, 0.1)]
 _TCM_LOOSE = {"MODEL.LOSSES.TCM.MARGIN_PLUS": 0.9, "MODEL.LOSSES.TCM.MARGIN_MINUS": 0.3}
 _TCM_TIGHT = {"MODEL.LOSSES.TCM.MARGIN_PLUS": 0.9, "MODEL.LOSSES.TCM.MARGIN_MINUS": 0.5}
 _MARGINS = ({"MODEL.LOSSES.TRIPLETMARGIN.MARGIN": 0.1}, {"MODEL.LOSSES.TRIPLETMARGIN.MARGIN": 0.2})
