@@ -1,7 +1,7 @@
 """Write the README's tables from what was measured; --check says whether they are so.
 
 Each table stands between a line `<!-- written by examples/readme_tables.py: NAME -->` and `<!-- end -->`. It comes from
-examples/glyphs.json, which examples/glyphs.py writes, from examples/evidence/results/guide.json, which
+examples/first_run.json, which examples/first_run.py writes, from examples/evidence/results/guide.json, which
 examples/evidence/run.py writes, and from the tables in examples/benchmarks/RESULTS.md.
 """
 
@@ -11,12 +11,9 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean, stdev
-from typing import Any
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
-FIRST_RUN = "smoothap_tcm"
 _BLOCK = re.compile(r"(<!-- written by examples/readme_tables\.py: ([\w ]+) -->\n)(.*?)(<!-- end -->)", re.S)
 # name in metrics.json -> heading with the better direction, and how a value is shown
 COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -34,37 +31,17 @@ COMPARED = [
 
 def first_run() -> str:
     """Raw pixels, untrained, trained: what the README's first command prints."""
-    run = next(run for run in glyphs()["runs"] if run["config"] == FIRST_RUN and run["seed"] == 0)
+    run = json.loads((HERE / "first_run.json").read_text(encoding="utf-8"))
     found = {**run["baselines"], "trained": run["results"]}
     rows = {name: [show(sets["Glyphs"][key]) for key, (_, show) in COLUMNS.items()] for name, sets in found.items()}
     about = "On one thread; with more, sums are rounded otherwise and the last digits differ."
     return f"{table(['', *(heading for heading, _ in COLUMNS.values())], rows)}\n{about}\n"
 
 
-def of_glyphs() -> str:
-    """Mean ± standard deviation over seeds of every config."""
-    data = glyphs()
-    by_config: dict[str, list[dict[str, float]]] = {}
-    for run in data["runs"]:
-        by_config.setdefault(run["config"], []).append(run["results"]["Glyphs"])
-    rows = {
-        f"`{config}`": [spread([run[key] for run in runs], show) for key, (_, show) in COLUMNS.items()]
-        for config, runs in by_config.items()
-    }
-    seeds = len(next(iter(by_config.values())))
-    shown = f"{seeds} seeds, mean ± standard deviation" if seeds > 1 else "One seed"
-    about = f"{shown}; torch {data['torch']}, one thread, {data['date']}."
-    return table(["config", *(heading for heading, _ in COLUMNS.values())], rows) + f"\n{about}\n"
-
-
 def goals() -> str:
     """What each loss gained where all were tuned at equal cost."""
     rows = json.loads((HERE / "evidence" / "results" / "guide.json").read_text(encoding="utf-8"))
     return table(["goal", "loss", "measured gain [95 %]", "cost", "where"], rows)
-
-
-def spread(values: list[float], show: Callable[[float], str]) -> str:
-    return show(mean(values)) + (f" ± {show(stdev(values))}" if len(values) > 1 else "")
 
 
 def speed() -> str:
@@ -89,11 +66,7 @@ def table(headings: list[str], rows: dict[str, list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def glyphs() -> Any:
-    return json.loads((HERE / "glyphs.json").read_text(encoding="utf-8"))
-
-
-TABLES = {"first run": first_run, "goals": goals, "glyphs": of_glyphs, "speed": speed}
+TABLES = {"first run": first_run, "goals": goals, "speed": speed}
 
 
 def rewritten(text: str) -> str:

@@ -7,7 +7,7 @@
 A method is a config of fastreid_configs/Glyphs or Omniglot. Each gets the same number of trials with fewer epochs on
 validation classes (30 % of the training classes), judged by mAP@R; then its best settings are trained on all training
 classes with three seeds and tested once. It may be stopped at any moment and goes on where it was: finished runs are
-kept in results/whole. The README's table of Glyphs comes from these runs too (examples/readme_tables.py).
+kept in results/whole.
 """
 
 import argparse
@@ -38,7 +38,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 from image_sets import CACHE, DATA, VALIDATION_SHARE, Pictures
 from store import TEST, VALIDATION, Run, Store
 from training import measured
-from whole_grid import METHODS, SCHEDULES, SEEDS, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
+from whole_grid import (
+    ADDED,
+    ADDED_MARGINS,
+    METHODS,
+    SCHEDULES,
+    SEEDS,
+    SETS,
+    TRIAL_SCHEDULE,
+    WHOLE_SCHEDULE,
+    Settings,
+)
 from whole_report import write_report
 
 from pml_ext import Embedder
@@ -70,7 +80,9 @@ def main() -> None:
     if not given.tables:
         for set_name in given.sets:
             validation_table(set_name)
-            run_all([run for method in METHODS for run in trials(set_name, method)], given.processes)
+            for methods in (METHODS, ADDED):  # the latter start from what was chosen for the former
+                store = Store(RESULTS)
+                run_all([run for method in methods for run in trials(set_name, method, store)], given.processes)
             run_all(tests(set_name, Store(RESULTS)), given.processes)
     store = Store(RESULTS)
     store.pack(list(SETS))
@@ -107,19 +119,28 @@ def _in_a_process(run: Run) -> Run:
     return run
 
 
-def trials(set_name: str, method: str) -> Iterator[Run]:
-    for point in METHODS[method]:
-        yield made(set_name, VALIDATION, method, {**TRIAL_SCHEDULE[set_name], **point}, 0)
+def points(set_name: str, method: str, store: Store) -> list[Settings]:
+    """The settings to try."""
+    if method in METHODS:
+        return METHODS[method]
+    base = best_point(set_name, ADDED[method].base, store)
+    return [base | margins for margins in ADDED_MARGINS]
+
+
+def trials(set_name: str, method: str, store: Store) -> list[Run]:
+    schedule = TRIAL_SCHEDULE[set_name]
+    return [made(set_name, VALIDATION, method, schedule | point, 0) for point in points(set_name, method, store)]
 
 
 def tests(set_name: str, store: Store) -> list[Run]:
     """Every method with the settings that were best on the validation classes; a seed of all methods, then the next."""
-    chosen = {method: WHOLE_SCHEDULE[set_name] | best_point(set_name, method, store) for method in METHODS}
-    return [made(set_name, TEST, method, chosen[method], seed) for seed in SEEDS for method in METHODS]
+    methods = [*METHODS, *ADDED]
+    chosen = {method: WHOLE_SCHEDULE[set_name] | best_point(set_name, method, store) for method in methods}
+    return [made(set_name, TEST, method, chosen[method], seed) for seed in SEEDS for method in methods]
 
 
-def best_point(set_name: str, method: str, store: Store) -> dict[str, Any]:
-    tried = zip(METHODS[method], trials(set_name, method), strict=True)
+def best_point(set_name: str, method: str, store: Store) -> Settings:
+    tried = zip(points(set_name, method, store), trials(set_name, method, store), strict=True)
     return max(tried, key=lambda pair: store.found[pair[1].key]["metrics"][SELECTED_BY])[0]
 
 
@@ -137,7 +158,8 @@ def made(set_name: str, stage: str, method: str, settings: Mapping[str, Any], se
 
 
 def config_of(set_name: str, method: str) -> Path:
-    return CONFIGS / SETS[set_name].folder / f"{SETS[set_name].configs.get(method, method)}.yml"
+    name = ADDED[method].config if method in ADDED else SETS[set_name].configs.get(method, method)
+    return CONFIGS / SETS[set_name].folder / f"{name}.yml"
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:

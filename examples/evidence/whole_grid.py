@@ -47,6 +47,7 @@ SCHEDULES: list[Settings] = [
     {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 4, "SOLVER.BASE_LR": 0.003},
     {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 4, "SOLVER.BASE_LR": 0.01},
     {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 3, "SOLVER.BASE_LR": 0.01},
+    {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 4, "SOLVER.BASE_LR": 0.015},
 ]
 # Pictures of half the side train four times faster.
 _SMALL: Settings = {"INPUT.SIZE_TRAIN": "[16, 16]", "INPUT.SIZE_TEST": "[16, 16]"}
@@ -86,6 +87,29 @@ METHODS: dict[str, list[Settings]] = {
     "discriminative": _RATES_ONLY,
 }
 
+
+class Added(NamedTuple):
+    """TCM beside a base at the settings that were chosen for the base alone; only TCM's margins are tuned.
+
+    base: a method.
+    config: its name with TCM.
+    """
+
+    base: str
+    config: str
+
+
+# These came after Glyphs' first test figures: there TCM's bases had not the settings of the base alone.
+ADDED = {
+    "triplet_tcm_added": Added("triplet", "triplet_tcm"),
+    "smoothap_tcm_added": Added("smoothap", "smoothap_tcm"),
+}
+ADDED_MARGINS: list[Settings] = [
+    {"MODEL.LOSSES.TCM.MARGIN_PLUS": plus, "MODEL.LOSSES.TCM.MARGIN_MINUS": minus}
+    for plus in (0.7, 0.9)
+    for minus in (0.3, 0.4, 0.5)
+]
+
 _TRIPLET, _SMOOTHAP = Compared("triplet", "triplet"), Compared("smoothap", "smoothap")
 _STEADIER = (("opis", LOWER), ("r1", KEPT))
 _BETTER = (("r1", HIGHER), ("map_at_r", HIGHER))
@@ -93,6 +117,8 @@ _ON_PAR = (("r1", KEPT), ("map_at_r", KEPT))
 COMPARISONS: tuple[tuple[Compared, Compared, tuple[tuple[str, str], ...]], ...] = (
     (_TRIPLET, Compared("triplet_tcm", "triplet + tcm"), _STEADIER),
     (_SMOOTHAP, Compared("smoothap_tcm", "smoothap + tcm"), _STEADIER),
+    (_TRIPLET, Compared("triplet_tcm_added", "triplet + tcm@added"), _STEADIER),
+    (_SMOOTHAP, Compared("smoothap_tcm_added", "smoothap + tcm@added"), _STEADIER),
     (_TRIPLET, Compared("loop_triplet", "loop_triplet"), _BETTER),
     (_TRIPLET, Compared("cit", "cit@1.0"), _ON_PAR),
     (_TRIPLET, Compared("ce_cit", "id + cit"), _ON_PAR),
