@@ -5,8 +5,12 @@ import logging
 import sys
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pml_ext.training.command_line import parse
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode as CN
 
 # torch and what stands on it take seconds to import, so each command imports what it needs.
 
@@ -36,6 +40,25 @@ def main(argv: list[str] | None = None) -> int:
             return _compare(arguments, log)
         from pml_ext.training.checks.check import load_checked
         from pml_ext.training.config.load import ConfigError
+    except ModuleNotFoundError as error:
+        return _without_runner(error)
+    try:  # before torch is imported: a slip of the pen is told at once
+        cfg = None if arguments.command == "report" else load_checked(arguments.config_file, arguments.opts)
+    except ConfigError as error:
+        log.error("error: %s", error)
+        return 2
+    return _run(arguments, cfg, log)
+
+
+def _without_runner(error: ModuleNotFoundError) -> int:
+    print(f"error: {error}. The runner needs its extra: pip install 'pml_ext[train]'", file=sys.stderr)
+    return 2
+
+
+def _run(arguments: argparse.Namespace, cfg: "CN | None", log: logging.Logger) -> int:
+    """The commands that train, or measure and export what was trained; `report` has no config."""
+    try:
+        from pml_ext.training.config.load import ConfigError
         from pml_ext.training.data.datasets import DataError
         from pml_ext.training.engine.checkpoints import CheckpointError
         from pml_ext.training.engine.export_formats import ExportError
@@ -46,19 +69,16 @@ def main(argv: list[str] | None = None) -> int:
         from pml_ext.training.engine.trainer import Launch
         from pml_ext.training.modeling.weights.paths import WeightsError
     except ModuleNotFoundError as error:
-        print(f"error: {error}. The runner needs its extra: pip install 'pml_ext[train]'", file=sys.stderr)
-        return 2
+        return _without_runner(error)
     try:
+        if cfg is None:
+            report_of_run(Path(arguments.run))
+            return 0
         if arguments.command == "export":
-            cfg = load_checked(arguments.config_file, arguments.opts)
             options = {"half": arguments.half, "threshold": arguments.threshold}
             export(cfg, arguments.output, arguments.format, **options)
             return 0
-        if arguments.command == "report":
-            report_of_run(Path(arguments.run))
-            return 0
         launch = Launch(arguments.num_gpus, arguments.num_machines, arguments.machine_rank, arguments.dist_url)
-        cfg = load_checked(arguments.config_file, arguments.opts)
         if arguments.command == "eval" or arguments.eval_only:
             evaluate_only(cfg, launch)
         else:
@@ -154,8 +174,7 @@ def _use_model(arguments: argparse.Namespace, log: logging.Logger) -> int:
         from pml_ext.training.inference.shards import ShardError
         from pml_ext.training.modeling.weights.paths import WeightsError
     except ModuleNotFoundError as error:
-        print(f"error: {error}. The runner needs its extra: pip install 'pml_ext[train]'", file=sys.stderr)
-        return 2
+        return _without_runner(error)
     foreseen = (
         ConfigError, DataError, EmbeddingFileError, ExportError, OSError, RecordError, ShardError, TrainingError,
         WeightsError,

@@ -29,7 +29,8 @@ _STYLE = (
     "figure{margin:0}figure>img{width:100%;height:auto}figcaption{font-size:.9rem}"
     ".pairs{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,17rem),1fr));gap:.8rem}"
     ".pair{border:1px solid #888;border-radius:.3rem;padding:.5rem}.pair div{display:flex;gap:.6rem}"
-    ".pair span{flex:1;font-size:.85rem;overflow-wrap:anywhere}.pair img{display:block;max-width:100%}"
+    ".pair span{flex:1;font-size:.85rem;overflow-wrap:anywhere}"
+    ".pair img{display:block;max-width:100%;min-width:min(100%,4rem)}"
 )
 
 
@@ -68,7 +69,7 @@ def _alternatives(report: ThresholdFields) -> str:
     rows = []
     for one in report.alternatives:
         chosen = report.target.kind == "far" and report.target.value == one.target
-        opis = "–" if one.opis is None else f"{one.opis:.2e}"
+        opis = "–" if one.opis is None else f"{one.opis:.3e}"
         low, high = one.far_range
         cells = (
             percent(one.target), f"{one.cosine:.4f}", with_interval(one.far), with_interval(one.frr), opis,

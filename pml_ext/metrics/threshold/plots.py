@@ -137,7 +137,7 @@ def _draw_utilities(axes: "Axes", report: ThresholdFields, curves: ThresholdCurv
         return
     draw_utilities(axes, curves.distances, curves.utilities, report.consistency.distances, report.consistency.far_range)
     _mark(axes, report)
-    axes.set(title=f"Utility of each class: OPIS {report.consistency.opis:.2e}")
+    axes.set(title=f"Utility of each class: OPIS {report.consistency.opis:.3e}")
     _legend_below(axes)
 
 
@@ -171,7 +171,7 @@ def _draw_scores(axes: "Axes", report: ThresholdFields, curves: ThresholdCurves)
     )
     for name, counts, look in zip(("genuine", "impostor"), (curves.genuine, curves.impostors), looks, strict=True):
         share = counts[::step].double().diff() / counts[-1]
-        axes.stairs(share, edges, label=f"{name} pairs ({int(counts[-1])})", **look)
+        axes.stairs(share, edges, label=f"{name} pairs ({int(counts[-1]):,})", **look)
     _mark(axes, report)
     axes.set(xlabel=DISTANCE, ylabel="share of pairs", title="Distances of genuine and impostor pairs")
     _legend_below(axes)
@@ -183,14 +183,17 @@ def _draw_worst(axes: "Axes", report: ThresholdFields, rate: Literal["far", "frr
     places = range(len(classes))
     bars = axes.barh(places, [getattr(c, rate) for c in classes], color=_BLUE, alpha=0.75)
     counts = [
-        f"{c.false_accepts} of {c.impostor_pairs}" if rate == "far" else f"{c.false_rejects} of {c.genuine_pairs}"
+        f"{c.false_accepts:,} of {c.impostor_pairs:,}"
+        if rate == "far"
+        else f"{c.false_rejects:,} of {c.genuine_pairs:,}"
         for c in classes
     ]
     # On white, so that the dashed line does not cross a number.
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     for label in axes.bar_label(bars, counts, padding=4, fontsize="small"):
         label.set(bbox=box, zorder=4)
-    axes.margins(x=0.4)  # the counts' room
+    axes.margins(x=0.4)  # the counts' room, which is no rate
+    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1])
     # Labels come from data: a $ in them is no formula.
     axes.set_yticks(places, [_short(str(c.label)) for c in classes], parse_math=False)
     axes.invert_yaxis()

@@ -90,9 +90,10 @@ def facts(report: ThresholdFields) -> list[tuple[str, str]]:
 
 def copies(report: ThresholdFields, shown: int) -> str:
     """Which rows are copies of which."""
-    named = ", ".join(f"{row} of {first}" for row, first in report.copied_rows[:shown])
+    (row, first), *others = report.copied_rows[:shown]
+    named = "".join(f", {row} of {first}" for row, first in others)
     more = len(report.copied_rows) - shown
-    return f"row {named}" + (f" and {more:,} more" if more > 0 else "")
+    return f"row {row} is a copy of row {first}{named}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def _genuine(report: ThresholdFields) -> str:
@@ -119,7 +120,7 @@ def _consistency(report: ThresholdFields) -> str:
         return "not measurable: fewer than two classes with a genuine and an impostor pair"
     far, d = consistency.far_range, consistency.distances
     over = f"over FAR {far[0]:g} to {far[1]:g} (distance {d[0]:.4f} to {d[1]:.4f})"
-    return f"{consistency.opis:.2e}, ε-OPIS (ε = {consistency.epsilon:g}) {consistency.epsilon_opis:.2e}, {over}"
+    return f"{consistency.opis:.3e}, ε-OPIS (ε = {consistency.epsilon:g}) {consistency.epsilon_opis:.3e}, {over}"
 
 
 def _stability(report: ThresholdFields) -> str:

@@ -33,7 +33,7 @@ def test_the_page_begins_with_the_sentence_and_lists_other_thresholds(tmp_path: 
         (False, "10 %"), (True, "1 % ◀ chosen"), (False, "0.1 %"),
     ]  # fmt: skip
     for (_, _, cells), one in zip(rows, found.alternatives, strict=True):
-        opis = "–" if one.opis is None else f"{one.opis:.2e}"
+        opis = "–" if one.opis is None else f"{one.opis:.3e}"
         for shown in (f"{one.cosine:.4f}", percent(one.frr.rate), percent(one.frr.low), opis, f"{one.far_range[0]:g}"):
             assert shown in cells
 
@@ -70,7 +70,7 @@ def test_cameras_copies_data_and_date_are_named(tmp_path: Path) -> None:
     x[[7, 9]] = x[[1, 2]]
     with pytest.warns(UserWarning, match="2 of 120 embeddings are copies"):
         copied = ThresholdReport.from_embeddings(x, LABELS, far=0.1, splits=0)
-    assert "row 7 of 1, 9 of 2" in page_of(copied, tmp_path)
+    assert "row 7 is a copy of row 1, 9 of 2" in page_of(copied, tmp_path)
 
 
 def test_it_fits_a_phone(tmp_path: Path) -> None:

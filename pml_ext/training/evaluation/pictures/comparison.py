@@ -11,6 +11,7 @@ from pml_ext.training.evaluation.pictures.curves import Series, read_series
 from pml_ext.training.evaluation.pictures.drawing import (
     BLACK,
     Picture,
+    columns_for,
     headed,
     in_notation,
     legend_of_names,
@@ -103,10 +104,11 @@ def _curves(series: dict[str, dict[str, Series]]) -> Picture:
             headed(axes, label)
             if key in METRICS:
                 in_notation(axes.yaxis, key)
-        legend_of_names(figure, handles=lines, fontsize=10, loc="outside lower center", ncols=5 if wide else 2)
+        columns = 5 if wide else columns_for([*series])
+        legend_of_names(figure, handles=lines, fontsize=10, loc="outside lower center", ncols=columns)
 
     caption = "Losses of different kinds are not comparable with each other; the validation metrics are."
-    rows = -(-len(series) // 5), -(-len(series) // 2)
+    rows = -(-len(series) // 5), -(-len(series) // columns_for([*series]))
     heights = (3.6 + 0.25 * rows[0], 3.4 * len(shown) + 0.25 * rows[1])
     return Picture("curves", "While they trained", caption, draw, heights)
 

@@ -1,7 +1,7 @@
 """One picture at two widths, in colours that stay apart in grey and for colour-blind people."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,16 @@ def look(place: int) -> dict[str, Any]:
         "linestyle": LINE_STYLES[(place + place // len(COLOURS)) % len(LINE_STYLES)],
         "marker": MARKERS[place % len(MARKERS)],
     }
+
+
+def short(name: str) -> str:
+    """A name of up to 24 characters; of a longer one both ends: names often differ in their last characters alone."""
+    return name if len(name) <= 24 else f"{name[:11]}…{name[-12:]}"
+
+
+def columns_for(names: Sequence[str]) -> int:
+    """Of a legend on the narrow picture: two, but for long names."""
+    return 2 if max(map(len, names), default=0) <= 20 else 1
 
 
 def legend_of_names(drawn: "Axes | Figure", **options: Any) -> None:

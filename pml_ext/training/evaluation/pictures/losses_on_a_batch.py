@@ -20,8 +20,10 @@ from pml_ext.training.evaluation.pictures.drawing import (
     GREY,
     ORANGE,
     Picture,
+    columns_for,
     legend_of_names,
     row_of_axes,
+    short,
 )
 
 if TYPE_CHECKING:
@@ -146,10 +148,18 @@ def _loop_picture(unit: Tensor, labels: Tensor, pairing: str, geometry: str, cal
 
     def draw(figure: "Figure", wide: bool) -> None:
         axes = figure.add_subplot()
+        names = [f"identity {short(called(label))}" for label in torch.unique(labels).tolist()]
         for place, label in enumerate(torch.unique(labels).tolist()):
             rows = (unit[labels == label] - mean) @ plane
             style: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)], "marker": _MARKERS[place % len(_MARKERS)]}
-            axes.plot(rows[:, 0], rows[:, 1], linestyle="", markersize=9, label=f"identity {called(label)}", **style)
+            axes.plot(
+                rows[:, 0],
+                rows[:, 1],
+                linestyle="",
+                markersize=9,
+                label=names[place],
+                **style,
+            )
         for i, (pair, here, there) in enumerate(found):
             between = _between(unit[pair[0]], unit[pair[1]], geometry)
             _line(axes, (between - mean) @ plane, color=GREY, linewidth=1.2)
@@ -159,7 +169,7 @@ def _loop_picture(unit: Tensor, labels: Tensor, pairing: str, geometry: str, cal
             axes.plot(x, y, linestyle="", label="synthetic point" if i == 0 else None, **point)
         axes.set(xlabel="first principal component", ylabel="second", aspect="equal")
         beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
-        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 3}
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": columns_for(names)}
         legend_of_names(axes, fontsize=9, **(beside if wide else below))
 
     caption = (

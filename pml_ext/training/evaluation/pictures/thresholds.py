@@ -23,8 +23,10 @@ from pml_ext.training.evaluation.pictures.drawing import (
     ORANGE,
     SKY,
     Picture,
+    columns_for,
     legend_of_names,
     row_of_axes,
+    short,
     thumbnail,
 )
 
@@ -36,7 +38,6 @@ _WORST = 5
 _WORST_BARS = 8
 _BINS = 80
 _FACE = 24  # points
-_LONGEST = 24  # characters of an identity's name
 _DISTANCE = "distance threshold (L2, unit-norm embeddings)"
 
 
@@ -59,8 +60,8 @@ def utility_picture(
         )
         axes.fill_between(at, low, high, color=SKY, alpha=0.6, label="10 to 90 % of classes")
         axes.plot(at, median, color=BLACK, linewidth=2, label="median class")
+        names = [f"identity {short(called(int(curves.classes[row])))}" for row in worst]
         for i, row in enumerate(worst):
-            label = f"identity {called(int(curves.classes[row]))[:_LONGEST]}"
             # Marks, not at the same places, tell these lines apart where their strokes are too short to.
             marks: dict[str, Any] = {
                 "marker": MARKERS[i],
@@ -69,12 +70,12 @@ def utility_picture(
                 "markeredgecolor": BLACK,
             }
             style: dict[str, Any] = {"color": ORANGE, "linestyle": LINE_STYLES[i], "linewidth": 1.3, **marks}
-            axes.plot(at, curves.utilities[row], label=label, **style)
+            axes.plot(at, curves.utilities[row], label=names[i], **style)
         axes.set(xlim=_interesting(curves), ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility U(d)")
         if wide:
             legend_of_names(axes, fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
         else:
-            legend_of_names(axes, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+            legend_of_names(axes, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=columns_for(names))
 
     caption = (
         f"One threshold for all of {len(curves.classes)} classes: where the band is wide or classes lie far below the "
@@ -197,6 +198,7 @@ def _draw_worst(
     called: Callable[[int], str],
 ) -> None:
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+    from matplotlib.ticker import MaxNLocator
 
     known = [(c, rate) for c in classes if (rate := c.far if kind == "far" else c.frr) is not None]
     worst = sorted(known, key=lambda pair: -pair[1])[:_WORST_BARS]
@@ -212,11 +214,12 @@ def _draw_worst(
         face = OffsetImage(pixels, zoom=_FACE / max(pixels.shape))
         place: dict[str, Any] = {"xybox": (-16, 0), "boxcoords": "offset points", "pad": 0.1}
         axes.add_artist(AnnotationBbox(face, (0, row), xycoords=("axes fraction", "data"), **place))
-    names = [called(int(errors.label))[:_LONGEST] for errors, _ in worst]
+    names = [short(called(int(errors.label))) for errors, _ in worst]
     axes.set_yticks(range(len(worst)), names, parse_math=False)
     axes.tick_params(axis="y", length=0, pad=36)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.35 * max((rate for _, rate in worst), default=0) or 1)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1])  # beyond is room for the numbers of pairs
     axes.set(ylabel="identity", xlabel="false accept rate" if kind == "far" else "false reject rate")
     axes.spines[["top", "right"]].set_color(GREY)

@@ -47,7 +47,7 @@ def test_each_loss_has_its_picture() -> None:
         "LoOp": LoOp(TripletMarginLoss(distance=CosineSimilarity())),
         "other": torch.nn.Linear(2, 2),
     }
-    pictures = loss_pictures(losses, batch().float(), LABELS, called=lambda label: f"$\\frac$ {label}")
+    pictures = loss_pictures(losses, batch().float(), LABELS, called=lambda label: f"$\\frac$ {label} of {9 * 'names'}")
     assert [picture.name for picture in pictures] == ["pair_weights", "cit_gradient", "loop_points"]
     assert "γ = 0.5 (S_pn = 0)" in pictures[1].caption
     assert all(overhang(picture) <= 1 for picture in pictures)

@@ -160,7 +160,7 @@ def test_identities_are_called_as_the_data_calls_them() -> None:
 
 def test_names_are_no_formulas_and_nothing_written_is_cut() -> None:
     data, features = small_set()
-    names = {identity: f"$\\frac$ of {identity}" for identity in range(12)}
+    names = {identity: f"$\\frac$ of the identity {identity:09}" for identity in range(12)}
     named = OpenSet(*(replace(part, identity_names=names) for part in (data.train, data.query, data.gallery)))
     curves = utility_of_sets({"Set": data}, {"Set": features}, OPISSettings())["Set"]
     faces = dict(zip(data.query.identities.tolist(), data.query.images, strict=True))
