@@ -1,8 +1,10 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 DATA = Path(os.environ.get("PML_EXT_DATA", Path(__file__).parents[1] / ".." / "shared" / "data")).resolve()
 
@@ -22,6 +24,25 @@ def real_data(name: str) -> Path:
     if not folder.is_dir():
         pytest.skip(f"{folder} is missing: set PML_EXT_DATA to the folder that holds {name}/")
     return folder
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """(name, make) -> a folder that `make` filled, once for all of pytest's processes: for what takes seconds."""
+    of_all = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        of_all = of_all.parent
+
+    def get(name: str, make: Callable[[Path], None]) -> Path:
+        folder = of_all / name
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                unfinished = tmp_path_factory.mktemp(name)
+                make(unfinished)
+                unfinished.rename(folder)
+        return folder
+
+    return get
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -143,13 +143,16 @@ def _found(rank: int, ranks: int) -> dict[Any, Any]:
 
 
 @pytest.fixture(scope="module")
-def by_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[Any, Any]]]:
+def by_ranks(made_once: Callable[[str, Callable[[Path], None]], Path]) -> dict[int, list[dict[Any, Any]]]:
     """What each rank got, of two and of three."""
-    folder: Path = tmp_path_factory.mktemp("ranks")
+    folder = made_once("ranks_of_sharded_losses", _start_ranks)
+    return {n: [torch.load(folder / f"{n}_{rank}.pt", weights_only=True) for rank in range(n)] for n in (2, 3)}
+
+
+def _start_ranks(folder: Path) -> None:
     # Forks of one process that has imported all of it, and no threads yet.
     torch.multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
     torch.multiprocessing.start_processes(_rank, (str(folder),), nprocs=3, start_method="forkserver")
-    return {n: [torch.load(folder / f"{n}_{rank}.pt", weights_only=True) for rank in range(n)] for n in (2, 3)}
 
 
 @pytest.fixture(params=[2, 3])

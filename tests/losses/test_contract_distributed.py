@@ -115,14 +115,17 @@ def _rank(rank: int, port: int, folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
+def found(made_once: Callable[[str, Callable[[Path], None]], Path]) -> list[dict[Any, Any]]:
     """What each of the two ranks got, by case."""
-    folder: Path = tmp_path_factory.mktemp("ranks")
+    folder = made_once("ranks_of_all_losses", _start_ranks)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def _start_ranks(folder: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     torch.multiprocessing.spawn(_rank, (port, str(folder)), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
 @pytest.mark.parametrize(("name", "pairs", "efficient"), CASES)
