@@ -2,8 +2,8 @@
 
     python examples/benchmarks/large_batch.py [--sizes 256 1024] [--chunks 32 64] [--side 48] [--device cpu]
 
-A ResNet-18 on square images, Recall@k over the whole batch, frozen batch norm (so that all forms have one gradient); a
-step is forward and backward. One thread. The time is the median over interleaved rounds, of the process's CPU time or
+A ResNet-18 on square images, CIT over the whole batch, frozen batch norm (so that all forms have one gradient); a step
+is forward and backward. One thread. The time is the median over interleaved rounds, of the process's CPU time or
 by CUDA events; the memory is the rise of the peak in a process of its own, beside images and weights.
 """
 
@@ -17,7 +17,7 @@ from measure import Step, median_times, peak_bytes
 from torch import nn
 
 from pml_ext.large_batch import step
-from pml_ext.losses import RecallAtKSurrogateLoss
+from pml_ext.losses import CITLoss
 
 PER_CLASS, GOAL = 4, 1.4
 
@@ -67,7 +67,7 @@ def a_network(device: torch.device) -> nn.Module:
 def a_step(network: nn.Module, size: int, chunk: int, side: int) -> Step:
     device = next(network.parameters()).device
     images, labels = torch.randn(size, 3, side, side, device=device), torch.arange(size, device=device) // PER_CLASS
-    loss = RecallAtKSurrogateLoss()
+    loss = CITLoss()
 
     def undivided() -> None:
         loss(network(images), labels).backward()
