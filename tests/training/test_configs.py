@@ -35,6 +35,9 @@ OF_A_KIND = [
     "CASIAWebFace/r50_ir.yml",
     "INaturalist2018/tcm/recall_at_k_tcm_vit_small.yml",
 ]
+# Of the same kind, with smaller checkpoints to write; that the whole networks are built is tested above.
+SHALLOW = {"Market1501/cit_vit.yml": "small", "CASIAWebFace/r50_ir.yml": "18x"}
+EVERY_CONFIG = os.environ.get("PML_EXT_EVERY_CONFIG") == "1"
 FROM_SCRATCH = ["MODEL.BACKBONE.PRETRAIN", "False"]
 _known: dict[str, list[str]] = {}
 
@@ -151,7 +154,7 @@ def killed_in_the_second_epoch(module: Baseline, *_: object) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:opis and epsilon_opis are nan")  # so few images
-@pytest.mark.parametrize("name", LEAVES if os.environ.get("PML_EXT_EVERY_CONFIG") == "1" else OF_A_KIND)
+@pytest.mark.parametrize("name", LEAVES if EVERY_CONFIG else OF_A_KIND)
 def test_it_trains_resumes_and_evaluates(
     name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +162,8 @@ def test_it_trains_resumes_and_evaluates(
     opts = [*FROM_SCRATCH, "MODEL.DEVICE", "cpu", "OUTPUT_DIR", str(tmp_path), "SOLVER.MAX_EPOCH", "2"]
     opts += ["TEST.EVAL_PERIOD", "2", "SOLVER.CHECKPOINT_PERIOD", "1", "DATALOADER.NUM_WORKERS", "0"]
     opts += ["TEST.VERIFICATION.FOLDS", "2"]
+    if name in SHALLOW and not EVERY_CONFIG:
+        opts += ["MODEL.BACKBONE.DEPTH", SHALLOW[name]]
     if cfg.DATASETS.NAMES == ("Omniglot",):
         real_data("omniglot")
         opts += ["DATASETS.ROOT", str(DATA)]
