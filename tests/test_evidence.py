@@ -53,7 +53,7 @@ def test_a_quick_look_tunes_tests_and_judges(tmp_path: Path) -> None:
     guide = (tmp_path / "WHICH_LOSS.md").read_text()
     assert "| smoothap → smoothap + tcm |" in guide
     rows = json.loads((tmp_path / "results" / "guide.json").read_text())
-    assert rows["one threshold that treats all classes alike"][0] == "`TCMRegularizer(loss)`"
+    assert rows["no margin to tune"][0] == "`CITLoss(gamma=1)`"
 
     again = run("--quick", "--processes", "1", "--output", str(tmp_path))
     assert again.returncode == 0, again.stderr
@@ -87,9 +87,38 @@ def test_the_losses_of_all_methods_can_be_built_and_have_a_gradient() -> None:
     from terms import fingerprint
 
     for name, method in METHODS.items():
-        value, gradient = map(float, fingerprint(name, method.trials()[0]).split())
+        of_base = METHODS[method.on].trials()[0] if method.on else {}
+        value, gradient = map(float, fingerprint(name, {**of_base, **method.trials()[0]}).split())
         assert np.isfinite(value)
         assert gradient > 0, name
+
+
+def test_what_is_added_to_a_base_is_tuned_on_the_settings_chosen_for_the_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    import tuning
+    from store import Store
+    from training import Measured
+
+    seen: list[tuple[str, str, dict[str, float]]] = []
+
+    def train_and_measure(
+        name: str, settings: dict[str, float], seed: int, data: object
+    ) -> tuple[Measured, list[object]]:
+        seen.append((name, "tested" if data == "test" else "tried", settings))
+        best = {"rate": 1e-3, "triplet.margin": 0.2, "tcm.margin_plus": 0.8, "tcm.margin_minus": 0.3}
+        good = settings.items() <= best.items()
+        return Measured({"r1": 0.0, "map_at_r": float(good), "opis": 0.0}, torch.zeros(3, 2)), []
+
+    monkeypatch.setattr(tuning, "train_and_measure", train_and_measure)
+    monkeypatch.setattr(tuning, "_data", lambda run: run.stage)
+    done = list(tuning.run_method("emoji", "triplet + tcm@added", tuning.Plan(), Store(tmp_path)))
+    assert all(done) and len(done) == len(seen) == 16 + 12 + 5
+    added = [settings for name, stage, settings in seen if name == "triplet + tcm@added"]
+    assert all((settings["rate"], settings["triplet.margin"]) == (1e-3, 0.2) for settings in added)
+    assert [stage for *_, stage, _ in seen][-5:] == ["tested"] * 5
+    assert added[-1]["tcm.margin_plus"] == 0.8
 
 
 def test_beyond_goes_on_at_the_ends_of_the_axes_only() -> None:
@@ -101,6 +130,15 @@ def test_beyond_goes_on_at_the_ends_of_the_axes_only() -> None:
     assert list(method.beyond({"rate": 4, "x": 7})) == [{"rate": 5, "x": 7}]
     assert list(method.beyond({"rate": 1, "x": 7})) == [{"rate": 0, "x": 7}]
     assert list(method.beyond({"rate": 5, "x": 7})) == []
+
+
+def test_beyond_leaves_out_margins_that_exclude_each_other() -> None:
+    from methods import METHODS
+
+    best = {"rate": 1e-3, "tcm.margin_plus": 0.6, "tcm.margin_minus": 0.6}
+    assert list(METHODS["tcm"].beyond(best)) == []  # neither 0.5 and 0.6 nor 0.6 and 0.7
+    best["tcm.margin_minus"] = 0.5
+    assert {**best, "tcm.margin_plus": 0.5} in list(METHODS["tcm"].beyond(best))
 
 
 def test_intervals_and_verdicts() -> None:

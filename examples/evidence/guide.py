@@ -8,27 +8,13 @@ from typing import NamedTuple
 import cost
 import numpy as np
 from claims import Comparison
+from goals import GOALS, Goal, Group
+from picture import OVERVIEW
 from statistics_of_pairs import HIGHER, HOLDS, LOWER, REVERSED, Difference, verdict
 from tested import Tested
 
-UNITS = {"opis": "OPIS, %", "map_at_r": "mAP@R, points", "r1": "R@1, points"}
-
-
-class Goal(NamedTuple):
-    """What somebody wants, the loss for it, and what tells whether it helps.
-
-    pairs: base and method; what is gained is averaged over them and over the sets.
-    measure: opis is given in per cent of the base's value, the others in points.
-    against: what the method is compared with, in words.
-    reading: what the results say, in words.
-    """
-
-    goal: str
-    loss: str
-    pairs: tuple[tuple[str, str], ...]
-    measure: str
-    against: str
-    reading: str
+LEADERS = 5
+HEADINGS = {"opis": "OPIS", "map_at_r": "mAP@R"}
 
 
 class Found(NamedTuple):
@@ -45,80 +31,16 @@ class Found(NamedTuple):
     verdict: str
 
 
-_BASES = ("smoothap", "recall", "triplet", "ms", "proxy_nca", "arcface", "id")
-GOALS = (
-    Goal(
-        "one threshold that treats all classes alike",
-        "`TCMRegularizer(loss)`",
-        tuple((base, f"{base} + tcm") for base in _BASES),
-        "opis",
-        "the same seven losses without it",
-        "",
-    ),
-    Goal(
-        "accuracy",
-        "`TCMLoss`, on its own",
-        (("triplet", "tcm"), ("ms", "tcm"), ("smoothap", "tcm")),
-        "map_at_r",
-        "triplet, multi-similarity and SmoothAP losses",
-        "",
-    ),
-    Goal(
-        "no margin to tune",
-        "`CITLoss(gamma=1)`",
-        (("triplet", "cit@1.0"), ("circle", "cit@1.0"), ("centroid_triplet", "cit@1.0"), ("angular", "cit@1.0")),
-        "map_at_r",
-        "triplet, circle, centroid triplet and angular losses at their best margins",
-        "",
-    ),
-    Goal(
-        "harder negatives from the same batch",
-        "`LoOp(loss)`",
-        (("triplet", "loop_triplet"), ("hphn", "loop_hphn"), ("lifted", "loop_lifted"), ("ms", "loop_ms")),
-        "map_at_r",
-        "the same four losses without it",
-        "",
-    ),
-    Goal(
-        "cost linear in the batch, many classes",
-        "`DiscriminativeLoss`",
-        (("softmax", "discriminative@one_hot"), ("triplet_semihard", "discriminative@one_hot")),
-        "map_at_r",
-        "softmax and semi-hard triplets",
-        "",
-    ),
-    Goal(
-        "weights of pairs by rule",
-        '`PairWeightingLoss("multi_similarity", 0.1)`',
-        (("gpw@binomial", "gpw@weighting+mining"), ("triplet", "ms")),
-        "map_at_r",
-        "binomial deviance and triplet losses",
-        "",
-    ),
-    Goal(
-        "retrieval with large batches",
-        "`SmoothAPLoss`, `RecallAtKSurrogateLoss`",
-        (("triplet", "smoothap"), ("triplet", "recall")),
-        "map_at_r",
-        "the triplet loss, at batches of 80",
-        "",
-    ),
-)
-
-
-METHODS_OF_GOALS = tuple(dict.fromkeys(name for goal in GOALS for pair in goal.pairs for name in pair))
-
-
-def found(goal: Goal, results: Tested, sets: Sequence[str]) -> list[Found]:
-    """Every comparison of a goal that there are results of."""
+def found(group: Group, measure: str, results: Tested, sets: Sequence[str]) -> list[Found]:
+    """Every comparison of a group that there are results of."""
     rows = []
     for set_name in sets:
-        for pair in goal.pairs:
-            difference = results.difference(set_name, Comparison(*pair, ()), goal.measure)
+        for pair in group.pairs:
+            difference = results.difference(set_name, Comparison(*pair, ()), measure)
             if difference is not None:
-                direction = LOWER if goal.measure == "opis" else HIGHER
-                values = _in_unit(difference, goal.measure)
-                rows.append(Found(set_name, pair, *values, verdict(difference, direction, goal.measure)))
+                direction = LOWER if measure == "opis" else HIGHER
+                values = _in_unit(difference, measure)
+                rows.append(Found(set_name, pair, *values, verdict(difference, direction, measure)))
     return rows
 
 
@@ -142,31 +64,28 @@ def mean_of(rows: Sequence[Found]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def _gain(goal: Goal, rows: Sequence[Found]) -> str:
+def _gain(measure: str, rows: Sequence[Found]) -> str:
     mean, low, high = mean_of(rows)
-    unit = "%" if goal.measure == "opis" else "points"
-    name = {"opis": "OPIS", "map_at_r": "mAP@R"}[goal.measure]
-    return f"{name} {mean:+.1f} {unit} [{low:+.1f}, {high:+.1f}] against {goal.against}"
+    return f"{mean:+.1f} {'%' if measure == 'opis' else 'points'} [{low:+.1f}, {high:+.1f}]"
 
 
 def _cost(goal: Goal, costs: Mapping[str, Mapping[str, float]]) -> str:
-    pairs = [pair for pair in goal.pairs if pair[0] in costs and pair[1] in costs]
-    if not pairs:
-        return ""
+    """Milliseconds that a step of 80 takes more, or less."""
+    pairs = [pair for pair in goal.costs if pair[0] in costs and pair[1] in costs]
     added = [costs[method]["80"] - costs[base]["80"] for base, method in pairs]
-    ends = sorted({f"{min(added):+.1f}", f"{max(added):+.1f}"}, key=float)
-    return f"{' to '.join(ends)} ms a step"
+    ends = sorted({f"{value:+.1f}" for value in (min(added), max(added))}, key=float) if added else []
+    return f"{' to '.join(ends)} ms" if ends else ""
 
 
 def _when(rows: Sequence[Found]) -> str:
     """How many comparisons hold, and the bases and sets where it is the other way."""
     holds = sum(row.verdict == HOLDS for row in rows)
-    against: dict[str, list[str]] = {}
+    worse: dict[str, list[str]] = {}
     for row in rows:
         if row.verdict == REVERSED:
-            against.setdefault(row.set_name, []).append(row.pair[0])
-    worse = "; ".join(f"{set_name}: {', '.join(bases)}" for set_name, bases in against.items())
-    return f"better in {holds} of {len(rows)}" + (f"; worse on {worse}" if worse else "")
+            worse.setdefault(row.set_name, []).append(row.pair[0])
+    named = "; ".join(f"{set_name}: {', '.join(bases)}" for set_name, bases in worse.items())
+    return f"better in {holds} of {len(rows)}" + (f", worse on {named}" if named else "")
 
 
 def write_guide(folder: Path, results: Tested, sets: Sequence[str]) -> None:
@@ -178,37 +97,74 @@ def write_guide(folder: Path, results: Tested, sets: Sequence[str]) -> None:
         "Written by `python examples/evidence/run.py` from the results in `results/`; every claim of the papers and "
         "every setting are in [EVIDENCE.md](EVIDENCE.md). Each loss was tuned with the same number of trials on "
         "validation classes and tested once with five seeds, as a linear layer on frozen ImageNet features, on "
-        f"{', '.join(sets)}.",
+        f"{', '.join(sets)}. Whether whole networks agree: [WHOLE_NETWORKS.md](WHOLE_NETWORKS.md).",
         "",
         "Differences have 95 % intervals over seeds and test classes. Better and worse mean that the interval excludes "
         "0; where neither is said, it cannot be told. The intervals do not contain the luck of tuning: settings were "
         "chosen once. Of some dozens of comparisons one or two exclude 0 by chance.",
         "",
     ]
-    rows: dict[str, list[str]] = {}
+    table: dict[str, list[str]] = {}
     for goal in GOALS:
-        of_goal = found(goal, results, sets)
-        if of_goal:
-            rows[goal.goal] = [goal.loss, _gain(goal, of_goal), _cost(goal, costs), _when(of_goal)]
-            lines += _of_goal(goal, of_goal, rows[goal.goal], sets)
+        of_groups = [(group, found(group, goal.measure, results, sets)) for group in goal.groups]
+        of_groups = [(group, of_group) for group, of_group in of_groups if of_group]
+        if of_groups:
+            added = _cost(goal, costs)
+            lines += _of_goal(goal, of_groups, added, sets)
+            gains = [f"{_gain(goal.measure, rows)} {group.words}" for group, rows in of_groups if group.in_readme]
+            if gains:
+                gain = "; ".join(gains).replace(" points", "")
+                table[goal.goal] = [goal.loss, f"{HEADINGS[goal.measure]} {gain}", added]
+    lines += _leaders(results, sets)
     lines += [f"![mAP@R and OPIS of the methods on {name}](figures/accuracy_and_opis_{name}.png)" for name in sets[:1]]
     _write(folder / "WHICH_LOSS.md", "\n".join(lines) + "\n")
-    _write(folder / "results" / "guide.json", json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    _write(folder / "results" / "guide.json", json.dumps(table, indent=1, ensure_ascii=False) + "\n")
 
 
-def _of_goal(goal: Goal, rows: Sequence[Found], cells: Sequence[str], sets: Sequence[str]) -> list[str]:
-    _, gain, added, when = cells
-    lines = [f"## {goal.goal[0].upper()}{goal.goal[1:]}: {goal.loss}", ""]
-    if goal.reading:
-        lines += [goal.reading, ""]
-    lines += [f"{gain}; {when}. Its cost in batches of 80: {added or 'not measured'}.", ""]
-    lines += [f"| base → method, {UNITS[goal.measure]} | {' | '.join(sets)} |", f"|---|{'---|' * len(sets)}"]
-    by_place = {(row.pair, row.set_name): row for row in rows}
-    for pair in goal.pairs:
-        shown = [by_place.get((pair, set_name)) for set_name in sets]
-        values = [f"{row.mean:+.1f} [{row.low:+.1f}, {row.high:+.1f}]" if row else "–" for row in shown]
-        lines.append(f"| {' → '.join(pair)} | {' | '.join(values)} |")
+def _leaders(results: Tested, sets: Sequence[str]) -> list[str]:
+    """The methods of the picture that came first on each set."""
+    lines = [
+        "## Which came first",
+        "",
+        "Of the methods in the picture below, by the mean of five seeds on the test set; neighbours often differ by "
+        "less than their intervals.",
+        "",
+        f"| | {' | '.join(sets)} |",
+        f"|---|{'---|' * len(sets)}",
+    ]
+    for measure, heading, scale, sign in (
+        ("map_at_r", "highest mAP@R", 100, -1),
+        ("opis", "lowest OPIS × 1000", 1000, 1),
+    ):
+        columns = []
+        for set_name in sets:
+            shown = [method for method in OVERVIEW if (set_name, method) in results.tests]
+            values = {method: float(results.values(set_name, method, measure).mean()) for method in shown}
+            first = sorted(values, key=lambda method: sign * values[method])[:LEADERS]
+            columns.append([f"{method} {scale * values[method]:.1f}" for method in first])
+        for place, row in enumerate(zip(*columns, strict=False), 1):
+            lines.append(f"| {heading if place == 1 else ''} | {' | '.join(row)} |")
     return [*lines, ""]
+
+
+def _of_goal(
+    goal: Goal, of_groups: Sequence[tuple[Group, Sequence[Found]]], added: str, sets: Sequence[str]
+) -> list[str]:
+    lines = [f"## {goal.goal[0].upper()}{goal.goal[1:]}: {goal.loss}", "", goal.reading]
+    if added:
+        lines[-1] += f" A step of 80 takes {added} beside the base's."
+    lines.append("")
+    for group, rows in of_groups:
+        heading = f"{HEADINGS[goal.measure]}, {'%' if goal.measure == 'opis' else 'points'}"
+        lines += [f"**{_gain(goal.measure, rows)} {group.words}**; {_when(rows)}.", ""]
+        lines += [f"| {heading} | {' | '.join(sets)} |", f"|---|{'---|' * len(sets)}"]
+        by_place = {(row.pair, row.set_name): row for row in rows}
+        for pair in group.pairs:
+            shown = [by_place.get((pair, set_name)) for set_name in sets]
+            values = [f"{row.mean:+.1f} [{row.low:+.1f}, {row.high:+.1f}]" if row else "–" for row in shown]
+            lines.append(f"| {' → '.join(pair)} | {' | '.join(values)} |")
+        lines.append("")
+    return lines
 
 
 def _write(path: Path, text: str) -> None:

@@ -34,15 +34,17 @@ class Method(NamedTuple):
     axes: setting to axis.
     fixed: settings that are not tuned; per_class, batch and dimension are settings too.
     projected: whether test features are those after the loss's own last layer.
+    on: a method whose chosen settings, on the same set, are fixed too; None: none.
     """
 
     name: str
     axes: Mapping[str, Axis]
     fixed: Mapping[str, Any] = {}
     projected: bool = False
+    on: str | None = None
 
     def trials(self) -> list[dict[str, Any]]:
-        """The settings to try first."""
+        """The settings to try first, without those of `on`."""
         grid = [
             dict(zip(self.axes, values, strict=True)) for values in product(*(a.values for a in self.axes.values()))
         ]
@@ -55,7 +57,9 @@ class Method(NamedTuple):
         for key, axis in self.axes.items():
             for ends in ((axis.values[0], *axis.below), (axis.values[-1], *axis.above)):
                 if len(axis.values) > 1 and best[key] in ends[:-1]:
-                    yield {**best, key: ends[ends.index(best[key]) + 1]}
+                    beyond = {**best, key: ends[ends.index(best[key]) + 1]}
+                    if beyond.get("tcm.margin_plus", 1.0) >= beyond.get("tcm.margin_minus", 0.0):  # else no TCM loss
+                        yield beyond
 
 
 RATES = Axis((3e-4, 1e-3, 3e-3, 1e-2), below=(1e-4,), above=(3e-2, 1e-1))
@@ -160,6 +164,11 @@ def _all() -> Iterator[Method]:
     for plus in (0.7, 0.8, 0.9, 1.0):
         for minus in (0.25, 0.4, 0.5, 0.6):
             yield _method(f"smoothap + tcm@{plus}/{minus}", {"tcm.margin_plus": plus, "tcm.margin_minus": minus})
+
+    # TCM on a base that stays as it was tuned: what its user does who adds it to a working trainer. Added after the
+    # first test figures: where both are tuned anew, a change of the base's settings is part of the difference.
+    for base in ("smoothap", "recall", "triplet", "ms", "proxy_nca", "arcface", "id"):
+        yield Method(f"{base} + tcm@added", {f"tcm.{key}": axis for key, axis in _TCM.items()}, on=base)
 
     # CIT beside and without an ID loss; γ; the similarity; other losses at margins that were not tuned
     yield _method("id + triplet", **{"triplet__weight": _ADDED})

@@ -194,7 +194,7 @@ def picture(set_name: str, looks: Mapping[str, np.ndarray], path: Path) -> None:
         gap = mean[:, field("upper_bound")] - mean[:, field("triplet_mean")]
         axes[1, 1].plot(mean[:, field("step")], gap, style, color=color)
     axes[1, 1].set(title="discriminative loss: bound − mean triplet term", xlabel="steps")
-    axes[0, 0].legend(fontsize=8)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
     figure.suptitle(f"{set_name}, mean of {len(next(iter(looks.values())))} seeds")
     partial = path.with_suffix(".tmp.png")
     figure.savefig(partial, dpi=110)

@@ -34,7 +34,7 @@ def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequ
         picture = folder / "figures" / f"accuracy_and_opis_{set_name}.png"
         accuracy_and_opis(set_name, results, picture)
         lines += [f"![mAP@R and OPIS of the methods on {set_name}](figures/{picture.name})", ""]
-    lines += [*_over_training(folder, sets), *_cost(folder)]
+    lines += [*_over_training(folder, sets), *_cost(folder), *_second(folder)]
     partial = folder / "EVIDENCE.tmp"
     partial.write_text("\n".join(lines), encoding="utf-8")
     partial.replace(folder / "EVIDENCE.md")
@@ -51,7 +51,10 @@ def _about(results: Tested, sets: Sequence[str]) -> list[str]:
         f"{TRIALS} trials, drawn from its grid in `methods.py` (a smaller grid is tried whole), and more where the "
         "best lay at an end of an axis, judged by mAP@R on validation classes; then it was trained on all training "
         "classes with five seeds and tested once. Differences are paired (same seeds, batches and first weights); "
-        "intervals are 95 %, over seeds and test classes. R@1 and mAP@R in points, OPIS × 1000.",
+        "intervals are 95 %, over seeds and test classes. R@1 and mAP@R in points, OPIS × 1000. Settings were chosen "
+        "once: the intervals do not contain the luck of tuning.",
+        "",
+        "Which loss to take follows in [WHICH_LOSS.md](WHICH_LOSS.md).",
         "",
         f"{runs} runs on {', '.join(sets)}: {results.hours():.1f} hours of processor time; torch {torch.__version__}.",
         "",
@@ -87,6 +90,20 @@ def _cost(folder: Path) -> list[str]:
         return []
     about = "Forward and backward pass of the loss alone, 128 dimensions, one thread, all in one run."
     return ["## Cost a step", "", about, "", *cost.table(found)]
+
+
+def _second(folder: Path) -> list[str]:
+    kept = folder / "second_implementation.md"
+    if not kept.is_file():
+        return []
+    text = kept.read_text(encoding="utf-8")
+    return [
+        "## Computed a second time",
+        "",
+        "Written by `python examples/evidence/second_implementation.py`.",
+        "",
+        text,
+    ]
 
 
 def _judged(results: Tested, claim: Claim, set_name: str) -> list[tuple[Comparison, str, str, Difference, str]]:

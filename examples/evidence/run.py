@@ -30,7 +30,7 @@ import cost
 import over_training
 from check import check_again
 from claims import CLAIMS, TOPICS
-from guide import METHODS_OF_GOALS
+from goals import METHODS_OF_GOALS
 from image_sets import SOURCES, features_of
 from methods import METHODS
 from picture import OVERVIEW

@@ -1,12 +1,12 @@
 """What is run for one method on one set: its trials on validation classes, then the chosen settings on the test set."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 from image_sets import Features, features_of
-from methods import METHODS, SEEDS
+from methods import METHODS, SEEDS, Method
 from store import TEST, VALIDATION, Run, Store
 from terms import fingerprint
 from training import train_and_measure
@@ -31,34 +31,44 @@ class Plan(NamedTuple):
         return {**point, **self.shortened}
 
 
-def run_method(set_name: str, method: str, plan: Plan, store: Store) -> Iterator[bool]:
+def run_method(set_name: str, method: str, plan: Plan, store: Store) -> Generator[bool, None, None]:
     """Tune and test one method on one set. Yields when a run is done: whether it was run, or was in the store."""
     spec = METHODS[method]
+    fixed: dict[str, Any] = {}
+    if spec.on is not None:
+        fixed = yield from _tuned(set_name, METHODS[spec.on], {}, plan, store)
+    best = yield from _tuned(set_name, spec, fixed, plan, store)
+    for seed in plan.seeds:
+        run = made(set_name, TEST, method, plan.settings(best), seed)
+        fresh = store.get(run) is None
+        if fresh:
+            _do(run, store)
+        yield fresh
+
+
+def _tuned(
+    set_name: str, spec: Method, fixed: Mapping[str, Any], plan: Plan, store: Store
+) -> Generator[bool, None, dict[str, Any]]:
+    """Yields as run_method; returns the settings with the best mAP@R on the validation classes."""
     tried: list[tuple[float, dict[str, Any]]] = []
 
     def on_validation(point: dict[str, Any]) -> bool:
-        run = made(set_name, VALIDATION, method, plan.settings(point), 0)
+        run = made(set_name, VALIDATION, spec.name, plan.settings(point), 0)
         kept = store.get(run)
         result = kept or _do(run, store)
         tried.append((result["metrics"][SELECTED_BY], point))
         return kept is None
 
     for point in spec.trials()[: plan.trials]:
-        yield on_validation(point)
+        yield on_validation({**fixed, **point})
     for _ in range(FARTHEST if plan.trials is None else 0):
         value, best = max(tried, key=lambda pair: pair[0])
-        fresh = [point for point in spec.beyond(best) if point not in [p for _, p in tried]]
-        for point in fresh:
+        unseen = [point for point in spec.beyond(best) if point not in [p for _, p in tried]]
+        for point in unseen:
             yield on_validation(point)
-        if not fresh or max(tried, key=lambda pair: pair[0])[0] <= value:
+        if not unseen or max(tried, key=lambda pair: pair[0])[0] <= value:
             break
-    _, best = max(tried, key=lambda pair: pair[0])
-    for seed in plan.seeds:
-        run = made(set_name, TEST, method, plan.settings(best), seed)
-        fresh_run = store.get(run) is None
-        if fresh_run:
-            _do(run, store)
-        yield fresh_run
+    return max(tried, key=lambda pair: pair[0])[1]
 
 
 def made(set_name: str, stage: str, method: str, settings: dict[str, Any], seed: int) -> Run:
