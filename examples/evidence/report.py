@@ -160,16 +160,22 @@ def _of_claim(number: int, claim: Claim, results: Tested, sets: Sequence[str]) -
     ]
 
 
+def means_and_deviations(set_name: str, method: str, results: Tested) -> list[str]:
+    """Of every metric over seeds, as cells of a table."""
+    cells = []
+    for metric, scale in SCALES.items():
+        values = scale * results.values(set_name, method, metric)
+        cells.append(f"{values.mean():.2f} ± {values.std(ddof=1) if len(values) > 1 else 0:.2f}")
+    return cells
+
+
 def _of_set(set_name: str, results: Tested) -> list[str]:
     lines = [f"### {set_name}", "", "| method | R@1 | mAP@R | OPIS | 10 %-OPIS | trials | settings |"]
     lines.append("|---|---|---|---|---|---|---|")
     for method in METHODS:
         if (set_name, method) not in results.tests:
             continue
-        cells = []
-        for metric, scale in SCALES.items():
-            values = scale * results.values(set_name, method, metric)
-            cells.append(f"{values.mean():.2f} ± {values.std(ddof=1) if len(values) > 1 else 0:.2f}")
+        cells = means_and_deviations(set_name, method, results)
         shown = ", ".join(f"{key} {value}" for key, value in results.settings(set_name, method).items())
         lines.append(f"| {method} | {' | '.join(cells)} | {results.trials[set_name, method]} | {shown} |")
     return [*lines, ""]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 from claims import Comparison
-from report import ARROWS, HEADINGS, SCALES
+from report import ARROWS, HEADINGS, SCALES, means_and_deviations
 from statistics_of_pairs import verdict
 from store import Store
 from tested import Tested
@@ -80,10 +80,7 @@ def _methods(set_name: str, results: Tested) -> list[str]:
     for method in (*METHODS, *ADDED):
         if (set_name, method) not in results.tests:
             continue
-        cells = []
-        for metric, scale in SCALES.items():
-            values = scale * results.values(set_name, method, metric)
-            cells.append(f"{values.mean():.2f} ± {values.std(ddof=1) if len(values) > 1 else 0:.2f}")
+        cells = means_and_deviations(set_name, method, results)
         runs = results.tests[set_name, method]
         chosen = {key: value for key, value in runs[0]["settings"].items() if key not in WHOLE_SCHEDULE[set_name]}
         shown = ", ".join(f"{key} {value}" for key, value in chosen.items())
