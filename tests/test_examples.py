@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 # These write tables: the first trains for many minutes; tests/test_readme.py and tests/test_papers.py check the others.
-_RESULTS = ("glyphs", "readme_tables", "papers", "paper_headers")
+_RESULTS = ("first_run", "readme_tables", "papers", "paper_headers")
 # Needs a model and a frame: tests/test_tracker_example.py has both.
 _WITH_ARGUMENTS = ("tracker",)
 EXAMPLES = sorted(
