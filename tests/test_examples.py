@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# These write tables: the first trains for many minutes; tests/test_readme.py and tests/test_papers.py check the others.
+# These write tables, and the first trains; tests/test_readme.py and tests/test_papers.py check the others.
 _RESULTS = ("first_run", "readme_tables", "papers", "paper_headers")
 # Needs a model and a frame: tests/test_tracker_example.py has both.
 _WITH_ARGUMENTS = ("tracker",)
