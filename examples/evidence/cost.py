@@ -12,6 +12,8 @@ import torch
 from methods import DIMENSION, METHODS, PER_CLASS
 from terms import Settings, Sizes, of_method
 
+from pml_ext._files import write_atomically
+
 BATCHES = (80, 1024)
 ROUNDS = 11
 SECONDS = 0.5  # of one method's round at most, where a step takes long
@@ -47,9 +49,7 @@ def measure(chosen: Mapping[str, Settings], path: Path, *, rounds: int = ROUNDS)
         for name, seconds in times.items():
             found.setdefault(name, {})[str(batch)] = round(1000 * median(seconds[1:]), 3)
     about: dict[str, Any] = {"torch": torch.__version__, "threads": 1, "machine": platform.machine()}
-    partial = path.with_suffix(".tmp")
-    partial.write_text(json.dumps({**about, "milliseconds": found}, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_atomically(path, json.dumps({**about, "milliseconds": found}, indent=1) + "\n")
 
 
 def kept_cost(path: Path) -> dict[str, dict[str, float]]:

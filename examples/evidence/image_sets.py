@@ -77,12 +77,17 @@ class Features:
 
     def validation(self) -> "Features":
         """The same with 30 % of the training classes, chosen by a fixed seed, in place of the test set."""
-        classes = int(self.train.labels.max()) + 1
-        order = torch.randperm(classes, generator=torch.Generator().manual_seed(0))
-        held_out = torch.isin(self.train.labels, order[: round(VALIDATION_SHARE * classes)])
+        held_out = of_validation(self.train.labels)
         train = self.train.of((~held_out).nonzero()[:, 0], renumbered=True)
         query = self.train.of(held_out.nonzero()[:, 0], renumbered=True)
         return Features(train, Pictures(query.features[:1], query.labels, query.cameras), None)
+
+
+def of_validation(labels: Tensor) -> Tensor:
+    """(N,) bool of class ids from 0: whether the class is set aside for validation, by a fixed seed."""
+    classes = int(labels.max()) + 1
+    order = torch.randperm(classes, generator=torch.Generator().manual_seed(0))
+    return torch.isin(labels, order[: round(VALIDATION_SHARE * classes)])
 
 
 def features_of(name: str, classes: int | None = None) -> Features:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from training import batches, train
 
+from pml_ext._files import replacing, write_atomically
 from pml_ext.functional import concordance_index, rank_matches, spectral_variance
 from pml_ext.losses import DiscriminativeLoss
 
@@ -137,9 +138,7 @@ def watch_all(
     looks: dict[str, list[list[list[float | None]]]] = {name: [] for name in settings}
     for (name, _), of_run in zip(jobs, found, strict=True):
         looks[name].append([[None if value is None else float(f"{value:.5g}") for value in look] for look in of_run])
-    partial = path.with_suffix(".tmp")
-    partial.write_text(json.dumps({**about, "looks": looks}, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_atomically(path, json.dumps({**about, "looks": looks}, ensure_ascii=False) + "\n")
 
 
 def kept_looks(path: Path) -> dict[str, np.ndarray]:
@@ -196,7 +195,6 @@ def picture(set_name: str, looks: Mapping[str, np.ndarray], path: Path) -> None:
     axes[1, 1].set(title="discriminative loss: bound − mean triplet term", xlabel="steps")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
     figure.suptitle(f"{set_name}, mean of {len(next(iter(looks.values())))} seeds")
-    partial = path.with_suffix(".tmp.png")
-    figure.savefig(partial, dpi=110)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=110)
     plt.close(figure)
-    partial.replace(path)

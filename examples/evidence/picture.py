@@ -7,6 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from tested import Tested
 
+from pml_ext._files import replacing
+
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
@@ -41,10 +43,9 @@ def accuracy_and_opis(set_name: str, results: Tested, path: Path) -> None:
     axes.set_title(f"{set_name}: triangles have TCM, squares LoOp; bars are 95 % intervals over seeds")
     figure.draw_without_rendering()
     _name(axes, points)
-    partial = path.with_suffix(".tmp.png")
-    figure.savefig(partial, dpi=110)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=110)
     plt.close(figure)
-    partial.replace(path)
 
 
 def _name(axes: Axes, points: dict[str, tuple[float, float]]) -> None:

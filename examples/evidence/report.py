@@ -15,6 +15,8 @@ from statistics_of_pairs import HIGHER, HOLDS, KEPT, LOWER, REVERSED, Difference
 from store import Store
 from tested import Tested
 
+from pml_ext._files import write_atomically
+
 HEADINGS = {"r1": "R@1", "map_at_r": "mAP@R", "opis": "OPIS"}
 SCALES = {"r1": 100, "map_at_r": 100, "opis": 1000, "epsilon_opis": 1000}
 ARROWS = {LOWER: "↓", HIGHER: "↑", KEPT: "≈"}
@@ -35,9 +37,7 @@ def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequ
         accuracy_and_opis(set_name, results, picture)
         lines += [f"![mAP@R and OPIS of the methods on {set_name}](figures/{picture.name})", ""]
     lines += [*_over_training(folder, sets), *_cost(folder), *_second(folder)]
-    partial = folder / "EVIDENCE.tmp"
-    partial.write_text("\n".join(lines), encoding="utf-8")
-    partial.replace(folder / "EVIDENCE.md")
+    write_atomically(folder / "EVIDENCE.md", "\n".join(lines))
     write_guide(folder, results, sets)
 
 
@@ -110,7 +110,7 @@ def _judged(results: Tested, claim: Claim, set_name: str) -> list[tuple[Comparis
     found = []
     for comparison in claim.comparisons:
         for metric, direction in comparison.expected:
-            difference = results.difference(set_name, comparison, metric)
+            difference = results.difference(set_name, comparison.base, comparison.method, metric)
             if difference is not None:
                 judged = verdict(difference, direction, metric)
                 found.append((comparison, metric, direction, difference, judged))

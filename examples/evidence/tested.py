@@ -4,7 +4,6 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from claims import Comparison
 from statistics_of_pairs import MEASURES, Difference, paired_difference
 from store import VALIDATION, Store
 
@@ -16,6 +15,7 @@ class Tested:
         self.store = store
         self.tests: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self.trials: Counter[tuple[str, str]] = Counter()
+        self._differences: dict[tuple[str, str, str, str], Difference | None] = {}
         chosen: dict[tuple[str, str], str] = {}
         for result in store.found.values():
             which = (result["set"], result["method"])
@@ -52,13 +52,13 @@ class Tested:
         kept = [self.store.by_class(result["key"], set_name) for result in self.tests[set_name, method]]
         return np.stack(kept)[:, MEASURES[metric]]
 
-    def difference(self, set_name: str, comparison: Comparison, metric: str) -> Difference | None:
-        """None where one of the two was not run with the same seeds."""
-        seeds = [
-            [result["seed"] for result in self.tests.get((set_name, name), [])]
-            for name in (comparison.base, comparison.method)
-        ]
-        if not seeds[0] or seeds[0] != seeds[1]:
-            return None
-        base, method = (self.by_class(set_name, name, metric) for name in (comparison.base, comparison.method))
-        return paired_difference(base, method)
+    def difference(self, set_name: str, base: str, method: str, metric: str) -> Difference | None:
+        """Of two methods; None where one of them was not run with the same seeds. Kept: two pages ask for most."""
+        asked = (set_name, base, method, metric)
+        if asked not in self._differences:
+            seeds = [[result["seed"] for result in self.tests.get((set_name, name), [])] for name in (base, method)]
+            self._differences[asked] = None
+            if seeds[0] and seeds[0] == seeds[1]:
+                values = [self.by_class(set_name, name, metric) for name in (base, method)]
+                self._differences[asked] = paired_difference(*values)
+        return self._differences[asked]

@@ -29,13 +29,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**32 - 1))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**32 - 1))
 
-import numpy as np
 import torch
 from torch import Tensor
 from torchvision.transforms.functional import to_pil_image
 
 sys.path.insert(0, str(Path(__file__).parent))
-from image_sets import CACHE, DATA, VALIDATION_SHARE, Pictures
+from image_sets import CACHE, DATA, Pictures, of_validation
 from store import TEST, VALIDATION, Run, Store
 from training import measured
 from whole_grid import (
@@ -52,6 +51,7 @@ from whole_grid import (
 from whole_report import write_report
 
 from pml_ext import Embedder
+from pml_ext._files import write_atomically
 from pml_ext.training.checks.check import load_checked
 from pml_ext.training.data.datasets import ImageSet, OpenSet
 from pml_ext.training.data.datasets import load as load_set
@@ -224,9 +224,7 @@ def validation_table(set_name: str) -> Path:
     if table.is_file():
         return table
     images: ImageSet = loaded(SETS[set_name].data).train
-    classes = int(images.labels.max()) + 1
-    order = torch.randperm(classes, generator=torch.Generator().manual_seed(0))
-    held_out = np.isin(images.labels, order[: round(VALIDATION_SHARE * classes)].numpy())
+    held_out = of_validation(torch.from_numpy(images.labels))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     rows = ["path,identity,camera,split"]
@@ -234,9 +232,7 @@ def validation_table(set_name: str) -> Path:
         to_pil_image(picture).save(folder / f"{row}.png")
         split = "query" if held_out[row] else "train"
         rows.append(f"{row}.png,{images.labels[row]},{images.cameras[row]},{split}")
-    partial = table.with_suffix(".tmp")
-    partial.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    partial.replace(table)
+    write_atomically(table, "\n".join(rows) + "\n")
     return table
 
 

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import torch
-from claims import Comparison
 from report import ARROWS, HEADINGS, SCALES, means_and_deviations
 from statistics_of_pairs import verdict
 from store import Store
 from tested import Tested
 from whole_grid import ADDED, COMPARISONS, METHODS, SCHEDULES, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
+
+from pml_ext._files import write_atomically
 
 
 def write_report(folder: Path, whole: Store, heads: Store) -> None:
@@ -42,21 +43,19 @@ def write_report(folder: Path, whole: Store, heads: Store) -> None:
     for set_name in sets:
         lines += [f"## {set_name}", "", *_comparisons(set_name, results, of_heads), *_methods(set_name, results)]
     lines += _schedules(whole)
-    partial = folder / "WHOLE_NETWORKS.tmp"
-    partial.write_text("\n".join(lines), encoding="utf-8")
-    partial.replace(folder / "WHOLE_NETWORKS.md")
+    write_atomically(folder / "WHOLE_NETWORKS.md", "\n".join(lines))
 
 
 def _comparisons(set_name: str, results: Tested, heads: Tested) -> list[str]:
     rows = []
     for base, method, expected in COMPARISONS:
         for metric, direction in expected:
-            difference = results.difference(set_name, Comparison(base.name, method.name, expected), metric)
+            difference = results.difference(set_name, base.name, method.name, metric)
             if difference is None:
                 continue
             scale = SCALES[metric]
             mean, low, high = (f"{scale * value:+.2f}" for value in (difference.mean, difference.low, difference.high))
-            of_head = heads.difference(set_name, Comparison(base.head, method.head, expected), metric)
+            of_head = heads.difference(set_name, base.head, method.head, metric)
             beside = "–"
             if of_head is not None:
                 beside = f"{verdict(of_head, direction, metric)} ({scale * of_head.mean:+.2f})"
