@@ -9,13 +9,12 @@ import cost
 import numpy as np
 from goals import GOALS, Goal, Group
 from picture import OVERVIEW
-from statistics_of_pairs import HIGHER, HOLDS, LOWER, REVERSED, Difference, verdict
+from statistics_of_pairs import HEADINGS, HIGHER, HOLDS, LOWER, REVERSED, Difference, verdict
 from tested import Tested
 
 from pml_ext._files import write_atomically
 
 LEADERS = 5
-HEADINGS = {"opis": "OPIS", "map_at_r": "mAP@R"}
 
 
 class Found(NamedTuple):

@@ -5,6 +5,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from scipy import stats
 from tested import Tested
 
 from pml_ext._files import replacing
@@ -18,7 +19,6 @@ OVERVIEW = (
     *("cit", "discriminative@one_hot", "tcm", "loop_triplet", "loop_hphn", "loop_lifted", "loop_ms"),
     *("triplet + tcm", "ms + tcm", "smoothap + tcm", "recall + tcm", "proxy_nca + tcm", "arcface + tcm", "id + tcm"),
 )
-T_OF_SEEDS = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # Student's t, 97.5 %, by the number of seeds
 ANGLES = np.pi / 4 + np.linspace(0, 2 * np.pi, 16, endpoint=False)  # off the bars first
 
 
@@ -32,8 +32,8 @@ def accuracy_and_opis(set_name: str, results: Tested, path: Path) -> None:
         x, y = (scale * results.values(set_name, method, m) for m, scale in (("opis", 1000), ("map_at_r", 100)))
         marker = "^" if method.endswith("+ tcm") or method == "tcm" else "s" if method.startswith("loop") else "o"
         spread = {}
-        if len(x) in T_OF_SEEDS:
-            half = T_OF_SEEDS[len(x)] / np.sqrt(len(x))
+        if len(x) > 1:
+            half = stats.t.ppf(0.975, len(x) - 1) / np.sqrt(len(x))
             spread = {"xerr": half * x.std(ddof=1), "yerr": half * y.std(ddof=1)}
         color = {"^": "#d55e00", "s": "#0072b2", "o": "black"}[marker]
         axes.errorbar(x.mean(), y.mean(), **spread, fmt=marker, color=color, ecolor="0.75", markersize=5)

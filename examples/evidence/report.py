@@ -11,13 +11,12 @@ from claims import Claim, Comparison
 from guide import write_guide
 from methods import METHODS, TRIALS
 from picture import accuracy_and_opis
-from statistics_of_pairs import HIGHER, HOLDS, KEPT, LOWER, REVERSED, Difference, verdict
+from statistics_of_pairs import HEADINGS, HIGHER, HOLDS, KEPT, LOWER, REVERSED, Difference, verdict
 from store import Store
 from tested import Tested
 
 from pml_ext._files import write_atomically
 
-HEADINGS = {"r1": "R@1", "map_at_r": "mAP@R", "opis": "OPIS"}
 SCALES = {"r1": 100, "map_at_r": 100, "opis": 1000, "epsilon_opis": 1000}
 ARROWS = {LOWER: "↓", HIGHER: "↑", KEPT: "≈"}
 

@@ -7,6 +7,7 @@ import numpy as np
 REPLICATES = 2000
 R1, MAP_AT_R, OPIS = range(3)
 MEASURES = {"r1": R1, "map_at_r": MAP_AT_R, "opis": OPIS}  # the rows of Measured.by_class
+HEADINGS = {"r1": "R@1", "map_at_r": "mAP@R", "opis": "OPIS"}
 LOWER, HIGHER, KEPT = "lower", "higher", "kept"
 TOLERANCE = {"r1": 0.01, "map_at_r": 0.01}  # what may be lost and still counts as kept
 HOLDS, REVERSED, OPEN = "holds", "reversed", "not distinguishable"

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pml_ext._files import replacing
+
 RECIPE = 1  # raise where image_sets.py or training.py changes what a run gives
 TEST, VALIDATION = "test", "validation"
 
@@ -61,9 +63,8 @@ class Store:
         """(3, C) values of a test run, until `pack` puts them with the others."""
         folder = self.folder / "by_class"
         folder.mkdir(exist_ok=True)
-        partial = folder / f"{run.key}.tmp.npy"
-        np.save(partial, values.astype(np.float32))
-        partial.replace(folder / f"{run.set}.{run.key}.npy")
+        with replacing(folder / f"{run.set}.{run.key}.npy") as file:
+            np.save(file, values.astype(np.float32))
 
     def by_class(self, key: str, set_name: str) -> np.ndarray:
         loose = self.folder / "by_class" / f"{set_name}.{key}.npy"
@@ -80,8 +81,7 @@ class Store:
             if not wanted:
                 continue
             values = {key: self.by_class(key, set_name).astype(np.float32) for key in wanted}
-            partial = path.with_suffix(".tmp.npz")
-            np.savez_compressed(partial, **values)
-            partial.replace(path)
+            with replacing(path) as file:
+                np.savez_compressed(file, **values)
             for loose in (self.folder / "by_class").glob(f"{set_name}.*.npy"):
                 loose.unlink()

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import torch
-from report import ARROWS, HEADINGS, SCALES, means_and_deviations
-from statistics_of_pairs import verdict
+from report import ARROWS, SCALES, means_and_deviations
+from statistics_of_pairs import HEADINGS, verdict
 from store import Store
 from tested import Tested
 from whole_grid import ADDED, COMPARISONS, METHODS, SCHEDULES, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
