@@ -1,4 +1,4 @@
-"""Which samples are consecutive, alike on every rank where PML's distributed wrappers have gathered the batch."""
+"""The order of the samples, alike on every rank, where PML's distributed wrappers have gathered the batch."""
 
 import sys
 
@@ -6,15 +6,14 @@ import torch
 from torch import Tensor, distributed
 
 from pml_ext._pml import DistributedLossWrapper, DistributedMinerWrapper
-from pml_ext.functional.loop.partners import class_pairings
 
 # The functions of PML that call a loss or miner with what they have gathered.
 _GATHER = (DistributedLossWrapper.forward_regular_loss.__code__, DistributedMinerWrapper.forward.__code__)
 _GATHER_FOR_A_MEMORY = DistributedLossWrapper.forward_cross_batch.__code__
 
 
-def orders_of_ranks(labels: Tensor, ref_labels: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """The samples of embeddings and of ref_emb in the order of the ranks; None where they stand as they came.
+def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+    """The samples of embeddings and of ref_emb in the order of the ranks; None where they were not gathered.
 
     The wrappers put a rank's own samples first, so "the first and second sample of a class" are others on every rank.
     The tensors do not show this, so the calling functions are searched for those of PML's wrappers.
@@ -42,19 +41,6 @@ def orders_of_ranks(labels: Tensor, ref_labels: Tensor | None) -> tuple[Tensor |
 
     is_gathered = not frame.f_locals["self"].efficient  # otherwise embeddings are the rank's own
     return order(labels) if is_gathered else None, None if ref_labels is None else order(ref_labels)
-
-
-def consecutive_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(anchors, positives): each sample and its partner, the 1st and 2nd sample of a class, the 3rd and 4th, ….
-
-    A pair stands there twice, once from either end; a sample left over does not. On the device of the labels.
-    """
-    order, _ = orders_of_ranks(labels, None)
-    partner = class_pairings(labels if order is None else labels[order], "consecutive")[0]
-    if order is not None:
-        partner = torch.empty_like(partner).scatter_(0, order, order[partner])
-    anchors = (partner != torch.arange(len(labels), device=labels.device)).nonzero().view(-1)
-    return anchors, partner[anchors]
 
 
 def _check_memory(labels: Tensor | None, share: int) -> None:

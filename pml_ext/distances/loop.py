@@ -6,7 +6,7 @@ from torch import Tensor
 from pml_ext._ops.normalize import to_sphere
 from pml_ext._ops.products import inner_products
 from pml_ext._pml import BaseDistance, DotProductSimilarity, LpDistance
-from pml_ext.distances.gathered import orders_of_ranks
+from pml_ext.distances.gathered import orders_if_gathered
 from pml_ext.distances.plain_cosine import is_plain_cosine
 from pml_ext.functional.loop.arcs import safe_sqrt
 from pml_ext.functional.loop.cosine_kernel import loop_cosines
@@ -64,7 +64,7 @@ def loop_matrix(
     """
     if pairing != "consecutive":
         return _matrix(distance, embeddings, labels, ref_emb, ref_labels, pairing, geometry)
-    orders = orders_of_ranks(labels, None if ref_emb is None else ref_labels)
+    orders = orders_if_gathered(labels, None if ref_emb is None else ref_labels)
     if orders[0] is not None:
         embeddings, labels = embeddings[orders[0].to(embeddings.device)], labels[orders[0]]
     if orders[1] is not None and ref_emb is not None and ref_labels is not None:

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._pml import loss_and_miner_utils
-from pml_ext.distances.gathered import consecutive_pairs
+from pml_ext.distances.gathered import orders_if_gathered
+from pml_ext.functional.loop.partners import consecutive_pairs
 from pml_ext.functional.tuples.pairs import same_and_different
 
 
@@ -38,6 +39,6 @@ def consecutive_among(positive: Tensor, labels: Tensor | None, *, with_itself: b
             "positives='consecutive' needs labels and no ref_emb: its pairs are consecutive samples of the batch; "
             "choose another `positives`"
         )
-    anchors, partners = consecutive_pairs(labels)
+    anchors, partners = consecutive_pairs(labels, orders_if_gathered(labels)[0])
     kept = positive[anchors, partners]
     return anchors[kept], partners[kept]

@@ -8,8 +8,8 @@ from torch import Tensor, distributed, nn
 
 from pml_ext._ops.distributed import add_transpose_of_ranks_
 from pml_ext._pml import AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, losses, reducers
-from pml_ext.distances.gathered import consecutive_pairs
 from pml_ext.distances.injected import twin_of
+from pml_ext.functional.loop.partners import consecutive_pairs
 from pml_ext.functional.losses.cit_rows import concordance_sum_of_rows
 from pml_ext.functional.losses.tcm_rows import threshold_consistency_sums_of_rows
 from pml_ext.functional.tuples.pairs import class_spans, same_and_different

@@ -9,10 +9,10 @@ from torch import Tensor
 from pml_ext._checks import check_choice, warn_once
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseMetricLossFunction
-from pml_ext.distances.gathered import consecutive_pairs
+from pml_ext.distances.gathered import orders_if_gathered
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
-from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS
+from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, consecutive_pairs
 from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
 from pml_ext.losses._base import OF_THE_WRAPPED, checked_batch, refuse_unknown
 from pml_ext.losses._by_name import loss_by_name
@@ -147,7 +147,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
     ) -> tuple[Tensor, ...]:
         """Those tuples whose positive pair is an arc: of all, or of the given ones."""
         device = is_negative.device
-        ends = consecutive_pairs(labels)
+        ends = consecutive_pairs(labels, orders_if_gathered(labels)[0])
         anchors, positives = (index.to(device, non_blocking=True) for index in ends)
         if indices_tuple is not None:
             partner = torch.full((len(labels),), -1, device=device).scatter_(0, anchors, positives)

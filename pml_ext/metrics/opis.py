@@ -9,7 +9,8 @@ from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels, check_switch
 from pml_ext._ops.distributed import gather_rows
-from pml_ext.functional.operating_points.score import OPISAtRange, opis_sensitivity, utility_curves
+from pml_ext.functional.operating_points.calibration import utility_curves
+from pml_ext.functional.operating_points.score import OPISAtRange, opis_sensitivity
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.metrics import keys
 from pml_ext.metrics.opis_settings import OPISSettings

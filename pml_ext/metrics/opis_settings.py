@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pml_ext._checks import check_in_range, check_seed
-from pml_ext.functional.operating_points.calibration import check_far_range_and_grid
-from pml_ext.functional.operating_points.score import utility_curves
+from pml_ext.functional.operating_points.calibration import check_far_range_and_grid, utility_curves
 from pml_ext.functional.operating_points.utility import UtilityCurves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.pairwise.sampled import SampledPairDistances, check_negatives_per_positive
+from pml_ext.functional.pairwise.sampled import all_or_sampled_pairs, check_negatives_per_positive
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,7 @@ class OPISSettings:
 
     def pairs(self, embeddings: Tensor, labels: Tensor) -> PairDistances:
         """The pairs that are compared: all of them, or all positive ones and a draw of negative ones."""
-        if self.negatives_per_positive is None:
-            return PairDistances(embeddings, labels)
-        return SampledPairDistances(
-            embeddings, labels, negatives_per_positive=self.negatives_per_positive, seed=self.seed
-        )
+        return all_or_sampled_pairs(embeddings, labels, self.negatives_per_positive, self.seed)
 
     def curves_at(self, thresholds: Tensor, embeddings: Tensor, labels: Tensor) -> UtilityCurves:
         """The curves of these pairs at given thresholds, beside the calibration range."""

@@ -13,7 +13,8 @@ from pytorch_metric_learning.utils.distributed import DistributedLossWrapper, Di
 from torch import Tensor
 
 import pml_ext
-from pml_ext.distances.gathered import consecutive_pairs
+from pml_ext.distances.gathered import orders_if_gathered
+from pml_ext.functional.loop.partners import consecutive_pairs
 from pml_ext.losses import HPHNTripletLoss, LiftedHingeLoss, LoOp
 from pml_ext.miners import LoOpMiner
 
@@ -54,7 +55,7 @@ def _rank(rank: int, port: int, folder: str) -> None:
     place = torch.cat([torch.arange(12)[own], torch.arange(12)[slice(6 - 6 * rank, 12 - 6 * rank)]])
     found["mined"] = torch.stack([place[part] for part in mined])
     # A loss of the rank's own batch, without a wrapper, pairs the batch as it comes.
-    found["own pairs"] = torch.stack(consecutive_pairs(labels[own]))
+    found["own pairs"] = torch.stack(consecutive_pairs(labels[own], orders_if_gathered(labels[own])[0]))
     try:
         DistributedLossWrapper(CrossBatchMemory(LoOp(TripletMarginLoss()), 6, memory_size=24))(x[own], labels[own])
     except ValueError as error:
@@ -104,9 +105,3 @@ def test_a_batch_that_is_not_gathered_pairs_up_as_it_comes(found: list[dict[str,
 def test_a_memory_with_another_order_on_each_rank_is_refused(found: list[dict[str, Any]]) -> None:
     for rank in range(2):
         assert "the same ones on all ranks" in found[rank]["memory"] and "pairing='all'" in found[rank]["memory"]
-
-
-def test_consecutive_pairs_of_a_batch() -> None:
-    anchors, positives = consecutive_pairs(torch.tensor([3, 1, 3, 1, 3, 2, 1, 1]))
-    assert anchors.tolist() == [0, 1, 2, 3, 6, 7]
-    assert positives.tolist() == [2, 3, 0, 1, 7, 6]

@@ -69,6 +69,24 @@ def class_pairings(labels: Tensor, pairing: str) -> Tensor:
     return result
 
 
+def consecutive_pairs(labels: Tensor, order: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(anchors, positives): each sample and its partner, the 1st and 2nd sample of a class, the 3rd and 4th, ….
+
+    A pair stands there twice, once from either end; a sample left over does not.
+
+    Args:
+        labels: (B,) class ids.
+        order: (B,) indices, the order in which samples are counted; None: that of the batch.
+    Returns:
+        two (pairs,) tensors of indices, on the device of the labels.
+    """
+    partner = class_pairings(labels if order is None else labels[order], "consecutive")[0]
+    if order is not None:
+        partner = torch.empty_like(partner).scatter_(0, order, order[partner])
+    anchors = (partner != torch.arange(len(labels), device=labels.device)).nonzero().view(-1)
+    return anchors, partner[anchors]
+
+
 class Round:
     """The arcs of one round of partners, in order of their first ends.
 

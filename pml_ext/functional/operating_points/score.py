@@ -3,26 +3,17 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_in_range, check_items, check_seed, check_switch
+from pml_ext._checks import check_in_range, check_items, check_switch
 from pml_ext.functional.operating_points.calibration import (
     calibrated_curves,
     check_far_range_and_grid,
-    curves_of_pairs,
-    measurable,
-    ranks_of_rates,
+    utility_curves,
 )
-from pml_ext.functional.operating_points.utility import (
-    UtilityCurves,
-    curves_of_counts,
-    epsilon_opis_of_curves,
-    opis_of_curves,
-)
-from pml_ext.functional.pairwise.pair_distances import PairDistances, check_thresholds
-from pml_ext.functional.pairwise.sampled import SampledPairDistances
+from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.pairwise.sampled import all_or_sampled_pairs
 
 
 class OPISAtRange(NamedTuple):
@@ -38,70 +29,6 @@ class OPISAtRange(NamedTuple):
     epsilon_opis: float
     d_min: float
     d_max: float
-
-
-def utility_curves(
-    embeddings: Tensor,
-    labels: Tensor,
-    *,
-    far_range: tuple[float, float] = (1e-2, 1e-1),
-    grid: int = 100,
-    thresholds: Tensor | None = None,
-    negatives_per_positive: int | None = None,
-    seed: int = 0,
-    exact: bool = False,
-    group: dist.ProcessGroup | None = None,
-) -> UtilityCurves:
-    """Per-class utility over the calibration range, or at given thresholds.
-
-    Args:
-        embeddings: (N, D), finite; normalised here.
-        labels: (N,) integer class ids.
-        far_range: the two false accept rates, in (0, 1], that bound the calibration range; all negative pairs of
-            the set pooled. Its ends are the smallest negative distances at which the rate reaches them.
-        grid: number of thresholds, uniform in distance over the calibration range; at least 10.
-        thresholds: (M,) ascending distances to use instead of the grid, to plot over the full range [0, 2].
-        negatives_per_positive: None for all negative pairs; or how many to draw per positive pair.
-        seed: of the draw.
-        exact: count every pair at every threshold, in three passes over the pairs. By default large sets take one
-            pass: negative pairs are counted in narrow bins and read off between their edges, which moves OPIS by
-            less than 1e-5 of itself, or by less than 2e-9 where it is below 2e-4 (the rounding of distances, which
-            can carry a pair over a threshold, aside); where the bins cannot promise that (few pairs, many equal
-            distances), the exact count follows. Positive pairs, given thresholds and sampled pairs are always
-            counted exactly.
-        group: the ranks that share the work (`torch.distributed.group.WORLD` for all), each of which hands in the
-            same embeddings and labels and gets the result. None: this process alone.
-    Returns:
-        UtilityCurves; `opis_of_curves` and `epsilon_opis_of_curves` read the two metrics off it.
-    Raises:
-        ValueError: grid below 10, far_range not ascending in (0, 1], thresholds not ascending, embeddings not finite.
-        TooFewClassesError: (a ValueError) fewer than two classes with positive and negative pairs.
-        TooFewPairsError: (a ValueError) the lower rate allows less than one of the negative pairs.
-    Source: Zhang et al., arXiv 2307.04047, eq. 1.
-        Paper: all pairs of CUB and Cars, 10 sampled negatives per positive of iNaturalist and SOP; here: all pairs
-        unless asked for. Paper: thresholds d_min + j (d_max − d_min)/N, j = 1…N, N ≥ 10 and otherwise not stated; here:
-        d_min among them, 100 by default. Paper: no word on classes without positives (one sample); here: left out,
-        their samples still serve as negatives.
-
-    >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [1.0, 1.0]])
-    >>> curves = utility_curves(embeddings, torch.tensor([0, 0, 1, 1]), thresholds=torch.tensor([0.1, 0.7, 0.8]))
-    >>> [[round(value, 3) for value in row] for row in curves.utilities.tolist()]
-    [[1.0, 0.857, 0.667], [0.0, 0.0, 0.667]]
-    """
-    check_far_range_and_grid(far_range, grid)
-    check_switch(exact, "exact")
-    pairs = _pairs(embeddings, labels, negatives_per_positive, seed, group)
-    if thresholds is None:
-        return curves_of_pairs(pairs, far_range=far_range, grid=grid, exact=exact)
-    check_thresholds(thresholds)
-    kept = measurable(pairs)
-    ranks = ranks_of_rates(pairs, far_range)
-    reached = [k > 0 for k in ranks]
-    ends = torch.full((2,), torch.nan, dtype=pairs.unit.dtype, device=pairs.unit.device)
-    if any(reached):
-        ends[reached] = pairs.negative_distances_at([k for k in ranks if k])
-    positives, negatives = pairs.accepted(thresholds)
-    return curves_of_counts(pairs, kept, thresholds, positives[kept], negatives[kept], ends)
 
 
 def opis_sensitivity(
@@ -139,8 +66,7 @@ def opis_sensitivity(
         raise ValueError("far_ranges must hold at least one pair of false accept rates; got none")
     for far_range in far_ranges:
         check_far_range_and_grid(far_range, grid)
-    check_switch(exact, "exact")
-    pairs = _pairs(embeddings, labels, negatives_per_positive, seed, group)
+    pairs = all_or_sampled_pairs(embeddings, labels, negatives_per_positive, seed, group)
     rows = []
     for far_range, curves in zip(
         far_ranges, calibrated_curves(pairs, far_ranges=far_ranges, grid=grid, exact=exact), strict=True
@@ -149,21 +75,6 @@ def opis_sensitivity(
         d_min, d_max = (float(end) for end in curves.calibration_range)
         rows.append(OPISAtRange((far_range[0], far_range[1]), float(score), float(gap), d_min, d_max))
     return rows
-
-
-def _pairs(
-    embeddings: Tensor,
-    labels: Tensor,
-    negatives_per_positive: int | None,
-    seed: int,
-    group: dist.ProcessGroup | None,
-) -> PairDistances:
-    check_seed(seed)
-    if negatives_per_positive is None:
-        return PairDistances(embeddings, labels, group=group)
-    return SampledPairDistances(
-        embeddings, labels, negatives_per_positive=negatives_per_positive, seed=seed, group=group
-    )
 
 
 def opis(

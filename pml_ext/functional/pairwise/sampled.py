@@ -75,6 +75,22 @@ class SampledPairDistances(PairDistances):
         return positives, negatives
 
 
+def all_or_sampled_pairs(
+    embeddings: Tensor,
+    labels: Tensor,
+    negatives_per_positive: int | None,
+    seed: int,
+    group: dist.ProcessGroup | None = None,
+) -> PairDistances:
+    """All pairs of a data set, or, unless negatives_per_positive is None, a draw of the negative ones."""
+    check_seed(seed)
+    if negatives_per_positive is None:
+        return PairDistances(embeddings, labels, group=group)
+    return SampledPairDistances(
+        embeddings, labels, negatives_per_positive=negatives_per_positive, seed=seed, group=group
+    )
+
+
 def check_negatives_per_positive(count: int | None) -> None:
     """At least 1, or None: all negative pairs."""
     if count is not None:

@@ -81,8 +81,8 @@ class FeatureFile:
         rows, dim = data.embeddings.shape
         return cls(path, rows, dim, *_facts(facts, path), labelled)
 
-    def blocks(self, start: int = 0) -> Iterator[FeatureBlock]:
-        """The rows from `start` on, normalised.
+    def blocks(self, start: int = 0, *, size: int = _BLOCK) -> Iterator[FeatureBlock]:
+        """The rows from `start` on, normalised, at most `size` at a time.
 
         Raises:
             EmbeddingFileError: embeddings that are not finite or zero.
@@ -91,14 +91,14 @@ class FeatureFile:
             data = read_embeddings(self.path, need_labels=False)
             paths = [""] * self.rows if data.paths is None else data.paths.tolist()
             labels = [str(label) for label in data.labels] if self.labelled else None
-            for row in range(start, self.rows, _BLOCK):
-                rows = slice(row, row + _BLOCK)
+            for row in range(start, self.rows, size):
+                rows = slice(row, row + size)
                 unit = normalise_(data.embeddings[rows].float().clone()).numpy()
                 yield FeatureBlock(unit, paths[rows], labels and labels[rows])
             return
         seen = 0
         with _opened(self.path) as file:
-            for batch in file.iter_batches(batch_size=_BLOCK):
+            for batch in file.iter_batches(batch_size=size):
                 begin, seen = max(start - seen, 0), seen + len(batch)
                 if begin >= len(batch):
                     continue

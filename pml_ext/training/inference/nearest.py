@@ -59,14 +59,16 @@ class Nearest:
         return cosines, rows
 
 
-def open_nearest(file: FeatureFile) -> Nearest:
+def open_nearest(file: FeatureFile, *, exact_up_to: int = EXACT_UP_TO) -> Nearest:
     """The rows of a file, by the index beside it, which is built or completed where that is needed.
 
+    Args:
+        exact_up_to: up to so many rows a search compares with all of them, and no index is built.
     Raises:
         EmbeddingFileError: faiss is not installed; the file cannot be read.
     """
     faiss = _faiss()
-    if file.rows <= EXACT_UP_TO:
+    if file.rows <= exact_up_to:
         index = faiss.IndexFlatIP(file.dim)
         for block in file.blocks():
             index.add(block.embeddings)

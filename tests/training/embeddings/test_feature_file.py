@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from pml_ext.training.embeddings import feature_file
 from pml_ext.training.embeddings.feature_file import FeatureBlock, FeatureFile, write_features
 from pml_ext.training.embeddings.files import EmbeddingFileError, read_embeddings
 from pml_ext.training.embeddings.model_record import ModelRecord
@@ -30,16 +29,15 @@ def blocks(x: np.ndarray, *, size: int = 3, labels: bool = False, first: int = 0
 
 
 def joined(file: FeatureFile, start: int = 0) -> tuple[np.ndarray, list[str], list[str]]:
-    found = list(file.blocks(start))
+    found = list(file.blocks(start, size=4))
     paths = [path for block in found for path in block.paths]
     return np.concatenate([b.embeddings for b in found]), paths, [label for b in found for label in b.labels or []]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("labels", [False, True])
-def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, labels: bool) -> None:
+def test_what_is_written_is_read(tmp_path: Path, suffix: str, labels: bool) -> None:
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr(feature_file, "_BLOCK", 4)
     x = rows(11)
     file = write_features(tmp_path / f"f{suffix}", blocks(x, labels=labels), RECORD)
     assert (file.rows, file.dim, file.record, file.labelled) == (11, 5, RECORD, labels)
@@ -52,7 +50,7 @@ def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             assert paths == [f"{i}.jpg" for i in range(start, 11)]
             assert len(names) == (11 - start if labels else 0)
         else:
-            assert list(file.blocks(start)) == []
+            assert list(file.blocks(start, size=4)) == []
     assert file.paths() == [f"{i}.jpg" for i in range(11)]
     read = read_embeddings(file.path, need_labels=labels)
     torch.testing.assert_close(read.embeddings, torch.from_numpy(x), atol=1e-6, rtol=0)

@@ -16,21 +16,18 @@ from torchvision.transforms import InterpolationMode, v2
 
 from pml_ext import Embedder
 from pml_ext.training.config.load import ConfigError
-from pml_ext.training.data.datasets.root import dataset_root
 from pml_ext.training.embeddings.model_record import RecordError
 from pml_ext.training.engine.export_formats import ExportError
 from pml_ext.training.engine.exporting import export
 from pml_ext.training.inference.embedder import load_for_embedding
 from pml_ext.training.modeling.weights.paths import WeightsError
+from tests.conftest import real_data
 from tests.training.inference.models import network_of, small_model
 
 
 def real_pictures(count: int) -> list[np.ndarray]:
     """Pictures of emoji as RGB arrays, each cut to another size."""
-    file = dataset_root("") / "emoji_reid" / "emoji_reid.zip"
-    if not file.is_file():
-        pytest.skip(f"no pictures at {file}")
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(real_data("emoji_reid") / "emoji_reid.zip") as archive:
         names = [name for name in archive.namelist() if name.endswith((".jpg", ".png"))][:count]
         pictures = [np.array(Image.open(BytesIO(archive.read(name))).convert("RGB")) for name in names]
     return [np.ascontiguousarray(p[: p.shape[0] - i, i % 3 :]) for i, p in enumerate(pictures)]

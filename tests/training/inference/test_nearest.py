@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +12,13 @@ from pml_ext.training.embeddings.feature_file import FeatureBlock, FeatureFile, 
 from pml_ext.training.embeddings.files import EmbeddingFileError
 from pml_ext.training.embeddings.model_record import ModelRecord
 from pml_ext.training.inference import nearest
-from pml_ext.training.inference.nearest import Nearest, open_nearest
+from pml_ext.training.inference.nearest import Nearest
 
 pytest.importorskip("faiss")
 DIM = 8
 
 
-@pytest.fixture(autouse=True)
-def _index_above_500(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(nearest, "EXACT_UP_TO", 500)
-    yield
+open_nearest = partial(nearest.open_nearest, exact_up_to=500)
 
 
 def rows(count: int, seed: int = 0) -> np.ndarray:
