@@ -25,7 +25,7 @@ BUDGET = {
     "LoOp(TripletMarginLoss, mean)": (1, 0),
     "LoOp(TripletMarginLoss)": (3, 2),  # two of PML's reducer
     "LoOp(MultiSimilarityLoss)": (2, 1),  # one of PML's loss
-    "LoOp(pairing='all')": (12, 11),
+    "LoOp(pairing='all')": (4, 3),  # three of PML's
     "DiscriminativeLoss": (1, 0),
     "DiscriminativeLoss(kmeans)": (1, 0),
     "PairWeightingLoss": (1, 1),

@@ -22,8 +22,9 @@ class Rounds(OwnGradient):
         geometry: Geometry,
         entries: int | None,
     ) -> tuple[Tensor, ...]:
-        rounds = [Round(partner) for partner in partners]
-        ref_rounds = rounds if ref_within is None else [Round(partner) for partner in ref_partners]
+        # partners stay where the labels were: a round counts its arcs there, and a device need not be waited for.
+        rounds = [Round(partner).to(pairs.device) for partner in partners]
+        ref_rounds = rounds if ref_within is None else [Round(partner).to(pairs.device) for partner in ref_partners]
         x_curves, y_curves = (
             [
                 geometry.curve(inside_of(pairs, None if inside is None else inside[i], samples, geometry))
@@ -77,6 +78,7 @@ def _by_entries(
 ) -> tuple[Tensor, ...]:
     """The gradient by pairs and, where they are given, by within and ref_within."""
     height, width = pairs.shape
+    partners, ref_partners = (of.to(pairs.device, non_blocking=True) for of in (partners, ref_partners))
     x_inside = _entries_of_rounds(pairs, partners, geometry) if within is None else within
     y_inside = x_inside if ref_within is None else ref_within
     by_pairs = torch.zeros_like(pairs, memory_format=torch.contiguous_format)

@@ -89,7 +89,6 @@ def loop_pairs(
         inside = (None, None) if within is None or ref_within is None else (within[0], ref_within[0])
         outputs = OneRound.call(pairs, *inside, rows, columns, GEOMETRIES[geometry], None)
     else:
-        partners, ref_partners = partners.to(pairs.device), ref_partners.to(pairs.device)
         outputs = Rounds.call(pairs, within, ref_within, partners, ref_partners, GEOMETRIES[geometry], None)
     return outputs[0]
 
