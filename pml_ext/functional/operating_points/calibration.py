@@ -10,7 +10,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_items, check_number, check_switch, check_whole
-from pml_ext.functional.operating_points.negative_bins import NegativeHistogram, negative_histogram
+from pml_ext.functional.operating_points.negative_histogram import NegativeHistogram, make_negative_histogram
 from pml_ext.functional.operating_points.utility import UtilityCurves, curves_of_counts, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances, check_thresholds
 from pml_ext.functional.pairwise.sampled import SampledPairDistances, all_or_sampled_pairs
@@ -135,7 +135,7 @@ def calibrated_curves(
     sampled = isinstance(pairs, SampledPairDistances)
     if not (exact or sampled) and len(pairs.unit) > exact_up_to:
         lows, highs = zip(*far_ranges, strict=True)
-        histogram = negative_histogram(pairs, (min(lows), max(highs)), kept)
+        histogram = make_negative_histogram(pairs, (min(lows), max(highs)), kept)
         if histogram is not None and (curves := curves_from_bins(pairs, histogram, ranks, grid)) is not None:
             return curves
     ends = pairs.negative_distances_at(ranks).view(-1, 2)

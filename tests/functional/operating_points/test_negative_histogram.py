@@ -6,11 +6,7 @@ from torch import Tensor
 
 from pml_ext.functional import PairDistances, epsilon_opis_of_curves, opis_of_curves, utility_curves
 from pml_ext.functional.operating_points.calibration import calibrated_curves
-from pml_ext.functional.operating_points.negative_bins import (
-    SimilarPairFinder,
-    calibration_bracket,
-    negative_histogram,
-)
+from pml_ext.functional.operating_points.negative_histogram import make_negative_histogram
 from pml_ext.functional.operating_points.utility import UtilityCurves
 
 COUNT = 2000
@@ -71,7 +67,7 @@ def test_counts_of_bins_are_those_of_the_pairs() -> None:
     x, y = a_set(LABELS["singletons"], dtype=torch.float64)
     pairs = PairDistances(x, y, block_rows=500)
     kept = pairs.positive_pairs > 0
-    histogram = negative_histogram(pairs, (1e-2, 1e-1), kept)
+    histogram = make_negative_histogram(pairs, (1e-2, 1e-1), kept)
     assert histogram is not None
     edges = 1 - (histogram.top - histogram.width * torch.tensor([1.0, 3, 17, 200]).double())
     thresholds = (2 * edges).sqrt()  # on the edges nothing is read between them
@@ -158,40 +154,3 @@ def test_order_and_duplicates_change_little() -> None:
     x[:200] = x[200:400]  # copies of images, mostly under other labels
     found, exact = (opis_of_curves(curves_over(x, y, (1e-2, 1e-1), exact=each)[0]).item() for each in (False, True))
     assert found == pytest.approx(exact, rel=1e-5)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.09, 0.3, 1.0])
-@pytest.mark.parametrize("block_rows", [7, 40, 100])
-def test_every_similar_negative_pair_is_found_once(share: float, block_rows: int) -> None:
-    x, y = torch.randn(90, 5, dtype=torch.float64), torch.randint(0, 12, (90,))
-    pairs = PairDistances(x, y, block_rows=block_rows)
-    products, sorted_labels = (pairs.unit @ pairs.unit.T).tolist(), y.sort().values.tolist()
-    loops = {
-        (i, j): products[i][j] for i in range(90) for j in range(i + 1, 90) if sorted_labels[i] != sorted_labels[j]
-    }
-    bottom = 2.0 if share == 0 else sorted(loops.values(), reverse=True)[int(share * len(loops)) - 1] - 1e-9
-    finder = SimilarPairFinder(pairs, bottom, torch.arange(90, dtype=torch.int32))
-    found: list[tuple[tuple[int, int], float]] = []
-    for block in pairs.blocks():
-        cosines, rows, columns = finder.find(block)
-        found += zip(zip(rows.tolist(), columns.tolist(), strict=True), cosines.tolist(), strict=True)
-    expected = {places: cosine for places, cosine in loops.items() if cosine >= bottom}
-    assert len(found) == len(expected) == int(share * len(loops))
-    assert dict(found) == pytest.approx(expected, abs=1e-12)
-
-
-def test_the_bracket_encloses_the_range() -> None:
-    y = torch.arange(3000) // 10
-    x = torch.randn(300, 16)[y] + torch.randn(3000, 16)
-    pairs = PairDistances(x, y)
-    ranks = [int(far * pairs.total_negative_pairs) for far in (1e-2, 1e-1)]
-    d_min, d_max = pairs.negative_distances_at(ranks).tolist()
-    bracket = calibration_bracket(pairs, (1e-2, 1e-1))
-    assert bracket is not None
-    assert bracket[0] > 1 - d_min**2 / 2 > 1 - d_max**2 / 2 > bracket[1]
-    assert bracket[0] - bracket[1] < 3 * (d_max**2 - d_min**2) / 2
-
-
-def test_a_sample_of_equal_distances_gives_none() -> None:
-    y = torch.arange(2000) // 4
-    assert calibration_bracket(PairDistances(torch.randn(2000, 16).sign(), y), (1e-2, 1e-1)) is None

@@ -1,0 +1,23 @@
+"""The range of cosines that a sample of the set places."""
+
+import torch
+
+from pml_ext.functional import PairDistances
+from pml_ext.functional.operating_points.bracket import calibration_bracket
+
+
+def test_the_bracket_encloses_the_range() -> None:
+    y = torch.arange(3000) // 10
+    x = torch.randn(300, 16)[y] + torch.randn(3000, 16)
+    pairs = PairDistances(x, y)
+    ranks = [int(far * pairs.total_negative_pairs) for far in (1e-2, 1e-1)]
+    d_min, d_max = pairs.negative_distances_at(ranks).tolist()
+    bracket = calibration_bracket(pairs, (1e-2, 1e-1))
+    assert bracket is not None
+    assert bracket[0] > 1 - d_min**2 / 2 > 1 - d_max**2 / 2 > bracket[1]
+    assert bracket[0] - bracket[1] < 3 * (d_max**2 - d_min**2) / 2
+
+
+def test_a_sample_of_equal_distances_gives_none() -> None:
+    y = torch.arange(2000) // 4
+    assert calibration_bracket(PairDistances(torch.randn(2000, 16).sign(), y), (1e-2, 1e-1)) is None

@@ -1,0 +1,88 @@
+"""Compiling the loops that count, and every way in which that can fail."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pml_ext.functional.operating_points.compiled_counting import compiled_count_rows
+
+numba = pytest.importorskip("numba")
+
+TYPES = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.int32)
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_before() -> Iterator[None]:
+    compiled_count_rows.cache_clear()
+    yield
+    compiled_count_rows.cache_clear()
+
+
+def test_it_compiles_once_a_process_for_each_type() -> None:
+    assert compiled_count_rows(*TYPES) is not None
+    assert compiled_count_rows(*TYPES) is compiled_count_rows(*TYPES)
+
+
+def test_without_numba_nothing_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert compiled_count_rows(*TYPES) is None
+    assert not caplog.records
+
+
+def test_a_numba_that_refuses_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 9 or less.')\n")
+    monkeypatch.delitem(sys.modules, "numba")
+    monkeypatch.syspath_prepend(tmp_path)
+    with caplog.at_level(logging.WARNING, "pml_ext"):
+        assert compiled_count_rows(*TYPES) is None
+        assert compiled_count_rows(*TYPES) is None
+    assert [r.getMessage() for r in caplog.records] == [
+        "OPIS counts without numba, which cannot be used here: Numba needs NumPy 9 or less."
+    ]
+
+
+@pytest.mark.parametrize("fails", ["to compile", "to count"])
+def test_where_compiling_fails_the_search_counts(
+    fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def njit(**options: Any) -> Any:
+        def compiled(*_: Any) -> None:
+            if fails == "to compile":
+                raise OSError("no LLVM here\nand a second line")
+
+        return lambda function: compiled
+
+    monkeypatch.setattr(numba, "njit", njit)
+    with caplog.at_level(logging.WARNING, "pml_ext"):
+        assert compiled_count_rows(*TYPES) is None
+    reason = "no LLVM here" if fails == "to compile" else "one pair was counted as 0 and 0"
+    assert [r.getMessage().rsplit(": ")[-1] for r in caplog.records] == [reason]
+
+
+def test_without_a_folder_to_keep_it_in_it_is_compiled_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compile_with, asked = numba.njit, []
+
+    def njit(cache: bool = False, **options: Any) -> Any:
+        asked.append(cache)
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return compile_with(**options)
+
+    monkeypatch.setattr(numba, "njit", njit)
+    count_rows = compiled_count_rows(*TYPES)
+    assert count_rows is not None and not caplog.records
+    assert asked[-2:] == [True, False]
+
+
+def test_compilation_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba, "njit", lambda **options: lambda function: function)
+    assert compiled_count_rows(*TYPES) is None

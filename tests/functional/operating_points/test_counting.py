@@ -1,0 +1,94 @@
+"""Counting by compiled loops against counting by search: equal counters, and OPIS without numba as with it."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from pml_ext.functional import PairDistances, opis
+from pml_ext.functional.operating_points import counting
+from pml_ext.functional.operating_points.compiled_counting import compiled_count_rows
+from pml_ext.functional.operating_points.counting import Bins, count_by_loops, count_by_search, count_pairs
+
+pytest.importorskip("numba")
+
+MADE = torch.Generator().manual_seed(0)
+LABELS = torch.randint(0, 40, (700,), generator=MADE)
+SETS = {
+    "random": torch.randn(700, 8, generator=MADE),
+    "tied": torch.randn(700, 8, generator=MADE).sign(),
+    "concentrated": torch.randn(40, 256, generator=MADE)[LABELS] + torch.randn(700, 256, generator=MADE),
+    "one point": torch.ones(700, 8),
+}
+
+
+def counted(
+    x: Tensor, y: Tensor, bins: Bins, counters: type[np.integer], *, by_loops: bool, block_rows: int | None = None
+) -> tuple[Tensor, Tensor]:
+    pairs = PairDistances(x, y, block_rows=block_rows)
+    width = 1 + round((bins.top - bins.bottom) / bins.width)
+    row = pairs.index.clamp_max(len(pairs.classes) // 2)  # the last row is of several classes
+    by_class = torch.from_numpy(np.zeros((int(row.max()) + 1) * width, counters))
+    pooled = torch.from_numpy(np.zeros(width << bins.log_parts, counters))
+    arguments = pairs, bins, (row * width).int(), by_class, pooled
+    if by_loops:
+        count_rows = compiled_count_rows(pairs.unit.numpy().dtype, np.dtype(counters), np.dtype(counters))
+        assert count_rows is not None
+        count_by_loops(count_rows, *arguments)
+    else:
+        count_by_search(*arguments)
+    return by_class, pooled
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(("top", "bottom"), [(0.6, 0.2), (0.02, -0.03), (1.001, -1.001), (0.999, 0.99)])
+def test_loops_count_what_the_search_counts(name: str, top: float, bottom: float) -> None:
+    bins = Bins(top, bottom, (top - bottom) / 64, 4)
+    by_loops, by_search = (counted(SETS[name], LABELS, bins, np.int32, by_loops=way) for way in (True, False))
+    for found, expected in zip(by_loops, by_search, strict=True):
+        assert torch.equal(found, expected)
+    if bottom < -1:  # every negative pair, for each of its classes and once pooled
+        negatives = PairDistances(SETS[name], LABELS).total_negative_pairs
+        assert [int(each.sum()) for each in by_loops] == [2 * negatives, negatives]
+
+
+@pytest.mark.parametrize(("dtype", "counters"), [(torch.float64, np.int32), (torch.float32, np.int64)])
+@pytest.mark.parametrize("block_rows", [7, 100])
+def test_other_types_and_narrow_blocks(dtype: torch.dtype, counters: type[np.integer], block_rows: int) -> None:
+    x, y = torch.randn(160, 5, dtype=dtype), torch.randint(0, 12, (160,))
+    of = dict(bins=Bins(0.5, 0.1, 0.01, 3), counters=counters, block_rows=block_rows)
+    for found, expected in zip(counted(x, y, by_loops=True, **of), counted(x, y, by_loops=False, **of), strict=True):
+        assert found.sum() > 0
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("labels", [[0, 1], [0, 0], [0, 0, 0, 1, 1]])
+def test_tiny_sets(labels: list[int]) -> None:
+    x, y, bins = torch.randn(len(labels), 3), torch.tensor(labels), Bins(1.1, -1.1, 0.1, 3)
+    for found, expected in zip(*(counted(x, y, bins, np.int32, by_loops=way) for way in (True, False)), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_large_sets_are_counted_by_loops_where_they_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = normalize(torch.randn(300, 4)), torch.arange(300) // 3
+    pairs, bins = PairDistances(x, y), Bins(0.9, 0.5, 0.01, 3)
+    used: list[str] = []
+    monkeypatch.setattr(counting, "count_by_loops", lambda *_: used.append("loops"))
+    monkeypatch.setattr(counting, "count_by_search", lambda *_: used.append("search"))
+    counters = pairs, bins, pairs.index.int(), torch.zeros(100, dtype=torch.int32), torch.zeros(328, dtype=torch.int32)
+    count_pairs(*counters)
+    monkeypatch.setattr(counting, "_WORTH_LOADING", 300)
+    count_pairs(*counters)
+    monkeypatch.setattr(counting, "compiled_count_rows", lambda *_: None)
+    count_pairs(*counters)
+    assert used == ["search", "loops", "search"]
+
+
+def test_opis_is_the_same_number_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    y = torch.arange(5000) // 5
+    x = torch.randn(1000, 16)[y] + torch.rand(1000, 1)[y] * torch.randn(5000, 16)
+    by_search = opis(x, y)
+    monkeypatch.setattr(counting, "count_by_search", lambda *_: pytest.fail("searched"))
+    monkeypatch.setattr(counting, "_WORTH_LOADING", 5000)
+    assert torch.equal(opis(x, y), by_search)
