@@ -43,6 +43,34 @@ FLOORS = [
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
+# Modules of one name mean one thing: a formula and its shell, or the same part of several rooms.
+SAME_PART = {
+    "_base": "what the classes of a room share",
+    "distributed": "work shared by the ranks of a process group",
+    "evaluate": "metrics, of a run's test sets or of a file",
+    "load": "reads what a file has into what is there: a config, a network",
+    "loop": "LoOp for losses, for miners, as a distance",
+    "names": "the names that a room knows",
+    "report": "the threshold report, and what writes it for a run",
+    "rules": "what the config values of a room must be",
+    "threshold": "one threshold for all pairs, and the command that chooses it",
+    "utility": "utility of classes against the threshold, and a run's curves of it",
+}
+# Rooms whose functions build from their own part of the config. What reads the whole of it: the config itself, checks
+# across its parts, the engine that hands them out, and the record of a model.
+OF_THEIR_PART = tuple(f"pml_ext.training.{room}." for room in ("data", "modeling", "solver", "evaluation"))
+# What may be imported inside a function: another library, where it is optional or takes seconds to load; and by the
+# doors that answer without torch, what loads it.
+LATE = {
+    "pml_ext.training.cli",
+    "pml_ext.training.checks.check",
+    "pml_ext.training.checks.listing",
+    "pml_ext.training.data.datasets.face_pairs",
+    "pml_ext.training.data.datasets.ijb",
+    "pml_ext.training.data.datasets.retrieval",
+}
+
+
 def floor_of(module: str) -> int:
     parts = module.split(".")
     return next(FLOOR[room] for n in range(len(parts), 0, -1) if (room := ".".join(parts[:n])) in FLOOR)
@@ -97,6 +125,42 @@ def test_no_circle_of_imports() -> None:
 def test_no_module_has_the_name_of_what_it_exports(module: str) -> None:
     # Where both are reachable under one name, which of them one gets depends on the order of imports.
     assert module.rsplit(".", 1)[-1] not in exported_by(module)
+
+
+def test_modules_of_one_name_mean_one_thing() -> None:
+    found: dict[str, list[str]] = {}
+    for module in MODULES:
+        room, _, name = module.rpartition(".")
+        if not MODULES[module].name.startswith("__"):
+            found.setdefault(name, []).append(room.removeprefix("pml_ext."))
+    shared = {name for name, rooms in found.items() if len(rooms) > 1}
+    formulas = {name for name in shared if sorted(found[name]) == ["functional.losses", "losses"]}
+    assert sorted(shared - formulas) == sorted(SAME_PART)
+
+
+@pytest.mark.parametrize("module", sorted(m for m in MODULES if m.startswith(OF_THEIR_PART)))
+def test_builders_take_their_own_node(module: str) -> None:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    whole = [
+        f"line {node.lineno}: {node.name}({argument.arg})"
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, kinds)
+        for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        if argument.arg in ("cfg", "config") and argument.annotation and ast.unparse(argument.annotation) == "CN"
+    ]
+    assert not whole, f"{module} takes the whole config where its own node would do"
+
+
+def test_imports_inside_functions_are_for_lightness() -> None:
+    inside = {
+        module
+        for module in MODULES
+        for function in ast.walk(tree_of(module))
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pml_ext")
+    }
+    assert inside == LATE
 
 
 def test_public_names_hide_no_module() -> None:

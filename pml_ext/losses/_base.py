@@ -13,6 +13,7 @@ from pml_ext._pml import BaseMetricLossFunction, MeanReducer, reducers
 from pml_ext.distances.plain_cosine import is_plain_cosine
 
 PML_ARGUMENTS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight", "collect_stats")
+NO_TRIPLET = "this batch has no triplet (two samples of a class and one of another)"
 OF_THE_WRAPPED = f"; {', '.join(PML_ARGUMENTS)} are those of the wrapped loss"
 
 
@@ -114,9 +115,10 @@ class EmbeddingLoss(BaseMetricLossFunction):
         reduced: Tensor = self.reducer(terms, embeddings, labels)
         return reduced
 
-    def _no_terms(self, what: str) -> dict[str, Any]:
-        """A loss of 0, and, the first time, a warning of what is missing."""
-        self._warn(f"{what}, so its loss is 0")
+    def _no_terms(self, what: str, indices_tuple: tuple[Tensor, ...] | None = None) -> dict[str, Any]:
+        """A loss of 0, and, the first time, a warning of what is missing; no warning where a miner chose the terms."""
+        if indices_tuple is None:
+            self._warn(f"{what}, so its loss is 0")
         none: dict[str, Any] = self.zero_losses()
         return none
 

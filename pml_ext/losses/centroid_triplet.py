@@ -112,10 +112,9 @@ class CentroidTripletLoss(EmbeddingLoss):
                 own, count = centroids[is_own.int().argmax(dim=1)], is_own.sum(dim=1)
         anchors = ((count > 0) & is_other.any(dim=1)).nonzero().squeeze(1)
         if len(anchors) == 0:
-            if indices_tuple is None:
-                return self._no_terms("this batch has no sample with both another one of its class and another class")
-            none: dict[str, Any] = self.zero_losses()
-            return none
+            return self._no_terms(
+                "this batch has no sample with both another one of its class and another class", indices_tuple
+            )
         return self._losses(points[anchors], own[anchors], centroids, is_other[anchors], anchors)
 
     def _losses(

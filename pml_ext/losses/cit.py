@@ -17,9 +17,7 @@ from pml_ext._pml import (
 from pml_ext.functional.losses.cit import concordance_index, concordance_loss, triplet_losses
 from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
 from pml_ext.functional.tuples.pairs import class_spans, count_triplets, same_and_different
-from pml_ext.losses._base import EmbeddingLoss, describe_distance, reduces_by_mean
-
-_NO_TRIPLET = "this batch has no triplet (two samples of a class and one of another)"
+from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, describe_distance, reduces_by_mean
 
 
 class CITLoss(EmbeddingLoss):
@@ -112,12 +110,12 @@ class CITLoss(EmbeddingLoss):
             assert labels is not None
             same, different = same_and_different(labels, None if ref_labels is labels else ref_labels)
             if count_triplets(same, different) == 0:
-                return self._no_terms(_NO_TRIPLET)
+                return self._no_terms(NO_TRIPLET)
             value = concordance_loss(similarities, among_ref, same, different, self.gamma, hinge)
             return {"loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
         a, p, n = loss_and_miner_utils.convert_to_triplets(indices_tuple, labels, ref_labels, t_per_anchor="all")
         if len(a) == 0:
-            return self._no_terms(_NO_TRIPLET) if indices_tuple is None else self.zero_losses()
+            return self._no_terms(NO_TRIPLET, indices_tuple)
         s_pn = None if among_ref is None else among_ref[p, n]
         losses = triplet_losses(similarities[a, p], similarities[a, n], s_pn, self.gamma, hinge)
         return {"loss": {"losses": losses, "indices": (a, p, n), "reduction_type": "triplet"}}

@@ -9,7 +9,7 @@ from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import LpDistance
 from pml_ext.functional.tuples.hardest import hardest_of_pairs, hardest_triplets
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import EmbeddingLoss, is_with_itself
+from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, is_with_itself
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
 
@@ -77,9 +77,6 @@ class HPHNTripletLoss(EmbeddingLoss):
             tuples = a, p, n = hardest_triplets(distances, positive, negative, among_themselves=with_itself)
             b, kind = a, "triplet"
         if len(a) == 0 or not bool(negative.any()):
-            if indices_tuple is None:
-                return self._no_terms("this batch has no triplet (two samples of a class and one of another)")
-            none: dict[str, Any] = self.zero_losses()
-            return none
+            return self._no_terms(NO_TRIPLET, indices_tuple)
         losses = torch.relu(self.distance.margin(matrix[a, p], matrix[b, n]) + self.margin)
         return {"loss": {"losses": losses, "indices": tuples, "reduction_type": kind}}

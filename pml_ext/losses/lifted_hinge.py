@@ -63,10 +63,7 @@ class LiftedHingeLoss(EmbeddingLoss):
         else:
             anchors, positives = positive.nonzero(as_tuple=True)
         if len(anchors) == 0 or not bool(negative.any()):
-            if indices_tuple is None:
-                return self._no_terms("this batch has no positive or no negative pair")
-            none: dict[str, Any] = self.zero_losses()
-            return none
+            return self._no_terms("this batch has no positive or no negative pair", indices_tuple)
         distances = -matrix if self.distance.is_inverted else matrix
         losses = hinges_of_pairs(distances, anchors, positives, negative, self.margin, with_itself)
         return {"loss": {"losses": losses, "indices": (anchors, positives), "reduction_type": "pos_pair"}}

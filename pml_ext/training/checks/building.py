@@ -50,7 +50,7 @@ def found_by_building(cfg: CN, wrong: set[str]) -> list[str]:
     size = architecture_of(model).feature_size(network) if network else reduced or model.BACKBONE.FEAT_DIM
     parts = {} if network is None else dict(network.named_parameters())
     for name in model.LOSSES.NAME:
-        loss = attempt(lambda name=name: _loss(cfg, name, size), "losses")  # type: ignore[misc]
+        loss = attempt(lambda name=name: _loss(model, name, size), "losses")  # type: ignore[misc]
         parts |= {} if loss is None else {f"losses.{name}": value for name, value in loss.named_parameters()}
     freezes = cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS
     if network is not None and freezes and not any(key.startswith(DEPENDS_ON["freezing"]) for key in wrong):
@@ -76,8 +76,8 @@ def _network(options: CN, images: CN) -> nn.Module:
     return network
 
 
-def _loss(cfg: CN, name: str, feature_size: int) -> nn.Module:
-    losses = cfg.MODEL.LOSSES.clone()
+def _loss(model: CN, name: str, feature_size: int) -> nn.Module:
+    losses = model.LOSSES.clone()
     losses.defrost()
     losses.NAME = (name,)
-    return build_losses(losses, num_classes=max(cfg.MODEL.HEADS.NUM_CLASSES, 2), feature_size=feature_size)[1]
+    return build_losses(losses, num_classes=max(model.HEADS.NUM_CLASSES, 2), feature_size=feature_size)[1]

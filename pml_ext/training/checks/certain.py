@@ -127,11 +127,11 @@ def needs_building(cfg: CN, wrong: Collection[str]) -> bool:
     return any(not any(key.startswith(DEPENDS_ON[part]) for key in wrong) for part in uncertain)
 
 
-def _network(cfg: CN) -> bool:
-    backbone, heads = cfg.MODEL.BACKBONE, cfg.MODEL.HEADS
-    sizes = ImageSizes.of(cfg.INPUT)
+def _network(model: CN, images: CN) -> bool:
+    backbone, heads = model.BACKBONE, model.HEADS
+    sizes = ImageSizes.of(images)
     ours = backbone.NAME in CHANNELS or backbone.NAME == "build_convnet_backbone"
-    known = ours or fits_a_known_network(backbone, channels=len(cfg.MODEL.PIXEL_MEAN), sizes=sizes)
+    known = ours or fits_a_known_network(backbone, channels=len(model.PIXEL_MEAN), sizes=sizes)
     unused = {"WITH_IBN", "WITH_SE", "WITH_NL"} - {*_SWITCHES.get(backbone.NAME, ())}
     return (
         known
@@ -139,9 +139,9 @@ def _network(cfg: CN) -> bool:
         and not any(backbone[switch] for switch in unused)
         and (backbone.NAME != "build_vit_backbone" or _vision_transformer(backbone.STRIDE_SIZE, sizes))
         and _pooling(backbone, heads.POOL_LAYER, sizes)
-        and (cfg.MODEL.META_ARCHITECTURE != "MGN" or _stripes(backbone, sizes))
-        and _width(cfg) <= _WIDEST
-        and _fits_classes(cfg, 1)
+        and (model.META_ARCHITECTURE != "MGN" or _stripes(backbone, sizes))
+        and _width(model, images) <= _WIDEST
+        and _fits_classes(model, images, 1)
     )
 
 
@@ -172,40 +172,40 @@ def _stripes(backbone: CN, sizes: ImageSizes) -> bool:
     return fits and not backbone.WITH_NL
 
 
-def _losses(cfg: CN) -> bool:
-    losses = cfg.MODEL.LOSSES
+def _losses(model: CN, images: CN) -> bool:
+    losses = model.LOSSES
     names = [*losses.NAME, *([losses.LOOP.LOSS] if "LoOp" in losses.NAME else [])]
     defaults = get_cfg().MODEL.LOSSES
     return all(
         name in LOSS_NODES
         and _has(losses[LOSS_NODES[name]], LOSSES.get(LOSS_NODES[name], {}), defaults[LOSS_NODES[name]])
-        and (name not in WITH_CLASS_WEIGHTS or _fits_classes(cfg, losses.SOFTTRIPLE.CENTERS_PER_CLASS))
+        and (name not in WITH_CLASS_WEIGHTS or _fits_classes(model, images, losses.SOFTTRIPLE.CENTERS_PER_CLASS))
         for name in names
     )
 
 
-def _fits_classes(cfg: CN, vectors: int) -> bool:
+def _fits_classes(model: CN, images: CN, vectors: int) -> bool:
     """Whether so many vectors for each class are no matter of memory."""
-    return bool(max(cfg.MODEL.HEADS.NUM_CLASSES, 2) * vectors * _width(cfg) <= _MOST_WEIGHTS)
+    return bool(max(model.HEADS.NUM_CLASSES, 2) * vectors * _width(model, images) <= _MOST_WEIGHTS)
 
 
-def _width(cfg: CN) -> int:
+def _width(model: CN, images: CN) -> int:
     """The most numbers that an embedding may have."""
-    backbone, heads, size = cfg.MODEL.BACKBONE, cfg.MODEL.HEADS, ImageSizes.of(cfg.INPUT).train
+    backbone, heads, size = model.BACKBONE, model.HEADS, ImageSizes.of(images).train
     flat = backbone.NAME == "build_convnet_backbone" and heads.POOL_LAYER == "Flatten"
     places = size[0] * size[-1] if flat else 1  # without its pooling
     return int(max(backbone.FEAT_DIM * places, heads.HIDDEN_DIM, heads.EMBEDDING_DIM))
 
 
-def _freezing(cfg: CN) -> bool:
+def _freezing(model: CN, solver: CN) -> bool:
     """Every network has parameters of these parts; what other patterns match depends on the network."""
-    parts = ("", "backbone", *(("b1", "b2", "b3") if cfg.MODEL.META_ARCHITECTURE == "MGN" else ()))
-    freezes = cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS
-    return not freezes or all(pattern in parts for pattern in cfg.MODEL.FREEZE_LAYERS)
+    parts = ("", "backbone", *(("b1", "b2", "b3") if model.META_ARCHITECTURE == "MGN" else ()))
+    freezes = solver.FREEZE_ITERS or solver.FREEZE_EPOCHS
+    return not freezes or all(pattern in parts for pattern in model.FREEZE_LAYERS)
 
 
-def _miner(cfg: CN) -> bool:
-    miners, defaults = cfg.MODEL.MINER, get_cfg().MODEL.MINER
+def _miner(miners: CN) -> bool:
+    defaults = get_cfg().MODEL.MINER
     names = [miners.NAME] if miners.NAME else []
     names += [miners.LOOP.MINER] if miners.NAME == "LoOpMiner" else []
     return all(
@@ -215,8 +215,8 @@ def _miner(cfg: CN) -> bool:
     )
 
 
-def _in_test(cfg: CN, node: str) -> bool:
-    return _has(cfg.TEST[node], TEST[node], get_cfg().TEST[node])
+def _in_test(test: CN, node: str) -> bool:
+    return _has(test[node], TEST[node], get_cfg().TEST[node])
 
 
 def _has(node: CN, values: Mapping[str, Values], defaults: CN) -> bool:
@@ -234,11 +234,11 @@ def _is_among(value: object, values: Values) -> bool:
 
 _CERTAIN: dict[str, Callable[[CN], bool]] = {
     "transform": lambda cfg: True,  # the rules of INPUT say all
-    "network": _network,
-    "losses": _losses,
-    "freezing": _freezing,
-    "miner": _miner,
-    "opis": lambda cfg: _in_test(cfg, "OPIS"),
-    "verification": lambda cfg: _in_test(cfg, "VERIFICATION"),
+    "network": lambda cfg: _network(cfg.MODEL, cfg.INPUT),
+    "losses": lambda cfg: _losses(cfg.MODEL, cfg.INPUT),
+    "freezing": lambda cfg: _freezing(cfg.MODEL, cfg.SOLVER),
+    "miner": lambda cfg: _miner(cfg.MODEL.MINER),
+    "opis": lambda cfg: _in_test(cfg.TEST, "OPIS"),
+    "verification": lambda cfg: _in_test(cfg.TEST, "VERIFICATION"),
 }
 """Part of DEPENDS_ON -> whether it is certain to be built."""

@@ -10,7 +10,7 @@ from pml_ext.training.data.aliases import aliases_of
 from pml_ext.training.data.datasets import DataError, require_files
 from pml_ext.training.data.datasets import download_to_come as data_to_come
 from pml_ext.training.data.datasets.root import dataset_root
-from pml_ext.training.modeling.cuda import cuda_devices, norms_of_other_devices
+from pml_ext.training.modeling.cuda import missing_device, norms_of_other_devices
 from pml_ext.training.modeling.weights.imagenet import download_to_come as weights_to_come
 from pml_ext.training.modeling.weights.imagenet import missing_file
 from pml_ext.training.modeling.weights.paths import local_file
@@ -23,7 +23,10 @@ def missing_here(cfg: CN) -> list[str]:
         cfg: without problems.
     """
     norms = norms_of_other_devices(cfg.MODEL)
-    return [line for line in (_device(cfg), _weights(cfg), *norms) if line] + _data(cfg)
+    grey = len(cfg.MODEL.PIXEL_MEAN) == 1
+    device = missing_device(cfg.MODEL.DEVICE)
+    found = [line for line in (device and f"MODEL.DEVICE = {device}", _weights(cfg.MODEL), *norms) if line]
+    return found + _data(cfg.DATASETS, grey)
 
 
 def downloads_to_come(cfg: CN) -> list[str]:
@@ -39,28 +42,20 @@ def downloads_to_come(cfg: CN) -> list[str]:
     return [line for line in (weights, *of_data) if line]
 
 
-def _device(cfg: CN) -> str | None:
-    name, _, index = cfg.MODEL.DEVICE.partition(":")
-    if name != "cuda" or int(index or 0) < (devices := cuda_devices()):
-        return None
-    sees = f"{devices} CUDA devices" if devices else "no CUDA device"
-    return f"MODEL.DEVICE = {cfg.MODEL.DEVICE!r}: torch sees {sees} here; set MODEL.DEVICE cpu (or auto)"
+def _weights(model: CN) -> str | None:
+    if not model.WEIGHTS:
+        return missing_file(model.BACKBONE)
+    return None if local_file(model.WEIGHTS) else f"MODEL.WEIGHTS = {model.WEIGHTS!r}: no such file"
 
 
-def _weights(cfg: CN) -> str | None:
-    if not cfg.MODEL.WEIGHTS:
-        return missing_file(cfg.MODEL.BACKBONE)
-    return None if local_file(cfg.MODEL.WEIGHTS) else f"MODEL.WEIGHTS = {cfg.MODEL.WEIGHTS!r}: no such file"
-
-
-def _data(cfg: CN) -> list[str]:
-    grey, root = len(cfg.MODEL.PIXEL_MEAN) == 1, dataset_root(cfg.DATASETS.ROOT)
-    names = [("DATASETS.TESTS", name) for name in cfg.DATASETS.TESTS]
-    if cfg.DATASETS.REC_PATH:
-        found = [] if local_file(cfg.DATASETS.REC_PATH) else [f"DATASETS.REC_PATH: no file {cfg.DATASETS.REC_PATH}"]
+def _data(datasets: CN, grey: bool) -> list[str]:
+    root = dataset_root(datasets.ROOT)
+    names = [("DATASETS.TESTS", name) for name in datasets.TESTS]
+    if datasets.REC_PATH:
+        found = [] if local_file(datasets.REC_PATH) else [f"DATASETS.REC_PATH: no file {datasets.REC_PATH}"]
     else:
-        names, found = [("DATASETS.NAMES", name) for name in cfg.DATASETS.NAMES] + names, []
-    aliases = aliases_of(cfg.DATASETS.ALIASES)
+        names, found = [("DATASETS.NAMES", name) for name in datasets.NAMES] + names, []
+    aliases = aliases_of(datasets.ALIASES)
     complaints = {name: _complaint(aliases.get(name, name), root, grey) for _, name in names}
     return found + [f"{name}: {complaint}" for name, complaint in complaints.items() if complaint]
 

@@ -8,6 +8,7 @@ from pml_ext.training.config.load import known_values
 from pml_ext.training.config.rules import Problem, Rule, must, named, not_negative, one_of
 from pml_ext.training.data.aliases import aliases_of
 from pml_ext.training.data.datasets import DATASETS
+from pml_ext.training.data.datasets.image_files import MAX_UNREADABLE
 from pml_ext.training.data.names import BY_IDENTITY, DATASETS_NOT_BUILT, INTERPOLATIONS, OWN_DATA, PADDINGS, SAMPLERS
 
 _LARGEST = 2**16  # side of an image in pixels
@@ -135,7 +136,7 @@ def _aliases(options: CN) -> Iterator[Problem]:
 DATASETS_RULES: list[Rule] = [
     _aliases,
     _names,
-    must("MAX_UNREADABLE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
+    MAX_UNREADABLE,
 ]
 
 

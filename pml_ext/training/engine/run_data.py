@@ -15,7 +15,7 @@ from pml_ext.training.evaluation.report import check_thresholds
 
 def test_sets(cfg: CN) -> dict[str, TestSet]:
     """DATASETS.TESTS, an error before any work where they cannot be measured as TEST asks."""
-    found = load_test_sets(cfg.DATASETS, grey=_grey(cfg))
+    found = load_test_sets(cfg.DATASETS, grey=_is_grey(cfg.MODEL))
     check_test_sets(cfg.TEST, found)
     check_thresholds(cfg.TEST.THRESHOLD, found)
     return found
@@ -45,8 +45,8 @@ def train_loader(cfg: CN, images: ImageSet, trainer: lightning.Trainer) -> DataL
 
 
 def train_set(cfg: CN) -> ImageSet:
-    return load_train_set(cfg.DATASETS, grey=_grey(cfg))
+    return load_train_set(cfg.DATASETS, grey=_is_grey(cfg.MODEL))
 
 
-def _grey(cfg: CN) -> bool:
-    return len(cfg.MODEL.PIXEL_MEAN) == 1
+def _is_grey(model: CN) -> bool:
+    return len(model.PIXEL_MEAN) == 1

@@ -104,7 +104,7 @@ def _write_page(
         far_range=module.evaluation.calculator.opis_settings.far_range,
         seed=cfg.SEED,
         facts=facts,
-        extra=_pictures_of_losses(cfg, module),
+        extra=_pictures_of_losses(cfg.MODEL.LOSSES, module, cfg.SEED),
     )
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
@@ -112,18 +112,18 @@ def _write_page(
     return page
 
 
-def _pictures_of_losses(cfg: CN, module: Baseline) -> list[Picture]:
+def _pictures_of_losses(options: CN, module: Baseline, seed: int) -> list[Picture]:
     """The losses on a batch of the first test set with queries."""
     data = next((data for data in module.test_sets.values() if isinstance(data, OpenSet)), None)
     if data is None:
         return []
     features = module.features[next(name for name, found in module.test_sets.items() if found is data)][0]
-    rows = one_batch(data.query.identities, count=10, images=4, seed=cfg.SEED)
+    rows = one_batch(data.query.identities, count=10, images=4, seed=seed)
     identities, places = np.unique(data.query.identities[rows], return_inverse=True)
     labels = torch.from_numpy(places)
     order = labels.argsort(stable=True)
     classes = max(int(labels.max()) + 1, 1) if len(labels) else 1
-    terms, losses = build_losses(cfg.MODEL.LOSSES, num_classes=classes, feature_size=features.shape[1])
+    terms, losses = build_losses(options, num_classes=classes, feature_size=features.shape[1])
     of_pairs = {term.name: losses[term.name] for term in terms if not term.is_id_loss}
     if classes < 2:
         return []

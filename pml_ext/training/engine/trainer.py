@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from pml_ext.training.engine.processes import require_free_port
 from pml_ext.training.engine.progress import Progress
 from pml_ext.training.evaluation.columns import columns_of_first
 from pml_ext.training.evaluation.results import LOWER_IS_BETTER
+from pml_ext.training.modeling.cuda import missing_device
 
 log = logging.getLogger("pml_ext")
 
@@ -51,12 +53,8 @@ def build_trainer(
 ) -> lightning.Trainer:
     """The trainer of a run: to train where there is a folder for checkpoints, else to evaluate only."""
     has_cuda = torch.cuda.is_available()
-    device, _, index = cfg.MODEL.DEVICE.partition(":")
-    if device == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        sees = f"{torch.cuda.device_count()} CUDA devices" if has_cuda else "no CUDA device"
-        raise ConfigError(
-            f"MODEL.DEVICE is {cfg.MODEL.DEVICE}, but torch sees {sees} here; set MODEL.DEVICE cpu (or auto)"
-        )
+    if missing := missing_device(cfg.MODEL.DEVICE):
+        raise ConfigError(f"MODEL.DEVICE = {missing}")
     on_gpu = has_cuda and cfg.MODEL.DEVICE != "cpu"
     if torch.distributed.is_torchelastic_launched():
         started = Launch.by_torchrun()
@@ -78,10 +76,12 @@ def build_trainer(
     if launch.num_machines > 1:
         os.environ["NODE_RANK"] = str(launch.machine_rank)
     several = launch.num_gpus * launch.num_machines > 1
+    index = cfg.MODEL.DEVICE.partition(":")[2]
     training = checkpoints is not None
     if training and cfg.SOLVER.AMP.ENABLED and not on_gpu:
         log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
     loggers = build_loggers(cfg.LOGGERS, output) if training else []
+    saving = _checkpointing(checkpoints, cfg.TEST, cfg.DATASETS.TESTS, cfg.SOLVER.CHECKPOINT_PERIOD)
     measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH, dict(flat(cfg)))] if training else []
     faster = [ChannelsLast()] if training and not (on_gpu or several) else []
     return lightning.Trainer(
@@ -98,7 +98,7 @@ def build_trainer(
         default_root_dir=output,
         logger=loggers,
         plugins=[WholeCheckpoints()],
-        callbacks=[Progress(), *measuring, *faster, *callbacks, *_checkpointing(cfg, checkpoints)],
+        callbacks=[Progress(), *measuring, *faster, *callbacks, *saving],
         enable_progress_bar=False,
         enable_checkpointing=training,
         enable_model_summary=False,
@@ -106,17 +106,17 @@ def build_trainer(
     )
 
 
-def _checkpointing(cfg: CN, folder: Path | None) -> list[ModelCheckpoint]:
+def _checkpointing(folder: Path | None, test: CN, names: Sequence[str], period: int) -> list[ModelCheckpoint]:
     if folder is None:
         return []
-    metric = cfg.TEST.BEST or columns_of_first(cfg.DATASETS.TESTS, cfg.TEST)[0]
-    monitor = metric if len(cfg.DATASETS.TESTS) == 1 else f"{cfg.DATASETS.TESTS[0]}/{metric}"
+    metric = test.BEST or columns_of_first(names, test)[0]
+    monitor = metric if len(names) == 1 else f"{names[0]}/{metric}"
     best = ModelCheckpoint(
         folder, "best", monitor=monitor, mode="min" if metric in LOWER_IS_BETTER else "max",
         auto_insert_metric_name=False, enable_version_counter=False,
     )  # fmt: skip
     last = ModelCheckpoint(
-        folder, "last", every_n_epochs=cfg.SOLVER.CHECKPOINT_PERIOD, save_on_train_epoch_end=True,
+        folder, "last", every_n_epochs=period, save_on_train_epoch_end=True,
         enable_version_counter=False,
     )  # fmt: skip
     return [best, last]

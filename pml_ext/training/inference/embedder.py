@@ -15,6 +15,7 @@ from pml_ext.training.embeddings.model_record import ModelRecord
 from pml_ext.training.engine.exporting import PixelsToEmbedding
 from pml_ext.training.inference.onnx_session import OnnxModel
 from pml_ext.training.inference.pixels import Crop, crop_tensors
+from pml_ext.training.modeling.cuda import missing_device
 
 log = logging.getLogger("pml_ext")
 
@@ -172,11 +173,8 @@ def in_batches(
 
 def _device(name: str) -> torch.device:
     """A device that is there."""
-    kind, _, index = name.partition(":")
-    if kind == "auto":
+    if missing := missing_device(name):
+        raise ConfigError(f"device = {missing}")
+    if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
-        raise ConfigError(f"device must be cpu, cuda, cuda:1 and so on, or auto; got {name!r}")
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device is {name}, but torch sees {torch.cuda.device_count()} CUDA devices here: take auto")
     return torch.device(name)

@@ -8,6 +8,7 @@ from torch import Tensor
 from pml_ext.training.config.load import ConfigError
 from pml_ext.training.embeddings.model_record import INPUT, KEY, OUTPUT, ModelRecord, RecordError
 from pml_ext.training.engine.export_formats import ExportError, required
+from pml_ext.training.modeling.cuda import kind_and_index
 
 
 class OnnxModel:
@@ -28,15 +29,13 @@ class OnnxModel:
         file = Path(path).expanduser()
         if not file.is_file():
             raise ExportError(f"no ONNX file at {path}")
-        kind, _, index = device.partition(":")
-        if kind not in ("auto", "cpu", "cuda") or (index and not index.isdecimal()):
-            raise ConfigError(f"device must be cpu, cuda, cuda:1 and so on, or auto; got {device!r}")
+        kind, index = kind_and_index(device)
         has_cuda = "CUDAExecutionProvider" in runtime.get_available_providers()
         if kind == "cuda" and not has_cuda:
             raise ConfigError(
                 f"device is {device}, but this onnxruntime has no CUDA: install onnxruntime-gpu, or take cpu"
             )
-        cuda = [("CUDAExecutionProvider", {"device_id": int(index or 0)})] if has_cuda and kind != "cpu" else []
+        cuda = [("CUDAExecutionProvider", {"device_id": index})] if has_cuda and kind != "cpu" else []
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         try:

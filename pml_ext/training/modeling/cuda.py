@@ -6,6 +6,8 @@ from pathlib import Path
 
 from yacs.config import CfgNode as CN
 
+from pml_ext.training.config.load import ConfigError
+
 _DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 _ROCM = Path("/dev/kfd")
 
@@ -17,6 +19,27 @@ def cuda_devices() -> int:
     import torch  # takes seconds: only where there may be a device
 
     return torch.cuda.device_count()
+
+
+def kind_and_index(device: str) -> tuple[str, int]:
+    """("cuda", 1) of "cuda:1", ("cuda", 0) of "cuda", ("cpu", 0) and ("auto", 0).
+
+    Raises:
+        ConfigError: no such name.
+    """
+    kind, _, index = device.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (index and not index.isdecimal()):
+        raise ConfigError(f"device must be cpu, cuda, cuda:1 and so on, or auto; got {device!r}")
+    return kind, int(index or 0)
+
+
+def missing_device(device: str) -> str | None:
+    """What to say of a CUDA device that torch does not see; None where it is there."""
+    kind, index = kind_and_index(device)
+    if kind != "cuda" or index < (devices := cuda_devices()):
+        return None
+    sees = f"{devices} CUDA devices" if devices else "no CUDA device"
+    return f"{device}: torch sees {sees} here; take cpu, or auto"
 
 
 def _has_driver() -> bool:

@@ -396,7 +396,7 @@ def test_weights_that_are_not_finite_are_never_saved(
         (("MODEL.LOSSES.CE.EPSILON", "2", "MODEL.LOSSES.NAME", '("CrossEntropyLoss",)'), "LOSSES.CE: epsilon must be"),
         (("MODEL.MINER.NAME", "MultiSimilarityMiner"), "none of the losses SmoothAPLoss, TCMLoss takes a miner"),
         (("MODEL.META_ARCHITECTURE", "MoCo"), "MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast and its queue"),
-        (("MODEL.DEVICE", "cuda"), "torch sees no CUDA device here; set MODEL.DEVICE cpu"),
+        (("MODEL.DEVICE", "cuda"), "MODEL.DEVICE = cuda: torch sees no CUDA device here; take cpu"),
         (("MODEL.PIXEL_STD", "[1, 1]"), "must both have 1 value (grey) or 3 (RGB)"),
         (("SOLVER.WEIGHT_DECAY", "-0.1"), "SOLVER.WEIGHT_DECAY = -0.1: must be 0 or more"),
         (("MODEL.HEADS.NUM_CLASSES", "3"), "NUM_CLASSES is 3, but the training set has 5 identities"),

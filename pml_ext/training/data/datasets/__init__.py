@@ -11,6 +11,7 @@ import numpy as np
 from yacs.config import CfgNode as CN
 
 from pml_ext.training.config.load import ConfigError, require
+from pml_ext.training.config.rules import require_rules
 from pml_ext.training.data.aliases import aliases_of
 from pml_ext.training.data.datasets.digits import digits_set
 from pml_ext.training.data.datasets.face_pairs import NAMES as FACE_PAIRS
@@ -19,7 +20,7 @@ from pml_ext.training.data.datasets.folders import folder_per_identity, own_fold
 from pml_ext.training.data.datasets.glyphs import glyphs_set, require_glyphs
 from pml_ext.training.data.datasets.ijb import NAMES as TEMPLATE_SETS
 from pml_ext.training.data.datasets.ijb import TemplateSet, template_set
-from pml_ext.training.data.datasets.image_files import without_unreadable
+from pml_ext.training.data.datasets.image_files import MAX_UNREADABLE, without_unreadable
 from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet
 from pml_ext.training.data.datasets.listed_sets import NAIC, airport_alert, naic
 from pml_ext.training.data.datasets.omniglot import is_to_come, omniglot_set, require_omniglot
@@ -236,8 +237,7 @@ def _contents(images: ImageSet, nobody: tuple[int, ...]) -> str:
 
 def _report(name: str, part: str, images: ImageSet, options: CN) -> ImageSet:
     """The readable images, after a line in the log about what was found and what skipped."""
-    if not 0 <= options.MAX_UNREADABLE <= 1:
-        raise ConfigError(f"DATASETS.MAX_UNREADABLE must be in [0, 1]; got {options.MAX_UNREADABLE}")
+    require_rules(options, "DATASETS", [MAX_UNREADABLE])
     unreadable: list[str] = []
     if options.CHECK_IMAGES:
         images, unreadable = without_unreadable(images, options.MAX_UNREADABLE, os.cpu_count() or 1)

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pml_ext._files import read_regular
+from pml_ext.training.config.rules import must
 from pml_ext.training.data.datasets.decoding import decode_image
 from pml_ext.training.data.datasets.image_set import DataError, ImageSet, OpenSet
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+MAX_UNREADABLE = must("MAX_UNREADABLE", "must be in [0, 1]", lambda value: 0 <= value <= 1)
+"""The rule of the limit in `without_unreadable`, a key of DATASETS."""
 
 
 class ImageFile(NamedTuple):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
-from pml_ext.training.evaluation.pictures.curves import Series, read_series
 from pml_ext.training.evaluation.pictures.drawing import (
     BLACK,
     Picture,
@@ -19,6 +18,7 @@ from pml_ext.training.evaluation.pictures.drawing import (
     row_of_axes,
 )
 from pml_ext.training.evaluation.pictures.page import differences_table, metrics_table, write_page
+from pml_ext.training.evaluation.pictures.training_series import Series, read_series
 from pml_ext.training.evaluation.results import METRICS, Results, heading, labels_of, read_results
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from pml_ext.functional import UtilityCurves
 from pml_ext.training.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.training.evaluation.baselines import RAW_PIXELS, Measured
 from pml_ext.training.evaluation.evaluate import Features, test_embeddings
-from pml_ext.training.evaluation.pictures.curves import read_series, training_curves
 from pml_ext.training.evaluation.pictures.drawing import Picture
 from pml_ext.training.evaluation.pictures.embedding_map import map_picture, spectrum_picture
 from pml_ext.training.evaluation.pictures.page import metrics_table, write_page
 from pml_ext.training.evaluation.pictures.ranked_lists import confusions, first_results, worst_and_random
 from pml_ext.training.evaluation.pictures.ranked_results import confused_identities, results_picture
 from pml_ext.training.evaluation.pictures.thresholds import error_pictures, utility_picture
+from pml_ext.training.evaluation.pictures.training_series import read_series, training_curves
 
 _QUERIES = 5
 _CONFUSIONS = 9

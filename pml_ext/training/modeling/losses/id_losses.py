@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from pml_ext._checks import check_in_range
+
 
 class CrossEntropyLoss(nn.Module):
     """Softmax cross-entropy, smoothed: 1 − ε for the own class, ε / (C − 1) for each other.
@@ -18,8 +20,7 @@ class CrossEntropyLoss(nn.Module):
         super().__init__()
         if not (0 <= epsilon < 1 or epsilon == -1):
             raise ValueError(f"epsilon must be in [0, 1), or -1 for the adaptive form; got {epsilon}")
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha must be in [0, 1]; got {alpha}")
+        check_in_range(alpha, 0, 1, "alpha")
         self.epsilon, self.alpha = epsilon, alpha
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:

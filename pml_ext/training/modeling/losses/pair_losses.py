@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from pml_ext._checks import check_above_zero, check_in_range
+
 
 class TripletLoss(nn.Module):
     """One positive and one negative distance for each anchor, kept apart by a margin.
@@ -22,7 +24,7 @@ class TripletLoss(nn.Module):
 
     def __init__(self, *, margin: float = 0.3, norm_feat: bool = False, hard_mining: bool = False) -> None:
         super().__init__()
-        _require_not_negative("margin", margin)
+        check_in_range(margin, 0, float("inf"), "margin")
         self.margin, self.norm_feat, self.hard_mining = margin, norm_feat, hard_mining
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -54,8 +56,8 @@ class CircleLoss(nn.Module):
 
     def __init__(self, *, margin: float = 0.25, gamma: float = 128.0) -> None:
         super().__init__()
-        _require_not_negative("margin", margin)
-        _require_above_0("gamma", gamma)
+        check_in_range(margin, 0, float("inf"), "margin")
+        check_above_zero(gamma, "gamma")
         self.margin, self.gamma = margin, gamma
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -84,8 +86,8 @@ class CosfaceLoss(nn.Module):
 
     def __init__(self, *, margin: float = 0.25, gamma: float = 128.0) -> None:
         super().__init__()
-        _require_not_negative("margin", margin)
-        _require_above_0("gamma", gamma)
+        check_in_range(margin, 0, float("inf"), "margin")
+        check_above_zero(gamma, "gamma")
         self.margin, self.gamma = margin, gamma
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -118,13 +120,3 @@ def _euclidean(features: Tensor) -> Tensor:
     """(B, B) distances; those under 1e-6 are 1e-6, where the root has no gradient."""
     squares = features.square().sum(dim=1)
     return (squares[:, None] + squares - 2 * features @ features.mT).clamp_min(1e-12).sqrt()
-
-
-def _require_not_negative(name: str, value: float) -> None:
-    if value < 0:
-        raise ValueError(f"{name} must be 0 or more; got {value}")
-
-
-def _require_above_0(name: str, value: float) -> None:
-    if value <= 0:
-        raise ValueError(f"{name} must be above 0; got {value}")

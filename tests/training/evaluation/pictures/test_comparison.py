@@ -7,7 +7,7 @@ import pytest
 
 from pml_ext.training.cli import main
 from pml_ext.training.evaluation.pictures.comparison import RunError, compare
-from pml_ext.training.evaluation.pictures.curves import read_series
+from pml_ext.training.evaluation.pictures.training_series import read_series
 from pml_ext.training.evaluation.results import write_metrics
 
 

@@ -17,13 +17,13 @@ from PIL import Image
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.training.data.datasets import OpenSet, PairSet
 from pml_ext.training.evaluation.baselines import Measured
-from pml_ext.training.evaluation.pictures.curves import training_curves
 from pml_ext.training.evaluation.pictures.drawing import Picture
 from pml_ext.training.evaluation.pictures.embedding_map import map_picture, principal_components, spectrum_picture
 from pml_ext.training.evaluation.pictures.of_a_run import write_report
 from pml_ext.training.evaluation.pictures.ranked_lists import Confusion
 from pml_ext.training.evaluation.pictures.ranked_results import confused_identities
 from pml_ext.training.evaluation.pictures.thresholds import error_pictures, utility_picture
+from pml_ext.training.evaluation.pictures.training_series import training_curves
 from pml_ext.training.evaluation.utility import utility_of_sets
 from tests.training.evaluation.pictures.small_set import image_set, overhang, small_set
 
