@@ -59,9 +59,10 @@ SAME_PART = {
 # Rooms whose functions build from their own part of the config. What reads the whole of it: the config itself, checks
 # across its parts, the engine that hands them out, and the record of a model.
 OF_THEIR_PART = tuple(f"pml_ext.training.{room}." for room in ("data", "modeling", "solver", "evaluation"))
-# What may be imported inside a function: another library, where it is optional or takes seconds to load; and by the
-# doors that answer without torch, what loads it.
+# What may be imported inside a function: another library, where it is optional or takes seconds to load. Of this
+# package only what loads such a library; by these modules.
 LATE = {
+    "pml_ext.functional.operating_points.compiled_counting",
     "pml_ext.training.cli",
     "pml_ext.training.checks.check",
     "pml_ext.training.checks.listing",
