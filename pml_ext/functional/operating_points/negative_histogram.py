@@ -21,7 +21,7 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 # A class's bins are read at thresholds anywhere between their edges: as many of them as stay in a processor's cache
 # with the classes of a block, more for small sets, which need them; and no more than memory allows.
 _COUNTERS_OF_A_BLOCK, _COUNTERS = 2**17, 2**24
-_FEWEST_BINS, _MOST_BINS = 256, 4096
+_FEWEST_BINS, _MOST_BINS = 256, 2**13
 # 1.5e11 / N² bins read an OPIS of 2e-4 of N samples, between rates of 0.01 and 0.1, to 5e-6 of itself. Some more are
 # made: a set with too few is counted again, exactly, which takes four times as long.
 _BINS_BY_SQUARED_SAMPLES = 2.5e11
@@ -30,7 +30,7 @@ _BINS_BY_SQUARED_SAMPLES = 2.5e11
 _PARTS, _PARTS_BY_SQUARED_SAMPLES, _PAIRS_A_PART = 2**16, 6e12, 4
 # Bins narrower than this many units in the last place of a cosine would count its rounding.
 _ULPS_A_BIN = 8
-_CLASSES_AT_ONCE = 1024
+_CLASSES_AT_ONCE = 256
 
 
 class NegativeHistogram(NamedTuple):

@@ -112,9 +112,10 @@ def test_concentrated_cosines_are_counted_in_bins() -> None:
     assert opis_of_curves(curves).item() == pytest.approx(opis_of_curves(expected).item(), abs=2e-9)
 
 
-def test_small_sets_of_small_classes_have_bins_enough() -> None:
-    y = torch.arange(6000) // 4
-    x = torch.randn(1500, 64)[y] + torch.randn(6000, 64)
+@pytest.mark.parametrize(("count", "size", "noise"), [(6000, 64, 1), (5000, 512, 2)])
+def test_small_sets_of_small_classes_have_bins_enough(count: int, size: int, noise: float) -> None:
+    y = torch.arange(count) // 4
+    x = torch.randn(count // 4, size)[y] + noise * torch.randn(count, size)
     curves, expected = binned(x, y), utility_curves(x, y, exact=True)
     assert not torch.equal(curves.tnr, expected.tnr)
     assert opis_of_curves(curves).item() == pytest.approx(opis_of_curves(expected).item(), rel=1e-5)
