@@ -5,37 +5,27 @@ from functools import partial, partialmethod
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from pml_ext import _pml
 from pml_ext._checks import check_items, check_switch, check_whole
-from pml_ext.functional.clustering import adjusted_mutual_information, clustering_f1
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
-from pml_ext.functional.retrieval.ranking import Ranking, check_ranks
+from pml_ext.functional.retrieval.ranking import check_ranks
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.roc import equal_error_rate, roc_auc
 from pml_ext.functional.verification.tar_at_far_rule import operating_point
 from pml_ext.metrics import keys
+from pml_ext.metrics.clustering_metrics import CLUSTERING_METRICS, ClusteringMetrics
 from pml_ext.metrics.evaluation_set import EvaluationSet, make_evaluation_set
+from pml_ext.metrics.neighbor_metrics import NEIGHBOR_METRICS, RANK_METRICS, NeighborMetrics
 from pml_ext.metrics.opis_settings import OPISSettings
 
 FARS = (1e-2, 1e-3, 1e-4)
 
-_OF_RANKS = (keys.MEAN_INVERSE_NEGATIVE_PENALTY, keys.REID_MEAN_AVERAGE_PRECISION)  # and CMC
 _VERIFICATION = (*map(keys.tar_at_far, FARS), keys.VERIFICATION_AUC, keys.EQUAL_ERROR_RATE)
 _ONE_VALUE = (keys.OPIS, keys.EPSILON_OPIS, keys.SPECTRAL_VARIANCE)
 _SINGLE_VALUED = (*_VERIFICATION, *_ONE_VALUE, keys.F1)
-_KNN = (
-    keys.PRECISION_AT_1,
-    keys.MEAN_AVERAGE_PRECISION,
-    keys.MEAN_AVERAGE_PRECISION_AT_R,
-    keys.R_PRECISION,
-    keys.MEAN_RECIPROCAL_RANK,
-)
-_CLUSTERING = (keys.NMI, keys.AMI, keys.F1)
 
 
-class AccuracyCalculator(_pml.AccuracyCalculator):
+class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
     """Every metric of PML's calculator, and: opis, epsilon_opis, cmc_rank_<r>, mean_inverse_negative_penalty,
     reid_mean_average_precision, tar_at_far_1e-2/3/4, verification_auc, equal_error_rate, f1 (of the clustering),
     spectral_variance.
@@ -95,7 +85,7 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         check_ranks(ranks)
         for rank in ranks:  # found by PML as every calculate_* method is
             setattr(self, f"calculate_{keys.cmc_rank(rank)}", partial(self._cmc_rank, rank=rank))
-        self._per_query = (*map(keys.cmc_rank, ranks), *_OF_RANKS)
+        self._per_query = (*map(keys.cmc_rank, ranks), *RANK_METRICS)
         # Measured by this package; f1 is not among them, since PML makes the clusters.
         self._ours = (*self._per_query, *_VERIFICATION, *_ONE_VALUE)
         check_switch(avg_of_avgs, "avg_of_avgs")
@@ -121,13 +111,6 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
         )
         self._default_knn = None if knn_func else self.knn_func
         self.curr_function_dict = self._chosen()
-
-    def requires_clustering(self) -> list[str]:
-        return [*super().requires_clustering(), keys.F1]
-
-    def requires_knn(self) -> list[str]:
-        # PML 2.9 forgets it: asked for alone it would be called without neighbours.
-        return [*super().requires_knn(), keys.MEAN_RECIPROCAL_RANK]
 
     def check_primary_metrics(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
         for name, metrics in (("include", include), ("exclude", exclude)):
@@ -187,7 +170,9 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
             opis=self.opis_settings,
             fars=FARS,
         )
-        ranked = [name for name in names if name in _KNN and (by_camera or self._is_ranked_here(name, measured))]
+        ranked = [
+            name for name in names if name in NEIGHBOR_METRICS and (by_camera or self._is_ranked_here(name, measured))
+        ]
         measured.ranks_both_ways = bool(ranked) and any(name in self._per_query for name in names)
         mine = [name for name in names if name in (*self._ours, *ranked)]
         results = {}
@@ -210,19 +195,6 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
             results[name] = of_set(measured)
         return {name: results[name] for name in names}
 
-    def _chosen(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> dict[str, Any]:
-        """The metrics of a call; f1 where it was named, or where PML's metrics cluster anyway."""
-        chosen: dict[str, Any] = self.get_function_dict(include, exclude)
-        if keys.F1 not in (*include, *self._named) and not chosen.keys() & {keys.NMI, keys.AMI}:
-            chosen.pop(keys.F1, None)
-        return chosen
-
-    def calculate_f1(self, query_labels: Tensor, cluster_labels: Tensor, **kwargs: Any) -> float:
-        return float(clustering_f1(cluster_labels.long(), query_labels.long()))
-
-    def calculate_AMI(self, query_labels: Tensor, cluster_labels: Tensor, **kwargs: Any) -> float:
-        return adjusted_mutual_information(cluster_labels.long(), query_labels.long())
-
     def calculate_opis(self, measured: EvaluationSet) -> float:
         curves = measured.curves
         return float("nan") if curves is None else float(opis_of_curves(curves))
@@ -240,54 +212,8 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
     def calculate_spectral_variance(self, measured: EvaluationSet) -> float:
         return float(spectral_variance(measured.query))
 
-    def calculate_mean_inverse_negative_penalty(self, measured: EvaluationSet) -> float | list[float]:
-        return self._mean_over_queries(measured.ranking.inverse_negative_penalty, measured)
-
-    def calculate_reid_mean_average_precision(self, measured: EvaluationSet) -> float | list[float]:
-        return self._mean_over_queries(measured.ranking.average_precision, measured)
-
-    def _cmc_rank(self, measured: EvaluationSet, *, rank: int) -> float | list[float]:
-        return self._mean_over_queries((measured.ranking.first_match_rank <= rank).double(), measured)
-
     def _tar_at_far(self, measured: EvaluationSet, *, far: float) -> float:
         return float(operating_point(measured.roc, far).tar)
-
-    def _is_ranked_here(self, name: str, measured: EvaluationSet) -> bool:
-        """Whether a metric of PML's neighbours is its own, and so follows from the ranks of the matches."""
-        methods = (f"calculate_{name}", "determine_k")
-        return (
-            (measured.compared is None or not measured.ref_includes_query or measured.compared.count_themselves)
-            and self.knn_func is self._default_knn
-            and all(getattr(type(self), method) is getattr(_pml.AccuracyCalculator, method) for method in methods)
-        )
-
-    def _of_neighbors(self, name: str, measured: EvaluationSet) -> float | list[float]:
-        """PML's metric of this name from the ranks of the matches."""
-        ranking: Ranking = measured.nearest
-        first = ranking.first_match_rank
-        found = first <= (measured.limit or len(measured.reference))
-        per_query = {
-            keys.PRECISION_AT_1: (first == 1).double(),
-            keys.MEAN_AVERAGE_PRECISION: ranking.average_precision,
-            keys.MEAN_AVERAGE_PRECISION_AT_R: ranking.average_precision_at_r,
-            keys.R_PRECISION: ranking.r_precision,
-            keys.MEAN_RECIPROCAL_RANK: torch.where(found, 1 / first, 0.0),
-        }
-        return self._mean_over_queries(per_query[name], measured)
-
-    def _mean_over_queries(self, values: Tensor, measured: EvaluationSet) -> float | list[float]:
-        """The mean over queries with a match, by class where asked for: as PML, classes in the order of their ids."""
-        has_match = measured.matches > 0
-        if not bool(has_match.any()):
-            classes = len(torch.unique(measured.query_labels, dim=0))
-            return [float("nan")] * classes if self.return_per_class else float("nan")
-        values, labels = values[has_match], measured.query_labels[has_match]
-        if not self.return_per_class and not self.avg_of_avgs:
-            return float(values.mean())
-        _, index, counts = torch.unique(labels, dim=0, return_inverse=True, return_counts=True)
-        by_class = torch.zeros(len(counts), dtype=values.dtype, device=values.device).index_add_(0, index, values)
-        by_class /= counts
-        return by_class.tolist() if self.return_per_class else float(by_class.mean())
 
     def _check_selection(self, names: list[str], by_camera: bool, named: Sequence[str]) -> None:
         """Refuse what the chosen metrics cannot honour."""
@@ -297,16 +223,18 @@ class AccuracyCalculator(_pml.AccuracyCalculator):
             option = "return_per_class" if self.return_per_class else "avg_of_avgs"
             # Those that nobody asked for by name give their one value, as PML's NMI does.
             if single := [name for name in names if name in _SINGLE_VALUED and name in named]:
+                by_class = ", ".join((*self._per_query, *NEIGHBOR_METRICS))
                 raise ValueError(
-                    f"{option} needs metrics with a value per class: {', '.join((*self._per_query, *_KNN))}; "
-                    f"got {', '.join(single)}: exclude them"
+                    f"{option} needs metrics with a value per class: {by_class}; got {', '.join(single)}: exclude them"
                 )
         if by_camera:
-            if blind := [name for name in names if name not in (*self._ours, *_KNN, *_CLUSTERING)]:
+            if blind := [name for name in names if name not in (*self._ours, *NEIGHBOR_METRICS, *CLUSTERING_METRICS)]:
                 raise ValueError(
                     f"{', '.join(blind)} cannot take cameras into account: exclude them or leave cameras out"
                 )
-            if self.knn_func is not self._default_knn and (neighbours := [name for name in names if name in _KNN]):
+            if self.knn_func is not self._default_knn and (
+                neighbours := [name for name in names if name in NEIGHBOR_METRICS]
+            ):
                 raise ValueError(
                     f"knn_func knows no cameras, and {', '.join(neighbours)} would not use it: "
                     "leave out knn_func or the cameras"

@@ -1,7 +1,5 @@
-import copy
 import dataclasses
 import math
-import pickle
 from typing import Any
 
 import numpy as np
@@ -11,32 +9,10 @@ from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from torch import Tensor
 
 from pml_ext.functional import epsilon_opis, opis, spectral_variance
-from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, evaluation_set
+from pml_ext.metrics import AccuracyCalculator
+from tests.metrics.calculators import KNN, OTHERS, PER_QUERY, a_set, calculator, kmeans
 from tests.oracles import metrics as oracle
 from tests.oracles import verification as verification_oracle
-
-CPU = torch.device("cpu")
-KNN = ("precision_at_1", "mean_average_precision", "mean_average_precision_at_r", "r_precision", "mean_reciprocal_rank")
-PER_QUERY = ("cmc_rank_1", "cmc_rank_5", "cmc_rank_10", "mean_inverse_negative_penalty", "reid_mean_average_precision")
-VERIFICATION = ("tar_at_far_1e-2", "tar_at_far_1e-3", "tar_at_far_1e-4", "verification_auc", "equal_error_rate")
-OTHERS = (*VERIFICATION, "opis", "epsilon_opis", "f1", "spectral_variance")
-
-
-def kmeans(x: Tensor, count: int) -> Tensor:
-    """A clustering that does not depend on the machine."""
-    return torch.arange(len(x)) % count
-
-
-def calculator(cls: Any = AccuracyCalculator, **options: Any) -> Any:
-    return cls(device=CPU, kmeans_func=kmeans, **options)
-
-
-def a_set(count: int = 80, classes: int = 8) -> tuple[Tensor, Tensor, Tensor]:
-    labels = torch.randint(0, classes, (count,))
-    labels[5] = classes  # a query without a match
-    x = torch.nn.functional.normalize(torch.randn(classes + 1, 6)[labels] + torch.randn(count, 6))
-    return x, labels, torch.randint(0, 3, (count,))
 
 
 def test_adds_its_names_to_those_of_pml() -> None:
@@ -59,40 +35,6 @@ def test_opis_of_sampled_negatives() -> None:
     assert dataclasses.asdict(mine.opis_settings) == {
         "far_range": (0.01, 0.1), "grid": 100, "epsilon": 0.3, "negatives_per_positive": 10, "seed": 3,
     }  # fmt: skip
-
-
-def test_any_ranks() -> None:
-    x, y, cameras = a_set()
-    mine = calculator(ranks=(2, 7), exclude=("opis", "epsilon_opis"))
-    for other in (mine, copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))):
-        found = other.get_accuracy(x, y, query_cameras=cameras)
-        expected = ReIDEvaluator(ranks=(2, 7))(x, y, cameras, x, y, cameras)
-        assert {name for name in found if name.startswith("cmc")} == {"cmc_rank_2", "cmc_rank_7"}
-        assert [found[f"cmc_rank_{rank}"] for rank in (2, 7)] == pytest.approx(
-            [expected[f"rank_{rank}"] for rank in (2, 7)]
-        )
-    with pytest.raises(ValueError, match=r"must name known metrics; got 'cmc_rank_5'; known: .*cmc_rank_2, cmc_rank_7"):
-        calculator(ranks=(2, 7), include=("cmc_rank_5",))
-
-
-@pytest.mark.parametrize("reference", ["none", "other", "includes query"])
-@pytest.mark.parametrize(
-    "options", [{}, {"k": 3}, {"k": "max_bin_count"}, {"avg_of_avgs": True}, {"return_per_class": True}]
-)
-def test_without_cameras_pml_metrics_are_pmls(reference: str, options: dict[str, Any]) -> None:
-    x, y, _ = a_set()
-    arguments: tuple[Any, ...] = (x, y)
-    if reference == "other":
-        arguments = (x[:40], y[:40], x[40:], y[40:])
-    elif reference == "includes query":
-        arguments = (x[:40], y[:40], x, y, True)
-    expected = calculator(PMLAccuracyCalculator, **options).get_accuracy(*arguments)
-    names = tuple(expected)
-    assert set(names) == {*KNN, "NMI", "AMI"}
-    found = calculator(**options, include=names).get_accuracy(*arguments)
-    for name, value in expected.items():
-        # PML divides in float32 for the reciprocal ranks.
-        assert found[name] == pytest.approx(value, rel=1e-6 if name in KNN else 0, nan_ok=True), name
 
 
 def test_each_of_ours_equals_its_function() -> None:
@@ -119,51 +61,6 @@ def test_each_of_ours_equals_its_function() -> None:
     assert result["mean_inverse_negative_penalty"] == pytest.approx(np.mean([r[3] for r in rows]))
 
 
-@pytest.mark.parametrize("separate", [True, False])
-def test_with_cameras_every_ranking_metric_respects_them(separate: bool) -> None:
-    x, y, cameras = a_set()
-    y[50:53] = -1
-    if separate:
-        found = calculator().get_accuracy(
-            x[:30], y[:30], x[30:], y[30:], query_cameras=cameras[:30], reference_cameras=cameras[30:]
-        )
-        parts = [v.tolist() for v in (y[:30], y[30:], cameras[:30], cameras[30:])]
-        distances = (1 - x[:30].double() @ x[30:].double().T).tolist()
-    else:
-        found = calculator().get_accuracy(x, y, query_cameras=cameras)
-        parts = [v.tolist() for v in (y, y, cameras, cameras)]
-        distances = (1 - x.double() @ x.double().T).tolist()
-    rows = [row for row, label in zip(oracle.ranking(distances, *parts), parts[0], strict=True) if row and label != -1]
-    _, first, ap, inp, ap_at_r, r_precision = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
-    expected = {
-        "precision_at_1": first == 1,
-        "mean_average_precision": ap,
-        "mean_average_precision_at_r": ap_at_r,
-        "r_precision": r_precision,
-        "mean_reciprocal_rank": 1 / first,
-        "cmc_rank_1": first <= 1,
-        "cmc_rank_5": first <= 5,
-        "cmc_rank_10": first <= 10,
-        "mean_inverse_negative_penalty": inp,
-        "reid_mean_average_precision": ap,
-    }
-    assert {name: found[name] for name in expected} == pytest.approx({n: v.mean() for n, v in expected.items()})
-
-
-@pytest.mark.parametrize("k", [None, 3, "max_bin_count"])
-@pytest.mark.parametrize("option", ["avg_of_avgs", "return_per_class", None])
-def test_cameras_that_remove_nothing_leave_pmls_values(k: Any, option: str | None) -> None:
-    x, y, _ = a_set()
-    options: dict[str, Any] = {"k": k, "include": KNN} | ({option: True} if option else {})
-    reference = (x[:40], y[:40], x[40:], y[40:])
-    expected = calculator(PMLAccuracyCalculator, **options).get_accuracy(*reference)
-    zeros = torch.zeros(40).long()
-    found = calculator(**options).get_accuracy(*reference, query_cameras=zeros, reference_cameras=zeros + 1)
-    assert found.keys() == expected.keys()
-    for name in KNN:
-        assert found[name] == pytest.approx(expected[name], rel=1e-6), name
-
-
 def test_distractors_are_no_class_of_the_threshold_metrics() -> None:
     x, y, _ = a_set()
     extra, none = torch.nn.functional.normalize(torch.randn(30, 6)), torch.zeros(30).long() + 77
@@ -185,16 +82,6 @@ def test_large_ids_do_not_collide_and_keep_their_order() -> None:
     assert reference.get_accuracy(x, y + 2**24) != reference.get_accuracy(x, y)
 
 
-def test_per_class_values() -> None:
-    x, y, _ = a_set()
-    by_class = calculator(return_per_class=True, include=(*KNN, *PER_QUERY)).get_accuracy(x, y)
-    assert by_class["cmc_rank_1"] == pytest.approx(by_class["precision_at_1"])
-    assert by_class["reid_mean_average_precision"] == pytest.approx(by_class["mean_average_precision"])
-    assert len(by_class["mean_inverse_negative_penalty"]) == 8  # the class without a match is left out, as by PML
-    average = calculator(avg_of_avgs=True, include=(*KNN, *PER_QUERY)).get_accuracy(x, y)
-    assert average == pytest.approx({name: np.mean(values) for name, values in by_class.items()})
-
-
 def test_numpy_and_narrow_input() -> None:
     x, y, cameras = a_set()
     expected = calculator().get_accuracy(x, y, query_cameras=cameras)
@@ -214,83 +101,6 @@ def test_each_metric_can_be_asked_for_alone(name: str) -> None:
     assert calculator().get_accuracy(x, y, include=(name,)).keys() == {name}
     assert name not in calculator().get_accuracy(x, y, exclude=[name])
     assert calculator(include=(name,)).get_accuracy(x, y, query_cameras=cameras).keys() == {name}
-
-
-def test_shared_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    rank, counted = evaluation_set.rankings_within, PairDistances.accepted
-    both = evaluation_set.rank_by_both_metrics
-    monkeypatch.setattr(evaluation_set, "rankings_within", lambda *a: (calls.append(f"rank {a[-1]}"), rank(*a))[1])
-    monkeypatch.setattr(
-        evaluation_set, "rank_by_both_metrics", lambda *a, **k: (calls.append("rank by both"), both(*a, **k))[1]
-    )
-    monkeypatch.setattr(
-        PairDistances,
-        "accepted",
-        lambda self, *a, **k: (calls.append("all pairs") if not k else None, counted(self, *a, **k))[1],
-    )
-    x, y, cameras = a_set()
-    calculator().get_accuracy(x, y, query_cameras=cameras)
-    assert sorted(calls) == ["all pairs", "rank cosine"]
-    for embeddings, k, expected in (
-        (x, None, ["rank cosine"]),
-        (x, 3, ["rank cosine"]),
-        (2 * x, "max_bin_count", ["rank by both"]),
-        (2 * x + 20, None, ["rank cosine", "rank euclidean"]),  # far from the origin
-    ):
-        calls.clear()
-        calculator(k=k, include=(*KNN, *PER_QUERY)).get_accuracy(embeddings, y)
-        assert sorted(calls) == expected
-    calls.clear()
-    calculator(include=KNN).get_accuracy(2 * x, y)
-    assert calls == ["rank euclidean"]
-
-
-def test_what_a_user_changes_about_neighbours_is_obeyed() -> None:
-    class FirstIsWrong(AccuracyCalculator):
-        def calculate_precision_at_1(self, **kwargs: Any) -> float:
-            return -1.0
-
-    x, y, _ = a_set()
-    found = FirstIsWrong(include=("precision_at_1", "r_precision"), device=torch.device("cpu")).get_accuracy(x, y)
-    assert found["precision_at_1"] == -1
-    assert found["r_precision"] == pytest.approx(calculator(include=("r_precision",)).get_accuracy(x, y)["r_precision"])
-    given = calculator(include=("precision_at_1",))
-    given.knn_func = lambda query, k, reference, same: (torch.zeros(len(query), k), torch.zeros(len(query), k).long())
-    share = (y == y[0]).double().mean().item()  # everybody's neighbours are the first sample
-    assert given.get_accuracy(x, y)["precision_at_1"] == pytest.approx(share, abs=0.02)
-
-
-@pytest.mark.parametrize("k", [None, 3, "max_bin_count"])
-def test_embeddings_of_any_length_give_pmls_values_beside_ours(k: int | str | None) -> None:
-    x, y, _ = a_set()
-    x = x * (0.2 + torch.rand(len(x), 1))
-    expected = calculator(PMLAccuracyCalculator, include=KNN, k=k).get_accuracy(x, y)
-    expected |= calculator(include=PER_QUERY).get_accuracy(x, y)
-    assert calculator(include=(*KNN, *PER_QUERY), k=k).get_accuracy(x, y) == pytest.approx(expected, rel=1e-6)
-
-
-def test_a_k_too_small_for_a_metric_is_told_as_by_pml(caplog: pytest.LogCaptureFixture) -> None:
-    x, y, _ = a_set()
-    calculator(include=("r_precision",), k=1).get_accuracy(x, y)
-    assert "but the value for k (1) is less than the max bin count" in caplog.text
-
-
-def test_embeddings_of_any_kind_give_pmls_values() -> None:
-    x, y, _ = a_set()
-    half = (x * torch.rand(len(x), 1)).half()
-    expected = calculator(PMLAccuracyCalculator, include=KNN).get_accuracy(half, y)
-    assert calculator(include=KNN).get_accuracy(half, y) == pytest.approx(expected, rel=1e-6)
-    assert calculator(include=KNN).get_accuracy(half.numpy(), y.numpy()) == pytest.approx(expected, rel=1e-6)
-
-
-def test_queries_without_any_match_are_nan(recwarn: pytest.WarningsRecorder) -> None:
-    x, y = torch.randn(6, 4), torch.arange(6)
-    found = calculator(include=(*KNN, *PER_QUERY)).get_accuracy(x, y, query_cameras=y)
-    assert all(math.isnan(value) for value in found.values())
-    by_class = calculator(include=PER_QUERY, return_per_class=True).get_accuracy(x, y)
-    assert all(len(value) == 6 and all(map(math.isnan, value)) for value in by_class.values())
-    assert not recwarn.list
 
 
 def test_too_few_classes_for_opis_is_nan_with_the_reason() -> None:
@@ -369,27 +179,6 @@ def test_a_label_comparison_of_ones_own() -> None:
         calculator(**options, include=("precision_at_1",)).get_accuracy(x, y, query_cameras=cameras)
     expected = calculator(PMLAccuracyCalculator, include=("r_precision",)).get_accuracy(x, y)
     assert calculator(**options, include=("r_precision",)).get_accuracy(x, y) == expected
-
-
-def test_nothing_is_clustered_for_f1_alone_unless_it_is_named() -> None:
-    x, y, _ = a_set()
-
-    def never(*arguments: Any) -> None:
-        raise AssertionError("clustered")
-
-    options = {"device": CPU, "kmeans_func": never}
-    without = AccuracyCalculator(**options, exclude=("NMI", "AMI"))
-    assert "f1" not in without.get_curr_metrics()
-    assert set(without.get_accuracy(x, y)) == {*KNN, *PER_QUERY, *OTHERS} - {"f1"}
-    assert "f1" not in AccuracyCalculator(**options).get_accuracy(x, y, exclude=("NMI", "AMI"))
-    for named in (
-        lambda: without.get_accuracy(x, y, include=("f1",)),
-        lambda: AccuracyCalculator(**options, include=("f1", "r_precision")).get_accuracy(x, y),
-        lambda: AccuracyCalculator(**options, exclude=("NMI",)).get_accuracy(x, y),
-    ):
-        with pytest.raises(AssertionError, match="clustered"):
-            named()
-    assert "f1" in calculator(exclude=("NMI",)).get_accuracy(x, y)
 
 
 def test_embeddings_in_any_memory_layout() -> None:
