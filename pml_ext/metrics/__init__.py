@@ -51,7 +51,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported when it is asked for: the metrics' names are read, as config checks do, without torch."""
+    """Imports a metric when it is first asked for: config checks read the names alone, without loading torch."""
     if name in _HOMES:
         return getattr(import_module(f"pml_ext.metrics.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Matches by a comparison of labels of one's own, for a block of queries at a time."""
+"""Matches by a user's own comparison of labels, for a block of queries at a time."""
 
 from collections.abc import Callable
 from functools import cached_property

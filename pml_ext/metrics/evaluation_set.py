@@ -65,7 +65,7 @@ class EvaluationSet:
 
     @cached_property
     def _by_cosine(self) -> list[Ranking]:
-        """Without a limit, and within `limit`: from one pass."""
+        """The ranking of all references, and that within `limit`, from one pass."""
         return self._ranked([None], "cosine") * 2 if self.limit is None else self._ranked([None, self.limit], "cosine")
 
     @cached_property
@@ -252,7 +252,7 @@ def _tensor(values: Any, device: torch.device, name: str) -> Tensor:
 def _check_start(query: Tensor, reference: Tensor, name: str) -> None:
     start = reference[: len(query)]
     if start.data_ptr() == query.data_ptr() and start.shape == query.shape and start.stride() == query.stride():
-        return  # one and the same: no copies to compare
+        return  # the same memory: nothing to compare
     equal = torch.isclose if query.is_floating_point() else torch.eq
     if start.shape != query.shape or not bool(equal(start, query).all()):
         raise ValueError(f"{name} must start with the query's entries when ref_includes_query is True; it does not")

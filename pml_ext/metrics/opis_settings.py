@@ -13,7 +13,7 @@ from pml_ext.functional.pairwise.sampled import all_or_sampled_pairs, check_nega
 
 @dataclass(frozen=True)
 class OPISSettings:
-    """The settings of OPIS and ε-OPIS: with others the same embeddings have other scores.
+    """The settings of OPIS and ε-OPIS; two scores can be compared only if these are equal.
 
     Args:
         far_range, grid, negatives_per_positive, seed: see `functional.utility_curves`.

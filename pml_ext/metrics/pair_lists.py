@@ -60,7 +60,7 @@ def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
     Returns:
         ImagePairs with keys such as "Aaron_Eckhart/1".
     Raises:
-        ValueError: with the number of the line that is not what its place in the list asks for.
+        ValueError: with the number of the line that does not fit its place in the list.
         OSError: the file cannot be read.
 
     >>> import tempfile
@@ -152,9 +152,11 @@ def read_template_media(path: str | PathLike[str]) -> TemplateMedia:
 
 
 def _fields(path: str | PathLike[str]) -> Iterator[tuple[int, list[str]]]:
-    """The numbered lines, split at white space; a blank line is a line without fields, but at the end."""
+    """The numbered lines, split at white space; a blank line counts, except at the end."""
     blank: list[int] = []
-    with open(path, encoding="utf-8", errors="surrogateescape") as lines:  # so that a line has its number
+    with open(
+        path, encoding="utf-8", errors="surrogateescape"
+    ) as lines:  # bytes that are no UTF-8 pass, for an error with the line's number
         for number, line in enumerate(lines, 1):
             if not line.isascii() and any("\udc80" <= character <= "\udcff" for character in line):
                 raise ValueError(
@@ -171,7 +173,7 @@ def _fields(path: str | PathLike[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _is_count(field: str) -> bool:
-    """Digits alone, few enough for 64 bits: int() would take 1_0 too."""
+    """Whether it is digits only and fits into 64 bits; int() would also accept 1_0."""
     return field.isascii() and field.isdigit() and len(field) <= 18
 
 

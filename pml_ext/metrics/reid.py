@@ -115,7 +115,7 @@ class ReIDEvaluator:
         gallery_ids: Tensor,
         gallery_cameras: Tensor | None,
     ) -> Ranking:
-        """The values of every query, of shape (Q,), or (repeats, Q) for single shots. Arguments as of a call."""
+        """The values of every query, of shape (Q,), or (repeats, Q) for single shots. Arguments as in `__call__`."""
         if self.query_expansion is not None:
             query, gallery = expand_features(query, gallery, **self.query_expansion)
         cameras = {"query_cameras": query_cameras, "gallery_cameras": gallery_cameras}

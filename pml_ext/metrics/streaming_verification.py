@@ -53,12 +53,12 @@ class StreamingVerification:
 
     def update(self, scores: Tensor, same: Tensor) -> None:
         """Count pairs: (P,) scores, finite, higher is more alike; (P,) bool, True for pairs of one subject."""
-        with self._lock:  # a count is read, raised and written: of two threads one's would be lost
+        with self._lock:  # two threads that raise a count at once would lose one of the two
             self.histogram.update(scores, same)
 
     def merge(self, other: "StreamingVerification") -> None:
         """Add the pairs of another one of the same low and high."""
-        # In one order whatever is merged into what, so that two threads cannot wait for each other.
+        # Always locked in the same order, so that two threads that merge the same two cannot wait for each other.
         first, second = sorted((self, other), key=id)
         with first._lock, second._lock:
             self.histogram.merge(other.histogram)

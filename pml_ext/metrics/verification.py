@@ -87,9 +87,9 @@ class VerificationEvaluator:
 
         Args:
             scores: (P,), finite.
-            same, fold_ids: as of a call.
+            same, fold_ids: as in `__call__`.
         Raises:
-            ValueError: as of a call.
+            ValueError: as in `__call__`.
         """
         check_tensor(scores, "scores", "(P,)")
         if not isinstance(same, Tensor):
@@ -120,7 +120,7 @@ class VerificationEvaluator:
             embeddings: key ("name/number") to (D,) embedding: a mapping, or a function called once for each key.
             pairs: the list.
         Raises:
-            ValueError: a key that the mapping lacks; and as of a call. A list of one fold has no accuracy.
+            ValueError: a key that the mapping lacks; and as in `__call__`. A list of one fold has no accuracy.
         """
         keys = list(dict.fromkeys([*pairs.first, *pairs.second]))
         if isinstance(embeddings, Mapping):
@@ -141,7 +141,7 @@ class VerificationEvaluator:
     def of_templates(
         self, embeddings: Tensor, template_ids: Tensor, media_ids: Tensor, pairs: TemplatePairs
     ) -> dict[str, float]:
-        """Pairs of templates, as in IJB-B and IJB-C: media averaged, then templates; no folds.
+        """Pairs of templates, as in IJB-B and IJB-C: means over each medium, then over the template; no folds.
 
         Args:
             embeddings, template_ids, media_ids: (N, D), (N,), (N,): see `functional.template_embeddings`.

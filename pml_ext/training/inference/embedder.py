@@ -28,8 +28,8 @@ class Embedder:
 
     Args:
         network: (B, C, H, W) float32 pixels in 0–255, on the device, to (B, D) of unit length.
-        record: what the embeddings are of.
-        device: where the network wants its pixels.
+        record: the model that makes the embeddings, and its input.
+        device: where the network expects its pixels.
         batch_size: crops that go through the network at once.
 
     ```python
@@ -67,7 +67,7 @@ class Embedder:
         MODEL, and a warning elsewhere.
 
         Args:
-            config_file: as for training; a run's own config.yaml, say.
+            config_file: as for training, for example a run's own config.yaml.
             weights: None: the config's MODEL.WEIGHTS.
             device: cpu, cuda, cuda:1 …, or auto: a CUDA device where there is one.
             half: compute all but the heads in 16 bits, for CUDA devices; on a CPU it is slower.
@@ -122,7 +122,7 @@ class Embedder:
         """Height and width that crops are resized to; crops of that size stay as they are.
 
         Raises:
-            ConfigError: INPUT.SIZE_TEST is no such pair.
+            ConfigError: INPUT.SIZE_TEST is not a height and a width.
         """
         if len(self._size) != 2 or min(self._size) < 1:
             raise ConfigError(f"INPUT.SIZE_TEST must be height and width to give every crop one size; got {self._size}")
@@ -172,7 +172,7 @@ def in_batches(
 
 
 def _device(name: str) -> torch.device:
-    """A device that is there."""
+    """The device of a name; an error where it is not there."""
     if missing := missing_device(name):
         raise ConfigError(f"device = {missing}")
     if name == "auto":

@@ -32,7 +32,7 @@ class Prepared(NamedTuple):
 
 
 class Pictures(Dataset[Prepared]):
-    """Pictures from disk; what is wrong with one is said in its place."""
+    """Pictures from disk; in the place of one that cannot be used stands the reason."""
 
     def __init__(self, listed: Sequence[Listed], rows: Sequence[int], transform: v2.Compose, *, grey: bool) -> None:
         self.files = ImageFiles([picture.path for picture in listed], grey)
@@ -58,9 +58,9 @@ class EmbeddingModule(lightning.LightningModule):
     """Writes the shards of this process that are not there yet.
 
     Args:
-        network: pixels to embeddings; of the process's own device where it is a torch module, else of none.
+        network: pixels to embeddings; a torch module is moved to the process's device.
         listed: all pictures of the run.
-        folder: gives the shards once all processes are there.
+        folder: called once all processes have started; returns the folder of the shards.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ from pml_ext.training.inference.shards import RunOfShards, ShardFolder
 
 log = logging.getLogger("pml_ext")
 
-_SHOWN = 20  # pictures that could not be embedded, in the log; the file beside the output has all
+_SHOWN = 20  # pictures that could not be embedded and are named in the log; the file beside the output names all
 
 
 def embed(
@@ -52,16 +52,16 @@ def embed(
 ) -> FeatureFile | None:
     """Embed pictures and write the file; a run that was killed goes on after its last shard.
 
-    What cannot be embedded is in the log, and all of it in `<output>.unreadable.txt`.
+    Pictures that cannot be embedded are listed in `<output>.unreadable.txt`, the first of them in the log, too.
 
     Args:
         images: files, and folders at any depth.
         output: a `.parquet` or `.npz`.
         config_file, onnx: the model: a YAML whose MODEL.WEIGHTS are set, or an exported file.
-        overrides: KEY VALUE words; of an exported file, only where and how fast it runs.
+        overrides: KEY VALUE words; with an exported file only those that say where and how fast it runs.
         half: all but the heads in 16 bits.
-        add: to what is in the output already, but for pictures that are.
-        overwrite: replace the output, and what is left of a run that did not end.
+        add: keep what the output holds, and add the pictures that it does not.
+        overwrite: replace the output, and the shards of an unfinished run.
         label_by_folder: each picture's label is the name of its folder.
     Returns:
         the file; None on processes other than the first.
@@ -114,7 +114,7 @@ def _joined(
     *,
     label_by_folder: bool,
 ) -> FeatureFile:
-    """All shards as one file; what could not be embedded is told."""
+    """All shards as one file; the log names what could not be embedded."""
     told = [shards.told(shard) for shard in range(shards.count)]
     problems = [problem for _, found in told for problem in found]
     if len(problems) == len(listed):
@@ -161,7 +161,7 @@ def _checked_output(output: str | Path, *, add: bool, overwrite: bool) -> Path:
 
 
 def _config(config_file: str | None, onnx: str | None, overrides: Sequence[str], half: bool) -> CN:
-    """The config to run with: of an exported file, the one that it records."""
+    """The config to run with; for an exported file, the one recorded in it."""
     if (config_file is None) == (onnx is None):
         raise ConfigError("embed needs a model: either --config-file, with MODEL.WEIGHTS, or --onnx")
     if onnx is None:
@@ -190,7 +190,7 @@ def _network(
 
 
 def _grown(output: Path, record: ModelRecord, label_by_folder: bool) -> FeatureFile:
-    """The file that more is put into, where it fits."""
+    """The output that pictures are added to; an error where it is of another model."""
     old = FeatureFile.open(output)
     if old.record is None or not old.record.same_model(record):
         of = "another program" if old.record is None else f"{old.record.weights} (SHA-256 {old.record.sha256[:12]}…)"
@@ -205,7 +205,7 @@ def _grown(output: Path, record: ModelRecord, label_by_folder: bool) -> FeatureF
 
 
 def _identity(picture: Listed, label_by_folder: bool) -> str:
-    """What a picture is for a run that goes on: another one where its file has changed."""
+    """Tells pictures apart in a resumed run; a changed file is another picture."""
     try:
         state = picture.path.stat()
     except OSError:

@@ -26,8 +26,8 @@ class Hit:
     """A row that was found.
 
     Attributes:
-        path: its picture's, as the index has it.
-        picture: where that is, if it may be shown.
+        path: of its picture, as in the index.
+        picture: the file to show; None where it cannot be shown.
         accepted: the threshold's decision; None without a threshold.
     """
 
@@ -48,7 +48,7 @@ class Answer:
 
 
 def write_hits(path: str | Path, answers: Sequence[Answer], facts: Mapping[str, str]) -> None:
-    """Write the page; every text is escaped, the pictures are in it.
+    """Write the page; text is escaped and the pictures are embedded.
 
     Raises:
         OSError: it cannot be written.

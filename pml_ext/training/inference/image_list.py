@@ -1,4 +1,4 @@
-"""The pictures that a command line names: files, and all of the folders."""
+"""The pictures that a command line names: files, and all pictures in folders."""
 
 import os
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ class Listed(NamedTuple):
 
 
 def list_images(words: Sequence[str], beside: Path) -> list[Listed]:
-    """The pictures, folders in the order of their names and at any depth; what is named twice is there once.
+    """The pictures, folders in the order of their names and at any depth; a picture that is named twice is listed once.
 
     Args:
         words: files, and folders.
-        beside: the folder of the file of features. Names are relative to it, of pictures outside of it whole paths.
+        beside: the folder of the file of features. Names are relative to it; pictures outside of it have whole paths.
     Raises:
         DataError: a word that is neither file nor folder, a folder without pictures, nothing at all.
     """

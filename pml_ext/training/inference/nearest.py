@@ -1,7 +1,7 @@
-"""The rows of a file of features that are closest to a query: all of them compared, or an index of faiss asked.
+"""The rows of a file of features that are closest to a query, by comparing all of them or by an index of faiss.
 
-Above EXACT_UP_TO rows an inverted file is built once, kept beside the features and mapped into memory when it is asked.
-How many of its lists are looked at is measured: as many as find RECALL of the true neighbours of some of the rows.
+Above EXACT_UP_TO rows an inverted file is built once, kept beside the features and mapped into memory for a search.
+A search looks at as many of its lists as find RECALL of the true neighbours, measured on a sample of the rows.
 """
 
 import json
@@ -35,7 +35,8 @@ class Nearest:
     Attributes:
         index: faiss's.
         lists, probes: how many lists there are and how many a query looks at; 0 where all rows are compared.
-        recall: the share of the true ten neighbours that rows of the file find so; 1 where all are compared.
+        recall: the share of the ten true neighbours that is found, measured on rows of the file; 1 where all are
+            compared.
     """
 
     index: Any
@@ -99,7 +100,7 @@ def _built(file: FeatureFile, faiss: Any) -> tuple[Any, dict[str, Any]]:
     index.train(sample)
     probing = np.linspace(0, len(places) - 1, _PROBED_WITH).astype(np.int64)
     places, queries = places[probing], sample[probing]
-    nearest = _Closest(len(queries), _NEIGHBOURS + 1)  # a row's nearest is itself
+    nearest = _Closest(len(queries), _NEIGHBOURS + 1)  # the nearest row of each is itself
     for block in file.blocks():
         cosines, rows = faiss.knn(queries, block.embeddings, _NEIGHBOURS + 1, metric=faiss.METRIC_INNER_PRODUCT)
         nearest.add(cosines, rows + index.ntotal)
@@ -150,7 +151,7 @@ class _Closest:
 def _version(file: FeatureFile) -> Version:
     if file.versions:
         return file.versions[-1]
-    state = file.path.stat()  # another program's: changed where its size or time is another
+    state = file.path.stat()  # another program's file has no versions: a new size or time is a new version
     return Version(f"{state.st_size} {state.st_mtime_ns}", file.rows)
 
 
@@ -185,7 +186,7 @@ def _written(file: FeatureFile, index: Any, facts: dict[str, Any], old: dict[str
         facts["size"] = draft.stat().st_size
         draft.replace(path)
         write_atomically(_facts_of(file), json.dumps(facts))
-    except (OSError, RuntimeError) as error:  # the latter is faiss's
+    except (OSError, RuntimeError) as error:  # faiss raises RuntimeError
         log.warning("the index of %s cannot be kept and is built each time: %s", file.path, error)
         draft.unlink(missing_ok=True)
         index.nprobe = facts["probes"]

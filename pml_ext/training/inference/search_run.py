@@ -1,4 +1,4 @@
-"""`pml-ext search`: the pictures of an index that are closest to one, or to each of some."""
+"""`pml-ext search`: the pictures of an index that are closest to one picture, or to each of several embeddings."""
 
 import logging
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ def embedder_of(record: ModelRecord, overrides: Sequence[str] = ()) -> Embedder:
     """The model that a record names.
 
     Args:
-        overrides: as of `search`.
+        overrides: as in `search`.
     Raises:
         ConfigError: other overrides; the model's file is not there, or another.
     """
@@ -147,7 +147,7 @@ def _queries(
 
 
 def _threshold(file: FeatureFile, report: str | None) -> tuple[float | None, str]:
-    """The cosine from which on a hit is accepted, and what to say of it."""
+    """The cosine from which on a hit is accepted, and a line that describes it."""
     if report is None:
         cosine = file.record.threshold if file.record else None
         return cosine, "" if cosine is None else f"cosine {cosine:.4f}, as the exported model says"

@@ -1,4 +1,4 @@
-"""The finished parts of an embedding run, kept until all are there: a run that was killed goes on after them."""
+"""The finished parts of an embedding run, kept until all are there, so that a killed run can go on after them."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ import numpy as np
 from pml_ext._files import replacing, write_atomically
 from pml_ext.training.embeddings.model_record import ModelRecord
 
-LARGEST = 1024  # pictures in a shard; what a killed process loses at most
+LARGEST = 1024  # pictures in a shard: the most that a killed process loses
 _PLAN = "plan.json"
 
 
@@ -22,7 +22,7 @@ class ShardError(RuntimeError):
 
 @dataclass(frozen=True)
 class Shard:
-    """What a shard gave: rows (n,) of the list of pictures, their embeddings (n, D), and messages about the others."""
+    """Of a shard: rows (n,) of the list of pictures, their embeddings (n, D), and messages about the others."""
 
     rows: np.ndarray
     embeddings: np.ndarray
@@ -101,11 +101,11 @@ class RunOfShards:
     grown_from: str
 
     def begin(self, *, processes: int, overwrite: bool) -> ShardFolder:
-        """The folder, new or that of a run of the same which did not end; by the first process.
+        """The folder, new or left by an unfinished run of the same pictures. Called by the first process.
 
         Args:
-            processes: for which there should be shards.
-            overwrite: remove that of another run.
+            processes: how many will work on it; each should get a shard.
+            overwrite: remove the folder of another run.
         Raises:
             ShardError: the folder is another run's.
             OSError: it cannot be written.

@@ -1,4 +1,4 @@
-"""The CUDA devices that torch sees, and what a config has for them alone."""
+"""The CUDA devices that torch sees, and config values that only they can have."""
 
 import ctypes
 import sys
@@ -13,10 +13,10 @@ _ROCM = Path("/dev/kfd")
 
 
 def cuda_devices() -> int:
-    """How many torch sees. Where no driver is installed that is none, and torch is not loaded to say so."""
+    """How many torch sees; 0 without loading torch where no driver is installed."""
     if "torch" not in sys.modules and not _has_driver():
         return 0
-    import torch  # takes seconds: only where there may be a device
+    import torch  # takes seconds, so only where there may be a device
 
     return torch.cuda.device_count()
 
@@ -34,7 +34,7 @@ def kind_and_index(device: str) -> tuple[str, int]:
 
 
 def missing_device(device: str) -> str | None:
-    """What to say of a CUDA device that torch does not see; None where it is there."""
+    """A message about a CUDA device that torch does not see; None where it does."""
     kind, index = kind_and_index(device)
     if kind != "cuda" or index < (devices := cuda_devices()):
         return None

@@ -13,7 +13,7 @@ class ImageSizes(NamedTuple):
 
     @classmethod
     def of(cls, options: CN) -> "ImageSizes":
-        """From the config's INPUT; CROP has the last word about a size."""
+        """From the config's INPUT; where CROP is on, its size counts."""
         if options.CROP.ENABLED:
             size = [options.CROP.SIZE[0], options.CROP.SIZE[-1]]
             return cls(size, size)

@@ -1,4 +1,4 @@
-"""The names that MODEL of a config can hold, and what each is; the rooms beside build them."""
+"""The names that MODEL of a config can hold, and what each is; the packages beside this module build them."""
 
 ARCHITECTURES = {
     "Baseline": "backbone, head and losses",

@@ -41,7 +41,7 @@ def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Modu
         features = _flat_size(options.BACKBONE, backbone, channels, sizes)
     else:
         features = int(backbone.num_features)  # type: ignore[arg-type]
-        if features != options.BACKBONE.FEAT_DIM:  # a library's net, whose channels only the library knows
+        if features != options.BACKBONE.FEAT_DIM:  # a library's network: only the library knows its channels
             raise ConfigError(
                 f"MODEL.BACKBONE.FEAT_DIM must be {features} for {options.BACKBONE.NAME}; "
                 f"got {options.BACKBONE.FEAT_DIM}"

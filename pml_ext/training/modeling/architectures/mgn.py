@@ -71,7 +71,7 @@ class MGN:
 
 
 def _stripes(feature_map: Tensor, count: int) -> tuple[Tensor, ...]:
-    """The map cut into horizontal stripes of equal height, of which only the last may be lower."""
+    """The map cut into horizontal stripes of equal height, the last of which may be less high."""
     found = feature_map.chunk(count, dim=2)
     if len(found) < count:
         raise ConfigError(

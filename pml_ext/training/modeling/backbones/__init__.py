@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 # MODEL.BACKBONE.NAME -> what builds it; a built backbone has `num_features` (channels of its map) and
-# `only_in_files` (starts of names that a pretrained file may have, or lack, against it)
+# `only_in_files` (starts of names that it and a pretrained file need not have in common)
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "build_resnet_backbone": build_resnet,
     "build_resnet_backbone_distill": build_resnet_distill,

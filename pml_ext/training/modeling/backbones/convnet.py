@@ -9,7 +9,7 @@ from pml_ext.training.modeling.backbones.norms import build_norm
 class ConvNet(nn.Sequential):
     """Blocks of convolution 3×3, norm, ReLU and 2×2 max-pool, trained from scratch.
 
-    Pooling stops where a side would fall under 2, so 8×8 digits pass four blocks too.
+    Pooling stops where a side would fall under 2, so even pictures of 8×8 pass through four blocks.
     """
 
     only_in_files: tuple[str, ...] = ()

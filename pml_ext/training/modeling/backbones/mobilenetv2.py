@@ -1,4 +1,4 @@
-"""MobileNetV2 with FastReID's parameter names, which torchvision's and timm's are not."""
+"""MobileNetV2 with FastReID's parameter names, which differ from torchvision's and timm's."""
 
 import math
 

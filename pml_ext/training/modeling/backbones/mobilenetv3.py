@@ -20,7 +20,7 @@ class MobileNetV3(nn.Module):
         in_channels: of the images.
     """
 
-    only_in_files = ("classifier.", "conv.")  # an ImageNet file has the one and not the other
+    only_in_files = ("classifier.", "conv.")  # an ImageNet file has a classifier and no last convolution
 
     def __init__(self, depth: str, in_channels: int) -> None:
         super().__init__()

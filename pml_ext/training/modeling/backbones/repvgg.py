@@ -1,4 +1,4 @@
-"""RepVGG as it is trained, with three branches in each block, and FastReID's parameter names, which timm's are not."""
+"""RepVGG as it is trained, with three branches in each block, and FastReID's parameter names; timm's differ."""
 
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
@@ -8,8 +8,8 @@ from pml_ext.training.modeling.backbones.resnet import warn_of_unused
 
 # first letter of DEPTH -> blocks of the four stages (Ding et al., CVPR 2021, table 2)
 _BLOCKS = {"A": (2, 4, 14, 1), "B": (4, 6, 16, 1)}
-# first two letters -> factors of the channels of the first three stages and of the last; behind them may stand g2 or
-# g4: groups of every second block
+# first two letters -> factors of the channels of the first three stages and of the last; a g2 or g4 behind them is the
+# number of groups of every second block
 _WIDTHS = {
     "A0": (0.75, 2.5), "A1": (1, 2.5), "A2": (1.5, 2.75), "B0": (1, 2.5), "B1": (2, 4), "B2": (2.5, 5), "B3": (3, 5),
 }  # fmt: skip

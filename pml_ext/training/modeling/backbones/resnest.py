@@ -50,7 +50,7 @@ class ResNeSt(ResNet):
             # The original averages 3×3 in the first block of a stage even where that block keeps the size.
             first: Any = self.layer4[0]
             first.avd_last = nn.AvgPool2d(3, stride=1, padding=1)
-            # … and timm averages 2×2 on the way past it where the original has nothing left to shrink.
+            # … and its shortcut stays as it is where the size does; timm averages 2×2 there.
             first.downsample[0] = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:

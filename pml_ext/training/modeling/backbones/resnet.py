@@ -99,7 +99,7 @@ def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
 
 
 def build_resnet_distill(options: CN, *, channels: int, **_: object) -> ResNet:
-    """FastDistill's name of the same, without WITH_NL: its blocks begin with the ReLU that others end with."""
+    """FastDistill's name for it, without WITH_NL: its blocks begin with the ReLU that others end with."""
     warn_of_unused(options, "WITH_NL")
     return _build(options, channels, dict.fromkeys(RESNET_NON_LOCAL, (0, 0, 0, 0)), ibn_stages=3)
 
@@ -145,7 +145,7 @@ def _build(
 
 
 def warn_of_unused(options: CN, *keys: str, on: str = "") -> None:
-    """FastReID's YAMLs inherit switches that the backbone, or what it is for (`on`), does not have."""
+    """Warns of switches that FastReID's YAMLs inherit and that the backbone, or its use (`on`), does not have."""
     for key in keys:
         if options[key]:
             log.warning("MODEL.BACKBONE.%s has no effect on %s, as in FastReID", key, on or options.NAME)

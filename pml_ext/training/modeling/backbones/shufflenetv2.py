@@ -1,4 +1,4 @@
-"""ShuffleNetV2 with FastReID's parameter names, its authors', which torchvision's are not."""
+"""ShuffleNetV2 with FastReID's parameter names, those of its authors; torchvision's differ."""
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,10 @@ _STEM, _BLOCKS = 24, (4, 8, 4)
 
 
 class Block(nn.Module):
-    """One branch that computes, beside one that passes on; at stride 2 both branches see all channels and compute.
+    """Two branches: one computes, the other passes its channels on; at stride 2 both see all channels and compute.
 
     Args:
-        channels: that a branch gets.
+        channels: of the input of a branch.
         out: of both branches together.
     """
 
@@ -38,7 +38,7 @@ class Block(nn.Module):
             self.branch_proj = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.branch_proj is None:  # channels go to the branches by turns, which mixes those of the block before
+        if self.branch_proj is None:  # every second channel to each branch, which mixes the outputs of the block before
             passed, x = x[:, ::2], x[:, 1::2]
         else:
             passed = self.branch_proj(x)

@@ -14,7 +14,7 @@ from pml_ext.training.modeling.names import TIMM
 
 
 class TimmBackbone(nn.Module):
-    """The network's feature map before pooling; of tokens what the network itself pools them to.
+    """The network's feature map before pooling; for a network of tokens, what it pools them to.
 
     Args:
         name: as in `timm.list_models()`.
@@ -26,7 +26,7 @@ class TimmBackbone(nn.Module):
         if not timm.is_model(name):
             near = timm.list_models(f"*{name.split('_')[0]}*")[:10]
             raise ConfigError(f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}; near: {near}")
-        # Weights come from PRETRAIN_PATH, never from a hub behind the user's back.
+        # Weights come from PRETRAIN_PATH; nothing is downloaded unasked.
         net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0)
         self.net: nn.Module = net
         self.num_features = int(net.num_features)

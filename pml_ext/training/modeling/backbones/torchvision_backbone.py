@@ -13,8 +13,8 @@ from pml_ext.training.config.load import ConfigError, known_values
 from pml_ext.training.modeling.backbones.norms import replace_batch_norms
 from pml_ext.training.modeling.names import TORCHVISION
 
-# Their published weights expect images at half the usual contrast, which transform_input sees to; the auxiliary
-# classifiers are training's alone.
+# Their published weights expect images at half the usual contrast, which transform_input takes care of; the auxiliary
+# classifiers are for training only.
 _OF_INCEPTIONS = {"aux_logits": False, "transform_input": True, "init_weights": True}
 _INCEPTIONS = ("googlenet", "inception_v3")
 _POOLING = ("avgpool", "adaptive_avg_pool2d", "mean")  # what torchvision's networks call the step after their last map

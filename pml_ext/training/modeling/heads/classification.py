@@ -21,7 +21,7 @@ class Linear(nn.Module):
         embedding_size: of x.
         num_classes: rows of w.
         scale: FastReID's SCALE.
-        margin: FastReID's MARGIN; no part here.
+        margin: FastReID's MARGIN; not used here.
     """
 
     def __init__(self, embedding_size: int, num_classes: int, *, scale: float, margin: float) -> None:
@@ -69,8 +69,8 @@ class CosSoftmax(_CosineMargin):
 class ArcSoftmax(_CosineMargin):
     """Own class: cos(θ + margin), margin in radians (ArcFace; Deng et al., CVPR 2019, eq. 3).
 
-    As in FastReID, nothing keeps θ + margin under π. Its arc cosine gives no number for a cosine that rounding put
-    over 1, and an endless gradient at ±1; here both are finite.
+    As in FastReID, nothing keeps θ + margin under π. In FastReID the arc cosine is nan for a cosine that
+    rounding put over 1, and its gradient infinite at ±1; here both are finite.
     """
 
     def of_own(self, cosines: Tensor) -> Tensor:

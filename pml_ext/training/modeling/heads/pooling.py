@@ -32,7 +32,7 @@ class GeneralizedMean(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        """In 32 bits at least: the cube of an activation overflows 16."""
+        """Computed in 32 bits or more: the cube of an activation overflows 16 bits."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32)).clamp(min=1e-6)
             return x.pow(self.p).mean(dim=(2, 3), keepdim=True).pow(1 / self.p)
@@ -42,7 +42,7 @@ class TrainedGeneralizedMean(GeneralizedMean):
     """Generalized mean whose power is trained.
 
     Args:
-        p: to begin with.
+        p: its first value.
     """
 
     def __init__(self, p: float = 3.0) -> None:

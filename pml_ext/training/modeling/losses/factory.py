@@ -109,7 +109,7 @@ def _build_loss(losses: CN, name: str, num_classes: int, feature_size: int, **mo
     elif name == "PairWeightingLoss":
         options["mining"] = options["mining"] or None
         own, unset = _options_of(node.WEIGHTING), get_cfg().MODEL.LOSSES.GPW
-        # Without these a weighting refuses them; what somebody has set is left to be refused.
+        # Keys that the weighting does not take: defaults are left out, and what was set is handed on, to be refused.
         for key in ("alpha", "beta", "base", "bounded"):
             if key not in own and options[key] == unset[key.upper()]:
                 del options[key]

@@ -55,6 +55,6 @@ class FocalLoss(nn.Module):
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """logits (B, C), labels (B,) in [0, C); a scalar."""
         own = logits.log_softmax(dim=1).gather(1, labels[:, None]).squeeze(1)
-        # The power of an exact 0 has no finite gradient for gamma below 1.
+        # For gamma below 1 the power of an exact 0 has an infinite gradient.
         doubt = (-own.expm1()).clamp_min(torch.finfo(own.dtype).tiny)
         return (-self.alpha * doubt**self.gamma * own).mean()

@@ -106,7 +106,7 @@ def _over_anchors(positive_logits: Tensor, negative_logits: Tensor, labels: Tens
 
 
 def _weighted(distances: Tensor, exponents: Tensor, among: Tensor) -> Tensor:
-    """(B,) means of the rows' distances `among` the given, weighted by e^exponent."""
+    """(B,) means of the rows' distances where `among` is true, weighted by e^exponent."""
     weights = exponents.masked_fill(~among, -torch.inf).exp()
     return (distances * weights).sum(dim=1) / (weights.sum(dim=1) + 1e-6)
 
@@ -117,6 +117,6 @@ def _cosines(features: Tensor) -> Tensor:
 
 
 def _euclidean(features: Tensor) -> Tensor:
-    """(B, B) distances; those under 1e-6 are 1e-6, where the root has no gradient."""
+    """(B, B) distances; those under 1e-6 are 1e-6, so that the root has a finite gradient."""
     squares = features.square().sum(dim=1)
     return (squares[:, None] + squares - 2 * features @ features.mT).clamp_min(1e-12).sqrt()

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from pml_ext.training.modeling.weights.names import bare_names
 from pml_ext.training.modeling.weights.paths import WeightsError
 
-# part of a name -> what has such names, and what takes them here; nothing where it is not built
+# part of a name -> the network with such names, and its backbone here; empty where it is not built
 _KINDS = {
     "conv2.0.conv2.0.": ("torchreid's OSNet-AIN", ""),
     "conv2.0.conv2a.": ("an OSNet", "build_osnet_backbone"),

@@ -68,7 +68,7 @@ ALTERNATIVES = (
 
 
 def imagenet_url(options: CN) -> str | None:
-    """Where FastReID, or torchvision, has the weights of a backbone from; None where it names no file for this one.
+    """Where FastReID, or torchvision, takes the weights of a backbone from; None where there is no file for it.
 
     Args:
         options: the config's MODEL.BACKBONE.
@@ -85,7 +85,7 @@ def imagenet_url(options: CN) -> str | None:
 
 
 def _torchvisions_url(model: str) -> str | None:
-    """torchvision's first weights of a network, those that papers of the time began with."""
+    """torchvision's first weights of a network, from which older papers started."""
     if model in OF_TORCHVISION:
         return OF_TORCHVISION[model]
     from torchvision import models  # takes seconds, and knows the others
@@ -97,7 +97,7 @@ def _torchvisions_url(model: str) -> str | None:
 
 
 def has_weights(options: CN) -> Iterator[Problem]:
-    """The rule that PRETRAIN has a file to begin with.
+    """The rule that PRETRAIN needs a file that exists for the backbone.
 
     Args:
         options: the config's MODEL.BACKBONE.
@@ -129,12 +129,12 @@ def cached_file(url: str) -> Path | None:
 def download(url: str) -> Path:
     """The file of a URL from the cache, or else downloaded into torch's hub's, its hash checked.
 
-    Of several processes on a machine one downloads and the others wait for it.
+    If several processes of a machine need it, one downloads and the others wait.
 
     Raises:
         WeightsError: it cannot be downloaded; names the URL, the place for the file, and what to set instead.
     """
-    from filelock import FileLock  # as torch.hub below: what will be downloaded is told without them
+    from filelock import FileLock  # imported late, as torch.hub below: `download_to_come` needs neither
 
     file = _hub() / "checkpoints" / url.rpartition("/")[2]
     try:
@@ -145,7 +145,11 @@ def download(url: str) -> Path:
             if not file.is_file():
                 log.info("downloading %s to %s", url, file)
                 _fetch(url, file)
-    except (OSError, HTTPException, RuntimeError) as error:  # no network, a full disk; cut short; another hash
+    except (
+        OSError,
+        HTTPException,
+        RuntimeError,
+    ) as error:  # no network or a full disk; an answer cut short; another hash
         raise WeightsError(
             f"MODEL.BACKBONE.PRETRAIN: {url} cannot be downloaded: {error}. "
             f"Put the file at {file}, or set {ALTERNATIVES}"
@@ -186,7 +190,7 @@ def missing_file(options: CN) -> str | None:
 
 
 def download_to_come(options: CN) -> str | None:
-    """What a run will download for PRETRAIN, in words; None where nothing.
+    """What a run will download for PRETRAIN, in words; None where it downloads nothing.
 
     Args:
         options: the config's MODEL.BACKBONE.

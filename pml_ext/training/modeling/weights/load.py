@@ -1,4 +1,4 @@
-"""Fill a model from a file, every difference reported."""
+"""Fill a model from a file, and report every difference."""
 
 import logging
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from pml_ext.training.modeling.weights.read import read_state_dict
 
 log = logging.getLogger("pml_ext")
 
-# What a checkpoint may have and the model not, or the other way round, when only embeddings are wanted.
+# What only one of checkpoint and model may have when only embeddings are wanted.
 ONLY_FOR_TRAINING = ("heads.classifier", *(f"{head}.classifier" for head in MGN_HEADS), "losses.", "miner.")
 SHOWN = 8  # keys listed per kind of difference
 # Counts steps for batch norms without momentum, which none here is; files before 2018 lack it.
@@ -24,13 +24,13 @@ _PIXELS = ("pixel_mean", "pixel_std")  # FastReID 1.0 saved them
 
 
 def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optional: tuple[str, ...] = ()) -> None:
-    """Fill a module from a file, all of it or nothing.
+    """Fill a module from a file, completely or not at all.
 
     The names of FastReID, insightface, torchreid and Open Metric Learning are known.
 
     Args:
         prefix: keep only the file's keys under this prefix, without it.
-        optional: starts of names that may be in one and not in the other (an ID classifier, say).
+        optional: starts of names that may be in one and not in the other (an ID classifier, for example).
     Raises:
         WeightsError: with the missing, unexpected and mis-shaped keys.
     """
@@ -46,7 +46,7 @@ def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...]
         backbone: its method `adapt(state)`, where it has one, fits a file's tensors to its own sizes.
         path: a local file; or `package:<name>`, the weights file of an installed Python package, whose tensors are
             matched by order where their names are others.
-        optional: as in load_weights: the file's ImageNet classifier, say.
+        optional: as in load_weights; the file's ImageNet classifier, for example.
     Raises:
         WeightsError: as load_weights; the package is not there.
     """
@@ -69,7 +69,7 @@ def _fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optiona
         for n in expected
         if n in found and n not in usable and not n.startswith(optional)
     ]
-    # Copying would make numbers of them: truth values 0 and 1, whole numbers, or a real part alone.
+    # Copying would turn them into floats without a word: booleans, whole numbers, the real part of complex ones.
     of_other_kinds = [
         f"{n} ({str(usable[n].dtype).removeprefix('torch.')})"
         for n in usable

@@ -63,7 +63,7 @@ def _from_insightface(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """
     features, linear = state["features.running_mean"], state["fc.weight"]
     if linear.ndim != 2 or not linear.shape[:1] == features.shape == state["fc.bias"].shape:
-        return state  # of another shape than iresnet's: its names then say so
+        return state  # not of iresnet's shape: the error then lists the names
     renamed = {}
     for name, value in state.items():
         if name == "fc.weight":

@@ -1,4 +1,4 @@
-"""Read a weights file that stays data: tensors only."""
+"""Read the tensors of a weights file; no code in it is run."""
 
 import warnings
 import zipfile
@@ -39,7 +39,7 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
             f"{path} is not a readable weights file: it is damaged, or holds objects besides tensors, which are code "
             "to run and are not loaded"
         ) from error
-    except Exception as error:  # what else is raised on damaged input is not documented
+    except Exception as error:  # which other errors damaged input raises is not documented
         kind = "safetensors" if path.suffix == ".safetensors" else "weights"
         raise WeightsError(f"{path} is not a readable {kind} file (tensors only): {error!r}") from error
     for nest in ("state_dict", "model", "model_state"):
@@ -74,7 +74,7 @@ _OF_NUMBERS = [
 
 
 def _numpys_numbers_are_nothing() -> AbstractContextManager[object]:
-    allow = getattr(torch.serialization, "safe_globals", None)  # torch 2.5's
+    allow = getattr(torch.serialization, "safe_globals", None)  # new in torch 2.5
     return nullcontext() if allow is None else allow(_OF_NUMBERS)
 
 
