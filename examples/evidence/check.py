@@ -10,7 +10,7 @@ from training import train_and_measure
 from tuning import made
 
 SHARE = 0.1
-# Another processor rounds otherwise, and a training carries that on: a point of a rate, a tenth of OPIS.
+# Another processor rounds differently, and training amplifies that: up to a point of a rate, a tenth of OPIS.
 TOLERANCES = {"r1": 0.01, "map_at_r": 0.01, "opis": 0.1, "epsilon_opis": 0.1}
 RELATIVE = ("opis", "epsilon_opis")
 

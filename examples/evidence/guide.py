@@ -78,7 +78,7 @@ def _cost(goal: Goal, costs: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _when(rows: Sequence[Found]) -> str:
-    """How many comparisons hold, and the bases and sets where it is the other way."""
+    """How many comparisons hold, and the bases and sets where the opposite holds."""
     holds = sum(row.verdict == HOLDS for row in rows)
     worse: dict[str, list[str]] = {}
     for row in rows:
@@ -98,11 +98,11 @@ def write_guide(folder: Path, results: Tested, sets: Sequence[str]) -> None:
         "every setting are in [EVIDENCE.md](EVIDENCE.md). Each loss was tuned with the same number of trials on "
         "validation classes (a smaller grid was tried whole, and TCM was added to losses that were tuned before) and "
         "tested once with five seeds, as a linear layer on frozen ImageNet features, on "
-        f"{', '.join(sets)}. Whether whole networks agree: [WHOLE_NETWORKS.md](WHOLE_NETWORKS.md).",
+        f"{', '.join(sets)}. [WHOLE_NETWORKS.md](WHOLE_NETWORKS.md) says whether whole networks agree.",
         "",
         "Differences have 95 % intervals over seeds and test classes. Better and worse mean that the interval excludes "
-        "0; where neither is said, it cannot be told. The intervals do not contain the luck of tuning: settings were "
-        "chosen once. Of some dozens of comparisons one or two exclude 0 by chance.",
+        "0; where neither is written, the results do not decide. Settings were chosen once, so the intervals do not "
+        "include the luck of tuning. Of some dozens of comparisons one or two exclude 0 by chance.",
         "",
     ]
     table: dict[str, list[str]] = {}

@@ -2,7 +2,7 @@
 
 Each method gets the same number of trials, drawn at random (by its name) from the product of its axes; a smaller
 product is tried whole. Where the best value lies at an end of its axis, the next value beyond it is tried as well.
-A name is a sum of terms (terms.py) and, after an @, what is special: "loop_triplet@all" and "loop_triplet" differ in
+A name is a sum of terms (terms.py) and, after an @, a variant: "loop_triplet@all" and "loop_triplet" differ in
 settings only.
 """
 
@@ -63,7 +63,7 @@ class Method(NamedTuple):
 
 
 RATES = Axis((3e-4, 1e-3, 3e-3, 1e-2), below=(1e-4,), above=(3e-2, 1e-1))
-# For methods with little else to tune, so that they too get their trials.
+# For methods with little else to tune, so that they get as many trials.
 FINE_RATES = Axis((3e-4, 5e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 2e-2), RATES.below, (3e-2, 1e-1))
 # Rates of a loss's own parameters (proxies, a last layer), as a multiple of the head's.
 OWN_RATES = Axis((1.0, 10.0), below=(0.1,), above=(100.0,))

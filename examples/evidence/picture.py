@@ -1,4 +1,4 @@
-"""The picture of all methods on one set: mAP@R against OPIS, with intervals and names that do not lie on each other."""
+"""The picture of all methods on one set: mAP@R against OPIS, with intervals and names that do not overlap."""
 
 from pathlib import Path
 

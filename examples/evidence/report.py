@@ -51,9 +51,9 @@ def _about(results: Tested, sets: Sequence[str]) -> list[str]:
         "best lay at an end of an axis, judged by mAP@R on validation classes; then it was trained on all training "
         "classes with five seeds and tested once. Differences are paired (same seeds, batches and first weights); "
         "intervals are 95 %, over seeds and test classes. R@1 and mAP@R in points, OPIS × 1000. Settings were chosen "
-        "once: the intervals do not contain the luck of tuning.",
+        "once, so the intervals do not include the luck of tuning.",
         "",
-        "Which loss to take follows in [WHICH_LOSS.md](WHICH_LOSS.md).",
+        "Which loss to take is in [WHICH_LOSS.md](WHICH_LOSS.md).",
         "",
         f"{runs} runs on {', '.join(sets)}: {results.hours():.1f} hours of processor time; torch {torch.__version__}.",
         "",
@@ -120,7 +120,7 @@ def _summary(results: Tested, claims: Sequence[Claim], sets: Sequence[str]) -> l
     lines = [
         "## Summary",
         "",
-        "How many comparisons hold / are reversed / of how many; the rest cannot be told. A dash: not run yet.",
+        "Comparisons that hold / that are reversed / all; the others are undecided. A dash: not run yet.",
         "",
     ]
     lines += [f"| | claim | {' | '.join(sets)} |", f"|---|---|{'---|' * len(sets)}"]
@@ -152,7 +152,7 @@ def _of_claim(number: int, claim: Claim, results: Tested, sets: Sequence[str]) -
         "",
         f"Source: {claim.source}.",
         "",
-        "| set | base | method | measure | base's value | difference [95 %] | verdict | seen from |",
+        "| set | base | method | measure | base's value | difference [95 %] | verdict | least seen |",
         "|---|---|---|---|---|---|---|---|",
         *rows,
         "",

@@ -27,7 +27,7 @@ class Difference(NamedTuple):
 
     @property
     def smallest(self) -> float:
-        """The smallest difference that this comparison could have told from none: half its interval."""
+        """The smallest difference that this comparison could detect: half its interval."""
         return (self.high - self.low) / 2
 
 

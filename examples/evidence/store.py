@@ -1,7 +1,8 @@
 """Finished runs as data: one JSON line each, and the values by class of the test runs beside them.
 
 A run is known by what decides its result: set, stage, method, settings, seed, the version of the recipe and the
-fingerprint of the loss's arithmetic. So a run is found again after any stop, and is run anew where a loss has changed.
+fingerprint of the loss's arithmetic. So nothing is run twice after a stop, and a run is repeated where its loss has
+changed.
 """
 
 import fcntl

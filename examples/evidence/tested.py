@@ -43,7 +43,7 @@ class Tested:
         return {method: self.settings(of, method) for of, method in self.tests if of == set_name}
 
     def hours(self) -> float:
-        """Of processor time behind all results; runs that were kept before times were are taken at the mean."""
+        """Of processor time behind all results; runs from before times were kept count as the mean."""
         timed = [result["seconds"] for result in self.store.found.values() if "seconds" in result]
         return len(self.store.found) * sum(timed) / max(len(timed), 1) / 3600
 

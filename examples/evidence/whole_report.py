@@ -31,9 +31,9 @@ def write_report(folder: Path, whole: Store, heads: Store) -> None:
         "(same seeds); intervals are 95 %, over seeds and test classes. R@1 and mAP@R in points, OPIS × 1000. Beside "
         "each verdict stands that of the heads (EVIDENCE.md) for the same comparison on the same set; a dash: not run.",
         "",
-        "Where the grid's best lay at its end, it was not extended. Trials of about 90 steps favour losses that learn "
-        "fast: `discriminative` was still at the start of its training there. In `triplet_tcm` and `smoothap_tcm` "
-        "the base has the config's own margin or temperature, and TCM's margins and the rate are tuned; in `…_added` "
+        "The grid was not extended where the best value lay at its end. Trials of about 90 steps favour losses that "
+        "learn fast: `discriminative` was still at the start of its training there. In `triplet_tcm` and "
+        "`smoothap_tcm` the base has the config's own margin or temperature, and TCM's margins and the rate are tuned; in `…_added` "
         "the base has the settings that were best for it alone, and TCM's margins are tuned. These two were added "
         "after Glyphs' other test figures were seen, since the base of `smoothap_tcm` was not at its best.",
         "",
@@ -67,7 +67,7 @@ def _comparisons(set_name: str, results: Tested, heads: Tested) -> list[str]:
     if not rows:
         return []
     return [
-        "| base | method | measure | base's value | difference [95 %] | verdict | heads | seen from |",
+        "| base | method | measure | base's value | difference [95 %] | verdict | heads | least seen |",
         "|---|---|---|---|---|---|---|---|",
         *rows,
         "",
@@ -103,8 +103,8 @@ def _schedules(whole: Store) -> list[str]:
         "## The schedule of Glyphs' configs",
         "",
         "`smoothap_tcm.yml` at its defaults on the validation classes, pictures of 32×32 pixels, one seed. The first "
-        "row is how the configs were; they are now as the one with the best mAP@R, but for the rates of the losses "
-        "tuned above.",
+        "row has the configs as they were; now they are as in the row with the best mAP@R, except for the rates of "
+        "the losses tuned above.",
         "",
         f"| schedule | {' | '.join(HEADINGS.values())} |",
         f"|---|{'---|' * len(HEADINGS)}",

@@ -154,9 +154,8 @@ def read_template_media(path: str | PathLike[str]) -> TemplateMedia:
 def _fields(path: str | PathLike[str]) -> Iterator[tuple[int, list[str]]]:
     """The numbered lines, split at white space; a blank line counts, except at the end."""
     blank: list[int] = []
-    with open(
-        path, encoding="utf-8", errors="surrogateescape"
-    ) as lines:  # bytes that are no UTF-8 pass, for an error with the line's number
+    # Bytes that are no UTF-8 pass here, so that their error has the number of the line.
+    with open(path, encoding="utf-8", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, 1):
             if not line.isascii() and any("\udc80" <= character <= "\udcff" for character in line):
                 raise ValueError(
