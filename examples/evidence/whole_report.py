@@ -33,9 +33,10 @@ def write_report(folder: Path, whole: Store, heads: Store) -> None:
         "",
         "The grid was not extended where the best value lay at its end. Trials of about 90 steps favour losses that "
         "learn fast: `discriminative` was still at the start of its training there. In `triplet_tcm` and "
-        "`smoothap_tcm` the base has the config's own margin or temperature, and TCM's margins and the rate are tuned; in `…_added` "
-        "the base has the settings that were best for it alone, and TCM's margins are tuned. These two were added "
-        "after Glyphs' other test figures were seen, since the base of `smoothap_tcm` was not at its best.",
+        "`smoothap_tcm` the base has the config's own margin or temperature, and TCM's margins and the rate are "
+        "tuned; in `…_added` the base has the settings that were best for it alone, and TCM's margins are tuned. "
+        "These two were added after Glyphs' other test figures were seen, since the base of `smoothap_tcm` was not at "
+        "its best.",
         "",
         f"torch {torch.__version__}, one thread a run.",
         "",
