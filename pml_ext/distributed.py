@@ -22,8 +22,9 @@ class ShardedLoss(nn.Module):
     batches may differ in length. "Batch order", which LoOp's consecutive pairs go by, is that of the ranks.
 
     As from PML's wrapper, the loss comes out times the number of ranks, so that after DistributedDataParallel's mean
-    the model gets the gradient of one process with the joint batch. Other than there this holds for parameters of the
-    loss itself too (each rank has its part of their gradient): wrap this in DistributedDataParallel and scale nothing.
+    the model gets the gradient of one process with the joint batch. Unlike with PML's wrapper, the same holds for the
+    loss's own parameters (each rank has its part of their gradient): wrap this in DistributedDataParallel, too, and do
+    not scale their gradients.
     Without a process group, and with one rank, it is the loss as it is.
 
     A batch without a positive or without a negative pair is not divided.

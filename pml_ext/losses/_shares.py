@@ -1,4 +1,7 @@
-"""What one rank computes of a loss over the batch of all ranks: sums over some anchors, and of how many terms."""
+"""What one rank computes of a loss over the batch of all ranks: sums over its anchors, and over how many terms.
+
+Which anchors are whose is decided in pml_ext/distributed.py.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +28,7 @@ from pml_ext.losses.tcm import TCMLoss
 from pml_ext.losses.tcm_regularizer import TCMRegularizer
 
 Sums = tuple[Tensor, Tensor]
-"""(T,) sums of the loss's T terms over a rank's anchors, with a graph, and (T,) what all ranks' sums are divided by."""
+"""(T,) sums of the loss's T terms over a rank's anchors, with a graph, and (T,) how many they are of."""
 
 
 class Part(NamedTuple):
@@ -255,7 +258,7 @@ class _Terms(nn.Module):
 
     Args:
         loss: whose reducer is a MeanReducer or AvgNonZeroReducer, or has one of these for each sub-loss.
-        empty: how many terms, all 0, a sub-loss stands for that the loss has not computed, having found no pair.
+        empty: as how many terms of value 0 a sub-loss counts that found no pair and so computed none.
     """
 
     def __init__(self, loss: Any, *, empty: int) -> None:

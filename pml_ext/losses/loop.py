@@ -34,10 +34,10 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
             (every pair of a class; the closest of the arcs through the two samples counts). A sample left over is
             its own arc. In PML's DistributedLossWrapper "batch order" is that of the ranks, whichever computes.
         geometry: "arc" for distances that normalise, "segment" (straight, in the space itself) for those that do not.
-        positives: "arc": only two samples that an arc joins are a positive pair, so that in each term the positive
-            distance belongs to the arc of the negative one; other tuples of an indices_tuple are dropped. "all": the
-            loss takes the positives that it takes without LoOp. The same for two samples a class and for
-            pairing="all", where each positive pair is an arc. With ref_emb no positive pair is one: all count.
+        positives: "arc": only two samples that an arc joins are a positive pair, so that the positive of an anchor is
+            its partner on the arc that the negative distance is of; other tuples of an indices_tuple are dropped.
+            "all": the loss takes the positives that it takes without LoOp. The same for two samples a class and for
+            pairing="all", where each positive pair is an arc. With ref_emb no arc joins a positive pair: all count.
     Attributes:
         distance, reducer, embedding_regularizer, embedding_reg_weight: the wrapped loss's; setting one sets it there.
     Raises:

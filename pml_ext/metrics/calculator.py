@@ -42,7 +42,7 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
       pairs of one camera count.
     - f1, NMI, AMI, spectral_variance: the queries.
 
-    Ours step aside where they were not asked for by name and would change a call: all of them under a
+    Where `include` does not name them, our metrics are left out of calls that they do not fit: all of them under a
     label_comparison_fn, which they cannot honour, and f1 where neither NMI nor AMI clusters the queries.
 
     With cameras, references of the query's identity and camera are removed and identity −1 is junk and left out; PML's

@@ -19,12 +19,12 @@ def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
     Args:
         x1, x2, y1, y2: (..., D), broadcastable; normalised here, so any non-zero length will do.
     Returns:
-        (...,) in [0, 2]. The gradient is finite everywhere. Where the arcs meet the distance has a kink: there it is
-        0, or by rounding that of a distance of the order of sqrt(eps).
-        Ends that coincide are a point; antipodal ends span no unique arc and count as two points.
+        (...,) in [0, 2]. The gradient is finite everywhere. Where the arcs meet, the distance has a kink: the
+        gradient there is 0, or, where rounding leaves a distance of about sqrt(eps), that of this distance.
+        An arc whose ends coincide is a point. Antipodal ends span no unique arc: they count as two points.
     Source: Vasudeva et al., "LoOp", ICCV 2021, section 4.1. Paper: nine KKT cases; here: the same optimum
-        as the best of the interior, four edges and four corners. Paper: its interior case pairs ± with ∓; here: the
-        like signs, the only ones that solve both of its equations.
+        as the best of the interior, four edges and four corners. In its interior case the paper takes opposite signs
+        (± beside ∓) for the two places; here: equal signs, as only these solve both equations of that case.
 
     >>> e1, e2, e3 = torch.eye(3)
     >>> round(arc_distance(e1, e2, e3, e1 + e2 + e3).item(), 3)  # between e1 + e2 and e1 + e2 + e3
@@ -89,7 +89,8 @@ class Arc:
     """
 
     def __init__(self, cosine: Tensor) -> None:
-        # Ends that coincide or are antipodal are two points: `steep` takes every place to an end, length² is 4 there.
+        # An arc whose ends coincide or are antipodal is only its two ends: `steep` moves every place to one of
+        # them; its length² is set to 4.
         is_point = 1 - cosine.square() <= 16 * torch.finfo(cosine.dtype).eps
         self.plus = torch.where(is_point, 4, 2 + 2 * cosine)
         self.minus = torch.where(is_point, 0, 2 - 2 * cosine)

@@ -15,7 +15,7 @@ LARGEST_CLASS = 64
 """Up to this class size L_e is faster by comparing with every positive than by sorting."""
 
 FACTORS = 16
-"""Numbers below 15 whose product is sure to be a float32: one logarithm for all of them."""
+"""So many numbers, each below 15, have a product that float32 holds: one logarithm does for all of them."""
 
 
 def fast_concordance_loss(

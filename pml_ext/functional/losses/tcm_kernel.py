@@ -79,7 +79,7 @@ def _value_and_gradient(
 
 def _at_once(embeddings: Tensor, labels: Tensor, options: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
     """With 0/1 masks P and Q of the pairs in the sums, p and q the weights λ over the divisors, and W = q Q − p P: the
-    gradient by u is g = 2 W u, and the value p m⁺ #P − q m⁻ #Q + Σ W cos, whose sum is Σ g·u / 2.
+    gradient by u is g = 2 W u, and the value p m⁺ #P − q m⁻ #Q + Σ W cos, where Σ W cos = Σ g·u / 2.
     """
     lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by = options
     unit, inverse_norms = unit_and_inverse_norms(embeddings)
@@ -109,7 +109,7 @@ def _at_once(embeddings: Tensor, labels: Tensor, options: tuple[Any, ...]) -> tu
 def _in_blocks(
     embeddings: Tensor, spans: ClassSpans, options: tuple[Any, ...], needs_gradient: bool, rows: int, few: int
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradient is a sum of embeddings over the pairs in the sums: few positives, and negatives only where some are.
+    """Block by block of anchors; on the CPU those without a negative pair in the sums are left out of the products.
 
     With x = n u, ∂cos(i, j)/∂x_i = (u_j − cos u_i) / n_i: weights 1/n_j on x_j, and −cos/n_i on x_i itself.
     """

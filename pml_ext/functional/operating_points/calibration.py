@@ -63,8 +63,9 @@ def utility_curves(
     Args:
         embeddings: (N, D), finite; normalised here.
         labels: (N,) integer class ids.
-        far_range: the two false accept rates, in (0, 1], that bound the calibration range; all negative pairs of
-            the set pooled. Its ends are the smallest negative distances at which the rate reaches them.
+        far_range: two false accept rates, in (0, 1], over all negative pairs of the set pooled. The calibration range
+            goes from the smallest threshold that reaches the one to the smallest that reaches the other; both are
+            distances of negative pairs.
         grid: number of thresholds, uniform in distance over the calibration range; at least 10.
         thresholds: (M,) ascending distances to use instead of the grid, to plot over the full range [0, 2].
         negatives_per_positive: None for all negative pairs; or how many to draw per positive pair.
@@ -168,14 +169,15 @@ def curves_from_bins(
     for thresholds, place, end, error in zip(grids, places, ends, errors, strict=True):
         counts = negatives[:, place]
         curves = curves_of_counts(pairs, histogram.kept, thresholds, positives[:, place], counts, end)
-        # Inside a bin the pairs lie at random, so a count there has the variance (pairs in the bin) / 6 × clumping.
+        # A threshold inside a bin of n pairs counts a share t of them, as if they lay evenly. Where they lie at random
+        # the error has the variance n t (1 − t), n / 6 in the mean over t; clumping of the pairs multiplies it.
         bins = (float(end[1] ** 2 - end[0] ** 2) / 2) / histogram.width
         if bins < grid / 10:
             return None
         in_a_bin = (counts[:, -1] - counts[:, 0]) / bins
         variance = histogram.clumping() / 6 * in_a_bin / pairs.negative_pairs[histogram.kept].square()
         step, off = float(thresholds[1] - thresholds[0]), float(error.max())
-        # An error below the rounding of distances is ignored: exact counts would not place a jump better.
+        # An error of a place below the rounding of distances is ignored: exact counts have it, too.
         jumps_off = off if off > torch.finfo(pairs.unit.dtype).eps * float(end[1]) else 0.0
         allowed = max(_SHARE * float(opis_of_curves(curves)), _FLOOR)
         if _standard_error(curves, variance, off / step, jumps_off / step) > allowed:

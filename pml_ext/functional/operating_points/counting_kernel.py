@@ -8,7 +8,8 @@ import numba
 import numpy as np
 
 _WORD, _AT_ONCE = 64, 1024
-# So many bits are read off every word, set or not, and more in a loop: at one pair in ten, of one word in a hundred.
+# So many bits are read off every word, whether set or not. A loop reads what a word has more: where one pair in ten
+# counts, this is one word in a hundred.
 _EXPECTED = 12
 _PAIRS, _FOURS = np.uint64(0x3333333333333333), np.uint64(0x0F0F0F0F0F0F0F0F)
 _ALTERNATE, _BYTES = np.uint64(0x5555555555555555), np.uint64(0x0101010101010101)
