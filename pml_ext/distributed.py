@@ -10,8 +10,9 @@ from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, sum_of_own_r
 from pml_ext._ops.known_gradient import with_gradients
 from pml_ext._ops.precision import no_autocast
 from pml_ext.functional.tuples.pairs import class_sizes
+from pml_ext.losses._anchor_sums import Part, Sums
 from pml_ext.losses._base import checked_batch
-from pml_ext.losses._shares import Part, Sums, compares_samples, has_both_kinds_of_pairs, share_of
+from pml_ext.losses._shares import compares_samples, has_both_kinds_of_pairs, share_of
 
 
 class ShardedLoss(nn.Module):

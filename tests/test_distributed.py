@@ -212,7 +212,10 @@ def test_without_ranks_it_is_the_loss() -> None:
             losses.ArcFaceLoss(3, 4, weight_regularizer=regularizers.RegularFaceRegularizer()),
             "it has a regularizer",
         ),
-        (losses.MultiSimilarityLoss(reducer=reducers.SumReducer()), "its reducer is another one"),
+        (
+            losses.MultiSimilarityLoss(reducer=reducers.SumReducer()),
+            "its reducer is neither MeanReducer nor",
+        ),
         (CITLoss(distance=distances.LpDistance()), "with CosineSimilarity and MeanReducer only"),
         (PairWeightingLoss(mining=0.1), "mining must be None; it is 0.1"),
         (PairWeightingLoss("histogram"), "'histogram' is of all pairs together"),

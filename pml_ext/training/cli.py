@@ -134,7 +134,7 @@ def _check(arguments: argparse.Namespace, log: logging.Logger) -> int:
 
 def _measure_files(arguments: argparse.Namespace, log: logging.Logger) -> int:
     """The commands on embeddings from files: without a config, and without what a runner needs."""
-    from pml_ext.training.embeddings.files import EmbeddingFileError
+    from pml_ext.training.embeddings.file_readers import EmbeddingFileError
 
     try:
         if arguments.command == "threshold":
@@ -163,7 +163,7 @@ def _use_model(arguments: argparse.Namespace, log: logging.Logger) -> int:
     try:
         from pml_ext.training.config.load import ConfigError
         from pml_ext.training.data.datasets.image_set import DataError
-        from pml_ext.training.embeddings.files import EmbeddingFileError
+        from pml_ext.training.embeddings.file_readers import EmbeddingFileError
         from pml_ext.training.embeddings.model_record import RecordError
         from pml_ext.training.engine.export_formats import ExportError
         from pml_ext.training.engine.failures import TrainingError

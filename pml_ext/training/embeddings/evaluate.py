@@ -12,7 +12,8 @@ from torch import Tensor
 from pml_ext._ops.normalize import to_sphere
 from pml_ext.functional.retrieval.protocol import JUNK
 from pml_ext.metrics import AccuracyCalculator
-from pml_ext.training.embeddings.files import EmbeddingFileError, EmbeddingSet, read_embeddings
+from pml_ext.training.embeddings.file_readers import EmbeddingFileError
+from pml_ext.training.embeddings.files import EmbeddingSet, read_embeddings
 from pml_ext.training.evaluation.results import (
     STANDARD_METRICS,
     STANDARD_RANKS,

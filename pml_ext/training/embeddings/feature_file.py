@@ -15,7 +15,8 @@ import torch
 
 from pml_ext._files import replacing
 from pml_ext._ops.normalize import normalise_
-from pml_ext.training.embeddings.files import EmbeddingFileError, read_embeddings, require_file
+from pml_ext.training.embeddings.file_readers import EmbeddingFileError
+from pml_ext.training.embeddings.files import read_embeddings, require_file
 from pml_ext.training.embeddings.model_record import KEY, ModelRecord, RecordError
 
 SUFFIXES = (".parquet", ".npz")

@@ -1,11 +1,8 @@
-"""Embeddings, labels, cameras and paths of pictures from a file of any program; untrusted files stay data.
+"""Embeddings, labels, cameras and paths of pictures from a file of any program, their values checked.
 
-What a file holds is said in file_layout.
+file_layout says what a file holds, file_readers takes the arrays out of it.
 """
 
-import pickle
-import re
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,17 +13,18 @@ import torch
 from torch import Tensor
 
 from pml_ext.functional.retrieval.protocol import JUNK
+from pml_ext.training.embeddings.file_readers import (
+    READERS,
+    REQUIRED,
+    EmbeddingFileError,
+    read_parquet,
+    refuse_other_cameras,
+)
 
-_REQUIRED = ("embeddings", "labels")
-_OPTIONAL = ("cameras", "paths")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (
     torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
 )  # fmt: skip
-
-
-class EmbeddingFileError(ValueError):
-    """A file of embeddings that is missing, damaged or lacks something."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,8 @@ def require_file(path: str | Path) -> Path:
         path = Path(path).expanduser()
     except RuntimeError as error:  # ~nouser
         raise EmbeddingFileError(f"no file of embeddings at {path}: {error}") from error
-    if path.suffix not in _READERS:
-        raise EmbeddingFileError(f"{path}: the kind of file must be one of {', '.join(_READERS)}; got {path.suffix!r}")
+    if path.suffix not in READERS:
+        raise EmbeddingFileError(f"{path}: the kind of file must be one of {', '.join(READERS)}; got {path.suffix!r}")
     if not path.is_file():
         raise EmbeddingFileError(f"no file of embeddings at {path}")
     return path
@@ -74,9 +72,9 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True) -> EmbeddingS
             values that do not fit.
     """
     path = require_file(path)
-    read = _READERS[path.suffix]
-    if read is _read_parquet:
-        read = partial(_read_parquet, need_labels=need_labels)
+    read = READERS[path.suffix]
+    if read is read_parquet:
+        read = partial(read_parquet, need_labels=need_labels)
     try:
         content = read(path)
     except EmbeddingFileError:
@@ -87,10 +85,10 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True) -> EmbeddingS
         ) from error
     if not need_labels and "labels" not in content and "embeddings" in content:
         content["labels"] = np.full(len(content["embeddings"]), "")
-    if missing := [name for name in _REQUIRED if name not in content]:
+    if missing := [name for name in REQUIRED if name not in content]:
         raise EmbeddingFileError(f"{path} lacks {', '.join(missing)}; it holds {', '.join(content) or 'nothing'}")
     if "cameras" not in content:
-        _refuse_other_cameras(content, "cameras", path)
+        refuse_other_cameras(content, "cameras", path)
     embeddings = _floats(content["embeddings"], path)
     cameras, paths = content.get("cameras"), content.get("paths")
     if paths is not None:
@@ -103,113 +101,6 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True) -> EmbeddingS
         None if cameras is None else _ids(cameras, len(embeddings), f"{path}: cameras"),
         paths,
     )
-
-
-def _read_npz(path: Path) -> dict[str, Any]:
-    # Opened here: numpy leaves a file open that it cannot read.
-    with path.open("rb") as opened:
-        file = np.load(opened, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise EmbeddingFileError(f"{path} holds one array; expected an archive made with numpy.savez")
-        try:
-            return {name: file[name] if name in (*_REQUIRED, *_OPTIONAL) else None for name in file.files}
-        except ValueError as error:
-            if "Object arrays" not in str(error):
-                raise
-            raise EmbeddingFileError(
-                f"{path} is not a readable .npz file: it holds an array of Python objects, which is not loaded; save "
-                "strings as numpy.array(names, dtype=str)"
-            ) from error
-
-
-def _read_torch(path: Path) -> dict[str, Any]:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # torch's own text advises to run the file's code
-        raise EmbeddingFileError(
-            f"{path} is not a readable {path.suffix} file: it is damaged, or holds more than tensors, numbers and "
-            "strings in dicts and lists, which is not loaded; save a dict of tensors with torch.save"
-        ) from error
-    if not isinstance(content, dict):
-        raise EmbeddingFileError(f"{path} must hold a dict of tensors; got {type(content).__name__}")
-    return {str(name): value for name, value in content.items()}
-
-
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    try:
-        from safetensors.torch import load_file
-    except ModuleNotFoundError as error:
-        raise EmbeddingFileError(f"{path}: reading it needs safetensors: pip install safetensors") from error
-    return load_file(path)
-
-
-def _read_parquet(path: Path, *, need_labels: bool = True) -> dict[str, Any]:
-    try:
-        from pyarrow.compute import list_value_length, unique
-        from pyarrow.parquet import ParquetFile
-    except ModuleNotFoundError as error:
-        raise EmbeddingFileError(f"{path}: reading it needs pyarrow: pip install pyarrow") from error
-    with ParquetFile(path) as file:
-        columns = file.schema_arrow.names
-        dimensions = [f"e{i}" for i in range(len(columns))]
-        dimensions = dimensions[: next((i for i, name in enumerate(dimensions) if name not in columns), len(columns))]
-        if (need_labels and "label" not in columns) or not (dimensions or "embedding" in columns):
-            raise EmbeddingFileError(
-                f"{path} must have the columns label and embedding (or e0, e1, …); it has {', '.join(columns)}"
-            )
-        if beyond := [name for name in columns if re.fullmatch(r"e\d+", name) and name not in dimensions]:
-            raise EmbeddingFileError(
-                f"{path} must have a column for every dimension; it has {', '.join(beyond)} but no e{len(dimensions)}"
-            )
-        if "camera" not in columns:
-            _refuse_other_cameras(columns, "camera", path)
-        if dimensions and "embedding" in columns:
-            raise EmbeddingFileError(f"{path} must have either embedding or e0, e1, …; it has both")
-        wanted = [name for name in ("label", "camera", "path", "embedding", *dimensions) if name in columns]
-        table = file.read(columns=wanted)
-    if holes := [name for name in wanted if table[name].null_count]:
-        raise EmbeddingFileError(f"{path} has missing values in {', '.join(holes)}")
-    content: dict[str, Any] = {}
-    if "label" in columns:
-        content["labels"] = table["label"].to_pylist()
-    if "camera" in columns:
-        content["cameras"] = table["camera"].to_pylist()
-    if "path" in columns:
-        content["paths"] = table["path"].to_pylist()
-    if dimensions:
-        content["embeddings"] = np.stack([table[name].to_numpy() for name in dimensions], axis=1)
-        return content
-    lists = table["embedding"].combine_chunks()
-    lengths = unique(list_value_length(lists)).to_pylist()
-    if len(lengths) > 1:
-        raise EmbeddingFileError(f"{path}: embedding must have the same length in every row; got {sorted(lengths)}")
-    flat = lists.flatten()
-    if flat.null_count:
-        raise EmbeddingFileError(f"{path} has missing values in embedding")
-    content["embeddings"] = flat.to_numpy(zero_copy_only=False).reshape(len(lists), -1)
-    return content
-
-
-_READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    ".npz": _read_npz,
-    ".pt": _read_torch,
-    ".pth": _read_torch,
-    ".safetensors": _read_safetensors,
-    ".parquet": _read_parquet,
-}
-
-
-KINDS = tuple(_READERS)
-"""Suffixes of files of embeddings."""
-
-
-def _refuse_other_cameras(names: Iterable[str], expected: str, path: Path) -> None:
-    """Cameras under another name would be ignored, and every result would be another."""
-    if others := [name for name in names if name.lower().startswith("cam")]:
-        raise EmbeddingFileError(
-            f"{path} has no {expected}, but {', '.join(others)}: name it {expected}, or leave it out if cameras "
-            "are not to count"
-        )
 
 
 def _floats(values: Any, path: Path) -> Tensor:

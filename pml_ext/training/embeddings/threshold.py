@@ -9,7 +9,8 @@ import torch
 
 from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.threshold.report_files import write_files
-from pml_ext.training.embeddings.files import EmbeddingFileError, EmbeddingSet, read_embeddings
+from pml_ext.training.embeddings.file_readers import EmbeddingFileError
+from pml_ext.training.embeddings.files import EmbeddingSet, read_embeddings
 from pml_ext.training.embeddings.picture_paths import pictures_inside
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pml_ext._files import write_atomically
 from pml_ext.training.embeddings.feature_file import FeatureFile, Version
-from pml_ext.training.embeddings.files import EmbeddingFileError
+from pml_ext.training.embeddings.file_readers import EmbeddingFileError
 
 log = logging.getLogger("pml_ext")
 

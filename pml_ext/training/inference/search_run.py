@@ -10,7 +10,7 @@ from pml_ext.training.config.load import ConfigError
 from pml_ext.training.config.network_keys import config_of
 from pml_ext.training.data.datasets.image_files import ImageFiles
 from pml_ext.training.embeddings.feature_file import FeatureFile
-from pml_ext.training.embeddings.files import KINDS, EmbeddingFileError
+from pml_ext.training.embeddings.file_readers import KINDS, EmbeddingFileError
 from pml_ext.training.embeddings.model_record import ModelRecord, report_for
 from pml_ext.training.embeddings.picture_paths import pictures_inside
 from pml_ext.training.inference.embedder import Embedder

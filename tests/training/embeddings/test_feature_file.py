@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from pml_ext.training.embeddings.feature_file import FeatureBlock, FeatureFile, write_features
-from pml_ext.training.embeddings.files import EmbeddingFileError, read_embeddings
+from pml_ext.training.embeddings.file_readers import EmbeddingFileError
+from pml_ext.training.embeddings.files import read_embeddings
 from pml_ext.training.embeddings.model_record import ModelRecord
 
 RECORD = ModelRecord({"MODEL.BACKBONE.DEPTH": "18x"}, "/models/last.ckpt", "0" * 64, 5)

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pml_ext.training.embeddings.files import EmbeddingFileError, EmbeddingSet, read_embeddings
+from pml_ext.training.embeddings.file_readers import EmbeddingFileError
+from pml_ext.training.embeddings.files import EmbeddingSet, read_embeddings
 
 X = np.arange(1.0, 13.0, dtype=np.float32).reshape(4, 3)
 Y, CAMERAS = np.array([5, 5, -1, 2**40]), np.array([0, 1, 0, 2])

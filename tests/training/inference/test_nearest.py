@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pml_ext.training.embeddings.feature_file import FeatureBlock, FeatureFile, write_features
-from pml_ext.training.embeddings.files import EmbeddingFileError
+from pml_ext.training.embeddings.file_readers import EmbeddingFileError
 from pml_ext.training.embeddings.model_record import ModelRecord
 from pml_ext.training.inference import nearest
 from pml_ext.training.inference.nearest import Nearest
