@@ -62,12 +62,15 @@ def threshold_consistency_sums(loss: TCMLoss, x: Tensor, labels: Tensor, part: P
     return sums * weights, counts
 
 
-def ranking_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    """With the anchors first in the reference, where a sample's comparison with itself is on the diagonal."""
+def anchors_first_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
+    """With the anchors first in the reference, where a sample's comparison with itself is on the diagonal.
+
+    For losses of ours, which need no list of pairs: of PairWeighting's memory the list was a third.
+    """
     own, before, after = part.own, slice(0, part.own.start), slice(part.own.stop, None)
     if not part.size:
         return _nothing(loss, x)
-    terms = _Terms(loss, empty=0)
+    terms = _Terms(loss, empty=part.size if isinstance(loss, OF_ANCHORS) else 0)
     twin = twin_of(loss, {"reducer": terms}, reference_begins_with_batch=True, _has_warned=True)
     first = [torch.cat([every[own], every[before], every[after]]) for every in (x, labels)]
     twin(x[own], labels[own], None, *first)
@@ -84,9 +87,7 @@ def pair_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
     if not part.size:
         return _nothing(loss, x)
     terms = _Terms(loss, empty=part.size if isinstance(loss, OF_ANCHORS) else 0)
-    same, different = _masks(labels, part.own)
-    tuples = (*same.nonzero(as_tuple=True), *different.nonzero(as_tuple=True))
-    twin_of(loss, {"reducer": terms})(x[part.own], labels[part.own], tuples, x, labels)
+    twin_of(loss, {"reducer": terms})(x[part.own], labels[part.own], _all_pairs(labels, part.own), x, labels)
     return terms.sums, terms.counts
 
 
@@ -125,6 +126,12 @@ def _masks(labels: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
     same, different = same_and_different(labels[rows], labels)
     same[:, rows].fill_diagonal_(False)
     return same, different
+
+
+def _all_pairs(labels: Tensor, rows: slice) -> tuple[Tensor, ...]:
+    """The positive and the negative pairs of some anchors, as PML's losses take them."""
+    same, different = _masks(labels, rows)
+    return (*same.nonzero(as_tuple=True), *different.nonzero(as_tuple=True))
 
 
 def _nothing(loss: Any, x: Tensor) -> Sums:

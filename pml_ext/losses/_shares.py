@@ -14,10 +14,10 @@ from pml_ext.losses._anchor_sums import (
     OF_ANCHORS,
     Part,
     Sums,
+    anchors_first_sums,
     arc_sums,
     concordance_sums,
     pair_sums,
-    ranking_sums,
     reducers_of,
     sample_sums,
     threshold_consistency_sums,
@@ -27,6 +27,7 @@ from pml_ext.losses._base import is_mean_of_cosines
 from pml_ext.losses.cit import CITLoss
 from pml_ext.losses.discriminative import DiscriminativeLoss
 from pml_ext.losses.loop import LoOp
+from pml_ext.losses.pair_weighting import PairWeightingLoss
 from pml_ext.losses.recall_at_k import RecallAtKSurrogateLoss
 from pml_ext.losses.smooth_ap import SmoothAPLoss
 from pml_ext.losses.tcm import TCMLoss
@@ -75,8 +76,8 @@ def share_of(loss: nn.Module) -> Share:
         return threshold_consistency_sums
     if isinstance(loss, losses.TripletMarginLoss):
         return triplet_sums
-    if isinstance(loss, _OF_RANKINGS):
-        return ranking_sums
+    if isinstance(loss, (*_OF_RANKINGS, PairWeightingLoss)):
+        return anchors_first_sums
     return sample_sums if isinstance(loss, _OF_SAMPLES) else pair_sums
 
 

@@ -118,7 +118,9 @@ class PairWeightingLoss(EmbeddingLoss):
         if indices_tuple is None:
             assert labels is not None
             positive, negative = same_and_different(labels, None if with_itself else ref_labels)
-            if not positive.any() & negative.any():
+            if self.reference_begins_with_batch:
+                positive.fill_diagonal_(False)
+            elif not positive.any() & negative.any():
                 return self._no_terms("this batch has no positive or no negative pair")
         else:
             positive, negative = _masks(indices_tuple, similarity)
