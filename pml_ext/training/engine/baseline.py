@@ -72,6 +72,7 @@ class Baseline(lightning.LightningModule):
         self.features: dict[str, Features] = {}
         self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._shared: dict[str, ShardedLoss] = {}
+        self._is_whole_on_each = False  # whether a rank computes a metric loss, or mines tuples, of the joint batch
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> NetworkOutput:
         """images (B, C, H, W) in 0–255, labels (B,) in training."""
@@ -141,10 +142,12 @@ class Baseline(lightning.LightningModule):
                     self.log_dict({f"batch/{k}": v for k, v in found.items()})
 
     def _joint_batch(self, output: NetworkOutput, labels: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Features and labels of all ranks."""
+        """Features and labels of all ranks; where the losses divide themselves, only what is logged about them."""
         features = [part.float() for part in output.features]
         if self.trainer.world_size == 1:
             return features, labels
+        if not self._is_whole_on_each:
+            features = [features[0].detach()] if "CITLoss" in self.losses else []
         return [self._joint(part) for part in features], self._joint(labels)
 
     def _loss_values(
@@ -168,8 +171,8 @@ class Baseline(lightning.LightningModule):
         return values
 
     def _joint(self, part: Tensor) -> Tensor:
-        """(B, …) of this rank to (ranks × B, …) of all, in rank order, gradients included."""
-        gathered = self.all_gather(part, sync_grads=part.is_floating_point())
+        """(B, …) of this rank to (ranks × B, …) of all, in rank order, with its gradient where it has one."""
+        gathered = self.all_gather(part, sync_grads=part.requires_grad)
         assert isinstance(gathered, Tensor)
         return gathered.flatten(0, 1)
 
@@ -199,6 +202,7 @@ class Baseline(lightning.LightningModule):
         ]
         self._shared = {name: ShardedLoss(self.losses[name]) for name in names}
         whole = [term.name for term in metric if term.name not in names]
+        self._is_whole_on_each = bool(whole) or self.miner is not None
         log.info(
             "divided over %d processes: %s; whole on each: %s",
             self.trainer.world_size, ", ".join(names) or "nothing", ", ".join(whole) or "nothing",
