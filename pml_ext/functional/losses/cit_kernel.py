@@ -11,11 +11,13 @@ from pml_ext._ops.value_and_gradient import ValueAndGradient
 from pml_ext.functional.losses.cit import concordance_loss, discordance_by_sorting
 from pml_ext.functional.tuples.pairs import ClassSpans, class_columns, class_spans, same_and_different
 
-LARGEST_CLASS = 64
-"""Up to this class size L_e is faster by comparing with every positive than by sorting."""
+LARGEST_CLASS = 128
+"""Up to this class size L_e compares with every positive; sorting takes 1.2 times as long there in a batch of 256, 1.7
+times in one of 1,024 (one thread), and 0.9 times with 256 samples a class."""
 
 FACTORS = 16
-"""So many numbers, each below 15, have a product that float32 holds: one logarithm does for all of them."""
+"""So many numbers, each below 15, have a product that float32 holds: one logarithm does for all of them.
+One for each takes 5 % longer with 4 samples a class, 26 % with 32 (γ = 0.5, one thread)."""
 
 
 def fast_concordance_loss(
@@ -99,7 +101,8 @@ def by_similarities(
     same, is_positive = class_columns(spans, rows)
     valid = is_positive.to(unit.dtype)
     negatives = len(unit) - spans.size[rows]
-    # `grown` holds e^S; for γ = 1, where only e^−S is read, it holds that, and the gradient takes its memory.
+    # `grown` holds e^S; for γ = 1, where only e^−S is read, it holds that, and the gradient takes its memory (with a
+    # matrix of its own the loss takes 30 % longer at 256 samples, as long at 1,024).
     signed = scale if gamma < 1 else -scale
     grown = (gram(unit, signed) if rows == slice(None) else gram_of_rows(unit, rows, signed)).exp_()
     gradient = grown if gamma == 1 else torch.empty_like(grown)
