@@ -1,6 +1,7 @@
 """The rules that keep the tree walkable: arrows run down, names say one thing, only one door to PML."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,6 +192,21 @@ def test_rows_are_normalised_in_one_place() -> None:
             called = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
             wrong = "normalize" in names or called.endswith(("functional.normalize", "F.normalize"))
             assert not wrong, f"{module} line {node.lineno}: rows are normalised by pml_ext._ops.normalize"
+
+
+def test_sizes_of_blocks_are_given_and_not_patched() -> None:
+    constants = {
+        target.id
+        for module in MODULES
+        if not module.startswith("pml_ext.training")
+        for node in tree_of(module).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id.isupper()
+    } - {"_WORTH_LOADING"}  # which decides whether a library is loaded
+    for test in (ROOT / "tests").rglob("test_*.py"):
+        patched = re.findall(r"""setattr\([^"']*["'](?:[\w.]*\.)?(\w+)["']""", test.read_text(encoding="utf-8"))
+        assert not constants & set(patched), f"{test}: give the kernel another size as an argument"
 
 
 def test_no_module_name_says_nothing() -> None:
