@@ -142,7 +142,18 @@ def test_beyond_leaves_out_margins_that_exclude_each_other() -> None:
 
 
 def test_intervals_and_verdicts() -> None:
-    from statistics_of_pairs import HIGHER, HOLDS, KEPT, LOWER, OPEN, REVERSED, paired_difference, verdict
+    from statistics_of_pairs import (
+        HIGHER,
+        HOLDS,
+        KEPT,
+        LOWER,
+        OPEN,
+        REVERSED,
+        SAME,
+        Difference,
+        paired_difference,
+        verdict,
+    )
 
     random = np.random.default_rng(0)
     base = random.random((5, 60))
@@ -159,6 +170,8 @@ def test_intervals_and_verdicts() -> None:
     assert [verdict(noise, way, "r1") for way in (HIGHER, LOWER, KEPT)] == [OPEN, OPEN, OPEN]
     worse = paired_difference(better[:, 1:], base[:, 1:])
     assert verdict(worse, KEPT, "r1") == REVERSED
+    same = {(-0.004, 0.006): HOLDS, (0.002, 0.008): HOLDS, (0.002, 0.03): REVERSED, (-0.03, 0.02): OPEN}
+    assert [verdict(Difference(0.0, *ends, 0.5), SAME, "r1") for ends in same] == list(same.values())
     with pytest.raises(ValueError, match="same seeds and classes"):
         paired_difference(base, base[:3])
 

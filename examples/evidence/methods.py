@@ -185,8 +185,8 @@ def _all() -> Iterator[Method]:
         yield _method(f"circle@{m}", {"circle.m": m, "circle.gamma": 80.0})
 
     # LoOp: its options, two samples a class, batch sizes
+    yield _method("loop_triplet@positives_all", {"loop_triplet.positives": "all"})
     for base in ("triplet", "hphn"):
-        yield _method(f"loop_{base}@positives_all", {f"loop_{base}.positives": "all"})
         yield _method(f"loop_{base}@pairing_all", {f"loop_{base}.pairing": "all"})
         yield _method(f"{base}@k2", {"per_class": 2})
         yield _method(f"loop_{base}@k2", {"per_class": 2})

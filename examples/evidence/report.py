@@ -11,14 +11,14 @@ from claims import Claim, Comparison
 from guide import write_guide
 from methods import METHODS, TRIALS
 from picture import accuracy_and_opis
-from statistics_of_pairs import HEADINGS, HIGHER, HOLDS, KEPT, LOWER, REVERSED, Difference, verdict
+from statistics_of_pairs import HEADINGS, HIGHER, HOLDS, KEPT, LOWER, REVERSED, SAME, Difference, verdict
 from store import Store
 from tested import Tested
 
 from pml_ext._files import write_atomically
 
 SCALES = {"r1": 100, "map_at_r": 100, "opis": 1000, "epsilon_opis": 1000}
-ARROWS = {LOWER: "↓", HIGHER: "↑", KEPT: "≈"}
+ARROWS = {LOWER: "↓", HIGHER: "↑", KEPT: "≥", SAME: "≈"}
 
 
 def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequence[str]) -> None:
@@ -52,6 +52,12 @@ def _about(results: Tested, sets: Sequence[str]) -> list[str]:
         "classes with five seeds and tested once. Differences are paired (same seeds, batches and first weights); "
         "intervals are 95 %, over seeds and test classes. R@1 and mAP@R in points, OPIS × 1000. Settings were chosen "
         "once, so the intervals do not include the luck of tuning.",
+        "",
+        "A claim of lower (↓) or higher (↑) values holds where the interval lies on that side of 0, and is reversed "
+        "where it lies on the other. “≥” holds where the interval excludes a loss of more than a point, “≈” where it "
+        "excludes a loss and a gain of more than that; they are reversed where it excludes 0 but not these. “Least "
+        "seen” is the smallest difference that the comparison could have told from none. That claims 11, 21 and 24 are "
+        "read in both directions was decided after their figures were seen.",
         "",
         "Which loss to take is in [WHICH_LOSS.md](WHICH_LOSS.md).",
         "",

@@ -8,8 +8,11 @@ REPLICATES = 2000
 R1, MAP_AT_R, OPIS = range(3)
 MEASURES = {"r1": R1, "map_at_r": MAP_AT_R, "opis": OPIS}  # the rows of Measured.by_class
 HEADINGS = {"r1": "R@1", "map_at_r": "mAP@R", "opis": "OPIS"}
-LOWER, HIGHER, KEPT = "lower", "higher", "kept"
-TOLERANCE = {"r1": 0.01, "map_at_r": 0.01}  # what may be lost and still counts as kept
+LOWER, HIGHER, KEPT, SAME = "lower", "higher", "kept", "same"
+TOLERANCE = {
+    "r1": 0.01,
+    "map_at_r": 0.01,
+}  # what may be lost and still counts as kept, or differ and still counts as the same
 HOLDS, REVERSED, OPEN = "holds", "reversed", "not distinguishable"
 
 
@@ -54,7 +57,11 @@ def paired_difference(base: np.ndarray, method: np.ndarray, *, seed: int = 0) ->
 
 def verdict(found: Difference, direction: str, measure: str) -> str:
     """Whether a claim holds: LOWER and HIGHER where the interval excludes 0 on that side, KEPT where it excludes a
-    loss of more than the tolerance."""
+    loss of more than the tolerance, SAME where it excludes a loss and a gain of more than that."""
+    if direction == SAME:
+        if max(-found.low, found.high) < TOLERANCE[measure]:
+            return HOLDS
+        return OPEN if found.low <= 0 <= found.high else REVERSED
     if direction == KEPT:
         tolerance = TOLERANCE[measure]
         if found.high < 0:
