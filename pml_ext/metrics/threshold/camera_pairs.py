@@ -11,7 +11,7 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 
 class CameraPairs(PairDistances):
-    """`PairDistances` whose positive pairs are those seen by two cameras; negative pairs are all there are.
+    """`PairDistances` whose positive pairs are of two cameras each; its negative pairs are all.
 
     Args:
         embeddings, labels: see `PairDistances`.
@@ -36,7 +36,7 @@ class CameraPairs(PairDistances):
         other.positive_pairs, other._one_camera = self._within, True
         return other
 
-    # Every count of positive pairs goes by these places.
+    # Every count of positive pairs takes them from here.
     def _positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         flat, row, column = super()._positive_places(block)
         same = self._camera[block.rows][row] == self._camera[block.columns][column]

@@ -11,7 +11,7 @@ _POINTS = 301
 
 
 def threshold_curves(pairs: PairDistances) -> ThresholdCurves:
-    """Curves of all pairs of a set, in two passes: where the pairs are, and there."""
+    """Curves of all pairs of a set, in two passes: the first finds the range of distances, the second counts in it."""
     low, high = _span(pairs)
     distances = torch.linspace(low, high, min(_POINTS, grid_size(pairs)), dtype=torch.float64)
     genuine, impostors = pairs.accepted(distances)

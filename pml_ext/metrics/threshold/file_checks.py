@@ -86,7 +86,7 @@ def _is_number(value: Any) -> bool:
 
 
 def out_of_range(content: dict[str, Any]) -> str | None:
-    """Which field has a value that no report has, None if none; of a content without a fault of form."""
+    """Which field has a value that no report has, None if none. The content has no fault of form."""
     target, consistency, stability = (content[name] for name in ("target", "consistency", "stability"))
     checks = {
         "target": (target["kind"] == "utility" and target["value"] is None)
@@ -140,7 +140,7 @@ def _ascend(ends: list[float], limit: float) -> bool:
 
 
 def contradiction(content: dict[str, Any]) -> list[str]:
-    """The first field that does not go with the others, in a list; an empty one if none."""
+    """A list of the first field that contradicts the others; empty if none does."""
     classes, count, cameras = content["classes"], content["samples"], content["cameras"]
     labels = [c["label"] for c in classes]
     apart = cameras is not None and not cameras["same_camera_pairs"]

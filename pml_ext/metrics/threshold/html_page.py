@@ -19,7 +19,7 @@ _STYLE = (
     "td,th{padding:.25rem .7rem;text-align:left;vertical-align:top;border-bottom:1px solid #ccc}"
     "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}"
     "tr.chosen td{font-weight:bold;border-top:2px solid #111;border-bottom:2px solid #111}"
-    # One card a row where a table would be wider than a phone.
+    # On narrow screens each row of a table becomes a card.
     "@media(max-width:52rem){.stack tr:first-child{display:none}.stack,.stack tbody,.stack tr,.stack td{display:block}"
     ".stack tr{border:1px solid #888;border-radius:.3rem;margin:.5rem 0}.stack td.n{display:flex;gap:1rem;"
     "justify-content:space-between;white-space:normal;border:0!important}.stack td::before{content:attr(data-name)}"

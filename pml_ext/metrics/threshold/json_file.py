@@ -23,7 +23,7 @@ FORMAT = "pml_ext threshold report 2"
 
 
 def write_report(report: ThresholdFields, path: Path) -> None:
-    """Write the file, whole or not at all."""
+    """Write the file atomically."""
     content = _content(report)
     content["checksum"] = _checksum(content)
     write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
@@ -43,7 +43,7 @@ def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
     if fault := fault_of_form(content) or out_of_range(content):
         raise ValueError(f"{path} is not a threshold report: {fault}")
     report = _fields(content)
-    # What follows from other fields (rates, the distance, the worst classes) must do so.
+    # What follows from other fields (rates, the distance, the worst classes) must agree with them.
     expected = _content(report)
     differing = [name for name in expected if expected[name] != content[name]]
     if differing or (differing := contradiction(content)):

@@ -63,7 +63,7 @@ def measured_threshold(
     paths: Sequence[str | Path | None] | None,
     data: str | None,
 ) -> ThresholdFields:
-    """See `ThresholdReport.from_embeddings`, which this is the work of."""
+    """Does the work of `ThresholdReport.from_embeddings`; see there."""
     chosen, choose = _target(far, frr, target)
     check_embeddings(embeddings)
     check_finite(embeddings)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DISTANCE = "distance d (L2, unit-norm embeddings)"
-# Told apart by people who see few colours, and in grey by their lightness and strokes.
+# Colours that people with colour blindness can tell apart; in grey, lightness and strokes differ.
 _BLUE, _ORANGE, _RED = "#0072B2", "#E69F00", "#D55E00"
 _LINES = 200
 _BARS = 60
@@ -23,7 +23,7 @@ _LABEL_LENGTH = 24
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture (PNG), and what it says in a sentence."""
+    """One picture (PNG), and a sentence that describes it."""
 
     says: str
     png: bytes
@@ -50,7 +50,7 @@ def figure_png(report: ThresholdFields) -> bytes:
 
 
 def panels(report: ThresholdFields) -> list[Panel]:
-    """The same as a picture each, to be read at the width of a phone too.
+    """The same as single pictures, readable at the width of a phone, too.
 
     Raises:
         ModuleNotFoundError, ValueError: as `figure_png`.
@@ -192,7 +192,7 @@ def _draw_worst(axes: "Axes", report: ThresholdFields, rate: Literal["far", "frr
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     for label in axes.bar_label(bars, counts, padding=4, fontsize="small"):
         label.set(bbox=box, zorder=4)
-    axes.margins(x=0.4)  # the counts' room, which is no rate
+    axes.margins(x=0.4)  # room for the counts beside the bars
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1])
     # Labels come from data: a $ in them is no formula.
     axes.set_yticks(places, [_short(str(c.label)) for c in classes], parse_math=False)
@@ -214,7 +214,7 @@ def _mark(axes: "Axes", report: ThresholdFields) -> None:
 
 
 def _legend_below(axes: "Axes") -> None:
-    """Where it covers no curve."""
+    """A legend below the plot, where it covers no curve."""
     axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16))
 
 

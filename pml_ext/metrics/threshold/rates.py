@@ -38,7 +38,7 @@ def pooled_rates(pairs: PairDistances, distances: Tensor) -> list[tuple[ErrorRat
 
 
 def false_reject_rate(pairs: PairDistances, distance: float) -> ErrorRate:
-    """FRR alone, for which no impostor pair is looked at."""
+    """FRR alone; impostor pairs are not computed."""
     at = torch.tensor([distance], dtype=torch.float64)
     accepted = pairs.accepted(at, positives_only=True)[0][:, 0]
     return _pooled(pairs.positive_pairs - accepted, pairs.positive_pairs, False)

@@ -86,8 +86,8 @@ class ThresholdReport(ThresholdFields):
             far: the largest threshold (in distance) whose FAR is at most this, at least 1 / impostor pairs.
             frr: the smallest threshold (in distance) whose FRR is at most this, at least 1 / genuine pairs.
             target: "utility": the largest harmonic mean of 1 − FAR and 1 − FRR.
-            cameras: (N,) integers or strings: what each sample was seen by. Genuine pairs of one camera are easier than
-                those that a deployed matcher meets: where cameras are known, threshold, FRR and OPIS are of genuine
+            cameras: (N,) integers or strings: the camera of each sample. Genuine pairs of one camera are easier than
+                those that a deployed matcher sees: where cameras are known, threshold, FRR and OPIS are of genuine
                 pairs across cameras, and both FRRs are reported.
             same_camera_pairs: count genuine pairs of one camera too.
             far_range, grid, epsilon: of OPIS and ε-OPIS, see `functional.epsilon_opis`.

@@ -1,4 +1,4 @@
-"""The set of files that a threshold report is handed on as."""
+"""The files in which a threshold report is handed on."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pml_ext.metrics.threshold.plots import figure_png, panels
 def write_files(report: ThresholdFields, stem: Path) -> list[Path]:
     """The report as <stem>.json, .html and .png; each is whole or not there."""
     files = [stem.with_name(f"{stem.name}{kind}") for kind in (".json", ".html", ".png")]
-    # All are made before the first is written: a report that cannot be drawn leaves no half of a set.
+    # All are made before the first is written: a report that cannot be drawn leaves no files.
     text, png = page(report, panels(report)), figure_png(report)
     write_report(report, files[0])
     write_atomically(files[1], text)

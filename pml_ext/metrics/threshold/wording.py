@@ -5,7 +5,7 @@ from decimal import Decimal
 from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, ThresholdFields
 
 _NAMED = 3
-# A share is told as "a of b" where a is off by no more than this.
+# A share is written as "a of b" where a is off by no more than this.
 _ROUNDING = 0.1
 
 
@@ -28,9 +28,9 @@ def _is(rate: ErrorRate) -> str:
 
 
 def as_counts(rate: ErrorRate) -> tuple[int, int]:
-    """(a, b): the rate as a of b comparisons, b the smallest power of ten that tells it within a tenth.
+    """(a, b): the rate as a of b comparisons, b the smallest power of ten for which a is right within a tenth.
 
-    So is the share of the rest. Where there is no error, or nothing else, of as many as were compared.
+    The same holds for the share of the rest. Where no pair is an error, or every one, b is the number of pairs.
     """
     if rate.errors in (0, rate.pairs):
         return rate.errors, rate.pairs
