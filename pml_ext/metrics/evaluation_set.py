@@ -174,7 +174,11 @@ def make_evaluation_set(
     if (query[2] is None) != (reference[2] is None):
         raise ValueError("query_cameras and reference_cameras must be given together; got only one of them")
     x, labels, cameras = _tensors("query", query, device, is_id=label_comparison is None)
-    ref_x, ref_labels, ref_cameras = _tensors("reference", reference, device, is_id=label_comparison is None)
+    ref_x, ref_labels, ref_cameras = (
+        (x, labels, cameras)
+        if reference is query
+        else _tensors("reference", reference, device, is_id=label_comparison is None)
+    )
     if x.shape[1] != ref_x.shape[1]:
         raise ValueError(f"reference must have the query's {x.shape[1]} columns; got {ref_x.shape[1]}")
     dtype = torch.promote_types(x.dtype, ref_x.dtype)
@@ -186,7 +190,7 @@ def make_evaluation_set(
             _check_start(cameras, ref_cameras, "reference_cameras")
     ids, ref_ids = labels, ref_labels
     if label_comparison is None:
-        numbered = torch.unique(torch.cat([labels, ref_labels]), dim=0, return_inverse=True)[1]
+        numbered = torch.unique(torch.cat([labels, ref_labels]), return_inverse=True)[1]
         ids, ref_ids = numbered[: len(labels)], numbered[len(labels) :]
     if cameras is not None and ref_cameras is not None:
         known, ref_known = labels != JUNK, ref_labels != JUNK

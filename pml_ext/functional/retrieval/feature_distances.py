@@ -30,7 +30,14 @@ def check_features(query: Tensor, gallery: Tensor, metric: str) -> None:
     if query.shape[1] != gallery.shape[1]:
         raise ValueError(f"gallery must have the query's {query.shape[1]} columns; got {gallery.shape[1]}")
     check_finite(query, "query")
-    check_finite(gallery, "gallery")
+    if not _are_one(query, gallery):
+        check_finite(gallery, "gallery")
+
+
+def _are_one(query: Tensor, gallery: Tensor) -> bool:
+    """Whether both are the same numbers in the same memory: then what is done to one is done to the other."""
+    alike = query.data_ptr() == gallery.data_ptr() and query.shape == gallery.shape
+    return alike and query.dtype == gallery.dtype and query.stride() == gallery.stride()
 
 
 def rows_at_once(columns: int, *, entries: int | None = None) -> int:
@@ -50,8 +57,7 @@ def comparable(query: Tensor, gallery: Tensor, metric: str, *, scaled: bool = Tr
             of distances and keeps their squares within the range of the type.
     """
     dtype = torch.promote_types(torch.promote_types(query.dtype, gallery.dtype), torch.float32)
-    alike = query.data_ptr() == gallery.data_ptr() and query.shape == gallery.shape
-    if alike and query.dtype == gallery.dtype and query.stride() == gallery.stride():
+    if _are_one(query, gallery):
         one = comparable(query[:0], gallery, metric, scaled=scaled)[1]
         return one, one
     if metric == "cosine":
@@ -118,8 +124,10 @@ def both_distance_blocks(
         the next block is asked for.
     """
     rows, columns = comparable(query, gallery, "cosine")
-    factor = _factor_within_range(query, gallery)
-    row_norms, norms = (torch.linalg.vector_norm(x.detach().to(rows.dtype) * factor, dim=1) for x in (query, gallery))
+    sets = (gallery,) if _are_one(query, gallery) else (query, gallery)
+    factor = _factor_within_range(*sets)
+    lengths = [torch.linalg.vector_norm(x.detach().to(rows.dtype) * factor, dim=1) for x in sets]
+    row_norms, norms = lengths[0], lengths[-1]
     # A row of zeros has the same product with everything: its order is that of the norms.
     inverse = torch.where(row_norms > 0, 1 / row_norms, 1.0)
     twice, squares = 2 * norms, norms.square()
