@@ -116,6 +116,7 @@ def arc_sums(loss: LoOp, x: Tensor, labels: Tensor, part: Part) -> Sums:
     tuples: tuple[Tensor, ...] = (anchors, positives, *different.nonzero(as_tuple=True))
     if compares_triplets(inner):
         tuples = _all_negatives(anchors, positives, different)
+    del same, different  # memory that the loss can use
     inside = twin_of(inner, {"reducer": terms})
     twin_of(loss, {"loss": inside})(x[part.own], labels[part.own], tuples, x, labels)
     return terms.sums, terms.counts
