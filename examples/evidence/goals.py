@@ -114,7 +114,8 @@ GOALS = (
         ),
         (("triplet_semihard", "discriminative@one_hot"),),
         "It wins on the photographs of Grocery and loses on the other sets, whose many classes have few pictures. "
-        "Simplex centroids, which the paper does not have, were as good as one-hot ones or better on every set.",
+        "Simplex centroids, which the paper does not have, were better than one-hot ones on Emoji and Glyphs and could "
+        "not be told from them on the others.",
     ),
     Goal(
         "weights of pairs by rule",
@@ -126,7 +127,8 @@ GOALS = (
         ),
         (("triplet", "ms"),),
         "With its mining, multi-similarity is the most accurate loss here, or near it, and has a low OPIS without "
-        "further help: the first to try.",
+        "further help: the first to try. Batches of 320 in place of 40 gained 1 to 7 points of R@1, and 512 "
+        "dimensions in place of 64 gained 2 to 5.",
     ),
     Goal(
         "a ranking measure itself",
