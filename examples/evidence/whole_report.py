@@ -38,6 +38,9 @@ def write_report(folder: Path, whole: Store, heads: Store) -> None:
         "These two were added after Glyphs' other test figures were seen, since the base of `smoothap_tcm` was not at "
         "its best.",
         "",
+        "“≥” holds where the interval excludes a loss of more than a point; the other signs and “least seen” are "
+        "those of [EVIDENCE.md](EVIDENCE.md).",
+        "",
         f"torch {torch.__version__}, one thread a run.",
         "",
     ]
