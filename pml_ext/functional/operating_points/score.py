@@ -54,6 +54,7 @@ def opis_sensitivity(
         ValueError: no far_ranges; see `utility_curves`.
     Source: Zhang et al., arXiv 2307.04047, Fig. 8.
 
+    >>> import torch
     >>> embeddings = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
     >>> rows = opis_sensitivity(embeddings, torch.arange(40) % 4, far_ranges=[(0.01, 0.1), (0.1, 0.5)])
     >>> [row.far_range for row in rows], rows[0].d_max == rows[1].d_min
@@ -99,6 +100,7 @@ def opis(
     Source: Zhang et al., arXiv 2307.04047, eq. 2, as the mean over the grid. Paper: A.1.2 bounds it by 2α(1−α);
         here: α(1−α), the variance of a variable with values 0 and 1, so at most 0.25.
 
+    >>> import torch
     >>> labels = torch.arange(40) % 4
     >>> spread = torch.tensor([0.1, 0.2, 0.4, 0.8])[labels]  # one class is tight, another loose
     >>> noise = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
@@ -144,6 +146,7 @@ def epsilon_opis(
         on how classes are ranked, nor on rounding; here: by their mean utility over the range, max(1, round(ε T))
         classes a group. Paper: eq. 3 lacks the factor 2 of eq. 1, which algorithm 1 has; here: with it.
 
+    >>> import torch
     >>> labels = torch.arange(40) % 4
     >>> spread = torch.tensor([0.1, 0.2, 0.4, 0.8])[labels]
     >>> noise = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
