@@ -248,6 +248,16 @@ def test_a_goals_mean_weighs_sets_alike_and_its_interval_shrinks_with_sets_only(
     assert (high - low) / 2 == pytest.approx(1 / np.sqrt(2))
 
 
+def test_the_pages_have_todays_claims_and_readings() -> None:
+    from claims import CLAIMS
+    from goals import GOALS
+
+    pages = {name: (FOLDER / name).read_text(encoding="utf-8") for name in ("EVIDENCE.md", "WHICH_LOSS.md")}
+    stale = [goal.goal for goal in GOALS if goal.reading not in pages["WHICH_LOSS.md"]]
+    stale += [claim.sentence for claim in CLAIMS if f". {claim.sentence}\n" not in pages["EVIDENCE.md"]]
+    assert not stale, "write the pages: python examples/evidence/run.py --tables"
+
+
 def test_names_in_the_picture_do_not_lie_on_each_other() -> None:
     from matplotlib import pyplot as plt
     from matplotlib.text import Text
