@@ -21,7 +21,7 @@ RESULTS = Path(__file__).with_name("first_run.json")
 
 
 def main() -> None:
-    command = [sys.executable, "-m", "pml_ext.training.cli", "train", "--config-file", str(CONFIG), "--overwrite"]
+    command = [sys.executable, "-m", "pml_ext.cli", "train", "--config-file", str(CONFIG), "--overwrite"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     subprocess.run([*command, "OUTPUT_DIR", str(OUTPUT)], env=environment, check=True)
     found = json.loads((OUTPUT / "metrics.json").read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from pml_ext._version import __version__
 
 if TYPE_CHECKING:
     from pml_ext.registration import register, unregister
-    from pml_ext.training.inference.embedder import Embedder
+    from pml_ext.search.embedder import Embedder
 
 __all__ = ["Embedder", "__version__", "register", "unregister"]
 _ROOMS = ("distances", "functional", "inspection", "losses", "metrics", "miners", "registration")
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
     if name in ("register", "unregister"):
         return getattr(import_module("pml_ext.registration"), name)
     if name == "Embedder":
-        return import_module("pml_ext.training.inference.embedder").Embedder
+        return import_module("pml_ext.search.embedder").Embedder
     if name in _ROOMS:
         return import_module(f"pml_ext.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

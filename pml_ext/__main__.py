@@ -2,6 +2,6 @@
 
 import sys
 
-from pml_ext.training.cli import main
+from pml_ext.cli import main
 
 sys.exit(main())

@@ -20,8 +20,8 @@ import pml_ext.large_batch
 import pml_ext.losses
 import pml_ext.metrics
 import pml_ext.miners
-from pml_ext.training.command_line import parsers
-from pml_ext.training.config.defaults import get_cfg
+from pml_ext.command_line import parsers
+from pml_ext.runner.config.defaults import get_cfg
 
 
 def surface() -> dict[str, str]:

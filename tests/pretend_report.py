@@ -21,9 +21,9 @@ from pml_ext import losses, metrics, miners
 from pml_ext._pml import MeanReducer
 from pml_ext._pml import losses as pml_losses
 from pml_ext.functional import opis, rank_matches
-from pml_ext.training.config.load import load_config
-from pml_ext.training.data.datasets import load_train_set
-from pml_ext.training.engine.baseline import Baseline
+from pml_ext.runner.config.load import load_config
+from pml_ext.runner.data.datasets import load_train_set
+from pml_ext.runner.engine.baseline import Baseline
 from tests.pretend_device import ROOT, PretendTensor, pretend_device, values, waits
 
 CLASSES, PER_CLASS, SIZE = 8, 4, 16

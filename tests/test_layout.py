@@ -24,19 +24,19 @@ FLOORS = [
     ("pml_ext.miners",),
     ("pml_ext.registration", "pml_ext.inspection", "pml_ext.large_batch", "pml_ext.distributed"),
     ("pml_ext.metrics",),
-    ("pml_ext.training.config",),
-    ("pml_ext.training.data",),
-    ("pml_ext.training.modeling",),
-    ("pml_ext.training.solver",),
-    ("pml_ext.training.evaluation", "pml_ext.training.embeddings"),
-    ("pml_ext.training.checks",),
-    ("pml_ext.training.engine",),
-    ("pml_ext.training.inference",),
+    ("pml_ext.runner.config",),
+    ("pml_ext.runner.data",),
+    ("pml_ext.runner.modeling",),
+    ("pml_ext.runner.solver",),
+    ("pml_ext.runner.evaluation",),
+    ("pml_ext.reports",),
+    ("pml_ext.runner.checks",),
+    ("pml_ext.runner.engine", "pml_ext.search"),
     (
         "pml_ext",
-        "pml_ext.training",
-        "pml_ext.training.cli",
-        "pml_ext.training.command_line",
+        "pml_ext.runner",
+        "pml_ext.cli",
+        "pml_ext.command_line",
         "pml_ext.integrations",
         "pml_ext.__main__",
     ),
@@ -52,24 +52,23 @@ SAME_PART = {
     "load": "reads what a file has into what is there: a config, a network",
     "loop": "LoOp for losses, for miners, as a distance",
     "names": "the names that a room knows",
-    "report": "the threshold report, and what writes it for a run",
     "rules": "what the config values of a room must be",
     "threshold": "one threshold for all pairs, and the command that chooses it",
-    "utility": "utility of classes against the threshold, and a run's curves of it",
 }
 # Rooms whose functions build from their own part of the config. What reads the whole of it: the config itself, checks
 # across its parts, the engine that hands them out, and the record of a model.
-OF_THEIR_PART = tuple(f"pml_ext.training.{room}." for room in ("data", "modeling", "solver", "evaluation"))
+OF_THEIR_PART = tuple(f"pml_ext.runner.{room}." for room in ("data", "modeling", "solver", "evaluation"))
 # What may be imported inside a function: another library, where it is optional or takes seconds to load. Of this
 # package only what loads such a library; by these modules.
 LATE = {
+    "pml_ext.cli",
     "pml_ext.functional.operating_points.compiled_counting",
-    "pml_ext.training.cli",
-    "pml_ext.training.checks.check",
-    "pml_ext.training.checks.listing",
-    "pml_ext.training.data.datasets.face_pairs",
-    "pml_ext.training.data.datasets.ijb",
-    "pml_ext.training.data.datasets.retrieval",
+    "pml_ext.metrics.threshold.report",
+    "pml_ext.runner.checks.check",
+    "pml_ext.runner.checks.listing",
+    "pml_ext.runner.data.datasets.face_pairs",
+    "pml_ext.runner.data.datasets.ijb",
+    "pml_ext.runner.data.datasets.retrieval",
 }
 
 
@@ -83,8 +82,9 @@ def tree_of(module: str) -> ast.Module:
 
 
 def imports_of(module: str) -> Iterator[tuple[str, int]]:
-    """Modules of this package that a module imports anywhere in it, with the line."""
-    for node in ast.walk(tree_of(module)):
+    """Modules of this package that a module imports, with the line; inside functions too, unless it is in LATE."""
+    tree = tree_of(module)
+    for node in tree.body if module in LATE else ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{MODULES[module]}:{node.lineno}: write the whole path of an import"
             for alias in node.names:
@@ -184,7 +184,7 @@ def test_only_one_module_imports_pytorch_metric_learning() -> None:
 def test_rows_are_normalised_in_one_place() -> None:
     for module in MODULES:
         # Layers of networks are torch's, as in the projects whose weights they load, and exporters know them.
-        if module.startswith(("pml_ext.training.modeling.", "pml_ext.training.engine.exporting")):
+        if module.startswith(("pml_ext.runner.modeling.", "pml_ext.runner.engine.exporting")):
             continue
         for node in ast.walk(tree_of(module)):
             imported = isinstance(node, ast.ImportFrom) and node.module == "torch.nn.functional"
@@ -198,7 +198,7 @@ def test_sizes_of_blocks_are_given_and_not_patched() -> None:
     constants = {
         target.id
         for module in MODULES
-        if not module.startswith("pml_ext.training")
+        if not module.startswith(("pml_ext.runner", "pml_ext.search", "pml_ext.reports"))
         for node in tree_of(module).body
         if isinstance(node, ast.Assign)
         for target in node.targets

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pml_ext.training.checks.supported import unsupported
-from pml_ext.training.config.load import load_config
-from pml_ext.training.modeling.losses.factory import build_losses, build_miner
+from pml_ext.runner.checks.supported import unsupported
+from pml_ext.runner.config.load import load_config
+from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

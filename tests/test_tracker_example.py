@@ -11,8 +11,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from pml_ext import Embedder
-from tests.training.inference.models import network_of, small_model
-from tests.training.inference.pictures import extract
+from tests.search.models import network_of, small_model
+from tests.search.pictures import extract
 
 cv2 = pytest.importorskip("cv2", reason="pip install opencv-python-headless")
 SCRIPT = Path(__file__).parents[1] / "examples" / "tracker.py"

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pml_ext.training.config.load import load_config
+from pml_ext.runner.config.load import load_config
 
 FOLDER = Path(__file__).parents[1] / "examples" / "evidence"
 
@@ -57,8 +57,8 @@ def test_validation_classes_are_not_trained_on(monkeypatch: pytest.MonkeyPatch, 
     import torch
     import whole
 
-    from pml_ext.training.data.datasets.image_set import ImageSet, OpenSet
-    from pml_ext.training.data.datasets.table import table_set
+    from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
+    from pml_ext.runner.data.datasets.table import table_set
 
     pictures = [torch.full((1, 4, 4), i, dtype=torch.uint8) for i in range(30)]
     identities = np.arange(30) // 3 + 100

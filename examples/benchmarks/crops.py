@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from pml_ext import Embedder
-from pml_ext.training.config.network_keys import load_for_embedding
-from pml_ext.training.engine.exporting import PixelsToEmbedding, export
+from pml_ext.runner.config.network_keys import load_for_embedding
+from pml_ext.runner.engine.exporting import PixelsToEmbedding, export
 
 BATCHES = (1, 8, 32)
 

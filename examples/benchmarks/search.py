@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pml_ext.training.embeddings.feature_file import FeatureBlock, FeatureFile, write_features
-from pml_ext.training.embeddings.model_record import ModelRecord
-from pml_ext.training.inference.nearest import open_nearest
+from pml_ext.search.feature_file import FeatureBlock, FeatureFile, write_features
+from pml_ext.search.model_record import ModelRecord
+from pml_ext.search.nearest import open_nearest
 
 _BLOCK, _QUERIES = 50_000, 50
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from pml_ext.training.data.datasets import load
-from pml_ext.training.data.datasets.image_set import ImageSet, OpenSet
-from pml_ext.training.modeling.weights.paths import packaged_file
+from pml_ext.runner.data.datasets import load
+from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
+from pml_ext.runner.modeling.weights.paths import packaged_file
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("PML_EXT_DATA", ROOT.parent / "shared" / "data")).resolve()

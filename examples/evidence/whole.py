@@ -52,11 +52,11 @@ from whole_report import write_report
 
 from pml_ext import Embedder
 from pml_ext._files import write_atomically
-from pml_ext.training.checks.check import load_checked
-from pml_ext.training.data.datasets import ImageSet, OpenSet
-from pml_ext.training.data.datasets import load as load_set
-from pml_ext.training.engine.run import train
-from pml_ext.training.engine.trainer import Launch
+from pml_ext.runner.checks.check import load_checked
+from pml_ext.runner.data.datasets import ImageSet, OpenSet
+from pml_ext.runner.data.datasets import load as load_set
+from pml_ext.runner.engine.run import train
+from pml_ext.runner.engine.trainer import Launch
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "fastreid_configs"

@@ -18,10 +18,10 @@ from typing import Any
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.training.config.defaults import get_cfg
-from pml_ext.training.config.load import ConfigError
-from pml_ext.training.modeling.losses.factory import LossTerm, build_losses
-from pml_ext.training.modeling.names import LOSS_NODES
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.modeling.losses.factory import LossTerm, build_losses
+from pml_ext.runner.modeling.names import LOSS_NODES
 
 FASTREIDS = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
 """The names that FastReID's own Baseline knows."""

@@ -17,18 +17,18 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from pml_ext.metrics import ThresholdReport, read_lfw_pairs, read_template_media, read_template_pairs
-from pml_ext.training.config.defaults import get_cfg
-from pml_ext.training.config.load import load_config
-from pml_ext.training.data.datasets.decoding import decode_image
-from pml_ext.training.data.datasets.face_pairs import read_bin
-from pml_ext.training.data.datasets.record_io import record_set
-from pml_ext.training.data.datasets.table import table_set
-from pml_ext.training.embeddings.files import read_embeddings
-from pml_ext.training.engine.checkpoints import CONFIG, check_resumable
-from pml_ext.training.modeling.weights.read import read_state_dict
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import load_config
+from pml_ext.runner.data.datasets.decoding import decode_image
+from pml_ext.runner.data.datasets.face_pairs import read_bin
+from pml_ext.runner.data.datasets.record_io import record_set
+from pml_ext.runner.data.datasets.table import table_set
+from pml_ext.runner.engine.checkpoints import CONFIG, check_resumable
+from pml_ext.runner.modeling.weights.read import read_state_dict
+from pml_ext.search.files import read_embeddings
 from tests.campaign.calls import HangError, is_clear, time_limit, where
 from tests.campaign.tally import Tally
-from tests.training.data.published_layouts import picture, records
+from tests.runner.data.published_layouts import picture, records
 
 _LONGEST = 20.0  # seconds
 

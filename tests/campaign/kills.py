@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import torch
 
-from pml_ext.training.cli import main
-from pml_ext.training.engine import checkpoints, run  # noqa: F401, so that forks have all imported
+from pml_ext.cli import main
+from pml_ext.runner.engine import checkpoints, run  # noqa: F401, so that forks have all imported
 from tests.campaign.tally import Tally
 
 DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pml_ext.integrations import fastreid as integration
-from pml_ext.training.config.load import ConfigError
+from pml_ext.runner.config.load import ConfigError
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pml_ext.losses import CentroidTripletLoss, LoOp
 from pml_ext.losses.centroid_triplet import row_distances
-from pml_ext.training.config.load import load_config
-from pml_ext.training.modeling.losses.factory import build_losses
+from pml_ext.runner.config.load import load_config
+from pml_ext.runner.modeling.losses.factory import build_losses
 from tests.oracles.triplets import centroid_triplet_losses, centroid_triplet_of_pml_1_7, distance, mean, unit
 
 CONFIGS = Path(__file__).parents[2] / "fastreid_configs"

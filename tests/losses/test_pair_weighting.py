@@ -275,8 +275,8 @@ def test_the_configs_are_the_rows_of_table_2(folder: Path) -> None:
 @pytest.mark.parametrize("row", TABLE_2)
 def test_every_config_builds_its_loss(row: str, folder: Path) -> None:
     pytest.importorskip("yacs")
-    from pml_ext.training.config.load import load_config
-    from pml_ext.training.modeling.losses.factory import build_losses
+    from pml_ext.runner.config.load import load_config
+    from pml_ext.runner.modeling.losses.factory import build_losses
 
     cfg = load_config(folder / f"{row}.yml")
     terms, modules = build_losses(cfg.MODEL.LOSSES, num_classes=5, feature_size=8)
@@ -288,8 +288,8 @@ def test_every_config_builds_its_loss(row: str, folder: Path) -> None:
 
 def test_the_table_on_cars196_is_set_up_as_in_the_paper() -> None:
     pytest.importorskip("yacs")
-    from pml_ext.training.config.load import load_config
-    from pml_ext.training.modeling.losses.factory import build_losses
+    from pml_ext.runner.config.load import load_config
+    from pml_ext.runner.modeling.losses.factory import build_losses
 
     for row in TABLE_2:
         cfg = load_config(GPW[1] / f"{row}.yml")
@@ -302,9 +302,9 @@ def test_the_table_on_cars196_is_set_up_as_in_the_paper() -> None:
 
 def test_alpha_beta_and_base_from_a_config() -> None:
     pytest.importorskip("yacs")
-    from pml_ext.training.config.defaults import get_cfg
-    from pml_ext.training.config.load import ConfigError
-    from pml_ext.training.modeling.losses.factory import build_losses
+    from pml_ext.runner.config.defaults import get_cfg
+    from pml_ext.runner.config.load import ConfigError
+    from pml_ext.runner.modeling.losses.factory import build_losses
 
     node = get_cfg().MODEL.LOSSES
     node.NAME = ("PairWeightingLoss",)

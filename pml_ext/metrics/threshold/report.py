@@ -14,11 +14,8 @@ from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.metrics.threshold.class_ids import Labels
 from pml_ext.metrics.threshold.fields import ThresholdFields
-from pml_ext.metrics.threshold.html_page import page
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report, write_report
 from pml_ext.metrics.threshold.measure import check_directions, measured_threshold
-from pml_ext.metrics.threshold.plots import figure_png, panels
-from pml_ext.metrics.threshold.wording import facts
 
 
 @dataclass(frozen=True)
@@ -204,14 +201,21 @@ class ThresholdReport(ThresholdFields):
 
     def save_figure(self, path: str | Path) -> None:
         """Draw utilities, ROC, scores and the worst classes as a PNG (needs matplotlib, and `curves`)."""
+        from pml_ext.reports.threshold_plots import figure_png
+
         write_atomically(path, figure_png(self))
 
     def save_page(self, path: str | Path) -> None:
         """Write one HTML page with tables and the figure, in one file without outside resources."""
+        from pml_ext.reports.threshold_page import page
+        from pml_ext.reports.threshold_plots import panels
+
         write_atomically(path, page(self, panels(self)))
 
     def summary(self) -> str:
         """The report as lines of text."""
+        from pml_ext.reports.wording import facts
+
         rows = facts(self)
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name.ljust(width)}  {text}" for name, text in rows)

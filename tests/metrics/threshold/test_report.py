@@ -380,7 +380,7 @@ def test_page_and_summary_name_the_checkpoint(tmp_path: Path) -> None:
 def test_long_names_in_the_figure_keep_both_ends() -> None:
     from matplotlib.figure import Figure
 
-    from pml_ext.metrics.threshold.plots import _draw_worst
+    from pml_ext.reports.threshold_plots import _draw_worst
 
     axes = Figure().subplots()
     found = report(labels=[f"a customer with a long name {i}" for i in LABELS])
@@ -397,7 +397,7 @@ def test_figures_of_few_classes_and_of_many() -> None:
     labels = torch.arange(450).repeat_interleave(2)
     many = report(torch.eye(450)[labels] + 0.03 * torch.randn(900, 450), labels, target="utility", splits=0)
     assert many.far.errors == 0 == many.frr.errors
-    from pml_ext.metrics.threshold.plots import figure_png
+    from pml_ext.reports.threshold_plots import figure_png
 
     assert all(figure_png(r).startswith(b"\x89PNG") for r in (few, many))
 

@@ -1,0 +1,169 @@
+"""compare.html: finished runs side by side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
+from pml_ext.reports.drawing import (
+    BLACK,
+    Picture,
+    columns_for,
+    headed,
+    in_notation,
+    legend_of_names,
+    look,
+    row_of_axes,
+)
+from pml_ext.reports.page import differences_table, metrics_table, write_page
+from pml_ext.reports.training_series import Series, read_series
+from pml_ext.runner.evaluation.results import METRICS, Results, heading, labels_of, read_results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+
+class RunError(ValueError):
+    """A folder that is not that of a finished run."""
+
+
+def compare(runs: Sequence[Path], output: Path) -> Path:
+    """One page with a table for each test set, validation curves, accuracy against OPIS, and where settings differ.
+
+    Args:
+        runs: two or more folders of finished runs; each with metrics.json (or eval_metrics.json) and config.yaml.
+        output: the page; its pictures lie in a folder `pictures` beside it.
+    Raises:
+        RunError: no such files there, a run given twice, only one run, or no test set that all runs have.
+    """
+    names = _short_names(runs)
+    results = {name: _results(run) for name, run in zip(names, runs, strict=True)}
+    if len(runs) < 2:
+        raise RunError(f"compare needs two or more runs; got {runs[0]} alone. Its own page is its report.html")
+    first = next(iter(results.values()))
+    shared = [s for s in first if all(s in found for found in results.values())]
+    if not shared:
+        raise RunError(f"no test set is in all of {', '.join(map(str, runs))}")
+    tables = [metrics_table(s, {n: r[s] for n, r in results.items()}, last_stands_out=False) for s in shared]
+    tables.append(differences_table({name: _settings(run) for name, run in zip(names, runs, strict=True)}))
+    series = {name: read_series(run) for name, run in zip(names, runs, strict=True)}
+    pictures = [_trade_off(s, {name: found[s] for name, found in results.items()}) for s in shared]
+    if any(series.values()):
+        pictures.append(_curves(series))
+    title = f"{len(runs)} runs compared"
+    facts = {name: str(run) for name, run in zip(names, runs, strict=True)}
+    shown = [picture for picture in pictures if picture is not None]
+    write_page(output, title=title, about="The runs", facts=facts, tables=tables, pictures=shown)
+    return output
+
+
+def _trade_off(test_set: str, results: Results) -> Picture | None:
+    labels = labels_of(next(iter(results.values())))
+    if OPIS not in labels:
+        return None
+    accuracy = next(iter(labels))
+
+    def draw(figure: "Figure", wide: bool) -> None:
+        axes = figure.add_subplot()
+        for i, (name, values) in enumerate(results.items()):
+            style = look(i) | {"linestyle": "", "markersize": 10, "markeredgecolor": BLACK}
+            axes.plot(values[OPIS], values[accuracy], label=_in_legend(name), **style)
+        axes.set(xlabel=heading(OPIS, METRICS[OPIS]))
+        headed(axes, heading(accuracy, labels[accuracy]))
+        in_notation(axes.xaxis, OPIS, most=6 if wide else 3)
+        in_notation(axes.yaxis, accuracy)
+        axes.margins(0.15)
+        axes.grid(color="#DDDDDD")
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
+        beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+        legend_of_names(axes, fontsize=10, **(beside if wide else below))
+
+    caption = "Accuracy against threshold inconsistency: up is more accurate, left serves all classes more alike."
+    title = f"{test_set}: accuracy and OPIS"
+    name = "trade_off_" + "".join(c if c.isalnum() else "_" for c in test_set)
+    return Picture(name, title, caption, draw, (4.6, 4.6 + 0.25 * len(results)))
+
+
+def _curves(series: dict[str, dict[str, Series]]) -> Picture:
+    """The loss, and each run's main validation metrics."""
+    wanted = (("loss", "loss"), *((key, heading(key, METRICS[key])) for key in (PRECISION_AT_1, OPIS)))
+    shown = [(key, label) for key, label in wanted if any(key in found for found in series.values())]
+
+    def draw(figure: "Figure", wide: bool) -> None:
+        lines: list[Line2D] = []
+        for axes, (key, label) in zip(row_of_axes(figure, len(shown), wide), shown, strict=True):
+            for i, (name, found) in enumerate(series.items()):
+                steps, values = found.get(key, ([], []))
+                marks = 1 if len(steps) < 20 else (0, len(steps))
+                drawn = axes.plot(steps, values, label=_in_legend(name), markevery=marks, **look(i))
+                lines += drawn if key == shown[0][0] else []
+            axes.set(xlabel="step")
+            headed(axes, label)
+            if key in METRICS:
+                in_notation(axes.yaxis, key)
+        columns = 5 if wide else columns_for([*series])
+        legend_of_names(figure, handles=lines, fontsize=10, loc="outside lower center", ncols=columns)
+
+    caption = "Losses of different kinds are not comparable with each other; the validation metrics are."
+    rows = -(-len(series) // 5), -(-len(series) // columns_for([*series]))
+    heights = (3.6 + 0.25 * rows[0], 3.4 * len(shown) + 0.25 * rows[1])
+    return Picture("curves", "While they trained", caption, draw, heights)
+
+
+def _in_legend(name: str) -> str:
+    """matplotlib leaves out labels that begin with an underscore."""
+    return f" {name}" if name.startswith("_") else name
+
+
+def _results(run: Path) -> Results:
+    for name in ("metrics.json", "eval_metrics.json"):
+        path = run / name
+        if path.is_file():
+            try:
+                return read_results(path)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise RunError(f"{path} is not what a run writes: {error}") from error
+    raise RunError(f"{run} is no folder of a finished run: it has no metrics.json")
+
+
+def _settings(run: Path) -> dict[str, str]:
+    """KEY -> value of the run's config."""
+    path = run / "config.yaml"
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except yaml.YAMLError as error:
+        raise RunError(f"{path} is not what a run writes: {error}") from error
+    settings = dict(_flat(tree, ""))
+    settings.pop("OUTPUT_DIR", None)  # always another
+    return settings
+
+
+def _flat(tree: Any, prefix: str) -> list[tuple[str, str]]:
+    if not isinstance(tree, dict):
+        return [(prefix, str(tree))]
+    return [pair for key, value in tree.items() for pair in _flat(value, f"{prefix}.{key}" if prefix else str(key))]
+
+
+def _short_names(runs: Sequence[Path]) -> list[str]:
+    """The end of each path, as long as it takes to tell the runs apart.
+
+    Raises:
+        RunError: one folder twice, under whatever paths.
+    """
+    paths = [run.resolve() for run in runs]
+    for i, path in enumerate(paths):
+        if path in paths[:i]:
+            first = runs[paths.index(path)]
+            also = "" if str(first) == str(runs[i]) else f", once as {first}"
+            raise RunError(f"{runs[i]} is given twice{also}; compare takes each run once")
+    names = [path.name for path in paths]
+    length = 1
+    while len(set(names)) < len(names):
+        length += 1
+        clash = [names.count(name) > 1 for name in names]
+        longer = [str(Path(*path.parts[-length:])) for path in paths]
+        names = [more if clashes else name for name, more, clashes in zip(names, longer, clash, strict=True)]
+    return names

@@ -1,0 +1,61 @@
+"""What happened while a run trained, from its metrics.csv."""
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
+from pml_ext.reports.drawing import Picture, headed, in_notation, look, row_of_axes
+from pml_ext.runner.evaluation.results import METRICS, NO_RATES, heading
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_VALIDATION, _OPIS = "validation", heading(OPIS, METRICS[OPIS])
+
+Series = tuple[list[float], list[float]]
+"""Steps and values."""
+
+
+def read_series(run: Path) -> dict[str, Series]:
+    """Each column of the run's newest csv/version_*/metrics.csv against the step; none where there is no such file."""
+    files = sorted(run.glob("csv/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))
+    series: dict[str, Series] = {}
+    if not files:
+        return series
+    with files[-1].open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            for name, value in row.items():
+                if name not in ("step", "epoch") and value and row.get("step"):
+                    steps, values = series.setdefault(name, ([], []))
+                    steps.append(float(row["step"]))
+                    values.append(float(value))
+    return series
+
+
+def training_curves(series: dict[str, Series]) -> Picture:
+    """Losses, learning rate, validation metrics and throughput against the step."""
+    losses = {name.removeprefix("loss/"): s for name, s in series.items() if name.startswith("loss/")}
+    shown_rates = METRICS.keys() - set(NO_RATES)
+    rates = {name: s for name, s in series.items() if name.rpartition("/")[2] in shown_rates}
+    opis = {name: s for name, s in series.items() if name.rpartition("/")[2] == OPIS}
+    steady = {"learning rate": "learning_rate", "images a second": "images_per_second"}
+    panels = {"loss": losses, _VALIDATION: rates, _OPIS: opis}
+    panels |= {what: {name: series[name]} for what, name in steady.items() if name in series}
+    panels = {what: shown for what, shown in panels.items() if shown}
+
+    def draw(figure: "Figure", wide: bool) -> None:
+        for axes, (what, shown) in zip(row_of_axes(figure, len(panels), wide), panels.items(), strict=True):
+            for i, (name, (steps, values)) in enumerate(shown.items()):
+                prefix, _, metric = name.rpartition("/")
+                label = f"{prefix} {heading(metric, METRICS[metric])}".strip() if metric in METRICS else name
+                axes.plot(steps, values, label=label, markevery=1 if len(steps) < 20 else (0, len(steps)), **look(i))
+            axes.set(xlabel="step", ylim=(0, 1.08 * max(axes.dataLim.y1, 1e-12)))
+            headed(axes, what)
+            if what in (_VALIDATION, _OPIS):
+                in_notation(axes.yaxis, OPIS if what == _OPIS else PRECISION_AT_1)
+            if len(shown) > 1:
+                axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+
+    caption = "Losses, the metrics of every validation, learning rate and throughput, against training steps."
+    return Picture("curves", "While it trained", caption, draw, (3.8, 3.3 * len(panels)))

@@ -1,0 +1,75 @@
+"""What a config can name, for `pml-ext list`."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import require
+from pml_ext.runner.data.names import OWN_DATA, SAMPLERS, TRANSFORMS
+from pml_ext.runner.modeling.names import BACKBONES, CLS_LAYERS, HEADS, LOSS_NODES, MINER_NODES, POOL_LAYERS
+from pml_ext.runner.solver.rules import OPTIMIZERS, SCHEDULES
+
+
+def _with_options(nodes: Mapping[str, str], parent: str) -> dict[str, str]:
+    """name -> its node's keys and their defaults."""
+    tree = get_cfg().MODEL[parent]
+    return {
+        name: f"{node}: {', '.join(f'{key} {value}' for key, value in tree[node].items())}"
+        for name, node in nodes.items()
+    }
+
+
+def _datasets() -> dict[str, Mapping[str, object]]:
+    from pml_ext.runner.data.datasets import DATASETS  # takes seconds, and the other lists need nothing of it
+
+    return {"DATASETS.NAMES, DATASETS.TESTS": {**DATASETS, **OWN_DATA}}
+
+
+# kind -> config key -> name -> what it is
+_LISTS: dict[str, Callable[[], dict[str, Mapping[str, object]]]] = {
+    "losses": lambda: {"MODEL.LOSSES.NAME": _with_options(LOSS_NODES, "LOSSES")},
+    "miners": lambda: {"MODEL.MINER.NAME": _with_options(MINER_NODES, "MINER")},
+    "backbones": lambda: {"MODEL.BACKBONE.NAME": BACKBONES},
+    "heads": lambda: {
+        "MODEL.HEADS.NAME": HEADS,
+        "MODEL.HEADS.POOL_LAYER": POOL_LAYERS,
+        "MODEL.HEADS.CLS_LAYER": CLS_LAYERS,
+    },
+    "datasets": _datasets,
+    "transforms": lambda: {"INPUT": TRANSFORMS},
+    "schedulers": lambda: {"SOLVER.SCHED": SCHEDULES},
+    "optimizers": lambda: {"SOLVER.OPT": dict.fromkeys(OPTIMIZERS, "torch.optim's")},
+    "samplers": lambda: {"DATALOADER.SAMPLER_TRAIN": SAMPLERS},
+}
+
+
+def kinds() -> str:
+    """What can be listed, a line each."""
+    return "\n".join(_LISTS)
+
+
+def list_names(kind: str) -> str:
+    """A line for each name of a kind, under the config key that takes it.
+
+    Raises:
+        ConfigError: an unknown kind; it lists the known.
+    """
+    require(kind, _LISTS, "list")
+    lines = []
+    for key, names in _LISTS[kind]().items():
+        width = max(map(len, names))
+        lines.append(key)
+        lines += [f"  {name:{width}}  {_description(entry)}".rstrip() for name, entry in names.items()]
+    return "\n".join(lines)
+
+
+def _description(entry: object) -> str:
+    """A text as it is; of a class or function the first line that it says about itself."""
+    if isinstance(entry, str):
+        return entry
+    if isinstance(entry, partial):
+        options = ", ".join(f"{key} {value}" for key, value in entry.keywords.items())
+        return f"{_description(entry.func)} ({options})"
+    is_named = inspect.isclass(entry) or (inspect.isfunction(entry) and entry.__name__ != "<lambda>")
+    return (inspect.getdoc(entry) or "").partition("\n")[0] if is_named else ""

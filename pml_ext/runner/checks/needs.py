@@ -1,0 +1,70 @@
+"""What a run has to have and does not find here: a device, files of weights, data."""
+
+from functools import lru_cache
+from pathlib import Path
+
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.data.aliases import aliases_of
+from pml_ext.runner.data.datasets import DataError, require_files
+from pml_ext.runner.data.datasets import download_to_come as data_to_come
+from pml_ext.runner.data.datasets.root import dataset_root
+from pml_ext.runner.modeling.cuda import missing_device, norms_of_other_devices
+from pml_ext.runner.modeling.weights.imagenet import download_to_come as weights_to_come
+from pml_ext.runner.modeling.weights.imagenet import missing_file
+from pml_ext.runner.modeling.weights.paths import local_file
+
+
+def missing_here(cfg: CN) -> list[str]:
+    """What this machine lacks for a config that can run elsewhere, a line each.
+
+    Args:
+        cfg: without problems.
+    """
+    norms = norms_of_other_devices(cfg.MODEL)
+    grey = len(cfg.MODEL.PIXEL_MEAN) == 1
+    device = missing_device(cfg.MODEL.DEVICE)
+    found = [line for line in (device and f"MODEL.DEVICE = {device}", _weights(cfg.MODEL), *norms) if line]
+    return found + _data(cfg.DATASETS, grey)
+
+
+def downloads_to_come(cfg: CN) -> list[str]:
+    """What a run will download, a line each.
+
+    Args:
+        cfg: without problems.
+    """
+    root = dataset_root(cfg.DATASETS.ROOT)
+    names = [] if cfg.DATASETS.REC_PATH else cfg.DATASETS.NAMES
+    of_data = [data_to_come(name, root) for name in dict.fromkeys([*names, *cfg.DATASETS.TESTS])]
+    weights = None if cfg.MODEL.WEIGHTS else weights_to_come(cfg.MODEL.BACKBONE)
+    return [line for line in (weights, *of_data) if line]
+
+
+def _weights(model: CN) -> str | None:
+    if not model.WEIGHTS:
+        return missing_file(model.BACKBONE)
+    return None if local_file(model.WEIGHTS) else f"MODEL.WEIGHTS = {model.WEIGHTS!r}: no such file"
+
+
+def _data(datasets: CN, grey: bool) -> list[str]:
+    root = dataset_root(datasets.ROOT)
+    names = [("DATASETS.TESTS", name) for name in datasets.TESTS]
+    if datasets.REC_PATH:
+        found = [] if local_file(datasets.REC_PATH) else [f"DATASETS.REC_PATH: no file {datasets.REC_PATH}"]
+    else:
+        names, found = [("DATASETS.NAMES", name) for name in datasets.NAMES] + names, []
+    aliases = aliases_of(datasets.ALIASES)
+    complaints = {name: _complaint(aliases.get(name, name), root, grey) for _, name in names}
+    return found + [f"{name}: {complaint}" for name, complaint in complaints.items() if complaint]
+
+
+@lru_cache(maxsize=128)
+def _complaint(name: str, root: Path, grey: bool) -> str | None:
+    """What is wrong with a data set's files as far as a run looks at them before it reads images."""
+    try:
+        require_files(name, root, grey)
+    except (ConfigError, DataError, OSError) as error:
+        return str(error).removeprefix(f"{name}: ")
+    return None

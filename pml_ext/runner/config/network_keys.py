@@ -1,0 +1,92 @@
+"""The part of a config that embedding needs: what shapes the network, and how an image becomes its input."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.errors import ConfigError
+from pml_ext.runner.config.load import read_config
+from pml_ext.runner.config.rules import value_of
+
+log = logging.getLogger("pml_ext")
+
+SHAPING = (
+    "MODEL.META_ARCHITECTURE",
+    "MODEL.BACKBONE",
+    "MODEL.HEADS",
+    "MODEL.PIXEL_MEAN",
+    "MODEL.PIXEL_STD",
+    "INPUT.SIZE_TRAIN",
+    "INPUT.SIZE_TEST",
+    "INPUT.INTERPOLATION",
+    "INPUT.CROP",
+    "TEST.FLIP.ENABLED",
+)
+"""Keys whose values make an embedding what it is."""
+
+_RUNNING = ("MODEL.DEVICE", "MODEL.WEIGHTS", "TEST.IMS_PER_BATCH", "DATALOADER.NUM_WORKERS")  # where and how fast
+_ONLY_FOR_TRAINING = ("MODEL.LOSSES", "MODEL.MINER", "MODEL.FREEZE_LAYERS", "MODEL.QUEUE_SIZE")
+
+
+def load_for_embedding(config_file: str | Path | None, overrides: list[str] | None = None) -> CN:
+    """A config whose keys beside those that embedding needs have their defaults; nothing is pretrained.
+
+    A mistake in a key that is not needed is said in one warning, where load_config refuses the file.
+
+    Args:
+        config_file, overrides: as of load_config; None: overrides alone.
+    Raises:
+        ConfigError: as load_config, but for keys that shape no network: SOLVER, DATASETS, the augmentation in INPUT,
+            MODEL.LOSSES and so on.
+    """
+    read = read_config(config_file, overrides, is_needed=_is_needed)
+    if read.mistakes.lines:
+        raise ConfigError("\n".join(read.mistakes.lines))
+    for note in read.notes:
+        log.info("%s", note)
+    if read.harmless.lines:
+        log.warning("not needed to embed, so left out: %s", "; ".join(read.harmless.lines))
+    cfg = get_cfg()
+    read.cfg.defrost()  # its nodes become this one's
+    for key in (*SHAPING, *_RUNNING):
+        node, _, name = key.rpartition(".")
+        value_of(cfg, node)[name] = value_of(read.cfg, key)
+    cfg.MODEL.BACKBONE.PRETRAIN = False  # MODEL.WEIGHTS replace every weight, and nothing is to be downloaded
+    classifier = get_cfg().MODEL.HEADS
+    for name in ("CLS_LAYER", "NUM_CLASSES", "PFC", "MARGIN", "SCALE"):
+        cfg.MODEL.HEADS[name] = classifier[name]
+    return cfg
+
+
+def shaping(cfg: CN) -> dict[str, Any]:
+    """The keys that make an embedding what it is, with their values."""
+    return {key: value for key, value in _leaves(cfg, "") if key.startswith(SHAPING)}
+
+
+def config_of(keys: Mapping[str, Any]) -> CN:
+    """The config that `shaping` has taken keys from, for embedding.
+
+    Raises:
+        ConfigError: a key or value that is not known.
+    """
+    return load_for_embedding(None, [word for key, value in keys.items() for word in (str(key), str(value))])
+
+
+def _leaves(node: CN, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in node.items():
+        if isinstance(value, CN):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _is_needed(key: str) -> bool:
+    if key.startswith(_ONLY_FOR_TRAINING):
+        return False
+    # Another key under MODEL may belong to a network that is not this one.
+    needed = ("MODEL", *SHAPING, *_RUNNING)
+    return any(key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in needed)

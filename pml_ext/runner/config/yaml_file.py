@@ -1,0 +1,117 @@
+"""One YAML file as a tree of keys: data only, whatever the file says."""
+
+import reprlib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pml_ext.runner.config.errors import ConfigError
+from pml_ext.runner.config.hints import meant
+
+MOST_KEYS = 10_000
+"""Of one mapping, merged ones counted: a few lines of YAML can ask for 2^1000."""
+
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxstring, _short.maxother = 2, 120, 120
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: its beginning, for a few hundred bytes of anchors can stand for gigabytes."""
+    return _short.repr(value)
+
+
+def _near(path: Path) -> Path | None:
+    """What stands where the path's first missing part should be, under a name that is likely meant."""
+    missing = next((part for part in (*reversed(path.parents), path) if not part.exists()), path)
+    try:
+        close = meant(missing.name, sorted(entry.name for entry in missing.parent.iterdir()))
+    except OSError:
+        return None
+    return missing.parent / close if close else None
+
+
+def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[str]]:
+    """The mapping in a YAML file, and what is wrong with it, a line each: keys that are there twice.
+
+    Args:
+        named_by: for the message about a file that cannot be read.
+    Raises:
+        ConfigError: no readable YAML with a mapping.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError("it is not a file")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # the latter: bytes that are no text, a NUL in the name
+        near = _near(path) if isinstance(error, FileNotFoundError) else None
+        hint = f"; did you mean {near}?" if near else ""
+        raise ConfigError(f"cannot read config file {shown(str(path))[1:-1]}{named_by}: {error}{hint}") from error
+    loader = None
+    try:
+        loader = _StrictLoader(text)
+        tree = loader.get_single_data()
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not a usable YAML file: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: not a usable YAML file: it is nested too deep") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if tree is None:
+        tree = {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: expected a mapping of config keys; got {type(tree).__name__}")
+    return tree, [f"{path}: {duplicate}" for duplicate in loader.duplicates]
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that finds duplicate keys (the last would win unseen) and knows a plain tuple tag."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.duplicates: list[str] = []
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key.start_mark)
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key.value in lines:
+                self.duplicates.append(f"duplicate key {shown(key.value)} in lines {lines[key.value]} and {line}")
+            lines[key.value] = line
+        return super().construct_mapping(node, deep)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MOST_KEYS:
+            problem = f"a mapping must have at most {MOST_KEYS:,} keys, merged ones counted"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def _tuple(loader: yaml.SafeLoader, node: yaml.Node) -> tuple[Any, ...]:
+    if not isinstance(node, yaml.SequenceNode):
+        raise yaml.constructor.ConstructorError(None, None, "a tuple is written as a sequence", node.start_mark)
+    return tuple(loader.construct_sequence(node, deep=True))
+
+
+def _checked(tag: str) -> None:
+    """Make a scalar that Python cannot build (a 13th month, 5,000 digits) an error of the YAML."""
+    build = yaml.SafeLoader.yaml_constructors[tag]
+
+    def construct(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
+        try:
+            return build(loader, node)
+        except (ValueError, OverflowError) as error:
+            problem = f"{shown(node.value)} cannot be read as {tag.rpartition(':')[2]}: {error}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
+    _StrictLoader.add_constructor(tag, construct)
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
+for _tag in ("int", "float", "timestamp", "bool"):
+    _checked(f"tag:yaml.org,2002:{_tag}")

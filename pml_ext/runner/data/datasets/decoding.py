@@ -1,0 +1,51 @@
+"""Image files as 8-bit pixels, turned upright."""
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from pml_ext.runner.data.datasets.image_set import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_ORIENTATION = 0x0112  # of Exif; 1 is upright
+
+
+def decode_image(content: bytes, name: str, grey: bool) -> "Tensor":
+    """Bytes of an image file as a uint8 (1 or 3, h, w) tensor.
+
+    The image is turned as its Exif orientation says, as in FastReID. 16 bits become 8 by dividing by 257. What is
+    transparent shows white. CMYK, palettes and the other colour spaces that Pillow converts become RGB.
+
+    Raises:
+        DataError: damaged or truncated content; pixels of no known range (floating-point, 32-bit integers).
+    """
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
+                raise ValueError(f"its pixels are of Pillow's mode {image.mode}, of no known range: save it in 8 bits")
+            upright = ImageOps.exif_transpose(image) if image.getexif().get(_ORIENTATION, 1) != 1 else image
+            return pixels_of(upright, grey)
+    except Exception as error:  # what Pillow raises on damaged input is not documented
+        raise DataError(f"image {name} cannot be decoded ({error}): is the file truncated or not an image?") from error
+
+
+def pixels_of(image: Image.Image, grey: bool) -> "Tensor":
+    """An image that stands upright as a uint8 (1 or 3, h, w) tensor, its colours as in `decode_image`."""
+    import torch  # only where pictures are read: the names and files of a set are checked without it
+
+    pixels = np.array(_in_8_bits(image).convert("L" if grey else "RGB"))
+    return torch.from_numpy(pixels[None] if grey else pixels.transpose(2, 0, 1).copy())
+
+
+def _in_8_bits(image: Image.Image) -> Image.Image:
+    """The image with 8 bits a channel and nothing transparent."""
+    if image.mode.startswith("I"):
+        return Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image

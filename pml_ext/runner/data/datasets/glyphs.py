@@ -1,0 +1,163 @@
+"""Glyphs: letters in the typefaces that come with matplotlib; a letter is to be found in another typeface family."""
+
+import io
+import logging
+import unicodedata
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import features as pillow_features
+
+from pml_ext._files import write_atomically
+from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
+from pml_ext.runner.data.datasets.root import cache_folder
+from pml_ext.runner.data.datasets.typefaces import TYPEFACES, Typeface, font_path
+
+log = logging.getLogger("pml_ext")
+
+SAME_LOOK = 0.985
+"""Cosine of the ink of two characters in the three DejaVu families together, above which they are one identity."""
+
+_VERSION = 1  # of how the pictures are made; part of the cache's name
+
+
+def glyphs_set(root: Path, grey: bool) -> OpenSet:
+    """Latin letters train, those of Greek, Cyrillic, Armenian, Georgian and letter-like symbols test (32×32).
+
+    An identity is a letter, or several that look the same (A of Latin, Greek and Cyrillic: such an identity trains
+    where one of them is Latin); the camera is the typeface family (DejaVu Sans, DejaVu Sans Mono, DejaVu Serif, STIX),
+    and the family's styles are the pictures. Drawn once and kept in the user's cache folder ($XDG_CACHE_HOME/pml_ext,
+    else ~/.cache/pml_ext), whatever the root is; the file's name has FreeType's version, as another one may smooth
+    edges differently.
+
+    Raises:
+        DataError: matplotlib's fonts are missing, or others.
+    """
+    import torch  # as in pixels_of
+
+    table = _cached(_cache())
+    pixels = torch.from_numpy(table.pictures)[:, None]
+    images = pixels if grey else pixels.expand(-1, 3, -1, -1)
+    # Of characters that look the same the first one is the identity's name.
+    called = dict(zip(reversed(table.identities.tolist()), reversed(table.characters.tolist()), strict=True))
+    trains = np.isin(table.identities, table.identities[[_is_latin(c) for c in table.characters]])
+
+    def part(rows: np.ndarray) -> ImageSet:
+        names = [f"{table.fonts[i]}: {table.characters[i]} ({_name(table.characters[i])})" for i in rows]
+        pictures = list(images[torch.from_numpy(rows)])
+        return ImageSet(pictures, table.identities[rows], table.families[rows], names, called)
+
+    return OpenSet(part(np.flatnonzero(trains)), part(np.flatnonzero(~trains)))
+
+
+def require_glyphs() -> None:
+    """Raise DataError where the pictures are neither kept nor can be drawn; nothing is drawn."""
+    if not _cache().is_file():
+        for styles in TYPEFACES.values():
+            for file, sha256 in styles.items():
+                font_path(file, sha256)
+
+
+@dataclass(frozen=True)
+class GlyphTable:
+    """Every picture, with what it shows.
+
+    Attributes:
+        pictures: (N, 32, 32) uint8, black on white.
+        identities: (N,) int64, characters that look the same have one.
+        families: (N,) int64, a family's place in TYPEFACES.
+        characters: (N,) str.
+        fonts: (N,) str, the font's file without its ending.
+    """
+
+    pictures: np.ndarray
+    identities: np.ndarray
+    families: np.ndarray
+    characters: np.ndarray
+    fonts: np.ndarray
+
+
+def draw(characters: list[str] | None = None) -> GlyphTable:
+    """All pictures of some characters; without any, of every letter that the three DejaVu families have.
+
+    A picture that equals another one of its identity and family to the pixel is left out.
+
+    Raises:
+        DataError: matplotlib's fonts are missing, or others.
+    """
+    faces = {
+        family: {Path(file).stem: Typeface(file, sha256) for file, sha256 in styles.items()}
+        for family, styles in TYPEFACES.items()
+    }
+    upright = [next(iter(styles.values())) for family, styles in faces.items() if family.startswith("DejaVu")]
+    if characters is None:
+        characters = sorted(c for c in frozenset.intersection(*(f.characters for f in upright)) if _is_letter(c))
+    looks = np.stack([[face.picture(c) for c in characters] for face in upright])
+    identities = identities_of_looks(looks)
+    rows, pictures, seen = [], [], set()
+    for family, styles in enumerate(faces.values()):
+        for font, face in styles.items():
+            for character, identity in zip(characters, identities.tolist(), strict=True):
+                if character not in face.characters:
+                    continue
+                picture = face.picture(character)
+                key = (identity, family, picture.tobytes())
+                if picture.min() < 255 and key not in seen:
+                    seen.add(key)
+                    rows.append((identity, family, character, font))
+                    pictures.append(picture)
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    return GlyphTable(np.stack(pictures), columns[0], columns[1], columns[2], columns[3])
+
+
+def identities_of_looks(looks: np.ndarray) -> np.ndarray:
+    """(F, N, h, w) uint8 of N characters in F families, black on white, to (N,) identities.
+
+    Two characters are one where the cosine of their ink over all families is above SAME_LOOK, or where a third joins
+    them. An identity is the place of its first character.
+    """
+    ink = 255.0 - looks.transpose(1, 0, 2, 3).reshape(looks.shape[1], -1)
+    ink /= np.maximum(np.linalg.norm(ink, axis=1, keepdims=True), 1e-12)
+    identities = np.arange(len(ink))
+    for first, second in np.argwhere(np.triu(ink @ ink.T > SAME_LOOK, 1)):
+        identities[identities == identities[second]] = identities[first]
+    return np.unique(identities, return_index=True)[1][np.unique(identities, return_inverse=True)[1]]
+
+
+def _cache() -> Path:
+    return cache_folder() / f"glyphs-{_VERSION}-freetype-{pillow_features.version('freetype2')}.npz"
+
+
+def _cached(path: Path) -> GlyphTable:
+    """The pictures of the file, or those drawn now, which are then kept there."""
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as table:
+            return GlyphTable(**table)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        log.warning("Glyphs: %s is damaged (%s); drawn again", path, error)
+    table = draw()
+    content = io.BytesIO()
+    np.savez_compressed(content, **vars(table))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content.getvalue())
+        log.info("Glyphs: %d pictures drawn with matplotlib's fonts, kept in %s", len(table.pictures), path)
+    except OSError as error:
+        log.warning("Glyphs: drawn, but not kept for the next run: %s", error)
+    return table
+
+
+def _is_letter(character: str) -> bool:
+    return unicodedata.category(character) in ("Lu", "Ll", "Lt", "Lo")
+
+
+def _is_latin(character: str) -> bool:
+    return _name(character).startswith("LATIN")
+
+
+def _name(character: str) -> str:
+    return unicodedata.name(character, f"U+{ord(character):04X}")

@@ -1,0 +1,157 @@
+"""MXNet RecordIO files of face images (insightface's train.rec and train.idx), read without MXNet."""
+
+import os
+import struct
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pml_ext._files import read_regular
+from pml_ext.runner.data.datasets.decoding import decode_image
+from pml_ext.runner.data.datasets.image_set import DataError, ImageSet
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MAGIC = 0xCED7230A
+_PART = struct.Struct("<II")  # magic; kind of part (3 bits) and length (29 bits)
+_HEADER = struct.Struct("<IfQQ")  # number of further labels, label, id, second id
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+
+
+class RecordFile:
+    """Records of a .rec file by their offset. Reads by position, so that processes and threads can share it.
+
+    Args:
+        path: of the .rec file.
+    Raises:
+        DataError: (on reading) a damaged or truncated record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            if not path.is_file():
+                raise FileNotFoundError("no such file")
+            self._descriptor = os.open(path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._descriptor)
+        except OSError as error:
+            raise DataError(f"record file {path} cannot be read: {error}") from error
+
+    def __getstate__(self) -> Path:
+        return self.path  # an open file does not travel to another process
+
+    def __setstate__(self, path: Path) -> None:
+        self.__init__(path)  # type: ignore[misc]
+
+    def labels(self, offset: int) -> np.ndarray:
+        """The labels of a record, without its image."""
+        self._length(offset, (_WHOLE, _FIRST))
+        return self._labels(self._bytes(offset + _PART.size, _HEADER.size), offset)[0]
+
+    def image(self, offset: int) -> bytes:
+        """What follows the labels of a record: an image file."""
+        record = self._record(offset)
+        if len(record) < _HEADER.size:
+            raise DataError(f"{self.path}: the record at byte {offset} is too short for its header")
+        _, further = self._labels(record[: _HEADER.size], offset)
+        return record[_HEADER.size + 4 * further :]
+
+    def _labels(self, header: bytes, offset: int) -> tuple[np.ndarray, int]:
+        further, label, _, _ = _HEADER.unpack(header)
+        if not further:
+            return np.array([label]), 0
+        start = offset + _PART.size + _HEADER.size
+        if further > 1024:  # insightface writes two; a damaged header must not ask for gigabytes
+            raise DataError(f"{self.path}: the record at byte {offset} claims {further} labels: the file is damaged")
+        return np.frombuffer(self._bytes(start, 4 * further), dtype="<f4"), further
+
+    def _record(self, offset: int) -> bytes:
+        """A record's content. Where it holds the magic number it is cut there into parts."""
+        kind, length = self._length(offset, (_WHOLE, _FIRST))
+        parts = [self._bytes(offset + _PART.size, length)]
+        while kind in (_FIRST, _MIDDLE):
+            offset += _PART.size + length + (-length) % 4
+            kind, length = self._length(offset, (_MIDDLE, _LAST))
+            parts.append(self._bytes(offset + _PART.size, length))
+        return struct.pack("<I", _MAGIC).join(parts)
+
+    def _length(self, offset: int, kinds: tuple[int, ...]) -> tuple[int, int]:
+        magic, word = _PART.unpack(self._bytes(offset, _PART.size))
+        kind, length = word >> 29, word & ((1 << 29) - 1)
+        if magic != _MAGIC or kind not in kinds:
+            raise DataError(f"{self.path}: no record at byte {offset}: the file or its index is damaged")
+        return kind, length
+
+    def _bytes(self, start: int, count: int) -> bytes:
+        content = os.pread(self._descriptor, count, start)
+        if len(content) < count:
+            raise DataError(f"{self.path} is truncated: {count} bytes expected at byte {start}, {len(content)} found")
+        return content
+
+
+class RecordImages(Sequence["Tensor"]):
+    """uint8 (1 or 3, h, w) tensors of some records, decoded when they are asked for."""
+
+    def __init__(self, file: RecordFile, offsets: np.ndarray, grey: bool) -> None:
+        self.file, self.offsets, self.grey = file, offsets, grey
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
+        offset = int(self.offsets[row])
+        return decode_image(self.file.image(offset), f"{self.file.path} at byte {offset}", self.grey)
+
+
+def record_set(path: Path, grey: bool) -> ImageSet:
+    """The images of a .rec file with their identities; no cameras.
+
+    Args:
+        path: the .rec file; the .idx file of the same name lies beside it.
+        grey: read the images as grey.
+    Raises:
+        DataError: a missing or damaged file.
+    """
+    offsets = _offsets(path.with_suffix(".idx"))
+    file = RecordFile(path)
+    # insightface's record 0 says where the images end; then come records of whole identities, without an image.
+    if 0 in offsets and len(first := file.labels(offsets[0])) >= 2:
+        end = _whole_number(first[0], path, "the end of the images")
+        keys = [key for key in sorted(offsets) if 1 <= key < end]
+        if len(keys) < end - 1:
+            raise DataError(f"{path}: its first record announces {end - 1} images; its index has {len(keys)} of them")
+    else:
+        keys = sorted(offsets)
+    if not keys:
+        raise DataError(f"{path} holds no images")
+    places = np.array([offsets[key] for key in keys], dtype=np.int64)
+    identities = np.array(
+        [_whole_number(file.labels(offsets[key])[0], path, f"the identity of record {key}") for key in keys]
+    )
+    names = [f"{path}[{key}]" for key in keys]
+    return ImageSet(RecordImages(file, places, grey), identities, np.arange(len(keys)), names)
+
+
+def _whole_number(value: float, path: Path, what: str) -> int:
+    """A number that a record keeps as a float of 32 bits, which tells whole numbers apart only below 2^24."""
+    if not 0 <= value < 2**24 or value != int(value):
+        raise DataError(f"{path}: {what} must be a whole number from 0 to {2**24 - 1}; got {value:g}")
+    return int(value)
+
+
+def _offsets(path: Path) -> dict[int, int]:
+    """Lines of `key<tab>offset`."""
+    try:
+        pairs = [line.split() for line in read_regular(path).decode("ascii").splitlines() if line]
+        offsets = {int(key): int(offset) for key, offset in pairs}
+        if len(offsets) < len(pairs):
+            raise ValueError("a key comes twice")
+        if offsets and not (min(offsets) >= 0 and min(offsets.values()) >= 0 and max(offsets.values()) < 2**63):
+            raise ValueError("keys and offsets must be 0 or more, and offsets below 2^63")
+    except (OSError, ValueError) as error:
+        raise DataError(f"record index {path} cannot be read: {error}") from error
+    return offsets

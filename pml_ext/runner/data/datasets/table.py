@@ -1,0 +1,106 @@
+"""A user's own data from one table: CSV or Parquet with the columns path, identity, camera (optional) and split."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pml_ext._files import read_regular
+from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_camera, open_set
+from pml_ext.runner.data.datasets.image_set import DataError, OpenSet
+
+SPLITS = ("train", "query", "gallery")
+COLUMNS = ("path", "identity", "split")
+KINDS = (".csv", ".parquet")
+
+
+def table_set(file: Path, grey: bool) -> OpenSet:
+    """The data set of a table.
+
+    Args:
+        file: .csv (UTF-8, with a heading) or .parquet (needs pyarrow). A row an image: `path`, relative to the
+            table's folder and inside it; `identity`, any text or number, the same person in every split has the same;
+            `camera`, any text or number, for the camera protocol, or left out; `split`: train, query or gallery.
+            Without gallery rows every query searches all other queries.
+        grey: read the images as grey.
+    Raises:
+        DataError: an unreadable table, a missing column or split, an empty cell, an unknown split, a path that is
+            absolute or leaves the folder. The message names the row.
+    """
+    rows = _rows(file)
+    missing = [name for name in COLUMNS if not rows or name not in rows[0]]
+    if missing:
+        there = f"the columns {', '.join(rows[0])}" if rows else "no rows"
+        raise DataError(f"{file}: expected the columns {', '.join(COLUMNS)} and, where known, camera; it has {there}")
+    with_cameras = "camera" in rows[0]
+    coded = {name: _codes([row[name] for row in rows]) for name in ("identity", *(["camera"] if with_cameras else []))}
+    codes = {name: numbers for name, (numbers, _) in coded.items()}
+    parts: dict[str, list[ImageFile]] = {split: [] for split in SPLITS}
+    for number, row in enumerate(rows, start=1):
+        for name in (*COLUMNS, *(["camera"] if with_cameras else [])):
+            if row[name] is None or str(row[name]).strip() == "":
+                raise DataError(f"{file}, row {number}: {name} is empty")
+        if row["split"] not in SPLITS:
+            raise DataError(f"{file}, row {number}: split must be one of {', '.join(SPLITS)}; got {row['split']!r}")
+        camera = int(codes["camera"][number - 1]) if with_cameras else 0
+        path = _inside(file, str(row["path"]), number)
+        parts[row["split"]].append(ImageFile(path, int(codes["identity"][number - 1]), camera))
+    if not with_cameras:
+        parts["query"] = each_its_own_camera(parts["query"])
+        parts["gallery"] = each_its_own_camera(parts["gallery"], first=len(parts["query"]))
+    names = dict(enumerate(coded["identity"][1]))
+    return open_set(parts["train"], parts["query"], parts["gallery"] or None, grey, names)
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    if file.suffix not in KINDS:
+        raise DataError(f"table {file}: expected a file that ends in {' or '.join(KINDS)}")
+    try:
+        content = read_regular(file)
+        if file.suffix == ".csv":
+            return _csv_rows(content.decode("utf-8-sig"))
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ModuleNotFoundError as error:
+        raise DataError(f"table {file}: reading Parquet needs pyarrow: pip install pyarrow") from error
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"table {file} cannot be read: {error}") from error
+    try:
+        rows: list[dict[str, Any]] = read_table(io.BytesIO(content)).to_pylist()
+    except (OSError, ValueError, ArrowException) as error:
+        raise DataError(f"table {file} cannot be read: {error}") from error
+    return rows
+
+
+def _csv_rows(text: str) -> list[dict[str, Any]]:
+    if "\0" in text:
+        raise ValueError("it holds a NUL character")
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, restkey="")
+    heading = reader.fieldnames or []
+    if len(set(heading)) < len(heading):
+        raise ValueError(f"its heading names a column twice: {', '.join(heading)}")
+    rows = list(reader)
+    for number, row in enumerate(rows, start=1):
+        if "" in row and "" not in heading:
+            raise ValueError(f"row {number} has more cells than the heading, {len(heading)}")
+    return rows
+
+
+def _codes(values: list[Any]) -> tuple[np.ndarray, list[str]]:
+    """Numbers from 0 for texts or numbers, and what each stands for; 7 of Parquet and "7" of a CSV are the same."""
+    texts, codes = np.unique([str(value) for value in values], return_inverse=True)
+    return codes, texts.tolist()
+
+
+def _inside(file: Path, path: str, number: int) -> Path:
+    """The path under the table's folder; links that lead out of it are refused too."""
+    folder = file.parent.resolve()
+    try:
+        resolved = (folder / path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a character that no path has
+        raise DataError(f"{file}, row {number}: {path!r} is no path that can be followed: {error}") from error
+    if Path(path).is_absolute() or not resolved.is_relative_to(folder):
+        raise DataError(f"{file}, row {number}: paths must lie inside {folder}, the table's folder; got {path!r}")
+    return resolved

@@ -1,0 +1,63 @@
+"""What DATALOADER.SAMPLER_TRAIN names: how the joint batches of an epoch are drawn."""
+
+import numpy as np
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.config.rules import require_rules
+from pml_ext.runner.data.rules import DATALOADER_RULES, batches
+from pml_ext.runner.data.samplers.identities import (
+    identities_across_cameras,
+    identities_by_camera,
+    identities_until_used_up,
+    uniform_identities,
+)
+from pml_ext.runner.data.samplers.images import balanced_by_frequency, shuffled
+from pml_ext.runner.data.samplers.joint import Draw, JointBatchSampler, steps_per_epoch
+
+__all__ = ["JointBatchSampler", "build_sampler", "steps_per_epoch"]
+
+
+def build_sampler(
+    options: CN,
+    labels: np.ndarray,
+    cameras: np.ndarray,
+    *,
+    batch_size: int,
+    seed: int,
+    rank: int = 0,
+    world_size: int = 1,
+) -> JointBatchSampler:
+    """The sampler named by DATALOADER.SAMPLER_TRAIN.
+
+    Args:
+        options: the config's DATALOADER.
+        labels: (N,) class ids.
+        cameras: (N,) camera ids.
+        batch_size: of the joint batch of all ranks, SOLVER.IMS_PER_BATCH.
+    """
+    name, instances = options.SAMPLER_TRAIN, options.NUM_INSTANCE
+    require_rules(options, "DATALOADER", DATALOADER_RULES)
+    for problem in batches(options, batch_size, world_size):
+        raise ConfigError(str(problem))
+    draw: Draw
+    if name == "TrainingSampler":
+        draw = shuffled(labels, batch_size)
+    elif name == "ImbalancedDatasetSampler":
+        draw = balanced_by_frequency(labels, batch_size)
+    elif name == "NaiveIdentitySampler":
+        draw = identities_until_used_up(labels, batch_size, instances)
+    elif name == "BalancedIdentitySampler":
+        draw = identities_across_cameras(labels, cameras, batch_size, instances)
+    elif name == "SetReWeightSampler":
+        draw = identities_by_camera(labels, cameras, batch_size, instances, options.SET_WEIGHT)
+    else:
+        draw = uniform_identities(labels, batch_size, instances)
+    return JointBatchSampler(
+        draw,
+        steps_per_epoch(len(labels), batch_size),
+        batch_size,
+        seed=seed,
+        rank=rank,
+        world_size=world_size,
+    )

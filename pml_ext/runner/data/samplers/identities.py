@@ -1,0 +1,145 @@
+"""P×K batches: K images of each of P identities, an identity's images next to each other."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.data.samplers.joint import Draw
+
+
+def uniform_identities(labels: np.ndarray, batch_size: int, instances: int) -> Draw:
+    """P different identities a batch, all equally likely (Hermans et al. 2017).
+
+    An identity's images come in rounds, each round a new shuffle; fewer than K left over are skipped. Images repeat
+    where an identity has fewer than K.
+    """
+    members, count = _members(labels), _identities_a_batch(labels, batch_size, instances)
+
+    def draw(random: np.random.Generator) -> Iterator[list[int]]:
+        decks: dict[int, list[int]] = {}
+        while True:
+            batch: list[int] = []
+            for c in random.choice(len(members), count, replace=False):
+                deck = decks.get(c, [])
+                if len(deck) < instances:
+                    deck = _at_least(instances, random.permutation(members[c]))
+                batch += deck[:instances]
+                decks[c] = deck[instances:]
+            yield batch
+
+    return draw
+
+
+def identities_until_used_up(labels: np.ndarray, batch_size: int, instances: int) -> Draw:
+    """FastReID's NaiveIdentitySampler: an identity leaves the round once fewer than K of its images are unused.
+
+    A round ends when fewer than P identities are left, so that identities come about as often as they have images.
+    Images repeat where an identity has fewer than K.
+    """
+    members, count = _members(labels), _identities_a_batch(labels, batch_size, instances)
+
+    def draw(random: np.random.Generator) -> Iterator[list[int]]:
+        while True:
+            decks: dict[int, list[int]] = {}
+            left = np.arange(len(members))
+            while len(left) >= count:
+                batch: list[int] = []
+                chosen = random.choice(left, count, replace=False)
+                for c in chosen:
+                    deck = decks.get(c) or _at_least(instances, random.permutation(members[c]))
+                    batch += deck[:instances]
+                    decks[c] = deck[instances:]
+                left = np.setdiff1d(left, [c for c in chosen if len(decks[c]) < instances])
+                yield batch
+
+    return draw
+
+
+def identities_across_cameras(labels: np.ndarray, cameras: np.ndarray, batch_size: int, instances: int) -> Draw:
+    """FastReID's BalancedIdentitySampler: every identity once a round, its K − 1 further images from other cameras.
+
+    The further images are of the first one's camera only where the identity was seen by no other, and repeat where
+    there are too few. Identities that fill no batch wait for the next round's shuffle.
+    """
+    members, count = _members(labels), _identities_a_batch(labels, batch_size, instances)
+
+    def of_one(own: np.ndarray, random: np.random.Generator) -> list[int]:
+        first = random.choice(own)
+        others = own[cameras[own] != cameras[first]]
+        if not len(others):
+            others = own[own != first] if len(own) > 1 else own
+        further = random.choice(others, instances - 1, replace=len(others) < instances - 1)
+        return [int(first), *further.tolist()]
+
+    def draw(random: np.random.Generator) -> Iterator[list[int]]:
+        while True:
+            order = random.permutation(len(members))
+            for start in range(0, len(order) - count + 1, count):
+                yield [row for c in order[start : start + count] for row in of_one(members[c], random)]
+
+    return draw
+
+
+def identities_by_camera(
+    labels: np.ndarray, cameras: np.ndarray, batch_size: int, instances: int, weights: Sequence[int]
+) -> Draw:
+    """FastReID's SetReWeightSampler: a fixed number of identities from each camera ("set") in every batch.
+
+    An identity is drawn with a chance proportional to its number of images; its images are of any camera. A batch is
+    filled in turns of sum(weights) identities. (FastReID's own never yields: it asks for a batch that is larger than,
+    and equal to, one turn.)
+
+    Args:
+        weights: identities of each camera in one turn, in the order of the camera ids.
+    Raises:
+        ConfigError: not one weight a camera; a batch of no whole number of turns; a camera with too few identities.
+    """
+    members, known = _members(labels), np.unique(cameras)
+    turn = sum(weights) * instances
+    if len(weights) != len(known) or min(weights) < 0 or turn == 0 or batch_size % turn:
+        raise ConfigError(
+            f"DATALOADER.SET_WEIGHT must give a number of identities for each of the {len(known)} cameras, and "
+            f"SOLVER.IMS_PER_BATCH be a multiple of their sum × NUM_INSTANCE; got {list(weights)} and {batch_size}"
+        )
+    identities = np.unique(labels, return_inverse=True)[1]
+    pools = [np.unique(identities[cameras == camera]) for camera in known]
+    for camera, pool, weight in zip(known, pools, weights, strict=True):
+        if len(pool) < weight:
+            raise ConfigError(
+                f"DATALOADER.SET_WEIGHT asks for {weight} identities of camera {camera}: it saw {len(pool)}"
+            )
+    sizes = np.array([len(own) for own in members])
+
+    def draw(random: np.random.Generator) -> Iterator[list[int]]:
+        while True:
+            batch: list[int] = []
+            for _ in range(batch_size // turn):
+                for pool, weight in zip(pools, weights, strict=True):
+                    for c in random.choice(pool, weight, replace=False, p=sizes[pool] / sizes[pool].sum()):
+                        batch += _at_least(instances, random.permutation(members[c]))[:instances]
+            yield batch
+
+    return draw
+
+
+def _at_least(count: int, rows: np.ndarray) -> list[int]:
+    """The rows, over and over until there are `count` of them."""
+    whole: list[int] = np.tile(rows, max(1, -(-count // len(rows)))).tolist()
+    return whole
+
+
+def _members(labels: np.ndarray) -> list[np.ndarray]:
+    """The rows of each identity."""
+    order = np.argsort(labels, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
+
+
+def _identities_a_batch(labels: np.ndarray, batch_size: int, instances: int) -> int:
+    wanted, there = batch_size // instances, len(np.unique(labels))
+    if wanted > there:
+        raise ConfigError(
+            f"a batch needs SOLVER.IMS_PER_BATCH / DATALOADER.NUM_INSTANCE = {wanted} identities; "
+            f"the training set has {there}"
+        )
+    return wanted

@@ -1,0 +1,286 @@
+"""The model and its training step, as a LightningModule."""
+
+import logging
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor, nn
+from yacs.config import CfgNode as CN
+
+from pml_ext._ops.normalize import to_sphere
+from pml_ext.distributed import ShardedLoss, is_divisible
+from pml_ext.large_batch import norms_by_chunk
+from pml_ext.losses import DiscriminativeLoss
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.data.datasets import ImageSet, TestSet
+from pml_ext.runner.data.samplers import steps_per_epoch
+from pml_ext.runner.engine.checkpoints import CONFIG
+from pml_ext.runner.engine.failures import TrainingError
+from pml_ext.runner.engine.large_batches import loss_in_chunks
+from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet_statistics
+from pml_ext.runner.evaluation.evaluate import Evaluation, Features
+from pml_ext.runner.modeling.architectures import NetworkOutput, architecture_of
+from pml_ext.runner.modeling.cuda import norms_of_other_devices
+from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
+from pml_ext.runner.modeling.names import ID_LOSSES
+from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients
+from pml_ext.runner.solver.schedule import build_schedule
+
+log = logging.getLogger("pml_ext")
+
+
+class Baseline(lightning.LightningModule):
+    """The network of a config, its losses, and how they are trained and tested.
+
+    On several ranks the metric losses see the joint batch, and DDP's mean gives the gradient of one process on it, for
+    the losses' own parameters too. A loss that can be divided is (`ShardedLoss`); for others, and for those that get
+    a miner's tuples, embeddings are gathered with their gradient and every rank computes the same loss.
+
+    With SOLVER.CHUNK a process embeds that many images at once, and the losses see its whole batch all the same.
+    Batch norm then takes the statistics of each chunk; FrozenBN and GN know no difference.
+
+    Args:
+        cfg: the config.
+        train_set: gives the number of identities and the names for messages; None to evaluate only.
+        test_sets: what validation measures.
+    """
+
+    def __init__(self, cfg: CN, train_set: ImageSet | None, test_sets: dict[str, TestSet]) -> None:
+        super().__init__()
+        self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
+        self.evaluation = Evaluation(cfg.TEST)
+        num_classes = 0 if train_set is None else _num_classes(cfg.MODEL.HEADS.NUM_CLASSES, train_set)
+        needs_scores = any(name in ID_LOSSES for name in cfg.MODEL.LOSSES.NAME)
+        self.architecture = architecture_of(cfg.MODEL)
+        classes = num_classes if needs_scores else 0
+        for name, part in self.architecture.parts(cfg.MODEL, cfg.INPUT, num_classes=classes).items():
+            self.add_module(name, part)
+        self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(1, -1, 1, 1), persistent=False)
+        if train_set is not None:
+            wrong = norms_of_other_devices(cfg.MODEL)
+            if wrong:
+                raise ConfigError("\n".join(wrong))
+            self.terms, self.losses = build_losses(
+                cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=self.architecture.feature_size(self)
+            )
+            self.miner = build_miner(cfg.MODEL.MINER)
+        self.pixel_mean: Tensor
+        self.pixel_std: Tensor
+        self.results: dict[str, dict[str, float]] = {}
+        self.features: dict[str, Features] = {}
+        self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._shared: dict[str, ShardedLoss] = {}
+        self._is_whole_on_each = False  # whether a rank computes a metric loss, or mines tuples, of the joint batch
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> NetworkOutput:
+        """images (B, C, H, W) in 0–255, labels (B,) in training."""
+        return self.architecture.output(self, self.standardised(images), labels)
+
+    def standardised(self, images: Tensor) -> Tensor:
+        """Images in 0–255 as the backbone gets them."""
+        return (images - self.pixel_mean) / self.pixel_std
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) in 0–255 to embeddings (B, D) of unit norm, as tests measure them."""
+        features = self(images).features[0].float()
+        if self.cfg.TEST.FLIP.ENABLED:
+            features = (features + self(images.flip(-1)).features[0].float()) / 2
+        return to_sphere(features)
+
+    def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
+        images, labels, rows = batch
+        if not self.cfg.SOLVER.CHUNK:
+            return self._loss(self(images, labels), labels, rows)
+        # Before the step and not, as Lightning does, after it: the gradients of all chunks but one are part of it.
+        for parameter in self.parameters():
+            parameter.grad = None
+        return loss_in_chunks(
+            self,
+            (images, labels),
+            lambda output: self._loss(output, labels, rows),
+            chunk=self.cfg.SOLVER.CHUNK,
+            modules=self._embedding_modules(),
+            loss_parameters=self.losses.parameters(),
+            scaler=getattr(self.trainer.precision_plugin, "scaler", None),
+        )
+
+    def _embedding_modules(self) -> list[nn.Module]:
+        return [child for name, child in self.named_children() if name not in ("losses", "miner")]
+
+    def _loss(self, output: NetworkOutput, labels: Tensor, rows: Tensor) -> Tensor:
+        """The sum of all terms, logged; an error where one is not finite."""
+        # Sums over pairs lose all digits in 16 bits.
+        with torch.autocast(labels.device.type, enabled=False):
+            features, joint_labels = self._joint_batch(output, labels)
+            values = self._loss_values(output, labels, features, joint_labels)
+        total = torch.stack(list(values.values())).sum()
+        if not torch.isfinite(total):  # one look for all: each makes the host wait for the device
+            wrong = {name: value for name, value in values.items() if not torch.isfinite(value)} or {"the sum": total}
+            self._stop_on(*next(iter(wrong.items())), rows)
+        self.log_dict({f"loss/{name}": value.detach() for name, value in values.items()})
+        self.log("loss", total.detach())
+        if output.scores is not None:
+            self.log("accuracy", (output.scores.argmax(dim=1) == labels).float().mean())
+        self._log_batch(output, labels, features, joint_labels)
+        return total
+
+    def _log_batch(self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor) -> None:
+        """What the losses at work say about the batch, of the first of an architecture's features."""
+        if "CITLoss" in self.losses:
+            found = triplet_statistics(features[0], joint_labels)
+            if is_recorded(self.trainer):
+                self.log_dict({f"batch/{k}": v for k, v in found.items()})
+            # Every rank counts the joint batch.
+            hard = found["hard_triplets"]
+            self.log("epoch/hard_triplets", hard, on_step=False, on_epoch=True, reduce_fx="sum", rank_zero_only=True)
+        if self.cfg.MODEL.LOSSES.DISC.TIGHTNESS and is_recorded(self.trainer):
+            for loss in self.losses.values():
+                if isinstance(loss, DiscriminativeLoss):
+                    found = bound_statistics(loss, output.features[0].float(), labels)
+                    self.log_dict({f"batch/{k}": v for k, v in found.items()})
+
+    def _joint_batch(self, output: NetworkOutput, labels: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Features and labels of all ranks; where the losses divide themselves, only what is logged about them."""
+        features = [part.float() for part in output.features]
+        if self.trainer.world_size == 1:
+            return features, labels
+        if not self._is_whole_on_each:
+            features = [features[0].detach()] if "CITLoss" in self.losses else []
+        return [self._joint(part) for part in features], self._joint(labels)
+
+    def _loss_values(
+        self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor
+    ) -> dict[str, Tensor]:
+        mined = [None if self.miner is None else self.miner(part, joint_labels) for part in features]
+        values = {}
+        for term in self.terms:
+            loss = self.losses[term.name]
+            if term.is_id_loss:
+                terms = [loss(logits.float(), labels) for logits in output.logits]
+            elif term.name in self._shared:
+                # Times the number of ranks, for the gradients' mean; what is logged and added up is the loss.
+                shares = [self._shared[term.name](part.float(), labels) for part in output.features]
+                terms = [share - (1 - 1 / self.trainer.world_size) * share.detach() for share in shares]
+            elif term.is_mined and self.miner is not None:
+                terms = [loss(part, joint_labels, tuples) for part, tuples in zip(features, mined, strict=True)]
+            else:
+                terms = [loss(part, joint_labels) for part in features]
+            values[term.name] = term.scale * sum(terms) / len(terms)
+        return values
+
+    def _joint(self, part: Tensor) -> Tensor:
+        """(B, …) of this rank to (ranks × B, …) of all, in rank order, with its gradient where it has one."""
+        gathered = self.all_gather(part, sync_grads=part.requires_grad)
+        assert isinstance(gathered, Tensor)
+        return gathered.flatten(0, 1)
+
+    def _stop_on(self, name: str, value: Tensor, rows: Tensor) -> None:
+        assert self.train_set is not None
+        shown = [str(self.train_set.names[r]) for r in rows[:8].tolist()]
+        raise TrainingError(
+            f"{name} is {value.item()} at step {self.global_step} (epoch {self.current_epoch}); the batch was "
+            f"{', '.join(shown)}{' …' if len(rows) > len(shown) else ''}. Checkpoints of earlier epochs are kept. "
+            f"Try a lower SOLVER.BASE_LR, SOLVER.CLIP_GRADIENTS or a longer warm-up"
+        )
+
+    def on_train_start(self) -> None:
+        if self.trainer.world_size > 1:
+            self._share_out()
+        chunk, images = self.cfg.SOLVER.CHUNK, self.cfg.SOLVER.IMS_PER_BATCH // self.trainer.world_size
+        if 0 < chunk < images and norms_by_chunk(self._embedding_modules()):
+            log.info("SOLVER.CHUNK: batch norm sees the statistics of %d images, not of %d", chunk, images)
+
+    def _share_out(self) -> None:
+        """Each rank computes its part of the metric losses that can be divided, and all of the others."""
+        metric = [term for term in self.terms if not term.is_id_loss]
+        names = [
+            term.name
+            for term in metric
+            if is_divisible(self.losses[term.name]) and not (term.is_mined and self.miner is not None)
+        ]
+        self._shared = {name: ShardedLoss(self.losses[name]) for name in names}
+        whole = [term.name for term in metric if term.name not in names]
+        self._is_whole_on_each = bool(whole) or self.miner is not None
+        log.info(
+            "divided over %d processes: %s; whole on each: %s",
+            self.trainer.world_size, ", ".join(names) or "nothing", ", ".join(whole) or "nothing",
+        )  # fmt: skip
+
+    def on_train_epoch_start(self) -> None:
+        # Everything random in an epoch follows from (seed, epoch, rank), so a resumed run repeats it.
+        assert self.trainer.train_dataloader is not None
+        self.trainer.train_dataloader.batch_sampler.set_epoch(self.current_epoch)
+        seed = torch.tensor([self.cfg.SEED, self.current_epoch, self.global_rank])
+        torch.manual_seed(int((seed * torch.tensor([1_000_003, 10_007, 1])).sum()))
+
+    def on_validation_start(self) -> None:
+        self._require_finite_weights()
+
+    def on_train_epoch_end(self) -> None:
+        # Before the checkpoint is written: a step can spoil the weights after its loss was fine.
+        self._require_finite_weights()
+
+    def _require_finite_weights(self) -> None:
+        for name, parameter in self.named_parameters():
+            if not torch.isfinite(parameter).all():
+                raise TrainingError(
+                    f"the weights {name} are not finite after step {self.global_step} (epoch {self.current_epoch}); "
+                    f"nothing was saved, checkpoints of earlier epochs are kept"
+                )
+
+    def on_validation_epoch_start(self) -> None:
+        self._collected = {}
+
+    def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        images, _, rows = batch
+        self._collected.setdefault(dataloader_idx, []).append((rows.cpu(), self.embed(images).cpu()))
+
+    def on_validation_epoch_end(self) -> None:
+        parts = iter([self._gathered(i) for i in sorted(self._collected)])
+        self._collected = {}
+        for name, data in self.test_sets.items():
+            self.features[name] = [next(parts) for _ in data.parts]
+            # One rank measures, all need the numbers (the best checkpoint is chosen on every rank alike).
+            result = self.evaluation(data, self.features[name]) if self.trainer.is_global_zero else {}
+            self.results[name] = self.trainer.strategy.broadcast(result)
+            prefix = "" if len(self.test_sets) == 1 else f"{name}/"
+            self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)
+
+    def _gathered(self, dataloader_idx: int) -> Tensor:
+        """The embeddings of one loader from all ranks, in the order of the image set."""
+        rows, embeddings = (torch.cat(parts) for parts in zip(*self._collected[dataloader_idx], strict=True))
+        if self.trainer.world_size > 1:
+            every: list[Any] = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(every, (rows, embeddings))
+            rows, embeddings = (torch.cat(parts) for parts in zip(*every, strict=True))
+        return embeddings[rows.argsort()]
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
+        if not self.cfg.SOLVER.CHUNK:
+            super().optimizer_zero_grad(epoch, batch_idx, optimizer)
+
+    def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
+        clip_gradients(self.cfg.SOLVER.CLIP_GRADIENTS, (p for group in optimizer.param_groups for p in group["params"]))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint[CONFIG] = self.cfg.dump()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = build_optimizer(self.cfg.SOLVER, self)
+        assert self.train_set is not None
+        steps = steps_per_epoch(len(self.train_set), self.cfg.SOLVER.IMS_PER_BATCH)
+        schedule = build_schedule(self.cfg.SOLVER, optimizer, steps_per_epoch=steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def _num_classes(configured: int, train_set: ImageSet) -> int:
+    """MODEL.HEADS.NUM_CLASSES, or the training set's identities where it is 0."""
+    identities = int(train_set.labels.max()) + 1
+    if 0 < configured < identities:
+        raise ConfigError(
+            f"MODEL.HEADS.NUM_CLASSES is {configured}, but the training set has {identities} identities; "
+            "0 takes as many as there are"
+        )
+    return configured or identities

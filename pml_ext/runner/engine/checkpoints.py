@@ -1,0 +1,119 @@
+"""Checkpoints that are whole or not there, and what of a config must stay when one is resumed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from lightning.fabric.plugins import TorchCheckpointIO
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from yacs.config import CfgNode as CN
+
+from pml_ext._files import replacing
+from pml_ext.runner.config.load import ConfigError
+
+# What the optimizer's and the schedule's state hold, so that a change in the config would have no effect.
+_HELD = (
+    "OPT", "SCHED", "BASE_LR", "HEADS_LR_FACTOR", "BIAS_LR_FACTOR", "MOMENTUM", "NESTEROV",
+    "WEIGHT_DECAY", "WEIGHT_DECAY_NORM", "WEIGHT_DECAY_BIAS",
+)  # fmt: skip
+_HELD_BY_ONE_CYCLE = ("ONECYCLE", "MAX_EPOCH", "IMS_PER_BATCH")
+CONFIG = "config"
+"""The checkpoint's entry with the config's YAML."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written, or not be resumed."""
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Writes beside the file and then puts it in the old one's place, so that one or the other is there, whole."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as file:
+                torch.save(checkpoint, file)
+        except (OSError, RuntimeError) as error:  # the latter where torch's own writer fails
+            kept = "the one before is kept as it was" if path.exists() else "there is none before it"
+            # torch's writer fails once more over what the system said
+            reason = error.__context__ if isinstance(error.__context__, OSError) else error
+            raise CheckpointError(f"checkpoint {path} cannot be written; {kept}: {reason}") from error
+
+
+def check_resumable(solver: CN, checkpoint: Path) -> int:
+    """How many epochs are behind a checkpoint that the config can go on from.
+
+    Args:
+        solver: the config's SOLVER.
+    Raises:
+        ConfigError: the checkpoint's epochs, optimizer or schedule do not go with the config.
+        CheckpointError: it is not as a run leaves one.
+    """
+    content = _read(checkpoint)
+    if CONFIG not in content:
+        raise ConfigError(f"{checkpoint} holds no config to go on with; start anew from its weights with MODEL.WEIGHTS")
+    with _of_a_run(checkpoint):
+        epochs = int(content["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+        before = yaml.safe_load(content[CONFIG])["SOLVER"]
+        held = _HELD + (_HELD_BY_ONE_CYCLE if solver.SCHED == "OneCycleLR" else ())
+        changed = {key: before[key] for key in held if before[key] != solver[key]}
+    if epochs > solver.MAX_EPOCH:
+        raise ConfigError(f"SOLVER.MAX_EPOCH is {solver.MAX_EPOCH}; {checkpoint} has {epochs} epochs behind it")
+    if changed:
+        lines = [f"  SOLVER.{key} = {solver[key]!r}: was {was!r}" for key, was in changed.items()]
+        raise ConfigError(
+            f"{checkpoint} cannot be resumed with another optimizer or schedule:\n" + "\n".join(lines) + "\n"
+            "Resume with the values as they were, or start anew from its weights with MODEL.WEIGHTS"
+        )
+    return epochs
+
+
+def check_optimizer_state(checkpoint: Path, optimizer: Optimizer, schedule: LRScheduler) -> None:
+    """Whether a checkpoint's optimizer and schedule can be restored, tried on new ones.
+
+    Raises:
+        CheckpointError: they are damaged, or of another model.
+    """
+    content = _read(checkpoint)
+    with _of_a_run(checkpoint):
+        (state,), (position,) = content["optimizer_states"], content["lr_schedulers"]
+        optimizer.load_state_dict(state)
+        schedule.load_state_dict(position)
+        if not isinstance(schedule.last_epoch, int) or not isinstance(content["global_step"], int):
+            raise TypeError(f"steps must be whole numbers; got {schedule.last_epoch!r} and {content['global_step']!r}")
+        for parameter, kept in optimizer.state.items():
+            for name, value in kept.items():
+                if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
+                    raise ValueError(f"{name} {tuple(value.shape)} of a parameter {tuple(parameter.shape)}")
+
+
+def _read(checkpoint: Path) -> dict[str, Any]:
+    with _of_a_run(checkpoint):
+        content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        if not isinstance(content, dict):
+            raise TypeError(f"expected a dict; got {type(content).__name__}")
+    return content
+
+
+@contextmanager
+def _of_a_run(checkpoint: Path) -> Iterator[None]:
+    """Whatever is raised over a checkpoint's content, as one message about it."""
+    try:
+        yield
+    except Exception as error:
+        raise not_of_a_run(checkpoint, error) from error
+
+
+def not_of_a_run(checkpoint: Path, error: Exception) -> CheckpointError:
+    """The message about a checkpoint whose content raised an error."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return CheckpointError(
+        f"{checkpoint} cannot be resumed: it is not as a run leaves it ({reason:.300}). Take an earlier copy of it, or "
+        "start anew, from its weights with MODEL.WEIGHTS where they are whole"
+    )

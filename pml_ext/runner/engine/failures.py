@@ -1,0 +1,35 @@
+"""What can end a run from outside, each as one message: unreadable data in a worker, a killed worker, a lost folder."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pml_ext.runner.data.datasets import DataError
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on."""
+
+
+@contextmanager
+def one_message(output: Path) -> Iterator[None]:
+    """Errors of the block as a DataError or a TrainingError whose text is enough.
+
+    Args:
+        output: OUTPUT_DIR, for what is said where it is gone.
+    """
+    try:
+        yield
+    except DataError as error:
+        # A worker's comes with the worker's traceback before the message.
+        raise DataError(str(error).rpartition(f"{DataError.__name__}: ")[2].strip()) from error
+    except OSError as error:
+        gone = "" if output.is_dir() else f" OUTPUT_DIR {output} was removed while the run went on."
+        raise TrainingError(f"a file cannot be read or written: {error}.{gone}") from error
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        raise TrainingError(
+            "a process that loads images was ended from outside, by a lack of memory for example: try fewer "
+            f"DATALOADER.NUM_WORKERS; the last checkpoint can be resumed ({str(error).strip()})"
+        ) from error

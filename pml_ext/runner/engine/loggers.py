@@ -1,0 +1,66 @@
+"""Lightning's loggers by the names of the config's LOGGERS."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from PIL import Image
+
+from pml_ext.reports.drawing import WIDTHS
+from pml_ext.runner.config.load import ConfigError, require
+
+LOGGERS: dict[str, Callable[[Path], Logger]] = {
+    "csv": lambda output: CSVLogger(output, "csv"),
+    "tensorboard": lambda output: TensorBoardLogger(str(output), "", "tensorboard"),
+    "wandb": lambda output: WandbLogger(name=output.name, save_dir=output),
+    "mlflow": lambda output: _mlflow(output),
+}
+"""What LOGGERS can name."""
+
+
+def _mlflow(output: Path) -> MLFlowLogger:
+    """To $MLFLOW_TRACKING_URI, else into a database in the folder: mlflow 3 refuses a store of plain files."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri:
+        return MLFlowLogger(run_name=output.name, tracking_uri=uri)
+    database, files = output.absolute() / "mlflow.db", (output.absolute() / "mlartifacts").as_uri()
+    return MLFlowLogger(run_name=output.name, tracking_uri=f"sqlite:///{database}", artifact_location=files)
+
+
+def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
+    """The loggers, which write to the folder of the run.
+
+    Raises:
+        ConfigError: an unknown name; one whose package is not installed, or that cannot begin.
+    """
+    loggers = []
+    for name in names:
+        require(name, LOGGERS, "LOGGERS")
+        try:
+            loggers.append(LOGGERS[name](output))
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"LOGGERS: {name} needs a package that is not installed: pip install {name}") from error
+        except Exception as error:  # each of these packages has errors of its own
+            raise ConfigError(f"LOGGERS: {name} cannot begin: {error}") from error
+    return loggers
+
+
+def show_in_tensorboard(logger: TensorBoardLogger, pictures: Sequence[Path], step: int) -> None:
+    """The wide ones of a report's PNG files as images."""
+    for path in pictures:
+        if path.stem.endswith(f"_{WIDTHS[0]}"):
+            with Image.open(path) as picture:
+                pixels = np.asarray(picture.convert("RGB"))
+            logger.experiment.add_image(path.stem.removesuffix(f"_{WIDTHS[0]}"), pixels, step, dataformats="HWC")
+
+
+def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(KEY.OF.A.NODE, value) of every option; what is no number, text or bool as text."""
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value if isinstance(value, bool | int | float | str) else str(value)

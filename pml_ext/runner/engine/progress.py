@@ -1,0 +1,105 @@
+"""How far a run is: a bar on a terminal, a line for each epoch in the log."""
+
+import logging
+import sys
+from typing import Any
+
+import lightning
+from torch import Tensor
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from pml_ext.metrics import keys
+from pml_ext.runner.engine.messages import IN_THE_FILE_ONLY
+from pml_ext.runner.evaluation.results import as_text, heading, labels_of
+
+log = logging.getLogger("pml_ext")
+
+_STEPS_BETWEEN_NUMBERS = 10
+
+
+class Progress(lightning.Callback):
+    """One bar over the whole run with the time left, the losses, the learning rate and the last validation's score.
+
+    The bar is on standard error where that is a terminal; elsewhere the line that each epoch has in the log is there
+    instead.
+    """
+
+    def __init__(self) -> None:
+        self._bar: tqdm | None = None
+        self._sums: dict[str, Tensor] = {}
+        self._steps = 0
+        self._rate = 0.0
+        self._score = ""
+        self._is_measured = False  # in this epoch
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        assert trainer.max_epochs is not None
+        self._open(trainer, int(trainer.max_epochs * trainer.num_training_batches), trainer.global_step)
+
+    def on_train_batch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
+        self._rate = trainer.optimizers[0].param_groups[0]["lr"]  # of this step: after it, it is the next one's
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *_: Any, **__: Any
+    ) -> None:
+        assert self._bar is not None
+        for name, value in trainer.callback_metrics.items():
+            if name == "loss" or name.startswith("loss/"):
+                self._sums[name] = self._sums.get(name, 0) + value
+        self._steps += 1
+        self._bar.update()
+        if not self._bar.disable and self._bar.n % _STEPS_BETWEEN_NUMBERS == 0:
+            self._bar.set_postfix_str(f"{self._numbers()}{self._score}", refresh=False)
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        assert self._bar is not None
+        extra = {} if self._bar.disable else IN_THE_FILE_ONLY
+        if trainer.is_global_zero and self._steps:
+            epoch = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
+            measured = self._score if self._is_measured else ""
+            log.info("%s: %s%s", epoch, self._numbers(), measured, extra=extra)
+        self._sums, self._steps, self._is_measured = {}, 0, False
+
+    def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self._close()
+
+    def on_exception(self, *_: Any) -> None:
+        self._close()
+
+    def on_validation_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        if self._bar is None:
+            self._open(trainer, int(sum(trainer.num_val_batches)), 0)
+
+    def on_validation_batch_end(self, trainer: lightning.Trainer, *_: Any, **__: Any) -> None:
+        if self._bar is not None and not trainer.training and trainer.state.fn == "validate":
+            self._bar.update()
+
+    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        results = getattr(pl_module, "results", {})
+        self._score = f"; {_main_metrics(next(iter(results.values())))}" if results else ""
+        self._is_measured = True
+        if trainer.state.fn == "validate":
+            self._close()
+
+    def _numbers(self) -> str:
+        """Mean losses since the epoch began, and the learning rate of its last step."""
+        means = {name: float(value) / self._steps for name, value in self._sums.items()}
+        parts = [f"{name.removeprefix('loss/')} {value:.4g}" for name, value in means.items()]
+        return ", ".join([*parts, f"learning rate {self._rate:.3g}"])
+
+    def _open(self, trainer: lightning.Trainer, steps: int, done: int) -> None:
+        shown = trainer.is_global_zero and sys.stderr.isatty()
+        # smoothing 0: the time left follows from all steps so far, validations between them included
+        self._bar = tqdm(total=steps, initial=done, disable=not shown, smoothing=0, dynamic_ncols=True, unit="step")
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def _main_metrics(values: dict[str, float]) -> str:
+    """The first metric of a test set, and OPIS where it is measured."""
+    labels = labels_of(values)
+    shown = [name for i, name in enumerate(labels) if i == 0 or name == keys.OPIS]
+    return ", ".join(f"{heading(name, labels[name])} {as_text(name, values[name])}" for name in shown)

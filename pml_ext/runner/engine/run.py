@@ -1,0 +1,181 @@
+"""One run from a config: train, or evaluate."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import lightning
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from yacs.config import CfgNode as CN
+
+from pml_ext._files import write_atomically
+from pml_ext.runner.checks.check import require_supported
+from pml_ext.runner.config.load import ConfigError, load_config
+from pml_ext.runner.data.samplers import JointBatchSampler, steps_per_epoch
+from pml_ext.runner.engine import run_data
+from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
+from pml_ext.runner.engine.failures import one_message
+from pml_ext.runner.engine.freezing import freeze_callbacks, frozen_iterations
+from pml_ext.runner.engine.messages import logged
+from pml_ext.runner.engine.output import (
+    CHECKPOINTS,
+    left_by_earlier_runs,
+    output_folder,
+    remove_earlier,
+    require_no_checkpoints,
+)
+from pml_ext.runner.engine.precise_bn import recompute_statistics
+from pml_ext.runner.engine.processes import bound_together
+from pml_ext.runner.engine.profiling import Profile
+from pml_ext.runner.engine.run_outputs import report_run
+from pml_ext.runner.engine.trainer import Launch, build_trainer
+from pml_ext.runner.evaluation.baselines import Measured, measure_baselines
+from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
+
+log = logging.getLogger("pml_ext")
+
+
+def train(
+    cfg: CN, launch: Launch, *, resume: bool = False, overwrite: bool = False, profile: bool = False
+) -> dict[str, dict[str, float]]:
+    """Train, evaluate, and leave config.yaml, metrics.json, checkpoints, logs and figures in OUTPUT_DIR.
+
+    Args:
+        resume: go on from OUTPUT_DIR's last checkpoint, where there is one.
+        overwrite: replace the run that is in OUTPUT_DIR, where there is one.
+        profile: log where the time went.
+    Returns:
+        metrics of the final model by test set; empty on ranks other than 0.
+    """
+    if resume and overwrite:
+        raise ConfigError("--resume goes on with the run in OUTPUT_DIR and --overwrite replaces it: give one of them")
+    require_supported(cfg, processes=launch.num_gpus * launch.num_machines)
+    with _in_output_folder(cfg, launch, "train.log") as output:
+        if _is_first(launch) and not (resume or overwrite):
+            require_no_checkpoints(output)
+        earlier = left_by_earlier_runs(output, whole_run=overwrite)
+        lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
+        train_set, test_sets = run_data.train_set(cfg), run_data.test_sets(cfg)
+        module = Baseline(cfg, train_set, test_sets)
+        if cfg.MODEL.WEIGHTS:
+            load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
+        checkpoints = output / CHECKPOINTS
+        profiles = [Profile()] if profile else []
+        steps = steps_per_epoch(len(train_set), cfg.SOLVER.IMS_PER_BATCH)
+        iterations = frozen_iterations(cfg.SOLVER, steps_per_epoch=steps)
+        frozen = freeze_callbacks(list(cfg.MODEL.FREEZE_LAYERS), iterations=iterations)
+        trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *frozen)
+        # Lightning knows the rank of this process only now, and the samplers need it.
+        loader = run_data.train_loader(cfg, train_set, trainer)
+        tests = run_data.test_loaders(cfg, test_sets, trainer)
+        pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
+        baselines = _baselines(cfg, module, trainer, pretrained=pretrained)
+        last = checkpoints / "last.ckpt"
+        resumed = last if resume and last.exists() else None
+        if resumed:
+            # Says which keys differ where the checkpoint is of another model; Lightning then restores all of it.
+            load_weights(module, resumed)
+            # Lightning begins the first epoch's loading before it tells the sampler which epoch it is.
+            cast(JointBatchSampler, loader.batch_sampler).set_epoch(check_resumable(cfg.SOLVER, resumed))
+            made = module.configure_optimizers()
+            check_optimizer_state(resumed, made["optimizer"], made["lr_scheduler"]["scheduler"])
+        if trainer.is_global_zero:
+            remove_earlier(output, earlier)
+            write_atomically(output / "config.yaml", cfg.dump())
+            identities = int(train_set.labels.max()) + 1
+            log.info("%d images of %d identities, %d steps an epoch", len(train_set), identities, len(loader))
+            if resume:
+                log.info("resuming from %s", resumed or f"nothing: no {last}, so from the beginning")
+            if resumed and cfg.INPUT.RPT.ENABLED:
+                log.warning("INPUT.RPT: patches seen before are lost, so this run goes on a little differently")
+        with bound_together(trainer):
+            try:
+                trainer.fit(module, loader, tests, ckpt_path=resumed, weights_only=True)
+            except SystemExit as stop:
+                # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0.
+                raise KeyboardInterrupt from stop
+            except Exception as error:
+                if resumed and trainer.train_dataloader is None:  # before the first batch, while all is restored
+                    raise not_of_a_run(resumed, error) from error
+                raise
+            if cfg.TEST.PRECISE_BN.ENABLED:
+                _recompute_statistics(cfg, module, trainer)
+            trainer.save_checkpoint(last)
+            if not module.results or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD or cfg.TEST.PRECISE_BN.ENABLED:
+                trainer.validate(module, tests, verbose=False)
+        if trainer.is_global_zero:
+            for measured in profiles:
+                log.info("\n%s", measured.table())
+        return report_run(cfg, trainer, module, output, last, "metrics.json", baselines)
+
+
+def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
+    """Measure MODEL.WEIGHTS on DATASETS.TESTS; leaves eval_metrics.json and figures in OUTPUT_DIR."""
+    if not cfg.MODEL.WEIGHTS:
+        raise ConfigError(
+            "evaluation needs MODEL.WEIGHTS: the checkpoint to measure, such as logs/…/checkpoints/last.ckpt"
+        )
+    require_supported(cfg)
+    with _in_output_folder(cfg, launch, "eval.log") as output:
+        lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
+        test_sets = run_data.test_sets(cfg)
+        module = Baseline(cfg, None, test_sets)
+        trainer = build_trainer(cfg, launch, output, None)
+        baselines = _baselines(cfg, module, trainer, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)
+        load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
+        with bound_together(trainer):
+            trainer.validate(module, run_data.test_loaders(cfg, test_sets, trainer), verbose=False)
+        return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
+
+
+@contextmanager
+def _in_output_folder(cfg: CN, launch: Launch, log_file: str) -> Iterator[Path]:
+    first = _is_first(launch)
+    with output_folder(cfg.OUTPUT_DIR, first=first) as output, logged(output, log_file), one_message(output):
+        yield output
+
+
+def _is_first(launch: Launch) -> bool:
+    """Whether this process is the first of all of the run's, found out before any other is started."""
+    rank: int = getattr(rank_zero_only, "rank", 0)
+    return rank == 0 and launch.machine_rank == 0
+
+
+def report_of_run(run: Path) -> Path:
+    """report.html of a finished run, whose last checkpoint is measured again for it.
+
+    Raises:
+        ConfigError: a folder that no run has left.
+    """
+    config, weights = run / "config.yaml", run / "checkpoints" / "last.ckpt"
+    for needed in (config, weights):
+        if not needed.is_file():
+            raise ConfigError(f"{run} is no folder of a finished run: it has no {needed.relative_to(run)}")
+    opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", str(weights), "TEST.REPORT", "True"]
+    evaluate_only(load_config(config, opts), Launch())
+    return run / "report.html"
+
+
+def _baselines(cfg: CN, module: Baseline, trainer: lightning.Trainer, *, pretrained: bool) -> dict[str, Measured]:
+    """TEST.BASELINES, measured by the first process alone: nothing is shared out between processes yet."""
+    if not cfg.TEST.BASELINES or not trainer.is_global_zero:
+        return {}
+    log.info("TEST.BASELINES: the raw pixels and the untrained network are measured first")
+    device = trainer.strategy.root_device
+    loaders = run_data.test_loaders(cfg, module.test_sets)
+    measured = measure_baselines(module.eval().to(device), loaders, device, pretrained=pretrained)
+    module.train().cpu()
+    return measured
+
+
+def _recompute_statistics(cfg: CN, module: Baseline, trainer: lightning.Trainer) -> None:
+    """TEST.PRECISE_BN over the training images of its data set, with the transforms and batches of training."""
+    cfg = cfg.clone()
+    cfg.defrost()
+    cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""
+    loader = run_data.train_loader(cfg, run_data.train_set(cfg), trainer)
+    lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
+    recompute_statistics(module, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)

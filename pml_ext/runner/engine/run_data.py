@@ -1,0 +1,52 @@
+"""What a run reads: its training and test sets, and the batches of them that this process works on."""
+
+import lightning
+from torch.utils.data import DataLoader
+from yacs.config import CfgNode as CN
+
+from pml_ext.reports.run_threshold import check_thresholds
+from pml_ext.runner.data.datasets import ImageSet, TestSet, load_test_sets, load_train_set
+from pml_ext.runner.data.loaders import Sample
+from pml_ext.runner.data.loaders import test_loader as ordered_loader
+from pml_ext.runner.data.loaders import train_loader as shuffled_loader
+from pml_ext.runner.data.transforms import build_transform
+from pml_ext.runner.evaluation.evaluate import check_test_sets
+
+
+def test_sets(cfg: CN) -> dict[str, TestSet]:
+    """DATASETS.TESTS, an error before any work where they cannot be measured as TEST asks."""
+    found = load_test_sets(cfg.DATASETS, grey=_is_grey(cfg.MODEL))
+    check_test_sets(cfg.TEST, found)
+    check_thresholds(cfg.TEST.THRESHOLD, found)
+    return found
+
+
+def test_loaders(
+    cfg: CN, test_sets: dict[str, TestSet], trainer: lightning.Trainer | None = None
+) -> list[DataLoader[Sample]]:
+    """Of each part of each test set what this process embeds; without a trainer, all of it."""
+    transform = build_transform(cfg.INPUT, training=False, channels=len(cfg.MODEL.PIXEL_MEAN))
+    rank, world_size = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+    share = {"batch_size": cfg.TEST.IMS_PER_BATCH, "rank": rank, "world_size": world_size}
+    parts = [part for data in test_sets.values() for part in data.parts]
+    return [ordered_loader(cfg.DATALOADER, part, transform, **share) for part in parts]
+
+
+def train_loader(cfg: CN, images: ImageSet, trainer: lightning.Trainer) -> DataLoader[Sample]:
+    return shuffled_loader(
+        cfg.DATALOADER,
+        images,
+        build_transform(cfg.INPUT, training=True, channels=len(cfg.MODEL.PIXEL_MEAN)),
+        batch_size=cfg.SOLVER.IMS_PER_BATCH,
+        seed=cfg.SEED,
+        rank=trainer.global_rank,
+        world_size=trainer.world_size,
+    )
+
+
+def train_set(cfg: CN) -> ImageSet:
+    return load_train_set(cfg.DATASETS, grey=_is_grey(cfg.MODEL))
+
+
+def _is_grey(model: CN) -> bool:
+    return len(model.PIXEL_MEAN) == 1

@@ -1,0 +1,134 @@
+"""What a run leaves when it has measured: metrics.json, the pictures and pages, and the table on the terminal."""
+
+import logging
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from lightning.pytorch.loggers import TensorBoardLogger
+from yacs.config import CfgNode as CN
+
+from pml_ext._version import __version__
+from pml_ext.functional import UtilityCurves
+from pml_ext.metrics import keys
+from pml_ext.reports.drawing import Picture
+from pml_ext.reports.losses_on_a_batch import loss_pictures, one_batch
+from pml_ext.reports.run_report import write_report
+from pml_ext.reports.run_threshold import write_threshold
+from pml_ext.reports.run_utility import draw_utility, utility_of_sets
+from pml_ext.runner.data.datasets import OpenSet
+from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.engine.loggers import show_in_tensorboard
+from pml_ext.runner.engine.messages import IN_THE_FILE_ONLY
+from pml_ext.runner.evaluation.baselines import Measured
+from pml_ext.runner.evaluation.results import results_table, write_metrics
+from pml_ext.runner.modeling.losses.factory import build_losses
+
+log = logging.getLogger("pml_ext")
+
+
+def report_run(
+    cfg: CN,
+    trainer: lightning.Trainer,
+    module: Baseline,
+    output: Path,
+    weights: Path,
+    metrics_file: str,
+    baselines: dict[str, Measured],
+) -> dict[str, dict[str, float]]:
+    """Write and print what was measured, and return it; other ranks than the first do nothing and return nothing.
+
+    Args:
+        weights: what was measured, for the files.
+        metrics_file: its name in the folder.
+        baselines: what the model is compared with.
+    """
+    if not trainer.is_global_zero:
+        return {}
+    files = {"metrics": output / metrics_file, "weights": weights}
+    compared = {name: measured.results for name, measured in baselines.items()}
+    opis = module.evaluation.calculator.opis_settings
+    about: dict[str, Any] = {"baselines": compared} if compared else {}
+    if any(keys.OPIS in found or keys.EPSILON_OPIS in found for found in module.results.values()):
+        about["opis"] = asdict(opis)
+    write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
+    curves = utility_of_sets(module.test_sets, module.features, opis)
+    for name, data in module.test_sets.items():
+        if isinstance(data, OpenSet):
+            in_file_name = re.sub("[^A-Za-z0-9_.-]", "_", name)
+            if name in curves:
+                figure = files[f"figure {name}"] = output / f"utility_{in_file_name}.png"
+                draw_utility(figure, curves[name], opis.far_range)
+            if cfg.TEST.THRESHOLD.ENABLED:
+                stem = output / f"threshold_{in_file_name}"
+                files |= write_threshold(
+                    stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
+                )
+    if cfg.TEST.REPORT:
+        files["report"] = _write_page(cfg, trainer, module, output, weights, baselines, curves)
+    table = results_table(module.results, files, compared)
+    log.info("\n%s", table, extra=IN_THE_FILE_ONLY)
+    print(table)
+    return module.results
+
+
+def _write_page(
+    cfg: CN,
+    trainer: lightning.Trainer,
+    module: Baseline,
+    output: Path,
+    weights: Path,
+    baselines: dict[str, Measured],
+    curves: dict[str, UtilityCurves],
+) -> Path:
+    """report.html, whose pictures TensorBoard gets too."""
+    facts = {
+        "losses": ", ".join(cfg.MODEL.LOSSES.NAME),
+        "trained on": ", ".join(cfg.DATASETS.NAMES),
+        "epochs": str(cfg.SOLVER.MAX_EPOCH),
+        "seed": str(cfg.SEED),
+        "weights": str(weights),
+        "made by": f"pml_ext {__version__}, torch {torch.__version__}",
+    }
+    page, pictures = write_report(
+        output,
+        module.test_sets,
+        Measured(module.results, module.features),
+        baselines,
+        far=cfg.TEST.THRESHOLD.FAR,
+        curves=curves,
+        far_range=module.evaluation.calculator.opis_settings.far_range,
+        seed=cfg.SEED,
+        facts=facts,
+        extra=_pictures_of_losses(cfg.MODEL.LOSSES, module, cfg.SEED),
+    )
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            show_in_tensorboard(logger, pictures, trainer.global_step)
+    return page
+
+
+def _pictures_of_losses(options: CN, module: Baseline, seed: int) -> list[Picture]:
+    """The losses on a batch of the first test set with queries."""
+    data = next((data for data in module.test_sets.values() if isinstance(data, OpenSet)), None)
+    if data is None:
+        return []
+    features = module.features[next(name for name, found in module.test_sets.items() if found is data)][0]
+    rows = one_batch(data.query.identities, count=10, images=4, seed=seed)
+    identities, places = np.unique(data.query.identities[rows], return_inverse=True)
+    labels = torch.from_numpy(places)
+    order = labels.argsort(stable=True)
+    classes = max(int(labels.max()) + 1, 1) if len(labels) else 1
+    terms, losses = build_losses(options, num_classes=classes, feature_size=features.shape[1])
+    of_pairs = {term.name: losses[term.name] for term in terms if not term.is_id_loss}
+    if classes < 2:
+        return []
+
+    def called(label: int) -> str:
+        return data.query.called(int(identities[label]))
+
+    return loss_pictures(of_pairs, features[torch.from_numpy(rows)][order], labels[order], called=called)

@@ -1,0 +1,122 @@
+"""Lightning's trainer as a config and a launch describe it."""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning
+import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.callbacks import ModelCheckpoint
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.engine.address import host_and_port
+from pml_ext.runner.engine.checkpoints import WholeCheckpoints
+from pml_ext.runner.engine.loggers import build_loggers, flat
+from pml_ext.runner.engine.memory_format import ChannelsLast
+from pml_ext.runner.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
+from pml_ext.runner.engine.processes import require_free_port
+from pml_ext.runner.engine.progress import Progress
+from pml_ext.runner.evaluation.columns import columns_of_first
+from pml_ext.runner.evaluation.results import LOWER_IS_BETTER
+from pml_ext.runner.modeling.cuda import missing_device
+
+log = logging.getLogger("pml_ext")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Processes of a run, FastReID's command-line names.
+
+    Args:
+        num_gpus: processes a machine (CPU processes with MODEL.DEVICE cpu).
+        dist_url: tcp://address:port of machine 0; its default lets Lightning choose a free port here.
+    """
+
+    num_gpus: int = 1
+    num_machines: int = 1
+    machine_rank: int = 0
+    dist_url: str = "auto"
+
+    @staticmethod
+    def by_torchrun() -> "Launch":
+        """As torchrun's environment variables say, which lets Lightning join its processes instead of starting any."""
+        processes, every = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+        return Launch(processes, every // processes, int(os.environ["GROUP_RANK"]))
+
+
+def build_trainer(
+    cfg: CN, launch: Launch, output: Path, checkpoints: Path | None, *callbacks: lightning.Callback
+) -> lightning.Trainer:
+    """The trainer of a run: to train where there is a folder for checkpoints, else to evaluate only."""
+    has_cuda = torch.cuda.is_available()
+    if missing := missing_device(cfg.MODEL.DEVICE):
+        raise ConfigError(f"MODEL.DEVICE = {missing}")
+    on_gpu = has_cuda and cfg.MODEL.DEVICE != "cpu"
+    if torch.distributed.is_torchelastic_launched():
+        started = Launch.by_torchrun()
+        if launch not in (Launch(), started):
+            raise ConfigError(
+                f"torchrun has started {started.num_gpus} processes on each of {started.num_machines} machines: "
+                "leave out --num-gpus, --num-machines, --machine-rank and --dist-url"
+            )
+        launch = started
+    if launch.num_gpus < 1 or not 0 <= launch.machine_rank < launch.num_machines:
+        raise ConfigError("--num-gpus must be 1 or more and --machine-rank below --num-machines")
+    if on_gpu and launch.num_gpus > torch.cuda.device_count():
+        raise ConfigError(f"--num-gpus is {launch.num_gpus}; torch sees {torch.cuda.device_count()} CUDA devices here")
+    if launch.dist_url != "auto":
+        host, port = host_and_port(launch.dist_url)
+        if launch.machine_rank == 0 and getattr(rank_zero_only, "rank", 0) == 0:
+            require_free_port(port)
+        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+    if launch.num_machines > 1:
+        os.environ["NODE_RANK"] = str(launch.machine_rank)
+    several = launch.num_gpus * launch.num_machines > 1
+    index = cfg.MODEL.DEVICE.partition(":")[2]
+    training = checkpoints is not None
+    if training and cfg.SOLVER.AMP.ENABLED and not on_gpu:
+        log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
+    loggers = build_loggers(cfg.LOGGERS, output) if training else []
+    saving = _checkpointing(checkpoints, cfg.TEST, cfg.DATASETS.TESTS, cfg.SOLVER.CHECKPOINT_PERIOD)
+    measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH, dict(flat(cfg)))] if training else []
+    faster = [ChannelsLast()] if training and not (on_gpu or several) else []
+    return lightning.Trainer(
+        accelerator="gpu" if on_gpu else "cpu",
+        devices=[int(index)] if index and on_gpu and not several else launch.num_gpus,
+        num_nodes=launch.num_machines,
+        strategy="ddp" if several else "auto",
+        precision="16-mixed" if cfg.SOLVER.AMP.ENABLED and on_gpu else "32-true",
+        max_epochs=cfg.SOLVER.MAX_EPOCH,
+        check_val_every_n_epoch=cfg.TEST.EVAL_PERIOD,
+        num_sanity_val_steps=0,
+        benchmark=cfg.CUDNN_BENCHMARK,
+        use_distributed_sampler=False,
+        default_root_dir=output,
+        logger=loggers,
+        plugins=[WholeCheckpoints()],
+        callbacks=[Progress(), *measuring, *faster, *callbacks, *saving],
+        enable_progress_bar=False,
+        enable_checkpointing=training,
+        enable_model_summary=False,
+        log_every_n_steps=STEPS_BETWEEN_ENTRIES,
+    )
+
+
+def _checkpointing(folder: Path | None, test: CN, names: Sequence[str], period: int) -> list[ModelCheckpoint]:
+    if folder is None:
+        return []
+    metric = test.BEST or columns_of_first(names, test)[0]
+    monitor = metric if len(names) == 1 else f"{names[0]}/{metric}"
+    best = ModelCheckpoint(
+        folder, "best", monitor=monitor, mode="min" if metric in LOWER_IS_BETTER else "max",
+        auto_insert_metric_name=False, enable_version_counter=False,
+    )  # fmt: skip
+    last = ModelCheckpoint(
+        folder, "last", every_n_epochs=period, save_on_train_epoch_end=True,
+        enable_version_counter=False,
+    )  # fmt: skip
+    return [best, last]

@@ -1,0 +1,30 @@
+"""What a config's test sets are measured by, in the order of the table's columns."""
+
+from collections.abc import Sequence
+
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.data.datasets import FACE_PAIRS, TEMPLATE_SETS
+from pml_ext.runner.evaluation.results import ALL_PAIRS, TEMPLATES, VERIFICATION, named_metrics
+
+
+def columns_of_queries(test: CN) -> list[str]:
+    """Of test sets with queries: METRICS, and with ROC.ENABLED the metrics of all pairs.
+
+    Args:
+        test: the config's TEST.
+    """
+    return named_metrics([*test.METRICS, *(ALL_PAIRS if test.ROC.ENABLED else ())], test.RANKS)
+
+
+def columns_of_first(names: Sequence[str], test: CN) -> list[str]:
+    """Of the first of DATASETS.TESTS, the main metric first.
+
+    Args:
+        names: DATASETS.TESTS.
+        test: the config's TEST.
+    """
+    name = names[0] if names else ""
+    if name in TEMPLATE_SETS:
+        return list(TEMPLATES)
+    return list(VERIFICATION) if name in FACE_PAIRS else columns_of_queries(test)

@@ -1,0 +1,192 @@
+"""Measure a test set: retrieval under the camera protocol, threshold consistency and clustering, or verification."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from yacs.config import CfgNode as CN
+
+from pml_ext._pml import FaissKMeans
+from pml_ext.functional.retrieval.ranking import Ranking
+from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator, keys
+from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.config.rules import require_rules
+from pml_ext.runner.data.datasets import DataError, ImageSet, OpenSet, PairSet, TestSet
+from pml_ext.runner.data.datasets.reid_folders import JUNK
+from pml_ext.runner.evaluation.columns import columns_of_queries
+from pml_ext.runner.evaluation.rules import TEST_RULES
+
+log = logging.getLogger("pml_ext")
+
+Features = list[Tensor]
+"""Unit-norm embeddings (N, D) of each of a test set's parts."""
+
+
+class Evaluation:
+    """What TEST asks to be measured.
+
+    Gallery items of the query's identity and camera do not count, for any of the retrieval metrics. With TEST.AQE and
+    TEST.RERANK the ranks are those after query expansion and re-ranking (FastReID's definition of it); OPIS and NMI
+    stay about the embeddings. Sets with queries are measured by `columns_of_queries`.
+
+    Args:
+        test: the config's TEST.
+    Raises:
+        ConfigError: an option outside its range, an unknown metric.
+    """
+
+    def __init__(self, test: CN) -> None:
+        require_rules(test, "TEST", TEST_RULES)
+        self.columns, self.ranks = columns_of_queries(test), tuple(test.RANKS)
+        self.calculator = AccuracyCalculator(
+            include=self.columns,
+            device=torch.device("cpu"),
+            # Without this faiss advises more pictures a class, on a channel that no program can close.
+            kmeans_func=FaissKMeans(min_points_per_centroid=1),
+            ranks=self.ranks,
+            **asdict(opis_settings(test.OPIS)),
+        )
+        self.verification = verification_evaluator(test.VERIFICATION)
+        expansion = {"k": test.AQE.QE_K, "alpha": test.AQE.ALPHA, "times": test.AQE.QE_TIME}
+        rerank = {"k1": test.RERANK.K1, "k2": test.RERANK.K2, "lambda_": test.RERANK.LAMBDA, "definition": "fastreid"}
+        self.refined = None
+        if test.AQE.ENABLED or test.RERANK.ENABLED:
+            self.refined = ReIDEvaluator(
+                query_expansion=expansion if test.AQE.ENABLED else None, rerank=rerank if test.RERANK.ENABLED else None
+            )
+
+    def __call__(self, data: TestSet, features: Features) -> dict[str, float]:
+        """Every metric of a test set by name, rates as fractions."""
+        if isinstance(data, OpenSet):
+            return self._retrieval(data, features)
+        if isinstance(data, PairSet):
+            pairs = features[0]
+            return self.verification(pairs[0::2], pairs[1::2], torch.from_numpy(data.same))
+        return self.verification.of_templates(features[0], data.media.template_ids, data.media.media_ids, data.pairs)
+
+    def _retrieval(self, data: OpenSet, features: Features) -> dict[str, float]:
+        query, gallery = (_identities_and_cameras(part) for part in (data.parts[0], data.parts[-1]))
+        reference: dict[str, Any] = {}
+        if data.gallery is not None:
+            reference = {"reference": features[1], "reference_labels": gallery[0], "reference_cameras": gallery[1]}
+        found = self.calculator.get_accuracy(features[0], query[0], query_cameras=query[1], **reference)
+        results = {name: float(found[name]) for name in self.columns}
+        if self.refined is not None:
+            refined = _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery), self.ranks)
+            results |= {name: value for name, value in refined.items() if name in results}
+        return results
+
+
+def opis_settings(options: CN) -> OPISSettings:
+    """What OPIS is measured with.
+
+    Args:
+        options: the config's TEST.OPIS.
+    Raises:
+        ConfigError: a value out of range.
+    """
+    try:
+        return OPISSettings(
+            far_range=tuple(options.FAR_RANGE),
+            grid=options.GRID,
+            epsilon=options.EPSILON,
+            negatives_per_positive=options.NEGATIVES_PER_POSITIVE or None,
+            seed=options.SEED,
+        )
+    except ValueError as error:
+        raise ConfigError(f"TEST.OPIS: {error}") from error
+
+
+def verification_evaluator(options: CN) -> VerificationEvaluator:
+    """What measures pairs of images and templates.
+
+    Args:
+        options: the config's TEST.VERIFICATION.
+    Raises:
+        ConfigError: a value out of range.
+    """
+    try:
+        return VerificationEvaluator(tuple(options.FARS), options.FOLDS)
+    except ValueError as error:
+        raise ConfigError(f"TEST.VERIFICATION: {error}") from error
+
+
+def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
+    """Before any work: whether the test sets with queries can be measured as TEST asks.
+
+    How many queries have no match that counts is said in the log; the metrics are means over the others.
+
+    Args:
+        test: the config's TEST.
+        test_sets: the test sets by name.
+    Raises:
+        ConfigError: TEST.AQE or TEST.RERANK for a set without a gallery, or asking for more neighbours than there are.
+        DataError: a set where no query has a match that counts.
+    """
+    aqe, rerank = test.AQE, test.RERANK
+    for name, data in test_sets.items():
+        if not isinstance(data, OpenSet):
+            continue
+        if (aqe.ENABLED or rerank.ENABLED) and data.gallery is None:
+            raise ConfigError(
+                f"TEST.AQE and TEST.RERANK need a gallery beside the queries; in {name} queries search each other: "
+                "set both to False"
+            )
+        total = sum(map(len, data.parts))
+        for key, node, size, most in (("AQE.QE_K", aqe, aqe.QE_K, total), ("RERANK.K1", rerank, rerank.K1, total - 1)):
+            if node.ENABLED and size > most:
+                raise ConfigError(
+                    f"TEST.{key} is {size}; {name} has {total} queries and gallery items, so {most} is the most"
+                )
+        alone = _queries_without_match(data)
+        if alone == len(data.query):
+            raise DataError(
+                f"{name}: no query has an image of its identity by another camera to find; where cameras are not "
+                "known, give each image its own (a table: leave the column camera out)"
+            )
+        if alone:
+            log.warning("%s: %d of %d queries have no match and do not count", name, alone, len(data.query))
+
+
+def _queries_without_match(data: OpenSet) -> int:
+    """How many queries find nothing: no image of their identity is of another camera."""
+    searched = data.parts[-1]
+    images = Counter(searched.identities.tolist())
+    by_camera = Counter(zip(searched.identities.tolist(), searched.cameras.tolist(), strict=True))
+    queries = zip(data.query.identities.tolist(), data.query.cameras.tolist(), strict=True)
+    return sum(images[identity] == by_camera[identity, camera] for identity, camera in queries)
+
+
+def test_embeddings(data: OpenSet, features: Features) -> tuple[Tensor, Tensor]:
+    """All embeddings of a test set and their identities; as in the metrics, of the identities that have a query.
+
+    What a gallery holds besides, junk (−1) and distractors, are no classes.
+    """
+    embeddings, identities = torch.cat(features), torch.cat([torch.from_numpy(part.identities) for part in data.parts])
+    wanted = torch.isin(identities, torch.from_numpy(data.query.identities)) & (identities != JUNK)
+    return embeddings[wanted], identities[wanted]
+
+
+def _identities_and_cameras(part: ImageSet) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(part.identities), torch.from_numpy(part.cameras)
+
+
+def _of_ranking(ranking: Ranking, ranks: Sequence[int]) -> dict[str, float]:
+    """The metrics that are about ranks, under the calculator's names."""
+    counted = ranking.matches > 0
+    first = ranking.first_match_rank
+    per_query = {
+        keys.PRECISION_AT_1: (first == 1).double(),
+        keys.MEAN_AVERAGE_PRECISION_AT_R: ranking.average_precision_at_r,
+        keys.REID_MEAN_AVERAGE_PRECISION: ranking.average_precision,
+        keys.MEAN_INVERSE_NEGATIVE_PENALTY: ranking.inverse_negative_penalty,
+        keys.R_PRECISION: ranking.r_precision,
+        keys.MEAN_RECIPROCAL_RANK: 1 / first,
+    }
+    per_query |= {keys.cmc_rank(rank): (first <= rank).double() for rank in ranks}
+    return {name: float(values[counted].mean()) for name, values in per_query.items()}

@@ -1,0 +1,25 @@
+"""What MODEL.META_ARCHITECTURE names: the parts of a network, and how they work together."""
+
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.rules import require_rules
+from pml_ext.runner.modeling.architectures.mgn import MGN
+from pml_ext.runner.modeling.architectures.one_head import OneHead
+from pml_ext.runner.modeling.architectures.parts import Architecture, NetworkOutput
+from pml_ext.runner.modeling.rules import ARCHITECTURE_RULES
+
+__all__ = ["Architecture", "NetworkOutput", "architecture_of"]
+
+_ARCHITECTURES: dict[str, Architecture] = {"Baseline": OneHead(), "FaceBaseline": OneHead(), "MGN": MGN()}
+
+
+def architecture_of(options: CN) -> Architecture:
+    """The architecture of META_ARCHITECTURE.
+
+    Args:
+        options: the config's MODEL.
+    Raises:
+        ConfigError: it is unknown or not built.
+    """
+    require_rules(options, "MODEL", ARCHITECTURE_RULES)
+    return _ARCHITECTURES[options.META_ARCHITECTURE]

@@ -1,0 +1,82 @@
+"""The ResNet of face recognition (insightface's iresnet, FastFace's build_iresnet_backbone)."""
+
+from torch import Tensor, nn
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
+from pml_ext.runner.modeling.backbones.resnet import warn_of_unused
+
+STAGES = {
+    "18x": (2, 2, 2, 2),
+    "34x": (3, 4, 6, 3),
+    "50x": (3, 4, 14, 3),
+    "100x": (3, 13, 30, 3),
+    "200x": (6, 26, 60, 6),
+}
+
+
+class Block(nn.Module):
+    """norm, conv 3×3, norm, PReLU, conv 3×3 with the stride, norm; plus the input."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.prelu = nn.PReLU(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, stride=stride, padding=1, bias=False)
+        self.bn3 = nn.BatchNorm2d(channels)
+        self.downsample = (
+            nn.Sequential(nn.Conv2d(in_channels, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels))
+            if stride != 1 or in_channels != channels
+            else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch: Tensor = self.bn3(self.conv2(self.prelu(self.bn2(self.conv1(self.bn1(x))))))
+        return branch + (x if self.downsample is None else self.downsample(x))
+
+
+class IResNet(nn.Module):
+    """Every stage halves the size; the stem does not, so 112×112 faces give 7×7 maps.
+
+    Args:
+        depth: a key of STAGES.
+        in_channels: of the images.
+        dropout: of the last map.
+    """
+
+    only_in_files = ("fc.", "features.")  # insightface's own head: MODEL.WEIGHTS loads it into MODEL.HEADS
+    num_features = 512
+
+    def __init__(self, depth: str, in_channels: int, dropout: float) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.prelu = nn.PReLU(64)
+        channels = 64
+        for i, blocks in enumerate(STAGES[depth]):
+            width = 64 * 2**i
+            stage = [Block(channels if j == 0 else width, width, 2 if j == 0 else 1) for j in range(blocks)]
+            setattr(self, f"layer{i + 1}", nn.Sequential(*stage))
+            channels = width
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.dropout = nn.Dropout(dropout)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, std=0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (B, C, H, W) to maps (B, 512, H / 16, W / 16), rounded up."""
+        x = self.prelu(self.bn1(self.conv1(x)))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # type: ignore[operator]
+        x = self.dropout(self.bn2(x))
+        return x
+
+
+def build_iresnet(options: CN, *, channels: int, **_: object) -> IResNet:
+    """DEPTH 18x, 34x, 50x, 100x, 200x with NORM and DROPOUT."""
+    warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
+    net = IResNet(options.DEPTH, channels, options.DROPOUT)
+    replace_batch_norms(net, options.NORM)
+    return net

@@ -1,0 +1,142 @@
+"""OSNet with FastReID's and torchreid's parameter names."""
+
+import torch
+from torch import Tensor, nn
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
+from pml_ext.runner.modeling.backbones.resnet import warn_of_unused
+
+# DEPTH -> channels of the stem and of the three stages
+STAGES = {
+    "x1_0": (64, 256, 384, 512),
+    "x0_75": (48, 192, 288, 384),
+    "x0_5": (32, 128, 192, 256),
+    "x0_25": (16, 64, 96, 128),
+}
+_STREAMS = {"conv2a": 1, "conv2b": 2, "conv2c": 3, "conv2d": 4}
+
+
+class ConvNorm(nn.Module):
+    """Convolution without bias, norm, and a ReLU unless `linear`."""
+
+    def __init__(
+        self,
+        channels: int,
+        out: int,
+        kernel: int = 1,
+        *,
+        stride: int = 1,
+        instance_norm: bool = False,
+        linear: bool = False,
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False)
+        self.bn: nn.Module = nn.InstanceNorm2d(out, affine=True) if instance_norm else nn.BatchNorm2d(out)
+        self.linear = linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bn(self.conv(x))
+        return x if self.linear else x.relu()
+
+
+class LightConv(nn.Module):
+    """1×1 convolution, then a 3×3 one of each channel by itself, norm and ReLU."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 1, bias=False)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False)
+        self.bn = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.bn(self.conv2(self.conv1(x)))
+        return normed.relu()
+
+
+class Gate(nn.Module):
+    """Channels weighted by a small network of their means."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Conv2d(channels, channels // 16, 1)
+        self.fc2 = nn.Conv2d(channels // 16, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        means = x.mean(dim=(2, 3), keepdim=True)
+        weights: Tensor = self.fc2(self.fc1(means).relu())
+        return x * weights.sigmoid()
+
+
+class Block(nn.Module):
+    """Streams of one to four LightConvs on one map, gated by one Gate and added, with a shortcut around them.
+
+    Args:
+        instance_norm: on the sum of both.
+    """
+
+    def __init__(self, channels: int, out: int, *, instance_norm: bool) -> None:
+        super().__init__()
+        middle = out // 4
+        self.conv1 = ConvNorm(channels, middle)
+        for name, depth in _STREAMS.items():
+            stream = [LightConv(middle) for _ in range(depth)]
+            setattr(self, name, stream[0] if depth == 1 else nn.Sequential(*stream))
+        self.gate = Gate(middle)
+        self.conv3 = ConvNorm(middle, out, linear=True)
+        self.downsample = ConvNorm(channels, out, linear=True) if channels != out else None
+        self.IN = nn.InstanceNorm2d(out, affine=True) if instance_norm else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        middle = self.conv1(x)
+        gated = torch.stack([self.gate(getattr(self, name)(middle)) for name in _STREAMS]).sum(dim=0)
+        x = self.conv3(gated) + (x if self.downsample is None else self.downsample(x))
+        return (x if self.IN is None else self.IN(x)).relu()
+
+
+class OSNet(nn.Module):
+    """Omni-Scale Network (Zhou et al., ICCV 2019), up to its last map.
+
+    Args:
+        depth: a key of STAGES.
+        in_channels: of the images.
+        ibn: instance norms in the stem and in the first stage.
+    """
+
+    only_in_files = ("fc.", "classifier.")
+
+    def __init__(self, depth: str, in_channels: int, *, ibn: bool) -> None:
+        super().__init__()
+        stem, first, second, third = STAGES[depth]
+        self.conv1 = ConvNorm(in_channels, stem, 7, stride=2, instance_norm=ibn)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.conv2 = _stage(stem, first, instance_norm=ibn, shrink=True)
+        self.conv3 = _stage(first, second, shrink=True)
+        self.conv4 = _stage(second, third)
+        self.conv5 = ConvNorm(third, third)
+        self.num_features = third
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (B, C, H, W) to maps (B, num_features, H / 16, W / 16)."""
+        x = self.maxpool(self.conv1(x))
+        maps: Tensor = self.conv5(self.conv4(self.conv3(self.conv2(x))))
+        return maps
+
+
+def _stage(channels: int, out: int, *, instance_norm: bool = False, shrink: bool = False) -> nn.Sequential:
+    """Two blocks, then to half the height and width."""
+    blocks = [Block(c, out, instance_norm=instance_norm) for c in (channels, out)]
+    return nn.Sequential(*blocks, *([nn.Sequential(ConvNorm(out, out), nn.AvgPool2d(2))] if shrink else []))
+
+
+def build_osnet(options: CN, *, channels: int, **_: object) -> OSNet:
+    """DEPTH x1_0, x0_75, x0_5, x0_25 with WITH_IBN and NORM."""
+    warn_of_unused(options, "WITH_SE", "WITH_NL")
+    net = OSNet(options.DEPTH, channels, ibn=options.WITH_IBN)
+    replace_batch_norms(net, options.NORM)
+    return net

@@ -1,0 +1,59 @@
+"""Any network of timm as a backbone, convolutional or a vision transformer."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import timm
+from torch import Tensor, nn
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
+from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.names import TIMM
+
+
+class TimmBackbone(nn.Module):
+    """The network's feature map before pooling; for a network of tokens, what it pools them to.
+
+    Args:
+        name: as in `timm.list_models()`.
+        in_channels: of the images.
+    """
+
+    def __init__(self, name: str, in_channels: int) -> None:
+        super().__init__()
+        if not timm.is_model(name):
+            near = timm.list_models(f"*{name.split('_')[0]}*")[:10]
+            raise ConfigError(f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}; near: {near}")
+        # Weights come from PRETRAIN_PATH; nothing is downloaded unasked.
+        net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0)
+        self.net: nn.Module = net
+        self.num_features = int(net.num_features)
+        patches: Any = getattr(net, "patch_embed", None)
+        self.image_size: tuple[int, int] | None = getattr(patches, "img_size", None)
+        classifier = net.default_cfg["classifier"]
+        self.only_in_files = tuple(f"{n}." for n in ([classifier] if isinstance(classifier, str) else classifier))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (B, C, H, W) to maps (B, num_features, h, w); h and w are 1 where the network makes tokens."""
+        features = cast(Callable[[Tensor], Tensor], self.net.forward_features)(x)
+        if features.ndim == 3:  # (B, tokens, C): the class token, or their mean
+            pooled = cast(Callable[..., Tensor], self.net.forward_head)(features, pre_logits=True)
+            features = pooled[:, :, None, None]
+        if features.ndim != 4:
+            raise ConfigError(f"timm backbone gives {tuple(features.shape)} features; expected a map (B, C, h, w)")
+        return features
+
+
+def build_timm(options: CN, *, channels: int, sizes: ImageSizes) -> TimmBackbone:
+    """MODEL.BACKBONE.NAME without its `timm:`; of the options only NORM applies."""
+    backbone = TimmBackbone(options.NAME.removeprefix(TIMM), channels)
+    size = backbone.image_size
+    if size is not None and not list(size) == list(sizes.train) == list(sizes.test):
+        raise ConfigError(
+            f"{options.NAME} needs images of {size[0]}×{size[1]} in training and tests (INPUT.CROP.SIZE, or SIZE_TRAIN "
+            f"and SIZE_TEST); got {sizes.train} and {sizes.test}. build_vit_backbone takes other sizes"
+        )
+    replace_batch_norms(backbone.net, options.NORM)
+    return backbone

@@ -1,0 +1,140 @@
+"""FastReID's vision transformer: timm's, with overlapping patches and FastReID's sizes."""
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from timm.layers.pos_embed import resample_abs_pos_embed
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.modeling.backbones.resnet import warn_of_unused
+from pml_ext.runner.modeling.image_sizes import ImageSizes
+
+PATCH = 16
+WIDTH = 768
+SIZES: dict[str, dict[str, Any]] = {
+    "small": {"depth": 8, "num_heads": 8, "mlp_ratio": 3.0, "qkv_bias": False},
+    "base": {"depth": 12, "num_heads": 12, "mlp_ratio": 4.0, "qkv_bias": True},
+}
+
+
+class OverlappingPatches(nn.Module):
+    """Patches of 16×16 pixels, one every `stride` pixels, to tokens (B, patches, width).
+
+    Args:
+        img_size: height and width in pixels.
+        stride: vertical and horizontal, 1 to 16; 16 does not overlap.
+        kwargs: timm's other options of its own patch layer, none of which applies.
+    """
+
+    def __init__(
+        self, img_size: tuple[int, int], in_chans: int, embed_dim: int, stride: tuple[int, int], **kwargs: Any
+    ) -> None:
+        super().__init__()
+        self.img_size = img_size
+        self.grid_size = ((img_size[0] - PATCH) // stride[0] + 1, (img_size[1] - PATCH) // stride[1] + 1)
+        self.num_patches = self.grid_size[0] * self.grid_size[1]
+        self.proj = nn.Conv2d(in_chans, embed_dim, PATCH, stride=stride)
+        nn.init.normal_(self.proj.weight, std=math.sqrt(2 / (PATCH * PATCH * embed_dim)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens: Tensor = self.proj(x).flatten(2).transpose(1, 2)
+        return tokens
+
+
+class ViT(VisionTransformer):
+    """The class token after the last norm, as a map (B, width, 1, 1).
+
+    Args:
+        size: images' height and width in pixels, fixed.
+        stride: of the patches.
+        drop, attention_drop, path_drop: dropout of tokens, of attention weights, of residual branches.
+        shape: depth, num_heads, mlp_ratio, qkv_bias.
+    """
+
+    cls_token: nn.Parameter
+    pos_embed: nn.Parameter
+    only_in_files = ("head", "pre_logits", "dist_token")  # an ImageNet file's classifiers, DeiT's second token
+
+    def __init__(
+        self,
+        size: tuple[int, int],
+        in_channels: int,
+        *,
+        stride: tuple[int, int],
+        drop: float,
+        attention_drop: float,
+        path_drop: float,
+        **shape: Any,
+    ) -> None:
+        super().__init__(
+            img_size=size,
+            patch_size=PATCH,
+            in_chans=in_channels,
+            num_classes=0,
+            embed_dim=WIDTH,
+            pos_drop_rate=drop,
+            proj_drop_rate=drop,
+            attn_drop_rate=attention_drop,
+            drop_path_rate=path_drop,
+            embed_layer=partial(OverlappingPatches, stride=stride),
+            norm_layer=partial(nn.LayerNorm, eps=1e-6),
+            **shape,
+        )
+        nn.init.trunc_normal_(self.cls_token, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # no masks
+        """Images (B, C, H, W) of the fixed size to (B, 768, 1, 1)."""
+        if tuple(x.shape[2:]) != self.patch_embed.img_size:
+            raise ConfigError(
+                f"the ViT was built for images of INPUT.SIZE_TRAIN {list(self.patch_embed.img_size)}; "
+                f"got {list(x.shape[2:])}"
+            )
+        return self.forward_features(x)[:, 0, :, None, None]
+
+    def adapt(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A file's weights with its position embeddings resized (bilinear, as FastReID) to this net's patches."""
+        positions = state.get("pos_embed")
+        if positions is None or positions.ndim != 3:
+            return state
+        if "dist_token" in state:
+            positions = torch.cat([positions[:, :1], positions[:, 2:]], dim=1)
+        side = math.isqrt(positions.shape[1] - 1)
+        if positions.shape != self.pos_embed.shape and side * side == positions.shape[1] - 1:
+            positions = resample_abs_pos_embed(
+                positions,
+                list(self.patch_embed.grid_size),
+                [side, side],
+                num_prefix_tokens=1,
+                interpolation="bilinear",
+                antialias=False,
+            )
+        return {**state, "pos_embed": positions}
+
+
+def build_vit(options: CN, *, channels: int, sizes: ImageSizes) -> ViT:
+    """DEPTH small or base, STRIDE_SIZE, DROP_RATIO, ATT_DROP_RATE, DROP_PATH_RATIO.
+
+    SIE_COE has no effect, as in FastReID: no camera reaches the net there.
+    """
+    warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
+    size, stride = (sizes.train[0], sizes.train[1]), tuple(options.STRIDE_SIZE)
+    net = ViT(
+        size,
+        channels,
+        stride=stride,
+        drop=options.DROP_RATIO,
+        attention_drop=options.ATT_DROP_RATE,
+        path_drop=options.DROP_PATH_RATIO,
+        **SIZES[options.DEPTH],
+    )
+    if options.DEPTH == "small":
+        block: Any
+        for block in net.blocks:
+            # FastReID scales by the whole width, which the fused kernel cannot.
+            block.attn.scale, block.attn.fused_attn = WIDTH**-0.5, False
+    return net

@@ -1,0 +1,69 @@
+"""The CUDA devices that torch sees, and config values that only they can have."""
+
+import ctypes
+import sys
+from pathlib import Path
+
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.load import ConfigError
+
+_DRIVERS = ("libcuda.so.1", "nvcuda.dll")
+_ROCM = Path("/dev/kfd")
+
+
+def cuda_devices() -> int:
+    """How many torch sees; 0 without loading torch where no driver is installed."""
+    if "torch" not in sys.modules and not _has_driver():
+        return 0
+    import torch  # takes seconds, so only where there may be a device
+
+    return torch.cuda.device_count()
+
+
+def kind_and_index(device: str) -> tuple[str, int]:
+    """("cuda", 1) of "cuda:1", ("cuda", 0) of "cuda", ("cpu", 0) and ("auto", 0).
+
+    Raises:
+        ConfigError: no such name.
+    """
+    kind, _, index = device.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (index and not index.isdecimal()):
+        raise ConfigError(f"device must be cpu, cuda, cuda:1 and so on, or auto; got {device!r}")
+    return kind, int(index or 0)
+
+
+def missing_device(device: str) -> str | None:
+    """A message about a CUDA device that torch does not see; None where it does."""
+    kind, index = kind_and_index(device)
+    if kind != "cuda" or index < (devices := cuda_devices()):
+        return None
+    sees = f"{devices} CUDA devices" if devices else "no CUDA device"
+    return f"{device}: torch sees {sees} here; take cpu, or auto"
+
+
+def _has_driver() -> bool:
+    for library in _DRIVERS:
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            continue
+        return True
+    return _ROCM.exists()
+
+
+def norms_of_other_devices(options: CN) -> list[str]:
+    """A line for each key that is syncBN without a GPU: torch refuses its training there at the first step.
+
+    Args:
+        options: the config's MODEL.
+    """
+    norms = {"BACKBONE": options.BACKBONE.NORM, "HEADS": options.HEADS.NORM if options.HEADS.WITH_BNNECK else ""}
+    nodes = [node for node, norm in norms.items() if norm == "syncBN"]
+    if not nodes or (options.DEVICE != "cpu" and cuda_devices()):
+        return []
+    return [
+        f"MODEL.{node}.NORM is syncBN, which torch has for CUDA devices only; here set MODEL.{node}.NORM BN (the same "
+        "weights fit, and one process computes the same)"
+        for node in nodes
+    ]

@@ -1,0 +1,76 @@
+"""The network of a config: its backbone, and its head on top of that."""
+
+from functools import partial
+
+import torch
+from torch import nn
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.config.rules import require_rules
+from pml_ext.runner.modeling.backbones import build_backbone
+from pml_ext.runner.modeling.backbones.convnet import ConvNet
+from pml_ext.runner.modeling.heads import EmbeddingHead, build_head
+from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.rules import feat_dim, one_size
+
+
+def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Module, EmbeddingHead]:
+    """Backbone and head.
+
+    MODEL.WEIGHTS replace every weight afterwards, so BACKBONE.PRETRAIN has no effect beside them.
+
+    Args:
+        options: the config's MODEL.
+        images: the config's INPUT: a vision transformer and Flatten need a size.
+        num_classes: 0 where no loss needs class scores.
+    Raises:
+        ConfigError: an option that is unknown, not built, or does not fit the others.
+        WeightsError: a pretrained file of another architecture, or one that cannot be downloaded.
+    """
+    require_rules(options, "MODEL", [feat_dim])
+    require_rules(images, "INPUT", [partial(one_size, options.BACKBONE.NAME)])
+    channels, sizes = len(options.PIXEL_MEAN), ImageSizes.of(images)
+    backbone = build_backbone(
+        options.BACKBONE,
+        channels=channels,
+        sizes=sizes,
+        pretrained=options.BACKBONE.PRETRAIN and not options.WEIGHTS,
+    )
+    if options.HEADS.POOL_LAYER == "Flatten":
+        features = _flat_size(options.BACKBONE, backbone, channels, sizes)
+    else:
+        features = int(backbone.num_features)  # type: ignore[arg-type]
+        if features != options.BACKBONE.FEAT_DIM:  # a library's network: only the library knows its channels
+            raise ConfigError(
+                f"MODEL.BACKBONE.FEAT_DIM must be {features} for {options.BACKBONE.NAME}; "
+                f"got {options.BACKBONE.FEAT_DIM}"
+            )
+    return backbone, build_head(options.HEADS, feat_dim=features, num_classes=num_classes)
+
+
+def _flat_size(options: CN, backbone: nn.Module, channels: int, sizes: ImageSizes) -> int:
+    """Channels × height × width of the feature map: FastReID's FEAT_DIM, checked where the image size is given.
+
+    ConvNet's FEAT_DIM is its channels, so its map's size is only measured.
+    """
+    size = list(sizes.train)
+    fixed = size[0] > 0 and size == sizes.test
+    if not fixed and (isinstance(backbone, ConvNet) or size != sizes.test):
+        raise ConfigError(
+            f"MODEL.HEADS.POOL_LAYER Flatten needs one fixed image size: INPUT.SIZE_TRAIN is {size}, "
+            f"SIZE_TEST is {sizes.test}"
+        )
+    if not fixed:
+        return int(options.FEAT_DIM)  # images come as they are (SIZE_TRAIN [0]): the config knows their size
+    was_training = backbone.training
+    with torch.no_grad():
+        feature_map = backbone.eval()(torch.zeros(1, channels, size[0], size[-1]))
+    backbone.train(was_training)
+    measured: int = feature_map.numel()
+    if not isinstance(backbone, ConvNet) and measured != options.FEAT_DIM:
+        raise ConfigError(
+            f"MODEL.BACKBONE.FEAT_DIM must be {measured} ({'×'.join(map(str, feature_map.shape[1:]))}) for "
+            f"{options.NAME} at {size} with Flatten; got {options.FEAT_DIM}"
+        )
+    return measured

@@ -1,0 +1,50 @@
+"""Whole models of torchreid and Open Metric Learning: a backbone's weights by themselves, and a classifier's."""
+
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from pml_ext.runner.modeling.weights.names import bare_names
+from pml_ext.runner.modeling.weights.paths import WeightsError
+
+# part of a name -> the network with such names, and its backbone here; empty where it is not built
+_KINDS = {
+    "conv2.0.conv2.0.": ("torchreid's OSNet-AIN", ""),
+    "conv2.0.conv2a.": ("an OSNet", "build_osnet_backbone"),
+    "layer4.0.conv1.": ("a ResNet", "torchvision:resnet50 and its like"),
+    "blocks.0.attn.qkv.": ("a vision transformer", "build_vit_backbone"),
+    "resblocks.0.": ("CLIP's vision transformer", ""),
+}
+_BEHIND = ("fc.", "projection.")  # layers of an embedding, with a bias or a ReLU
+
+
+def named_as_whole(module: nn.Module, state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+    """The state under the names of a module with the children backbone and heads, where it has none of these names.
+
+    What tests compare is then the pooled map in both, so the config's head has no reduction and no BNNeck.
+
+    Raises:
+        WeightsError: a network that is not built, or is built otherwise; a layer behind the pooling.
+    """
+    parts = [name for name, _ in module.named_children()]
+    backbone = getattr(module, "backbone", None)
+    if "heads" not in parts or any(name.startswith(tuple(f"{part}." for part in parts)) for name in state):
+        return state
+    bare = bare_names(state)
+    kind, takes_it = next((found for sign, found in _KINDS.items() if any(sign in name for name in bare)), ("", ""))
+    if not kind:
+        return state
+    if not takes_it:
+        raise WeightsError(f"{path} is {kind}, which is not built")
+    behind = sorted({name.split(".")[0] for name in bare if name.startswith(_BEHIND)})
+    if behind:
+        raise WeightsError(
+            f"{path} is {kind} with a layer ({', '.join(behind)}) behind its pooling that no head here has; to begin a "
+            "training with its backbone, give the file as MODEL.BACKBONE.PRETRAIN_PATH with PRETRAIN True"
+        )
+    if getattr(getattr(backbone, "maxpool", None), "ceil_mode", False):
+        raise WeightsError(
+            f"{path} is {kind} whose max-pool pads, which FastReID's does not: set MODEL.BACKBONE.NAME to {takes_it}"
+        )
+    inner = "backbone.net." if hasattr(backbone, "net") else "backbone."
+    return {f"{'heads.' if n.startswith('classifier.') else inner}{n}": v for n, v in bare.items()}

@@ -1,0 +1,202 @@
+"""The ImageNet files of MODEL.BACKBONE.PRETRAIN where PRETRAIN_PATH is empty: FastReID's and torchvision's."""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from http.client import HTTPException
+from pathlib import Path
+
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.rules import Problem
+from pml_ext.runner.modeling.names import BACKBONES, TIMM, TORCHVISION
+from pml_ext.runner.modeling.weights.paths import PACKAGE, WeightsError, local_file
+
+log = logging.getLogger("pml_ext")
+
+_TORCHVISION = "https://download.pytorch.org/models/"
+_IBN_NET = "https://github.com/XingangPan/IBN-Net/releases/download/v1.0/"
+_RESNEST = "https://github.com/zhanghang1989/ResNeSt/releases/download/weights_step1/"
+_DRIVE = "https://drive.google.com/uc?id="  # OSNet's; what follows # is FastReID's name of the file
+_PYCLS = "https://dl.fbaipublicfiles.com/pycls/dds_baselines/"  # FastReID's address for 800x is of another network
+# MODEL.BACKBONE.NAME, DEPTH after its switches -> FastReID's URL; a name ends in the first 8 digits of its SHA-256, but
+# for OSNet's and RegNet's
+URLS = {
+    ("build_resnet_backbone", "18x"): f"{_TORCHVISION}resnet18-5c106cde.pth",
+    ("build_resnet_backbone", "34x"): f"{_TORCHVISION}resnet34-333f7ec4.pth",
+    ("build_resnet_backbone", "50x"): f"{_TORCHVISION}resnet50-19c8e357.pth",
+    ("build_resnet_backbone", "101x"): f"{_TORCHVISION}resnet101-5d3b4d8f.pth",
+    ("build_resnet_backbone", "ibn_18x"): f"{_IBN_NET}resnet18_ibn_a-2f571257.pth",
+    ("build_resnet_backbone", "ibn_34x"): f"{_IBN_NET}resnet34_ibn_a-94bc1577.pth",
+    ("build_resnet_backbone", "ibn_50x"): f"{_IBN_NET}resnet50_ibn_a-d9d0bb7b.pth",
+    ("build_resnet_backbone", "ibn_101x"): f"{_IBN_NET}resnet101_ibn_a-59ea0ac6.pth",
+    ("build_resnet_backbone", "se_ibn_101x"): f"{_IBN_NET}se_resnet101_ibn_a-fabed4e2.pth",
+    ("build_resnext_backbone", "ibn_101x"): f"{_IBN_NET}resnext101_ibn_a-6ace051d.pth",
+    ("build_mobilenetv3_backbone", "Large"): f"{_TORCHVISION}mobilenet_v3_large-8738ca79.pth",
+    ("build_mobilenetv3_backbone", "Small"): f"{_TORCHVISION}mobilenet_v3_small-047dcff4.pth",
+    ("build_osnet_backbone", "x1_0"): f"{_DRIVE}1LaG1EJpHrxdAxKnSCJ_i0u-nbxSAeiFY#/osnet_x1_0_imagenet.pth",
+    ("build_osnet_backbone", "x0_75"): f"{_DRIVE}1uwA9fElHOk3ZogwbeY5GkLI6QPTX70Hq#/osnet_x0_75_imagenet.pth",
+    ("build_osnet_backbone", "x0_5"): f"{_DRIVE}16DGLbZukvVYgINws8u8deSaOqjybZ83i#/osnet_x0_5_imagenet.pth",
+    ("build_osnet_backbone", "x0_25"): f"{_DRIVE}1rb8UN5ZzPKRc_xvtHlyDh-cSz88YX9hs#/osnet_x0_25_imagenet.pth",
+    ("build_osnet_backbone", "ibn_x1_0"): f"{_DRIVE}1sr90V6irlYYDd4_4ISU2iruoRG8J__6l#/osnet_ibn_x1_0_imagenet.pth",
+    ("build_regnet_backbone", "800y"): f"{_PYCLS}160906567/RegNetY-800MF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "1600x"): f"{_PYCLS}160990626/RegNetX-1.6GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "1600y"): f"{_PYCLS}160906681/RegNetY-1.6GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "3200x"): f"{_PYCLS}160906139/RegNetX-3.2GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "3200y"): f"{_PYCLS}160906834/RegNetY-3.2GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "4000x"): f"{_PYCLS}160906383/RegNetX-4.0GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "4000y"): f"{_PYCLS}160906838/RegNetY-4.0GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "6400x"): f"{_PYCLS}161116590/RegNetX-6.4GF_dds_8gpu.pyth",
+    ("build_regnet_backbone", "6400y"): f"{_PYCLS}160907112/RegNetY-6.4GF_dds_8gpu.pyth",
+    ("build_resnest_backbone", "50x"): f"{_RESNEST}resnest50-528c19ca.pth",
+    ("build_resnest_backbone", "101x"): f"{_RESNEST}resnest101-22405ba7.pth",
+    ("build_resnest_backbone", "200x"): f"{_RESNEST}resnest200-75117900.pth",
+    ("build_resnest_backbone", "269x"): f"{_RESNEST}resnest269-0cc87c48.pth",
+}
+_WITH_IBN = ("build_resnet_backbone", "build_resnext_backbone", "build_osnet_backbone")
+# torchvision's network -> its file, of those that the papers' configs name: they are checked without torchvision
+OF_TORCHVISION = {
+    "googlenet": f"{_TORCHVISION}googlenet-1378be20.pth",
+    "vgg16": f"{_TORCHVISION}vgg16-397923af.pth",
+}
+ALTERNATIVES = (
+    "a local file in MODEL.BACKBONE.PRETRAIN_PATH, an installed package's as package:<name> there, or "
+    "MODEL.BACKBONE.PRETRAIN False to begin with random weights"
+)
+
+
+def imagenet_url(options: CN) -> str | None:
+    """Where FastReID, or torchvision, takes the weights of a backbone from; None where there is no file for it.
+
+    Args:
+        options: the config's MODEL.BACKBONE.
+    """
+    if options.NAME.startswith(TORCHVISION):
+        return _torchvisions_url(options.NAME.removeprefix(TORCHVISION))
+    name, kind = options.NAME.removesuffix("_distill"), options.DEPTH
+    # FastReID's other backbones have no such switches, its ResNeXt and OSNet no squeeze-and-excitation.
+    if options.WITH_IBN and name in _WITH_IBN:
+        kind = f"ibn_{kind}"
+    if options.WITH_SE and name == "build_resnet_backbone":
+        kind = f"se_{kind}"
+    return URLS.get((name, kind))
+
+
+def _torchvisions_url(model: str) -> str | None:
+    """torchvision's first weights of a network, from which older papers started."""
+    if model in OF_TORCHVISION:
+        return OF_TORCHVISION[model]
+    from torchvision import models  # takes seconds, and knows the others
+
+    if model not in models.list_models(module=models):
+        return None
+    first = getattr(models.get_model_weights(model), "IMAGENET1K_V1", None)
+    return None if first is None else str(first.url)
+
+
+def has_weights(options: CN) -> Iterator[Problem]:
+    """The rule that PRETRAIN needs a file that exists for the backbone.
+
+    Args:
+        options: the config's MODEL.BACKBONE.
+    """
+    known = options.NAME in BACKBONES or options.NAME.startswith((TIMM, TORCHVISION))
+    if known and options.PRETRAIN and not options.PRETRAIN_PATH and imagenet_url(options) is None:
+        library = "torchvision" if options.NAME.startswith(TORCHVISION) else "FastReID"
+        reason = f"{library} names no weights for this backbone to download; set {ALTERNATIVES}"
+        yield Problem("PRETRAIN", True, reason)
+
+
+def _hub() -> Path:
+    """The folder of torch's hub: as set in this process, else as torch documents it."""
+    if torch := sys.modules.get("torch"):
+        return Path(torch.hub.get_dir())
+    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return Path(os.environ.get("TORCH_HOME", f"{cache}/torch")).expanduser() / "hub"
+
+
+def cached_file(url: str) -> Path | None:
+    """The file of a URL in the cache of torch's hub, or FastReID's (`$TORCH_HOME/checkpoints`); None: in neither."""
+    name, hub = url.rpartition("/")[2], _hub()
+    for folder in (hub / "checkpoints", hub.parent / "checkpoints"):
+        if (folder / name).is_file():
+            return folder / name
+    return None
+
+
+def download(url: str) -> Path:
+    """The file of a URL from the cache, or else downloaded into torch's hub's, its hash checked.
+
+    If several processes of a machine need it, one downloads and the others wait.
+
+    Raises:
+        WeightsError: it cannot be downloaded; names the URL, the place for the file, and what to set instead.
+    """
+    from filelock import FileLock  # imported late, as torch.hub below: `download_to_come` needs neither
+
+    file = _hub() / "checkpoints" / url.rpartition("/")[2]
+    try:
+        if found := cached_file(url):
+            return found
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{file}.lock"):
+            if not file.is_file():
+                log.info("downloading %s to %s", url, file)
+                _fetch(url, file)
+    except (
+        OSError,
+        HTTPException,
+        RuntimeError,
+    ) as error:  # no network or a full disk; an answer cut short; another hash
+        raise WeightsError(
+            f"MODEL.BACKBONE.PRETRAIN: {url} cannot be downloaded: {error}. "
+            f"Put the file at {file}, or set {ALTERNATIVES}"
+        ) from error
+    return file
+
+
+def _fetch(url: str, file: Path) -> None:
+    import torch.hub
+
+    digits = re.search(r"-([0-9a-f]{8})$", file.stem)
+    if digits:
+        torch.hub.download_url_to_file(url, str(file), hash_prefix=digits[1])
+        return
+    draft = file.with_name(f".{file.name}.draft")
+    try:
+        torch.hub.download_url_to_file(url, str(draft))
+        if draft.read_bytes()[:1] == b"<":
+            raise WeightsError(
+                f"MODEL.BACKBONE.PRETRAIN: {url} gave a web page; fetch the file with a browser and put it at {file}, "
+                f"or set {ALTERNATIVES}"
+            )
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def missing_file(options: CN) -> str | None:
+    """What is wrong with PRETRAIN_PATH, in words; None where it is there or not needed.
+
+    Args:
+        options: the config's MODEL.BACKBONE.
+    """
+    path = options.PRETRAIN_PATH
+    if not options.PRETRAIN or not path or path.startswith(PACKAGE) or local_file(path):
+        return None
+    return f"needs the file {path} (MODEL.BACKBONE.PRETRAIN_PATH), which is not there"
+
+
+def download_to_come(options: CN) -> str | None:
+    """What a run will download for PRETRAIN, in words; None where it downloads nothing.
+
+    Args:
+        options: the config's MODEL.BACKBONE.
+    """
+    url = imagenet_url(options) if options.PRETRAIN and not options.PRETRAIN_PATH else None
+    if url is None or cached_file(url):
+        return None
+    name = url.rpartition("/")[2]
+    return f"needs {name} from {url}: a run downloads it to {_hub() / 'checkpoints'}"

@@ -1,0 +1,129 @@
+"""Fill a model from a file, and report every difference."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from torch import Tensor, nn
+
+from pml_ext.runner.modeling.names import MGN_HEADS
+from pml_ext.runner.modeling.weights.bare import named_as_whole
+from pml_ext.runner.modeling.weights.names import backbone_names, own_names
+from pml_ext.runner.modeling.weights.paths import PACKAGE, WeightsError, packaged_file
+from pml_ext.runner.modeling.weights.read import read_state_dict
+
+log = logging.getLogger("pml_ext")
+
+# What only one of checkpoint and model may have when only embeddings are wanted.
+ONLY_FOR_TRAINING = ("heads.classifier", *(f"{head}.classifier" for head in MGN_HEADS), "losses.", "miner.")
+SHOWN = 8  # keys listed per kind of difference
+# Counts steps for batch norms without momentum, which none here is; files before 2018 lack it.
+_COUNTER = "num_batches_tracked"
+_PIXELS = ("pixel_mean", "pixel_std")  # FastReID 1.0 saved them
+
+
+def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optional: tuple[str, ...] = ()) -> None:
+    """Fill a module from a file, completely or not at all.
+
+    The names of FastReID, insightface, torchreid and Open Metric Learning are known.
+
+    Args:
+        prefix: keep only the file's keys under this prefix, without it.
+        optional: starts of names that may be in one and not in the other (an ID classifier, for example).
+    Raises:
+        WeightsError: with the missing, unexpected and mis-shaped keys.
+    """
+    found = {name.removeprefix(prefix): v for name, v in read_state_dict(path).items() if name.startswith(prefix)}
+    named = named_as_whole(module, own_names(found), path)
+    _fill(module, _without_pixels(module, named, path), path, optional)
+
+
+def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...] = ()) -> None:
+    """Fill a backbone from a backbone's file (FastReID, timm, torchvision, insightface, torchreid) or a whole model's.
+
+    Args:
+        backbone: its method `adapt(state)`, where it has one, fits a file's tensors to its own sizes.
+        path: a local file; or `package:<name>`, the weights file of an installed Python package, whose tensors are
+            matched by order where their names are others.
+        optional: as in load_weights; the file's ImageNet classifier, for example.
+    Raises:
+        WeightsError: as load_weights; the package is not there.
+    """
+    if path.startswith(PACKAGE):
+        file = packaged_file(path.removeprefix(PACKAGE))
+        state = _by_order(backbone, read_state_dict(file), path)
+    else:
+        state = backbone_names(read_state_dict(path))
+    adapt = cast("Callable[[dict[str, Tensor]], dict[str, Tensor]] | None", getattr(backbone, "adapt", None))
+    _fill(backbone, adapt(state) if adapt else state, path, optional)
+
+
+def _fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional: tuple[str, ...]) -> None:
+    expected = module.state_dict()
+    usable = {n: v for n, v in found.items() if n in expected and v.shape == expected[n].shape}
+    missing = [n for n in expected if n not in found and not n.startswith(optional) and not n.endswith(_COUNTER)]
+    surplus = [n for n in found if n not in expected and not n.startswith(optional) and not n.endswith(_COUNTER)]
+    misshaped = [
+        f"{n} (file {tuple(found[n].shape)}, model {tuple(expected[n].shape)})"
+        for n in expected
+        if n in found and n not in usable and not n.startswith(optional)
+    ]
+    # Copying would turn them into floats without a word: booleans, whole numbers, the real part of complex ones.
+    of_other_kinds = [
+        f"{n} ({str(usable[n].dtype).removeprefix('torch.')})"
+        for n in usable
+        if usable[n].is_floating_point() != expected[n].is_floating_point() and not n.endswith(_COUNTER)
+    ]
+    kinds = {"missing": missing, "unexpected": surplus, "of another shape": misshaped}
+    kinds["of another kind of number"] = of_other_kinds
+    if any(kinds.values()):
+        table = [f"  {kind} ({len(names)}): {_shown(names)}" for kind, names in kinds.items() if names]
+        raise WeightsError(f"{path} is of another architecture than the config's model:\n" + "\n".join(table))
+    module.load_state_dict(usable, strict=False)
+    for kind, names in (("not used", found.keys() - usable), ("not in it, as initialised", expected.keys() - usable)):
+        told = sorted(n for n in names if not n.endswith(_COUNTER))
+        if told:
+            log.info("weights from %s: %s (%d): %s", path, kind, len(told), _shown(told))
+
+
+def _by_order(module: nn.Module, found: dict[str, Tensor], path: str) -> dict[str, Tensor]:
+    """The file's tensors under the module's names, each of the same shape and kind (weight, bias, running_mean, …).
+
+    The file may go on after the module's last tensor by a weight and a bias: its classifier.
+    """
+    expected = module.state_dict()
+    if found.keys() & expected.keys():
+        return found
+    pairs = list(zip(expected.items(), found.items(), strict=False))
+    for (name, own), (other, value) in pairs:
+        if own.shape != value.shape or name.rpartition(".")[2] != other.rpartition(".")[2]:
+            raise WeightsError(
+                f"{path} is of another architecture than the config's model: in order, its {other} "
+                f"{tuple(value.shape)} meets {name} {tuple(own.shape)}"
+            )
+    if len(pairs) < len(expected) or len(found) > len(expected) + 2:
+        raise WeightsError(
+            f"{path} is of another architecture than the config's model: expected {len(expected)} tensors "
+            f"(and a classifier's 2); got {len(found)}"
+        )
+    return {name: value for (name, _), (_, value) in pairs}
+
+
+def _without_pixels(module: nn.Module, found: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+    """The tensors without the pixel statistics, which must be the config's."""
+    for name in _PIXELS:
+        own, value = getattr(module, name, None), found.get(name)
+        if value is None or own is None:
+            continue
+        comparable = value.is_floating_point() and value.numel() == own.numel()
+        if not comparable or not value.flatten().to(own.dtype).allclose(own.flatten().cpu(), rtol=1e-3):
+            raise WeightsError(
+                f"{path} was trained with MODEL.{name.upper()} {value.flatten()[:SHOWN].tolist()}; "
+                f"the config has {own.flatten().tolist()}"
+            )
+    return {name: value for name, value in found.items() if name not in _PIXELS}
+
+
+def _shown(names: list[str]) -> str:
+    return f"{', '.join(names[:SHOWN])}{' …' if len(names) > SHOWN else ''}"

@@ -1,0 +1,80 @@
+"""Parameter names of other projects' files, turned into ours: FastReID's, insightface's, and the prefixes of any.
+
+Whole models of torchreid and Open Metric Learning: bare.py.
+"""
+
+from torch import Tensor
+
+from pml_ext.runner.modeling.names import MGN_HEADS
+
+# Old FastReID (0.x) and today's -> ours. No name of ours begins with one on the left, so translating twice changes
+# nothing.
+_FASTREID_HEADS = {
+    f"{head}.{old}": f"{head}.{new}"
+    for head in ("heads", *MGN_HEADS)
+    for old, new in (("weight", "classifier.weight"), ("bnneck.", "bottleneck.0."))
+}
+
+
+def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A whole model's weights under this package's names.
+
+    Knows FastReID's (today's and its 0.x heads, saved from DataParallel or not) and insightface's iresnet, whose
+    `fc` and `features` are the head's reduction and BNNeck. Other names stay as they are.
+    """
+    state = without_prefix(state, "module.")
+    if {"prelu.weight", "fc.weight", "fc.bias", "features.running_mean"} <= state.keys():
+        return _from_insightface(state)
+    renamed = {}
+    for name, value in state.items():
+        for old, new in _FASTREID_HEADS.items():
+            if name.startswith(old):
+                name = new + name.removeprefix(old)
+        renamed[name] = value
+    return renamed
+
+
+def backbone_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A backbone's own weights out of a whole model's, or of a file that prefixes all of them."""
+    state = bare_names(state)
+    for prefix in ("backbone.", "net."):  # FastReID's models and ours; ours around timm's nets
+        inside = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        state = inside or state
+    return state
+
+
+def bare_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A state without the prefixes that all of its names have, and without the losses of Open Metric Learning."""
+    state = {name: value for name, value in state.items() if not name.startswith("criterion.")}
+    for prefix in ("module.", "encoder.", "model.", "extractor.", "model."):  # DataParallel; MoCo; Open Metric Learning
+        state = without_prefix(state, prefix)
+    return state
+
+
+def without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The state without a prefix that all of its names have; else as it is."""
+    if not all(name.startswith(prefix) for name in state):
+        return state
+    return {name.removeprefix(prefix): value for name, value in state.items()}
+
+
+def _from_insightface(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """fc (linear with a bias) and features (batch norm) as a 1×1 convolution without one and the BNNeck.
+
+    Batch norm subtracts its running mean, so the linear layer's bias goes in there: norm(Wx + b) with mean m is
+    norm(Wx) with mean m − b.
+    """
+    features, linear = state["features.running_mean"], state["fc.weight"]
+    if linear.ndim != 2 or not linear.shape[:1] == features.shape == state["fc.bias"].shape:
+        return state  # not of iresnet's shape: the error then lists the names
+    renamed = {}
+    for name, value in state.items():
+        if name == "fc.weight":
+            renamed["heads.bottleneck.0.weight"] = value[:, :, None, None]
+        elif name == "features.running_mean":
+            renamed["heads.bottleneck.1.running_mean"] = value - state["fc.bias"]
+        elif name.startswith("features."):
+            renamed[f"heads.bottleneck.1.{name.removeprefix('features.')}"] = value
+        elif name != "fc.bias":
+            renamed[f"backbone.{name}"] = value
+    return renamed

@@ -1,0 +1,93 @@
+"""Read the tensors of a weights file; no code in it is run."""
+
+import warnings
+import zipfile
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pml_ext.runner.modeling.weights.paths import WeightsError, local_file
+
+
+def read_state_dict(given: str | Path) -> dict[str, Tensor]:
+    """The tensors of a .pt, .pth, .ckpt or .safetensors file, also under `state_dict`, `model`, `model_state` in it.
+
+    Raises:
+        WeightsError: no such file, one that is damaged or holds code, or no dense tensors by name.
+    """
+    path = local_file(given)
+    if path is None:
+        raise WeightsError(f"no weights file at {given}")
+    if _has_changed(path):
+        raise WeightsError(f"{path} is damaged: its content does not fit the checksums in it; fetch or copy it anew")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            content: Any = load_file(path)
+        else:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Validating sparse tensor")  # which are refused below
+                with _numpys_numbers_are_nothing():
+                    content = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:  # torch's text advises to load the file as code
+        raise WeightsError(
+            f"{path} is not a readable weights file: it is damaged, or holds objects besides tensors, which are code "
+            "to run and are not loaded"
+        ) from error
+    except Exception as error:  # which other errors damaged input raises is not documented
+        kind = "safetensors" if path.suffix == ".safetensors" else "weights"
+        raise WeightsError(f"{path} is not a readable {kind} file (tensors only): {error!r}") from error
+    for nest in ("state_dict", "model", "model_state"):
+        if isinstance(content, dict) and isinstance(content.get(nest), dict):
+            content = content[nest]
+    if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
+        raise WeightsError(f"{path} holds no state_dict: expected names with tensors; got {type(content).__name__}")
+    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    for name, value in tensors.items():
+        if not isinstance(name, str):
+            raise WeightsError(f"{path} holds no state_dict: expected tensors by name; got one under {name!r}")
+        if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
+            raise WeightsError(f"{path}: expected dense tensors with values; {name} is {_kind(value)}")
+    return tensors
+
+
+class _Nothing:
+    """Stands for what a file names and nobody reads; it keeps nothing of it."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, _: object) -> None:
+        pass
+
+
+# torchreid keeps a score beside its weights, one of NumPy's numbers. NumPy's own code is not called to make it.
+_OF_NUMBERS = [
+    type(name, (_Nothing,), {"__module__": module, "__qualname__": name})
+    for module, name in (("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype"))
+]
+
+
+def _numpys_numbers_are_nothing() -> AbstractContextManager[object]:
+    allow = getattr(torch.serialization, "safe_globals", None)  # new in torch 2.5
+    return nullcontext() if allow is None else allow(_OF_NUMBERS)
+
+
+def _has_changed(path: Path) -> bool:
+    """Whether a file of torch, a zip archive, fails its own checksums, which torch.load does not look at."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is not None
+    except Exception:  # no archive, or one so damaged that torch.load says so too
+        return False
+
+
+def _kind(value: Tensor) -> str:
+    if value.is_meta:
+        return "on torch's meta device, a shape without values"
+    return "quantized" if value.is_quantized else "nested" if value.is_nested else f"of layout {value.layout}"

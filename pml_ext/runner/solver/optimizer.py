@@ -1,0 +1,65 @@
+"""Optimizer and gradient clipping, with FastReID's keys and their meanings."""
+
+import logging
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.rules import require_rules
+from pml_ext.runner.solver.rules import SOLVER_RULES
+
+log = logging.getLogger("pml_ext")
+
+_NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: batch and instance norms
+
+
+def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
+    """SOLVER.OPT over the trainable parameters, with the rates and decays of biases, norms and heads.
+
+    A norm's bias counts as a bias, as in FastReID. What the losses train (projections, proxies, class weights) counts
+    as heads, where FastReID has its class weights.
+    MOMENTUM and NESTEROV are SGD's; other optimizers keep torch's defaults.
+
+    Args:
+        options: the config's SOLVER.
+    """
+    require_rules(options, "SOLVER", SOLVER_RULES)
+    if options.HEADS_LR_FACTOR != 1 and not hasattr(model, "heads"):
+        log.warning("SOLVER.HEADS_LR_FACTOR has no effect on heads that are not named heads (MGN's), as in FastReID")
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for module_name, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                continue
+            rate, decay = options.BASE_LR, options.WEIGHT_DECAY
+            if name == "bias":
+                rate, decay = rate * options.BIAS_LR_FACTOR, options.WEIGHT_DECAY_BIAS
+            elif isinstance(module, _NORM_TYPES):
+                decay = options.WEIGHT_DECAY_NORM
+            if module_name.split(".")[0] in ("heads", "losses"):
+                rate *= options.HEADS_LR_FACTOR
+            groups.setdefault((rate, decay), []).append(parameter)
+    own = {"momentum": options.MOMENTUM, "nesterov": options.NESTEROV} if options.OPT == "SGD" else {}
+    optimizer: torch.optim.Optimizer = getattr(torch.optim, options.OPT)(
+        [{"params": p, "lr": rate, "weight_decay": decay} for (rate, decay), p in groups.items()], **own
+    )
+    return optimizer
+
+
+def clip_gradients(options: CN, parameters: Iterable[nn.Parameter]) -> None:
+    """As in FastReID one parameter at a time: its values, or the norm of its gradient.
+
+    Args:
+        options: the config's SOLVER.CLIP_GRADIENTS.
+    """
+    if not options.ENABLED:
+        return
+    for parameter in parameters:
+        if parameter.grad is None:  # frozen, or without a part in the loss
+            continue
+        if options.CLIP_TYPE == "value":
+            nn.utils.clip_grad_value_(parameter, options.CLIP_VALUE)
+        else:
+            nn.utils.clip_grad_norm_(parameter, options.CLIP_VALUE, options.NORM_TYPE)

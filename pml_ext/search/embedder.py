@@ -1,0 +1,180 @@
+"""A trained model as a function from crops to embeddings."""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.config.network_keys import load_for_embedding
+from pml_ext.runner.data.transforms import build_transform
+from pml_ext.runner.engine.exporting import PixelsToEmbedding
+from pml_ext.runner.modeling.cuda import missing_device
+from pml_ext.runner.modeling.pixels import Crop, crop_tensors
+from pml_ext.search.model_record import ModelRecord
+from pml_ext.search.onnx_session import OnnxModel
+
+log = logging.getLogger("pml_ext")
+
+
+class Embedder:
+    """A trained model: crops in, embeddings of unit length out. Several threads may call it at once.
+
+    Make one with `from_config` or `from_onnx`. Crops are resized by the transforms of the runner's own tests
+    (INPUT.SIZE_TEST, INTERPOLATION, CROP), on the CPU.
+
+    Args:
+        network: (B, C, H, W) float32 pixels in 0–255, on the device, to (B, D) of unit length.
+        record: the model that makes the embeddings, and its input.
+        device: where the network expects its pixels.
+        batch_size: crops that go through the network at once.
+
+    ```python
+    embedder = pml_ext.Embedder.from_config("config.yaml", "last.ckpt", device="cuda", half=True)
+    embeddings = embedder([frame[80:336, 40:168], frame[90:330, 300:410]], order="BGR")  # (2, D)
+    same = float(embeddings[0] @ embeddings[1]) >= 0.6
+    ```
+    """
+
+    def __init__(
+        self, network: Callable[[Tensor], Tensor], record: ModelRecord, *, device: torch.device, batch_size: int
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be 1 or more; got {batch_size}")
+        self.network, self.record, self.device, self.batch_size = network, record, device, batch_size
+        cfg = record.cfg
+        self._grey, self._size = len(cfg.MODEL.PIXEL_MEAN) == 1, list(cfg.INPUT.SIZE_TEST)
+        self._prepare = build_transform(cfg.INPUT, training=False, channels=len(cfg.MODEL.PIXEL_MEAN))
+
+    @classmethod
+    def from_config(
+        cls,
+        config_file: str | Path,
+        weights: str | Path | None = None,
+        *,
+        device: str = "auto",
+        half: bool = False,
+        flip: bool | None = None,
+        batch_size: int = 32,
+        overrides: Sequence[str] = (),
+    ) -> "Embedder":
+        """A YAML and a checkpoint, of this package or of FastReID. Nothing is downloaded.
+
+        Only what shapes the network and its input is read from the YAML. A key that is not known is an error under
+        MODEL, and a warning elsewhere.
+
+        Args:
+            config_file: as for training, for example a run's own config.yaml.
+            weights: None: the config's MODEL.WEIGHTS.
+            device: cpu, cuda, cuda:1 …, or auto: a CUDA device where there is one.
+            half: compute all but the heads in 16 bits, for CUDA devices; on a CPU it is slower.
+            flip: average the features of a crop and of its mirror image; None: as the config's TEST.FLIP.ENABLED.
+            overrides: KEY VALUE words that replace what the YAML says.
+        Raises:
+            ConfigError: a YAML that cannot be read, a key under MODEL that is not known, an option that is not built,
+                a device that is not there.
+            WeightsError: weights that cannot be read, or of another model.
+        """
+        words = [*overrides]
+        if weights is not None:
+            words += ["MODEL.WEIGHTS", str(weights)]
+        if flip is not None:
+            words += ["TEST.FLIP.ENABLED", str(flip)]
+        return cls.of(load_for_embedding(config_file, words), device=device, half=half, batch_size=batch_size)
+
+    @classmethod
+    def of(cls, cfg: CN, *, device: str, half: bool, batch_size: int) -> "Embedder":
+        """As `from_config`, of a config that `load_for_embedding` has read."""
+        if not cfg.MODEL.WEIGHTS:
+            raise ConfigError("weights must name a checkpoint, or the config's MODEL.WEIGHTS; got none")
+        where = _device(device)
+        if half and where.type == "cpu":
+            log.warning("half=True on a CPU is slower than 32 bits")
+        network = PixelsToEmbedding.trained(cfg).requires_grad_(False)
+        record = ModelRecord.of(cfg, embedding_dim=network.embedding_dim, half=half)
+        network = (network.in_16_bits() if half else network).to(where)
+        return cls(network, record, device=where, batch_size=batch_size)
+
+    @classmethod
+    def from_onnx(cls, path: str | Path, *, device: str = "auto", batch_size: int = 32) -> "Embedder":
+        """A file that `pml-ext export --format onnx` has written; flip test and 16 bits are as it was exported.
+
+        Args:
+            device: cpu, cuda, cuda:1 …, or auto: a CUDA device where onnxruntime sees one.
+        Raises:
+            ExportError: onnxruntime is not installed, or cannot read the file.
+            RecordError: a file of another program.
+            ConfigError: a device that is not there.
+        """
+        model = OnnxModel(path, device)
+        return cls(model, model.record, device=torch.device("cpu"), batch_size=batch_size)
+
+    @property
+    def embedding_dim(self) -> int:
+        """D, the columns."""
+        return self.record.embedding_dim
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width that crops are resized to; crops of that size stay as they are.
+
+        Raises:
+            ConfigError: INPUT.SIZE_TEST is not a height and a width.
+        """
+        if len(self._size) != 2 or min(self._size) < 1:
+            raise ConfigError(f"INPUT.SIZE_TEST must be height and width to give every crop one size; got {self._size}")
+        return self._size[0], self._size[1]
+
+    @property
+    def threshold(self) -> float | None:
+        """The cosine from which on two crops are one identity; None where the ONNX file was exported without one."""
+        return self.record.threshold
+
+    def __call__(self, crops: Crop | Sequence[Crop], *, order: str = "RGB") -> Tensor:
+        """Embed one crop or several, of any sizes.
+
+        Args:
+            crops: each a uint8 array (h, w), (h, w, 1) or (h, w, 3), a uint8 tensor (1 or 3, h, w), or a Pillow image;
+                in a list, or of one size in an array (N, h, w, 1 or 3) or tensor (N, 1 or 3, h, w).
+            order: RGB or BGR (OpenCV's), of the channels of arrays and tensors.
+        Returns:
+            (N, D) float32 on the CPU, rows of unit length; N = 1 for one crop.
+        Raises:
+            TypeError, ValueError: something that is no crop; an embedding that is not finite.
+        """
+        pixels = [self._prepare(crop) for crop in crop_tensors(crops, order=order, grey=self._grey)]
+        embeddings = in_batches(self.network, pixels, self.embedding_dim, self.device, self.batch_size)
+        bad = (~torch.isfinite(embeddings).all(dim=1)).nonzero().flatten().tolist()
+        if bad:
+            advice = "; 16 bits may be too few for this model" if self.record.precision == "float16" else ""
+            raise ValueError(f"the embeddings of {len(bad)} crops are not finite, first of crop {bad[0]}{advice}")
+        return embeddings
+
+
+def in_batches(
+    network: Callable[[Tensor], Tensor], pixels: Sequence[Tensor], dim: int, device: torch.device, batch_size: int
+) -> Tensor:
+    """(N, dim) on the CPU: images of one size go through the network together."""
+    embeddings = torch.empty(len(pixels), dim)
+    rows_by_size: dict[torch.Size, list[int]] = {}
+    for row, image in enumerate(pixels):
+        rows_by_size.setdefault(image.shape, []).append(row)
+    with torch.inference_mode():
+        for rows in rows_by_size.values():
+            for start in range(0, len(rows), batch_size):
+                batch = rows[start : start + batch_size]
+                found = network(torch.stack([pixels[row] for row in batch]).to(device))
+                embeddings[torch.tensor(batch)] = found.cpu()
+    return embeddings
+
+
+def _device(name: str) -> torch.device:
+    """The device of a name; an error where it is not there."""
+    if missing := missing_device(name):
+        raise ConfigError(f"device = {missing}")
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)

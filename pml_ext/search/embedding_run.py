@@ -1,0 +1,214 @@
+"""`pml-ext embed`: the embeddings of pictures as a file, by one process or several."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from torch import Tensor
+from yacs.config import CfgNode as CN
+
+from pml_ext._files import write_atomically
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.config.network_keys import SHAPING, load_for_embedding
+from pml_ext.runner.data.datasets.image_set import DataError
+from pml_ext.runner.engine.exporting import PixelsToEmbedding
+from pml_ext.runner.engine.failures import one_message
+from pml_ext.runner.engine.messages import quiet_lightning
+from pml_ext.runner.engine.processes import bound_together
+from pml_ext.runner.engine.trainer import Launch, build_trainer
+from pml_ext.search.embedding_module import EmbeddingModule
+from pml_ext.search.feature_file import (
+    SUFFIXES,
+    FeatureBlock,
+    FeatureFile,
+    require_pyarrow,
+    write_features,
+)
+from pml_ext.search.image_list import Listed, list_images
+from pml_ext.search.model_record import ModelRecord
+from pml_ext.search.onnx_session import OnnxModel
+from pml_ext.search.shards import RunOfShards, ShardFolder
+
+log = logging.getLogger("pml_ext")
+
+_SHOWN = 20  # pictures that could not be embedded and are named in the log; the file beside the output names all
+
+
+def embed(
+    images: Sequence[str],
+    output: str | Path,
+    launch: Launch,
+    *,
+    config_file: str | None = None,
+    onnx: str | None = None,
+    overrides: Sequence[str] = (),
+    half: bool = False,
+    add: bool = False,
+    overwrite: bool = False,
+    label_by_folder: bool = False,
+) -> FeatureFile | None:
+    """Embed pictures and write the file; a run that was killed goes on after its last shard.
+
+    Pictures that cannot be embedded are listed in `<output>.unreadable.txt`, the first of them in the log, too.
+
+    Args:
+        images: files, and folders at any depth.
+        output: a `.parquet` or `.npz`.
+        config_file, onnx: the model: a YAML whose MODEL.WEIGHTS are set, or an exported file.
+        overrides: KEY VALUE words; with an exported file only those that say where and how fast it runs.
+        half: all but the heads in 16 bits.
+        add: keep what the output holds, and add the pictures that it does not.
+        overwrite: replace the output, and the shards of an unfinished run.
+        label_by_folder: each picture's label is the name of its folder.
+    Returns:
+        the file; None on processes other than the first.
+    Raises:
+        ConfigError: a config that cannot be used, an output that cannot be written or is there already.
+        DataError: no pictures, or none that can be read.
+        ShardError: parts of another run.
+        EmbeddingFileError, ExportError, RecordError, WeightsError: a file that cannot be used.
+    """
+    output = _checked_output(output, add=add, overwrite=overwrite)
+    cfg = _config(config_file, onnx, overrides, half)
+    with quiet_lightning():
+        trainer = build_trainer(cfg, launch, output.parent, None)
+    network, record = _network(cfg, onnx, half, trainer.strategy.root_device)
+    old = _grown(output, record, label_by_folder) if add and output.exists() else None
+    first = getattr(rank_zero_only, "rank", 0) == 0 and launch.machine_rank == 0
+    listed = list_images(images, output.parent)
+    known = set(old.paths()) if old else set[str]()
+    fresh = [picture for picture in listed if picture.name not in known]
+    if first and len(fresh) < len(listed):
+        log.info("%d of %d pictures are in %s already", len(listed) - len(fresh), len(listed), output)
+    if old is not None and not fresh:
+        return old if first else None
+    run = RunOfShards(
+        output.with_name(f"{output.name}.shards"), [_identity(picture, label_by_folder) for picture in fresh], record,
+        grown_from=old.versions[-1].name if old else "",
+    )  # fmt: skip
+    if first:
+        shards = run.begin(processes=launch.num_gpus * launch.num_machines, overwrite=overwrite)
+        if done := sum(shards.is_done(shard) for shard in range(shards.count)):
+            log.info("going on: %d of %d parts are in %s", done, shards.count, shards.folder)
+    module = EmbeddingModule(cfg, network, record.embedding_dim, fresh, run.begun)
+    with quiet_lightning(), one_message(output.parent), bound_together(trainer):
+        try:
+            trainer.predict(module, return_predictions=False)
+        except SystemExit as stop:  # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0
+            raise KeyboardInterrupt from stop
+        trainer.strategy.barrier()
+        if not trainer.is_global_zero:
+            return None
+        return _joined(output, run.begun(), fresh, record, old, label_by_folder=label_by_folder)
+
+
+def _joined(
+    output: Path,
+    shards: ShardFolder,
+    listed: Sequence[Listed],
+    record: ModelRecord,
+    old: FeatureFile | None,
+    *,
+    label_by_folder: bool,
+) -> FeatureFile:
+    """All shards as one file; the log names what could not be embedded."""
+    told = [shards.told(shard) for shard in range(shards.count)]
+    problems = [problem for _, found in told for problem in found]
+    if len(problems) == len(listed):
+        raise DataError(f"none of {len(listed)} pictures could be embedded: {problems[0]}")
+
+    def blocks() -> Iterator[FeatureBlock]:
+        if old is not None:
+            yield from old.blocks()
+        for shard, (rows, _) in enumerate(told):
+            if rows:
+                content = shards.read(shard)
+                pictures = [listed[row] for row in content.rows]
+                labels = [picture.folder for picture in pictures] if label_by_folder else None
+                yield FeatureBlock(content.embeddings, [picture.name for picture in pictures], labels)
+
+    written = write_features(output, blocks(), record, old.versions if old else ())
+    shards.remove()
+    list_of_problems = output.with_name(f"{output.name}.unreadable.txt")
+    list_of_problems.unlink(missing_ok=True)
+    if problems:
+        write_atomically(list_of_problems, "".join(f"{problem}\n" for problem in problems))
+        log.warning(
+            "%d of %d pictures could not be embedded, all of them in %s:", len(problems), len(listed), list_of_problems
+        )
+        for problem in problems[:_SHOWN]:
+            log.warning("  %s", problem)
+    log.info("%s: %d embeddings of %d dimensions", output, written.rows, written.dim)
+    return written
+
+
+def _checked_output(output: str | Path, *, add: bool, overwrite: bool) -> Path:
+    path = Path(output).expanduser()
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"--output must be one of {', '.join(SUFFIXES)}; got {path.name}")
+    if path.suffix == ".parquet":
+        require_pyarrow(path)
+    if not path.parent.is_dir():
+        raise ConfigError(f"no folder {path.parent} to write {path.name} into")
+    if add and overwrite:
+        raise ConfigError("--add puts pictures into the output and --overwrite replaces it: give one of them")
+    if path.exists() and not add and not overwrite:
+        raise ConfigError(f"{path} is there already: --add puts more pictures into it, --overwrite replaces it")
+    return path
+
+
+def _config(config_file: str | None, onnx: str | None, overrides: Sequence[str], half: bool) -> CN:
+    """The config to run with; for an exported file, the one recorded in it."""
+    if (config_file is None) == (onnx is None):
+        raise ConfigError("embed needs a model: either --config-file, with MODEL.WEIGHTS, or --onnx")
+    if onnx is None:
+        cfg = load_for_embedding(config_file, [*overrides])
+        if not cfg.MODEL.WEIGHTS:
+            raise ConfigError("embed needs MODEL.WEIGHTS: the checkpoint, such as logs/…/checkpoints/last.ckpt")
+        return cfg
+    fixed = [key for key in overrides[::2] if key.startswith((*SHAPING, "MODEL.WEIGHTS"))]
+    if fixed or half:
+        raise ConfigError(f"{', '.join(fixed) or '--half'}: an exported file computes as it was exported")
+    known = OnnxModel(onnx, "cpu").record.config
+    words = [str(word) for pair in known.items() for word in pair]
+    return load_for_embedding(None, [*words, "MODEL.DEVICE", "auto", *overrides])
+
+
+def _network(
+    cfg: CN, onnx: str | None, half: bool, device: torch.device
+) -> tuple[Callable[[Tensor], Tensor], ModelRecord]:
+    if onnx is not None:
+        model = OnnxModel(onnx, "cpu" if device.type == "cpu" else f"auto:{device.index or 0}")
+        return model, replace(model.record, onnx=str(Path(onnx).expanduser().resolve()))
+    network = PixelsToEmbedding.trained(cfg).requires_grad_(False)
+    record = ModelRecord.of(cfg, embedding_dim=network.embedding_dim, half=half)
+    whole = str(Path(cfg.MODEL.WEIGHTS).expanduser().resolve())
+    return network.in_16_bits() if half else network, replace(record, weights=whole)
+
+
+def _grown(output: Path, record: ModelRecord, label_by_folder: bool) -> FeatureFile:
+    """The output that pictures are added to; an error where it is of another model."""
+    old = FeatureFile.open(output)
+    if old.record is None or not old.record.same_model(record):
+        of = "another program" if old.record is None else f"{old.record.weights} (SHA-256 {old.record.sha256[:12]}…)"
+        raise ConfigError(
+            f"{output} is of {of}: its embeddings and those of {record.weights} ({record.sha256[:12]}…) with this "
+            "config cannot be compared; choose another --output"
+        )
+    if old.labelled != label_by_folder:
+        has = "has labels: give" if old.labelled else "has no labels: leave out"
+        raise ConfigError(f"{output} {has} --label-by-folder")
+    return old
+
+
+def _identity(picture: Listed, label_by_folder: bool) -> str:
+    """Tells pictures apart in a resumed run; a changed file is another picture."""
+    try:
+        state = picture.path.stat()
+    except OSError:
+        return picture.name
+    label = picture.folder if label_by_folder else ""
+    return f"{picture.name}\0{label}\0{state.st_size}\0{state.st_mtime_ns}"

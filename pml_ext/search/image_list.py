@@ -1,0 +1,63 @@
+"""The pictures that a command line names: files, and all pictures in folders."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pml_ext.runner.data.datasets.folders import SUFFIXES
+from pml_ext.runner.data.datasets.image_set import DataError
+
+KINDS = (*SUFFIXES, ".tif", ".tiff", ".gif")
+
+
+class Listed(NamedTuple):
+    """A picture: where it is, the name it gets in the file of features, and the folder it lies in."""
+
+    path: Path
+    name: str
+    folder: str
+
+
+def list_images(words: Sequence[str], beside: Path) -> list[Listed]:
+    """The pictures, folders in the order of their names and at any depth; a picture that is named twice is listed once.
+
+    Args:
+        words: files, and folders.
+        beside: the folder of the file of features. Names are relative to it; pictures outside of it have whole paths.
+    Raises:
+        DataError: a word that is neither file nor folder, a folder without pictures, nothing at all.
+    """
+    if not words:
+        raise DataError("no pictures to embed: name image files, or folders with some")
+    found = dict[Path, Listed]()
+    base = beside.resolve()
+    for word in words:
+        start = Path(word).expanduser()
+        paths = _in_folder(start) if start.is_dir() else [start]
+        if not start.exists():
+            raise DataError(f"no image or folder at {word}")
+        if not paths:
+            raise DataError(f"{word}: no pictures in this folder or below it; known are {', '.join(KINDS)}")
+        for path in paths:
+            whole = Path(os.path.abspath(path))
+            name = whole.relative_to(base) if whole.is_relative_to(base) else whole
+            found.setdefault(whole, Listed(whole, str(name), whole.parent.name))
+    return list(found.values())
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    paths = list[Path]()
+    for parent, folders, files in os.walk(folder):
+        folders.sort()
+        paths += [Path(parent, name) for name in sorted(files) if Path(name).suffix.lower() in KINDS]
+    return paths
+
+
+def unwritable(name: str) -> str | None:
+    """Why a picture's name cannot go into a file of features; None where it can."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return f"image {os.fsencode(name)!r}: its name is no UTF-8 text; rename it"
+    return None

@@ -1,0 +1,179 @@
+"""`pml-ext search`: the pictures of an index that are closest to one picture, or to each of several embeddings."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pml_ext.reports.hits_page import Answer, Hit, write_hits
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.config.network_keys import config_of
+from pml_ext.runner.data.datasets.image_files import ImageFiles
+from pml_ext.search.embedder import Embedder
+from pml_ext.search.feature_file import FeatureFile
+from pml_ext.search.file_readers import KINDS, EmbeddingFileError
+from pml_ext.search.model_record import ModelRecord, report_for
+from pml_ext.search.nearest import Nearest, open_nearest
+from pml_ext.search.picture_paths import pictures_inside
+
+log = logging.getLogger("pml_ext")
+
+_OVERRIDES = ("MODEL.WEIGHTS", "MODEL.DEVICE")
+
+
+def search(
+    query: str,
+    index: str,
+    *,
+    k: int = 10,
+    threshold: str | None = None,
+    page: str | None = None,
+    images: str | None = None,
+    overrides: Sequence[str] = (),
+) -> str:
+    """Search for a picture, or for every row of a file of embeddings.
+
+    Args:
+        query: a picture, which the model of the index embeds; or a file of embeddings of that model.
+        index: a file of features.
+        threshold: a threshold report of the model: whether each hit is the query's identity.
+        page: an HTML page to write.
+        images: the folder that the index's paths are in; None: the index's own.
+        overrides: MODEL.WEIGHTS where the model's file is now, MODEL.DEVICE.
+    Returns:
+        what to print: a line for each hit, below each query.
+    Raises:
+        ConfigError, DataError, EmbeddingFileError, ExportError, RecordError, WeightsError: what does not fit.
+        OSError: a file that cannot be read or written.
+    """
+    if k < 1:
+        raise ConfigError(f"-k must be 1 or more; got {k}")
+    file = FeatureFile.open(index)
+    cosine, chosen = _threshold(file, threshold)
+    names, vectors, shown = _queries(query, file, overrides)
+    nearest = open_nearest(file)
+    cosines, rows = nearest.search(vectors, k)
+    found = np.unique(rows[rows >= 0]).tolist()
+    paths = file.paths(found)
+    texts = dict(zip(found, paths or [""] * len(found), strict=True))
+    pictures: dict[int, Path | None] = {}
+    if paths and page is not None:
+        inside, outside = pictures_inside(texts.values(), Path(index).parent if images is None else images)
+        pictures = dict(zip(texts, inside, strict=True))
+        if outside is not None:
+            log.warning("%s", outside)
+    answers = [
+        Answer(
+            name,
+            picture,
+            [
+                Hit(row, score, texts[row], pictures.get(row), None if cosine is None else score >= cosine)
+                for score, row in zip(scores, places, strict=True)
+                if row >= 0
+            ],
+        )
+        for name, picture, scores, places in zip(names, shown, cosines.tolist(), rows.tolist(), strict=True)
+    ]
+    facts = {"index": f"{index}, {file.rows:,} rows of {file.dim} dimensions", "searched": _manner(nearest)}
+    if chosen:
+        facts["threshold"] = chosen
+    if page is not None:
+        write_hits(page, answers, facts)
+    lines = [line for answer in answers for line in _lines(answer)]
+    return "\n".join([*lines, "", *(f"{name}: {text}" for name, text in facts.items()), *([page] if page else [])])
+
+
+def embedder_of(record: ModelRecord, overrides: Sequence[str] = ()) -> Embedder:
+    """The model that a record names.
+
+    Args:
+        overrides: as in `search`.
+    Raises:
+        ConfigError: other overrides; the model's file is not there, or another.
+    """
+    given = dict(zip(overrides[::2], overrides[1::2], strict=False))
+    if unknown := [key for key in given if key not in _OVERRIDES]:
+        raise ConfigError(f"{', '.join(unknown)}: search takes {' and '.join(_OVERRIDES)}; the index says the rest")
+    path = Path(given.get("MODEL.WEIGHTS") or record.onnx or record.weights).expanduser()
+    if not path.is_file():
+        raise ConfigError(
+            f"the index is of the model {path}, which is not there: say where it is by MODEL.WEIGHTS PATH"
+        )
+    device = given.get("MODEL.DEVICE", "auto")
+    if path.suffix == ".onnx":
+        embedder = Embedder.from_onnx(path, device=device)
+    else:
+        cfg = config_of(record.config)
+        cfg.MODEL.WEIGHTS = str(path)
+        embedder = Embedder.of(cfg, device=device, half=False, batch_size=1)
+    if not embedder.record.same_model(record):
+        raise ConfigError(
+            f"{path} is not the model of the index: its weights have SHA-256 {embedder.record.sha256[:12]}…, the "
+            f"index's {record.sha256[:12]}…"
+        )
+    return embedder
+
+
+def _queries(
+    query: str, file: FeatureFile, overrides: Sequence[str]
+) -> tuple[list[str], np.ndarray, list[Path | None]]:
+    """Names, unit vectors (Q, D) and pictures of the queries."""
+    path = Path(query).expanduser()
+    if path.suffix in KINDS:
+        if overrides:
+            raise ConfigError(f"{' '.join(overrides)}: only a picture needs the model; {query} holds embeddings")
+        asked = FeatureFile.open(path)
+        if asked.dim != file.dim:
+            raise EmbeddingFileError(f"{query} must have {file.dim} dimensions, as {file.path}; got {asked.dim}")
+        if asked.record and file.record and not asked.record.same_model(file.record):
+            raise EmbeddingFileError(
+                f"{query} and {file.path} are of different models, whose embeddings cannot be compared: "
+                f"{asked.record.weights} and {file.record.weights}"
+            )
+        names = asked.paths()
+        vectors = np.concatenate([block.embeddings for block in asked.blocks()])
+        return names or [f"row {row}" for row in range(asked.rows)], vectors, [None] * asked.rows
+    if not path.is_file():
+        raise ConfigError(f"no picture and no file of embeddings at {query}")
+    if file.record is None:
+        raise ConfigError(
+            f"{file.path} does not say which model made it, so a picture cannot be embedded: give a file of embeddings "
+            f"({', '.join(KINDS)}) as QUERY, or make the index with pml-ext embed"
+        )
+    embedder = embedder_of(file.record, overrides)
+    pixels = ImageFiles([path], grey=len(embedder.record.cfg.MODEL.PIXEL_MEAN) == 1)[0]
+    return [query], embedder(pixels).numpy(), [path]
+
+
+def _threshold(file: FeatureFile, report: str | None) -> tuple[float | None, str]:
+    """The cosine from which on a hit is accepted, and a line that describes it."""
+    if report is None:
+        cosine = file.record.threshold if file.record else None
+        return cosine, "" if cosine is None else f"cosine {cosine:.4f}, as the exported model says"
+    if file.record is None:
+        raise ConfigError(
+            f"{file.path} does not say which model made it, so nothing says that {report} is about it: make the index "
+            "with pml-ext embed"
+        )
+    found = report_for(report, file.record)
+    chosen = f"{found.target.kind} {'' if found.target.value is None else format(found.target.value, 'g')}".strip()
+    on = f" on {found.data}" if found.data else ""
+    return (
+        found.cosine,
+        f"cosine {found.cosine:.4f}, chosen for {chosen}{on}: FAR {found.far.rate:.3g}, FRR {found.frr.rate:.3g}",
+    )
+
+
+def _manner(nearest: Nearest) -> str:
+    if nearest.is_exact:
+        return "all rows compared"
+    return f"{nearest.probes} of {nearest.lists} lists, which hold {nearest.recall:.1%} of the true ten neighbours"
+
+
+def _lines(answer: Answer) -> list[str]:
+    lines = [answer.query]
+    for place, hit in enumerate(answer.hits, start=1):
+        decision = "" if hit.accepted is None else "  accept" if hit.accepted else "  reject"
+        lines.append(f"{place:4d}  {hit.cosine:7.4f}{decision}  {hit.path or f'row {hit.row}'}")
+    return lines

@@ -1,0 +1,108 @@
+"""compare.html from the folders of runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pml_ext.cli import main
+from pml_ext.reports.comparison import RunError, compare
+from pml_ext.reports.training_series import read_series
+from pml_ext.runner.evaluation.results import write_metrics
+
+
+def run(folder: Path, accuracy: float, rate: str, test_set: str = "Set") -> Path:
+    (folder / "csv" / "version_0").mkdir(parents=True)
+    metrics = {"results": {test_set: {"precision_at_1": accuracy, "opis": 0.01}}}
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    (folder / "config.yaml").write_text(f"SEED: 0\nOUTPUT_DIR: {folder}\nSOLVER: {{BASE_LR: {rate}, MAX_EPOCH: 3}}\n")
+    lines = ["step,epoch,loss,precision_at_1", "9,0,0.5,", f"9,0,,{accuracy}"]
+    (folder / "csv" / "version_0" / "metrics.csv").write_text("\n".join(lines))
+    return folder
+
+
+def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [run(tmp_path / "first", 0.5, "0.1"), run(tmp_path / "second", 0.25, "0.2")]
+    output = tmp_path / "out" / "page.html"
+    output.parent.mkdir()
+    assert main(["compare", *map(str, runs), "--output", str(output)]) == 0
+    assert capsys.readouterr().out.strip() == str(output)
+    text = output.read_text(encoding="utf-8")
+    assert "<td>first</td><td>50.00 %</td><td>1.000e-02</td>" in text
+    assert "<td>second</td><td>25.00 %</td><td>1.000e-02</td>" in text
+    assert (
+        "<tr><th>Set</th><th>first</th><th>second</th></tr><tr><td>R@1 ↑</td><td>50.00 %</td><td>25.00 %</td></tr>"
+        in text
+    )
+    assert "<td>SOLVER.BASE_LR</td><td>0.1</td><td>0.2</td>" in text
+    assert "MAX_EPOCH" not in text and "<td>OUTPUT_DIR" not in text
+    names = {path.name for path in (output.parent / "pictures").iterdir()}
+    assert names == {f"{name}_{width}.png" for name in ("trade_off_Set", "curves") for width in (1400, 500)}
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (("a/run", "b/run"), ("a/run", "b/run")),
+        (("a/run", "b/run", "b/other"), ("a/run", "b/run", "other")),
+        (("a/x/run", "b/x/run", "b/y/run"), ("a/x/run", "b/x/run", "y/run")),
+        (("_a", "costs $1$ or $\\frac$"), ("_a", "costs $1$ or $\\frac$")),  # not left out, and no formula
+    ],
+)
+def test_runs_of_one_name_are_told_apart_by_their_parents(
+    tmp_path: Path, folders: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    runs = [run(tmp_path / folder, 0.5, "0.1") for folder in folders]
+    text = compare(runs, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert all(f"<td>{name}</td><td>50.00 %</td>" in text for name in names)
+    assert all(f"<td>{name}</td><td>{path}</td>" in text for name, path in zip(names, runs, strict=True))
+
+
+def test_a_run_with_itself_or_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(tmp_path / "run", 0.5, "0.1")
+    monkeypatch.chdir(tmp_path)
+    for again, told in ((str(folder), f"{folder} is given twice;"), ("run", f"run is given twice, once as {folder};")):
+        assert main(["compare", str(folder), again]) == 2
+        assert told in capsys.readouterr().err
+    assert main(["compare", str(folder)]) == 2
+    assert "needs two or more runs" in capsys.readouterr().err
+    assert not (tmp_path / "compare.html").exists()
+
+
+def test_a_metric_that_a_run_could_not_measure_is_shown_as_nan(tmp_path: Path) -> None:
+    runs = [run(tmp_path / "first", 0.5, "0.1"), run(tmp_path / "second", 0.25, "0.2")]
+    write_metrics(runs[1] / "metrics.json", {"Set": {"precision_at_1": 0.25, "opis": float("nan")}})
+    text = compare(runs, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<td>second</td><td>25.00 %</td><td>nan</td>" in text
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(tmp_path)]) == 2
+    assert f"{tmp_path} is no folder of a finished run: it has no metrics.json" in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 2
+    assert f"{tmp_path} is no folder of a finished run: it has no config.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"results": {"Set": 3}}', '{"results": {"Set": {"opis": "x"}}}'])
+def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None:
+    folder = run(tmp_path / "run", 0.5, "0.1")
+    (folder / "metrics.json").write_text(content)
+    with pytest.raises(RunError, match=r"metrics\.json is not what a run writes"):
+        compare([folder], tmp_path / "page.html")
+
+
+def test_runs_without_a_common_test_set(tmp_path: Path) -> None:
+    runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.5, "0.1", "Other")]
+    with pytest.raises(RunError, match=r"no test set is in all of"):
+        compare(runs, tmp_path / "page.html")
+
+
+def test_series_are_those_of_the_newest_version(tmp_path: Path) -> None:
+    assert read_series(tmp_path) == {}
+    for version, value in ((2, 0.5), (10, 0.25)):
+        (tmp_path / "csv" / f"version_{version}").mkdir(parents=True)
+        lines = ["step,epoch,loss,opis", f"9,0,{value},", "19,1,,0.1"]
+        (tmp_path / "csv" / f"version_{version}" / "metrics.csv").write_text("\n".join(lines))
+    assert read_series(tmp_path) == {"loss": ([9.0], [0.25]), "opis": ([19.0], [0.1])}

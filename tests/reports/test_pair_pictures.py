@@ -1,0 +1,76 @@
+"""The worst pairs of a run's threshold, by the user's names and as pictures."""
+
+import logging
+import warnings
+from base64 import b64decode
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pml_ext.reports.pair_pictures import with_pictures
+from pml_ext.reports.run_threshold import write_threshold
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.data.datasets import ImageSet, OpenSet, load
+from pml_ext.runner.engine.messages import logged
+from tests.runner.data.published_layouts import picture
+
+PEOPLE = ["ben", "anna", "anna", "ben", "carl", "carl"]
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> OpenSet:
+    """A table whose gallery has somebody that no query looks for."""
+    rows = ["path,identity,camera,split"]
+    for i, (name, split) in enumerate(zip(PEOPLE, ["query", "query", *["gallery"] * 4], strict=True)):
+        (tmp_path / f"{i}.png").write_bytes(picture(40 * i, "PNG"))
+        rows.append(f"{i}.png,{name},{i},{split}")
+    (tmp_path / "people.csv").write_text("\n".join(rows))
+    data = load("file:people.csv", tmp_path, False)
+    assert isinstance(data, OpenSet)
+    return data
+
+
+def test_the_page_has_the_users_names_and_the_pictures(people: OpenSet, tmp_path: Path) -> None:
+    test = get_cfg().TEST
+    test.THRESHOLD.FAR = 0.5
+    features = [torch.eye(4)[:2], torch.tensor([[0.2, 1.0, 0, 0], [1.0, 0.1, 0, 0], [0, 0, 1.0, 0], [0, 0.1, 1.0, 0]])]
+    weights = tmp_path / "last.ckpt"
+    weights.write_bytes(b"")
+    files = write_threshold(tmp_path / "threshold_p", people, features, test, weights=weights, seed=0)
+    page = files["threshold_p.html"].read_text()
+    for shown in ("anna", "ben", "row 3", "0.png"):
+        assert shown in page
+    assert "carl" not in page and "row 4" not in page, "nobody looks for carl"
+    pictures = page.split("<h2>Different identities")[1].split("data:image/jpeg;base64,")[1:]
+    assert len(pictures) == 2 * (4 + 2), "four pairs of two people, two of one"
+    Image.open(BytesIO(b64decode(pictures[0].split('"')[0]))).verify()
+
+
+def test_pictures_of_sets_that_are_no_files_are_there_as_long_as_they_are_needed() -> None:
+    from pml_ext.metrics import ThresholdReport
+
+    grey = [torch.full((1, 4, 4), 60 * i, dtype=torch.uint8) for i in range(4)]
+    images = ImageSet(grey, np.arange(4) // 2, np.arange(4), [f"table[{i}]: {i}/x" for i in range(4)])
+    report = ThresholdReport.from_embeddings(torch.rand(4, 3) + torch.eye(4, 3), [0, 0, 1, 1], far=0.5)
+    with with_pictures(report, images) as shown:
+        assert shown.worst_pairs is not None
+        for pair in (*shown.worst_pairs.impostors, *shown.worst_pairs.genuine):
+            for sample in (pair.one, pair.other):
+                assert sample.path is not None
+                with Image.open(sample.path) as seen:
+                    assert seen.getpixel((0, 0)) == 60 * sample.row
+    assert not Path(sample.path).exists()
+
+
+def test_a_warning_is_a_line_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = logging.getLogger("pml_ext")
+    monkeypatch.setattr(log, "propagate", False)
+    with logged(tmp_path, "train.log"), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("2 of 4 embeddings are copies of others", UserWarning, stacklevel=1)
+    (line,) = (tmp_path / "train.log").read_text().splitlines()
+    assert line.endswith("WARNING 2 of 4 embeddings are copies of others")

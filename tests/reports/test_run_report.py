@@ -1,0 +1,174 @@
+"""report.html: complete, without network, and safe whatever the files are called."""
+
+import base64
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from PIL import Image
+
+from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.reports.drawing import Picture
+from pml_ext.reports.embedding_map import map_picture, principal_components, spectrum_picture
+from pml_ext.reports.ranked_lists import Confusion
+from pml_ext.reports.ranked_results import confused_identities
+from pml_ext.reports.run_report import write_report
+from pml_ext.reports.run_utility import utility_of_sets
+from pml_ext.reports.thresholds import error_pictures, utility_picture
+from pml_ext.reports.training_series import training_curves
+from pml_ext.runner.data.datasets import OpenSet, PairSet
+from pml_ext.runner.evaluation.baselines import Measured
+from tests.reports.small_set import image_set, overhang, small_set
+
+HOSTILE = "<script>alert(1)</script>&\"'"
+
+
+def measured(features: list[torch.Tensor], score: float) -> Measured:
+    return Measured({"Set": {"precision_at_1": score, "opis": 1e-3}}, {"Set": features})
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+    run = tmp_path_factory.mktemp("run")
+    (run / "csv" / "version_0").mkdir(parents=True)
+    rows = ["step,epoch,loss,loss/A,learning_rate,precision_at_1,opis"]
+    rows += [f"{step},0,{1 / step},{1 / step},0.1,," for step in (10, 20)] + ["20,0,,,,0.5,0.01"]
+    (run / "csv" / "version_0" / "metrics.csv").write_text("\n".join(rows))
+    data, features = small_set(HOSTILE)
+    raw = [torch.randn(len(part), 16) for part in data.parts]
+    baselines = {"raw pixels": measured(raw, 0.25), "untrained": measured([f.roll(1, 0) for f in features], 0.3)}
+    return write_report(
+        run, {"Set": data}, measured(features, 0.75), baselines,
+        far=1e-2, curves=utility_of_sets({"Set": data}, {"Set": features}, OPISSettings()), far_range=(1e-2, 1e-1),
+        seed=0, facts={"weights": HOSTILE},
+    )  # fmt: skip
+
+
+def test_every_picture_is_there_at_both_widths(report: tuple[Path, list[Path]]) -> None:
+    page, files = report
+    names = {path.stem.rsplit("_", 1)[0] for path in files}
+    assert names == {
+        "ranked_random", "ranked_worst", "confusions", "utility", "roc", "worst_classes", "map", "spectrum", "curves",
+    }  # fmt: skip
+    assert len(files) == 2 * len(names)
+    for path in files:
+        with Image.open(path) as picture:
+            assert picture.width == int(path.stem.rsplit("_", 1)[1])
+            assert len(np.unique(np.asarray(picture.convert("L")))) >= 10, f"{path.name} is empty"
+    assert {path.parent for path in files} == {page.parent / "pictures"}
+
+
+def test_the_page_needs_nothing_but_itself(report: tuple[Path, list[Path]]) -> None:
+    text = report[0].read_text(encoding="utf-8")
+    sources = re.findall(r'(?:src|srcset|href)="([^"]{0,40})', text)
+    assert sources and all(source.startswith(("data:image/png;base64,", "#")) for source in sources)
+    assert "http" not in re.sub(r"base64,[^\"]*", "", text)
+    for content in re.findall(r"base64,([^\"]*)", text):
+        Image.open(io.BytesIO(base64.b64decode(content))).verify()
+
+
+def test_the_table_has_three_rows_in_one_notation(report: tuple[Path, list[Path]]) -> None:
+    text = report[0].read_text(encoding="utf-8")
+    assert "<th>R@1 ↑</th><th>OPIS ↓</th>" in text
+    rows = re.findall(r"<tr[^>]*><td>([a-z ]+)</td><td>([\d.]+ %)</td><td>1.000e-03</td>", text)
+    assert rows == [("raw pixels", "25.00 %"), ("untrained", "30.00 %"), ("trained", "75.00 %")]
+
+
+def test_names_of_files_stay_text(report: tuple[Path, list[Path]]) -> None:
+    text = report[0].read_text(encoding="utf-8")
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;&#x27;" in text, "in the table of the run"
+    data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', text, re.S)[1])
+    assert len(data["points"]) == len(data["names"]) == 36 + 8 * 12 + 5
+    assert data["names"][0].endswith("script>&\"'_0.png")
+
+
+def test_pairs_of_images_have_a_table_only(tmp_path: Path) -> None:
+    same = np.array([True, False] * 4)
+    data = PairSet(image_set(np.zeros(16, int), np.zeros(16, int)), same)
+    trained = Measured({"LFW": {"accuracy": 0.5}}, {"LFW": [torch.randn(16, 4)]})
+    options = {"far": 1e-3, "curves": {}, "far_range": (1e-2, 1e-1), "seed": 0, "facts": {}}
+    page, files = write_report(tmp_path, {"LFW": data}, trained, {}, **options)
+    assert files == []
+    assert "<td>trained</td><td>50.00 %</td>" in page.read_text(encoding="utf-8")
+
+
+def test_a_set_with_too_few_classes_has_the_other_pictures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data, features = small_set()
+    only = data.query.identities == 0
+    one = type(data)(data.train, data.query.subset(np.flatnonzero(only)), data.gallery)
+    kept = [features[0][torch.from_numpy(only)], features[1]]
+    with caplog.at_level("WARNING", logger="pml_ext"):
+        _, files = write_report(
+            tmp_path, {"Set": one}, measured(kept, 0.5), {}, far=1e-2, far_range=(1e-2, 1e-1), seed=0, facts={},
+            curves=utility_of_sets({"Set": one}, {"Set": kept}, OPISSettings()),
+        )  # fmt: skip
+    assert "no pictures of thresholds" in caplog.text
+    assert {"map_1400.png", "ranked_worst_500.png"} <= {path.name for path in files}
+
+
+def test_two_components_and_their_share() -> None:
+    x = np.random.default_rng(0).normal(size=(30, 5)) * [5, 3, 1, 1, 0.5]
+    places, share = principal_components(x)
+    values, vectors = np.linalg.eigh(np.cov(x.T))
+    np.testing.assert_allclose(share, values[-2:].sum() / values.sum(), rtol=1e-9)
+    expected = (x - x.mean(axis=0)) @ vectors[:, [-1, -2]]
+    np.testing.assert_allclose(np.abs(places), np.abs(expected), rtol=1e-6, atol=1e-9)
+    assert principal_components(np.ones((3, 1)))[0].tolist() == [[0, 0]] * 3
+
+
+def test_a_map_of_few_images_says_that_it_is_pca() -> None:
+    images = image_set(np.repeat(np.arange(5), 2), np.zeros(10, int))
+    caption = map_picture(images, torch.eye(10)[:, :4] + 0.1, seed=0).caption
+    assert re.match(
+        r"10 images of 5 identities by their first two principal components, which hold [\d.]+ % of", caption
+    )
+
+
+def test_pictures_say_what_they_show() -> None:
+    data, features = small_set()
+    curves = utility_of_sets({"Set": data}, {"Set": features}, OPISSettings())["Set"]
+    picture = utility_picture(curves, (1e-2, 1e-1))
+    assert "all of 12 classes" in picture.caption
+    assert spectrum_picture({"trained": features[0]}).png(False)[:4] == b"\x89PNG"
+
+
+def drawn_texts(picture: Picture) -> str:
+    figure = Figure()
+    picture.draw(figure, True)
+    return "\n".join(text.get_text() for text in figure.findobj(Text))
+
+
+def test_identities_are_called_as_the_data_calls_them() -> None:
+    data, features = small_set()
+    names = {int(identity): f"person {identity}, known as X" for identity in np.unique(data.query.identities)}
+    named = OpenSet(*(replace(part, identity_names=names) for part in (data.train, data.query, data.gallery)))
+    curves = utility_of_sets({"Set": data}, {"Set": features}, OPISSettings())["Set"]
+    worst = int(curves.classes[curves.utilities.mean(dim=1).argmin()])
+    assert f"person {worst}, known" in drawn_texts(utility_picture(curves, (1e-2, 1e-1), called=named.query.called))
+    confused = [Confusion(1, 3, places=2, of=10, query=0, result=0)]
+    assert "person 1, known" in drawn_texts(confused_identities(named, confused, name="confusions"))
+    assert "1 → 3" in drawn_texts(confused_identities(data, confused, name="confusions"))
+
+
+def test_names_are_no_formulas_and_nothing_written_is_cut() -> None:
+    data, features = small_set()
+    names = {identity: f"$\\frac$ of the identity {identity:09}" for identity in range(12)}
+    named = OpenSet(*(replace(part, identity_names=names) for part in (data.train, data.query, data.gallery)))
+    curves = utility_of_sets({"Set": data}, {"Set": features}, OPISSettings())["Set"]
+    faces = dict(zip(data.query.identities.tolist(), data.query.images, strict=True))
+    series = {"loss/A": ([1.0, 2.0], [1e-4, 2e-4]), "opis": ([2.0], [1e-3]), "precision_at_1": ([2.0], [0.5])}
+    pictures = [
+        utility_picture(curves, (1e-2, 1e-1), called=named.query.called),
+        confused_identities(named, [Confusion(1, 3, places=2, of=10, query=0, result=0)], name="confusions"),
+        *error_pictures(features[0], torch.from_numpy(data.query.identities), 1e-2, faces, called=named.query.called),
+        training_curves(series),
+    ]
+    assert all(overhang(picture) <= 1 for picture in pictures)

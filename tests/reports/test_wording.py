@@ -1,0 +1,72 @@
+import dataclasses
+
+import pytest
+import torch
+
+from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics.threshold.fields import ErrorRate
+from pml_ext.reports.wording import as_counts, meaning, percent
+
+LABELS = torch.arange(8).repeat_interleave(5)
+
+
+def report(**options: object) -> ThresholdReport:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(8, 4, generator=generator)[LABELS] + 0.5 * torch.randn(40, 4, generator=generator)
+    return ThresholdReport.from_embeddings(x, LABELS, **{"far": 0.05, "splits": 2, **options})
+
+
+@pytest.mark.parametrize(
+    ("errors", "pairs", "told"),
+    [
+        (633, 1000, (6, 10)),
+        (10, 10_000, (1, 1000)),
+        (9993, 10_000_000, (1, 1000)),
+        (156, 100_000, (16, 10_000)),
+        (5, 10, (5, 10)),
+        (9988, 10_000, (9988, 10_000)),
+        (1, 7, (14, 100)),
+        (0, 352, (0, 352)),
+        (352, 352, (352, 352)),
+    ],
+)
+def test_a_rate_as_counts(errors: int, pairs: int, told: tuple[int, int]) -> None:
+    rate = ErrorRate(errors, pairs, 0.0, 1.0)
+    assert as_counts(rate) == told
+    if 0 < errors < pairs:
+        share = told[0] / told[1]
+        assert share == pytest.approx(rate.rate, rel=0.1) and 1 - share == pytest.approx(1 - rate.rate, rel=0.1)
+
+
+def test_the_sentence_for_the_person_who_decides() -> None:
+    found = dataclasses.replace(report(), far=ErrorRate(100, 100_000, 0.0, 0.1), frr=ErrorRate(633, 1000, 0.5, 0.7))
+    assert meaning(found) == (
+        "Of 1,000 comparisons of two different identities about 1 is wrongly accepted; "
+        "of 10 comparisons of the same identity about 6 are wrongly refused."
+    )
+    found = dataclasses.replace(found, far=ErrorRate(0, 2000, 0.0, 0.1), frr=ErrorRate(9, 9, 0.5, 1.0))
+    assert meaning(found) == (
+        "Of 2,000 comparisons of two different identities none is wrongly accepted; "
+        "of 9 comparisons of the same identity 9 are wrongly refused."
+    )
+
+
+def test_percent_has_three_digits_and_no_exponent() -> None:
+    assert [percent(v) for v in (0.633, 1e-3, 1.2345e-6, 1.0, 0.0)] == ["63.3 %", "0.1 %", "0.000123 %", "100 %", "0 %"]
+
+
+def test_the_summary_says_what_and_when_and_by_camera() -> None:
+    cameras = torch.arange(40) % 2
+    told = report(cameras=cameras, data="faces of May").summary()
+    for text in (
+        "Of ",
+        "faces of May",
+        "FRR ",
+        "across cameras",
+        "within one camera",
+        "are left out above",
+        "+00:00 by",
+    ):
+        assert text in told
+    assert "both kinds count" in report(cameras=cameras, same_camera_pairs=True).summary()
+    assert "camera" not in report().summary()

@@ -1,0 +1,244 @@
+"""Configs in the spellings of FastReID before 1.1, each beside what it meant there in today's."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.load import ConfigError, load_config, read_config
+
+# what an old config that leaves them out has, all versions alike
+OF_OLD = """
+INPUT: {FLIP: {ENABLED: True}, PADDING: {ENABLED: True}}
+MODEL: {BACKBONE: {PRETRAIN: True}, HEADS: {WITH_BNNECK: True}, LOSSES: {TRI: {HARD_MINING: True}}}
+DATALOADER: {SAMPLER_TRAIN: BalancedIdentitySampler}
+SOLVER: {WEIGHT_DECAY_BIAS: 0.0, WARMUP_EPOCHS: 10}
+"""
+# and beside these, until version 0.2
+OF_0_2 = """
+INPUT: {REA: {VALUE: [151.98, 142.29, 126.735]}}
+SOLVER: {ETA_MIN_LR: 3.e-7}
+"""
+# name -> old, and what it is today beside OF_OLD
+OLD: dict[str, tuple[str, str]] = {
+    "padding of the image": ("INPUT: {DO_PAD: False}", "INPUT: {PADDING: {ENABLED: False}}"),
+    "its size": ("INPUT: {PADDING: 12, PADDING_MODE: edge}", "INPUT: {PADDING: {SIZE: 12, MODE: edge}}"),
+    "flips": ("INPUT: {DO_FLIP: False, FLIP_PROB: 0.3}", "INPUT: {FLIP: {ENABLED: False, PROB: 0.3}}"),
+    "erasing": ("INPUT: {REA: {MEAN: [1., 2., 3.]}}", "INPUT: {REA: {VALUE: [1., 2., 3.]}}"),
+    "affine": ("INPUT: {DO_AFFINE: True}", "INPUT: {AFFINE: {ENABLED: True}}"),
+    "AutoAugment of 1.0": (
+        "INPUT: {DO_AUTOAUG: True, AUTOAUG_PROB: 0.1}",
+        "INPUT: {AUTOAUG: {ENABLED: True, PROB: 0.1}}",
+    ),
+    "AugMix": (
+        "INPUT: {DO_AUGMIX: True, AUGMIX_PROB: 0.2}",
+        "INPUT: {AUGMIX: {ENABLED: True, PROB: 0.2}}",
+    ),
+    "half precision": ("SOLVER: {FP16_ENABLED: True}", "SOLVER: {AMP: {ENABLED: True}}"),
+    "half precision of 0.2": ("SOLVER: {AMP_ENABLED: True}", "SOLVER: {AMP: {ENABLED: True}}"),
+    "tests": (
+        "TEST: {ROC_ENABLED: True, FLIP_ENABLED: True}",
+        "TEST: {ROC: {ENABLED: True}, FLIP: {ENABLED: True}}",
+    ),
+    "no identities": (
+        "DATALOADER: {PK_SAMPLER: False, NAIVE_WAY: True}",
+        "DATALOADER: {SAMPLER_TRAIN: TrainingSampler}",
+    ),
+    "naive": ("DATALOADER: {PK_SAMPLER: True, NAIVE_WAY: True}", "DATALOADER: {SAMPLER_TRAIN: NaiveIdentitySampler}"),
+    "balanced": ("DATALOADER: {NAIVE_WAY: False}", "DATALOADER: {SAMPLER_TRAIN: BalancedIdentitySampler}"),
+    "a number of layers": ("MODEL: {BACKBONE: {DEPTH: 101}}", "MODEL: {BACKBONE: {DEPTH: 101x}}"),
+    "circle's scale": (
+        "MODEL: {LOSSES: {CIRCLE: {ALPHA: 64}}}",
+        "MODEL: {LOSSES: {CIRCLE: {GAMMA: 64}}}",
+    ),
+    **{
+        f"pool {old}": (f"MODEL: {{HEADS: {{POOL_LAYER: {old}}}}}", f"MODEL: {{HEADS: {{POOL_LAYER: {new}}}}}")
+        for old, new in {
+            "avgpool": "GlobalAvgPool", "fastavgpool": "FastGlobalAvgPool", "maxpool": "GlobalMaxPool",
+            "gempool": "GeneralizedMeanPooling", "gempoolP": "GeneralizedMeanPoolingP",
+            "avgmaxpool": "AdaptiveAvgMaxPool", "clipavgpool": "ClipGlobalAvgPool", "identity": "Identity",
+            "flatten": "Flatten",
+        }.items()
+    },
+    "a linear layer without its scale": (
+        "MODEL: {HEADS: {CLS_LAYER: linear, SCALE: 64, MARGIN: 0.35}}",
+        "MODEL: {HEADS: {CLS_LAYER: Linear, SCALE: 1.0, MARGIN: 0.35}}",
+    ),
+    **{
+        f"layer {old}": (
+            f"MODEL: {{HEADS: {{CLS_LAYER: {old}}}}}",
+            f"MODEL: {{HEADS: {{CLS_LAYER: {new}, SCALE: 128, MARGIN: 0.15}}}}",
+        )
+        for old, new in {
+            "arcface": "ArcSoftmax", "arcFace": "ArcSoftmax", "arcSoftmax": "ArcSoftmax", "circle": "CircleSoftmax",
+            "circleSoftmax": "CircleSoftmax", "amSoftmax": "CosSoftmax", "cosSoftmax": "CosSoftmax",
+        }.items()
+    },
+    "switches that are off": (
+        "INPUT: {DO_PAD: True}\nMODEL: {BACKBONE: {NORM_SPLIT: 1}}\n"
+        "SOLVER: {FREEZE_FC_ITERS: 0, SWA: {ENABLED: False}}\nKD: {MODEL_CONFIG: '', MODEL_WEIGHTS: ''}",
+        "",
+    ),
+    "warm-up in iterations of 0.3": (
+        "INPUT: {DO_PAD: True}\nSOLVER: {MAX_EPOCH: 60, WARMUP_ITERS: 2000}",
+        "SOLVER: {MAX_EPOCH: 60, WARMUP_ITERS: 2000, WARMUP_EPOCHS: 0}",
+    ),
+    "1.0 with its warm-up in epochs": (
+        "INPUT: {DO_PAD: True}\nSOLVER: {WARMUP_EPOCHS: 5}",
+        "SOLVER: {WARMUP_EPOCHS: 5, NESTEROV: True}\nDATALOADER: {SAMPLER_TRAIN: NaiveIdentitySampler}",
+    ),
+    "one decay for norms and the rest": (
+        "INPUT: {DO_PAD: True}\nSOLVER: {WEIGHT_DECAY: 0.01}",
+        "SOLVER: {WEIGHT_DECAY: 0.01, WEIGHT_DECAY_NORM: 0.01}",
+    ),
+}  # fmt: skip
+# name -> old, and what it is today beside OF_OLD and OF_0_2
+OLDER: dict[str, tuple[str, str]] = {
+    "steps from the end of the warm-up": (
+        "SOLVER: {MAX_ITER: 60, SCHED: WarmupMultiStepLR, STEPS: [30, 50], WARMUP_ITERS: 4, FREEZE_ITERS: 2}",
+        "SOLVER: {MAX_EPOCH: 60, STEPS: [26, 46], WARMUP_EPOCHS: 4, FREEZE_EPOCHS: 2}",
+    ),
+    "steps that nobody set": ("SOLVER: {MAX_ITER: 60}", "SOLVER: {MAX_EPOCH: 60, STEPS: [20, 45]}"),
+    "a step within the warm-up": (
+        "SOLVER: {SCHED: WarmupMultiStepLR, STEPS: [5, 50], DELAY_ITERS: 7}",
+        "SOLVER: {STEPS: [0, 40], DELAY_EPOCHS: 0}",
+    ),
+    "a cosine after a delay": (
+        "SOLVER: {MAX_ITER: 60, SCHED: WarmupCosineAnnealingLR, DELAY_ITERS: 30}",
+        "SOLVER: {MAX_EPOCH: 60, SCHED: CosineAnnealingLR, DELAY_EPOCHS: 30}",
+    ),
+    "AutoAugment of 0.2": (
+        "INPUT: {DO_AUTOAUG: True, DO_AUGMIX: True}\nSOLVER: {SCHED: WarmupCosineAnnealingLR}",
+        "INPUT: {AUTOAUG: {ENABLED: True, PROB: 0.5}, AUGMIX: {ENABLED: True, PROB: 1.0}}\n"
+        "SOLVER: {SCHED: CosineAnnealingLR}",
+    ),
+    "a neck in the head's name": (
+        "MODEL: {HEADS: {NAME: BNneckHead, IN_FEAT: 512, REDUCTION_DIM: 256, POOL_LAYER: gempool}}",
+        "MODEL: {HEADS: {NAME: EmbeddingHead, POOL_LAYER: GeneralizedMeanPoolingP}, BACKBONE: {FEAT_DIM: 512}}",
+    ),
+    "no neck": ("MODEL: {HEADS: {NAME: LinearHead}}", "MODEL: {HEADS: {NAME: EmbeddingHead, WITH_BNNECK: False}}"),
+    "a reduction": (
+        "MODEL: {HEADS: {NAME: ReductionHead, REDUCTION_DIM: 256}}",
+        "MODEL: {HEADS: {NAME: EmbeddingHead, EMBEDDING_DIM: 256}}",
+    ),
+    "a reduction of the default size": (
+        "MODEL: {HEADS: {NAME: ReductionHead}}",
+        "MODEL: {HEADS: {NAME: EmbeddingHead, EMBEDDING_DIM: 512}}",
+    ),
+    "what trains first": (
+        "MODEL: {OPEN_LAYERS: [heads]}\nSOLVER: {MAX_ITER: 60, FREEZE_ITERS: 5, STEPS: [20, 40]}",
+        "MODEL: {FREEZE_LAYERS: [backbone]}\nSOLVER: {MAX_EPOCH: 60, FREEZE_EPOCHS: 5, STEPS: [10, 30]}",
+    ),
+    "everything trains first": (
+        "MODEL: {OPEN_LAYERS: ''}\nSOLVER: {MAX_ITER: 60, STEPS: [20, 40]}",
+        "MODEL: {FREEZE_LAYERS: []}\nSOLVER: {MAX_EPOCH: 60, STEPS: [10, 30]}",
+    ),
+}
+
+
+def merged(*texts: str) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+
+    def overlay(below: dict[str, Any], above: dict[str, Any]) -> None:
+        for key, value in above.items():
+            if isinstance(value, dict) and isinstance(below.get(key), dict):
+                overlay(below[key], value)
+            else:
+                below[key] = value
+
+    for text in texts:
+        overlay(tree, yaml.safe_load(text) or {})
+    return tree
+
+
+def loaded(folder: Path, name: str, text: str) -> CN:
+    (folder / name).write_text(text, encoding="utf-8")
+    return load_config(folder / name)
+
+
+@pytest.mark.parametrize(("old", "today"), OLD.values(), ids=OLD)
+def test_an_old_spelling_means_what_it_meant(tmp_path: Path, old: str, today: str) -> None:
+    expected = loaded(tmp_path, "today.yml", yaml.safe_dump(merged(OF_OLD, today)))
+    assert loaded(tmp_path, "old.yml", old) == expected
+
+
+@pytest.mark.parametrize(("old", "today"), OLDER.values(), ids=OLDER)
+def test_a_spelling_of_0_2_or_0_1_means_what_it_meant(tmp_path: Path, old: str, today: str) -> None:
+    expected = loaded(tmp_path, "today.yml", yaml.safe_dump(merged(OF_OLD, OF_0_2, today)))
+    found = loaded(tmp_path, "old.yml", old)
+    assert pytest.approx(expected.INPUT.REA.VALUE) == found.INPUT.REA.VALUE
+    found.defrost()
+    found.INPUT.REA.VALUE = expected.INPUT.REA.VALUE
+    assert found == expected
+
+
+def test_todays_spelling_keeps_todays_defaults(tmp_path: Path) -> None:
+    read = read_config(_written(tmp_path, "MODEL: {BACKBONE: {DEPTH: 50x}, FREEZE_LAYERS: ['']}\nSOLVER: {SWA: {}}"))
+    assert read.notes == [f"{tmp_path / 'c.yml'}: SOLVER.SWA asks for nothing and is left out"]
+    assert not read.cfg.INPUT.FLIP.ENABLED
+    assert read_config(_written(tmp_path, "INPUT: {FLIP: {ENABLED: True}}")).notes == []
+
+
+def test_old_keys_of_a_chain_are_read_together(tmp_path: Path) -> None:
+    (tmp_path / "base.yml").write_text("DATALOADER: {PK_SAMPLER: True}\nSOLVER: {STEPS: [30, 50], WARMUP_ITERS: 3}")
+    top = "_BASE_: base.yml\nDATALOADER: {NAIVE_WAY: True}\nSOLVER: {MAX_ITER: 60}\nINPUT: {DO_PAD: True}"
+    cfg = load_config(_written(tmp_path, top), ["INPUT.DO_PAD", "False", "SOLVER.MAX_ITER", "90"])
+    assert cfg.DATALOADER.SAMPLER_TRAIN == "NaiveIdentitySampler"
+    assert (cfg.SOLVER.STEPS, cfg.SOLVER.WARMUP_EPOCHS, cfg.SOLVER.MAX_EPOCH) == ([27, 47], 3, 90)
+    assert not cfg.INPUT.PADDING.ENABLED
+    cfg = load_config(_written(tmp_path, top), ["DATALOADER.SAMPLER_TRAIN", "TrainingSampler"])
+    assert cfg.DATALOADER.SAMPLER_TRAIN == "TrainingSampler"
+
+
+def test_iterations_are_refused_once_however_long_the_chain(tmp_path: Path) -> None:
+    (tmp_path / "base.yml").write_text("SOLVER: {MAX_ITER: 120, SCHED: WarmupMultiStepLR, LOG_PERIOD: 100}")
+    with pytest.raises(ConfigError) as caught:
+        load_config(_written(tmp_path, "_BASE_: base.yml\nSOLVER: {MAX_ITER: 28600, DELAY_ITERS: 90}"))
+    assert [line.partition(": ")[2].partition(",")[0] for line in str(caught.value).splitlines()] == [
+        "SOLVER.MAX_ITER = 28600: counts iterations",
+        "SOLVER.DELAY_ITERS = 90: counts iterations",
+    ]
+
+
+def test_each_replacement_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = "INPUT: {DO_PAD: True, REA: {MEAN: [1., 2., 3.]}}\nMODEL: {HEADS: {POOL_LAYER: avgpool}}"
+    with caplog.at_level(logging.INFO, "pml_ext"):
+        load_config(_written(tmp_path, text))
+    file = tmp_path / "c.yml"
+    assert caplog.messages[:3] == [
+        f"{file}: INPUT.DO_PAD is INPUT.PADDING.ENABLED True today",
+        f"{file}: INPUT.REA.MEAN is INPUT.REA.VALUE [1.0, 2.0, 3.0] today",
+        f"{file}: MODEL.HEADS.POOL_LAYER avgpool is GlobalAvgPool today",
+    ]
+    assert caplog.messages[3].startswith(
+        "keys that are not set have the defaults of FastReID before 1.1: INPUT.FLIP.EN"
+    )
+    assert len(caplog.messages) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SOLVER: {MAX_ITER: 18000}", "SOLVER.MAX_ITER = 18000: counts iterations"),
+        ("SOLVER: {SWA: {ENABLED: True}}", "SOLVER.SWA = {'ENABLED': True}: stochastic weight averaging is not built"),
+        ("MODEL: {OPEN_LAYERS: [layer4]}", "MODEL.OPEN_LAYERS = ['layer4']: must be backbone, heads or both"),
+        ("INPUT: {DO_PAD: 3}", "INPUT.PADDING.ENABLED must be of type bool"),
+        ("DATALOADER: {PK_SAMPLER: maybe}", "unknown key DATALOADER.PK_SAMPLER. Known"),
+        ("INPUT: {PADDING: [1]}", "INPUT.PADDING.SIZE must be of type int"),
+        ("MODEL: {HEADS: {NAME: [BNneckHead]}}", "MODEL.HEADS.NAME must be of type str"),
+        ("SOLVER: {MAX_ITER: 60, STEPS: {}}", "SOLVER.STEPS must be of type list"),
+        ("MODEL: &m {MODEL: *m}", "unknown key MODEL.MODEL. Known"),
+    ],
+)
+def test_what_has_no_meaning_here_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(_written(tmp_path, text))
+    assert message in str(caught.value)
+
+
+def _written(folder: Path, text: str) -> Path:
+    (folder / "c.yml").write_text(text, encoding="utf-8")
+    return folder / "c.yml"

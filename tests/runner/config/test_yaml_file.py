@@ -1,0 +1,99 @@
+"""Hostile and damaged YAML: one message each, in little time and memory."""
+
+import re
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from pml_ext.runner.config.load import ConfigError, load_config
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MERGES = "a: &a {x0: 1, x1: 1}\n" + "".join(
+    f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 9)}], {new}: 1}}\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+# text, what the message says
+HOSTILE = {
+    "aliases that stand for 9^9 words": (f"{BOMB}MODEL: {{HEADS: *i}}", "MODEL.HEADS holds the keys"),
+    "the same as a value": (f"{BOMB}SOLVER: {{STEPS: *i}}", "SOLVER.STEPS must hold numbers"),
+    "merges of 9^8 keys": (MERGES, "at most 10,000 keys, merged ones counted"),
+    "an alias of itself": ("SOLVER: {STEPS: &s [*s]}", "SOLVER.STEPS must hold numbers"),
+    "a 13th month": ("SEED: 2021-13-45", "'2021-13-45' cannot be read as timestamp: month must be"),
+    "a date": ("SEED: 2021-12-24", "SEED must be of type int, such as 0; got datetime.date(2021, 12, 24)"),
+    "5,000 digits": (f"SEED: {'9' * 5000}", "cannot be read as int"),
+    "4,000 digits": (f"SOLVER: {{BASE_LR: {'9' * 4000}}}", "SOLVER.BASE_LR must be a number of 64 bits; got 999"),
+    "not a number": ("MODEL: {HEADS: {MARGIN: .nan}}", "MODEL.HEADS.MARGIN must be a number of 64 bits; got nan"),
+    "not a number in a list": ("MODEL: {PIXEL_MEAN: [.nan]}", "MODEL.PIXEL_MEAN must be a number of 64 bits; got nan"),
+    "deep nesting": ("[" * 20_000, "it is nested too deep"),
+    "deep nesting in words": (f"SOLVER: {{STEPS: '{'(' * 20_000}'}}", "SOLVER.STEPS must be of type list"),
+    "a NUL": ("SEED: \0", "not a usable YAML file"),
+    "a NUL in the base's name": ('_BASE_: "a\\0b"', "cannot read config file a"),
+    "a home that nobody has": ("_BASE_: ~no_such_user/a.yml", "cannot read config file ~no_such_user/a.yml"),
+    "a list as a key": ("? [SEED]\n: 1", "a key must be a word"),
+    "a key twice": ("SEED: 1\nSOLVER:\n  GAMMA: 1\n\n  GAMMA: 2", "c.yml: duplicate key 'GAMMA' in lines 3 and 5"),
+    "a key twice in a line": ("SOLVER: {GAMMA: 1, GAMMA: 2}", "duplicate key 'GAMMA' in lines 1 and 1"),
+}
+
+
+@pytest.mark.parametrize("text, message", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_file_is_refused_in_a_short_message(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "c.yml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert message in str(caught.value)
+    assert max(map(len, str(caught.value).splitlines())) < 2000
+
+
+def test_an_anchor_bomb_takes_little_memory(tmp_path: Path) -> None:
+    file = tmp_path / "c.yml"
+    file.write_text(f"{BOMB}MODEL: {{HEADS: *i}}")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError):
+            load_config(file)
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_all_duplicates_are_named_beside_other_mistakes(tmp_path: Path) -> None:
+    (tmp_path / "base.yml").write_text("SEED: 1\nSEED: 2\n")
+    (tmp_path / "c.yml").write_text("_BASE_: base.yml\nTEST: {METRIK: a}\nKD:\n  EMA: {}\n  EMA: {}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "c.yml")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"{tmp_path / 'c.yml'}: duplicate key 'EMA' in lines 4 and 5"
+    assert lines[1] == f"{tmp_path / 'base.yml'}: duplicate key 'SEED' in lines 1 and 2"
+    assert lines[2].startswith(f"{tmp_path / 'c.yml'}: unknown key TEST.METRIK; did you mean TEST.METRIC?")
+
+
+def test_duplicates_are_looked_for_once_a_key(tmp_path: Path) -> None:
+    """Not by comparing every key with every other, which would be 8e7 comparisons here."""
+    file = tmp_path / "c.yml"
+    file.write_text("".join(f"KEY_{i}: 0\n" for i in range(9_000)) + "KEY_3: 0\n")
+    with pytest.raises(ConfigError, match="duplicate key 'KEY_3' in lines 4 and 9001"):
+        load_config(file)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "base.yml")
+    (tmp_path / "c.yml").write_text("_BASE_: base.yml")
+    with pytest.raises(ConfigError, match=r"base\.yml .*: it is not a file"):
+        load_config(tmp_path / "c.yml")
+
+
+def test_a_path_that_is_nearly_right_is_named(tmp_path: Path) -> None:
+    (tmp_path / "Glyphs").mkdir()
+    (tmp_path / "Glyphs" / "smoothap_tcm.yml").write_text("SEED: 1")
+    for wrong, near in (("Glyph/triplet.yml", "Glyphs"), ("Glyphs/smothap_tcm.yml", "Glyphs/smoothap_tcm.yml")):
+        with pytest.raises(ConfigError, match=f"did you mean {re.escape(str(tmp_path / near))}\\?$"):
+            load_config(tmp_path / wrong)
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "Market1501" / "a.yml")
+    assert "did you mean" not in str(caught.value)

@@ -1,0 +1,152 @@
+"""Glyphs: what is drawn, which characters are one, and what the cache does."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pml_ext.runner.data.datasets import DataError, OpenSet, glyphs
+from pml_ext.runner.data.datasets.glyphs import GlyphTable, draw, glyphs_set, identities_of_looks
+from pml_ext.runner.data.datasets.typefaces import TYPEFACES, Typeface
+
+LETTERS = list("HOoÅß") + list("ΗΔΩ") + list("НЖж") + ["Ա", "ა"]
+
+
+@pytest.fixture(scope="module")
+def table() -> GlyphTable:
+    return draw(LETTERS)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> OpenSet:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        return glyphs_set(Path("nowhere"), True)
+
+
+def letters_of(data: GlyphTable, identity: int) -> set[str]:
+    return set(data.characters[data.identities == identity].tolist())
+
+
+def test_latin_trains_and_other_scripts_test(whole: OpenSet) -> None:
+    train, test = whole.train, whole.query
+    assert whole.gallery is None
+    # What FreeType's version may change is which pictures are equal, and so a few of them.
+    assert len(np.unique(train.identities)) == pytest.approx(722, abs=10)
+    assert len(np.unique(test.identities)) == pytest.approx(514, abs=10)
+    assert (len(train), len(test)) == (pytest.approx(10575, abs=200), pytest.approx(6879, abs=200))
+    assert not np.isin(test.identities, train.identities).any()
+    assert not any("(LATIN" in name for name in test.names)
+    assert {name.split("(")[1].split()[0] for name in test.names} >= {"GREEK", "CYRILLIC", "ARMENIAN", "GEORGIAN"}
+    assert all(image.shape == (1, 32, 32) for image in train.images)
+
+
+def test_every_letter_can_be_found_in_another_family(whole: OpenSet) -> None:
+    for part in (whole.train, whole.query):
+        families = {identity: set() for identity in part.identities.tolist()}
+        for identity, family in zip(part.identities.tolist(), part.cameras.tolist(), strict=True):
+            families[identity].add(family)
+        assert all({0, 1, 2} <= found for found in families.values())
+        assert {family for found in families.values() for family in found} == {0, 1, 2, 3}
+
+
+def test_no_picture_twice_in_a_family(whole: OpenSet) -> None:
+    for part in (whole.train, whole.query):
+        keys = {
+            (identity, family, image.numpy().tobytes())
+            for identity, family, image in zip(
+                part.identities.tolist(), part.cameras.tolist(), part.images, strict=True
+            )
+        }
+        assert len(keys) == len(part)
+
+
+def test_colour_repeats_the_grey_channel(monkeypatch: pytest.MonkeyPatch, table: GlyphTable) -> None:
+    monkeypatch.setattr(glyphs, "_cached", lambda path: table)
+    grey, colour = (glyphs_set(Path(), grey).query.images[0] for grey in (True, False))
+    assert colour.shape == (3, 32, 32)
+    assert all((channel == grey[0]).all() for channel in colour)
+
+
+def test_characters_that_look_the_same_are_one_letter(table: GlyphTable) -> None:
+    by_letter = {c: letters_of(table, table.identities[table.characters == c][0]) for c in "HOoΔЖж"}
+    assert by_letter["H"] == {"H", "Η", "Н"} or by_letter["H"] == {"H"}, "equal pictures are there once"
+    assert all(by_letter[c] == {c} for c in "OoΔЖж")
+    assert len(set(table.identities[np.isin(table.characters, list("HΗН"))].tolist())) == 1
+
+
+def test_identities_against_nested_loops() -> None:
+    random = np.random.default_rng(0)
+    looks = random.integers(0, 256, (3, 8, 4, 4)).astype(np.uint8)
+    near = 255 - np.round((255.0 - looks[:, 5]) * 0.8).astype(np.uint8)  # the same direction of ink
+    looks[:, 1] = near
+    looks[:, 7] = near
+    looks[:2, 3] = looks[:2, 6]  # another look in the third family
+
+    def cosine(first: np.ndarray, second: np.ndarray) -> float:
+        a, b = 255.0 - first.ravel(), 255.0 - second.ravel()  # of all three families
+        return float(sum(x * y for x, y in zip(a, b, strict=True)) / (sum(a * a) ** 0.5 * sum(b * b) ** 0.5))
+
+    expected = list(range(8))
+    for i in range(8):
+        for j in range(i + 1, 8):
+            if cosine(looks[:, i], looks[:, j]) > 0.985:
+                expected = [expected[i] if e == expected[j] else e for e in expected]
+    assert expected[5] == expected[7] == 1
+    assert identities_of_looks(looks).tolist() == expected
+
+
+def test_pictures_are_black_on_white_and_whole(table: GlyphTable) -> None:
+    assert table.pictures.dtype == np.uint8
+    assert (table.pictures.min(axis=(1, 2)) < 100).all()
+    assert (table.pictures[:, 0, 0] == 255).all()
+    face = Typeface("DejaVuSans.ttf", TYPEFACES["DejaVu Sans"]["DejaVuSans.ttf"])
+    for wide in "Ǆﬃ":
+        ink = 255 - face.picture(wide)
+        assert ink.sum(axis=0)[[0, -1]].max() < 0.5 * ink.sum(axis=0).max(), "cut off at a side"
+
+
+def test_drawn_once_and_read_from_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: GlyphTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(glyphs, "draw", lambda: table)
+    first = glyphs_set(Path(), True)
+    (file,) = (tmp_path / "pml_ext").iterdir()
+    assert "freetype-" in file.name
+
+    def fail() -> GlyphTable:
+        raise AssertionError("drawn again")
+
+    monkeypatch.setattr(glyphs, "draw", fail)
+    second = glyphs_set(Path(), True)
+    assert second.query.names == first.query.names
+    assert all((a == b).all() for a, b in zip(first.train.images, second.train.images, strict=True))
+
+    monkeypatch.setattr(glyphs, "draw", lambda: table)
+    file.write_bytes(file.read_bytes()[:100])
+    with caplog.at_level("WARNING", logger="pml_ext"):
+        assert glyphs_set(Path(), True).query.names == first.query.names
+    assert "is damaged" in caplog.text
+    assert len(file.read_bytes()) > 100
+
+
+def test_a_cache_that_cannot_be_written_is_no_obstacle(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: GlyphTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "pml_ext").write_text("a file where the folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(glyphs, "draw", lambda: table)
+    with caplog.at_level("WARNING", logger="pml_ext"):
+        assert len(glyphs_set(Path(), True).query) > 0
+    assert "not kept for the next run" in caplog.text
+
+
+def test_other_fonts_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"another font than the data set is made of \(SHA-256 [0-9a-f]{12}…, expected 0"
+    ):
+        Typeface("DejaVuSans.ttf", "0" * 64)
+    monkeypatch.setattr("matplotlib.get_data_path", lambda: str(tmp_path))
+    with pytest.raises(DataError, match=r"needs matplotlib's font DejaVuSans\.ttf: .*install matplotlib again"):
+        Typeface("DejaVuSans.ttf", "0" * 64)

@@ -1,0 +1,93 @@
+"""Batches are a function of seed and epoch: neither workers nor ranks nor earlier epochs change a pixel."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.data.datasets import ImageSet
+from pml_ext.runner.data.loaders import test_loader as loader_of_tests
+from pml_ext.runner.data.loaders import train_loader
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*This DataLoader will create 3 worker processes")
+
+IDENTITIES = np.repeat(np.arange(6), 8)
+IMAGES = ImageSet(
+    [torch.full((3, 10, 8), i, dtype=torch.uint8) for i in range(48)], IDENTITIES, np.zeros(48), ["x"] * 48
+)
+TRANSFORM = v2.Compose([v2.Pad(3), v2.RandomCrop([10, 8]), v2.ToDtype(torch.float32), v2.RandomErasing(0.5, value=255)])
+
+
+def loader(workers: int, *, seed: int = 0, rank: int = 0, world_size: int = 1):
+    options = CN({"SAMPLER_TRAIN": "NaiveIdentitySampler", "NUM_INSTANCE": 4, "SET_WEIGHT": [], "NUM_WORKERS": workers})
+    return train_loader(options, IMAGES, TRANSFORM, batch_size=16, seed=seed, rank=rank, world_size=world_size)
+
+
+def epoch_of(made, epoch: int) -> list[list[Tensor]]:
+    made.batch_sampler.set_epoch(epoch)
+    return list(made)
+
+
+def same(first: list[list[Tensor]], second: list[list[Tensor]]) -> bool:
+    return all(torch.equal(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[list[Tensor]]]:
+    """Four epochs, without workers."""
+    made = loader(0)
+    return [epoch_of(made, epoch) for epoch in range(4)]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_any_epoch_is_the_same_with_any_workers_and_whatever_came_before(workers: int, expected: list) -> None:
+    made = loader(workers)
+    for epoch in (2, 0, 3):
+        torch.manual_seed(epoch + 77)
+        assert same(epoch_of(made, epoch), expected[epoch])
+
+
+def test_an_epoch_that_was_left_halfway_is_repeated_whole(expected: list) -> None:
+    made = loader(3)
+    made.batch_sampler.set_epoch(1)
+    assert len(list(islice(made, 2))) == 2
+    assert same(epoch_of(made, 1), expected[1])
+
+
+def test_epochs_and_seeds_differ(expected: list) -> None:
+    assert not same(expected[0], expected[1])
+    assert not same(epoch_of(loader(0, seed=1), 0), expected[0])
+
+
+def test_images_of_one_batch_are_changed_each_in_its_own_way(expected: list) -> None:
+    images = torch.cat([batch[0] for batch in expected[0]])
+    assert len({tuple((image == 255).flatten().tolist()) for image in images}) > len(images) // 4
+
+
+def test_ranks_see_the_parts_of_what_one_process_sees(expected: list) -> None:
+    parts = [epoch_of(loader(1, rank=rank, world_size=2), 1) for rank in range(2)]
+    joint = [[torch.cat(pair) for pair in zip(*batches, strict=True)] for batches in zip(*parts, strict=True)]
+    assert same(joint, expected[1])
+
+
+def test_what_the_model_draws_does_not_depend_on_the_data() -> None:
+    made = loader(0)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    epoch_of(made, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_every_rank_tests_its_own_images() -> None:
+    options = CN({"NUM_WORKERS": 0})
+    rows = [
+        torch.cat(
+            [batch[2] for batch in loader_of_tests(options, IMAGES, TRANSFORM, batch_size=5, rank=r, world_size=3)]
+        )
+        for r in range(3)
+    ]
+    assert sorted(torch.cat(rows).tolist()) == list(range(48))

@@ -1,0 +1,146 @@
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.data.names import SAMPLERS
+from pml_ext.runner.data.samplers import build_sampler
+
+LABELS = np.repeat(np.arange(12), [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14])
+CAMERAS = np.arange(len(LABELS)) % 3
+BY_IDENTITY = [name for name in SAMPLERS if name not in ("TrainingSampler", "ImbalancedDatasetSampler")]
+
+
+def sampler_of(name, *, labels=LABELS, cameras=CAMERAS, batch_size=24, instances=4, seed=0, rank=0, world_size=1):
+    options = CN({"SAMPLER_TRAIN": name, "NUM_INSTANCE": instances, "SET_WEIGHT": [1, 2, 3], "NUM_WORKERS": 0})
+    return build_sampler(options, labels, cameras, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
+
+
+def batches(name: str, epoch: int = 0, **options) -> list[list[int]]:
+    sampler = sampler_of(name, **options)
+    sampler.set_epoch(epoch)
+    drawn = [[sample.row for sample in batch] for batch in sampler]
+    assert len(drawn) == len(sampler) == len(options.get("labels", LABELS)) // options.get("batch_size", 24)
+    return drawn
+
+
+@pytest.mark.parametrize("name", BY_IDENTITY)
+def test_a_batch_holds_p_identities_with_k_images(name: str) -> None:
+    for batch in batches(name, batch_size=24):
+        rows = np.array(batch).reshape(6, 4)
+        assert (LABELS[rows] == LABELS[rows[:, :1]]).all(), "an identity's images stand next to each other"
+        if name != "SetReWeightSampler":  # two cameras may draw the same identity
+            assert len(set(LABELS[rows[:, 0]])) == 6
+
+
+@pytest.mark.parametrize("name", ["UniformIdentitySampler", "NaiveIdentitySampler", "SetReWeightSampler"])
+def test_images_of_an_identity_differ_where_there_are_enough(name: str) -> None:
+    for epoch in range(5):
+        for rows in np.array(batches(name, epoch)).reshape(-1, 4):
+            assert len(set(rows)) == min(4, (LABELS[rows[0]] == LABELS).sum())
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_an_epoch_follows_from_seed_and_epoch_alone(name: str) -> None:
+    assert batches(name, 3) == batches(name, 3)
+    different = [batches(name, 3), batches(name, 4), batches(name, 3, seed=1)]
+    assert all(a != b for a, b in pairwise(different))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_ranks_share_the_joint_batch_in_order(name: str) -> None:
+    joint = batches(name)
+    ranks = [batches(name, rank=r, world_size=2) for r in range(2)]
+    assert [a + b for a, b in zip(*ranks, strict=True)] == joint
+
+
+def test_without_identities_every_image_comes_once() -> None:
+    drawn = [row for batch in batches("TrainingSampler", batch_size=16) for row in batch]
+    assert len(drawn) == len(set(drawn)) == 96
+
+
+def test_a_set_smaller_than_a_batch_fills_one() -> None:
+    (batch,) = list(sampler_of("TrainingSampler", labels=np.zeros(3, dtype=int), cameras=np.zeros(3), batch_size=8))
+    assert len(batch) == 8
+    assert {sample.row for sample in batch} == {0, 1, 2}
+
+
+def test_imbalanced_draws_identities_equally_often() -> None:
+    sampler = sampler_of("ImbalancedDatasetSampler")
+    rows = np.concatenate(list(islice(sampler.draw(np.random.default_rng(0)), 500)))
+    counts = np.bincount(LABELS[rows])
+    assert counts.min() > 0.85 * counts.max(), counts
+
+
+def test_naive_draws_identities_as_often_as_they_have_images_and_uniform_does_not() -> None:
+    labels = np.repeat(np.arange(10), [4] * 9 + [80])
+    shares = {}
+    for name in ("NaiveIdentitySampler", "UniformIdentitySampler"):
+        sampler = sampler_of(name, labels=labels, cameras=labels, batch_size=4)
+        rows = np.concatenate(list(islice(sampler.draw(np.random.default_rng(0)), 580)))
+        shares[name] = (labels[rows] == 9).mean()
+    assert shares["NaiveIdentitySampler"] == pytest.approx(80 / 116, abs=0.01)
+    assert shares["UniformIdentitySampler"] == pytest.approx(1 / 10, abs=0.04)
+
+
+def test_naive_uses_every_image_once_a_round() -> None:
+    labels = np.repeat(np.arange(6), 8)
+    drawn = islice(sampler_of("NaiveIdentitySampler", labels=labels, cameras=labels, batch_size=4).draw(_random()), 12)
+    assert sorted(row for batch in drawn for row in batch) == list(range(48))
+
+
+def test_balanced_takes_every_identity_once_a_round_from_other_cameras() -> None:
+    draw = sampler_of("BalancedIdentitySampler", batch_size=12, instances=3).draw(_random())
+    first_round = np.array(list(islice(draw, 3))).reshape(-1, 3)
+    assert sorted(LABELS[first_round[:, 0]]) == list(range(12))
+    for first, *further in first_round:
+        assert all(CAMERAS[row] != CAMERAS[first] for row in further)
+
+
+def test_balanced_falls_back_to_the_same_camera_and_then_to_the_same_image() -> None:
+    labels = np.array([0, 0, 1])
+    draw = sampler_of("BalancedIdentitySampler", labels=labels, cameras=np.zeros(3), batch_size=4, instances=2).draw(
+        _random()
+    )
+    for batch in islice(draw, 10):
+        pairs = {tuple(sorted(pair)) for pair in np.array(batch).reshape(2, 2).tolist()}
+        assert pairs == {(0, 1), (2, 2)}
+
+
+def test_set_weight_gives_each_camera_its_identities() -> None:
+    labels = np.repeat(np.arange(12), 5)
+    cameras = np.repeat([0, 1, 2], 20)  # each identity in one camera only
+    for batch in islice(sampler_of("SetReWeightSampler", labels=labels, cameras=cameras).draw(_random()), 20):
+        assert np.bincount(cameras[batch]).tolist() == [4, 8, 12]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "UniformIdentitySampler",
+            {"instances": 5},
+            r"IMS_PER_BATCH = 24: must be a multiple of DATALOADER.NUM_INSTANCE × processes = 5 × 1",
+        ),
+        ("UniformIdentitySampler", {"batch_size": 16, "world_size": 3}, r"= 16: must be .* = 4 × 3"),
+        ("NaiveIdentitySampler", {"instances": 1}, r"= 24 identities; the training set has 12"),
+        ("TrainingSampler", {"batch_size": 0}, "must be 1 or more"),
+        ("SetReWeightSampler", {"cameras": CAMERAS % 2}, r"for each of the 2 cameras.*got \[1, 2, 3\]"),
+        ("SetReWeightSampler", {"batch_size": 20}, "a multiple of their sum × NUM_INSTANCE"),
+        (
+            "SetReWeightSampler",
+            {"cameras": np.where(LABELS == 3, 2, CAMERAS % 2)},
+            "asks for 3 identities of camera 2: it saw 1",
+        ),
+        ("RandomIdentitySampler", {}, "SAMPLER_TRAIN = 'RandomIdentitySampler': unknown.*Known: 'TrainingSampler'"),
+    ],
+)
+def test_errors(name: str, options: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        sampler_of(name, **options)
+
+
+def _random() -> np.random.Generator:
+    return np.random.default_rng(0)

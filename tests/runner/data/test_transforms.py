@@ -1,0 +1,177 @@
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.v2 import functional as F
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.data.names import TRANSFORMS
+from pml_ext.runner.data.transforms import build_transform, input_size
+from pml_ext.runner.data.transforms.random_patch import ENOUGH, RandomPatch
+
+SIZE = [32, 16]
+
+
+def config(channels: int = 3, **options) -> CN:
+    node = {
+        "SIZE_TRAIN": SIZE,
+        "SIZE_TEST": SIZE,
+        "INTERPOLATION": "bicubic",
+        "CROP": {"ENABLED": False, "SIZE": [24, 24], "SCALE": [0.16, 1], "RATIO": [3 / 4, 4 / 3]},
+        "FLIP": {"ENABLED": False, "PROB": 0.5},
+        "PADDING": {"ENABLED": False, "MODE": "constant", "SIZE": 10},
+        "CJ": {"ENABLED": False, "PROB": 0.5, "BRIGHTNESS": 0.15, "CONTRAST": 0.15, "SATURATION": 0.1, "HUE": 0.1},
+        "AFFINE": {"ENABLED": False},
+        "AUTOAUG": {"ENABLED": False, "PROB": 0.1},
+        "AUGMIX": {"ENABLED": False, "PROB": 0.0},
+        "REA": {"ENABLED": False, "PROB": 0.5, "VALUE": [124.0, 116.0, 104.0][:channels]},
+        "RPT": {"ENABLED": False, "PROB": 0.5},
+    }
+    for key, value in options.items():
+        node[key] = node[key] | {"ENABLED": True} | value if isinstance(value, dict) else value
+    return CN(node)
+
+
+def picture(height: int = 40, width: int = 30, channels: int = 3) -> Tensor:
+    """Smooth enough that resizing keeps its mean, different everywhere."""
+    rows, columns = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")
+    return torch.stack([200 * rows + 20 * columns + 10 * c for c in range(channels)]).round().to(torch.uint8)
+
+
+def test_tests_only_resize_as_pillow_does_and_keep_the_range() -> None:
+    image = picture()
+    result = build_transform(config(FLIP={"PROB": 1.0}, REA={"PROB": 1.0}), training=False, channels=3)(image)
+    assert result.dtype == torch.float32
+    expected = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((16, 32), Image.Resampling.BICUBIC)
+    assert (result - F.pil_to_tensor(expected).float()).abs().max() <= 1
+
+
+def test_one_number_is_the_shorter_side_and_zero_keeps_the_size() -> None:
+    assert build_transform(config(SIZE_TEST=[20]), training=False, channels=3)(picture()).shape == (3, 26, 20)
+    assert build_transform(config(SIZE_TEST=[0]), training=False, channels=3)(picture()).shape == (3, 40, 30)
+
+
+def test_crop_is_random_in_training_and_central_in_tests() -> None:
+    cfg = config(SIZE_TRAIN=[30], SIZE_TEST=[30], CROP={"SIZE": [24]})
+    train = build_transform(cfg, training=True, channels=3)
+    assert train(picture()).shape == (3, 24, 24)
+    assert not torch.equal(train(picture()), train(picture()))
+    expected = F.center_crop(F.resize(picture(), [30], interpolation=F.InterpolationMode.BICUBIC), [24, 24])
+    assert torch.equal(build_transform(cfg, training=False, channels=3)(picture()), expected.float())
+
+
+def test_a_crop_of_one_share_and_ratio_is_cut_out_and_not_resized() -> None:
+    """227²/256² of 256×256 at ratio 1, as LoOp's configs have it."""
+    crop = {"SIZE": [227, 227], "SCALE": [0.7863, 0.7863], "RATIO": [1.0, 1.0]}
+    options = config(SIZE_TRAIN=[256, 256], CROP=crop)
+    image = torch.randint(0, 256, (3, 256, 256), dtype=torch.uint8)
+    cut = build_transform(options, training=True, channels=3)(image)
+    assert cut.shape == (3, 227, 227)
+    places = [(row, column) for row in range(30) for column in range(30)]
+    assert (
+        sum(torch.equal(image[:, row : row + 227, column : column + 227].float(), cut) for row, column in places) == 1
+    )
+
+
+def test_flip_of_probability_one_mirrors() -> None:
+    plain = build_transform(config(), training=True, channels=3)(picture())
+    flipped = build_transform(config(FLIP={"PROB": 1.0}), training=True, channels=3)(picture())
+    assert torch.equal(flipped, plain.flip(-1))
+
+
+def test_padding_shifts_and_fills_with_zeros() -> None:
+    torch.manual_seed(0)
+    results = [build_transform(config(PADDING={}), training=True, channels=3)(picture() + 5) for _ in range(8)]
+    assert all(result.shape == (3, *SIZE) for result in results)
+    assert any((result == 0).any() for result in results)
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_switch_acts_in_training_only_and_follows_the_seed(name: str, channels: int) -> None:
+    options = {"PROB": 1.0} if "PROB" in config()[name] else {}
+    cfg = config(channels, **{name: options})
+    train, image = build_transform(cfg, training=True, channels=channels), picture(channels=channels)
+
+    def drawn(seed: int) -> list[Tensor]:
+        torch.manual_seed(seed)
+        return [train(image) for _ in range(ENOUGH + 20)]
+
+    plain = build_transform(config(channels), training=True, channels=channels)(image)
+    first = drawn(0)
+    assert any(result.shape != plain.shape or not torch.equal(result, plain) for result in first)
+    assert all(result.dtype == torch.float32 and result.min() >= 0 and result.max() <= 255 for result in first)
+    if name != "RPT":  # whose pool goes on growing
+        assert all(torch.equal(a, b) for a, b in zip(first, drawn(0), strict=True))
+    if name != "CROP":
+        assert torch.equal(build_transform(cfg, training=False, channels=channels)(image), plain)
+
+
+def test_erasing_writes_the_mean_colour() -> None:
+    torch.manual_seed(0)
+    plain = build_transform(config(), training=True, channels=3)(picture())
+    erased = build_transform(config(REA={"PROB": 1.0}), training=True, channels=3)(picture())
+    changed = (erased != plain).any(0)
+    assert 0.02 <= changed.float().mean() <= 0.4
+    assert (erased[:, changed] == torch.tensor([124.0, 116.0, 104.0])[:, None]).all()
+
+
+def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images() -> None:
+    torch.manual_seed(0)
+    patch = RandomPatch(1.0)
+    for value in range(ENOUGH - 1):
+        assert (patch(torch.full((3, 20, 10), float(value))) == value).all()
+    given = torch.full((3, 20, 10), -1.0)
+    pasted = patch(given)
+    assert (given == -1).all(), "the image that was handed in stays as it is"
+    others = pasted[pasted != -1].unique()
+    assert len(others) == 1
+    assert others.item() in range(ENOUGH)
+
+
+def test_random_patch_takes_images_that_are_too_small_or_of_other_sizes() -> None:
+    torch.manual_seed(0)
+    patch = RandomPatch(1.0)
+    for _ in range(ENOUGH + 5):
+        patch(torch.zeros(1, 40, 40))
+    assert patch(torch.ones(1, 1, 1)).item() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({}, SIZE),
+        ({"CROP": {"SIZE": [24]}}, [24, 24]),
+        ({"SIZE_TRAIN": [20]}, None),
+        ({"SIZE_TRAIN": [0]}, None),
+    ],
+)
+def test_input_size(options: dict, size: list[int] | None) -> None:
+    assert input_size(config(**options)) == size
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"SIZE_TRAIN": [1, 2, 3]}, r"INPUT.SIZE_TRAIN = \[1, 2, 3\]: must be \[height, width\]"),
+        ({"SIZE_TRAIN": [-1]}, r"SIZE_TRAIN = \[-1\]: must be"),
+        ({"INTERPOLATION": "cubic"}, "INPUT.INTERPOLATION = 'cubic': unknown"),
+        ({"FLIP": {"PROB": 1.5}}, r"INPUT.FLIP.PROB = 1.5: must be in \[0, 1\]"),
+        ({"PADDING": {"MODE": "wrap"}}, "INPUT.PADDING.MODE = 'wrap': unknown"),
+        ({"PADDING": {}, "SIZE_TRAIN": [0]}, "INPUT.PADDING.ENABLED = True: crops to INPUT.SIZE_TRAIN"),
+        ({"CROP": {"SIZE": [0]}}, r"INPUT.CROP.SIZE = \[0\]: must be"),
+        ({"CROP": {"SCALE": [1.0, 0.5]}}, r"INPUT.CROP.SCALE = \[1.0, 0.5\]: must be two ascending numbers above 0"),
+        ({"CROP": {"SCALE": [0.5]}}, r"INPUT.CROP.SCALE = \[0.5\]: must be two"),
+        ({"CROP": {"RATIO": [1.0, 1.0, 1.0]}}, r"INPUT.CROP.RATIO = \[1.0, 1.0, 1.0\]: must be two"),
+        ({"PADDING": {"MODE": "reflect", "SIZE": 40}}, "INPUT.PADDING.SIZE = 40: must be below INPUT.SIZE_TRAIN"),
+        ({"CJ": {"HUE": 0.7}}, r"INPUT.CJ.HUE = 0.7: must be in \[0, 0.5\]"),
+        (
+            {"REA": {"VALUE": [0.0]}},
+            r"REA.VALUE = \[0.0\]: must have one value for each of the 3 channels of MODEL.PIXEL_MEAN",
+        ),
+    ],
+)
+def test_errors(options: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_transform(config(**options), training=True, channels=3)

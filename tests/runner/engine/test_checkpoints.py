@@ -1,0 +1,107 @@
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from yacs.config import CfgNode
+
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.engine.checkpoints import CheckpointError, WholeCheckpoints, check_resumable
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file may grow above 4 KiB meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    file = tmp_path / "folder" / "last.ckpt"
+    WholeCheckpoints().save_checkpoint({"x": torch.ones(3)}, file)
+    request.getfixturevalue("full_disk")
+    with pytest.raises(
+        CheckpointError, match=r"last\.ckpt cannot be written; the one before is kept as it was: .*File too large"
+    ):
+        WholeCheckpoints().save_checkpoint({"x": torch.ones(10_000)}, file)
+    torch.testing.assert_close(torch.load(file, weights_only=True)["x"], torch.ones(3))
+    assert [path.name for path in file.parent.iterdir()] == ["last.ckpt"]
+    with pytest.raises(CheckpointError, match=r"first\.ckpt cannot be written; there is none before it: "):
+        WholeCheckpoints().save_checkpoint({"x": torch.ones(10_000)}, tmp_path / "first.ckpt")
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written; there is none before it: .*file"):
+        WholeCheckpoints().save_checkpoint({}, tmp_path / "file" / "last.ckpt")
+
+
+def test_an_interrupted_write_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "last.ckpt"
+    WholeCheckpoints().save_checkpoint({"x": 1}, file)
+
+    class PowerCut(BaseException):
+        pass
+
+    def cut(_: int) -> None:
+        raise PowerCut
+
+    monkeypatch.setattr(os, "fsync", cut)
+    with pytest.raises(PowerCut):
+        WholeCheckpoints().save_checkpoint({"x": 2}, file)
+    monkeypatch.undo()
+    assert torch.load(file, weights_only=True) == {"x": 1}
+    WholeCheckpoints().save_checkpoint({"x": 3}, file)
+    assert torch.load(file, weights_only=True) == {"x": 3}
+    assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def left_by(cfg: CfgNode, epochs: int) -> dict[str, Any]:
+    """What says in a checkpoint where a run was."""
+    progress = {"epoch_progress": {"current": {"processed": epochs}}}
+    return {"epoch": epochs - 1, "loops": {"fit_loop": progress}, "config": cfg.dump()}
+
+
+def test_what_the_optimizer_and_the_schedule_hold_must_stay(tmp_path: Path) -> None:
+    before, now = get_cfg(), get_cfg()
+    torch.save(left_by(before, 3), tmp_path / "last.ckpt")
+    now.SOLVER.MAX_EPOCH, now.SOLVER.CHECKPOINT_PERIOD, now.MODEL.LOSSES.CE.EPSILON = 200, 1, 0.1
+    assert check_resumable(now.SOLVER, tmp_path / "last.ckpt") == 3
+    now.SOLVER.OPT, now.SOLVER.SCHED, now.SOLVER.BASE_LR = "SGD", "CosineAnnealingLR", 0.5
+    with pytest.raises(ConfigError, match="cannot be resumed with another optimizer or schedule") as caught:
+        check_resumable(now.SOLVER, tmp_path / "last.ckpt")
+    assert [line.strip() for line in str(caught.value).splitlines()[1:-1]] == [
+        "SOLVER.OPT = 'SGD': was 'Adam'",
+        "SOLVER.SCHED = 'CosineAnnealingLR': was 'MultiStepLR'",
+        "SOLVER.BASE_LR = 0.5: was 0.0003",
+    ]
+
+
+def test_one_cycle_holds_its_length_and_options(tmp_path: Path) -> None:
+    before = get_cfg()
+    before.SOLVER.SCHED = "OneCycleLR"
+    torch.save(left_by(before, 3), tmp_path / "last.ckpt")
+    now = before.clone()
+    check_resumable(now.SOLVER, tmp_path / "last.ckpt")
+    now.SOLVER.MAX_EPOCH, now.SOLVER.ONECYCLE.PCT_START = 200, 0.5
+    with pytest.raises(ConfigError, match=r"SOLVER\.ONECYCLE = (.|\n)*SOLVER\.MAX_EPOCH = 200: was 120"):
+        check_resumable(now.SOLVER, tmp_path / "last.ckpt")
+
+
+def test_fewer_epochs_than_are_done(tmp_path: Path) -> None:
+    cfg = get_cfg()
+    torch.save(left_by(cfg, 121), tmp_path / "last.ckpt")
+    with pytest.raises(ConfigError, match=r"SOLVER\.MAX_EPOCH is 120; .*last\.ckpt has 121 epochs behind it"):
+        check_resumable(cfg.SOLVER, tmp_path / "last.ckpt")
+
+
+def test_a_checkpoint_without_a_config(tmp_path: Path) -> None:
+    torch.save({"epoch": 1}, tmp_path / "last.ckpt")
+    with pytest.raises(ConfigError, match=r"last\.ckpt holds no config to go on with; start anew .* MODEL\.WEIGHTS"):
+        check_resumable(get_cfg().SOLVER, tmp_path / "last.ckpt")

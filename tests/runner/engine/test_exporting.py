@@ -1,0 +1,177 @@
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from yacs.config import CfgNode
+
+from pml_ext.cli import main
+from pml_ext.metrics import ThresholdReport
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.engine import exporting
+from pml_ext.runner.engine.export_formats import FORMATS, ExportError
+from pml_ext.runner.engine.exporting import PixelsToEmbedding, export
+from pml_ext.runner.modeling.weights.paths import WeightsError
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> CfgNode:
+    """A config with weights, as a run leaves them."""
+    cfg = get_cfg()
+    cfg.MODEL.DEVICE = "cpu"
+    cfg.MODEL.BACKBONE.NAME, cfg.MODEL.BACKBONE.DEPTH, cfg.MODEL.BACKBONE.FEAT_DIM = "build_convnet_backbone", "2x", 6
+    cfg.MODEL.HEADS.POOL_LAYER, cfg.MODEL.HEADS.WITH_BNNECK = "GeneralizedMeanPoolingP", True
+    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [12, 8]
+    net = PixelsToEmbedding(cfg)
+    nn.init.normal_(net.heads.bottleneck[0].running_mean)  # type: ignore[arg-type]
+    state = {**net.state_dict(), "heads.classifier.weight": torch.ones(3, 6), "losses.LoOp.x": torch.ones(1)}
+    torch.save({"state_dict": state}, tmp_path / "last.ckpt")
+    cfg.MODEL.WEIGHTS = str(tmp_path / "last.ckpt")
+    return cfg
+
+
+def expected(cfg: CfgNode, images: torch.Tensor) -> torch.Tensor:
+    net = PixelsToEmbedding(cfg)
+    net.load_state_dict(torch.load(cfg.MODEL.WEIGHTS, weights_only=True)["state_dict"], strict=False)
+    mean, std = (torch.tensor(v)[:, None, None] for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
+    with torch.no_grad():
+        features = net.heads(net.backbone((images - mean) / std)).features
+    return features / features.norm(dim=1, keepdim=True)
+
+
+def record_in(file: Path) -> dict[str, Any]:
+    """What a TorchScript file says of itself."""
+    with zipfile.ZipFile(file) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("extra/pml_ext.json")]
+        return json.loads(archive.read(name))
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_the_file_takes_pixels_and_gives_unit_embeddings(trained: CfgNode, tmp_path: Path, file_format: str) -> None:
+    if file_format == "onnx":
+        pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
+    path = tmp_path / f"model.{file_format}"
+    assert export(trained, path, file_format) < 1e-5
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["last.ckpt", path.name])
+    for batch in (1, 4):
+        images = torch.randint(0, 256, (batch, 3, 12, 8)).float()
+        embeddings = FORMATS[file_format][1](path, images)
+        torch.testing.assert_close(embeddings, expected(trained, images), atol=1e-5, rtol=0)
+
+
+def test_a_file_that_differs_is_not_left(trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, read = FORMATS["torchscript"]
+    for broken, message in [
+        (lambda path, images: read(path, images) + 0.01, r"from the model's by 1.0e-02, more than 1e-04; not written"),
+        (lambda path, images: read(path, images) * torch.nan, r"from the model's by nan"),
+    ]:
+        monkeypatch.setitem(exporting.FORMATS, "torchscript", (write, broken))
+        with pytest.raises(ExportError, match=message):
+            export(trained, tmp_path / "model.pt", "torchscript")
+    assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_an_architecture_that_is_not_built_is_named(trained: CfgNode, tmp_path: Path) -> None:
+    trained.MODEL.META_ARCHITECTURE = "MoCo"
+    with pytest.raises(ConfigError, match=r"MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast .* not built"):
+        export(trained, tmp_path / "m.pt", "torchscript")
+
+
+def test_16_bits_and_the_flip_test_are_in_the_file(trained: CfgNode, tmp_path: Path) -> None:
+    images = torch.randint(0, 256, (3, 3, 12, 8)).float()
+    plain = expected(trained, images)
+    assert export(trained, tmp_path / "half.pt", "torchscript", half=True) < 5e-3
+    found = FORMATS["torchscript"][1](tmp_path / "half.pt", images)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, plain, atol=5e-3, rtol=0)
+    trained.TEST.FLIP.ENABLED = True
+    export(trained, tmp_path / "flip.pt", "torchscript")
+    found = FORMATS["torchscript"][1](tmp_path / "flip.pt", images)
+    torch.testing.assert_close(found, FORMATS["torchscript"][1](tmp_path / "flip.pt", images.flip(-1)))
+    assert (found - plain).abs().max() > 1e-3
+
+
+def test_the_input_is_what_the_crop_leaves(trained: CfgNode, tmp_path: Path) -> None:
+    trained.INPUT.CROP.ENABLED, trained.INPUT.CROP.SIZE = True, [10, 6]
+    export(trained, tmp_path / "m.pt", "torchscript")
+    record = record_in(tmp_path / "m.pt")
+    assert (record["size"], record["pixel_order"], record["input"], record["output"]) == (
+        [10, 6], "RGB", "images", "embeddings",
+    )  # fmt: skip
+    assert record["embedding_dim"] == 6 and record["config"]["INPUT.CROP.SIZE"] == [10, 6]
+
+
+def test_a_threshold_of_these_weights_goes_along(trained: CfgNode, tmp_path: Path) -> None:
+    embeddings = torch.nn.functional.normalize(torch.randn(40, 6), dim=1)
+    report = ThresholdReport.from_embeddings(embeddings, torch.arange(40) // 4, far=0.1, splits=0)
+    report.save(tmp_path / "t.json", checkpoint=trained.MODEL.WEIGHTS)
+    export(trained, tmp_path / "m.pt", "torchscript", threshold=tmp_path / "t.json")
+    assert record_in(tmp_path / "m.pt")["threshold"] == report.cosine
+    (tmp_path / "other.pth").write_bytes(b"other")
+    report.save(tmp_path / "t.json", checkpoint=tmp_path / "other.pth")
+    with pytest.raises(ConfigError, match=r"--threshold: .*t.json is of the model other.pth .* the embeddings are of"):
+        export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
+    report.save(tmp_path / "t.json")
+    with pytest.raises(ConfigError, match=r"names no model, so nothing says that its threshold is this one's"):
+        export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
+    wider = ThresholdReport.from_embeddings(torch.randn(40, 7), torch.arange(40) // 4, far=0.1, splits=0)
+    wider.save(tmp_path / "t.json", checkpoint=trained.MODEL.WEIGHTS)
+    with pytest.raises(ConfigError, match=r"about embeddings of 7 dimensions; here they have 6"):
+        export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
+    assert not (tmp_path / "n.pt").exists()
+
+
+def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"no folder .*nowhere to write m.onnx into"):
+        export(trained, tmp_path / "nowhere" / "m.onnx", "onnx")
+    trained.MODEL.HEADS.WITH_BNNECK = False
+    with pytest.raises(WeightsError, match=r"unexpected \(4\): heads.bottleneck.0.weight"):
+        export(trained, tmp_path / "m.pt", "torchscript")
+    trained.MODEL.HEADS.WITH_BNNECK = True
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ExportError, match=r"ONNX needs its extra: pip install 'pml_ext\[export\]'"):
+        export(trained, tmp_path / "m.onnx", "onnx")
+    trained.INPUT.SIZE_TEST = [0]
+    with pytest.raises(ConfigError, match=r"INPUT.SIZE_TEST must be height and width; got \[0\]"):
+        export(trained, tmp_path / "m.pt", "torchscript")
+    trained.MODEL.WEIGHTS = ""
+    with pytest.raises(ConfigError, match=r"export needs MODEL.WEIGHTS"):
+        export(trained, tmp_path / "m.pt", "torchscript")
+
+
+def test_the_command(trained: CfgNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "small.yml").write_text(trained.dump(), encoding="utf-8")
+    words = ["export", "--config-file", str(tmp_path / "small.yml"), "--format", "torchscript", "--output"]
+    assert main([*words, str(tmp_path / "model.pt")]) == 0
+    assert (
+        "model.pt: images (batch, 3, 12, 8) in 0–255 to unit embeddings (batch, 6); largest" in capsys.readouterr().err
+    )
+    assert main([*words, str(tmp_path / "other.pt"), "MODEL.WEIGHTS", ""]) == 2
+    assert "error: export needs MODEL.WEIGHTS" in capsys.readouterr().err
+
+
+FULL_DISK = """
+import resource, signal, sys, torch
+from pathlib import Path
+from pml_ext.runner.engine.export_formats import _write_torchscript
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    _write_torchscript(torch.nn.Linear(200, 200), torch.zeros(2, 200), "{}", Path(sys.argv[1]))
+except OSError as error:
+    print("refused:", error.strerror)
+"""
+
+
+def test_torchscript_on_a_full_disk_is_an_error_and_no_abort(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "model.pt")], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "refused: File too large\n", done.stderr[-1000:]
+    assert done.returncode == 0

@@ -1,0 +1,39 @@
+"""Convolutions are trained in the layout that is fast on a CPU, and measured in the usual one."""
+
+from pathlib import Path
+
+import lightning
+import pytest
+import torch
+from torch import nn
+
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.engine.memory_format import ChannelsLast
+from pml_ext.runner.engine.trainer import Launch, build_trainer
+
+
+def test_the_layout_changes_and_the_weights_stay() -> None:
+    module = lightning.LightningModule()
+    module.conv = nn.Conv2d(3, 8, 3)
+    module.linear = nn.Linear(4, 2)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    layout = ChannelsLast()
+    layout.on_train_epoch_start(None, module)  # type: ignore[arg-type]
+    assert module.conv.weight.is_contiguous(memory_format=torch.channels_last)
+    layout.on_validation_start(None, module)  # type: ignore[arg-type]
+    assert module.conv.weight.is_contiguous()
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.filterwarnings("ignore:.*exists and is not empty")
+def test_one_process_on_a_cpu_trains_so(tmp_path: Path) -> None:
+    cfg = get_cfg()
+    cfg.MODEL.DEVICE = "cpu"
+
+    def has_it(checkpoints: Path | None) -> bool:
+        callbacks = build_trainer(cfg, Launch(), tmp_path, checkpoints).callbacks
+        return any(isinstance(callback, ChannelsLast) for callback in callbacks)
+
+    assert has_it(tmp_path / "checkpoints")
+    assert not has_it(None), "evaluation stays as it was"

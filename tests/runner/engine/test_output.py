@@ -1,0 +1,73 @@
+"""One run at a time in a folder, and nothing of an earlier one that could be taken for its own."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.engine.output import left_by_earlier_runs, output_folder, remove_earlier, require_no_checkpoints
+
+HOLD = """
+import sys
+from pml_ext.runner.engine.output import output_folder
+with output_folder(sys.argv[1], first=True):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_is_one_runs_until_its_process_ends(tmp_path: Path) -> None:
+    folder = str(tmp_path / "out")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        refused = pytest.raises(ConfigError, match=rf"is in use by another run \(process {other.pid} on .*\): wait for")
+        with refused, output_folder(folder, first=True):
+            pass
+        with output_folder(folder, first=False):  # the run's own further processes
+            pass
+        other.kill()
+    unwritable = pytest.raises(ConfigError, match="cannot be written")
+    with output_folder(folder, first=True) as output, unwritable, output_folder(f"{output}/.lock/x", first=True):
+        pass
+
+
+def test_checkpoints_of_another_run_are_not_written_over(tmp_path: Path) -> None:
+    require_no_checkpoints(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "notes.txt").touch()
+    require_no_checkpoints(tmp_path)
+    for name in ("last.ckpt", "best.ckpt"):
+        (tmp_path / "checkpoints" / name).touch()
+    with pytest.raises(
+        ConfigError,
+        match=r"another run \(best\.ckpt, last\.ckpt\): go on with it by --resume, replace it by --overwrite, or set",
+    ):
+        require_no_checkpoints(tmp_path)
+
+
+@pytest.mark.parametrize("whole_run", [False, True])
+def test_what_is_no_longer_true_is_removed_and_named(
+    whole_run: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    results = ["metrics.json", "threshold_A.html", "threshold_A.json", "threshold_A.png", "utility_A.png"]
+    run = ["checkpoints/best.ckpt", "csv/version_0", "tensorboard/events.1"]
+    others = ["checkpoints/notes.txt", "config.yaml", "mine.json", "train.log"]
+    drafts = [".0123456789ab.part", "checkpoints/.0123456789ab.part"]
+    for name in (*results, *run, *others, *drafts):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with caplog.at_level(logging.INFO, logger="pml_ext"):
+        remove_earlier(tmp_path, left_by_earlier_runs(tmp_path, whole_run=whole_run))
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == sorted(others if whole_run else [*others, *run])
+    gone = sorted([*results, *run] if whole_run else results)
+    assert caplog.messages == [f"removed what an earlier run left in {tmp_path}: {', '.join(gone)}"]
+    caplog.clear()
+    remove_earlier(tmp_path, left_by_earlier_runs(tmp_path, whole_run=whole_run))
+    assert not caplog.messages

@@ -1,0 +1,54 @@
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from pml_ext.runner.engine.precise_bn import recompute_statistics
+
+
+class EpochBatches(torch.utils.data.BatchSampler):
+    """Two batches of two; the second epoch in another order."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.sampler = range(4) if epoch % 2 == 0 else [0, 2, 1, 3]
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(2, momentum=0.3)
+        self.labels: list[Tensor] = []
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        self.labels.append(labels)
+        return self.norm(images)
+
+
+def test_statistics_are_the_plain_averages_over_batches() -> None:
+    images, model = torch.randn(4, 2, 3, 3), Model()
+    loader = DataLoader(
+        TensorDataset(images, torch.arange(4)), batch_sampler=EpochBatches(range(4), batch_size=2, drop_last=False)
+    )
+    model(torch.randn(2, 2, 3, 3), torch.zeros(2))  # a moving average to be replaced
+    model.labels.clear()
+    recompute_statistics(model, loader, 3, torch.device("cpu"))
+    batches = [images[[0, 1]], images[[2, 3]], images[[0, 2]]]
+    torch.testing.assert_close(model.norm.running_mean, sum(b.mean(dim=(0, 2, 3)) for b in batches) / 3)
+    torch.testing.assert_close(model.norm.running_var, sum(b.var(dim=(0, 2, 3)) for b in batches) / 3)
+    assert model.norm.momentum == 0.3
+    assert [labels.tolist() for labels in model.labels] == [[0, 0]] * 3
+
+
+def test_processes_get_the_average_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, model = torch.randn(4, 2, 3, 3), Model()
+
+    class Loader(list):
+        batch_sampler = EpochBatches(range(4), batch_size=2, drop_last=False)
+
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
+    # Two further processes that have found statistics of 1.
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda average: average.add_(2))
+    recompute_statistics(model, Loader([[images[:2]]]), 1, torch.device("cpu"))
+    torch.testing.assert_close(model.norm.running_mean, (images[:2].mean(dim=(0, 2, 3)) + 2) / 3)
+    torch.testing.assert_close(model.norm.running_var, (images[:2].var(dim=(0, 2, 3)) + 2) / 3)

@@ -1,0 +1,499 @@
+"""Whole runs through the command line, on digits."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import pml_ext.runner.engine.baseline
+from pml_ext.cli import main
+from pml_ext.runner.data.datasets import DATASETS, OpenSet
+from pml_ext.runner.data.datasets.digits import digits_set
+from tests.runner.data.published_layouts import picture
+
+CONFIGS = Path(__file__).parents[3] / "fastreid_configs"
+DIGITS = CONFIGS / "Digits" / "sap_tcm.yml"
+QUICK = ["SOLVER.MAX_EPOCH", "2", "TEST.EVAL_PERIOD", "2", "SOLVER.CHECKPOINT_PERIOD", "1", "MODEL.DEVICE", "cpu"]
+
+
+def train(output: Path, *opts: str, flags: tuple[str, ...] = (), config: Path = DIGITS) -> int:
+    return main(["train", "--config-file", str(config), *flags, "OUTPUT_DIR", str(output), *QUICK, *opts])
+
+
+def metrics(output: Path, file: str = "metrics.json") -> dict[str, Any]:
+    return json.loads((output / file).read_text())["results"]["Digits"]
+
+
+def weights(output: Path) -> dict[str, torch.Tensor]:
+    return torch.load(output / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("run") / "out"
+    assert train(output) == 0
+    return output
+
+
+def test_a_run_learns_and_leaves_its_files(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = metrics(trained)
+    assert list(found) == [
+        "precision_at_1", "cmc_rank_5", "cmc_rank_10", "mean_average_precision_at_r", "reid_mean_average_precision",
+        "mean_inverse_negative_penalty", "opis", "epsilon_opis", "NMI",
+    ]  # fmt: skip
+    assert json.loads((trained / "metrics.json").read_text())["opis"] == {
+        "far_range": [0.01, 0.1], "grid": 100, "epsilon": 0.1, "negatives_per_positive": None, "seed": 0,
+    }  # fmt: skip
+    assert found["precision_at_1"] > 0.9
+    assert 0 < found["opis"] < 0.25
+    assert yaml.safe_load((trained / "config.yaml").read_text())["SOLVER"]["MAX_EPOCH"] == 2
+    log = (trained / "train.log").read_text()
+    assert "901 images of 5 identities, 11 steps an epoch" in log
+    assert "ε-OPIS" in log
+    with (trained / "csv" / "version_0" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {"loss", "loss/SmoothAPLoss", "loss/TCMLoss", "opis"} <= set(rows[0])
+    assert list((trained / "tensorboard").glob("events*"))
+    with Image.open(trained / "utility_Digits.png") as figure:
+        assert figure.size > (600, 400)
+        assert len(np.unique(np.asarray(figure))) > 50, "an empty figure"
+
+
+def test_the_best_checkpoint_is_kept_beside_the_last(trained: Path) -> None:
+    assert {p.name for p in (trained / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+
+
+def test_eval_repeats_the_numbers_exactly(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    opts = ["OUTPUT_DIR", str(tmp_path), *QUICK, "MODEL.WEIGHTS", str(trained / "checkpoints" / "last.ckpt")]
+    assert main(["eval", "--config-file", str(DIGITS), *opts]) == 0
+    assert metrics(tmp_path, "eval_metrics.json") == metrics(trained)
+    shown, said = capfd.readouterr()
+    assert "R@1" not in said, "results are on standard output, the rest on standard error"
+    assert "cameras" not in said, "digits have none"
+    assert "R@1" in shown
+    assert str(tmp_path / "eval_metrics.json") in shown
+    assert main(["train", "--eval-only", "--config-file", str(trained / "config.yaml"), *opts]) == 0
+    assert metrics(tmp_path, "eval_metrics.json") == metrics(trained)
+
+
+def test_a_run_repeats_itself_and_another_seed_does_not(trained: Path, tmp_path: Path) -> None:
+    assert train(tmp_path / "a") == 0
+    assert train(tmp_path / "b", "SEED", "1") == 0
+    same, other = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert all(torch.equal(v, same[k]) for k, v in weights(trained).items())
+    assert not torch.equal(same["backbone.0.weight"], other["backbone.0.weight"])
+
+
+LEARNED = (
+    "MODEL.LOSSES.NAME", '("CrossEntropyLoss", "DiscriminativeLoss", "LoOp")', "MODEL.HEADS.WITH_BNNECK", "True",
+    "MODEL.LOSSES.DISC.CENTROIDS", "kmeans", "MODEL.LOSSES.DISC.CENTROID_SIZE", "7", "INPUT.PADDING.ENABLED", "True",
+    "INPUT.PADDING.SIZE", "1", "SOLVER.CLIP_GRADIENTS.ENABLED", "True", "SOLVER.AMP.ENABLED", "True",
+)  # fmt: skip
+
+
+def test_resume_continues_bit_for_bit_with_the_state_of_the_losses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train(tmp_path / "whole", *LEARNED) == 0
+
+    class KilledError(Exception):
+        pass
+
+    def stop_in_the_second_epoch(self: Any) -> None:
+        if self.current_epoch == 1:
+            raise KilledError
+
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(
+            pml_ext.runner.engine.baseline.Baseline, "on_train_batch_start", lambda s, *_: stop_in_the_second_epoch(s)
+        )
+        train(tmp_path / "parts", *LEARNED)
+    assert not (tmp_path / "parts" / "metrics.json").exists()
+    assert train(tmp_path / "parts", *LEARNED, flags=("--resume",)) == 0
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    assert any(k.startswith("losses.DiscriminativeLoss.") for k in whole)
+    assert all(torch.equal(v, parts[k]) for k, v in whole.items())
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
+
+
+# Every random step that keeps no state; AutoAugment and AugMix take three channels.
+AUGMENTED = (
+    "SOLVER.MAX_EPOCH", "3", "INPUT.PADDING.ENABLED", "True", "INPUT.PADDING.SIZE", "1", "INPUT.REA.ENABLED", "True",
+    "INPUT.REA.VALUE", "[0.0]", "INPUT.AFFINE.ENABLED", "True", "INPUT.CJ.ENABLED", "True",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def augmented(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("augmented") / "out"
+    assert train(output, *AUGMENTED) == 0
+    return output
+
+
+@pytest.mark.parametrize(("workers", "step"), [(0, 12), (1, 11), (3, 21)])
+def test_a_run_killed_at_any_step_goes_on_bit_for_bit_with_any_workers(
+    workers: int, step: int, augmented: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eleven steps an epoch: killed in the first, the second and the last step of the second of three."""
+
+    class KilledError(Exception):
+        pass
+
+    def kill(module: Any, *_: Any) -> None:
+        if module.global_step == step:
+            raise KilledError
+
+    opts = (*AUGMENTED, "DATALOADER.NUM_WORKERS", str(workers))
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(pml_ext.runner.engine.baseline.Baseline, "on_train_batch_start", kill)
+        train(tmp_path, *opts)
+    assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 11
+    assert train(tmp_path, *opts, flags=("--resume",)) == 0
+    assert all(torch.equal(v, weights(tmp_path)[k]) for k, v in weights(augmented).items())
+    assert metrics(tmp_path) == metrics(augmented)
+
+
+def test_resume_of_another_model_and_of_nothing(
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained, tmp_path / "other")
+    assert train(tmp_path / "other", "MODEL.HEADS.EMBEDDING_DIM", "32", flags=("--resume",)) == 2
+    assert "last.ckpt is of another architecture than the config's model" in capfd.readouterr().err
+    kept = (tmp_path / "other" / "config.yaml").read_text()
+    assert kept == (trained / "config.yaml").read_text(), "a failed start left the run's config as it was"
+    assert train(tmp_path, flags=("--resume",)) == 0
+    assert "resuming from nothing" in capfd.readouterr().err
+    (tmp_path / "checkpoints" / "last.ckpt").write_bytes(b"cut")
+    assert train(tmp_path, flags=("--resume",)) == 2
+    assert "last.ckpt is not a readable weights file" in capfd.readouterr().err
+
+
+def test_a_run_into_the_folder_of_another_is_refused_before_any_work(
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained, tmp_path / "out")
+    (tmp_path / "out" / "threshold_Digits.json").write_text("{}")
+
+    def content() -> dict[str, bytes]:
+        files = (p for p in (tmp_path / "out").rglob("*") if p.is_file() and p.name not in ("train.log", ".lock"))
+        return {str(path): path.read_bytes() for path in files}
+
+    before = content()
+    assert train(tmp_path / "out", "SEED", "1") == 2
+    shown = capfd.readouterr().err
+    assert "(best.ckpt, last.ckpt): go on with it by --resume, replace it by --overwrite, or set another" in shown
+    assert "images" not in shown, "no data was read"
+    assert train(tmp_path / "out", flags=("--resume", "--overwrite")) == 2
+    assert "give one of them" in capfd.readouterr().err
+    assert train(tmp_path / "out", "MODEL.WEIGHTS", "none.pth", flags=("--overwrite",)) == 2
+    assert content() == before, "a start that fails leaves everything as it was"
+    assert train(tmp_path / "out", "SEED", "1", flags=("--overwrite",)) == 0
+    assert "removed what an earlier run left" in capfd.readouterr().err
+    assert not (tmp_path / "out" / "threshold_Digits.json").exists()
+    assert not torch.equal(weights(tmp_path / "out")["backbone.0.weight"], weights(trained)["backbone.0.weight"])
+
+
+def _without(*path: object) -> Callable[[dict[str, Any]], Any]:
+    def change(content: dict[str, Any]) -> Any:
+        inner: Any = content
+        for key in path[:-1]:
+            inner = inner[key]
+        del inner[path[-1]]
+        return content
+
+    return change
+
+
+def _with(value: object, *path: object) -> Callable[[dict[str, Any]], Any]:
+    def change(content: dict[str, Any]) -> Any:
+        inner: Any = content
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = value
+        return content
+
+    return change
+
+
+_OF_A_RUN = r"last\.ckpt cannot be resumed: it is not as a run leaves it \(.*\)\. Take an earlier copy of it, or start"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: [content], "holds no state_dict"),
+        (_without("state_dict"), "holds no state_dict"),
+        (_without("config"), "holds no config to go on with"),
+        (_with("SOLVER: [", "config"), _OF_A_RUN),
+        (_with("SOLVER: {}", "config"), _OF_A_RUN),
+        (_with(7, "config"), _OF_A_RUN),
+        (_without("loops"), _OF_A_RUN),
+        (_with("two", "loops", "fit_loop", "epoch_progress", "current", "processed"), _OF_A_RUN),
+        (_with({}, "loops", "fit_loop", "epoch_loop.batch_progress"), _OF_A_RUN),
+        (_without("optimizer_states"), _OF_A_RUN),
+        (_with([], "optimizer_states"), _OF_A_RUN),
+        (_with([{"state": {}, "param_groups": []}], "optimizer_states"), _OF_A_RUN),
+        (_with(torch.zeros(3, 3), "optimizer_states", 0, "state", 0, "exp_avg"), _OF_A_RUN),
+        (_with([{}, {}], "lr_schedulers"), _OF_A_RUN),
+        (_with("eleven", "global_step"), _OF_A_RUN),
+        (_without("pytorch-lightning_version"), _OF_A_RUN),
+        (_with(5, "callbacks"), _OF_A_RUN),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_damaged_checkpoint_is_not_resumed(
+    change: Callable[[dict[str, Any]], Any], message: str, trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    checkpoint = tmp_path / "checkpoints" / "last.ckpt"
+    checkpoint.parent.mkdir()
+    content = torch.load(trained / "checkpoints" / "last.ckpt", weights_only=True)
+    torch.save(change(content), checkpoint)
+    before = checkpoint.read_bytes()
+    assert train(tmp_path, "SOLVER.MAX_EPOCH", "3", flags=("--resume",)) == 2
+    shown = capfd.readouterr().err
+    assert len(re.findall("^error: ", shown, flags=re.MULTILINE)) == 1
+    assert re.search(message, shown), shown[-600:]
+    assert "Traceback" not in shown
+    assert checkpoint.read_bytes() == before
+
+
+def test_a_folder_in_the_checkpoints_place_is_not_taken_for_none(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "checkpoints" / "last.ckpt").mkdir(parents=True)
+    assert train(tmp_path, flags=("--resume",)) == 2
+    assert re.search(r"error: .*last\.ckpt", capfd.readouterr().err)
+
+
+@contextmanager
+def started(output: Path, *opts: str) -> Iterator[subprocess.Popen[str]]:
+    """A run in a process of its own, once it has written its first checkpoint; it does not outlive the test."""
+    command = [sys.executable, "-m", "pml_ext.cli", "train", "--config-file", str(DIGITS)]
+    running = subprocess.Popen(
+        [*command, "OUTPUT_DIR", str(output), *QUICK, *opts],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        # Tests that a shell put into the background hand on an ignored Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    with running:
+        try:
+            while not (output / "checkpoints" / "last.ckpt").exists():
+                assert running.poll() is None
+                time.sleep(0.01)
+            yield running
+        finally:
+            running.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_with_a_message_and_it_can_be_resumed(tmp_path: Path, number: signal.Signals) -> None:
+    with started(tmp_path, "SOLVER.MAX_EPOCH", "500", "TEST.EVAL_PERIOD", "500") as running:
+        running.send_signal(number)
+        _, message = running.communicate(timeout=120)
+    assert running.returncode == 130
+    assert "stopped before the end; continue with --resume" in message
+    logged = (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
+    epochs = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["epoch"]
+    assert train(tmp_path, "SOLVER.MAX_EPOCH", str(epochs + 1), flags=("--resume",)) == 0
+    assert (tmp_path / "csv" / "version_0" / "metrics.csv").read_text() == logged, "what was logged stays"
+
+
+def test_a_killed_run_ends_with_the_same_metrics(trained: Path, tmp_path: Path) -> None:
+    with started(tmp_path) as running:
+        running.kill()
+    assert train(tmp_path, flags=("--resume",)) == 0
+    assert metrics(tmp_path) == metrics(trained)
+    assert all(torch.equal(v, weights(tmp_path)[k]) for k, v in weights(trained).items())
+
+
+def test_resume_with_another_optimizer(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(trained, tmp_path / "other")
+    assert train(tmp_path / "other", "SOLVER.OPT", "SGD", flags=("--resume",)) == 2
+    assert "cannot be resumed with another optimizer or schedule:\n  SOLVER.OPT = 'SGD': was 'Adam'" in (
+        capfd.readouterr().err
+    )
+
+
+def test_freezing_precise_statistics_flipped_tests_and_the_profile(
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    opts = (
+        "TEST.PRECISE_BN.ENABLED", "True", "TEST.PRECISE_BN.DATASET", "Digits", "TEST.PRECISE_BN.NUM_ITER", "13",
+        "MODEL.FREEZE_LAYERS", "['backbone']", "SOLVER.FREEZE_ITERS", "22", "TEST.FLIP.ENABLED", "True",
+    )  # fmt: skip
+    assert train(tmp_path, *opts, flags=("--profile",)) == 0
+    fresh, other = weights(tmp_path), weights(trained)
+    assert not torch.equal(fresh["backbone.0.weight"], other["backbone.0.weight"])
+    assert fresh["backbone.1.num_batches_tracked"] == 13, "counted anew, and frozen before"
+    assert not torch.equal(fresh["backbone.1.running_mean"], torch.zeros(64))
+    assert metrics(tmp_path) != metrics(trained)
+    log = capfd.readouterr().err
+    shares = dict(re.findall(r"^([a-z ]+?) +[0-9.]+ +([0-9.]+) %", log, flags=re.MULTILINE))
+    assert list(shares) == ["data loading", "forward", "loss", "backward", "optimizer", "evaluation"]
+    assert sum(map(float, shares.values())) == pytest.approx(100, abs=0.5)
+
+
+def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    forward = pml_ext.runner.engine.baseline.Baseline.forward
+
+    def spoiled(self: Any, *batch: torch.Tensor) -> Any:
+        output = forward(self, *batch)
+        spoil = self.training and self.global_step == 13
+        return output._replace(features=tuple(part * torch.nan for part in output.features)) if spoil else output
+
+    monkeypatch.setattr(pml_ext.runner.engine.baseline.Baseline, "forward", spoiled)
+    assert train(tmp_path) == 2
+    message = capfd.readouterr().err
+    assert "SmoothAPLoss is nan at step 13 (epoch 1); the batch was sklearn.datasets.load_digits()[" in message
+    good = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+    assert good["global_step"] == 11
+    assert all(torch.isfinite(v).all() for v in good["state_dict"].values())
+
+
+def test_weights_that_are_not_finite_are_never_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def spoil(self: Any, *_: Any) -> None:
+        if self.global_step == 11:
+            self.backbone[0].weight.data.mul_(torch.nan)
+
+    monkeypatch.setattr(pml_ext.runner.engine.baseline.Baseline, "on_train_batch_end", spoil)
+    assert train(tmp_path) == 2
+    assert "the weights backbone.0.weight are not finite after step 11" in capfd.readouterr().err
+    assert (
+        not list((tmp_path / "checkpoints").glob("*")) or torch.isfinite(weights(tmp_path)["backbone.0.weight"]).all()
+    )
+
+
+@pytest.mark.parametrize(
+    ("opts", "message"),
+    [
+        (("MODEL.LOSSES.NAME", '("CITLos",)'), "LOSSES.NAME = 'CITLos': unknown; did you mean 'CITLoss'? Known:"),
+        (("MODEL.LOSSES.NAME", "()"), "must name one or more different losses"),
+        (("MODEL.LOSSES.CIT.GAMMA", "2", "MODEL.LOSSES.NAME", '("CITLoss",)'), "LOSSES.CIT: gamma must be in [0, 1]"),
+        (("MODEL.LOSSES.LOOP.LOSS", "LoOp", "MODEL.LOSSES.NAME", '("LoOp",)'), "MODEL.LOSSES.LOOP.LOSS: unknown value"),
+        (("MODEL.LOSSES.CE.EPSILON", "2", "MODEL.LOSSES.NAME", '("CrossEntropyLoss",)'), "LOSSES.CE: epsilon must be"),
+        (("MODEL.MINER.NAME", "MultiSimilarityMiner"), "none of the losses SmoothAPLoss, TCMLoss takes a miner"),
+        (("MODEL.META_ARCHITECTURE", "MoCo"), "MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast and its queue"),
+        (("MODEL.DEVICE", "cuda"), "MODEL.DEVICE = cuda: torch sees no CUDA device here; take cpu"),
+        (("MODEL.PIXEL_STD", "[1, 1]"), "must both have 1 value (grey) or 3 (RGB)"),
+        (("SOLVER.WEIGHT_DECAY", "-0.1"), "SOLVER.WEIGHT_DECAY = -0.1: must be 0 or more"),
+        (("MODEL.HEADS.NUM_CLASSES", "3"), "NUM_CLASSES is 3, but the training set has 5 identities"),
+        (("MODEL.FREEZE_LAYERS", "['neck']", "SOLVER.FREEZE_ITERS", "3"), "'neck' matches no parameter; names begin"),
+        (("MODEL.HEADS.NECK_FEAT", "before"), "the losses do not train the reduction to EMBEDDING_DIM that tests"),
+        (("TEST.BEST", "R@1"), "TEST.BEST = 'R@1': Digits is measured by precision_at_1, cmc_rank_5, "),
+        (("TEST.OPIS.GRID", "5"), "TEST.OPIS: grid must be at least 10"),
+        (("INPUT.SIZE_TRAIN", "[8, 8, 8]"), "INPUT.SIZE_TRAIN = [8, 8, 8]: must be [height, width]"),
+        (("DATALOADER.NUM_INSTANCE", "30"), "SOLVER.IMS_PER_BATCH = 80: must be a multiple"),
+        (("SOLVER.MAX_EPOCH", "0"), "SOLVER.MAX_EPOCH = 0: must be 1 or more"),
+        (("SEED", "-1"), "SEED = -1: must be in [0, 2^32)"),
+        (("DATASETS.TESTS", '("Digits", "Digits")'), "('Digits', 'Digits'): must name one or more different data sets"),
+        (("MODEL.PIXEL_STD", "[0]"), "MODEL.PIXEL_STD = [0]: must be above 0, pixels are divided by it"),
+        (("MODEL.BACKBONE.FEAT_DIM", "0"), "FEAT_DIM = 0: must be 1 or more"),
+        (("MODEL.BACKBONE.NORM", "syncBN"), "MODEL.BACKBONE.NORM is syncBN, which torch has for CUDA devices only"),
+        (("MODEL.PIXEL_MEAN", "[None]"), "MODEL.PIXEL_MEAN must hold numbers"),
+        (("MODEL.WEIGHTS", "none.pth"), "no weights file at none.pth"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_clear_message(
+    tmp_path: Path, opts: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if opts[0] == "MODEL.DEVICE" and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    assert train(tmp_path, *opts, "SOLVER.MAX_EPOCH" if "SOLVER.MAX_EPOCH" not in opts else "SEED", "1") == 2
+    shown = capfd.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+
+
+def test_an_output_folder_that_cannot_be_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert train(tmp_path / "file" / "out") == 2
+    assert f"OUTPUT_DIR {tmp_path}/file/out cannot be written" in capfd.readouterr().err
+
+
+def test_eval_of_another_architecture(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    checkpoint = str(trained / "checkpoints" / "last.ckpt")
+    opts = ["OUTPUT_DIR", str(tmp_path), *QUICK, "MODEL.WEIGHTS", checkpoint, "MODEL.HEADS.EMBEDDING_DIM", "32"]
+    assert main(["eval", "--config-file", str(DIGITS), *opts]) == 2
+    shown = capfd.readouterr().err
+    assert "of another architecture than the config's model" in shown
+    assert "heads.bottleneck.0.weight (file (64, 64, 1, 1), model (32, 64, 1, 1))" in shown
+    assert main(["eval", "--config-file", str(DIGITS), *opts[:-4]]) == 2
+    assert "evaluation needs MODEL.WEIGHTS" in capfd.readouterr().err
+
+
+SMALL = [
+    p for folder in ("Digits", "Omniglot") for p in sorted((CONFIGS / folder).rglob("*.yml")) if "Base-" not in p.stem
+]
+
+
+def few_digits(root: Path, grey: bool) -> OpenSet:
+    whole = digits_set(root, grey)
+    return OpenSet(whole.train.subset(range(0, 901, 4)), whole.query.subset(range(0, 896, 4)))
+
+
+@pytest.mark.parametrize("config", SMALL, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_every_small_config_trains_and_evaluates(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with its own model and losses, for one epoch of some digits in its image size."""
+    monkeypatch.setitem(DATASETS, "Digits", few_digits)
+    data = ("DATASETS.NAMES", '("Digits",)', "DATASETS.TESTS", '("Digits",)', "SOLVER.IMS_PER_BATCH", "80")
+    batch = ("DATALOADER.NUM_INSTANCE", "16", "SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "1")
+    assert train(tmp_path, *data, *batch, config=config) == 0
+    assert 0.2 < metrics(tmp_path)["precision_at_1"] <= 1
+
+
+def test_a_folder_that_is_removed_while_a_run_goes_on(tmp_path: Path) -> None:
+    with started(tmp_path / "out", "SOLVER.MAX_EPOCH", "500", "TEST.EVAL_PERIOD", "500") as running:
+        shutil.rmtree(tmp_path / "out")
+        _, message = running.communicate(timeout=120)
+    assert running.returncode == 2
+    assert f"OUTPUT_DIR {tmp_path}/out was removed while the run went on" in message
+    assert "Traceback" not in message
+
+
+def test_a_killed_worker_ends_the_run_with_one_message(tmp_path: Path) -> None:
+    opts = ("SOLVER.MAX_EPOCH", "500", "TEST.EVAL_PERIOD", "500", "DATALOADER.NUM_WORKERS", "2")
+    with started(tmp_path, *opts) as running:
+        workers = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        os.kill(int(workers[-1]), signal.SIGKILL)
+        _, message = running.communicate(timeout=120)
+    assert running.returncode == 2
+    assert "error: a process that loads images was ended from outside" in message
+    assert "Traceback" not in message
+
+
+def test_an_image_that_a_worker_cannot_read_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = ["path,identity,split"]
+    for i in range(80):
+        (tmp_path / f"{i}.png").write_bytes(picture(3 * i, "PNG"))
+        rows += [f"{i}.png,{i % 5},train", f"{i}.png,{i % 5},query"]
+    (tmp_path / "7.png").write_bytes(picture(21, "PNG")[:-40])
+    (tmp_path / "people.csv").write_text("\n".join(rows))
+    data = ("DATASETS.ROOT", str(tmp_path), "DATASETS.NAMES", '("file:people.csv",)', "DATASETS.CHECK_IMAGES", "False")
+    for workers in ("0", "1"):
+        assert train(tmp_path / workers, *data, "DATALOADER.NUM_WORKERS", workers) == 2
+        shown = capfd.readouterr().err
+        assert len(re.findall("^error: image .*7.png cannot be decoded", shown, flags=re.MULTILINE)) == 1
+        assert "Traceback" not in shown

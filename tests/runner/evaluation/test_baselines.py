@@ -1,0 +1,81 @@
+"""Raw pixels and the untrained network beside the trained one."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pml_ext.cli import main
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.data.datasets import ImageSet, OpenSet
+from pml_ext.runner.evaluation.baselines import measure_baselines, raw_pixels
+from pml_ext.runner.evaluation.evaluate import Evaluation
+
+DIGITS = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+QUICK = ["SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "1", "MODEL.DEVICE", "cpu", "TEST.BASELINES", "True"]
+
+
+def test_raw_pixels_are_the_picture_as_a_unit_vector() -> None:
+    images = torch.randn(2, 3, 5, 4)
+    for row, image in zip(raw_pixels(images), images, strict=True):
+        np.testing.assert_allclose(row, image.numpy().ravel() / np.linalg.norm(image.numpy()), rtol=1e-5)
+    assert torch.equal(raw_pixels(torch.zeros(1, 1, 2, 2)), torch.zeros(1, 4)), "a blank picture is not nan"
+
+
+def test_large_pictures_are_shrunk_by_averaging() -> None:
+    images = torch.randn(1, 2, 64, 16)
+    halves = (images[:, :, 0::2] + images[:, :, 1::2]) / 2
+    expected = (halves / halves.norm()).flatten(1)
+    torch.testing.assert_close(raw_pixels(images), expected)
+
+
+class Network(nn.Module):
+    """Embeds an image by the place of its class alone: everything is found."""
+
+    def __init__(self, data: OpenSet) -> None:
+        super().__init__()
+        self.evaluation, self.test_sets = Evaluation(get_cfg().TEST), {"Set": data}
+
+    def standardised(self, images: Tensor) -> Tensor:
+        return images / 255
+
+    def embed(self, images: Tensor) -> Tensor:
+        torch.rand(1)
+        return nn.functional.one_hot(images[:, 0, 0, 0].long(), 8).float()
+
+
+@pytest.mark.parametrize(("pretrained", "name"), [(False, "untrained"), (True, "before training")])
+def test_both_baselines_are_measured_on_every_image(pretrained: bool, name: str) -> None:
+    identities = np.repeat(np.arange(6), 4)
+    images = torch.randint(0, 256, (24, 1, 4, 4), dtype=torch.uint8)
+    images[:, 0, 0, 0] = torch.from_numpy(identities).to(torch.uint8)
+    data = ImageSet(list(images), identities, np.arange(24), [""] * 24)
+    network = Network(OpenSet(data, data))
+    loader = [(images[i : i + 10].float(), torch.zeros(10), torch.arange(10)) for i in (0, 10, 20)]
+    state = torch.get_rng_state()
+    found = measure_baselines(network, [loader], torch.device("cpu"), pretrained=pretrained)
+    assert torch.equal(state, torch.get_rng_state()), "training begins with the random numbers that it had"
+    assert list(found) == ["raw pixels", name]
+    assert found[name].results["Set"]["precision_at_1"] == 1
+    assert found["raw pixels"].results["Set"]["precision_at_1"] < 1
+    torch.testing.assert_close(found["raw pixels"].features["Set"][0], raw_pixels(images.float()))
+
+
+def test_a_run_ends_with_a_table_of_three_rows(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--config-file", str(DIGITS), "OUTPUT_DIR", str(tmp_path), *QUICK]) == 0
+    lines = "".join(capfd.readouterr()).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("Digits ") and "R@1 ↑" in line)
+    assert [line[:11].rstrip() for line in lines[first + 2 : first + 5]] == ["raw pixels", "untrained", "trained"]
+    saved = json.loads((tmp_path / "metrics.json").read_text())
+    assert set(saved["baselines"]) == {"raw pixels", "untrained"}
+    assert saved["baselines"]["raw pixels"]["Digits"]["precision_at_1"] > 0.98
+
+    weights = ["MODEL.WEIGHTS", str(tmp_path / "checkpoints" / "last.ckpt")]
+    opts = ["OUTPUT_DIR", str(tmp_path / "eval"), *QUICK, *weights]
+    assert main(["eval", "--config-file", str(DIGITS), *opts]) == 0
+    again = json.loads((tmp_path / "eval" / "eval_metrics.json").read_text())
+    assert again["baselines"] == saved["baselines"], "the untrained network follows from SEED"
+    assert again["results"] == saved["results"]

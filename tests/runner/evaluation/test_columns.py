@@ -1,0 +1,31 @@
+"""Which metrics are measured, and by which a checkpoint is the best."""
+
+import pytest
+
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.evaluation.columns import columns_of_first, columns_of_queries
+from pml_ext.runner.evaluation.results import ALL_PAIRS, STANDARD_METRICS, STANDARD_RANKS, named_metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"), [("Market1501", "NMI"), ("LFW", "accuracy"), ("IJBC", "eer"), ("file:people.csv", "NMI")]
+)
+def test_the_main_metric_is_that_of_the_first_test_set(name: str, metric: str) -> None:
+    test = get_cfg().TEST
+    test.METRICS = ("NMI", "cmc")
+    assert columns_of_first((name, "Digits"), test)[0] == metric
+
+
+def test_a_config_that_says_nothing_has_the_standard_columns() -> None:
+    test = get_cfg().TEST
+    assert columns_of_queries(test) == named_metrics(STANDARD_METRICS, STANDARD_RANKS)
+    assert columns_of_queries(test)[:3] == ["precision_at_1", "cmc_rank_5", "cmc_rank_10"]
+    test.ROC.ENABLED = True
+    assert columns_of_queries(test)[-len(ALL_PAIRS) :] == list(ALL_PAIRS)
+
+
+def test_no_column_twice() -> None:
+    test = get_cfg().TEST
+    test.METRICS, test.RANKS, test.ROC.ENABLED = ("precision_at_1", "equal_error_rate", "cmc"), (1, 8), True
+    columns = columns_of_queries(test)
+    assert columns[:3] == ["precision_at_1", "equal_error_rate", "cmc_rank_8"] and len(set(columns)) == len(columns)

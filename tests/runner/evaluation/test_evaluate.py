@@ -1,0 +1,245 @@
+"""What a run measures, against the evaluators it is made of, and end to end for faces."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from pml_ext.cli import main
+from pml_ext.functional import opis
+from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import ConfigError, load_config
+from pml_ext.runner.data.datasets import DataError, ImageSet, OpenSet, PairSet
+from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.evaluation.evaluate import Evaluation, check_test_sets
+from pml_ext.runner.evaluation.evaluate import test_embeddings as embeddings_of
+from pml_ext.runner.evaluation.results import ALL_PAIRS, METRICS, results_table
+from tests.runner.data import published_layouts as layouts
+
+CPU = torch.device("cpu")
+
+
+def part(identities: list[int] | np.ndarray, cameras: list[int] | np.ndarray) -> ImageSet:
+    count = len(identities)
+    return ImageSet(
+        [torch.zeros(3, 4, 4, dtype=torch.uint8)] * count, np.asarray(identities), np.asarray(cameras), [""] * count
+    )
+
+
+def open_set() -> tuple[OpenSet, list[Tensor]]:
+    random = np.random.default_rng(0)
+    query = part(np.repeat(np.arange(8), 3), random.integers(0, 3, 24))
+    gallery = part(np.concatenate([np.repeat(np.arange(8), 6), [-1] * 5, [100] * 7]), random.integers(0, 3, 60))
+    centres = torch.randn(120, 8)
+    features = [normalize(centres[p.identities] + 1.2 * torch.randn(len(p), 8)) for p in (query, gallery)]
+    return OpenSet(part([], []), query, gallery), features
+
+
+def config(*options: tuple[str, object]):
+    cfg = get_cfg()
+    cfg.merge_from_list([word for pair in options for word in pair])
+    return cfg
+
+
+def of(data: OpenSet) -> list[Tensor]:
+    return [torch.from_numpy(ids) for p in data.parts for ids in (p.identities, p.cameras)]
+
+
+def test_reranking_and_query_expansion_change_the_ranks_and_nothing_else() -> None:
+    data, features = open_set()
+    plain = Evaluation(config().TEST)(data, features)
+    query_ids, query_cameras, gallery_ids, gallery_cameras = of(data)
+    arguments = (features[0], query_ids, query_cameras, features[1], gallery_ids, gallery_cameras)
+    for options, evaluator in (
+        ([], ReIDEvaluator()),
+        ([("TEST.AQE.ENABLED", True), ("TEST.AQE.QE_K", 4)], ReIDEvaluator(query_expansion={"k": 4})),
+        (
+            [("TEST.RERANK.ENABLED", True), ("TEST.RERANK.K1", 10)],
+            ReIDEvaluator(rerank={"k1": 10, "definition": "fastreid"}),
+        ),
+    ):
+        results = Evaluation(config(*options).TEST)(data, features)
+        expected = evaluator(*arguments)
+        assert results["precision_at_1"] == pytest.approx(expected["rank_1"])
+        assert results["reid_mean_average_precision"] == pytest.approx(expected["mAP"])
+        assert results["mean_inverse_negative_penalty"] == pytest.approx(expected["mINP"])
+        assert {k: results[k] for k in ("opis", "NMI")} == {k: plain[k] for k in ("opis", "NMI")}
+        if options:
+            assert results["reid_mean_average_precision"] != plain["reid_mean_average_precision"]
+
+
+def test_roc_adds_the_verification_metrics_of_all_pairs() -> None:
+    data, features = open_set()
+    results = Evaluation(config(("TEST.ROC.ENABLED", True)).TEST)(data, features)
+    assert 0.5 < results["verification_auc"] < 1
+    assert 0 < results["equal_error_rate"] < 0.5
+    assert results["tar_at_far_1e-2"] >= results["tar_at_far_1e-3"]
+
+
+def test_the_columns_are_those_of_the_config() -> None:
+    data, features = open_set()
+    names = ("NMI", "f1", "cmc", "spectral_variance", "verification_auc")
+    results = Evaluation(config(("TEST.METRICS", names), ("TEST.RANKS", (4, 1))).TEST)(data, features)
+    columns = ["NMI", "f1", "cmc_rank_4", "precision_at_1", "spectral_variance", "verification_auc"]
+    assert list(results) == columns
+    standard = Evaluation(config(("TEST.ROC.ENABLED", True)).TEST)(data, features)
+    assert {name: standard[name] for name in columns if name in standard} == {
+        name: results[name] for name in ("NMI", "precision_at_1", "verification_auc")
+    }
+    calculator = AccuracyCalculator(include=("f1", "spectral_variance", "cmc_rank_4"), ranks=(4,), device=CPU)
+    query, gallery = features
+    _, query_cameras, _, gallery_cameras = of(data)
+    expected = calculator.get_accuracy(
+        query, of(data)[0], gallery, of(data)[2], query_cameras=query_cameras, reference_cameras=gallery_cameras
+    )
+    assert {name: results[name] for name in expected} == pytest.approx(expected, abs=0.05)  # another k-means
+    assert results["spectral_variance"] == expected["spectral_variance"] > 0
+    assert results["cmc_rank_4"] == expected["cmc_rank_4"] >= results["precision_at_1"]
+
+
+def test_every_metric_that_a_config_can_name_is_measured() -> None:
+    data, features = open_set()
+    names = ("cmc", *METRICS, *ALL_PAIRS)
+    results = Evaluation(config(("TEST.METRICS", names)).TEST)(data, features)
+    assert set(results) == {"cmc_rank_5", "cmc_rank_10", *METRICS, *ALL_PAIRS}
+    too_few_pairs = {"tar_at_far_1e-4"}
+    assert {name for name, value in results.items() if not math.isfinite(value)} <= too_few_pairs
+    refined = Evaluation(config(("TEST.METRICS", names), ("TEST.AQE.ENABLED", True), ("TEST.AQE.QE_K", 4)).TEST)
+    found = refined(data, features)
+    of_ranks = {"r_precision", "mean_reciprocal_rank", "reid_mean_average_precision", "mean_average_precision_at_r"}
+    assert of_ranks <= {name for name in results if found[name] != results[name]}
+    assert {"f1", "spectral_variance", "verification_auc", "opis"} <= {n for n in results if found[n] == results[n]}
+
+
+def test_opis_is_measured_as_the_config_says() -> None:
+    data, features = open_set()
+    plain = Evaluation(config().TEST)(data, features)
+    embeddings, labels = embeddings_of(data, features)
+    for key, value, option in (
+        ("FAR_RANGE", (0.05, 0.2), {"far_range": (0.05, 0.2)}),
+        ("GRID", 10, {"grid": 10}),
+        ("NEGATIVES_PER_POSITIVE", 3, {"negatives_per_positive": 3, "seed": 0}),
+    ):
+        options: list[tuple[str, object]] = [(f"TEST.OPIS.{key}", value)]
+        found = Evaluation(config(*options).TEST)(data, features)
+        assert found["opis"] == float(opis(embeddings, labels, **option)) != plain["opis"]
+    seeded = Evaluation(config(*options, ("TEST.OPIS.SEED", 5)).TEST)(data, features)
+    assert seeded["opis"] != found["opis"]
+    of_half = Evaluation(config(("TEST.OPIS.EPSILON", 0.5)).TEST)(data, features)
+    assert of_half["epsilon_opis"] < plain["epsilon_opis"] and of_half["opis"] == plain["opis"]
+
+
+def test_pairs_of_images_are_verified_in_folds() -> None:
+    same = np.arange(40) % 2 == 0
+    first = normalize(torch.randn(40, 8))
+    second = normalize(torch.where(torch.from_numpy(same)[:, None], first, 0) + 0.2 * torch.randn(40, 8))
+    pairs = torch.stack([first, second], 1).flatten(0, 1)
+    data = PairSet(part(np.zeros(80, dtype=int), np.zeros(80, dtype=int)), same)
+    found = Evaluation(config(("TEST.VERIFICATION.FARS", (0.1,)), ("TEST.VERIFICATION.FOLDS", 5)).TEST)(data, [pairs])
+    assert found == VerificationEvaluator((0.1,), folds=5)(first, second, torch.from_numpy(same))
+    assert found["accuracy"] > 0.7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([("TEST.OPIS.GRID", 3)], r"TEST.OPIS: grid"),
+        ([("TEST.OPIS.FAR_RANGE", (0.1, 0.01))], r"TEST.OPIS: far_range must be two ascending rates"),
+        ([("TEST.OPIS.EPSILON", 2.0)], r"TEST.OPIS: epsilon must be in"),
+        (
+            [("TEST.OPIS.NEGATIVES_PER_POSITIVE", -1)],
+            r"TEST.OPIS.NEGATIVES_PER_POSITIVE = -1: must be 0 \(all",
+        ),
+        ([("TEST.OPIS.SEED", -1)], r"TEST.OPIS.SEED = -1: must be in"),
+        ([("TEST.RANKS", (1, 0))], r"TEST.RANKS = \(1, 0\): must be one or more different whole numbers from 1"),
+        ([("TEST.RANKS", ())], r"TEST.RANKS = \(\): must be one or more"),
+        ([("TEST.RANKS", (2, 2))], r"TEST.RANKS = \(2, 2\): must be one or more different"),
+        ([("TEST.METRICS", ("cmc", "opsi"))], r"TEST.METRICS = 'opsi': unknown.*opis"),
+        ([("TEST.METRICS", ())], r"TEST.METRICS = \(\): must name one or more metrics"),
+        ([("TEST.VERIFICATION.FARS", (2.0,))], r"TEST.VERIFICATION: "),
+        ([("TEST.VERIFICATION.FOLDS", 1)], r"TEST.VERIFICATION: folds must be at least 2"),
+    ],
+)
+def test_options_out_of_range(options: list, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Evaluation(config(*options).TEST)
+
+
+def test_refinements_need_a_gallery_and_enough_of_it() -> None:
+    data, _ = open_set()
+    for key, most in (("TEST.RERANK.K1", 83), ("TEST.AQE.QE_K", 84)):
+        on = (key.rpartition(".")[0] + ".ENABLED", True)
+        check_test_sets(config(on, (key, most)).TEST, {"Set": data})
+        with pytest.raises(ConfigError, match=f"{key} is {most + 1}; Set has 84 queries and gallery .* {most} is the"):
+            check_test_sets(config(on, (key, most + 1)).TEST, {"Set": data})
+        with pytest.raises(ConfigError, match=r"need a gallery beside the queries; in Set queries search each other"):
+            check_test_sets(config(on).TEST, {"Set": OpenSet(data.train, data.query)})
+
+
+def test_queries_that_cannot_be_found_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    query, gallery = part([1, 2, 3], [0, 0, 0]), part([1, 2, 2, 4], [0, 0, 1, 1])
+    with caplog.at_level("WARNING", logger="pml_ext"):
+        check_test_sets(config().TEST, {"Set": OpenSet(query, query, gallery)})
+    assert caplog.messages == ["Set: 2 of 3 queries have no match and do not count"]
+    for data in (OpenSet(query, query, part([1, 2, 3], [0, 0, 0])), OpenSet(query, part([1, 1, 2], [0, 0, 1]))):
+        with pytest.raises(DataError, match=r"Set: no query has an image of its identity by another camera"):
+            check_test_sets(config().TEST, {"Set": data})
+
+
+def test_flipped_tests_average_an_image_and_its_mirror_image() -> None:
+    digits = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+    module = Baseline(load_config(digits, ["TEST.FLIP.ENABLED", "True"]), None, {}).eval()
+    images = 255 * torch.rand(3, module.pixel_mean.shape[1], 8, 8)
+    with torch.no_grad():
+        module.validation_step((images, torch.zeros(3), torch.arange(3)), 0)
+        both = module(images).features[0] + module(images.flip(-1)).features[0]
+    ((_, found),) = module._collected[0]
+    torch.testing.assert_close(found, normalize(both))
+
+
+def test_the_table_begins_with_the_main_metrics_and_ends_with_the_rates_as_measured() -> None:
+    rates = {"tar_at_far_1e-1": 0.9, "threshold_at_far_1e-1": 0.5, "tar_at_far_1e-2": 0.8}
+    results = {
+        "LFW": {**rates, "auc": 0.9, "eer": 0.2, "genuine": 6, "accuracy": 0.7, "accuracy_std": 0.1},
+        "Set": {"precision_at_1": 0.5, "opis": 1e-3, "verification_auc": 0.9, "equal_error_rate": 0.2, **rates},
+    }
+    headings = results_table(results, {"metrics": Path("metrics.json")}).splitlines()[::4]
+    rates_shown = ["AUC", "↑", "EER", "↓", "TAR@1e-1", "↑", "TAR@1e-2", "↑"]
+    assert headings[0].split() == ["accuracy", "↑", "±", "std", *rates_shown]
+    assert headings[1].split() == ["R@1", "↑", "OPIS", "↓", *rates_shown]
+
+
+def test_a_face_model_is_trained_from_records_and_verified(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    images = [layouts.picture(20 * i, size=(8, 8)) for i in range(12)]
+    layouts.records(tmp_path / "train.rec", images, [float(i // 2) for i in range(12)])
+    layouts.face_bin(tmp_path / "agedb_30.bin", [True, False] * 4)
+    layouts.ijb(tmp_path)
+    config_file = tmp_path / "face.yml"
+    config_file.write_text(
+        f"""
+MODEL:
+  DEVICE: cpu
+  BACKBONE: {{NAME: build_convnet_backbone, DEPTH: 2x, FEAT_DIM: 16}}
+  HEADS: {{CLS_LAYER: CosSoftmax, SCALE: 16, MARGIN: 0.1, EMBEDDING_DIM: 8}}
+INPUT: {{SIZE_TRAIN: [8, 8], SIZE_TEST: [8, 8]}}
+DATASETS: {{ROOT: "{tmp_path}", REC_PATH: "{tmp_path}/train.rec", TESTS: ["AgeDB_30", "IJBC"]}}
+DATALOADER: {{NUM_WORKERS: 0}}
+SOLVER: {{MAX_EPOCH: 1, IMS_PER_BATCH: 6, WARMUP_ITERS: 0}}
+TEST: {{EVAL_PERIOD: 1, VERIFICATION: {{FARS: [0.5], FOLDS: 2}}}}
+OUTPUT_DIR: {tmp_path}/logs
+"""
+    )
+    assert main(["train", "--config-file", str(config_file)]) == 0, capfd.readouterr().err
+    shown = capfd.readouterr()
+    assert "accuracy" in shown.out + shown.err
+    results = json.loads((tmp_path / "logs" / "metrics.json").read_text())["results"]
+    assert 0 <= results["AgeDB_30"]["accuracy"] <= 1
+    assert results["IJBC"]["genuine"] == 1
+    assert (tmp_path / "logs" / "checkpoints" / "best.ckpt").is_file()
+    assert not list((tmp_path / "logs").glob("utility_*"))

@@ -1,0 +1,222 @@
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from yacs.config import CfgNode as CN
+
+from pml_ext.cli import main
+from pml_ext.runner.checks.check import problems
+from pml_ext.runner.config.load import ConfigError, load_config
+from pml_ext.runner.data.datasets import ImageSet
+from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.engine.exporting import FORMATS, PixelsToEmbedding, export
+from pml_ext.runner.modeling.architectures import architecture_of
+from pml_ext.runner.modeling.losses.id_losses import CrossEntropyLoss
+from pml_ext.runner.modeling.losses.pair_losses import TripletLoss
+from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
+from tests.runner.data import published_layouts as layouts
+
+CONFIG = Path(__file__).parents[4] / "fastreid_configs" / "Market1501" / "mgn_R50-ibn.yml"
+SMALL = [
+    "MODEL.DEVICE", "cpu", "MODEL.BACKBONE.PRETRAIN", "False", "MODEL.HEADS.EMBEDDING_DIM", "8",
+    "INPUT.SIZE_TRAIN", "[48, 16]", "INPUT.SIZE_TEST", "[48, 16]",
+]  # fmt: skip
+HEADS = ("b1_head", "b2_head", "b3_head", "b21_head", "b22_head", "b31_head", "b32_head", "b33_head")
+Shapes = dict[str, tuple[int, ...]]
+
+
+def small(*opts: str) -> CN:
+    return load_config(CONFIG, [*SMALL, *opts])
+
+
+def batch_norm(name: str, channels: int) -> Shapes:
+    of_channels = {f"{name}.{part}": (channels,) for part in ("weight", "bias", "running_mean", "running_var")}
+    return {**of_channels, f"{name}.num_batches_tracked": ()}
+
+
+def bottleneck(name: str, inputs: int, planes: int, ibn: bool, downsample: bool) -> Shapes:
+    shapes: Shapes = {f"{name}.conv1.weight": (planes, inputs, 1, 1)}
+    if ibn:  # half of the channels, whose statistics are those of each image
+        shapes |= {f"{name}.bn1.IN.weight": (planes // 2,), f"{name}.bn1.IN.bias": (planes // 2,)}
+        shapes |= batch_norm(f"{name}.bn1.BN", planes // 2)
+    else:
+        shapes |= batch_norm(f"{name}.bn1", planes)
+    shapes |= {f"{name}.conv2.weight": (planes, planes, 3, 3)} | batch_norm(f"{name}.bn2", planes)
+    shapes |= {f"{name}.conv3.weight": (4 * planes, planes, 1, 1)} | batch_norm(f"{name}.bn3", 4 * planes)
+    if downsample:
+        shapes[f"{name}.downsample.0.weight"] = (4 * planes, inputs, 1, 1)
+        shapes |= batch_norm(f"{name}.downsample.1", 4 * planes)
+    return shapes
+
+
+def fastreids(classes: int, size: int) -> Shapes:
+    """Names and shapes in the state of FastReID's MGN on ResNet-50 with IBN, as its source defines them."""
+    shapes: Shapes = {"backbone.0.weight": (64, 3, 7, 7)} | batch_norm("backbone.1", 64)  # 2 and 3: ReLU, pool
+    for stage, inputs, planes, blocks in ((4, 64, 64, 3), (5, 256, 128, 4)):
+        for i in range(blocks):
+            shapes |= bottleneck(f"backbone.{stage}.{i}", 4 * planes if i else inputs, planes, True, i == 0)
+    shapes |= bottleneck("backbone.6", 512, 256, True, True)
+    for branch in ("b1", "b2", "b3"):
+        for i in range(5):
+            shapes |= bottleneck(f"{branch}.0.{i}", 1024, 256, True, False)
+        for i in range(3):
+            shapes |= bottleneck(f"{branch}.1.{i}", 2048 if i else 1024, 512, False, i == 0)
+    for head in HEADS:
+        shapes |= {f"{head}.weight": (classes, size), f"{head}.pool_layer.p": (1,)}
+        shapes |= {f"{head}.bottleneck.0.weight": (size, 2048, 1, 1)} | batch_norm(f"{head}.bottleneck.1", size)
+    return shapes
+
+
+@pytest.fixture(scope="module")
+def net() -> PixelsToEmbedding:
+    torch.manual_seed(0)
+    return PixelsToEmbedding(small())
+
+
+def test_fastreids_weights_load_key_for_key(net: PixelsToEmbedding, tmp_path: Path) -> None:
+    shapes = fastreids(5, 8)
+    assert len(shapes) == 728
+    generator = torch.Generator().manual_seed(0)
+    state = {name: torch.rand(shape, generator=generator) for name, shape in shapes.items()}
+    torch.save({"model": state}, tmp_path / "model_best.pth")
+    load_weights(net, tmp_path / "model_best.pth", optional=ONLY_FOR_TRAINING)
+    own = net.state_dict()
+    classifiers = {f"{head}.weight" for head in HEADS}
+    assert own.keys() == shapes.keys() - classifiers
+    counters = {name for name in own if name.endswith("num_batches_tracked")}
+    assert all(torch.equal(own[name], state[name]) for name in own.keys() - counters)
+
+    trained = architecture_of(small().MODEL).parts(small().MODEL, small().INPUT, num_classes=5)
+    whole = nn.ModuleDict(trained)
+    load_weights(whole, tmp_path / "model_best.pth")
+    assert torch.equal(whole.state_dict()["b33_head.classifier.weight"], state["b33_head.weight"])
+
+
+def test_the_branches_begin_with_the_same_weights(net: PixelsToEmbedding) -> None:
+    fresh = PixelsToEmbedding(small()).state_dict()
+    for name, value in fresh.items():
+        if name.startswith("b1."):
+            assert torch.equal(value, fresh[name.replace("b1.", "b2.", 1)])
+            assert torch.equal(value, fresh[name.replace("b1.", "b3.", 1)])
+    strided: Any = PixelsToEmbedding(small("MODEL.BACKBONE.LAST_STRIDE", "2"))
+    assert strided.b1[1][0].conv2.stride == strided.b1[1][0].downsample[0].stride == (2, 2)
+    assert strided.b2[1][0].conv2.stride == strided.b3[1][0].downsample[0].stride == (1, 1)
+
+
+def test_the_embedding_is_whole_then_halves_then_thirds() -> None:
+    torch.manual_seed(0)
+    module: Any = Baseline(small(), None, {}).eval()
+    images = torch.randint(0, 256, (2, 3, 96, 16)).float()  # a map of 6 rows
+    with torch.no_grad():
+        (found,) = module(images).features
+        shared = module.backbone(module.standardised(images))
+        whole, halved, cut = module.b1(shared), module.b2(shared), module.b3(shared)
+        parts = {
+            "b1_head": whole, "b2_head": halved, "b3_head": cut, "b21_head": halved[:, :, :3],
+            "b22_head": halved[:, :, 3:], "b31_head": cut[:, :, :2], "b32_head": cut[:, :, 2:4],
+            "b33_head": cut[:, :, 4:],
+        }  # fmt: skip
+        expected = [getattr(module, head)(part).features for head, part in parts.items()]
+    assert found.shape == (2, 8 * 8)
+    torch.testing.assert_close(found, torch.cat(expected, dim=1))
+
+
+@pytest.fixture
+def training(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Baseline, torch.Tensor, torch.Tensor]]:
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    pictures = [torch.zeros(3, 4, 4, dtype=torch.uint8)] * 6
+    people = ImageSet(pictures, labels.numpy(), np.zeros(6, dtype=np.int64), [""] * 6)
+    torch.manual_seed(0)
+    opts = ["MODEL.LOSSES.CE.SCALE", "2.0", "MODEL.LOSSES.TRI.SCALE", "3.0", "MODEL.BACKBONE.WITH_NL", "True"]
+    module = Baseline(small(*opts), people, {})
+    monkeypatch.setattr(Baseline, "trainer", SimpleNamespace(world_size=1))
+    yield module, torch.randint(0, 256, (6, 3, 48, 16)).float(), labels
+
+
+def test_losses_are_means_over_heads_and_features(training: tuple[Baseline, torch.Tensor, torch.Tensor]) -> None:
+    module, images, labels = training
+    heads: dict[str, Any] = {}
+    for name in HEADS:
+        getattr(module, name).register_forward_hook(lambda _, __, out, name=name: heads.update({name: out}))
+    output = module(images, labels)
+    values = module._loss_values(output, labels, [part.float() for part in output.features], labels)
+    ce, triplet = CrossEntropyLoss(epsilon=0.1), TripletLoss(margin=0.0, hard_mining=True)
+    expected = 2 * 0.125 * sum(ce(head.logits, labels) for head in heads.values())
+    torch.testing.assert_close(values["CrossEntropyLoss"], expected)
+    features = [
+        heads["b1_head"].features, heads["b2_head"].features, heads["b3_head"].features,
+        torch.cat([heads["b21_head"].features, heads["b22_head"].features], dim=1),
+        torch.cat([heads["b31_head"].features, heads["b32_head"].features, heads["b33_head"].features], dim=1),
+    ]  # fmt: skip
+    torch.testing.assert_close(values["TripletLoss"], 3 * 0.2 * sum(triplet(part, labels) for part in features))
+    assert output.scores is heads["b1_head"].scores
+    sum(values.values()).backward()  # type: ignore[union-attr]
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in module.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize(
+    ("opts", "expected"),
+    [
+        (["INPUT.SIZE_TEST", "[64, 16]"], ["MODEL.META_ARCHITECTURE MGN cuts its maps into 3 stripes of equal height"]),
+        (
+            ["MODEL.BACKBONE.NAME", "build_resnext_backbone"],
+            ["MODEL.BACKBONE.NAME = 'build_resnext_backbone': must be build_resnet_backbone"],
+        ),
+        (
+            ["MODEL.BACKBONE.DEPTH", "34x", "MODEL.BACKBONE.FEAT_DIM", "512"],
+            ["MODEL.BACKBONE.DEPTH = '34x': must be 50x or 101x"],
+        ),
+        (
+            ["MODEL.HEADS.POOL_LAYER", "Flatten", "MODEL.LOSSES.NAME", "('ProxyNCALoss', 'CrossEntropyLoss')"],
+            ["MODEL.HEADS.POOL_LAYER = 'Flatten': does not fit", "MODEL.LOSSES.NAME = 'ProxyNCALoss': learns vectors"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(opts: list[str], expected: list[str]) -> None:
+    lines = problems(small(*opts))
+    assert len(lines) == len(expected), lines
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True))
+
+
+def test_maps_that_cannot_be_cut_stop_a_run_too(net: PixelsToEmbedding) -> None:
+    with pytest.raises(ConfigError, match="they are 4 high for images of this size"):
+        net(torch.zeros(1, 3, 64, 16))
+
+
+def test_non_local_blocks_are_left_out_as_in_fastreid(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "pml_ext"), torch.device("meta"):
+        parts = architecture_of(small().MODEL).parts(
+            small("MODEL.BACKBONE.WITH_NL", "True").MODEL, small().INPUT, num_classes=0
+        )
+    assert not [name for name in nn.ModuleDict(parts).state_dict() if "NL_" in name]
+    assert "WITH_NL has no effect on MGN, as in FastReID" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:opis and epsilon_opis are nan")  # so few images
+def test_it_trains_evaluates_and_exports(tmp_path: Path) -> None:
+    layouts.market1501(tmp_path)
+    opts = [*SMALL, "DATASETS.ROOT", str(tmp_path), "OUTPUT_DIR", str(tmp_path / "run"), "DATALOADER.NUM_WORKERS", "0"]
+    opts += ["SOLVER.MAX_EPOCH", "1", "SOLVER.IMS_PER_BATCH", "12", "DATALOADER.NUM_INSTANCE", "4"]
+    opts += ["TEST.EVAL_PERIOD", "1", "SOLVER.FREEZE_ITERS", "1", "SOLVER.DELAY_EPOCHS", "0"]
+    opts += ["SOLVER.OPT", "SGD", "SOLVER.MOMENTUM", "0.0"]  # no state: a checkpoint is large as it is
+    assert main(["train", "--config-file", str(CONFIG), *opts]) == 0
+    results = json.loads((tmp_path / "run" / "metrics.json").read_text())["results"]
+    assert list(results) == ["Market1501"]
+    weights = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    state = torch.load(weights, weights_only=True)["state_dict"]
+    first, second = state["b1.0.0.conv1.weight"], state["b2.0.0.conv1.weight"]
+    assert torch.equal(first, second), "frozen for the only iteration, all branches keep their first weights"
+    assert not torch.equal(state["b21_head.classifier.weight"], state["b22_head.classifier.weight"])
+    cfg = small("MODEL.WEIGHTS", str(weights))
+    assert export(cfg, tmp_path / "mgn.pt", "torchscript") < 1e-5
+    embeddings = FORMATS["torchscript"][1](tmp_path / "mgn.pt", torch.zeros(2, 3, 48, 16))
+    assert embeddings.shape == (2, 64)
+    shutil.rmtree(tmp_path / "run")

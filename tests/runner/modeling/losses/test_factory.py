@@ -1,0 +1,112 @@
+import pytest
+import torch
+
+import pml_ext.losses
+import pml_ext.miners
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
+from pml_ext.runner.modeling.names import LOSS_NODES, MINER_NODES
+
+
+@pytest.mark.parametrize("name", LOSS_NODES)
+def test_every_loss_is_made_from_its_defaults_and_trains(name: str) -> None:
+    cfg = get_cfg()
+    cfg.MODEL.LOSSES.NAME = (name,)
+    (term,), modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
+    assert (term.name, term.scale, list(modules)) == (name, 1.0, [name])
+    x, labels = torch.randn(16, 4, requires_grad=True), torch.arange(4).repeat(4)
+    modules[name](x, labels).backward()
+    assert x.grad is not None and x.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "options"),
+    [
+        ("RecallAtKSurrogateLoss", "RSK", {"KS": (1, 3), "TEMPERATURE": 0.05, "RANK_TEMPERATURE": 0.5}),
+        ("HPHNTripletLoss", "HPHN", {"MARGIN": 0.4, "POSITIVES": "consecutive"}),
+        ("LiftedHingeLoss", "LIFTEDHINGE", {"MARGIN": 0.4, "POSITIVES": "consecutive"}),
+        ("LoOp", "LOOP", {"PAIRING": "all", "POSITIVES": "all"}),
+        ("TCMLoss", "TCM", {"LAMBDA_MINUS": 0.0, "INDICATOR": False, "DIVIDE_BY": "all"}),
+        ("CentroidTripletLoss", "CTL", {"MARGIN": 0.3, "NEGATIVES": "all"}),
+    ],
+)
+def test_the_options_of_a_node_reach_the_loss(name: str, node: str, options: dict[str, object]) -> None:
+    cfg = get_cfg()
+    cfg.MODEL.LOSSES.NAME = (name,)
+    cfg.MODEL.LOSSES[node].update(options)
+    _, modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
+    assert type(modules[name]) is getattr(pml_ext.losses, name)
+    assert {key: getattr(modules[name], key.lower()) for key in options} == options
+
+
+def test_the_triplet_loss_by_its_reducer() -> None:
+    """Of two triplets one has a loss: PML's mean is over that one, LoOp's eq. 15 over both."""
+    cfg = get_cfg()
+    cfg.MODEL.LOSSES.NAME = ("TripletMarginLoss",)
+    x, labels = torch.tensor([[0.0, 1], [0, 1], [0.6, 0.8], [0, -1]]), torch.tensor([0, 0, 1, 1])
+    indices = (torch.tensor([0, 0]), torch.tensor([1, 1]), torch.tensor([2, 3]))
+    cfg.MODEL.LOSSES.TRIPLETMARGIN.MARGIN = 1.0
+    values = []
+    for name in ("AvgNonZeroReducer", "MeanReducer"):
+        cfg.MODEL.LOSSES.TRIPLETMARGIN.REDUCER = name
+        _, modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=2)
+        values.append(modules["TripletMarginLoss"](x, labels, indices).item())
+    expected = 1 - 0.4**0.5
+    assert values == pytest.approx([expected, expected / 2], abs=1e-3)
+    cfg.MODEL.LOSSES.TRIPLETMARGIN.REDUCER = "SumReducer"
+    with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.TRIPLETMARGIN\.REDUCER: unknown value 'SumReducer'"):
+        build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=2)
+
+
+def test_what_a_loss_refuses_is_named_by_its_node() -> None:
+    cfg = get_cfg()
+    cfg.MODEL.LOSSES.NAME = ("RecallAtKSurrogateLoss",)
+    cfg.MODEL.LOSSES.RSK.KS = (0,)
+    with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.RSK: ks must be one or more integers"):
+        build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
+    cfg.MODEL.LOSSES.NAME = ("TCMLoss",)
+    cfg.MODEL.LOSSES.TCM.DIVIDE_BY = "hart"
+    with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.TCM: divide_by must be one of 'hard', 'all'; got 'hart'"):
+        build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
+    cfg.MODEL.LOSSES.NAME = ("LoOp",)
+    cfg.MODEL.LOSSES.LOOP.LOSS = "CentroidTripletLoss"
+    with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.LOOP: LoOp cannot wrap CentroidTripletLoss"):
+        build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
+
+
+@pytest.mark.parametrize("base", ["TripletMarginLoss", "HPHNTripletLoss", "LiftedHingeLoss", "MultiSimilarityLoss"])
+@pytest.mark.parametrize("pairing", ["consecutive", "all"])
+def test_loop_on_segments_with_each_of_its_papers_losses(base: str, pairing: str) -> None:
+    """The loss inside measures where the segments lie: in the space, not on the sphere."""
+    cfg = get_cfg()
+    cfg.MODEL.LOSSES.NAME = ("LoOp",)
+    cfg.MODEL.LOSSES.LOOP.update({"LOSS": base, "GEOMETRY": "segment", "PAIRING": pairing})
+    _, modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
+    loss = modules["LoOp"]
+    assert isinstance(loss.loss, getattr(pml_ext.losses, base)) and not loss.distance.normalize_embeddings
+    x, labels = torch.randn(16, 4, requires_grad=True), torch.arange(4).repeat(4)
+    loss(x, labels).backward()
+    assert x.grad is not None and x.grad.abs().sum() > 0
+    assert loss(3 * x, labels).item() != pytest.approx(loss(x, labels).item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", MINER_NODES)
+def test_every_miner_is_made_from_its_defaults_and_mines(name: str) -> None:
+    cfg = get_cfg()
+    cfg.MODEL.MINER.NAME = name
+    miner = build_miner(cfg.MODEL.MINER)
+    assert type(miner) is getattr(pml_ext.miners, name)
+    mined = miner(torch.randn(16, 4), torch.arange(4).repeat(4))
+    assert len(mined) in (3, 4) and all(len(part) for part in mined)
+
+
+def test_loops_miner_is_around_another_one_with_that_ones_options() -> None:
+    cfg = get_cfg()
+    cfg.MODEL.MINER.NAME = "LoOpMiner"
+    cfg.MODEL.MINER.MS.EPSILON = -0.02
+    miner = build_miner(cfg.MODEL.MINER)
+    assert isinstance(miner, pml_ext.miners.LoOpMiner) and miner.miner.epsilon == -0.02
+    cfg.MODEL.MINER.LOOP.MINER = "LoOpMiner"
+    with pytest.raises(ConfigError, match=r"MODEL\.MINER\.LOOP\.MINER"):
+        build_miner(cfg.MODEL.MINER)

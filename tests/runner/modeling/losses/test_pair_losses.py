@@ -1,0 +1,88 @@
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pml_ext.runner.modeling.losses.pair_losses import CircleLoss, CosfaceLoss, TripletLoss
+from tests.oracles import fastreid_losses as oracle
+
+TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-10}
+LABELS = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 3, 1])  # class 3 has one member
+TRIPLETS = [TripletLoss(margin=m, norm_feat=n, hard_mining=h) for m, n, h in product((0.0, 0.3), *[(False, True)] * 2)]
+OVER_ANCHORS = [CircleLoss(margin=0.3, gamma=16.0), CosfaceLoss(margin=0.2, gamma=8.0)]
+
+
+def features(dtype: torch.dtype = torch.float64, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(len(LABELS), 6, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("scale", [0.2, 1.0, 8.0])
+@pytest.mark.parametrize("loss", TRIPLETS, ids=str)
+def test_triplet_is_the_definition(loss: TripletLoss, scale: float, dtype: torch.dtype) -> None:
+    x = features(dtype, scale)
+    options = (loss.margin, loss.norm_feat, loss.hard_mining)
+    expected = oracle.triplet(x.tolist(), LABELS.tolist(), *options)
+    assert loss(x, LABELS).item() == pytest.approx(expected, rel=TOLERANCES[dtype], abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("loss", OVER_ANCHORS, ids=str)
+def test_circle_and_cosface_are_their_definitions(loss: CircleLoss | CosfaceLoss, dtype: torch.dtype) -> None:
+    x = features(dtype)
+    definition = oracle.circle if isinstance(loss, CircleLoss) else oracle.cosface
+    expected = definition(x.tolist(), LABELS.tolist(), loss.margin, loss.gamma)
+    assert loss(x, LABELS).item() == pytest.approx(expected, rel=TOLERANCES[dtype])
+
+
+# The circle loss holds its weights constant in the gradient, so finite differences would not agree.
+@pytest.mark.parametrize("loss", [*TRIPLETS, OVER_ANCHORS[1]], ids=str)
+def test_gradients_are_those_of_finite_differences(loss: nn.Module) -> None:
+    assert torch.autograd.gradcheck(lambda x: loss(x, LABELS), features().requires_grad_())
+
+
+def test_circle_weights_have_no_gradient() -> None:
+    loss, x = CircleLoss(margin=0.3, gamma=4.0), features()
+    s = nn.functional.normalize(x, dim=1) @ nn.functional.normalize(x, dim=1).T
+    weights = torch.where(LABELS[:, None] == LABELS, 1.3 - s, (s + 0.3).clamp(min=0))
+    x.requires_grad_()
+    s = nn.functional.normalize(x, dim=1) @ nn.functional.normalize(x, dim=1).T
+    rows = []
+    for i in range(len(LABELS)):
+        positives = [j for j in range(len(LABELS)) if j != i and LABELS[j] == LABELS[i]]
+        negatives = [j for j in range(len(LABELS)) if LABELS[j] != LABELS[i]]
+        if positives:
+            p = torch.stack([-4 * weights[i, j] * (s[i, j] - 0.7) for j in positives]).exp().sum()
+            n = torch.stack([4 * weights[i, j] * (s[i, j] - 0.3) for j in negatives]).exp().sum()
+            rows.append((1 + p * n).log())
+    (expected,) = torch.autograd.grad(torch.stack(rows).sum() / len(LABELS), x)
+    (found,) = torch.autograd.grad(loss(x, LABELS), x)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("loss", [*TRIPLETS, *OVER_ANCHORS], ids=str)
+def test_order_and_names_of_classes_do_not_matter(loss: nn.Module) -> None:
+    x, order = features(), torch.randperm(len(LABELS))
+    torch.testing.assert_close(loss(x[order], 7 - LABELS[order]), loss(x, LABELS))
+
+
+@pytest.mark.parametrize("loss", [*TRIPLETS, *OVER_ANCHORS], ids=str)
+@pytest.mark.parametrize("labels", [torch.zeros(4, dtype=torch.long), torch.arange(4)], ids=["one class", "singletons"])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 1e4])
+def test_degenerate_batches_have_finite_values_and_gradients(loss: nn.Module, labels: Tensor, spread: float) -> None:
+    x = (1 + spread * torch.randn(4, 3)).requires_grad_()
+    value = loss(x, labels)
+    value.backward()
+    assert torch.isfinite(value)
+    assert torch.isfinite(x.grad).all()
+    if not labels.any():
+        assert value == 0, "no negatives, no loss"
+
+
+def test_options_out_of_range_are_errors() -> None:
+    with pytest.raises(ValueError, match=r"margin must be in \[0, inf\]; got -0.1"):
+        TripletLoss(margin=-0.1)
+    for kind in (CircleLoss, CosfaceLoss):
+        with pytest.raises(ValueError, match=r"gamma must be above 0; got 0"):
+            kind(gamma=0)

@@ -1,0 +1,404 @@
+import hashlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+from yacs.config import CfgNode
+
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.modeling import names
+from pml_ext.runner.modeling.backbones import BACKBONES, build_norm
+from pml_ext.runner.modeling.backbones.attention import NonLocal, SqueezeExcitation
+from pml_ext.runner.modeling.backbones.norms import IBN
+from pml_ext.runner.modeling.backbones.vit import ViT
+from pml_ext.runner.modeling.cuda import norms_of_other_devices
+from pml_ext.runner.modeling.weights.load import load_pretrained
+from tests.runner.modeling.networks import backbone_of
+
+
+def config(name: str, **backbone: object) -> CfgNode:
+    cfg = get_cfg()
+    cfg.MODEL.DEVICE = "cpu"
+    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [64, 32]
+    cfg.MODEL.BACKBONE.NAME = name
+    for key, value in backbone.items():
+        cfg.MODEL.BACKBONE[key] = value
+    return cfg
+
+
+def build_on_meta(cfg: CfgNode) -> Any:
+    """Names and shapes without the work of initialising."""
+    with torch.device("meta"):
+        return backbone_of(cfg)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "size"),
+    [
+        ("build_resnet_backbone", {"DEPTH": "18x", "FEAT_DIM": 512, "LAST_STRIDE": 1}, (512, 4, 2)),
+        ("build_resnet_backbone", {"DEPTH": "18x", "FEAT_DIM": 512, "LAST_STRIDE": 2}, (512, 2, 1)),
+        ("build_resnet_backbone", {"WITH_IBN": True, "WITH_SE": True, "WITH_NL": True}, (2048, 4, 2)),
+        ("build_resnext_backbone", {"WITH_IBN": True}, (2048, 4, 2)),
+        ("build_resnest_backbone", {"LAST_STRIDE": 1}, (2048, 4, 2)),
+        ("build_resnest_backbone", {"LAST_STRIDE": 2}, (2048, 2, 1)),
+        ("build_iresnet_backbone", {"DEPTH": "18x", "FEAT_DIM": 512}, (512, 4, 2)),
+        ("build_osnet_backbone", {"DEPTH": "x0_25", "FEAT_DIM": 128, "WITH_IBN": True}, (128, 4, 2)),
+        ("build_mobilenetv2_backbone", {"DEPTH": "0.1x", "FEAT_DIM": 1280}, (1280, 2, 1)),
+        ("build_mobilenetv3_backbone", {"DEPTH": "Small", "FEAT_DIM": 1024}, (1024, 2, 1)),
+        ("build_shufflenetv2_backbone", {"DEPTH": "0.5x", "FEAT_DIM": 1024}, (1024, 2, 1)),
+        ("build_regnet_backbone", {"DEPTH": "200y", "FEAT_DIM": 368}, (368, 4, 2)),
+        ("build_regnet_backbone", {"DEPTH": "200x", "FEAT_DIM": 368, "LAST_STRIDE": 2}, (368, 2, 1)),
+        ("build_repvgg_backbone", {"DEPTH": "A0", "FEAT_DIM": 1280, "LAST_STRIDE": 1}, (1280, 4, 2)),
+        ("build_convnet_backbone", {"DEPTH": "3x", "FEAT_DIM": 8}, (8, 8, 4)),
+        ("timm:resnet10t", {"FEAT_DIM": 512}, (512, 2, 1)),
+        ("torchvision:googlenet", {"FEAT_DIM": 1024}, (1024, 2, 1)),
+        ("torchvision:vgg16", {"FEAT_DIM": 512}, (512, 2, 1)),
+    ],
+)
+def test_maps(name: str, options: dict[str, Any], size: tuple[int, ...]) -> None:
+    backbone: Any = backbone_of(config(name, **options))
+    assert backbone.num_features == size[0]
+    with torch.no_grad():
+        assert backbone.eval()(torch.randn(1, 3, 64, 32)).shape == (1, *size)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "pooled"),
+    [("test_vit", 64, lambda tokens: tokens[:, 0]), ("test_vit4", 96, lambda tokens: tokens[:, 1:].mean(1))],
+)
+def test_tokens_of_timm_are_pooled_as_their_network_does(name: str, channels: int, pooled: Any) -> None:
+    cfg = config(f"timm:{name}", FEAT_DIM=channels)
+    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [160, 160]
+    backbone = backbone_of(cfg).eval()
+    x = torch.randn(2, 3, 160, 160)
+    with torch.no_grad():
+        features, tokens = backbone(x), backbone.net.forward_features(x)
+    assert backbone.num_features == channels and features.shape == (2, channels, 1, 1)
+    torch.testing.assert_close(features.flatten(1), backbone.net.fc_norm(pooled(tokens)))
+    cfg.INPUT.SIZE_TEST = [192, 160]
+    with pytest.raises(ConfigError, match=r"needs images of 160×160 in .*; got \[160, 160\] and \[192, 160\]"):
+        backbone_of(cfg)
+
+
+def test_the_vision_transformer() -> None:
+    cfg = config("build_vit_backbone", DEPTH="base", FEAT_DIM=768)
+    assert build_on_meta(cfg).pos_embed.shape == (1, 1 + 4 * 2, 768)
+    cfg.MODEL.BACKBONE.STRIDE_SIZE = (12, 10)
+    assert build_on_meta(cfg).pos_embed.shape == (1, 1 + 5 * 2, 768)
+    small = build_on_meta(config("build_vit_backbone", DEPTH="small", FEAT_DIM=768))
+    assert len(small.blocks) == 8
+    assert small.blocks[0].attn.qkv.bias is None
+    cfg.INPUT.SIZE_TEST = [64, 64]
+    with pytest.raises(
+        ConfigError, match=r"INPUT\.SIZE_TRAIN = \[64, 32\]: .*needs one image size .*of tests it is \[64, 64\]"
+    ):
+        backbone_of(cfg)
+    cfg.INPUT.SIZE_TEST, cfg.MODEL.BACKBONE.STRIDE_SIZE = [64, 32], (17, 16)
+    with pytest.raises(ConfigError, match=r"STRIDE_SIZE = \(17, 16\): must be two numbers from 1 to 16"):
+        backbone_of(cfg)
+
+
+def tiny_vit(size: tuple[int, int] = (64, 32), stride: int = 16) -> ViT:
+    shape = {"depth": 1, "num_heads": 12, "mlp_ratio": 0.1, "qkv_bias": True}
+    return ViT(size, 3, stride=(stride, stride), drop=0.0, attention_drop=0.0, path_drop=0.0, **shape)
+
+
+def test_a_vision_transformer_gives_its_class_token_and_refuses_other_sizes() -> None:
+    net = tiny_vit(stride=8).eval()
+    images = torch.randn(2, 3, 64, 32)
+    with torch.no_grad():
+        tokens = net.patch_embed(images)
+        # token 1 of the second row of the grid sees the patch whose corner is (8, 8)
+        patch = nn.functional.conv2d(images[..., 8:24, 8:24], net.patch_embed.proj.weight, net.patch_embed.proj.bias)
+        torch.testing.assert_close(tokens[:, net.patch_embed.grid_size[1] + 1], patch[..., 0, 0])
+        assert net(images).shape == (2, 768, 1, 1)
+    with pytest.raises(ConfigError, match=r"images of INPUT.SIZE_TRAIN \[64, 32\]; got \[64, 64\]"):
+        net(torch.zeros(1, 3, 64, 64))
+
+
+def test_position_embeddings_of_another_grid_are_interpolated() -> None:
+    net = tiny_vit()  # 4 × 2 patches
+    state = tiny_vit((64, 64)).state_dict()  # 4 × 4
+    adapted = net.adapt(state)["pos_embed"]
+    grid = state["pos_embed"][:, 1:].reshape(1, 4, 4, 768)
+    torch.testing.assert_close(adapted[:, 0], state["pos_embed"][:, 0])
+    # bilinear from 4 columns to 2: the mean of neighbours
+    torch.testing.assert_close(adapted[:, 1:].reshape(1, 4, 2, 768), (grid[:, :, ::2] + grid[:, :, 1::2]) / 2)
+    distilled = {"pos_embed": torch.cat([state["pos_embed"][:, :1]] * 2 + [state["pos_embed"][:, 1:]], dim=1)}
+    distilled["dist_token"] = torch.zeros(1, 1, 768)
+    torch.testing.assert_close(net.adapt(distilled)["pos_embed"], adapted)
+
+
+def test_a_vision_transformers_file_of_another_size_loads(tmp_path: Path) -> None:
+    source, net = tiny_vit((64, 64)), tiny_vit()
+    torch.save({**source.state_dict(), "head.weight": torch.ones(1000, 768)}, tmp_path / "vit.pth")
+    load_pretrained(net, str(tmp_path / "vit.pth"), optional=net.only_in_files)
+    assert torch.equal(net.blocks[0].attn.qkv.weight, source.blocks[0].attn.qkv.weight)
+    torch.testing.assert_close(net.pos_embed, net.adapt(source.state_dict())["pos_embed"])
+
+
+def test_inherited_switches_without_effect_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("pml_ext")
+    logger.addHandler(caplog.handler)
+    try:
+        build_on_meta(config("build_resnest_backbone", WITH_NL=True))
+        build_on_meta(config("build_resnet_backbone", DEPTH="18x", FEAT_DIM=512, WITH_NL=True))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "BACKBONE.WITH_NL has no effect on build_resnest_backbone, as in FastReID" in caplog.text
+    assert "no non-local blocks at depth 18x" in caplog.text
+
+
+def test_fastreid_names_of_parameters() -> None:
+    found = build_on_meta(config("build_resnet_backbone", WITH_IBN=True, WITH_SE=True, WITH_NL=True)).state_dict()
+    for name, shape in {
+        "conv1.weight": (64, 3, 7, 7),
+        "layer1.0.bn1.IN.weight": (32,),
+        "layer1.0.bn1.BN.running_var": (32,),
+        "layer3.5.se.fc.0.weight": (64, 1024),
+        "layer3.5.se.fc.2.weight": (1024, 64),
+        "layer4.0.bn1.weight": (512,),
+        "layer4.0.downsample.0.weight": (2048, 1024, 1, 1),
+        "NL_2.1.W.1.running_mean": (512,),
+        "NL_3.2.theta.weight": (1, 1024, 1, 1),
+    }.items():
+        assert found[name].shape == shape
+    assert not any(n.startswith(("fc.", "NL_1", "NL_4", "layer4.0.bn1.IN")) for n in found)
+    assert "layer1.0.conv2.fc2.bias" in build_on_meta(config("build_resnest_backbone")).state_dict()
+    face = build_on_meta(config("build_iresnet_backbone", DEPTH="100x", FEAT_DIM=512)).state_dict()
+    assert face["layer3.29.prelu.weight"].shape == (256,)
+
+
+# From the modules of FastReID's last public code: how many names, and a hash of "name shape", a line each, in order.
+STATES = [
+    ("build_osnet_backbone", "x1_0", False, 558, "ef4b6a3e996d3531"),
+    ("build_osnet_backbone", "x0_75", False, 558, "4b1e6241e0d0c556"),
+    ("build_osnet_backbone", "x0_5", False, 558, "820edcefc3ea5dc9"),
+    ("build_osnet_backbone", "x0_25", False, 558, "6f4ce74d67d56dc8"),
+    ("build_osnet_backbone", "x1_0", True, 559, "2259be487813ec96"),
+    ("build_osnet_backbone", "x0_25", True, 559, "bdaa40a2da6d5568"),
+    ("build_mobilenetv2_backbone", "1.0x", False, 312, "ce9c2a6c2ec8826f"),
+    ("build_mobilenetv2_backbone", "0.75x", False, 312, "ef9bce4f644ba6cc"),
+    ("build_mobilenetv2_backbone", "0.5x", False, 312, "796f6d30009f47f9"),
+    ("build_mobilenetv2_backbone", "0.35x", False, 312, "a942cc4054528712"),
+    ("build_mobilenetv2_backbone", "0.25x", False, 312, "58ba78931b3af897"),
+    ("build_mobilenetv2_backbone", "0.1x", False, 312, "c1a9d4279ecf13e3"),
+    ("build_mobilenetv3_backbone", "Large", False, 314, "2fb1a4aeb05daa9d"),
+    ("build_mobilenetv3_backbone", "Small", False, 246, "b2c2f052a62728d1"),
+    ("build_shufflenetv2_backbone", "0.5x", False, 336, "41aeba25fe55e3e0"),
+    ("build_shufflenetv2_backbone", "1.0x", False, 336, "694c86b23c41afb3"),
+    ("build_shufflenetv2_backbone", "1.5x", False, 336, "a5a0bbd35ba20d1c"),
+    ("build_shufflenetv2_backbone", "2.0x", False, 336, "8bf8f46945e4eb5c"),
+    ("build_regnet_backbone", "200x", False, 264, "d0067f6216b95819"),
+    ("build_regnet_backbone", "400y", False, 382, "5fd3274582174484"),
+    ("build_regnet_backbone", "1600x", False, 354, "27a4d2be8a7c101f"),
+    ("build_regnet_backbone", "3200y", False, 492, "9ed740e73ca4585e"),
+    ("build_regnet_backbone", "6400x", False, 336, "7af0ad50946f28bd"),
+    ("build_repvgg_backbone", "A0", False, 349, "fd49a3e64c7ced27"),
+    ("build_repvgg_backbone", "B1g2", False, 451, "93615b090851bc82"),
+    ("build_repvgg_backbone", "B3", False, 451, "9377b39d8ea491dc"),
+]
+
+
+@pytest.mark.parametrize(("name", "depth", "ibn", "count", "digits"), STATES)
+def test_states_are_fastreids_name_for_name(name: str, depth: str, ibn: bool, count: int, digits: str) -> None:
+    channels = names.CHANNELS[name][depth]
+    backbone = build_on_meta(config(name, DEPTH=depth, FEAT_DIM=channels, WITH_IBN=ibn))
+    assert backbone.num_features == channels
+    lines = [f"{key} {tuple(value.shape)}" for key, value in backbone.state_dict().items()]
+    assert len(lines) == count
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == digits, lines
+
+
+def test_fastdistills_resnet_is_the_same_without_non_local_blocks(caplog: pytest.LogCaptureFixture) -> None:
+    plain = build_on_meta(config("build_resnet_backbone", WITH_IBN=True)).state_dict()
+    with caplog.at_level(logging.WARNING, "pml_ext"):
+        other = build_on_meta(config("build_resnet_backbone_distill", WITH_IBN=True, WITH_NL=True)).state_dict()
+    assert {k: v.shape for k, v in other.items()} == {k: v.shape for k, v in plain.items()}
+    assert "BACKBONE.WITH_NL has no effect on build_resnet_backbone_distill, as in FastReID" in caplog.text
+
+
+def test_names_of_parameters_of_small_networks() -> None:
+    for name, depth, found in [
+        (
+            "build_osnet_backbone", "x1_0",
+            {"conv1.conv.weight": (64, 3, 7, 7), "conv2.1.conv2d.3.conv2.weight": (64, 1, 3, 3),
+             "conv2.0.gate.fc1.bias": (4,), "conv3.2.0.bn.running_var": (384,), "conv5.conv.weight": (512, 512, 1, 1)},
+        ),
+        (
+            "build_mobilenetv2_backbone", "1.0x",
+            {"features.0.0.weight": (32, 3, 3, 3), "features.1.conv.3.weight": (16, 32, 1, 1),
+             "features.17.conv.7.running_mean": (320,), "conv.1.bias": (1280,)},
+        ),
+        (
+            "build_mobilenetv3_backbone", "Large",
+            {"features.4.block.2.fc1.weight": (24, 72, 1, 1), "conv.0.weight": (1280, 960, 1, 1)},
+        ),
+        (
+            "build_shufflenetv2_backbone", "1.0x",
+            {"first_conv.0.weight": (24, 3, 3, 3), "features.0.branch_proj.2.weight": (24, 24, 1, 1),
+             "features.15.branch_main.6.bias": (232,), "conv_last.1.weight": (1024,)},
+        ),
+    ]:  # fmt: skip
+        state = build_on_meta(config(name, DEPTH=depth, FEAT_DIM=names.CHANNELS[name][depth])).state_dict()
+        assert {key: tuple(state[key].shape) for key in found} == found
+
+
+def test_grey_images_go_into_small_networks() -> None:
+    for name, depth in [("build_mobilenetv3_backbone", "Small"), ("build_osnet_backbone", "x0_25")]:
+        cfg = config(name, DEPTH=depth, FEAT_DIM=names.CHANNELS[name][depth])
+        cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD = [128.0], [64.0]
+        assert backbone_of(cfg).eval()(torch.zeros(1, 1, 32, 32)).ndim == 4
+
+
+def test_torchreids_osnet_is_a_beginning(tmp_path: Path) -> None:
+    """Its file has a layer and a classifier behind the map, which are left out."""
+    options = {"DEPTH": "x0_25", "FEAT_DIM": 128}
+    source = backbone_of(config("build_osnet_backbone", **options)).state_dict()
+    more = {"fc.0.weight": torch.ones(512, 128), "fc.1.running_mean": torch.ones(512), "classifier.bias": torch.ones(3)}
+    torch.save({"state_dict": {f"module.{k}": v for k, v in (source | more).items()}}, tmp_path / "osnet.pth.tar")
+    path = str(tmp_path / "osnet.pth.tar")
+    built = backbone_of(config("build_osnet_backbone", PRETRAIN=True, PRETRAIN_PATH=path, **options)).state_dict()
+    assert all(torch.equal(built[key], value) for key, value in source.items())
+
+
+def test_non_local_blocks_follow_the_last_blocks_of_a_stage() -> None:
+    net: Any = backbone_of(config("build_resnet_backbone", WITH_NL=True)).eval()
+    order: list[str] = []
+    for name, module in net.named_modules():
+        if isinstance(module, NonLocal) or (name.count(".") == 1 and name.startswith("layer")):
+            module.register_forward_hook(lambda *_, name=name: order.append(name))
+    with torch.no_grad():
+        net(torch.randn(1, 3, 32, 32))
+    assert order[3:11] == ["layer2.0", "layer2.1", "layer2.2", "NL_2.0", "layer2.3", "NL_2.1", "layer3.0", "layer3.1"]
+    assert order[11:18] == ["layer3.2", "layer3.3", "NL_3.0", "layer3.4", "NL_3.1", "layer3.5", "NL_3.2"]
+
+
+def test_a_non_local_block_is_the_identity_at_first_and_then_attends() -> None:
+    for norm in ("BN", "GN", "FrozenBN", "none"):
+        x = torch.randn(2, 6, 3, 2)
+        torch.testing.assert_close(NonLocal(6, norm)(x), x)
+    block = NonLocal(6, "BN").double().eval()
+    x = torch.randn(2, 6, 3, 2, dtype=torch.float64)
+    torch.testing.assert_close(block(x), x)
+    nn.init.constant_(block.W[1].weight, 0.7)
+    expected = x.clone()
+    for b in range(2):
+        theta, phi, g = (layer(x[b : b + 1]).flatten() for layer in (block.theta, block.phi, block.g))
+        mixed = torch.stack([sum(theta[i] * phi[j] * g[j] for j in range(6)) / 6 for i in range(6)])  # type: ignore[arg-type]
+        expected[b] += block.W(mixed.reshape(1, 1, 3, 2))[0]
+    torch.testing.assert_close(block(x), expected)
+
+
+def test_squeeze_excitation_and_ibn() -> None:
+    x = torch.randn(3, 32, 4, 2)
+    block = SqueezeExcitation(32)
+    gates = torch.sigmoid((x.mean((2, 3)) @ block.fc[0].weight.T).relu() @ block.fc[2].weight.T)
+    torch.testing.assert_close(block(x), x * gates[:, :, None, None])
+    out = IBN(32)(5 * x + 2)
+    assert out[:, :16].mean((2, 3)).abs().max() < 1e-5, "each picture has mean 0 in the instance half"
+    assert out[:, 16:].mean((2, 3)).abs().max() > 0.1
+    assert out[:, 16:].mean((0, 2, 3)).abs().max() < 1e-5, "the batch has mean 0 in the other"
+
+
+@pytest.mark.parametrize("norm", ["BN", "GN", "FrozenBN", "none"])
+def test_norms(norm: str) -> None:
+    backbone = backbone_of(config("build_convnet_backbone", DEPTH="2x", FEAT_DIM=6, NORM=norm))
+    images = torch.randn(4, 3, 12, 8)
+    alone = torch.allclose(backbone(images)[:1], backbone(images[:1]), atol=1e-5)
+    assert alone == (norm != "BN"), "only batch norm lets the batch matter"
+
+
+def test_norms_reach_every_layer() -> None:
+    for name in ("build_resnet_backbone", "timm:resnet18", "torchvision:resnet18"):
+        cfg = config(name, DEPTH="18x", FEAT_DIM=512, NORM="GN")
+        kinds = [type(module) for module in build_on_meta(cfg).modules()]
+        assert nn.GroupNorm in kinds
+        assert nn.BatchNorm2d not in kinds
+    assert [build_norm("GN", c).num_groups for c in (64, 48)] == [32, 1]
+    cfg = config("build_resnet_backbone", NORM="syncBN")
+    (line,) = norms_of_other_devices(cfg.MODEL)
+    assert (
+        "MODEL.BACKBONE.NORM is syncBN, which torch has for CUDA devices only; here set MODEL.BACKBONE.NORM BN" in line
+    )
+    assert backbone_of(cfg).eval()(torch.zeros(1, 3, 64, 32)).shape == (1, 2048, 4, 2), "to test with it is fine"
+
+
+def test_mistakes_are_named() -> None:
+    for options, message in [
+        ({"NAME": "timm:resnet_10t"}, r"has no model 'resnet_10t'; near: \[.*resnet"),
+        ({"NAME": "timm:resnet10t"}, r"FEAT_DIM must be 512 for timm:resnet10t; got 2048"),
+        ({"NAME": "torchvision:gogglenet"}, r"torchvision .* has no model 'gogglenet'; did you mean 'googlenet'"),
+        ({"NAME": "torchvision:vit_b_16"}, r"vit_b_16 of torchvision pools no feature map.*torchvision:googlenet"),
+        ({"NAME": "torchvision:vgg16"}, r"FEAT_DIM must be 512 for torchvision:vgg16; got 2048"),
+        (
+            {"NAME": "torchvision:resnet18", "WITH_SE": True},
+            r"WITH_SE = True: is not an option of torchvision:resnet18",
+        ),
+        ({"DEPTH": "18x"}, r"FEAT_DIM = 2048: must be 512 for build_resnet_backbone of DEPTH 18x"),
+        ({"DEPTH": "20x"}, r"DEPTH = '20x': unknown.* Known: '18x', '34x', '50x', '101x'"),
+        ({"LAST_STRIDE": 3}, r"LAST_STRIDE = 3: must be 1 or 2"),
+        ({"NORM": "GhostBN"}, r"NORM = 'GhostBN': batch norm over parts of the batch is not built"),
+        (
+            {"NAME": "build_resnt_backbone"},
+            r"NAME = 'build_resnt_backbone': unknown; did you mean 'build_resnet_backbone'",
+        ),
+        ({"NAME": "build_osnet_backbone"}, r"DEPTH = '50x': unknown.* Known: 'x1_0', 'x0_75', 'x0_5', 'x0_25'"),
+        ({"NAME": "build_effnet_backbone"}, r"NAME = 'build_effnet_backbone': its parameters have other names in timm"),
+        ({"NAME": "build_convnet_backbone", "DEPTH": "50x"}, r"DEPTH = '50x': must be '1x' to '8x'"),
+        ({"NAME": "timm:tf_efficientnet_lite0", "NORM": "GN"}, r"NORM GN .* has the layers BatchNormAct2d"),
+        ({"NAME": "timm:convnext_atto", "NORM": "GN"}, r"NORM GN .* has no batch norms: set BN"),
+        ({"NAME": "timm:resnet18", "WITH_IBN": True}, r"WITH_IBN = True: is not an option of timm:resnet18"),
+        (
+            {"PRETRAIN": True, "WITH_SE": True},
+            r"PRETRAIN = True: FastReID names no weights for this backbone to download.*PRETRAIN_PATH",
+        ),
+    ]:
+        cfg = config("build_resnet_backbone")
+        cfg.MODEL.BACKBONE.update(options)
+        with pytest.raises(ConfigError, match=message):
+            backbone_of(cfg)
+    assert BACKBONES.keys() == names.BACKBONES.keys()
+    assert not BACKBONES.keys() & names.BACKBONES_NOT_BUILT.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "options"),
+    [
+        ("mobilenet_v2", 1280, {}),
+        ("mnasnet0_5", 1280, {}),
+        ("googlenet", 1024, {"aux_logits": False, "transform_input": True, "init_weights": False}),
+    ],
+)
+def test_torchvisions_network_is_whole_up_to_its_pooling(name: str, channels: int, options: dict[str, bool]) -> None:
+    """Pooled and classified, the map gives what the library's own network does."""
+    whole = torchvision.models.get_model(name, weights=None, **options).eval()
+    backbone = backbone_of(config(f"torchvision:{name}", FEAT_DIM=channels)).eval()
+    backbone.net.load_state_dict({k: v for k, v in whole.state_dict().items() if k in backbone.net.state_dict()})
+    images, classifier = torch.randn(2, 3, 64, 64), whole.fc if name == "googlenet" else whole.classifier
+    with torch.no_grad():
+        torch.testing.assert_close(classifier(backbone(images).mean(dim=(2, 3))), whole(images))
+
+
+def test_torchvisions_networks_are_for_rgb() -> None:
+    cfg = config("torchvision:resnet18", FEAT_DIM=512)
+    cfg.MODEL.PIXEL_MEAN = cfg.MODEL.PIXEL_STD = [127.5]
+    with pytest.raises(ConfigError, match=r"torchvision:resnet18 is for RGB images, and MODEL\.PIXEL_MEAN has 1 value"):
+        backbone_of(cfg)
+
+
+def test_pretrained_weights_of_an_image_net_file(tmp_path: Path) -> None:
+    cfg = config("build_resnet_backbone", DEPTH="18x", FEAT_DIM=512, PRETRAIN=True)
+    cfg.MODEL.BACKBONE.PRETRAIN_PATH = str(tmp_path / "resnet18.pth")
+    source = backbone_of(config("build_resnet_backbone", DEPTH="18x", FEAT_DIM=512)).state_dict()
+    old = {n: v for n, v in source.items() if not n.endswith("num_batches_tracked")}  # as files before 2018
+    torch.save({**old, "fc.weight": torch.ones(1000, 512), "fc.bias": torch.ones(1000)}, tmp_path / "resnet18.pth")
+    built = backbone_of(cfg).state_dict()
+    assert all(torch.equal(built[n], v) for n, v in old.items())
+    cfg.MODEL.WEIGHTS, cfg.MODEL.BACKBONE.PRETRAIN_PATH = "model.pth", ""
+    backbone_of(cfg)  # every weight comes from MODEL.WEIGHTS

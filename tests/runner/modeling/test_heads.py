@@ -1,0 +1,222 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from yacs.config import CfgNode
+
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS, EmbeddingHead
+from pml_ext.runner.modeling.heads.pooling import TrainedGeneralizedMean
+from pml_ext.runner.modeling.network import build_network
+from tests.oracles.heads import class_score, generalized_mean
+from tests.runner.modeling.networks import head_of
+
+MARGINS = [name for name in CLS_LAYERS if name != "Linear"]
+
+
+def config(**heads: object) -> CfgNode:
+    cfg = get_cfg()
+    cfg.MODEL.DEVICE = "cpu"
+    cfg.MODEL.PIXEL_MEAN = cfg.MODEL.PIXEL_STD = [127.5]
+    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [12, 8]
+    cfg.MODEL.BACKBONE.NAME = "build_convnet_backbone"
+    cfg.MODEL.BACKBONE.DEPTH = "2x"
+    cfg.MODEL.BACKBONE.FEAT_DIM = 6
+    for key, value in heads.items():
+        cfg.MODEL.HEADS[key] = value
+    return cfg
+
+
+def classifier(name: str, *, size: int = 5, classes: int = 4, margin: float = 0.35) -> Any:
+    layer = CLS_LAYERS[name](size, classes, scale=16.0, margin=margin).double()
+    nn.init.normal_(layer.weight)
+    return layer
+
+
+@pytest.mark.parametrize("name", CLS_LAYERS)
+@pytest.mark.parametrize("margin", [0.0, 0.35])
+def test_class_scores_against_the_formulas(name: str, margin: float) -> None:
+    layer = classifier(name, margin=margin)
+    # over the whole range of cosines to the own class, ends included
+    w = nn.functional.normalize(layer.weight[0].detach(), dim=0)
+    aside = torch.randn_like(w)
+    aside = nn.functional.normalize(aside - (aside @ w) * w, dim=0)
+    x = torch.stack([2 * (math.cos(t) * w + math.sin(t) * aside) for t in torch.linspace(0.01, 3.13, 12).tolist()])
+    for label in (0, 3):
+        logits, scores = layer(x, torch.full((len(x),), label))
+        for i, row in enumerate(x.tolist()):
+            for c, weight in enumerate(layer.weight.tolist()):
+                expected = class_score(name, row, weight, c == label, 16.0, margin)
+                assert logits[i, c].item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        plain = classifier("Linear") if name == "Linear" else classifier("CosSoftmax", margin=0.0)
+        plain.weight.data.copy_(layer.weight)
+        torch.testing.assert_close(scores, plain(x, torch.full((len(x),), label)).scores)
+
+
+@pytest.mark.parametrize("name", CLS_LAYERS)
+def test_gradients_of_class_scores(name: str) -> None:
+    layer = classifier(name)
+    x, labels = torch.randn(3, 5, dtype=torch.float64, requires_grad=True), torch.tensor([0, 3, 0])
+    if name == "CircleSoftmax":
+        # its factors carry no gradient: with them held, each score is linear in its cosine
+        cosines = nn.functional.normalize(x) @ nn.functional.normalize(layer.weight).T
+        own = nn.functional.one_hot(labels, 4).bool()
+        factors = torch.where(own, (1.35 - cosines).clamp_min(0), (cosines + 0.35).clamp_min(0)).detach()
+        expected = torch.autograd.grad((16 * factors * cosines).sum(), x)[0]
+        torch.testing.assert_close(torch.autograd.grad(layer(x, labels).logits.sum(), x)[0], expected)
+    else:
+        assert torch.autograd.gradcheck(lambda x: layer(x, labels).logits, (x,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", MARGINS)
+def test_embeddings_on_a_class_weight_and_opposite_to_it(name: str, dtype: torch.dtype) -> None:
+    layer = classifier(name).to(dtype)
+    x = torch.cat([3 * layer.weight, -layer.weight]).detach().requires_grad_()
+    logits, scores = layer(x, torch.arange(4).repeat(2))
+    logits.sum().backward()
+    assert torch.isfinite(x.grad).all()
+    assert torch.isfinite(layer.weight.grad).all()
+    torch.testing.assert_close(scores.diag(), torch.full((4,), 16.0, dtype=dtype))
+    expected = class_score(name, [1.0], [1.0], True, 16.0, 0.35)
+    assert logits.diag().tolist() == pytest.approx([expected] * 4, rel=1e-3)
+
+
+def test_margins_are_computed_in_32_bits_under_autocast() -> None:
+    for name in MARGINS:
+        layer = classifier(name).float()
+        x, labels = torch.randn(6, 5), torch.arange(6) % 4
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = layer(x, labels).logits
+        assert torch.equal(logits, layer(x, labels).logits)
+    with pytest.raises(ValueError, match=r"CosSoftmax needs labels of shape \(6,\) in training; got None"):
+        classifier("CosSoftmax").float()(x, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("GlobalAvgPool", lambda v: sum(v) / len(v)),
+        ("FastGlobalAvgPool", lambda v: sum(v) / len(v)),
+        ("GlobalMaxPool", max),
+        ("AdaptiveAvgMaxPool", lambda v: sum(v) / len(v) + max(v)),
+        ("ClipGlobalAvgPool", lambda v: min(1.0, max(0.0, sum(v) / len(v)))),
+        ("GeneralizedMeanPooling", lambda v: generalized_mean(v, 3.0)),
+        ("GeneralizedMeanPoolingP", lambda v: generalized_mean(v, 3.0)),
+    ],
+)
+def test_pooling_against_loops(name: str, expected: Any) -> None:
+    maps = torch.randn(3, 4, 5, 2, dtype=torch.float64) + torch.tensor([-2.0, 0.0, 0.5, 2.0])[:, None, None]
+    pooled = POOL_LAYERS[name]()(maps)
+    assert pooled.shape == (3, 4, 1, 1)
+    for b in range(3):
+        for c in range(4):
+            assert pooled[b, c, 0, 0].item() == pytest.approx(expected(maps[b, c].flatten().tolist()), rel=1e-6)
+
+
+def test_the_trained_power_of_generalized_mean() -> None:
+    layer = TrainedGeneralizedMean(2.0).double()
+    maps = torch.rand(2, 3, 4, 2, dtype=torch.float64) + 0.1
+    assert dict(layer.named_parameters()).keys() == {"p"}
+    pool = lambda x, p: torch.func.functional_call(layer, {"p": p}, (x,))  # noqa: E731
+    assert torch.autograd.gradcheck(pool, (maps.requires_grad_(), layer.p))
+    large = torch.full((1, 1, 2, 2), 1e4).half()  # its cube is not a number of 16 bits
+    with torch.autocast("cpu", torch.bfloat16):
+        assert POOL_LAYERS["GeneralizedMeanPooling"]()(large).item() == pytest.approx(1e4)
+
+
+def test_losses_see_the_feature_before_or_after_the_neck_and_tests_the_neck() -> None:
+    for neck_feat, size in (("before", 6), ("after", 4)):
+        cfg = config(EMBEDDING_DIM=4, WITH_BNNECK=True, NECK_FEAT=neck_feat, CLS_LAYER="CosSoftmax", MARGIN=0.3)
+        backbone, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=3)
+        maps, labels = backbone(torch.randn(5, 1, 12, 8)), torch.tensor([0, 1, 2, 0, 1])
+        assert maps.shape == (5, 6, 3, 2)
+        output = head(maps, labels)
+        assert output.features.shape == (5, size)
+        assert head.feature_size == size
+        assert output.logits is not None
+        assert output.scores is not None
+        torch.testing.assert_close(output.scores - output.logits, 0.3 * nn.functional.one_hot(labels, 3).float())
+        pooled = maps.mean(dim=(2, 3))
+        expected = pooled if neck_feat == "before" else head.bottleneck(pooled[..., None, None]).flatten(1)
+        torch.testing.assert_close(output.features, expected)
+        tested = head.eval()(maps)
+        assert tested.logits is None
+        torch.testing.assert_close(tested.features, head.bottleneck(pooled[..., None, None]).flatten(1))
+
+
+def test_the_reduction_can_have_two_layers() -> None:
+    head = head_of(config(HIDDEN_DIM=5, EMBEDDING_DIM=4, NECK_FEAT="after"))
+    assert [tuple(p.shape) for p in head.parameters()] == [(5, 6, 1, 1), (4, 5, 1, 1)]
+    first, second = (p.flatten(1) for p in head.parameters())
+    maps = torch.randn(3, 6, 2, 2)
+    torch.testing.assert_close(head(maps).features, maps.mean(dim=(2, 3)) @ first.T @ second.T)
+    assert head.feature_size == head.embedding_size == 4
+
+
+def test_the_bnneck_has_no_trainable_shift() -> None:
+    cfg = config(WITH_BNNECK=True)
+    head = head_of(cfg)
+    assert {n: p.requires_grad for n, p in head.named_parameters()} == {
+        "bottleneck.0.weight": True,
+        "bottleneck.0.bias": False,
+    }
+
+
+def test_flatten_keeps_the_places() -> None:
+    cfg = config(POOL_LAYER="Flatten", NECK_FEAT="before")
+    backbone, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=0)
+    maps = backbone(torch.randn(5, 1, 12, 8))
+    assert head.feature_size == 36
+    torch.testing.assert_close(head(maps).features, maps.flatten(1))
+    assert backbone.training
+    cfg.INPUT.SIZE_TEST = [8, 8]
+    with pytest.raises(ConfigError, match=r"Flatten needs one fixed image size: INPUT\.SIZE_TRAIN is \[12, 8\]"):
+        head_of(cfg)
+
+
+def test_flatten_takes_fastreids_feat_dim() -> None:
+    cfg = config(NAME="FaceHead", POOL_LAYER="Flatten", EMBEDDING_DIM=8)
+    cfg.MODEL.BACKBONE.NAME, cfg.MODEL.BACKBONE.DEPTH = "build_iresnet_backbone", "18x"
+    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [32, 48]
+    cfg.MODEL.BACKBONE.FEAT_DIM = 512 * 2 * 3
+    assert head_of(cfg).bottleneck[0].weight.shape == (8, 3072, 1, 1)
+    cfg.MODEL.BACKBONE.FEAT_DIM = 512
+    with pytest.raises(ConfigError, match=r"FEAT_DIM must be 3072 \(512×2×3\) for .* at \[32, 48\]"):
+        head_of(cfg)
+    cfg.MODEL.BACKBONE.FEAT_DIM = 25088
+    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [0]  # images as they are
+    backbone, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=0)
+    assert head.bottleneck[0].weight.shape == (8, 25088, 1, 1)
+    with pytest.raises(ConfigError, match=r"FEAT_DIM must be 3072 for images of this size; got 25088"):
+        head(backbone(torch.zeros(2, 1, 32, 48)))
+
+
+def test_identity_needs_maps_of_one_place() -> None:
+    head = EmbeddingHead(6, 0, 0, pool="Identity", norm="BN", bnneck=False, neck_feat="after")
+    assert head(torch.ones(2, 6, 1, 1)).features.shape == (2, 6)
+    with pytest.raises(ConfigError, match=r"Identity needs a backbone with maps of 1×1; got \(3, 2\)"):
+        head(torch.ones(2, 6, 3, 2))
+
+
+def test_mistakes_are_named() -> None:
+    for options, message in [
+        ({"NAME": "ClasHead"}, r"NAME = 'ClasHead': it tests class scores"),
+        ({"NAME": "EmbedingHead"}, r"did you mean 'EmbeddingHead'"),
+        ({"POOL_LAYER": "GeM"}, r"POOL_LAYER = 'GeM': unknown.* Known: 'GlobalAvgPool'"),
+        ({"CLS_LAYER": "ArcFace"}, r"CLS_LAYER = 'ArcFace': unknown.*'ArcSoftmax'"),
+        ({"NECK_FEAT": "both"}, r"NECK_FEAT = 'both': unknown"),
+        ({"WITH_BNNECK": True, "NORM": "LN"}, r"HEADS.NORM = 'LN': unknown"),
+        ({"EMBEDDING_DIM": -1}, r"EMBEDDING_DIM = -1: must be 0 \(no reduction\) or more"),
+        ({"HIDDEN_DIM": 8}, r"HIDDEN_DIM = 8: must be 0 \(none\) or more, and then needs an EMBEDDING_DIM"),
+        (
+            {"PFC": CfgNode({"ENABLED": True, "SAMPLE_RATE": 0.1})},
+            r"PFC.ENABLED = True: .* \(Partial FC\) is not built",
+        ),
+    ]:
+        cfg = config(**options)
+        with pytest.raises(ConfigError, match=message):
+            head_of(cfg, 2)

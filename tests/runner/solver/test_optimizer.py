@@ -1,0 +1,72 @@
+import logging
+
+import pytest
+import torch
+from torch import nn
+from yacs.config import CfgNode
+
+from pml_ext.losses import DiscriminativeLoss
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.solver.optimizer import build_optimizer
+from pml_ext.runner.solver.rules import OPTIMIZERS
+
+
+def config(**solver: object) -> CfgNode:
+    cfg = get_cfg()
+    for key, value in ({"BASE_LR": 1.0, "MAX_EPOCH": 20, "WARMUP_ITERS": 0} | solver).items():
+        cfg.SOLVER[key] = value
+    return cfg
+
+
+def test_biases_norms_and_heads_have_their_own_rates_and_decays() -> None:
+    model = nn.ModuleDict({"backbone": nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "heads": nn.Linear(2, 2)})
+    cfg = config(
+        BIAS_LR_FACTOR=2.0, HEADS_LR_FACTOR=3.0, WEIGHT_DECAY=0.1, WEIGHT_DECAY_NORM=0.2, WEIGHT_DECAY_BIAS=0.3
+    )
+    model["losses"] = nn.ModuleDict({"DiscriminativeLoss": DiscriminativeLoss(3, 2)})
+    model["backbone"].append(nn.InstanceNorm1d(2, affine=True))
+    model["backbone"][1].weight.requires_grad_(False)
+    groups = build_optimizer(cfg.SOLVER, model).param_groups
+    found = {id(p): (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
+    backbone, norm, instance_norm = model["backbone"]
+    assert found == {
+        id(backbone.weight): (1.0, 0.1),
+        id(backbone.bias): (2.0, 0.3),
+        id(norm.bias): (2.0, 0.3),  # a bias, as in FastReID
+        id(instance_norm.weight): (1.0, 0.2),
+        id(instance_norm.bias): (2.0, 0.3),
+        id(model["heads"].weight): (3.0, 0.1),
+        id(model["heads"].bias): (6.0, 0.3),
+        id(model["losses"]["DiscriminativeLoss"].projection.weight): (3.0, 0.1),
+    }
+
+
+def test_a_factor_without_heads_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    mgn = nn.ModuleDict({"backbone": nn.Linear(2, 2), "b1_head": nn.Linear(2, 2)})
+    with caplog.at_level(logging.WARNING, "pml_ext"):
+        groups = build_optimizer(config(HEADS_LR_FACTOR=3.0).SOLVER, mgn).param_groups
+    assert {group["lr"] for group in groups} == {1.0}
+    assert "SOLVER.HEADS_LR_FACTOR has no effect on heads that are not named heads" in caplog.text
+
+
+def test_unknown_names_list_the_known() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"SOLVER\.OPT = 'Adan': unknown; did you mean 'Adam'\? Known: 'Adadelta', 'Adagrad', 'Adam',",
+    ):
+        build_optimizer(config(OPT="Adan").SOLVER, nn.Linear(1, 1))
+    with pytest.raises(ConfigError, match=r"SOLVER\.NESTEROV = True: needs a SOLVER\.MOMENTUM above 0"):
+        build_optimizer(config(OPT="SGD", NESTEROV=True, MOMENTUM=0.0).SOLVER, nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_trains_with_rates_and_decays_by_group(name: str) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = build_optimizer(config(OPT=name, BASE_LR=0.01, WEIGHT_DECAY=0.1, BIAS_LR_FACTOR=2.0).SOLVER, model)
+    assert type(optimizer) is getattr(torch.optim, name)
+    assert {(g["lr"], g["weight_decay"]) for g in optimizer.param_groups} == {(0.01, 0.1), (0.01, 5e-4), (0.02, 5e-4)}
+    model(torch.randn(4, 2)).square().mean().backward()
+    optimizer.step()
+    assert not any(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))

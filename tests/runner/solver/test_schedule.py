@@ -1,0 +1,83 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from yacs.config import CfgNode
+
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import ConfigError
+from pml_ext.runner.solver.schedule import build_schedule
+
+
+def config(**solver: object) -> CfgNode:
+    cfg = get_cfg()
+    for key, value in ({"BASE_LR": 1.0, "MAX_EPOCH": 20, "WARMUP_ITERS": 0} | solver).items():
+        cfg.SOLVER[key] = value
+    return cfg
+
+
+def rates(cfg: CfgNode, steps_per_epoch: int = 10) -> list[float]:
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=cfg.SOLVER.BASE_LR)
+    schedule = build_schedule(cfg.SOLVER, optimizer, steps_per_epoch=steps_per_epoch)
+    seen = []
+    for _ in range(cfg.SOLVER.MAX_EPOCH * steps_per_epoch):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return seen
+
+
+def test_linear_constant_and_exponential_warm_up() -> None:
+    linear = rates(config(WARMUP_ITERS=8, WARMUP_FACTOR=0.2))
+    assert linear[:9] == pytest.approx([0.2 + 0.8 * i / 8 for i in range(9)])
+    constant = rates(config(WARMUP_ITERS=8, WARMUP_FACTOR=0.2, WARMUP_METHOD="constant"))
+    assert constant[:9] == pytest.approx([0.2] * 8 + [1.0])
+    exponential = rates(config(WARMUP_ITERS=8, WARMUP_FACTOR=0.2, WARMUP_METHOD="exp"))
+    assert exponential[:9] == pytest.approx([0.2 ** (1 - i / 8) for i in range(9)])
+
+
+def test_a_warm_up_in_epochs_is_one_of_their_iterations() -> None:
+    for sched in ("MultiStepLR", "CosineAnnealingLR"):
+        in_epochs = rates(config(WARMUP_EPOCHS=3, WARMUP_ITERS=1000, SCHED=sched, STEPS=[4]))
+        assert in_epochs == rates(config(WARMUP_ITERS=30, SCHED=sched, STEPS=[4]))
+        assert in_epochs != rates(config(WARMUP_ITERS=20, SCHED=sched, STEPS=[4]))
+
+
+def test_multi_step_counts_epochs_that_end_after_the_warm_up() -> None:
+    # 12 iterations of warm-up end in the second epoch, which counts; with 20 it does not
+    for warm_up, first in ((12, 60), (20, 70)):
+        seen = rates(config(WARMUP_ITERS=warm_up, STEPS=[5, 9], GAMMA=0.1))
+        assert seen[first - 1 : first + 1] == pytest.approx([1.0, 0.1])
+        assert seen[first + 39 : first + 41] == pytest.approx([0.1, 0.01])
+    delayed = rates(config(WARMUP_ITERS=12, DELAY_EPOCHS=3, STEPS=[5]))
+    assert delayed[79:81] == pytest.approx([1.0, 0.1])
+
+
+def test_the_cosine_falls_once_an_epoch_from_the_delay_to_the_floor() -> None:
+    seen = rates(config(SCHED="CosineAnnealingLR", DELAY_EPOCHS=4, ETA_MIN_LR=0.1))
+    assert seen[:50] == pytest.approx([1.0] * 50)
+    assert seen[120:130] == pytest.approx([0.1 + 0.9 / 2] * 10)
+    assert seen[190:] == pytest.approx([0.1 + 0.9 * (1 + math.cos(math.pi * 15 / 16)) / 2] * 10)
+    # an epoch that the warm-up only begins moves the cosine, yet its length leaves it out
+    seen = rates(config(SCHED="CosineAnnealingLR", WARMUP_ITERS=12, ETA_MIN_LR=0.1))
+    assert seen[20] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 18)) / 2)
+    assert seen[-1] == pytest.approx(0.1)
+
+
+def test_one_cycle_is_torchs_at_the_rate_of_each_group() -> None:
+    cfg = config(SCHED="OneCycleLR", MAX_EPOCH=3)
+    cfg.SOLVER.ONECYCLE.update({"PCT_START": 1 / 3, "DIV_FACTOR": 10.0, "CYCLE_MOMENTUM": False})
+    seen = rates(cfg)
+    assert seen[0] == pytest.approx(0.1)
+    assert max(seen) == pytest.approx(1.0)
+    assert seen.index(max(seen)) == 9
+    assert seen[-1] == pytest.approx(0.1 / 1e4)
+    cfg.SOLVER.ONECYCLE.PCT_START = 2.0
+    with pytest.raises(ConfigError, match=r"SOLVER\.SCHED OneCycleLR: Expected float between 0 and 1 pct_start"):
+        rates(cfg)
+
+
+def test_an_unknown_name_lists_the_known() -> None:
+    with pytest.raises(ConfigError, match=r"SOLVER\.SCHED = 'Poly': unknown.* Known: 'MultiStepLR'"):
+        rates(config(SCHED="Poly"))

@@ -1,0 +1,183 @@
+"""Every published config: it can run, and it does, at its own image size, on small copies of its data sets.
+
+PML_EXT_EVERY_CONFIG=1 trains, resumes and evaluates with each of them (half an hour and more), not with one of a kind.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from yacs.config import CfgNode as CN
+
+from pml_ext.cli import main
+from pml_ext.runner.checks.building import found_by_building
+from pml_ext.runner.checks.check import problems
+from pml_ext.runner.checks.supported import unsupported
+from pml_ext.runner.config.load import load_config
+from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.evaluation.columns import columns_of_queries
+from pml_ext.runner.evaluation.results import label_of
+from tests.conftest import DATA, real_data
+from tests.runner.data.published_layouts import LAYOUTS, face_bin, face_folders, write
+
+CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
+EVERY = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yml"))
+LEAVES = [name for name in EVERY if not Path(name).name.startswith("Base-")]
+OF_A_KIND = [
+    "Market1501/cit_sbs_R50.yml",
+    "Market1501/cit_vit.yml",
+    "CUB/loop/loop_triplet.yml",
+    "CASIAWebFace/r50_ir.yml",
+    "INaturalist2018/tcm/recall_at_k_tcm_vit_small.yml",
+]
+# Of the same kind, with smaller checkpoints to write; that the whole networks are built is tested above.
+SHALLOW = {"Market1501/cit_vit.yml": "small", "CASIAWebFace/r50_ir.yml": "18x"}
+EVERY_CONFIG = os.environ.get("PML_EXT_EVERY_CONFIG") == "1"
+FROM_SCRATCH = ["MODEL.BACKBONE.PRETRAIN", "False"]
+_known: dict[str, list[str]] = {}
+
+
+def problems_of(cfg: CN) -> list[str]:
+    """What keeps a config from running; its model is built once for all configs that have the same."""
+    parts = "".join(cfg[part].dump() for part in ("MODEL", "INPUT", "TEST"))
+    if parts not in _known:
+        _known[parts] = problems(cfg) + found_by_building(cfg, set())
+    return _known[parts] or [str(problem) for problem in unsupported(cfg)]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_it_can_run(name: str) -> None:
+    assert problems_of(load_config(CONFIGS / name, FROM_SCRATCH)) == []
+
+
+@pytest.mark.parametrize(
+    "backbone",
+    [
+        ("build_vit_backbone", "MODEL.BACKBONE.DEPTH", "base"),
+        ("build_vit_backbone", "MODEL.BACKBONE.DEPTH", "small"),
+        ("timm:vit_small_patch16_224", "MODEL.BACKBONE.FEAT_DIM", "384"),
+    ],
+)
+def test_the_vision_transformer_of_tcm_is_fastreids_or_timms(backbone: tuple[str, str, str]) -> None:
+    overrides = [*FROM_SCRATCH, "MODEL.BACKBONE.NAME", *backbone]
+    assert problems_of(load_config(CONFIGS / "CUBSharedClasses/tcm/smoothap_tcm_vit.yml", overrides)) == []
+
+
+def test_each_has_an_output_of_its_own() -> None:
+    outputs = [load_config(CONFIGS / name).OUTPUT_DIR for name in LEAVES]
+    assert len(set(outputs)) == len(outputs)
+
+
+def test_data_sets_lie_in_folders_of_their_names() -> None:
+    folders = {"VERIWild": "VeRiWild", "EmojiReID": "Market1501"}
+    parts = {"CUBValidation": "CUB"}
+    for name in LEAVES:
+        folder, names = name.split("/")[0], load_config(CONFIGS / name).DATASETS.NAMES
+        assert tuple(parts.get(name, name) for name in names) == (folders.get(folder, folder),)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("CUB/tcm/smoothap_tcm.yml", "R@1 R@4 R@16 OPIS ε-OPIS"),
+        ("SOP/tcm/smoothap_tcm.yml", "R@1 R@4 R@16 OPIS ε-OPIS"),
+        ("CUBSharedClasses/tcm/recall_at_k_vit.yml", "R@1 R@4 R@16 OPIS ε-OPIS"),
+        ("INaturalist2018/tcm/recall_at_k_tcm_vit.yml", "R@1 R@4 R@16 OPIS ε-OPIS"),
+        ("Cars196/cit/cit.yml", "R@1 R@5 R@10 mAP mINP SV NMI"),
+        ("CUB/loop/loop_triplet.yml", "NMI F1 R@1 R@2 R@4 R@8"),
+        ("SOP/loop/loop_triplet.yml", "NMI F1 R@1 R@10 R@100"),
+        ("CUB/discriminative/one_hot.yml", "NMI R@1 R@2 R@4 R@8"),
+        ("CUB/ms.yml", "R@1 R@2 R@4 R@8 R@16 R@32"),
+        ("SOP/ms.yml", "R@1 R@10 R@100 R@1000"),
+        ("InShop/ms.yml", "R@1 R@10 R@20 R@30 R@40 R@50"),
+        ("Market1501/bagtricks_R50.yml", "R@1 R@5 R@10 mAP@R mAP mINP OPIS ε-OPIS NMI"),
+    ],
+)
+def test_a_papers_configs_have_its_columns(name: str, columns: str) -> None:
+    test = load_config(CONFIGS / name).TEST
+    assert [label_of(metric) for metric in columns_of_queries(test)] == columns.split()
+    if test.BEST:
+        assert test.BEST == "precision_at_1"
+    sampled = 10 if name.startswith(("SOP/tcm", "INaturalist2018/tcm")) else 0
+    assert sampled == test.OPIS.NEGATIVES_PER_POSITIVE
+
+
+def in_shop(root: Path) -> None:
+    names = [f"img/WOMEN/Dresses/id_{i:08}/0{view}_1_front.jpg" for i in range(1, 7) for view in (1, 2)]
+    write(root / "InShop", *names)
+    parts = ["train"] * 4 + ["query", "gallery"] * 4
+    rows = [f"{name}  {name.split('/')[3]}  {part}" for name, part in zip(names, parts, strict=True)]
+    (root / "InShop" / "list_eval_partition.txt").write_text("\n".join(["12", "image_name item_id status", *rows]))
+
+
+def inaturalist(root: Path) -> None:
+    folder = root / "iNaturalist2018"
+    for part, species in (("train", (1, 2)), ("test", (3, 4, 5))):
+        names = [f"train_val2018/Aves/{s}/{i}.jpg" for s in species for i in range(2)]
+        write(folder, *names)
+        (folder / f"{part}.txt").write_text("".join(f"{name},{name.split('/')[2]}\n" for name in names))
+
+
+def faces(root: Path) -> None:
+    face_folders(root)
+    for name in ("lfw", "agedb_30", "cfp_fp"):
+        face_bin(root / "faces_emore" / f"{name}.bin", [True, False] * 2)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All data sets that configs name, but Omniglot."""
+    folder = tmp_path_factory.mktemp("datasets")
+    layouts = {layout for name, layout in LAYOUTS.items() if name != "InShop"} | {in_shop, inaturalist, faces}
+    for layout in layouts:
+        layout(folder)
+    for extra in folder.glob("Market-1501-v15.09.15/bounding_box_train/*_c[36]*"):
+        extra.unlink()  # two images of each identity are a single batch
+    random = np.random.default_rng(0)
+    for image in folder.rglob("*.[jJ][pP][gG]"):  # the layouts' are grey all over, and batch norm divides by nothing
+        Image.fromarray(random.integers(0, 256, (12, 6, 3), dtype=np.uint8)).save(image)
+    return folder
+
+
+class KilledError(Exception):
+    pass
+
+
+def killed_in_the_second_epoch(module: Baseline, *_: object) -> None:
+    if module.current_epoch == 1:
+        raise KilledError
+
+
+@pytest.mark.filterwarnings("ignore:opis and epsilon_opis are nan")  # so few images
+@pytest.mark.parametrize("name", LEAVES if EVERY_CONFIG else OF_A_KIND)
+def test_it_trains_resumes_and_evaluates(
+    name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = load_config(CONFIGS / name)
+    opts = [*FROM_SCRATCH, "MODEL.DEVICE", "cpu", "OUTPUT_DIR", str(tmp_path), "SOLVER.MAX_EPOCH", "2"]
+    opts += ["TEST.EVAL_PERIOD", "2", "SOLVER.CHECKPOINT_PERIOD", "1", "DATALOADER.NUM_WORKERS", "0"]
+    opts += ["TEST.VERIFICATION.FOLDS", "2"]
+    if name in SHALLOW and not EVERY_CONFIG:
+        opts += ["MODEL.BACKBONE.DEPTH", SHALLOW[name]]
+    if cfg.DATASETS.NAMES == ("Omniglot",):
+        real_data("omniglot")
+        opts += ["DATASETS.ROOT", str(DATA)]
+    elif cfg.DATASETS.NAMES not in (("Digits",), ("Glyphs",)):
+        opts += ["DATASETS.ROOT", str(root), "SOLVER.IMS_PER_BATCH", "4", "DATALOADER.NUM_INSTANCE", "2"]
+    command = ["train", "--config-file", str(CONFIGS / name)]
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(Baseline, "on_train_batch_start", killed_in_the_second_epoch)
+        main([*command, *opts])
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    assert torch.load(last, weights_only=True, mmap=True)["epoch"] == 0
+    assert main([*command, "--resume", *opts]) == 0
+    assert f"resuming from {last}" in (tmp_path / "train.log").read_text()
+    assert torch.load(last, weights_only=True, mmap=True)["epoch"] == 2
+    results = json.loads((tmp_path / "metrics.json").read_text())["results"]
+    assert list(results) == list(cfg.DATASETS.TESTS)
+    shutil.rmtree(tmp_path / "checkpoints")  # half a gigabyte and more

@@ -1,0 +1,38 @@
+"""A small network with weights, as a run leaves them."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.engine.exporting import PixelsToEmbedding
+
+
+def small_model(folder: Path, **values: Any) -> tuple[Path, Path]:
+    """config.yml and last.ckpt of a convnet with 6 channels on images of 12×8."""
+    folder.mkdir(exist_ok=True)
+    cfg = get_cfg()
+    cfg.MODEL.DEVICE = "cpu"
+    cfg.MODEL.BACKBONE.NAME, cfg.MODEL.BACKBONE.DEPTH, cfg.MODEL.BACKBONE.FEAT_DIM = "build_convnet_backbone", "2x", 6
+    cfg.MODEL.HEADS.POOL_LAYER, cfg.MODEL.HEADS.WITH_BNNECK = "GeneralizedMeanPoolingP", True
+    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [12, 8]
+    cfg.DATALOADER.NUM_WORKERS = 0
+    cfg.merge_from_list([word for key, value in values.items() for word in (key.replace("__", "."), value)])
+    torch.manual_seed(0)
+    net = PixelsToEmbedding(cfg)
+    nn.init.normal_(net.heads.bottleneck[0].running_mean)  # type: ignore[arg-type]
+    torch.save({"state_dict": {**net.state_dict(), "heads.classifier.weight": torch.ones(3, 6)}}, folder / "last.ckpt")
+    (folder / "config.yml").write_text(cfg.dump(), encoding="utf-8")
+    return folder / "config.yml", folder / "last.ckpt"
+
+
+def network_of(config: Path, weights: Path) -> tuple[CN, PixelsToEmbedding]:
+    """The config and the network with its weights, put together without the package's loading."""
+    cfg = get_cfg()
+    cfg.merge_from_file(str(config))
+    net = PixelsToEmbedding(cfg)
+    net.load_state_dict(torch.load(weights, weights_only=True)["state_dict"], strict=False)
+    return cfg, net

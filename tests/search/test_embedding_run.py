@@ -1,0 +1,193 @@
+"""`pml-ext embed`: every readable picture once, whatever ends a run."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import lightning
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pml_ext import Embedder
+from pml_ext.cli import main
+from pml_ext.search import embedding_module, shards
+from pml_ext.search.feature_file import FeatureFile
+from pml_ext.search.files import read_embeddings
+from pml_ext.search.shards import ShardFolder
+from tests.search.models import small_model
+from tests.search.pictures import extract
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return small_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def words(model: tuple[Path, Path], tmp_path: Path) -> list[str]:
+    """Of the command, but for the pictures and options."""
+    return [
+        "embed",
+        "--config-file",
+        str(model[0]),
+        "MODEL.WEIGHTS",
+        str(model[1]),
+        "--output",
+        str(tmp_path / "f.npz"),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _shards_of_16(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(shards, "LARGEST", 16)
+    yield
+
+
+def expected(model: tuple[Path, Path], pictures: list[Path]) -> torch.Tensor:
+    return Embedder.from_config(*model, device="cpu")([Image.open(path) for path in pictures])
+
+
+def test_a_folder_with_damaged_pictures(
+    model: tuple[Path, Path], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = extract(tmp_path / "pictures", 37)
+    damaged = [pictures[3].with_name("0000.jpg"), pictures[3].with_name("9999.jpg")]
+    damaged[0].write_text("no picture")
+    damaged[1].write_bytes(pictures[0].read_bytes()[:300])
+    assert main([*words, str(tmp_path / "pictures"), "TEST.IMS_PER_BATCH", "5"]) == 0
+    said = capsys.readouterr().err
+    assert "2 of 39 pictures could not be embedded" in said and "f.npz: 37 embeddings of 6 dimensions" in said
+    listed = (tmp_path / "f.npz.unreadable.txt").read_text().splitlines()
+    assert [str(path) in line for path, line in zip(damaged, listed, strict=True)] == [True, True]
+    found = read_embeddings(tmp_path / "f.npz", need_labels=False)
+    assert found.paths is not None
+    assert [tmp_path / path for path in found.paths] == sorted(pictures)
+    torch.testing.assert_close(found.embeddings, expected(model, sorted(pictures)), atol=1e-5, rtol=0)
+    record = FeatureFile.open(tmp_path / "f.npz").record
+    assert record is not None and record.weights == str(model[1]) and record.precision == "float32"
+    assert not (tmp_path / "f.npz.shards").exists()
+
+
+def test_a_run_that_was_killed_goes_on_after_its_last_part(
+    model: tuple[Path, Path], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    pictures = extract(tmp_path / "pictures", 50)
+    write, written = ShardFolder.write, list[int]()
+
+    def killed(self: ShardFolder, shard: int, content: shards.Shard) -> None:
+        if shard == 2:
+            raise OSError(5, "the machine is gone")
+        written.append(shard)
+        write(self, shard, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardFolder, "write", killed)
+        assert main([*words, str(tmp_path / "pictures")]) == 2
+    assert "the machine is gone" in capsys.readouterr().err
+    assert written == [0, 1] and not (tmp_path / "f.npz").exists()
+    decoded = list[int]()
+    prepare = embedding_module.Pictures.__getitem__
+
+    def counted(self: embedding_module.Pictures, place: int) -> embedding_module.Prepared:
+        decoded.append(self.rows[place])
+        return prepare(self, place)
+
+    monkeypatch.setattr(embedding_module.Pictures, "__getitem__", counted)
+    other = [*words, str(pictures[0])]
+    assert main(other) == 2
+    assert "holds the parts of a run over other pictures or with another model" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "pictures")]) == 0
+    assert "going on: 2 of 4 parts are in" in capsys.readouterr().err
+    assert decoded == list(range(32, 50))
+    found = read_embeddings(tmp_path / "f.npz", need_labels=False)
+    torch.testing.assert_close(found.embeddings, expected(model, sorted(pictures)), atol=1e-5, rtol=0)
+
+
+def test_a_run_that_is_stopped_says_how_to_go_on(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise SystemExit(0)
+
+    extract(tmp_path / "pictures", 2)
+    monkeypatch.setattr(lightning.Trainer, "predict", stopped)
+    assert main([*words, str(tmp_path / "pictures")]) == 130
+    assert "the same command goes on after its last part" in capsys.readouterr().err
+
+
+def test_more_pictures_are_added(
+    model: tuple[Path, Path], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = extract(tmp_path / "pictures", 20)
+    labelled = [*words, "--label-by-folder"]
+    assert main([*labelled, *map(str, pictures[:8])]) == 0
+    assert main([*labelled, *map(str, pictures), "--add"]) == 0
+    assert "8 of 20 pictures are in" in capsys.readouterr().err
+    found = read_embeddings(tmp_path / "f.npz")
+    torch.testing.assert_close(found.embeddings, expected(model, pictures), atol=1e-5, rtol=0)
+    assert found.labels.tolist() == [pictures[0].parent.name] * 20
+    assert [version.rows for version in FeatureFile.open(tmp_path / "f.npz").versions] == [8, 20]
+    content = (tmp_path / "f.npz").read_bytes()
+    assert main([*labelled, str(pictures[3]), "--add"]) == 0
+    assert (tmp_path / "f.npz").read_bytes() == content
+    for extra, message in (
+        ([], "has labels: give --label-by-folder"),
+        (["--label-by-folder", "INPUT.SIZE_TEST", "[16, 8]"], "with this config cannot be compared"),
+    ):
+        assert main([*words, str(tmp_path / "pictures"), "--add", *extra]) == 2
+        assert message in capsys.readouterr().err
+    np.savez(tmp_path / "f.npz", embeddings=np.ones((2, 6)))
+    assert main([*words, str(pictures[3]), "--add"]) == 2
+    assert "is of another program: its embeddings and those of" in capsys.readouterr().err
+
+
+def test_two_processes_embed_what_one_does(model: tuple[Path, Path], tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    pictures = extract(tmp_path / "pictures", 21)
+    (pictures[0].parent / "0000.jpg").write_text("no picture")
+    command = ["-m", "pml_ext", "embed", str(tmp_path / "pictures"), "--num-gpus", "2", "--config-file", str(model[0])]
+    done = subprocess.run(
+        [sys.executable, *command, "--output", str(tmp_path / "f.parquet"), "MODEL.WEIGHTS", str(model[1])],
+        capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "1 of 22 pictures could not be embedded" in done.stderr
+    found = read_embeddings(tmp_path / "f.parquet", need_labels=False)
+    torch.testing.assert_close(found.embeddings, expected(model, sorted(pictures)), atol=1e-5, rtol=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "f.parquet", "f.parquet.unreadable.txt", "pictures",
+    ]  # fmt: skip
+
+
+def test_mistakes_are_named(
+    model: tuple[Path, Path], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = extract(tmp_path / "pictures", 1)[0]
+    (tmp_path / "DSC_0001.JPG").write_bytes(b"no picture")
+    there = tmp_path / "there.npz"
+    there.touch()
+    config = ["embed", "--config-file", str(model[0])]
+    weights = ["MODEL.WEIGHTS", str(model[1])]
+    for given, message in (
+        (words, "name image files, or folders with some"),
+        ([*words, str(tmp_path / "nowhere")], "no image or folder at"),
+        ([*words, str(tmp_path / "DSC_0001.JPG")], "none of 1 pictures could be embedded: image .*DSC_0001.JPG"),
+        ([*config, *weights, str(picture), "--output", "f.csv"], "--output must be one of .parquet, .npz; got f.csv"),
+        ([*config, *weights, str(picture), "--output", "no/f.npz"], "no folder no to write f.npz into"),
+        ([*config, *weights, str(picture), "--output", str(there)], "is there already: --add puts more .*--overwrite"),
+        ([*words, str(picture), "--add", "--overwrite"], "give one of them"),
+        ([*config, str(picture), "--output", str(tmp_path / "g.npz")], "embed needs MODEL.WEIGHTS"),
+        (["embed", str(picture), "--output", str(tmp_path / "g.npz")], "either --config-file, .* or --onnx"),
+        ([*words, str(picture), "MODEL.BACKBONE.DEPTH", "9x"], "DEPTH"),
+        ([*words, str(picture), "--num-gpus", "0"], "--num-gpus must be 1 or more"),
+    ):
+        assert main(given) == 2, given
+        said = capsys.readouterr().err
+        assert len(said.split("error: ")) == 2, said
+        assert re.search(message, said), said

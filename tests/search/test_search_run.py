@@ -1,0 +1,171 @@
+"""`pml-ext search` on pictures of EmojiReID."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pml_ext.cli import main
+from pml_ext.metrics import ThresholdReport
+from pml_ext.runner.config.network_keys import load_for_embedding
+from pml_ext.runner.engine.exporting import export
+from pml_ext.search.files import read_embeddings
+from tests.search.models import small_model
+from tests.search.pictures import extract
+
+pytest.importorskip("faiss")
+EMBEDDINGS = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)) + 3
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[Path]]:
+    """The folder with f.npz, of its model and pictures."""
+    folder = tmp_path_factory.mktemp("indexed")
+    config, weights = small_model(folder / "model")
+    pictures = extract(folder, 24)
+    words = ["embed", "--config-file", str(config), "MODEL.WEIGHTS", str(weights), "--output", str(folder / "f.npz")]
+    assert main([*words, *map(str, pictures)]) == 0
+    return folder, weights, pictures
+
+
+def hits(shown: str) -> list[tuple[float, str, str]]:
+    """(cosine, decision, path) of each line."""
+    found = re.findall(r"^ +\d+ +(-?\d\.\d+)(?:  (accept|reject))?  (.+)$", shown, re.M)
+    return [(float(cosine), decision, path) for cosine, decision, path in found]
+
+
+def ranked(folder: Path, row: int) -> list[tuple[float, str]]:
+    """By hand: cosines and paths, the closest first."""
+    data = read_embeddings(folder / "f.npz", need_labels=False)
+    assert data.paths is not None
+    cosines = data.embeddings @ data.embeddings[row]
+    order = cosines.argsort(descending=True).tolist()
+    return [(float(cosines[i]), str(data.paths[i])) for i in order]
+
+
+def test_a_picture_finds_its_like(indexed: tuple[Path, Path, list[Path]], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, _, pictures = indexed
+    assert main(["search", str(pictures[5]), "--index", str(folder / "f.npz"), "-k", "4", "MODEL.DEVICE", "cpu"]) == 0
+    shown = capsys.readouterr().out
+    expected = ranked(folder, 5)[:4]
+    assert [path for _, _, path in hits(shown)] == [path for _, path in expected]
+    assert [cosine for cosine, _, _ in hits(shown)] == pytest.approx([cosine for cosine, _ in expected], abs=1e-4)
+    assert "24 rows of 6 dimensions" in shown and "searched: all rows compared" in shown
+
+
+def test_the_threshold_decides_and_the_page_shows_it(
+    indexed: tuple[Path, Path, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, weights, pictures = indexed
+    labels = torch.arange(40) // 4
+    report = ThresholdReport.from_embeddings(EMBEDDINGS, labels, far=0.3, splits=0)
+    report.save(tmp_path / "t.json", checkpoint=weights)
+    words = ["search", str(pictures[0]), "--index", str(folder / "f.npz"), "-k", "24", "--threshold"]
+    assert main([*words, str(tmp_path / "t.json"), "--page", str(tmp_path / "hits.html")]) == 0
+    shown = capsys.readouterr().out
+    for cosine, decision, _ in hits(shown):
+        assert decision == ("accept" if cosine >= report.cosine else "reject")
+    assert len(hits(shown)) == 24 and f"threshold: cosine {report.cosine:.4f}, chosen for far 0.3" in shown
+    page = (tmp_path / "hits.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == 25
+    assert page.count("<b>accept</b>") + page.count("<b>reject</b>") == 24
+    assert "http" not in page
+    (tmp_path / "other.pth").write_bytes(b"another model")
+    report.save(tmp_path / "t.json", checkpoint=tmp_path / "other.pth")
+    assert main([*words, str(tmp_path / "t.json")]) == 2
+    assert "t.json is of the model other.pth" in capsys.readouterr().err
+    (tmp_path / "t.json").write_text("{}")
+    assert main([*words, str(tmp_path / "t.json")]) == 2
+    assert "t.json is not a threshold report" in capsys.readouterr().err
+
+
+def test_a_file_of_queries(
+    indexed: tuple[Path, Path, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = indexed[0]
+    data = read_embeddings(folder / "f.npz", need_labels=False)
+    np.savez(tmp_path / "q.npz", embeddings=data.embeddings[:3].numpy() * 5, labels=np.arange(3))
+    assert main(["search", str(tmp_path / "q.npz"), "--index", str(folder / "f.npz"), "-k", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert [path for _, _, path in hits(shown)] == [path for row in range(3) for _, path in ranked(folder, row)[:2]]
+    assert [line for line in shown.splitlines() if line.startswith("row")] == ["row 0", "row 1", "row 2"]
+
+
+def test_pictures_outside_are_not_shown(
+    indexed: tuple[Path, Path, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _, pictures = indexed
+    paths = [str(pictures[0]), "../../etc/passwd", "<script>.jpg"]
+    np.savez(tmp_path / "f.npz", embeddings=np.eye(3, 6) + 0.1, paths=np.array(paths))
+    words = ["search", str(tmp_path / "f.npz"), "--index", str(tmp_path / "f.npz"), "-k", "1"]
+    assert main([*words, "--page", str(tmp_path / "hits.html")]) == 0
+    assert "2 of 3 pictures lie outside" in capsys.readouterr().err
+    page = (tmp_path / "hits.html").read_text()
+    assert "data:image" not in page and "<script>" not in page and "&lt;script&gt;" in page
+    assert main([*words, "--page", str(tmp_path / "hits.html"), "--images", str(folder)]) == 0
+    assert (tmp_path / "hits.html").read_text().count("data:image") == 1
+
+
+def test_the_model_may_have_moved_and_may_be_an_exported_one(
+    indexed: tuple[Path, Path, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
+    _, weights, pictures = indexed
+    config = weights.parent / "config.yml"
+    report = ThresholdReport.from_embeddings(EMBEDDINGS, torch.arange(40) // 4, far=0.3, splits=0)
+    report.save(tmp_path / "t.json", checkpoint=weights)
+    cfg = load_for_embedding(config, ["MODEL.WEIGHTS", str(weights)])
+    export(cfg, tmp_path / "model.onnx", "onnx", threshold=tmp_path / "t.json")
+    embedding = [
+        "embed",
+        *map(str, pictures[:6]),
+        "--onnx",
+        str(tmp_path / "model.onnx"),
+        "DATALOADER.NUM_WORKERS",
+        "0",
+    ]
+    assert main([*embedding, "--output", str(tmp_path / "o.npz"), "MODEL.DEVICE", "cpu"]) == 0
+    searching = ["search", str(pictures[2]), "--index", str(tmp_path / "o.npz"), "-k", "1", "MODEL.DEVICE", "cpu"]
+    assert main(searching) == 0
+    first = hits(capsys.readouterr().out)
+    assert first == [(1.0, "accept", str(pictures[2]))]
+    (tmp_path / "model.onnx").rename(tmp_path / "moved.onnx")
+    assert main(searching) == 2
+    assert "which is not there: say where it is by MODEL.WEIGHTS PATH" in capsys.readouterr().err
+    for moved in (tmp_path / "moved.onnx", weights):  # the checkpoint gives the same embeddings
+        assert main([*searching, "MODEL.WEIGHTS", str(moved)]) == 0
+        assert hits(capsys.readouterr().out) == first
+    other = small_model(tmp_path / "other", MODEL__HEADS__WITH_BNNECK=True)[1]
+    state = torch.load(other, weights_only=True)["state_dict"]
+    state["heads.bottleneck.0.running_mean"] += 1
+    torch.save(state, other)
+    assert main([*searching, "MODEL.WEIGHTS", str(other)]) == 2
+    assert "is not the model of the index: its weights have SHA-256" in capsys.readouterr().err
+    assert main([*embedding, "--output", str(tmp_path / "p.npz"), "TEST.FLIP.ENABLED", "True"]) == 2
+    assert "TEST.FLIP.ENABLED: an exported file computes as it was exported" in capsys.readouterr().err
+
+
+def test_mistakes_are_named(
+    indexed: tuple[Path, Path, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _, pictures = indexed
+    np.savez(tmp_path / "wide.npz", embeddings=np.ones((2, 7)))
+    (tmp_path / "bad.jpg").write_text("no picture")
+    index, picture = ["--index", str(folder / "f.npz")], str(pictures[0])
+    for words, message in (
+        ([picture, "--index", str(tmp_path / "none.npz")], "no file of embeddings at"),
+        ([picture, "--index", str(tmp_path / "bad.jpg")], "the kind of file must be one of .npz"),
+        ([picture, *index, "-k", "0"], "-k must be 1 or more; got 0"),
+        ([str(tmp_path / "none.jpg"), *index], "no picture and no file of embeddings at"),
+        ([str(tmp_path / "bad.jpg"), *index], "bad.jpg cannot be decoded"),
+        ([str(tmp_path / "wide.npz"), *index], r"must have 6 dimensions, as .*f.npz; got 7"),
+        ([str(tmp_path / "wide.npz"), *index, "MODEL.DEVICE", "cpu"], "only a picture needs the model"),
+        ([picture, *index, "INPUT.SIZE_TEST", "[9, 9]"], "search takes MODEL.WEIGHTS and MODEL.DEVICE"),
+        ([picture, "--index", str(tmp_path / "wide.npz")], "does not say which model made it, so a picture cannot"),
+        ([picture, *index, "--threshold", str(tmp_path / "none.json")], "No such file"),
+        ([picture, *index, "--page", str(tmp_path / "no" / "hits.html")], "No such file"),
+    ):
+        assert main(["search", *words]) == 2, words
+        assert re.search(message, capsys.readouterr().err), message
