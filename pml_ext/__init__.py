@@ -3,13 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pml_ext._errors import UserError
 from pml_ext._version import __version__
 
 if TYPE_CHECKING:
     from pml_ext.registration import register, unregister
     from pml_ext.search.embedder import Embedder
 
-__all__ = ["Embedder", "__version__", "register", "unregister"]
+__all__ = ["Embedder", "UserError", "__version__", "register", "unregister"]
 _ROOMS = ("distances", "functional", "inspection", "losses", "metrics", "miners", "registration")
 
 

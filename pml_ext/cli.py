@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pml_ext._errors import UserError
 from pml_ext.command_line import parse
 
 if TYPE_CHECKING:
@@ -58,16 +59,10 @@ def _without_runner(error: ModuleNotFoundError) -> int:
 def _run(arguments: argparse.Namespace, cfg: "CN | None", log: logging.Logger) -> int:
     """The commands that train, or measure and export what was trained; `report` has no config."""
     try:
-        from pml_ext.runner.config.load import ConfigError
-        from pml_ext.runner.data.datasets import DataError
-        from pml_ext.runner.engine.checkpoints import CheckpointError
-        from pml_ext.runner.engine.export_formats import ExportError
         from pml_ext.runner.engine.exporting import export
-        from pml_ext.runner.engine.failures import TrainingError
         from pml_ext.runner.engine.processes import ToldElsewhereError
         from pml_ext.runner.engine.run import evaluate_only, report_of_run, train
         from pml_ext.runner.engine.trainer import Launch
-        from pml_ext.runner.modeling.weights.paths import WeightsError
     except ModuleNotFoundError as error:
         return _without_runner(error)
     try:
@@ -84,7 +79,7 @@ def _run(arguments: argparse.Namespace, cfg: "CN | None", log: logging.Logger) -
         else:
             kept = {"resume": arguments.resume, "overwrite": arguments.overwrite}
             train(cfg, launch, **kept, profile=arguments.profile)
-    except (CheckpointError, ConfigError, DataError, ExportError, TrainingError, WeightsError) as error:
+    except UserError as error:
         log.error("error: %s", error)
         return 2
     except ToldElsewhereError:
@@ -108,11 +103,11 @@ def _list(kind: str | None, log: logging.Logger) -> int:
 
 
 def _compare(arguments: argparse.Namespace, log: logging.Logger) -> int:
-    from pml_ext.reports.comparison import RunError, compare
+    from pml_ext.reports.comparison import compare
 
     try:
         print(compare([Path(run) for run in arguments.runs], Path(arguments.output)))
-    except RunError as error:
+    except UserError as error:
         log.error("error: %s", error)
         return 2
     return 0
@@ -134,7 +129,6 @@ def _check(arguments: argparse.Namespace, log: logging.Logger) -> int:
 
 def _measure_files(arguments: argparse.Namespace, log: logging.Logger) -> int:
     """The commands on embeddings from files: without a config, and without what a runner needs."""
-    from pml_ext.search.file_readers import EmbeddingFileError
 
     try:
         if arguments.command == "threshold":
@@ -152,7 +146,7 @@ def _measure_files(arguments: argparse.Namespace, log: logging.Logger) -> int:
             log.error("error: --embeddings takes --gallery and --out; KEY VALUE and processes are for --config-file")
             return 2
         print(evaluate_files(arguments.embeddings, arguments.gallery, arguments.out or "."))
-    except (EmbeddingFileError, ModuleNotFoundError, OSError) as error:
+    except (UserError, ModuleNotFoundError, OSError) as error:
         log.error("error: %s", error)
         return 2
     return 0
@@ -161,24 +155,12 @@ def _measure_files(arguments: argparse.Namespace, log: logging.Logger) -> int:
 def _use_model(arguments: argparse.Namespace, log: logging.Logger) -> int:
     """The commands that use a trained model on pictures."""
     try:
-        from pml_ext.runner.config.load import ConfigError
-        from pml_ext.runner.data.datasets.image_set import DataError
-        from pml_ext.runner.engine.export_formats import ExportError
-        from pml_ext.runner.engine.failures import TrainingError
         from pml_ext.runner.engine.processes import ToldElsewhereError
         from pml_ext.runner.engine.trainer import Launch
-        from pml_ext.runner.modeling.weights.paths import WeightsError
         from pml_ext.search.embedding_run import embed
-        from pml_ext.search.file_readers import EmbeddingFileError
-        from pml_ext.search.model_record import RecordError
         from pml_ext.search.search_run import search
-        from pml_ext.search.shards import ShardError
     except ModuleNotFoundError as error:
         return _without_runner(error)
-    foreseen = (
-        ConfigError, DataError, EmbeddingFileError, ExportError, OSError, RecordError, ShardError, TrainingError,
-        WeightsError,
-    )  # fmt: skip
     try:
         if arguments.command == "search":
             options = {name: getattr(arguments, name) for name in ("k", "threshold", "page", "images")}
@@ -188,7 +170,7 @@ def _use_model(arguments: argparse.Namespace, log: logging.Logger) -> int:
         names = ("config_file", "onnx", "half", "add", "overwrite", "label_by_folder")
         options = {name: getattr(arguments, name) for name in names}
         embed(arguments.images, arguments.output, launch, overrides=arguments.opts, **options)
-    except foreseen as error:
+    except (OSError, UserError) as error:
         log.error("error: %s", error)
         return 2
     except ToldElsewhereError:

@@ -89,7 +89,7 @@ def test_import_brings_torch_and_pml_only() -> None:
 
 
 def test_public_names() -> None:
-    assert set(pml_ext.__all__) == {"Embedder", "__version__", "register", "unregister"}
+    assert set(pml_ext.__all__) == {"Embedder", "UserError", "__version__", "register", "unregister"}
     assert all(hasattr(pml_ext, name) for name in pml_ext.__all__)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from pml_ext._errors import UserError
 from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
 from pml_ext.reports.drawing import (
     BLACK,
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 
-class RunError(ValueError):
-    """A folder that is not that of a finished run."""
-
-
 def compare(runs: Sequence[Path], output: Path) -> Path:
     """One page with a table for each test set, validation curves, accuracy against OPIS, and where settings differ.
 
@@ -37,16 +34,16 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
         runs: two or more folders of finished runs; each with metrics.json (or eval_metrics.json) and config.yaml.
         output: the page; its pictures lie in a folder `pictures` beside it.
     Raises:
-        RunError: no such files there, a run given twice, only one run, or no test set that all runs have.
+        UserError: no such files there, a run given twice, only one run, or no test set that all runs have.
     """
     names = _short_names(runs)
     results = {name: _results(run) for name, run in zip(names, runs, strict=True)}
     if len(runs) < 2:
-        raise RunError(f"compare needs two or more runs; got {runs[0]} alone. Its own page is its report.html")
+        raise UserError(f"compare needs two or more runs; got {runs[0]} alone. Its own page is its report.html")
     first = next(iter(results.values()))
     shared = [s for s in first if all(s in found for found in results.values())]
     if not shared:
-        raise RunError(f"no test set is in all of {', '.join(map(str, runs))}")
+        raise UserError(f"no test set is in all of {', '.join(map(str, runs))}")
     tables = [metrics_table(s, {n: r[s] for n, r in results.items()}, last_stands_out=False) for s in shared]
     tables.append(differences_table({name: _settings(run) for name, run in zip(names, runs, strict=True)}))
     series = {name: read_series(run) for name, run in zip(names, runs, strict=True)}
@@ -125,8 +122,8 @@ def _results(run: Path) -> Results:
             try:
                 return read_results(path)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise RunError(f"{path} is not what a run writes: {error}") from error
-    raise RunError(f"{run} is no folder of a finished run: it has no metrics.json")
+                raise UserError(f"{path} is not what a run writes: {error}") from error
+    raise UserError(f"{run} is no folder of a finished run: it has no metrics.json")
 
 
 def _settings(run: Path) -> dict[str, str]:
@@ -135,7 +132,7 @@ def _settings(run: Path) -> dict[str, str]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except yaml.YAMLError as error:
-        raise RunError(f"{path} is not what a run writes: {error}") from error
+        raise UserError(f"{path} is not what a run writes: {error}") from error
     settings = dict(_flat(tree, ""))
     settings.pop("OUTPUT_DIR", None)  # always another
     return settings
@@ -151,14 +148,14 @@ def _short_names(runs: Sequence[Path]) -> list[str]:
     """The end of each path, as long as it takes to tell the runs apart.
 
     Raises:
-        RunError: one folder twice, under whatever paths.
+        UserError: one folder twice, under whatever paths.
     """
     paths = [run.resolve() for run in runs]
     for i, path in enumerate(paths):
         if path in paths[:i]:
             first = runs[paths.index(path)]
             also = "" if str(first) == str(runs[i]) else f", once as {first}"
-            raise RunError(f"{runs[i]} is given twice{also}; compare takes each run once")
+            raise UserError(f"{runs[i]} is given twice{also}; compare takes each run once")
     names = [path.name for path in paths]
     length = 1
     while len(set(names)) < len(names):

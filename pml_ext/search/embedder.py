@@ -76,7 +76,7 @@ class Embedder:
         Raises:
             ConfigError: a YAML that cannot be read, a key under MODEL that is not known, an option that is not built,
                 a device that is not there.
-            WeightsError: weights that cannot be read, or of another model.
+            UserError: weights that cannot be read, or of another model.
         """
         words = [*overrides]
         if weights is not None:
@@ -105,8 +105,8 @@ class Embedder:
         Args:
             device: cpu, cuda, cuda:1 …, or auto: a CUDA device where onnxruntime sees one.
         Raises:
-            ExportError: onnxruntime is not installed, or cannot read the file.
-            RecordError: a file of another program.
+            UserError: onnxruntime is not installed, or cannot read the file.
+            UserError: a file of another program.
             ConfigError: a device that is not there.
         """
         model = OnnxModel(path, device)

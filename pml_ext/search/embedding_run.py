@@ -68,8 +68,8 @@ def embed(
     Raises:
         ConfigError: a config that cannot be used, an output that cannot be written or is there already.
         DataError: no pictures, or none that can be read.
-        ShardError: parts of another run.
-        EmbeddingFileError, ExportError, RecordError, WeightsError: a file that cannot be used.
+        UserError: parts of another run.
+        UserError: a file that cannot be used.
     """
     output = _checked_output(output, add=add, overwrite=overwrite)
     cfg = _config(config_file, onnx, overrides, half)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pml_ext._errors import UserError
 from pml_ext._ops.normalize import to_sphere
 from pml_ext.functional.retrieval.protocol import JUNK
 from pml_ext.metrics import AccuracyCalculator
@@ -19,7 +20,6 @@ from pml_ext.runner.evaluation.results import (
     results_table,
     write_metrics,
 )
-from pml_ext.search.file_readers import EmbeddingFileError
 from pml_ext.search.files import EmbeddingSet, read_embeddings
 
 
@@ -34,15 +34,15 @@ def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
     Returns:
         what to print: the table.
     Raises:
-        EmbeddingFileError: files that cannot be read or do not fit together; faiss is not installed.
+        UserError: files that cannot be read or do not fit together; faiss is not installed.
         OSError: a folder that cannot be written.
     """
     if importlib.util.find_spec("faiss") is None:
-        raise EmbeddingFileError("the clustering behind NMI needs faiss: pip install faiss-cpu")
+        raise UserError("the clustering behind NMI needs faiss: pip install faiss-cpu")
     query = read_embeddings(file)
     gallery = None if gallery_file is None else read_embeddings(gallery_file)
     if gallery is not None and gallery.embeddings.shape[1] != query.embeddings.shape[1]:
-        raise EmbeddingFileError(
+        raise UserError(
             f"{gallery_file} must have {query.embeddings.shape[1]} dimensions, as {file}; "
             f"got {gallery.embeddings.shape[1]}"
         )
@@ -63,7 +63,7 @@ def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
     try:
         found = calculator.get_accuracy(embeddings, labels, query_cameras=cameras, **reference)
     except ValueError as error:
-        raise EmbeddingFileError(f"{file}: {error}") from error
+        raise UserError(f"{file}: {error}") from error
     path = Path(out) / "metrics.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     results = {Path(file).name: {name: float(found[name]) for name in names}}
@@ -76,7 +76,7 @@ def _cameras(query: EmbeddingSet, gallery: EmbeddingSet | None) -> tuple[Tensor,
     """Cameras as numbers; where there are none, such that nothing is removed."""
     if gallery is not None and (query.cameras is None) != (gallery.cameras is None):
         with_cameras = "queries have" if gallery.cameras is None else "gallery has"
-        raise EmbeddingFileError(f"cameras must be in both files or in none; only the {with_cameras} them")
+        raise UserError(f"cameras must be in both files or in none; only the {with_cameras} them")
     if query.cameras is None:
         if gallery is None:
             return torch.arange(len(query.labels)), None
@@ -87,7 +87,7 @@ def _cameras(query: EmbeddingSet, gallery: EmbeddingSet | None) -> tuple[Tensor,
 def _numbered(what: str, one: np.ndarray, other: np.ndarray | None) -> tuple[Tensor, Tensor | None]:
     """Ids 0, 1, … of two arrays of integers or of strings, equal where the values are."""
     if other is not None and one.dtype.kind != other.dtype.kind:
-        raise EmbeddingFileError(f"{what} must be of the same kind in both files; got {one.dtype} and {other.dtype}")
+        raise UserError(f"{what} must be of the same kind in both files; got {one.dtype} and {other.dtype}")
     joined = one if other is None else np.concatenate([one, other])
     ids = torch.from_numpy(np.unique(joined, return_inverse=True)[1].astype(np.int64))
     return ids[: len(one)], None if other is None else ids[len(one) :]

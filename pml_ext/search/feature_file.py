@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from pml_ext._errors import UserError
 from pml_ext._files import replacing
 from pml_ext._ops.normalize import normalise_
-from pml_ext.search.file_readers import EmbeddingFileError
 from pml_ext.search.files import read_embeddings, require_file
-from pml_ext.search.model_record import KEY, ModelRecord, RecordError
+from pml_ext.search.model_record import KEY, ModelRecord
 
 SUFFIXES = (".parquet", ".npz")
 _VERSIONS = "pml_ext_versions"
@@ -68,7 +68,7 @@ class FeatureFile:
         """Look at a file without reading its embeddings.
 
         Raises:
-            EmbeddingFileError: missing, damaged, or of a kind that is not known.
+            UserError: missing, damaged, or of a kind that is not known.
         """
         path = require_file(path)
         if path.suffix == ".parquet" and (found := _ours(path)):
@@ -86,7 +86,7 @@ class FeatureFile:
         """The rows from `start` on, normalised, at most `size` at a time.
 
         Raises:
-            EmbeddingFileError: embeddings that are not finite or zero.
+            UserError: embeddings that are not finite or zero.
         """
         if self.path.suffix != ".parquet" or not self.versions:
             data = read_embeddings(self.path, need_labels=False)
@@ -107,7 +107,7 @@ class FeatureFile:
                 flat = part["embedding"].flatten().to_numpy(zero_copy_only=False).astype(np.float32)
                 embeddings = torch.from_numpy(flat.reshape(len(part), self.dim))
                 if not (torch.isfinite(embeddings).all() and (embeddings != 0).any(dim=1).all()):
-                    raise EmbeddingFileError(f"{self.path}: embeddings must be finite and not zero: is it damaged?")
+                    raise UserError(f"{self.path}: embeddings must be finite and not zero: is it damaged?")
                 labels = part["label"].to_pylist() if self.labelled else None
                 yield FeatureBlock(normalise_(embeddings).numpy(), part["path"].to_pylist(), labels)
 
@@ -132,7 +132,7 @@ def write_features(
         path: a `.parquet`, which needs the memory of a block only, or a `.npz`.
         versions: of the file whose rows the first blocks are.
     Raises:
-        EmbeddingFileError: pyarrow is not installed.
+        UserError: pyarrow is not installed.
         OSError: the file cannot be written.
     """
     write = _write_parquet if path.suffix == ".parquet" else _write_npz
@@ -182,8 +182,8 @@ def _facts(found: dict[str, str], path: Path) -> tuple[ModelRecord | None, tuple
     try:
         record = ModelRecord.from_json(found[KEY], path)
         versions = tuple(Version(str(name), int(rows)) for name, rows in json.loads(found[_VERSIONS]))
-    except (RecordError, KeyError, ValueError, TypeError) as error:
-        raise EmbeddingFileError(f"{path} says in a damaged way what made it: {error}") from error
+    except (UserError, KeyError, ValueError, TypeError) as error:
+        raise UserError(f"{path} says in a damaged way what made it: {error}") from error
     return record, versions
 
 
@@ -199,7 +199,7 @@ def _ours(path: Path) -> FeatureFile | None:
     record, versions = _facts(facts, path)
     dim = getattr(schema.field("embedding").type, "list_size", 0) if "embedding" in schema.names else 0
     if record is None or "path" not in schema.names or dim != record.embedding_dim or versions[-1].rows != rows:
-        raise EmbeddingFileError(f"{path} does not hold what it says of itself: was it changed?")
+        raise UserError(f"{path} does not hold what it says of itself: was it changed?")
     return FeatureFile(path, rows, dim, record, versions, "label" in schema.names)
 
 
@@ -208,7 +208,7 @@ def _opened(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except Exception as error:  # what pyarrow raises on damaged input is not documented
-        raise EmbeddingFileError(f"{path} is not a readable .parquet file; is it whole? ({error})") from error
+        raise UserError(f"{path} is not a readable .parquet file; is it whole? ({error})") from error
 
 
 def require_pyarrow(path: Path) -> tuple[Any, Any]:
@@ -217,7 +217,7 @@ def require_pyarrow(path: Path) -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ModuleNotFoundError as error:
-        raise EmbeddingFileError(
+        raise UserError(
             f"{path}: a .parquet file needs pyarrow: pip install 'pml_ext[parquet]', or name an .npz file"
         ) from error
     return pyarrow, parquet

@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from pml_ext._errors import UserError
+
 REQUIRED = ("embeddings", "labels")
 OPTIONAL = ("cameras", "paths")
-
-
-class EmbeddingFileError(ValueError):
-    """A file of embeddings that is missing, damaged or lacks something."""
 
 
 def refuse_other_cameras(names: Iterable[str], expected: str, path: Path) -> None:
     """Cameras under another name would be ignored, and every result would be another."""
     if others := [name for name in names if name.lower().startswith("cam")]:
-        raise EmbeddingFileError(
+        raise UserError(
             f"{path} has no {expected}, but {', '.join(others)}: name it {expected}, or leave it out if cameras "
             "are not to count"
         )
@@ -31,13 +29,13 @@ def _read_npz(path: Path) -> dict[str, Any]:
     with path.open("rb") as opened:
         file = np.load(opened, allow_pickle=False)
         if isinstance(file, np.ndarray):
-            raise EmbeddingFileError(f"{path} holds one array; expected an archive made with numpy.savez")
+            raise UserError(f"{path} holds one array; expected an archive made with numpy.savez")
         try:
             return {name: file[name] if name in (*REQUIRED, *OPTIONAL) else None for name in file.files}
         except ValueError as error:
             if "Object arrays" not in str(error):
                 raise
-            raise EmbeddingFileError(
+            raise UserError(
                 f"{path} is not a readable .npz file: it holds an array of Python objects, which is not loaded; save "
                 "strings as numpy.array(names, dtype=str)"
             ) from error
@@ -47,12 +45,12 @@ def _read_torch(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # torch's own text advises to run the file's code
-        raise EmbeddingFileError(
+        raise UserError(
             f"{path} is not a readable {path.suffix} file: it is damaged, or holds more than tensors, numbers and "
             "strings in dicts and lists, which is not loaded; save a dict of tensors with torch.save"
         ) from error
     if not isinstance(content, dict):
-        raise EmbeddingFileError(f"{path} must hold a dict of tensors; got {type(content).__name__}")
+        raise UserError(f"{path} must hold a dict of tensors; got {type(content).__name__}")
     return {str(name): value for name, value in content.items()}
 
 
@@ -60,7 +58,7 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     try:
         from safetensors.torch import load_file
     except ModuleNotFoundError as error:
-        raise EmbeddingFileError(f"{path}: reading it needs safetensors: pip install safetensors") from error
+        raise UserError(f"{path}: reading it needs safetensors: pip install safetensors") from error
     return load_file(path)
 
 
@@ -69,27 +67,27 @@ def read_parquet(path: Path, *, need_labels: bool = True) -> dict[str, Any]:
         from pyarrow.compute import list_value_length, unique
         from pyarrow.parquet import ParquetFile
     except ModuleNotFoundError as error:
-        raise EmbeddingFileError(f"{path}: reading it needs pyarrow: pip install pyarrow") from error
+        raise UserError(f"{path}: reading it needs pyarrow: pip install pyarrow") from error
     with ParquetFile(path) as file:
         columns = file.schema_arrow.names
         dimensions = [f"e{i}" for i in range(len(columns))]
         dimensions = dimensions[: next((i for i, name in enumerate(dimensions) if name not in columns), len(columns))]
         if (need_labels and "label" not in columns) or not (dimensions or "embedding" in columns):
-            raise EmbeddingFileError(
+            raise UserError(
                 f"{path} must have the columns label and embedding (or e0, e1, …); it has {', '.join(columns)}"
             )
         if beyond := [name for name in columns if re.fullmatch(r"e\d+", name) and name not in dimensions]:
-            raise EmbeddingFileError(
+            raise UserError(
                 f"{path} must have a column for every dimension; it has {', '.join(beyond)} but no e{len(dimensions)}"
             )
         if "camera" not in columns:
             refuse_other_cameras(columns, "camera", path)
         if dimensions and "embedding" in columns:
-            raise EmbeddingFileError(f"{path} must have either embedding or e0, e1, …; it has both")
+            raise UserError(f"{path} must have either embedding or e0, e1, …; it has both")
         wanted = [name for name in ("label", "camera", "path", "embedding", *dimensions) if name in columns]
         table = file.read(columns=wanted)
     if holes := [name for name in wanted if table[name].null_count]:
-        raise EmbeddingFileError(f"{path} has missing values in {', '.join(holes)}")
+        raise UserError(f"{path} has missing values in {', '.join(holes)}")
     content: dict[str, Any] = {}
     if "label" in columns:
         content["labels"] = table["label"].to_pylist()
@@ -103,10 +101,10 @@ def read_parquet(path: Path, *, need_labels: bool = True) -> dict[str, Any]:
     lists = table["embedding"].combine_chunks()
     lengths = unique(list_value_length(lists)).to_pylist()
     if len(lengths) > 1:
-        raise EmbeddingFileError(f"{path}: embedding must have the same length in every row; got {sorted(lengths)}")
+        raise UserError(f"{path}: embedding must have the same length in every row; got {sorted(lengths)}")
     flat = lists.flatten()
     if flat.null_count:
-        raise EmbeddingFileError(f"{path} has missing values in embedding")
+        raise UserError(f"{path} has missing values in embedding")
     content["embeddings"] = flat.to_numpy(zero_copy_only=False).reshape(len(lists), -1)
     return content
 

@@ -12,14 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pml_ext._errors import UserError
 from pml_ext.functional.retrieval.protocol import JUNK
-from pml_ext.search.file_readers import (
-    READERS,
-    REQUIRED,
-    EmbeddingFileError,
-    read_parquet,
-    refuse_other_cameras,
-)
+from pml_ext.search.file_readers import READERS, REQUIRED, read_parquet, refuse_other_cameras
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (
@@ -49,16 +44,16 @@ def require_file(path: str | Path) -> Path:
     """The path of a file of embeddings that is there.
 
     Raises:
-        EmbeddingFileError: no such file, a kind that is not known.
+        UserError: no such file, a kind that is not known.
     """
     try:
         path = Path(path).expanduser()
     except RuntimeError as error:  # ~nouser
-        raise EmbeddingFileError(f"no file of embeddings at {path}: {error}") from error
+        raise UserError(f"no file of embeddings at {path}: {error}") from error
     if path.suffix not in READERS:
-        raise EmbeddingFileError(f"{path}: the kind of file must be one of {', '.join(READERS)}; got {path.suffix!r}")
+        raise UserError(f"{path}: the kind of file must be one of {', '.join(READERS)}; got {path.suffix!r}")
     if not path.is_file():
-        raise EmbeddingFileError(f"no file of embeddings at {path}")
+        raise UserError(f"no file of embeddings at {path}")
     return path
 
 
@@ -68,7 +63,7 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True) -> EmbeddingS
     Args:
         need_labels: False: where the file has none, they are empty text.
     Raises:
-        EmbeddingFileError: a missing, unreadable or damaged file, a kind that is not known, missing names, shapes or
+        UserError: a missing, unreadable or damaged file, a kind that is not known, missing names, shapes or
             values that do not fit.
     """
     path = require_file(path)
@@ -77,16 +72,16 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True) -> EmbeddingS
         read = partial(read_parquet, need_labels=need_labels)
     try:
         content = read(path)
-    except EmbeddingFileError:
+    except UserError:
         raise
     except Exception as error:  # what readers raise on damaged input is not documented
-        raise EmbeddingFileError(
+        raise UserError(
             f"{path} is not a readable {path.suffix} file of arrays, without pickled objects; is it whole? ({error})"
         ) from error
     if not need_labels and "labels" not in content and "embeddings" in content:
         content["labels"] = np.full(len(content["embeddings"]), "")
     if missing := [name for name in REQUIRED if name not in content]:
-        raise EmbeddingFileError(f"{path} lacks {', '.join(missing)}; it holds {', '.join(content) or 'nothing'}")
+        raise UserError(f"{path} lacks {', '.join(missing)}; it holds {', '.join(content) or 'nothing'}")
     if "cameras" not in content:
         refuse_other_cameras(content, "cameras", path)
     embeddings = _floats(content["embeddings"], path)
@@ -94,7 +89,7 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True) -> EmbeddingS
     if paths is not None:
         paths = _ids(paths, len(embeddings), f"{path}: paths")
         if paths.dtype.kind != "U":
-            raise EmbeddingFileError(f"{path}: paths must be strings; got {paths.dtype}")
+            raise UserError(f"{path}: paths must be strings; got {paths.dtype}")
     return EmbeddingSet(
         embeddings,
         _ids(content["labels"], len(embeddings), f"{path}: labels"),
@@ -109,15 +104,15 @@ def _floats(values: Any, path: Path) -> Tensor:
         # As torch takes them: the machine's byte order, no wider than it knows, not memory of the reader's.
         x = torch.from_numpy(np.require(values, f"f{min(values.dtype.itemsize, 8)}", ["C", "W"]))
     if not isinstance(x, Tensor) or x.dtype not in _FLOATS or not _has_plain_values(x):
-        raise EmbeddingFileError(
+        raise UserError(
             f"{path}: embeddings must be an array of floating type; got {_kind(values)}, and 16, 32 or 64 bits are read"
         )
     if x.ndim != 2 or 0 in x.shape:
-        raise EmbeddingFileError(f"{path}: embeddings must have shape (N, D), a row a sample; got {tuple(x.shape)}")
+        raise UserError(f"{path}: embeddings must have shape (N, D), a row a sample; got {tuple(x.shape)}")
     for what, bad in (("not finite", ~torch.isfinite(x).all(dim=1)), ("zero", (x == 0).all(dim=1))):
         if bad.any():
             first = int(bad.nonzero()[0])
-            raise EmbeddingFileError(f"{path}: {int(bad.sum())} of {len(x)} embeddings are {what}, first row {first}")
+            raise UserError(f"{path}: {int(bad.sum())} of {len(x)} embeddings are {what}, first row {first}")
     return x.detach()
 
 
@@ -138,18 +133,18 @@ def _ids(values: Any, count: int, what: str) -> np.ndarray:
     """Labels or cameras as an int64 or a string array."""
     if isinstance(values, Tensor):
         if values.dtype not in _INTEGERS or not _has_plain_values(values):
-            raise EmbeddingFileError(f"{what} must be integers or strings; got {_kind(values)}")
+            raise UserError(f"{what} must be integers or strings; got {_kind(values)}")
         ids = values.numpy()
     else:
         if isinstance(values, (list, tuple)):
             _check_list(values, what)
         ids = np.asarray(values)
     if ids.shape != (count,):
-        raise EmbeddingFileError(f"{what} must have shape ({count},), one an embedding; got {ids.shape}")
+        raise UserError(f"{what} must have shape ({count},), one an embedding; got {ids.shape}")
     if ids.dtype.kind not in "iuU":
-        raise EmbeddingFileError(f"{what} must be integers or strings; got {ids.dtype}")
+        raise UserError(f"{what} must be integers or strings; got {ids.dtype}")
     if ids.dtype == np.uint64 and (ids > np.iinfo(np.int64).max).any():
-        raise EmbeddingFileError(f"{what} must be below 2^63; got {ids.max()}")
+        raise UserError(f"{what} must be below 2^63; got {ids.max()}")
     if ids.dtype.kind == "U":
         return ids
     return ids.astype(np.int64)
@@ -160,8 +155,8 @@ def _check_list(values: list[Any] | tuple[Any, ...], what: str) -> None:
     kinds = {type(value) for value in values}
     if kinds not in ({int}, {str}):
         names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
-        raise EmbeddingFileError(f"{what} must be integers or strings, one an embedding; got {names}")
+        raise UserError(f"{what} must be integers or strings, one an embedding; got {names}")
     if kinds == {int} and not all(-(2**63) <= value < 2**63 for value in values):
-        raise EmbeddingFileError(f"{what} must be below 2^63; got {max(values, key=abs):.3g}")
+        raise UserError(f"{what} must be below 2^63; got {max(values, key=abs):.3g}")
     if kinds == {str} and any("\0" in value for value in values):
-        raise EmbeddingFileError(f"{what} must be text; got a NUL character")
+        raise UserError(f"{what} must be text; got a NUL character")

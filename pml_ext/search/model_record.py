@@ -8,6 +8,7 @@ from typing import Any
 
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext._version import __version__
 from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.threshold.json_file import checkpoint_of
@@ -20,10 +21,6 @@ FORMAT = "pml_ext model 1"
 PIXEL_RANGE = (0, 255)
 INPUT, OUTPUT = "images", "embeddings"  # of an exported model
 _PRECISIONS = ("float32", "float16")
-
-
-class RecordError(ValueError):
-    """A file without a record of its model, or with one that does not fit."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +79,15 @@ class ModelRecord:
         Args:
             source: the file, for messages.
         Raises:
-            RecordError: another form.
+            UserError: another form.
         """
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise RecordError(f"{source}: the record of its model is damaged: {error}") from error
+            raise UserError(f"{source}: the record of its model is damaged: {error}") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             given = content.get("format") if isinstance(content, dict) else None
-            raise RecordError(f'{source}: expected a record of the format "{FORMAT}"; got {given!r:.80}')
+            raise UserError(f'{source}: expected a record of the format "{FORMAT}"; got {given!r:.80}')
         kinds: dict[str, tuple[type, ...]] = {
             "config": (dict,),
             "weights": (str,),
@@ -102,7 +99,7 @@ class ModelRecord:
         }
         wrong = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
         if wrong or content["precision"] not in _PRECISIONS or content["embedding_dim"] < 1:
-            raise RecordError(f"{source}: the record of its model is damaged in {', '.join(wrong) or 'its numbers'}")
+            raise UserError(f"{source}: the record of its model is damaged in {', '.join(wrong) or 'its numbers'}")
         return cls(**{name: content[name] for name in kinds})
 
 
@@ -111,22 +108,22 @@ def report_for(report: str | Path, record: ModelRecord) -> ThresholdReport:
 
     Raises:
         OSError: a file that cannot be read.
-        RecordError: no threshold report; of another model, or of none that it names.
+        UserError: no threshold report; of another model, or of none that it names.
     """
     try:
         found = ThresholdReport.load(report)
     except ValueError as error:
-        raise RecordError(str(error)) from error
+        raise UserError(str(error)) from error
     if found.embedding_dim != record.embedding_dim:
-        raise RecordError(
+        raise UserError(
             f"{report} is about embeddings of {found.embedding_dim} dimensions; here they have {record.embedding_dim}: "
             "make it with this model"
         )
     advice = "make it by pml-ext threshold --checkpoint with the file of weights that the embeddings are from"
     if found.checkpoint is None:
-        raise RecordError(f"{report} names no model, so nothing says that its threshold is this one's: {advice}")
+        raise UserError(f"{report} names no model, so nothing says that its threshold is this one's: {advice}")
     if found.checkpoint.sha256 != record.sha256:
-        raise RecordError(
+        raise UserError(
             f"{report} is of the model {found.checkpoint.file} (SHA-256 {found.checkpoint.sha256[:12]}…), the "
             f"embeddings are of {record.weights} ({record.sha256[:12]}…): {advice}"
         )

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext.search.feature_file import FeatureFile, Version
-from pml_ext.search.file_readers import EmbeddingFileError
 
 log = logging.getLogger("pml_ext")
 
@@ -66,7 +66,7 @@ def open_nearest(file: FeatureFile, *, exact_up_to: int = EXACT_UP_TO) -> Neares
     Args:
         exact_up_to: up to so many rows a search compares with all of them, and no index is built.
     Raises:
-        EmbeddingFileError: faiss is not installed; the file cannot be read.
+        UserError: faiss is not installed; the file cannot be read.
     """
     faiss = _faiss()
     if file.rows <= exact_up_to:
@@ -201,9 +201,9 @@ def _mapped(file: FeatureFile, facts: dict[str, Any], faiss: Any) -> Nearest:
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
     except RuntimeError as error:
-        raise EmbeddingFileError(f"{path} cannot be read ({error}): remove it, and it is built again") from error
+        raise UserError(f"{path} cannot be read ({error}): remove it, and it is built again") from error
     if (index.ntotal, index.d) != (file.rows, file.dim):
-        raise EmbeddingFileError(f"{path} is the index of another file: remove it, and it is built again")
+        raise UserError(f"{path} is the index of another file: remove it, and it is built again")
     index.nprobe = facts["probes"]
     return Nearest(index, facts["lists"], facts["probes"], facts["recall"])
 
@@ -212,5 +212,5 @@ def _faiss() -> Any:
     try:
         import faiss
     except ModuleNotFoundError as error:
-        raise EmbeddingFileError("searching needs faiss: pip install faiss-cpu") from error
+        raise UserError("searching needs faiss: pip install faiss-cpu") from error
     return faiss

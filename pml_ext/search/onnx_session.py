@@ -5,10 +5,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.load import ConfigError
-from pml_ext.runner.engine.export_formats import ExportError, required
+from pml_ext.runner.engine.export_formats import required
 from pml_ext.runner.modeling.cuda import kind_and_index
-from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord, RecordError
+from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
 
 
 class OnnxModel:
@@ -19,8 +20,8 @@ class OnnxModel:
     Args:
         device: cpu, cuda, cuda:1 …, or auto.
     Raises:
-        ExportError: onnxruntime is not installed, or cannot read the file.
-        RecordError: a file of another program.
+        UserError: onnxruntime is not installed, or cannot read the file.
+        UserError: a file of another program.
         ConfigError: a device that onnxruntime does not have.
     """
 
@@ -28,7 +29,7 @@ class OnnxModel:
         runtime = required("onnxruntime")
         file = Path(path).expanduser()
         if not file.is_file():
-            raise ExportError(f"no ONNX file at {path}")
+            raise UserError(f"no ONNX file at {path}")
         kind, index = kind_and_index(device)
         has_cuda = "CUDAExecutionProvider" in runtime.get_available_providers()
         if kind == "cuda" and not has_cuda:
@@ -41,10 +42,10 @@ class OnnxModel:
         try:
             self._session = runtime.InferenceSession(str(file), options, providers=[*cuda, "CPUExecutionProvider"])
         except Exception as error:  # what onnxruntime raises on damaged input is not documented
-            raise ExportError(f"{path} is not an ONNX file that onnxruntime can run: {error}") from error
+            raise UserError(f"{path} is not an ONNX file that onnxruntime can run: {error}") from error
         text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
         if text is None:
-            raise RecordError(
+            raise UserError(
                 f"{path} does not say what it takes: it has no record of its model, as files of pml-ext export "
                 "--format onnx have; export it again with that"
             )

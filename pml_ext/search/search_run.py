@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from pml_ext._errors import UserError
 from pml_ext.reports.hits_page import Answer, Hit, write_hits
 from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.config.network_keys import config_of
 from pml_ext.runner.data.datasets.image_files import ImageFiles
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.feature_file import FeatureFile
-from pml_ext.search.file_readers import KINDS, EmbeddingFileError
+from pml_ext.search.file_readers import KINDS
 from pml_ext.search.model_record import ModelRecord, report_for
 from pml_ext.search.nearest import Nearest, open_nearest
 from pml_ext.search.picture_paths import pictures_inside
@@ -44,7 +45,7 @@ def search(
     Returns:
         what to print: a line for each hit, below each query.
     Raises:
-        ConfigError, DataError, EmbeddingFileError, ExportError, RecordError, WeightsError: what does not fit.
+        ConfigError, DataError, UserError: what does not fit.
         OSError: a file that cannot be read or written.
     """
     if k < 1:
@@ -125,9 +126,9 @@ def _queries(
             raise ConfigError(f"{' '.join(overrides)}: only a picture needs the model; {query} holds embeddings")
         asked = FeatureFile.open(path)
         if asked.dim != file.dim:
-            raise EmbeddingFileError(f"{query} must have {file.dim} dimensions, as {file.path}; got {asked.dim}")
+            raise UserError(f"{query} must have {file.dim} dimensions, as {file.path}; got {asked.dim}")
         if asked.record and file.record and not asked.record.same_model(file.record):
-            raise EmbeddingFileError(
+            raise UserError(
                 f"{query} and {file.path} are of different models, whose embeddings cannot be compared: "
                 f"{asked.record.weights} and {file.record.weights}"
             )

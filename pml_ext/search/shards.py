@@ -9,15 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from pml_ext._errors import UserError
 from pml_ext._files import replacing, write_atomically
 from pml_ext.search.model_record import ModelRecord
 
 LARGEST = 1024  # pictures in a shard: the most that a killed process loses
 _PLAN = "plan.json"
-
-
-class ShardError(RuntimeError):
-    """A run over other pictures or of another model, or one whose parts cannot be found."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +59,14 @@ class ShardFolder:
         """A shard's content.
 
         Raises:
-            ShardError: it is not there, or damaged.
+            UserError: it is not there, or damaged.
         """
         file = self._file(shard)
         try:
             with file.open("rb") as opened, np.load(opened, allow_pickle=False) as found:
                 return Shard(found["rows"], found["embeddings"], tuple(found["problems"].tolist()))
         except Exception as error:  # what numpy raises on damaged input is not documented
-            raise ShardError(
+            raise UserError(
                 f"{file} cannot be read ({error}): remove it and run the command again; on several machines --output "
                 "must be in a folder that all of them see"
             ) from error
@@ -107,13 +104,13 @@ class RunOfShards:
             processes: how many will work on it; each should get a shard.
             overwrite: remove the folder of another run.
         Raises:
-            ShardError: the folder is another run's.
+            UserError: the folder is another run's.
             OSError: it cannot be written.
         """
         if (self.folder / _PLAN).is_file():
             try:
                 return self.begun()
-            except ShardError:
+            except UserError:
                 if not overwrite:
                     raise
                 shutil.rmtree(self.folder)
@@ -126,18 +123,18 @@ class RunOfShards:
         """The folder that the first process has begun.
 
         Raises:
-            ShardError: there is none here, or it is another run's.
+            UserError: there is none here, or it is another run's.
         """
         try:
             plan = json.loads((self.folder / _PLAN).read_text(encoding="utf-8"))
             size = int(plan.pop("size"))
         except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise ShardError(
+            raise UserError(
                 f"{self.folder} has no readable plan ({error}): on several machines --output must be in a folder that "
                 "all of them see; else remove the folder and start again"
             ) from error
         if plan != self._plan():
-            raise ShardError(
+            raise UserError(
                 f"{self.folder} holds the parts of a run over other pictures or with another model, which did not end: "
                 "end it by its own command, or remove its parts by --overwrite"
             )

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from pml_ext._errors import UserError
 from pml_ext.metrics import ThresholdReport
 from pml_ext.reports.threshold_files import write_files
-from pml_ext.search.file_readers import EmbeddingFileError
 from pml_ext.search.files import EmbeddingSet, read_embeddings
 from pml_ext.search.picture_paths import pictures_inside
 
@@ -35,14 +35,14 @@ def report_threshold(
     Returns:
         what to print.
     Raises:
-        EmbeddingFileError: files that cannot be read, or that the target does not fit.
+        UserError: files that cannot be read, or that the target does not fit.
         OSError: a folder that cannot be written.
     """
     if checkpoint is not None and not Path(checkpoint).is_file():
-        raise EmbeddingFileError(f"no checkpoint at {checkpoint}")
+        raise UserError(f"no checkpoint at {checkpoint}")
     data = read_embeddings(file)
     if same_camera_pairs and data.cameras is None:
-        raise EmbeddingFileError(f"{file} has no cameras: leave --same-camera-pairs out")
+        raise UserError(f"{file} has no cameras: leave --same-camera-pairs out")
     rows = np.flatnonzero(~data.is_junk)
     try:
         report = ThresholdReport.from_embeddings(
@@ -56,7 +56,7 @@ def report_threshold(
             **target,
         )
     except ValueError as error:
-        raise EmbeddingFileError(f"{file}: {error}") from error
+        raise UserError(f"{file}: {error}") from error
     folder = Path(out) if out is not None else Path() if checkpoint is None else Path(checkpoint).parent
     folder.mkdir(parents=True, exist_ok=True)
     if checkpoint is not None:
@@ -69,7 +69,7 @@ def _pictures(data: EmbeddingSet, rows: np.ndarray, file: str, images: str | Non
     """The samples' pictures; None for those that lie outside the folder."""
     if data.paths is None:
         if images is not None:
-            raise EmbeddingFileError(f"--images needs the pictures' paths; {file} has none")
+            raise UserError(f"--images needs the pictures' paths; {file} has none")
         return None
     paths = map(str, data.paths[rows])
     inside, outside = pictures_inside(paths, Path(file).parent if images is None else images)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.reports.comparison import RunError, compare
+from pml_ext.reports.comparison import compare
 from pml_ext.reports.training_series import read_series
 from pml_ext.runner.evaluation.results import write_metrics
 
@@ -89,13 +90,13 @@ def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None:
     folder = run(tmp_path / "run", 0.5, "0.1")
     (folder / "metrics.json").write_text(content)
-    with pytest.raises(RunError, match=r"metrics\.json is not what a run writes"):
+    with pytest.raises(UserError, match=r"metrics\.json is not what a run writes"):
         compare([folder], tmp_path / "page.html")
 
 
 def test_runs_without_a_common_test_set(tmp_path: Path) -> None:
     runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.5, "0.1", "Other")]
-    with pytest.raises(RunError, match=r"no test set is in all of"):
+    with pytest.raises(UserError, match=r"no test set is in all of"):
         compare(runs, tmp_path / "page.html")
 
 

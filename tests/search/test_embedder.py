@@ -15,12 +15,10 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
 
 from pml_ext import Embedder
+from pml_ext._errors import UserError
 from pml_ext.runner.config.load import ConfigError
-from pml_ext.runner.engine.export_formats import ExportError
 from pml_ext.runner.engine.exporting import export
-from pml_ext.runner.modeling.weights.paths import WeightsError
 from pml_ext.search.embedder import load_for_embedding
-from pml_ext.search.model_record import RecordError
 from tests.conftest import real_data
 from tests.search.models import network_of, small_model
 
@@ -156,16 +154,16 @@ def test_files_that_are_no_export_of_ours(tmp_path: Path) -> None:
     ])  # fmt: skip
     foreign = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
     onnx.save(foreign, tmp_path / "foreign.onnx")
-    with pytest.raises(RecordError, match=r"has no record of its model, as files of pml-ext export --format onnx have"):
+    with pytest.raises(UserError, match=r"has no record of its model, as files of pml-ext export --format onnx have"):
         Embedder.from_onnx(tmp_path / "foreign.onnx")
     onnx.helper.set_model_props(foreign, {"pml_ext": '{"format": "pml_ext model 1", "config": 3}'})
     onnx.save(foreign, tmp_path / "foreign.onnx")
-    with pytest.raises(RecordError, match=r"damaged in config, weights, sha256, embedding_dim, precision"):
+    with pytest.raises(UserError, match=r"damaged in config, weights, sha256, embedding_dim, precision"):
         Embedder.from_onnx(tmp_path / "foreign.onnx")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
-    with pytest.raises(ExportError, match="not an ONNX file that onnxruntime can run"):
+    with pytest.raises(UserError, match="not an ONNX file that onnxruntime can run"):
         Embedder.from_onnx(tmp_path / "broken.onnx")
-    with pytest.raises(ExportError, match="no ONNX file at nowhere"):
+    with pytest.raises(UserError, match="no ONNX file at nowhere"):
         Embedder.from_onnx("nowhere.onnx")
 
 
@@ -222,7 +220,7 @@ def test_mistakes_are_named(model: tuple[Path, Path]) -> None:
         Embedder.from_config(*model, device="gpu")
     with pytest.raises(ConfigError, match=r"weights must name a checkpoint, or the config.s MODEL\.WEIGHTS"):
         Embedder.from_config(model[0], device="cpu")
-    with pytest.raises(WeightsError, match="no weights file at nowhere"):
+    with pytest.raises(UserError, match="no weights file at nowhere"):
         Embedder.from_config(model[0], "nowhere.pth", device="cpu")
     with pytest.raises(ValueError, match="batch_size must be 1 or more; got 0"):
         Embedder.from_config(*model, device="cpu", batch_size=0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from pml_ext._errors import UserError
 from pml_ext.search.feature_file import FeatureBlock, FeatureFile, write_features
-from pml_ext.search.file_readers import EmbeddingFileError
 from pml_ext.search.files import read_embeddings
 from pml_ext.search.model_record import ModelRecord
 
@@ -96,19 +96,19 @@ def test_damage_is_named(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     whole = write_features(tmp_path / "f.parquet", blocks(rows(6)), RECORD).path.read_bytes()
     (tmp_path / "cut.parquet").write_bytes(whole[:-20])
-    with pytest.raises(EmbeddingFileError, match=r"not a readable .parquet file; is it whole"):
+    with pytest.raises(UserError, match=r"not a readable .parquet file; is it whole"):
         FeatureFile.open(tmp_path / "cut.parquet")
     with parquet.ParquetFile(tmp_path / "f.parquet") as file:
         kept, table = file.metadata.metadata, file.read()
     fewer = table.slice(1).replace_schema_metadata(kept)
     parquet.write_table(fewer, tmp_path / "fewer.parquet")
-    with pytest.raises(EmbeddingFileError, match="does not hold what it says of itself: was it changed"):
+    with pytest.raises(UserError, match="does not hold what it says of itself: was it changed"):
         FeatureFile.open(tmp_path / "fewer.parquet")
     parquet.write_table(table.replace_schema_metadata({"pml_ext": "{}"}), tmp_path / "odd.parquet")
-    with pytest.raises(EmbeddingFileError, match="says in a damaged way what made it"):
+    with pytest.raises(UserError, match="says in a damaged way what made it"):
         FeatureFile.open(tmp_path / "odd.parquet")
     nans = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array([float("nan")] * 30, pyarrow.float32()), 5)
     bad = table.set_column(table.schema.names.index("embedding"), "embedding", nans).replace_schema_metadata(kept)
     parquet.write_table(bad, tmp_path / "nan.parquet")
-    with pytest.raises(EmbeddingFileError, match="must be finite and not zero"):
+    with pytest.raises(UserError, match="must be finite and not zero"):
         list(FeatureFile.open(tmp_path / "nan.parquet").blocks())

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pml_ext.search.file_readers import EmbeddingFileError
+from pml_ext._errors import UserError
 from pml_ext.search.files import EmbeddingSet, read_embeddings
 
 X = np.arange(1.0, 13.0, dtype=np.float32).reshape(4, 3)
@@ -93,7 +93,7 @@ def test_paths_of_pictures(write: Callable[..., Path], tmp_path: Path) -> None:
         return path
 
     assert read_embeddings(written(NAMES)).paths.tolist() == NAMES.tolist()
-    with pytest.raises(EmbeddingFileError, match="paths must be strings; got int64"):
+    with pytest.raises(UserError, match="paths must be strings; got int64"):
         read_embeddings(written(Y))
 
 
@@ -137,7 +137,7 @@ def test_bfloat16_tensors(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(EmbeddingFileError, match=message):
+    with pytest.raises(UserError, match=message):
         read_embeddings(npz(tmp_path, **arrays))
 
 
@@ -160,7 +160,7 @@ def test_what_does_not_fit(arrays: dict[str, Any], message: str, tmp_path: Path)
     ],
 )
 def test_tables_that_do_not_fit(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(EmbeddingFileError, match=message):
+    with pytest.raises(UserError, match=message):
         read_embeddings(table(tmp_path, columns))
 
 
@@ -170,7 +170,7 @@ def test_cut_and_empty_files(write: Callable[..., Path], tmp_path: Path) -> None
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], whole[:-1], b"", b"plain text"):
         path.write_bytes(content)
-        with pytest.raises(EmbeddingFileError, match=f"not a readable {path.suffix} file"):
+        with pytest.raises(UserError, match=f"not a readable {path.suffix} file"):
             read_embeddings(path)
 
 
@@ -182,27 +182,27 @@ class _Runs:
 @pytest.mark.parametrize("name", ["e.npz", "e.pt", "e.pth", "e.safetensors", "e.parquet"])
 def test_files_stay_data(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(pickle.dumps({"embeddings": _Runs()}, protocol=2))
-    with pytest.raises(EmbeddingFileError, match="not a readable"):
+    with pytest.raises(UserError, match="not a readable"):
         read_embeddings(tmp_path / name)
     if name == "e.npz":
         np.savez(tmp_path / name, embeddings=X, labels=np.array([_Runs()] * 4))
     else:
         torch.save({"embeddings": torch.from_numpy(X), "labels": _Runs()}, tmp_path / name)
-    with pytest.raises(EmbeddingFileError, match="not a readable"):
+    with pytest.raises(UserError, match="not a readable"):
         read_embeddings(tmp_path / name)
 
 
 @pytest.mark.filterwarnings("ignore:Validating sparse tensor")
 def test_other_contents(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "e.pt")
-    with pytest.raises(EmbeddingFileError, match="must hold a dict of tensors; got list"):
+    with pytest.raises(UserError, match="must hold a dict of tensors; got list"):
         read_embeddings(tmp_path / "e.pt")
     torch.save({"embeddings": torch.eye(3).to_sparse(), "labels": torch.arange(3)}, tmp_path / "e.pt")
-    with pytest.raises(EmbeddingFileError, match="must be an array of floating type"):
+    with pytest.raises(UserError, match="must be an array of floating type"):
         read_embeddings(tmp_path / "e.pt")
     with (tmp_path / "e.npz").open("wb") as file:
         np.save(file, X)
-    with pytest.raises(EmbeddingFileError, match=r"holds one array; expected an archive made with numpy\.savez"):
+    with pytest.raises(UserError, match=r"holds one array; expected an archive made with numpy\.savez"):
         read_embeddings(tmp_path / "e.npz")
 
 
@@ -231,7 +231,7 @@ def test_ids_that_are_none(name: str, ids: Any, message: str, tmp_path: Path) ->
         ids = {"a": 1}
     content = {"embeddings": torch.from_numpy(X), "labels": torch.from_numpy(Y)} | {name: ids}
     torch.save(content, tmp_path / "e.pt")
-    with pytest.raises(EmbeddingFileError, match=f"{name} {message}"):
+    with pytest.raises(UserError, match=f"{name} {message}"):
         read_embeddings(tmp_path / "e.pt")
 
 
@@ -247,23 +247,19 @@ def test_ids_that_are_none(name: str, ids: Any, message: str, tmp_path: Path) ->
 )
 def test_embeddings_that_are_none(embeddings: torch.Tensor, tmp_path: Path) -> None:
     torch.save({"embeddings": embeddings, "labels": torch.from_numpy(Y)}, tmp_path / "e.pt")
-    with pytest.raises(
-        EmbeddingFileError, match=r"array of floating type; got torch\..*, and 16, 32 or 64 bits are read"
-    ):
+    with pytest.raises(UserError, match=r"array of floating type; got torch\..*, and 16, 32 or 64 bits are read"):
         read_embeddings(tmp_path / "e.pt")
 
 
 def test_a_home_that_does_not_exist() -> None:
-    with pytest.raises(EmbeddingFileError, match=r"no file of embeddings at ~nouser/e\.npz: Could not determine home"):
+    with pytest.raises(UserError, match=r"no file of embeddings at ~nouser/e\.npz: Could not determine home"):
         read_embeddings("~nouser/e.npz")
 
 
 def test_names_of_files(tmp_path: Path) -> None:
-    with pytest.raises(
-        EmbeddingFileError, match=r"must be one of \.npz, \.pt, \.pth, \.safetensors, \.parquet; got '\.csv'"
-    ):
+    with pytest.raises(UserError, match=r"must be one of \.npz, \.pt, \.pth, \.safetensors, \.parquet; got '\.csv'"):
         read_embeddings(tmp_path / "e.csv")
-    with pytest.raises(EmbeddingFileError, match="no file of embeddings at"):
+    with pytest.raises(UserError, match="no file of embeddings at"):
         read_embeddings(tmp_path / "e.npz")
 
 
@@ -280,6 +276,6 @@ def test_a_missing_library_is_named(
         return original(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(EmbeddingFileError, match=f"pip install {library}"):
+    with pytest.raises(UserError, match=f"pip install {library}"):
         read_embeddings(path)
     assert isinstance(read_embeddings(npz(tmp_path, embeddings=X, labels=Y)), EmbeddingSet)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pml_ext._errors import UserError
 from pml_ext.search import nearest
 from pml_ext.search.feature_file import FeatureBlock, FeatureFile, write_features
-from pml_ext.search.file_readers import EmbeddingFileError
 from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.nearest import Nearest
 
@@ -111,7 +111,7 @@ def test_an_index_that_is_damaged_or_gone(tmp_path: Path) -> None:
     open_nearest(file)
     (index,) = tmp_path.glob("*.faiss")
     index.write_bytes(b"\0" * index.stat().st_size)
-    with pytest.raises(EmbeddingFileError, match=r"cannot be read .*: remove it, and it is built again"):
+    with pytest.raises(UserError, match=r"cannot be read .*: remove it, and it is built again"):
         open_nearest(file)
     index.unlink()
     assert open_nearest(file).index.ntotal == 600
@@ -136,5 +136,5 @@ def test_a_folder_that_cannot_be_written(
 def test_without_faiss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path / "f.npz", rows(20))
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(EmbeddingFileError, match="searching needs faiss: pip install faiss-cpu"):
+    with pytest.raises(UserError, match="searching needs faiss: pip install faiss-cpu"):
         open_nearest(file)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext._ops.normalize import to_sphere
 from pml_ext.distributed import ShardedLoss, is_divisible
 from pml_ext.large_batch import norms_by_chunk
@@ -16,7 +17,6 @@ from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.data.datasets import ImageSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.checkpoints import CONFIG
-from pml_ext.runner.engine.failures import TrainingError
 from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet_statistics
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features
@@ -179,7 +179,7 @@ class Baseline(lightning.LightningModule):
     def _stop_on(self, name: str, value: Tensor, rows: Tensor) -> None:
         assert self.train_set is not None
         shown = [str(self.train_set.names[r]) for r in rows[:8].tolist()]
-        raise TrainingError(
+        raise UserError(
             f"{name} is {value.item()} at step {self.global_step} (epoch {self.current_epoch}); the batch was "
             f"{', '.join(shown)}{' …' if len(rows) > len(shown) else ''}. Checkpoints of earlier epochs are kept. "
             f"Try a lower SOLVER.BASE_LR, SOLVER.CLIP_GRADIENTS or a longer warm-up"
@@ -225,7 +225,7 @@ class Baseline(lightning.LightningModule):
     def _require_finite_weights(self) -> None:
         for name, parameter in self.named_parameters():
             if not torch.isfinite(parameter).all():
-                raise TrainingError(
+                raise UserError(
                     f"the weights {name} are not finite after step {self.global_step} (epoch {self.current_epoch}); "
                     f"nothing was saved, checkpoints of earlier epochs are kept"
                 )

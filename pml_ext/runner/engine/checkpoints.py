@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext._files import replacing
 from pml_ext.runner.config.load import ConfigError
 
@@ -24,10 +25,6 @@ _HELD = (
 _HELD_BY_ONE_CYCLE = ("ONECYCLE", "MAX_EPOCH", "IMS_PER_BATCH")
 CONFIG = "config"
 """The checkpoint's entry with the config's YAML."""
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written, or not be resumed."""
 
 
 class WholeCheckpoints(TorchCheckpointIO):
@@ -43,7 +40,7 @@ class WholeCheckpoints(TorchCheckpointIO):
             kept = "the one before is kept as it was" if path.exists() else "there is none before it"
             # torch's writer fails once more over what the system said
             reason = error.__context__ if isinstance(error.__context__, OSError) else error
-            raise CheckpointError(f"checkpoint {path} cannot be written; {kept}: {reason}") from error
+            raise UserError(f"checkpoint {path} cannot be written; {kept}: {reason}") from error
 
 
 def check_resumable(solver: CN, checkpoint: Path) -> int:
@@ -53,7 +50,7 @@ def check_resumable(solver: CN, checkpoint: Path) -> int:
         solver: the config's SOLVER.
     Raises:
         ConfigError: the checkpoint's epochs, optimizer or schedule do not go with the config.
-        CheckpointError: it is not as a run leaves one.
+        UserError: it is not as a run leaves one.
     """
     content = _read(checkpoint)
     if CONFIG not in content:
@@ -78,7 +75,7 @@ def check_optimizer_state(checkpoint: Path, optimizer: Optimizer, schedule: LRSc
     """Whether a checkpoint's optimizer and schedule can be restored, tried on new ones.
 
     Raises:
-        CheckpointError: they are damaged, or of another model.
+        UserError: they are damaged, or of another model.
     """
     content = _read(checkpoint)
     with _of_a_run(checkpoint):
@@ -110,10 +107,10 @@ def _of_a_run(checkpoint: Path) -> Iterator[None]:
         raise not_of_a_run(checkpoint, error) from error
 
 
-def not_of_a_run(checkpoint: Path, error: Exception) -> CheckpointError:
+def not_of_a_run(checkpoint: Path, error: Exception) -> UserError:
     """The message about a checkpoint whose content raised an error."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())
-    return CheckpointError(
+    return UserError(
         f"{checkpoint} cannot be resumed: it is not as a run leaves it ({reason:.300}). Take an earlier copy of it, or "
         "start anew, from its weights with MODEL.WEIGHTS where they are whole"
     )

@@ -12,11 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
+from pml_ext._errors import UserError
 from pml_ext.search.model_record import INPUT, KEY, OUTPUT
-
-
-class ExportError(RuntimeError):
-    """The model could not be written, or the file computes something else than the model."""
 
 
 def _write_torchscript(net: nn.Module, images: Tensor, record: str, path: Path) -> None:
@@ -55,7 +52,7 @@ def _write_onnx(net: nn.Module, images: Tensor, record: str, path: Path) -> None
             verbose=False,
         )
     except torch.onnx.errors.OnnxExporterError as error:
-        raise ExportError(f"torch cannot write this model as ONNX: {error}") from error
+        raise UserError(f"torch cannot write this model as ONNX: {error}") from error
     assert program is not None
     program.model.metadata_props[KEY] = record
     program.save(str(path), external_data=False)
@@ -71,7 +68,7 @@ def required(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ExportError(f"{error}. ONNX needs its extra: pip install 'pml_ext[export]'") from error
+        raise UserError(f"{error}. ONNX needs its extra: pip install 'pml_ext[export]'") from error
 
 
 # name -> (write a model traced on images, with its record, to a path; run the file on images)

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.load import ConfigError
-from pml_ext.runner.engine.export_formats import FORMATS, ExportError
+from pml_ext.runner.engine.export_formats import FORMATS
 from pml_ext.runner.modeling.architectures import architecture_of
 from pml_ext.runner.modeling.heads import EmbeddingHead
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
-from pml_ext.search.model_record import ModelRecord, RecordError, report_for
+from pml_ext.search.model_record import ModelRecord, report_for
 
 log = logging.getLogger("pml_ext")
 
@@ -47,7 +48,7 @@ class PixelsToEmbedding(nn.Module):
 
         Raises:
             ConfigError: an architecture, or an option of it, that is not built.
-            WeightsError: weights of another model.
+            UserError: weights of another model.
         """
         net = cls(cfg)
         load_weights(net, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
@@ -103,9 +104,9 @@ def export(
     Raises:
         ConfigError: no MODEL.WEIGHTS, no fixed image size, an architecture that is not built, an output that cannot be
             written, a threshold report of another model.
-        ExportError: a difference above TOLERANCE (16 bits: HALF_TOLERANCE), or an operation that the format does not
+        UserError: a difference above TOLERANCE (16 bits: HALF_TOLERANCE), or an operation that the format does not
             have; no file is left.
-        WeightsError: MODEL.WEIGHTS are of another model.
+        UserError: MODEL.WEIGHTS are of another model.
     """
     if not cfg.MODEL.WEIGHTS:
         raise ConfigError("export needs MODEL.WEIGHTS: the checkpoint to write")
@@ -129,7 +130,7 @@ def export(
             difference = float((read(draft, images) - expected).abs().max())
         tolerance = HALF_TOLERANCE if half else TOLERANCE
         if not difference <= tolerance:
-            raise ExportError(
+            raise UserError(
                 f"the {file_format} file's embeddings differ from the model's by {difference:.1e}, more than "
                 f"{tolerance:.0e}; not written{': 16 bits are too few for this model' if half else ''}"
             )
@@ -154,5 +155,5 @@ def _record(cfg: CN, embedding_dim: int, half: bool, threshold: str | Path | Non
         return record
     try:
         return replace(record, threshold=report_for(threshold, record).cosine)
-    except (OSError, RecordError) as error:
+    except (OSError, UserError) as error:
         raise ConfigError(f"--threshold: {error}") from error

@@ -4,16 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import DataError
-
-
-class TrainingError(RuntimeError):
-    """Training cannot go on."""
 
 
 @contextmanager
 def one_message(output: Path) -> Iterator[None]:
-    """Errors of the block as a DataError or a TrainingError whose text is enough.
+    """Errors of the block as a DataError or a UserError whose text is enough.
 
     Args:
         output: OUTPUT_DIR, for what is said where it is gone.
@@ -25,11 +22,11 @@ def one_message(output: Path) -> Iterator[None]:
         raise DataError(str(error).rpartition(f"{DataError.__name__}: ")[2].strip()) from error
     except OSError as error:
         gone = "" if output.is_dir() else f" OUTPUT_DIR {output} was removed while the run went on."
-        raise TrainingError(f"a file cannot be read or written: {error}.{gone}") from error
+        raise UserError(f"a file cannot be read or written: {error}.{gone}") from error
     except RuntimeError as error:
         if not str(error).startswith("DataLoader worker"):
             raise
-        raise TrainingError(
+        raise UserError(
             "a process that loads images was ended from outside, by a lack of memory for example: try fewer "
             f"DATALOADER.NUM_WORKERS; the last checkpoint can be resumed ({str(error).strip()})"
         ) from error

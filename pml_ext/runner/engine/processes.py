@@ -19,9 +19,8 @@ from typing import Any
 
 import lightning
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.load import ConfigError
-from pml_ext.runner.engine.checkpoints import CheckpointError
-from pml_ext.runner.engine.failures import TrainingError
 from pml_ext.runner.engine.heartbeat import beating
 
 log = logging.getLogger("pml_ext")
@@ -139,7 +138,7 @@ def _bound_to_those_started(trainer: lightning.Trainer) -> Iterator[None]:
         rank, process = failed
         if process.returncode == _FAILED:
             raise ToldElsewhereError from error
-        raise TrainingError(f"{_ended(rank, process)}; the last checkpoint can be resumed") from error
+        raise UserError(f"{_ended(rank, process)}; the last checkpoint can be resumed") from error
     finally:
         watch.over.set()
         del os.environ[_FIRST]
@@ -147,7 +146,7 @@ def _bound_to_those_started(trainer: lightning.Trainer) -> Iterator[None]:
 
 def _may_be_an_echo(error: BaseException) -> bool:
     """Whether an error may be what a collective operation says where the other process is gone."""
-    return isinstance(error, RuntimeError) and not isinstance(error, (CheckpointError, TrainingError))
+    return isinstance(error, RuntimeError) and not isinstance(error, UserError)
 
 
 def _first_failed(

@@ -26,7 +26,7 @@ def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Modu
         num_classes: 0 where no loss needs class scores.
     Raises:
         ConfigError: an option that is unknown, not built, or does not fit the others.
-        WeightsError: a pretrained file of another architecture, or one that cannot be downloaded.
+        UserError: a pretrained file of another architecture, or one that cannot be downloaded.
     """
     require_rules(options, "MODEL", [feat_dim])
     require_rules(images, "INPUT", [partial(one_size, options.BACKBONE.NAME)])

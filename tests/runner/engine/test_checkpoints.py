@@ -8,9 +8,10 @@ import pytest
 import torch
 from yacs.config import CfgNode
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import ConfigError
-from pml_ext.runner.engine.checkpoints import CheckpointError, WholeCheckpoints, check_resumable
+from pml_ext.runner.engine.checkpoints import WholeCheckpoints, check_resumable
 
 
 @pytest.fixture
@@ -27,18 +28,18 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, request: pytes
     WholeCheckpoints().save_checkpoint({"x": torch.ones(3)}, file)
     request.getfixturevalue("full_disk")
     with pytest.raises(
-        CheckpointError, match=r"last\.ckpt cannot be written; the one before is kept as it was: .*File too large"
+        UserError, match=r"last\.ckpt cannot be written; the one before is kept as it was: .*File too large"
     ):
         WholeCheckpoints().save_checkpoint({"x": torch.ones(10_000)}, file)
     torch.testing.assert_close(torch.load(file, weights_only=True)["x"], torch.ones(3))
     assert [path.name for path in file.parent.iterdir()] == ["last.ckpt"]
-    with pytest.raises(CheckpointError, match=r"first\.ckpt cannot be written; there is none before it: "):
+    with pytest.raises(UserError, match=r"first\.ckpt cannot be written; there is none before it: "):
         WholeCheckpoints().save_checkpoint({"x": torch.ones(10_000)}, tmp_path / "first.ckpt")
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written; there is none before it: .*file"):
+    with pytest.raises(UserError, match=r"last\.ckpt cannot be written; there is none before it: .*file"):
         WholeCheckpoints().save_checkpoint({}, tmp_path / "file" / "last.ckpt")
 
 

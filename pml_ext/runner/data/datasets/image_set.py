@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pml_ext._errors import UserError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """A data set that is missing, empty or damaged."""
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from pml_ext._errors import UserError
 from pml_ext.runner.modeling.weights.names import bare_names
-from pml_ext.runner.modeling.weights.paths import WeightsError
 
 # part of a name -> the network with such names, and its backbone here; empty where it is not built
 _KINDS = {
@@ -24,7 +24,7 @@ def named_as_whole(module: nn.Module, state: dict[str, Tensor], path: str | Path
     What tests compare is then the pooled map in both, so the config's head has no reduction and no BNNeck.
 
     Raises:
-        WeightsError: a network that is not built, or is built otherwise; a layer behind the pooling.
+        UserError: a network that is not built, or is built otherwise; a layer behind the pooling.
     """
     parts = [name for name, _ in module.named_children()]
     backbone = getattr(module, "backbone", None)
@@ -35,15 +35,15 @@ def named_as_whole(module: nn.Module, state: dict[str, Tensor], path: str | Path
     if not kind:
         return state
     if not takes_it:
-        raise WeightsError(f"{path} is {kind}, which is not built")
+        raise UserError(f"{path} is {kind}, which is not built")
     behind = sorted({name.split(".")[0] for name in bare if name.startswith(_BEHIND)})
     if behind:
-        raise WeightsError(
+        raise UserError(
             f"{path} is {kind} with a layer ({', '.join(behind)}) behind its pooling that no head here has; to begin a "
             "training with its backbone, give the file as MODEL.BACKBONE.PRETRAIN_PATH with PRETRAIN True"
         )
     if getattr(getattr(backbone, "maxpool", None), "ceil_mode", False):
-        raise WeightsError(
+        raise UserError(
             f"{path} is {kind} whose max-pool pads, which FastReID's does not: set MODEL.BACKBONE.NAME to {takes_it}"
         )
     inner = "backbone.net." if hasattr(backbone, "net") else "backbone."

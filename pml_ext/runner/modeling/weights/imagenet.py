@@ -10,9 +10,10 @@ from pathlib import Path
 
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.rules import Problem
 from pml_ext.runner.modeling.names import BACKBONES, TIMM, TORCHVISION
-from pml_ext.runner.modeling.weights.paths import PACKAGE, WeightsError, local_file
+from pml_ext.runner.modeling.weights.paths import PACKAGE, local_file
 
 log = logging.getLogger("pml_ext")
 
@@ -132,7 +133,7 @@ def download(url: str) -> Path:
     If several processes of a machine need it, one downloads and the others wait.
 
     Raises:
-        WeightsError: it cannot be downloaded; names the URL, the place for the file, and what to set instead.
+        UserError: it cannot be downloaded; names the URL, the place for the file, and what to set instead.
     """
     from filelock import FileLock  # imported late, as torch.hub below: `download_to_come` needs neither
 
@@ -150,7 +151,7 @@ def download(url: str) -> Path:
         HTTPException,
         RuntimeError,
     ) as error:  # no network or a full disk; an answer cut short; another hash
-        raise WeightsError(
+        raise UserError(
             f"MODEL.BACKBONE.PRETRAIN: {url} cannot be downloaded: {error}. "
             f"Put the file at {file}, or set {ALTERNATIVES}"
         ) from error
@@ -168,7 +169,7 @@ def _fetch(url: str, file: Path) -> None:
     try:
         torch.hub.download_url_to_file(url, str(draft))
         if draft.read_bytes()[:1] == b"<":
-            raise WeightsError(
+            raise UserError(
                 f"MODEL.BACKBONE.PRETRAIN: {url} gave a web page; fetch the file with a browser and put it at {file}, "
                 f"or set {ALTERNATIVES}"
             )

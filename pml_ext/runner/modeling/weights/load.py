@@ -7,10 +7,11 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import MGN_HEADS
 from pml_ext.runner.modeling.weights.bare import named_as_whole
 from pml_ext.runner.modeling.weights.names import backbone_names, own_names
-from pml_ext.runner.modeling.weights.paths import PACKAGE, WeightsError, packaged_file
+from pml_ext.runner.modeling.weights.paths import PACKAGE, packaged_file
 from pml_ext.runner.modeling.weights.read import read_state_dict
 
 log = logging.getLogger("pml_ext")
@@ -32,7 +33,7 @@ def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optio
         prefix: keep only the file's keys under this prefix, without it.
         optional: starts of names that may be in one and not in the other (an ID classifier, for example).
     Raises:
-        WeightsError: with the missing, unexpected and mis-shaped keys.
+        UserError: with the missing, unexpected and mis-shaped keys.
     """
     found = {name.removeprefix(prefix): v for name, v in read_state_dict(path).items() if name.startswith(prefix)}
     named = named_as_whole(module, own_names(found), path)
@@ -48,7 +49,7 @@ def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...]
             matched by order where their names are others.
         optional: as in load_weights; the file's ImageNet classifier, for example.
     Raises:
-        WeightsError: as load_weights; the package is not there.
+        UserError: as load_weights; the package is not there.
     """
     if path.startswith(PACKAGE):
         file = packaged_file(path.removeprefix(PACKAGE))
@@ -79,7 +80,7 @@ def _fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optiona
     kinds["of another kind of number"] = of_other_kinds
     if any(kinds.values()):
         table = [f"  {kind} ({len(names)}): {_shown(names)}" for kind, names in kinds.items() if names]
-        raise WeightsError(f"{path} is of another architecture than the config's model:\n" + "\n".join(table))
+        raise UserError(f"{path} is of another architecture than the config's model:\n" + "\n".join(table))
     module.load_state_dict(usable, strict=False)
     for kind, names in (("not used", found.keys() - usable), ("not in it, as initialised", expected.keys() - usable)):
         told = sorted(n for n in names if not n.endswith(_COUNTER))
@@ -98,12 +99,12 @@ def _by_order(module: nn.Module, found: dict[str, Tensor], path: str) -> dict[st
     pairs = list(zip(expected.items(), found.items(), strict=False))
     for (name, own), (other, value) in pairs:
         if own.shape != value.shape or name.rpartition(".")[2] != other.rpartition(".")[2]:
-            raise WeightsError(
+            raise UserError(
                 f"{path} is of another architecture than the config's model: in order, its {other} "
                 f"{tuple(value.shape)} meets {name} {tuple(own.shape)}"
             )
     if len(pairs) < len(expected) or len(found) > len(expected) + 2:
-        raise WeightsError(
+        raise UserError(
             f"{path} is of another architecture than the config's model: expected {len(expected)} tensors "
             f"(and a classifier's 2); got {len(found)}"
         )
@@ -118,7 +119,7 @@ def _without_pixels(module: nn.Module, found: dict[str, Tensor], path: str | Pat
             continue
         comparable = value.is_floating_point() and value.numel() == own.numel()
         if not comparable or not value.flatten().to(own.dtype).allclose(own.flatten().cpu(), rtol=1e-3):
-            raise WeightsError(
+            raise UserError(
                 f"{path} was trained with MODEL.{name.upper()} {value.flatten()[:SHOWN].tolist()}; "
                 f"the config has {own.flatten().tolist()}"
             )

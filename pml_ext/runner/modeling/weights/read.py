@@ -10,20 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext.runner.modeling.weights.paths import WeightsError, local_file
+from pml_ext._errors import UserError
+from pml_ext.runner.modeling.weights.paths import local_file
 
 
 def read_state_dict(given: str | Path) -> dict[str, Tensor]:
     """The tensors of a .pt, .pth, .ckpt or .safetensors file, also under `state_dict`, `model`, `model_state` in it.
 
     Raises:
-        WeightsError: no such file, one that is damaged or holds code, or no dense tensors by name.
+        UserError: no such file, one that is damaged or holds code, or no dense tensors by name.
     """
     path = local_file(given)
     if path is None:
-        raise WeightsError(f"no weights file at {given}")
+        raise UserError(f"no weights file at {given}")
     if _has_changed(path):
-        raise WeightsError(f"{path} is damaged: its content does not fit the checksums in it; fetch or copy it anew")
+        raise UserError(f"{path} is damaged: its content does not fit the checksums in it; fetch or copy it anew")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -35,24 +36,24 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
                 with _numpys_numbers_are_nothing():
                     content = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:  # torch's text advises to load the file as code
-        raise WeightsError(
+        raise UserError(
             f"{path} is not a readable weights file: it is damaged, or holds objects besides tensors, which are code "
             "to run and are not loaded"
         ) from error
     except Exception as error:  # which other errors damaged input raises is not documented
         kind = "safetensors" if path.suffix == ".safetensors" else "weights"
-        raise WeightsError(f"{path} is not a readable {kind} file (tensors only): {error!r}") from error
+        raise UserError(f"{path} is not a readable {kind} file (tensors only): {error!r}") from error
     for nest in ("state_dict", "model", "model_state"):
         if isinstance(content, dict) and isinstance(content.get(nest), dict):
             content = content[nest]
     if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
-        raise WeightsError(f"{path} holds no state_dict: expected names with tensors; got {type(content).__name__}")
+        raise UserError(f"{path} holds no state_dict: expected names with tensors; got {type(content).__name__}")
     tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
     for name, value in tensors.items():
         if not isinstance(name, str):
-            raise WeightsError(f"{path} holds no state_dict: expected tensors by name; got one under {name!r}")
+            raise UserError(f"{path} holds no state_dict: expected tensors by name; got one under {name!r}")
         if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
-            raise WeightsError(f"{path}: expected dense tensors with values; {name} is {_kind(value)}")
+            raise UserError(f"{path}: expected dense tensors with values; {name} is {_kind(value)}")
     return tensors
 
 

@@ -6,11 +6,11 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.engine.exporting import PixelsToEmbedding
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 from pml_ext.runner.modeling.weights.names import backbone_names
-from pml_ext.runner.modeling.weights.paths import WeightsError
 from tests.runner.modeling.networks import backbone_of
 
 OSNET = {"NAME": "build_osnet_backbone", "DEPTH": "x0_25", "FEAT_DIM": 128}
@@ -94,13 +94,13 @@ def test_what_does_not_map_is_refused_by_name(
     options: dict[str, object], names: list[str], message: str, tmp_path: Path
 ) -> None:
     path = saved({name: torch.ones(1) for name in names}, tmp_path)
-    with pytest.raises(WeightsError, match=message):
+    with pytest.raises(UserError, match=message):
         load_weights(network(options), path, optional=ONLY_FOR_TRAINING)
 
 
 def test_a_bnneck_is_not_in_such_files(resnet: Any, tmp_path: Path) -> None:
     path = saved(resnet.state_dict(), tmp_path)
-    with pytest.raises(WeightsError, match=r"missing \(4\): heads.bottleneck.0.weight"):
+    with pytest.raises(UserError, match=r"missing \(4\): heads.bottleneck.0.weight"):
         load_weights(network(RESNET, WITH_BNNECK=True), path, optional=ONLY_FOR_TRAINING)
 
 
