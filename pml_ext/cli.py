@@ -40,12 +40,11 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.command == "compare":
             return _compare(arguments, log)
         from pml_ext.runner.checks.check import load_checked
-        from pml_ext.runner.config.load import ConfigError
     except ModuleNotFoundError as error:
         return _without_runner(error)
     try:  # before torch is imported: a slip of the pen is told at once
         cfg = None if arguments.command == "report" else load_checked(arguments.config_file, arguments.opts)
-    except ConfigError as error:
+    except UserError as error:
         log.error("error: %s", error)
         return 2
     return _run(arguments, cfg, log)
@@ -92,11 +91,10 @@ def _run(arguments: argparse.Namespace, cfg: "CN | None", log: logging.Logger) -
 
 def _list(kind: str | None, log: logging.Logger) -> int:
     from pml_ext.runner.checks.listing import kinds, list_names
-    from pml_ext.runner.config.load import ConfigError
 
     try:
         print(kinds() if kind is None else list_names(kind))
-    except ConfigError as error:
+    except UserError as error:
         log.error("error: %s", error)
         return 2
     return 0
@@ -115,12 +113,11 @@ def _compare(arguments: argparse.Namespace, log: logging.Logger) -> int:
 
 def _check(arguments: argparse.Namespace, log: logging.Logger) -> int:
     from pml_ext.runner.checks.check import check_files
-    from pml_ext.runner.config.load import ConfigError
 
     processes = arguments.num_gpus * arguments.num_machines
     try:
         text, all_run = check_files(arguments.files, arguments.opts, processes=processes)
-    except ConfigError as error:
+    except UserError as error:
         log.error("error: %s", error)
         return 2
     print(text)

@@ -18,8 +18,8 @@ from typing import Any
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.modeling.losses.factory import LossTerm, build_losses
 from pml_ext.runner.modeling.names import LOSS_NODES
 
@@ -107,12 +107,12 @@ def _losses_of(cfg: Any) -> tuple[list[LossTerm], nn.ModuleDict]:
     """Our losses among MODEL.LOSSES.NAME.
 
     Raises:
-        ConfigError: a name that neither FastReID nor we know: FastReID alone would train without it and say nothing.
+        UserError: a name that neither FastReID nor we know: FastReID alone would train without it and say nothing.
     """
     names = tuple(cfg.MODEL.LOSSES.NAME)
     unknown = [name for name in names if name not in (*FASTREIDS, *OURS)]
     if unknown:
-        raise ConfigError(f"MODEL.LOSSES.NAME: unknown {', '.join(unknown)}. Known: {', '.join((*FASTREIDS, *OURS))}")
+        raise UserError(f"MODEL.LOSSES.NAME: unknown {', '.join(unknown)}. Known: {', '.join((*FASTREIDS, *OURS))}")
     ours = tuple(name for name in names if name in OURS)
     if not ours:
         return [], nn.ModuleDict()

@@ -9,11 +9,11 @@ import numpy as np
 from torch import Tensor
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.functional.verification.tar_at_far_rule import largest_count_within
 from pml_ext.metrics import ThresholdReport
 from pml_ext.reports.pair_pictures import with_pictures
 from pml_ext.reports.threshold_files import write_files
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.datasets.reid_folders import JUNK
 from pml_ext.runner.evaluation.evaluate import Features, test_embeddings
@@ -28,18 +28,18 @@ def check_thresholds(wanted: CN, test_sets: dict[str, TestSet]) -> None:
         wanted: the config's TEST.THRESHOLD.
         test_sets: the test sets by name.
     Raises:
-        ConfigError: a set of pairs or templates, or one with too few impostor pairs for the FAR.
+        UserError: a set of pairs or templates, or one with too few impostor pairs for the FAR.
     """
     far = wanted.FAR
     for name, data in test_sets.items() if wanted.ENABLED else ():
         if not isinstance(data, OpenSet):
-            raise ConfigError(f"TEST.THRESHOLD needs test sets with queries; {name} has pairs or templates")
+            raise UserError(f"TEST.THRESHOLD needs test sets with queries; {name} has pairs or templates")
         everybody = np.concatenate([part.identities for part in data.parts])
         known = np.isin(everybody, data.query.identities) & (everybody != JUNK)
         sizes = np.unique(everybody[known], return_counts=True)[1]
         impostors = int(sizes.sum() ** 2 - (sizes**2).sum()) // 2
         if not largest_count_within(far, impostors):
-            raise ConfigError(
+            raise UserError(
                 f"TEST.THRESHOLD.FAR {far:g} needs at least {math.ceil(1 / far)} impostor pairs; {name} has {impostors}"
             )
 

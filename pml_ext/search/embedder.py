@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.engine.exporting import PixelsToEmbedding
@@ -74,9 +74,8 @@ class Embedder:
             flip: average the features of a crop and of its mirror image; None: as the config's TEST.FLIP.ENABLED.
             overrides: KEY VALUE words that replace what the YAML says.
         Raises:
-            ConfigError: a YAML that cannot be read, a key under MODEL that is not known, an option that is not built,
-                a device that is not there.
-            UserError: weights that cannot be read, or of another model.
+            UserError: a YAML that cannot be read, a key under MODEL that is not known, an option that is not built, a
+                device that is not there; weights that cannot be read, or of another model.
         """
         words = [*overrides]
         if weights is not None:
@@ -89,7 +88,7 @@ class Embedder:
     def of(cls, cfg: CN, *, device: str, half: bool, batch_size: int) -> "Embedder":
         """As `from_config`, of a config that `load_for_embedding` has read."""
         if not cfg.MODEL.WEIGHTS:
-            raise ConfigError("weights must name a checkpoint, or the config's MODEL.WEIGHTS; got none")
+            raise UserError("weights must name a checkpoint, or the config's MODEL.WEIGHTS; got none")
         where = _device(device)
         if half and where.type == "cpu":
             log.warning("half=True on a CPU is slower than 32 bits")
@@ -105,9 +104,8 @@ class Embedder:
         Args:
             device: cpu, cuda, cuda:1 …, or auto: a CUDA device where onnxruntime sees one.
         Raises:
-            UserError: onnxruntime is not installed, or cannot read the file.
-            UserError: a file of another program.
-            ConfigError: a device that is not there.
+            UserError: onnxruntime is not installed, or cannot read the file; a file of another program; a device that
+                is not there.
         """
         model = OnnxModel(path, device)
         return cls(model, model.record, device=torch.device("cpu"), batch_size=batch_size)
@@ -122,10 +120,10 @@ class Embedder:
         """Height and width that crops are resized to; crops of that size stay as they are.
 
         Raises:
-            ConfigError: INPUT.SIZE_TEST is not a height and a width.
+            UserError: INPUT.SIZE_TEST is not a height and a width.
         """
         if len(self._size) != 2 or min(self._size) < 1:
-            raise ConfigError(f"INPUT.SIZE_TEST must be height and width to give every crop one size; got {self._size}")
+            raise UserError(f"INPUT.SIZE_TEST must be height and width to give every crop one size; got {self._size}")
         return self._size[0], self._size[1]
 
     @property
@@ -174,7 +172,7 @@ def in_batches(
 def _device(name: str) -> torch.device:
     """The device of a name; an error where it is not there."""
     if missing := missing_device(name):
-        raise ConfigError(f"device = {missing}")
+        raise UserError(f"device = {missing}")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)

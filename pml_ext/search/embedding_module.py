@@ -13,8 +13,8 @@ from torchvision.transforms import v2
 from tqdm import tqdm  # type: ignore[import-untyped]
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.image_files import ImageFiles
-from pml_ext.runner.data.datasets.image_set import DataError
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.search.embedder import in_batches
 from pml_ext.search.image_list import Listed, unwritable
@@ -50,7 +50,7 @@ class Pictures(Dataset[Prepared]):
             return Prepared(row, None, problem)
         try:
             return Prepared(row, self.transform(self.files[row]), "")
-        except DataError as error:
+        except UserError as error:
             return Prepared(row, None, str(error))
 
 

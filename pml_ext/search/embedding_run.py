@@ -10,10 +10,9 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.config.network_keys import SHAPING, load_for_embedding
-from pml_ext.runner.data.datasets.image_set import DataError
 from pml_ext.runner.engine.exporting import PixelsToEmbedding
 from pml_ext.runner.engine.failures import one_message
 from pml_ext.runner.engine.messages import quiet_lightning
@@ -66,10 +65,8 @@ def embed(
     Returns:
         the file; None on processes other than the first.
     Raises:
-        ConfigError: a config that cannot be used, an output that cannot be written or is there already.
-        DataError: no pictures, or none that can be read.
-        UserError: parts of another run.
-        UserError: a file that cannot be used.
+        UserError: a config that cannot be used, an output that cannot be written or is there already; no pictures, or
+            none that can be read; parts of another run; a file that cannot be used.
     """
     output = _checked_output(output, add=add, overwrite=overwrite)
     cfg = _config(config_file, onnx, overrides, half)
@@ -118,7 +115,7 @@ def _joined(
     told = [shards.told(shard) for shard in range(shards.count)]
     problems = [problem for _, found in told for problem in found]
     if len(problems) == len(listed):
-        raise DataError(f"none of {len(listed)} pictures could be embedded: {problems[0]}")
+        raise UserError(f"none of {len(listed)} pictures could be embedded: {problems[0]}")
 
     def blocks() -> Iterator[FeatureBlock]:
         if old is not None:
@@ -148,30 +145,30 @@ def _joined(
 def _checked_output(output: str | Path, *, add: bool, overwrite: bool) -> Path:
     path = Path(output).expanduser()
     if path.suffix not in SUFFIXES:
-        raise ConfigError(f"--output must be one of {', '.join(SUFFIXES)}; got {path.name}")
+        raise UserError(f"--output must be one of {', '.join(SUFFIXES)}; got {path.name}")
     if path.suffix == ".parquet":
         require_pyarrow(path)
     if not path.parent.is_dir():
-        raise ConfigError(f"no folder {path.parent} to write {path.name} into")
+        raise UserError(f"no folder {path.parent} to write {path.name} into")
     if add and overwrite:
-        raise ConfigError("--add puts pictures into the output and --overwrite replaces it: give one of them")
+        raise UserError("--add puts pictures into the output and --overwrite replaces it: give one of them")
     if path.exists() and not add and not overwrite:
-        raise ConfigError(f"{path} is there already: --add puts more pictures into it, --overwrite replaces it")
+        raise UserError(f"{path} is there already: --add puts more pictures into it, --overwrite replaces it")
     return path
 
 
 def _config(config_file: str | None, onnx: str | None, overrides: Sequence[str], half: bool) -> CN:
     """The config to run with; for an exported file, the one recorded in it."""
     if (config_file is None) == (onnx is None):
-        raise ConfigError("embed needs a model: either --config-file, with MODEL.WEIGHTS, or --onnx")
+        raise UserError("embed needs a model: either --config-file, with MODEL.WEIGHTS, or --onnx")
     if onnx is None:
         cfg = load_for_embedding(config_file, [*overrides])
         if not cfg.MODEL.WEIGHTS:
-            raise ConfigError("embed needs MODEL.WEIGHTS: the checkpoint, such as logs/…/checkpoints/last.ckpt")
+            raise UserError("embed needs MODEL.WEIGHTS: the checkpoint, such as logs/…/checkpoints/last.ckpt")
         return cfg
     fixed = [key for key in overrides[::2] if key.startswith((*SHAPING, "MODEL.WEIGHTS"))]
     if fixed or half:
-        raise ConfigError(f"{', '.join(fixed) or '--half'}: an exported file computes as it was exported")
+        raise UserError(f"{', '.join(fixed) or '--half'}: an exported file computes as it was exported")
     known = OnnxModel(onnx, "cpu").record.config
     words = [str(word) for pair in known.items() for word in pair]
     return load_for_embedding(None, [*words, "MODEL.DEVICE", "auto", *overrides])
@@ -194,13 +191,13 @@ def _grown(output: Path, record: ModelRecord, label_by_folder: bool) -> FeatureF
     old = FeatureFile.open(output)
     if old.record is None or not old.record.same_model(record):
         of = "another program" if old.record is None else f"{old.record.weights} (SHA-256 {old.record.sha256[:12]}…)"
-        raise ConfigError(
+        raise UserError(
             f"{output} is of {of}: its embeddings and those of {record.weights} ({record.sha256[:12]}…) with this "
             "config cannot be compared; choose another --output"
         )
     if old.labelled != label_by_folder:
         has = "has labels: give" if old.labelled else "has no labels: leave out"
-        raise ConfigError(f"{output} {has} --label-by-folder")
+        raise UserError(f"{output} {has} --label-by-folder")
     return old
 
 

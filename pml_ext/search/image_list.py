@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.folders import SUFFIXES
-from pml_ext.runner.data.datasets.image_set import DataError
 
 KINDS = (*SUFFIXES, ".tif", ".tiff", ".gif")
 
@@ -26,19 +26,19 @@ def list_images(words: Sequence[str], beside: Path) -> list[Listed]:
         words: files, and folders.
         beside: the folder of the file of features. Names are relative to it; pictures outside of it have whole paths.
     Raises:
-        DataError: a word that is neither file nor folder, a folder without pictures, nothing at all.
+        UserError: a word that is neither file nor folder, a folder without pictures, nothing at all.
     """
     if not words:
-        raise DataError("no pictures to embed: name image files, or folders with some")
+        raise UserError("no pictures to embed: name image files, or folders with some")
     found = dict[Path, Listed]()
     base = beside.resolve()
     for word in words:
         start = Path(word).expanduser()
         paths = _in_folder(start) if start.is_dir() else [start]
         if not start.exists():
-            raise DataError(f"no image or folder at {word}")
+            raise UserError(f"no image or folder at {word}")
         if not paths:
-            raise DataError(f"{word}: no pictures in this folder or below it; known are {', '.join(KINDS)}")
+            raise UserError(f"{word}: no pictures in this folder or below it; known are {', '.join(KINDS)}")
         for path in paths:
             whole = Path(os.path.abspath(path))
             name = whole.relative_to(base) if whole.is_relative_to(base) else whole

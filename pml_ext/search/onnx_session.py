@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.engine.export_formats import required
 from pml_ext.runner.modeling.cuda import kind_and_index
 from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
@@ -20,9 +19,8 @@ class OnnxModel:
     Args:
         device: cpu, cuda, cuda:1 …, or auto.
     Raises:
-        UserError: onnxruntime is not installed, or cannot read the file.
-        UserError: a file of another program.
-        ConfigError: a device that onnxruntime does not have.
+        UserError: onnxruntime is not installed, or cannot read the file; a file of another program; a device that
+            onnxruntime does not have.
     """
 
     def __init__(self, path: str | Path, device: str) -> None:
@@ -33,7 +31,7 @@ class OnnxModel:
         kind, index = kind_and_index(device)
         has_cuda = "CUDAExecutionProvider" in runtime.get_available_providers()
         if kind == "cuda" and not has_cuda:
-            raise ConfigError(
+            raise UserError(
                 f"device is {device}, but this onnxruntime has no CUDA: install onnxruntime-gpu, or take cpu"
             )
         cuda = [("CUDAExecutionProvider", {"device_id": index})] if has_cuda and kind != "cpu" else []

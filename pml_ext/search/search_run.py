@@ -8,7 +8,6 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext.reports.hits_page import Answer, Hit, write_hits
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.config.network_keys import config_of
 from pml_ext.runner.data.datasets.image_files import ImageFiles
 from pml_ext.search.embedder import Embedder
@@ -45,11 +44,11 @@ def search(
     Returns:
         what to print: a line for each hit, below each query.
     Raises:
-        ConfigError, DataError, UserError: what does not fit.
+        UserError: what does not fit.
         OSError: a file that cannot be read or written.
     """
     if k < 1:
-        raise ConfigError(f"-k must be 1 or more; got {k}")
+        raise UserError(f"-k must be 1 or more; got {k}")
     file = FeatureFile.open(index)
     cosine, chosen = _threshold(file, threshold)
     names, vectors, shown = _queries(query, file, overrides)
@@ -91,16 +90,14 @@ def embedder_of(record: ModelRecord, overrides: Sequence[str] = ()) -> Embedder:
     Args:
         overrides: as in `search`.
     Raises:
-        ConfigError: other overrides; the model's file is not there, or another.
+        UserError: other overrides; the model's file is not there, or another.
     """
     given = dict(zip(overrides[::2], overrides[1::2], strict=False))
     if unknown := [key for key in given if key not in _OVERRIDES]:
-        raise ConfigError(f"{', '.join(unknown)}: search takes {' and '.join(_OVERRIDES)}; the index says the rest")
+        raise UserError(f"{', '.join(unknown)}: search takes {' and '.join(_OVERRIDES)}; the index says the rest")
     path = Path(given.get("MODEL.WEIGHTS") or record.onnx or record.weights).expanduser()
     if not path.is_file():
-        raise ConfigError(
-            f"the index is of the model {path}, which is not there: say where it is by MODEL.WEIGHTS PATH"
-        )
+        raise UserError(f"the index is of the model {path}, which is not there: say where it is by MODEL.WEIGHTS PATH")
     device = given.get("MODEL.DEVICE", "auto")
     if path.suffix == ".onnx":
         embedder = Embedder.from_onnx(path, device=device)
@@ -109,7 +106,7 @@ def embedder_of(record: ModelRecord, overrides: Sequence[str] = ()) -> Embedder:
         cfg.MODEL.WEIGHTS = str(path)
         embedder = Embedder.of(cfg, device=device, half=False, batch_size=1)
     if not embedder.record.same_model(record):
-        raise ConfigError(
+        raise UserError(
             f"{path} is not the model of the index: its weights have SHA-256 {embedder.record.sha256[:12]}…, the "
             f"index's {record.sha256[:12]}…"
         )
@@ -123,7 +120,7 @@ def _queries(
     path = Path(query).expanduser()
     if path.suffix in KINDS:
         if overrides:
-            raise ConfigError(f"{' '.join(overrides)}: only a picture needs the model; {query} holds embeddings")
+            raise UserError(f"{' '.join(overrides)}: only a picture needs the model; {query} holds embeddings")
         asked = FeatureFile.open(path)
         if asked.dim != file.dim:
             raise UserError(f"{query} must have {file.dim} dimensions, as {file.path}; got {asked.dim}")
@@ -136,9 +133,9 @@ def _queries(
         vectors = np.concatenate([block.embeddings for block in asked.blocks()])
         return names or [f"row {row}" for row in range(asked.rows)], vectors, [None] * asked.rows
     if not path.is_file():
-        raise ConfigError(f"no picture and no file of embeddings at {query}")
+        raise UserError(f"no picture and no file of embeddings at {query}")
     if file.record is None:
-        raise ConfigError(
+        raise UserError(
             f"{file.path} does not say which model made it, so a picture cannot be embedded: give a file of embeddings "
             f"({', '.join(KINDS)}) as QUERY, or make the index with pml-ext embed"
         )
@@ -153,7 +150,7 @@ def _threshold(file: FeatureFile, report: str | None) -> tuple[float | None, str
         cosine = file.record.threshold if file.record else None
         return cosine, "" if cosine is None else f"cosine {cosine:.4f}, as the exported model says"
     if file.record is None:
-        raise ConfigError(
+        raise UserError(
             f"{file.path} does not say which model made it, so nothing says that {report} is about it: make the index "
             "with pml-ext embed"
         )

@@ -302,8 +302,8 @@ def test_the_table_on_cars196_is_set_up_as_in_the_paper() -> None:
 
 def test_alpha_beta_and_base_from_a_config() -> None:
     pytest.importorskip("yacs")
+    from pml_ext._errors import UserError
     from pml_ext.runner.config.defaults import get_cfg
-    from pml_ext.runner.config.load import ConfigError
     from pml_ext.runner.modeling.losses.factory import build_losses
 
     node = get_cfg().MODEL.LOSSES
@@ -312,7 +312,7 @@ def test_alpha_beta_and_base_from_a_config() -> None:
     built: Any = build_losses(node, num_classes=5, feature_size=8)[1]["PairWeightingLoss"]
     assert built.options == {"alpha": 3.0, "beta": 40.0, "base": 0.9}
     node.GPW.WEIGHTING = "lifted_star"
-    with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.GPW: .*unknown argument 'base'; known: .*alpha, beta"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.GPW: .*unknown argument 'base'; known: .*alpha, beta"):
         build_losses(node, num_classes=5, feature_size=8)
     node.GPW.update({"BASE": 0.5, "WEIGHTING": "triplet", "ALPHA": 2.0, "BETA": 50.0})
     built = build_losses(node, num_classes=5, feature_size=8)[1]["PairWeightingLoss"]

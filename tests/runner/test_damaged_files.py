@@ -66,13 +66,13 @@ def test_identities_beyond_64_bits_are_names_like_any_other(tmp_path: Path) -> N
 READ = """
 import json, sys
 from pathlib import Path
-from pml_ext.runner.data.datasets import DataError
+from pml_ext import UserError
 from pml_ext.runner.data.datasets.face_pairs import read_bin
 for path in map(Path, sys.argv[1:]):
     try:
         read_bin(path, False)
         print(json.dumps([path.parent.name, "read"]), flush=True)
-    except DataError as error:
+    except UserError as error:
         print(json.dumps([path.parent.name, str(error)]), flush=True)
 """
 

@@ -16,7 +16,6 @@ from torchvision.transforms import InterpolationMode, v2
 
 from pml_ext import Embedder
 from pml_ext._errors import UserError
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.engine.exporting import export
 from pml_ext.search.embedder import load_for_embedding
 from tests.conftest import real_data
@@ -94,7 +93,7 @@ def test_sizes_that_stay_as_they_are(tmp_path: Path) -> None:
     config, weights = small_model(tmp_path, INPUT__SIZE_TRAIN=[0], INPUT__SIZE_TEST=[0])
     embedder = Embedder.from_config(config, weights, device="cpu")
     pictures = [picture[:20, :12] for picture in real_pictures(2)] + [real_pictures(1)[0][:24, :16]]
-    with pytest.raises(ConfigError, match=r"INPUT.SIZE_TEST must be height and width .*; got \[0\]"):
+    with pytest.raises(UserError, match=r"INPUT.SIZE_TEST must be height and width .*; got \[0\]"):
         _ = embedder.size
     together = embedder(pictures)
     for row, picture in zip(together, pictures, strict=True):
@@ -191,7 +190,7 @@ def test_keys_of_the_network_are_not(model: tuple[Path, Path], tmp_path: Path) -
         ("MODEL: {BACKBONE: {NAME: build_my_backbone}}", "NAME = 'build_my_backbone': unknown"),
     ):
         other.write_text(f"_BASE_: {model[0]}\n{text}\n")
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(UserError, match=message):
             Embedder.from_config(other, model[1], device="cpu")
 
 
@@ -214,11 +213,11 @@ def test_mistakes_are_named(model: tuple[Path, Path]) -> None:
             embedder(crops)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="order must be RGB or BGR; got 'rgb'"):
         embedder(picture, order="rgb")
-    with pytest.raises(ConfigError, match=r"device = cuda.*: torch sees .* here; take cpu, or auto"):
+    with pytest.raises(UserError, match=r"device = cuda.*: torch sees .* here; take cpu, or auto"):
         Embedder.from_config(*model, device="cuda:99" if torch.cuda.is_available() else "cuda")
-    with pytest.raises(ConfigError, match="device must be cpu, cuda, cuda:1 and so on, or auto; got 'gpu'"):
+    with pytest.raises(UserError, match="device must be cpu, cuda, cuda:1 and so on, or auto; got 'gpu'"):
         Embedder.from_config(*model, device="gpu")
-    with pytest.raises(ConfigError, match=r"weights must name a checkpoint, or the config.s MODEL\.WEIGHTS"):
+    with pytest.raises(UserError, match=r"weights must name a checkpoint, or the config.s MODEL\.WEIGHTS"):
         Embedder.from_config(model[0], device="cpu")
     with pytest.raises(UserError, match="no weights file at nowhere"):
         Embedder.from_config(model[0], "nowhere.pth", device="cpu")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext.runner.data.datasets.image_set import DataError
+from pml_ext._errors import UserError
 from pml_ext.search.image_list import list_images, unwritable
 
 
@@ -34,7 +34,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         ([str(tmp_path / "MODL.WEIGHTS")], "no image or folder at .*MODL.WEIGHTS"),
         ([str(tmp_path)], "no pictures in this folder or below it; known are .jpg"),
     ):
-        with pytest.raises(DataError, match=message):
+        with pytest.raises(UserError, match=message):
             list_images(words, tmp_path)
 
 

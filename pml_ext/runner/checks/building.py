@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.runner.checks.certain import DEPENDS_ON
 from pml_ext.runner.checks.freeze_layers import patterns_without_parameters
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.evaluate import opis_settings, verification_evaluator
 from pml_ext.runner.modeling.architectures import architecture_of
@@ -33,7 +33,7 @@ def found_by_building(cfg: CN, wrong: set[str]) -> list[str]:
             return None
         try:
             return build()
-        except ConfigError as error:
+        except UserError as error:
             found.append(str(error))
         except (RuntimeError, OverflowError, MemoryError) as error:  # sizes that no memory holds
             found.append(f"{depends_on[0]} cannot be built with these sizes: {error}")

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.runner.checks.certain import needs_building
 from pml_ext.runner.checks.needs import downloads_to_come, missing_here
 from pml_ext.runner.checks.supported import unsupported
-from pml_ext.runner.config.load import ConfigError, read_config
+from pml_ext.runner.config.load import read_config
 
 log = logging.getLogger("pml_ext")
 
@@ -32,7 +33,7 @@ def problems(cfg: CN, *, processes: int = 1, wrong: Collection[str] = ()) -> lis
 
 
 def require_supported(cfg: CN, *, processes: int = 1) -> None:
-    """Raises one ConfigError that names everything that keeps a config from running."""
+    """Raises one UserError that names everything that keeps a config from running."""
     _refuse(problems(cfg, processes=processes))
 
 
@@ -48,7 +49,7 @@ def load_checked(config_file: str | Path, overrides: list[str], *, processes: in
 
 def _refuse(lines: Sequence[str]) -> None:
     if lines:
-        raise ConfigError("the config cannot run as it is:\n" + "\n".join(f"  {line}" for line in lines))
+        raise UserError("the config cannot run as it is:\n" + "\n".join(f"  {line}" for line in lines))
 
 
 def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: int = 1) -> tuple[str, bool]:
@@ -61,7 +62,7 @@ def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: in
     strange = [file for file in files if not file.endswith((".yml", ".yaml"))]
     if strange or not files:
         got = " ".join([*files, *overrides]) or "nothing"
-        raise ConfigError(f"check-config needs one or more .yml or .yaml files, and KEY VALUE pairs; got {got}")
+        raise UserError(f"check-config needs one or more .yml or .yaml files, and KEY VALUE pairs; got {got}")
     told = [_told(file, list(overrides), processes) for file in files]
     return "\n".join(text for text, _ in told), all(can_run for _, can_run in told)
 
@@ -71,7 +72,7 @@ def _told(file: str, overrides: list[str], processes: int) -> tuple[str, bool]:
     notes, missing = list[str](), list[str]()
     try:
         read = read_config(file, overrides)
-    except ConfigError as error:
+    except UserError as error:
         reasons = str(error).splitlines()
     else:
         notes, mistakes = read.notes, read.mistakes

@@ -53,7 +53,7 @@ def list_names(kind: str) -> str:
     """A line for each name of a kind, under the config key that takes it.
 
     Raises:
-        ConfigError: an unknown kind; it lists the known.
+        UserError: an unknown kind; it lists the known.
     """
     require(kind, _LISTS, "list")
     lines = []

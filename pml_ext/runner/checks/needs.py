@@ -5,10 +5,10 @@ from pathlib import Path
 
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.data.aliases import aliases_of
-from pml_ext.runner.data.datasets import DataError, require_files
 from pml_ext.runner.data.datasets import download_to_come as data_to_come
+from pml_ext.runner.data.datasets import require_files
 from pml_ext.runner.data.datasets.root import dataset_root
 from pml_ext.runner.modeling.cuda import missing_device, norms_of_other_devices
 from pml_ext.runner.modeling.weights.imagenet import download_to_come as weights_to_come
@@ -65,6 +65,6 @@ def _complaint(name: str, root: Path, grey: bool) -> str | None:
     """What is wrong with a data set's files as far as a run looks at them before it reads images."""
     try:
         require_files(name, root, grey)
-    except (ConfigError, DataError, OSError) as error:
+    except (UserError, OSError) as error:
         return str(error).removeprefix(f"{name}: ")
     return None

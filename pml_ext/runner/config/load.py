@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.errors import ConfigError as ConfigError
 from pml_ext.runner.config.hints import meant
 from pml_ext.runner.config.layers import Layer, Layers
 from pml_ext.runner.config.old_names import WITHOUT_MEANING, read_old_names
@@ -31,12 +31,12 @@ def load_config(config_file: str | Path, overrides: list[str] | None = None) -> 
         config_file: a YAML file; `_BASE_` in it is a path relative to it (`~` is expanded).
         overrides: ["SOLVER.MAX_EPOCH", "10", …].
     Raises:
-        ConfigError: unreadable or unsafe YAML, a duplicate or unknown key, a value of the wrong type, a `_BASE_`
+        UserError: unreadable or unsafe YAML, a duplicate or unknown key, a value of the wrong type, a `_BASE_`
             cycle. The message names every such key with its file and lists what is known.
     """
     read = read_config(config_file, overrides)
     if read.mistakes.lines:
-        raise ConfigError("\n".join(read.mistakes.lines))
+        raise UserError("\n".join(read.mistakes.lines))
     for note in read.notes:
         log.info("%s", note)
     return read.cfg
@@ -83,7 +83,7 @@ def read_config(
         config_file: None: overrides alone.
         is_needed: whether a mistake in a key, such as MODEL.HEADS or MODEL.HEADS.NORM, matters.
     Raises:
-        ConfigError: a file that cannot be read at all.
+        UserError: a file that cannot be read at all.
     """
     cfg, mistakes, harmless = get_cfg(), Mistakes(), Mistakes()
     chain = [] if config_file is None else _read_chain(str(config_file), Path(), (), mistakes.of_keys)
@@ -117,16 +117,16 @@ def _read_chain(
         path = folder / Path(name).expanduser()
         resolved = path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a home that nobody has, a loop of links, a NUL
-        raise ConfigError(f"cannot read config file {shown(name)[1:-1]}{named_by}: {error}") from error
+        raise UserError(f"cannot read config file {shown(name)[1:-1]}{named_by}: {error}") from error
     if resolved in seen:
-        raise ConfigError(f"{BASE_KEY} cycle: {' -> '.join(str(p) for p in (*seen, resolved))}")
+        raise UserError(f"{BASE_KEY} cycle: {' -> '.join(str(p) for p in (*seen, resolved))}")
     tree, found = read_tree(path, named_by=named_by)
     mistakes += found
     base = tree.pop(BASE_KEY, None)
     if base is None:
         return [(path, tree)]
     if not isinstance(base, str):
-        raise ConfigError(f"{path}: {BASE_KEY} must be one path; got {shown(base)}")
+        raise UserError(f"{path}: {BASE_KEY} must be one path; got {shown(base)}")
     return [*_read_chain(base, path.parent, (*seen, resolved), mistakes), (path, tree)]
 
 
@@ -157,11 +157,11 @@ def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str, mistakes_of:
         else:
             try:
                 if isinstance(cfg[key], CN):
-                    raise ConfigError(
+                    raise UserError(
                         f"{source}: {name} holds the keys {', '.join(sorted(cfg[key]))}; got {shown(value)}"
                     )
                 cfg[key] = _coerce(value, cfg[key], name, source)
-            except ConfigError as error:
+            except UserError as error:
                 mistakes.of_values.append(str(error))
                 mistakes.wrong.append(name)
 
@@ -181,11 +181,11 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
         allowed = (str,) if strings else (int, float)
         if default and any(not isinstance(v, allowed) or isinstance(v, bool) for v in value):
             kind = "strings" if strings else "numbers"
-            raise ConfigError(f"{source}: {name} must hold {kind}, such as {default!r}; got {shown(given)}")
+            raise UserError(f"{source}: {name} must hold {kind}, such as {default!r}; got {shown(given)}")
         return type(default)(value)
     if type(value) is not type(default):
         hint = f'; a tuple of one is written ("{shown(value)[1:-1]}",)' if isinstance(default, tuple) else ""
-        raise ConfigError(
+        raise UserError(
             f"{source}: {name} must be of type {type(default).__name__}, such as {default!r}; "
             f"got {shown(given)} of type {type(value).__name__}{hint}"
         )
@@ -193,9 +193,9 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
 
 
 def _require_sensible(value: Any, name: str, source: str) -> None:
-    """Raise ConfigError for numbers that no key means: nan, and what 64 bits do not hold."""
+    """Raise UserError for numbers that no key means: nan, and what 64 bits do not hold."""
     if value != value or (isinstance(value, int) and abs(value) >= 2**63):
-        raise ConfigError(f"{source}: {name} must be a number of 64 bits; got {shown(value)}")
+        raise UserError(f"{source}: {name} must be a number of 64 bits; got {shown(value)}")
 
 
 def _literal(text: str) -> Any:
@@ -209,7 +209,7 @@ def _literal(text: str) -> Any:
 def require(value: object, known: Collection[str], name: str) -> None:
     """A config value out of a list of known ones, or an error that lists them."""
     if value not in known:
-        raise ConfigError(f"{name}: unknown value {value!r}{known_values(value, known)}")
+        raise UserError(f"{name}: unknown value {value!r}{known_values(value, known)}")
 
 
 def known_values(value: object, known: Collection[str]) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.errors import ConfigError
 from pml_ext.runner.config.load import read_config
 from pml_ext.runner.config.rules import value_of
 
@@ -40,12 +40,12 @@ def load_for_embedding(config_file: str | Path | None, overrides: list[str] | No
     Args:
         config_file, overrides: as of load_config; None: overrides alone.
     Raises:
-        ConfigError: as load_config, but for keys that shape no network: SOLVER, DATASETS, the augmentation in INPUT,
+        UserError: as load_config, but for keys that shape no network: SOLVER, DATASETS, the augmentation in INPUT,
             MODEL.LOSSES and so on.
     """
     read = read_config(config_file, overrides, is_needed=_is_needed)
     if read.mistakes.lines:
-        raise ConfigError("\n".join(read.mistakes.lines))
+        raise UserError("\n".join(read.mistakes.lines))
     for note in read.notes:
         log.info("%s", note)
     if read.harmless.lines:
@@ -71,7 +71,7 @@ def config_of(keys: Mapping[str, Any]) -> CN:
     """The config that `shaping` has taken keys from, for embedding.
 
     Raises:
-        ConfigError: a key or value that is not known.
+        UserError: a key or value that is not known.
     """
     return load_for_embedding(None, [word for key, value in keys.items() for word in (str(key), str(value))])
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError, known_values
+from pml_ext._errors import UserError
+from pml_ext.runner.config.load import known_values
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ def problems_of(options: CN, node: str, rules: Iterable[Rule]) -> list[Problem]:
 
 
 def require_rules(options: CN, node: str, rules: Iterable[Rule]) -> None:
-    """Raise one ConfigError with all that the rules find wrong with a node."""
+    """Raise one UserError with all that the rules find wrong with a node."""
     found = problems_of(options, node, rules)
     if found:
-        raise ConfigError("\n".join(map(str, found)))
+        raise UserError("\n".join(map(str, found)))
 
 
 def one_of(

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from pml_ext.runner.config.errors import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.config.hints import meant
 
 MOST_KEYS = 10_000
@@ -37,7 +37,7 @@ def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[s
     Args:
         named_by: for the message about a file that cannot be read.
     Raises:
-        ConfigError: no readable YAML with a mapping.
+        UserError: no readable YAML with a mapping.
     """
     try:
         if path.exists() and not path.is_file():
@@ -46,22 +46,22 @@ def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[s
     except (OSError, ValueError) as error:  # the latter: bytes that are no text, a NUL in the name
         near = _near(path) if isinstance(error, FileNotFoundError) else None
         hint = f"; did you mean {near}?" if near else ""
-        raise ConfigError(f"cannot read config file {shown(str(path))[1:-1]}{named_by}: {error}{hint}") from error
+        raise UserError(f"cannot read config file {shown(str(path))[1:-1]}{named_by}: {error}{hint}") from error
     loader = None
     try:
         loader = _StrictLoader(text)
         tree = loader.get_single_data()
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not a usable YAML file: {error}") from error
+        raise UserError(f"{path}: not a usable YAML file: {error}") from error
     except RecursionError as error:
-        raise ConfigError(f"{path}: not a usable YAML file: it is nested too deep") from error
+        raise UserError(f"{path}: not a usable YAML file: it is nested too deep") from error
     finally:
         if loader is not None:
             loader.dispose()
     if tree is None:
         tree = {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: expected a mapping of config keys; got {type(tree).__name__}")
+        raise UserError(f"{path}: expected a mapping of config keys; got {type(tree).__name__}")
     return tree, [f"{path}: {duplicate}" for duplicate in loader.duplicates]
 
 

@@ -2,14 +2,14 @@
 
 from urllib.parse import urlsplit
 
-from pml_ext.runner.config.errors import ConfigError
+from pml_ext._errors import UserError
 
 
 def host_and_port(url: str) -> tuple[str, int]:
     """tcp://address:port, an IPv6 address in brackets: tcp://[::1]:29500.
 
     Raises:
-        ConfigError: another form, or a port outside 1 to 65535.
+        UserError: another form, or a port outside 1 to 65535.
     """
     try:
         parts = urlsplit(url)
@@ -18,7 +18,7 @@ def host_and_port(url: str) -> tuple[str, int]:
         host, port = None, None
     rest = parts.path or parts.query or parts.fragment or parts.username if host else ""
     if not host or not port or rest or parts.scheme != "tcp" or any(not c.isprintable() or c.isspace() for c in host):
-        raise ConfigError(
+        raise UserError(
             "--dist-url must be tcp://address:port with a port from 1 to 65535, and an IPv6 address in brackets "
             f"(tcp://[::1]:29500); got {url!r}"
         )

@@ -13,7 +13,6 @@ from pml_ext._ops.normalize import to_sphere
 from pml_ext.distributed import ShardedLoss, is_divisible
 from pml_ext.large_batch import norms_by_chunk
 from pml_ext.losses import DiscriminativeLoss
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.data.datasets import ImageSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.checkpoints import CONFIG
@@ -61,7 +60,7 @@ class Baseline(lightning.LightningModule):
         if train_set is not None:
             wrong = norms_of_other_devices(cfg.MODEL)
             if wrong:
-                raise ConfigError("\n".join(wrong))
+                raise UserError("\n".join(wrong))
             self.terms, self.losses = build_losses(
                 cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=self.architecture.feature_size(self)
             )
@@ -279,7 +278,7 @@ def _num_classes(configured: int, train_set: ImageSet) -> int:
     """MODEL.HEADS.NUM_CLASSES, or the training set's identities where it is 0."""
     identities = int(train_set.labels.max()) + 1
     if 0 < configured < identities:
-        raise ConfigError(
+        raise UserError(
             f"MODEL.HEADS.NUM_CLASSES is {configured}, but the training set has {identities} identities; "
             "0 takes as many as there are"
         )

@@ -15,7 +15,6 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._files import replacing
-from pml_ext.runner.config.load import ConfigError
 
 # What the optimizer's and the schedule's state hold, so that a change in the config would have no effect.
 _HELD = (
@@ -49,22 +48,22 @@ def check_resumable(solver: CN, checkpoint: Path) -> int:
     Args:
         solver: the config's SOLVER.
     Raises:
-        ConfigError: the checkpoint's epochs, optimizer or schedule do not go with the config.
-        UserError: it is not as a run leaves one.
+        UserError: the checkpoint's epochs, optimizer or schedule do not go with the config; it is not as a run leaves
+            one.
     """
     content = _read(checkpoint)
     if CONFIG not in content:
-        raise ConfigError(f"{checkpoint} holds no config to go on with; start anew from its weights with MODEL.WEIGHTS")
+        raise UserError(f"{checkpoint} holds no config to go on with; start anew from its weights with MODEL.WEIGHTS")
     with _of_a_run(checkpoint):
         epochs = int(content["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
         before = yaml.safe_load(content[CONFIG])["SOLVER"]
         held = _HELD + (_HELD_BY_ONE_CYCLE if solver.SCHED == "OneCycleLR" else ())
         changed = {key: before[key] for key in held if before[key] != solver[key]}
     if epochs > solver.MAX_EPOCH:
-        raise ConfigError(f"SOLVER.MAX_EPOCH is {solver.MAX_EPOCH}; {checkpoint} has {epochs} epochs behind it")
+        raise UserError(f"SOLVER.MAX_EPOCH is {solver.MAX_EPOCH}; {checkpoint} has {epochs} epochs behind it")
     if changed:
         lines = [f"  SOLVER.{key} = {solver[key]!r}: was {was!r}" for key, was in changed.items()]
-        raise ConfigError(
+        raise UserError(
             f"{checkpoint} cannot be resumed with another optimizer or schedule:\n" + "\n".join(lines) + "\n"
             "Resume with the values as they were, or start anew from its weights with MODEL.WEIGHTS"
         )

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.engine.export_formats import FORMATS
 from pml_ext.runner.modeling.architectures import architecture_of
 from pml_ext.runner.modeling.heads import EmbeddingHead
@@ -47,8 +46,7 @@ class PixelsToEmbedding(nn.Module):
         """With MODEL.WEIGHTS.
 
         Raises:
-            ConfigError: an architecture, or an option of it, that is not built.
-            UserError: weights of another model.
+            UserError: an architecture, or an option of it, that is not built; weights of another model.
         """
         net = cls(cfg)
         load_weights(net, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
@@ -102,20 +100,18 @@ def export(
     Returns:
         the largest absolute difference of a coordinate between the file's embeddings and the model's in 32 bits.
     Raises:
-        ConfigError: no MODEL.WEIGHTS, no fixed image size, an architecture that is not built, an output that cannot be
-            written, a threshold report of another model.
-        UserError: a difference above TOLERANCE (16 bits: HALF_TOLERANCE), or an operation that the format does not
-            have; no file is left.
-        UserError: MODEL.WEIGHTS are of another model.
+        UserError: no MODEL.WEIGHTS, no fixed image size, an architecture that is not built, an output that cannot be
+            written, a threshold report of another model; a difference above TOLERANCE (16 bits: HALF_TOLERANCE), or an
+            operation that the format does not have; no file is left; MODEL.WEIGHTS are of another model.
     """
     if not cfg.MODEL.WEIGHTS:
-        raise ConfigError("export needs MODEL.WEIGHTS: the checkpoint to write")
+        raise UserError("export needs MODEL.WEIGHTS: the checkpoint to write")
     size = ImageSizes.of(cfg.INPUT).test
     if not 1 <= len(size) <= 2 or min(size) < 1:
-        raise ConfigError(f"export needs one image size: INPUT.SIZE_TEST must be height and width; got {size}")
+        raise UserError(f"export needs one image size: INPUT.SIZE_TEST must be height and width; got {size}")
     output = Path(output).expanduser()
     if not output.parent.is_dir():
-        raise ConfigError(f"no folder {output.parent} to write {output.name} into")
+        raise UserError(f"no folder {output.parent} to write {output.name} into")
     net = PixelsToEmbedding.trained(cfg)
     write, read = FORMATS[file_format]
     generator = torch.Generator().manual_seed(cfg.SEED)
@@ -136,7 +132,7 @@ def export(
             )
         draft.replace(output)
     except OSError as error:
-        raise ConfigError(f"{output} cannot be written: {error}") from error
+        raise UserError(f"{output} cannot be written: {error}") from error
     finally:
         draft.unlink(missing_ok=True)
     log.info(
@@ -156,4 +152,4 @@ def _record(cfg: CN, embedding_dim: int, half: bool, threshold: str | Path | Non
     try:
         return replace(record, threshold=report_for(threshold, record).cosine)
     except (OSError, UserError) as error:
-        raise ConfigError(f"--threshold: {error}") from error
+        raise UserError(f"--threshold: {error}") from error

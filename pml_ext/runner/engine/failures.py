@@ -5,21 +5,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets import DataError
 
 
 @contextmanager
 def one_message(output: Path) -> Iterator[None]:
-    """Errors of the block as a DataError or a UserError whose text is enough.
+    """Errors of the block as a UserError whose text is enough.
 
     Args:
         output: OUTPUT_DIR, for what is said where it is gone.
     """
     try:
         yield
-    except DataError as error:
+    except UserError as error:
         # A worker's comes with the worker's traceback before the message.
-        raise DataError(str(error).rpartition(f"{DataError.__name__}: ")[2].strip()) from error
+        raise UserError(str(error).rpartition("UserError: ")[2].strip()) from error
     except OSError as error:
         gone = "" if output.is_dir() else f" OUTPUT_DIR {output} was removed while the run went on."
         raise UserError(f"a file cannot be read or written: {error}.{gone}") from error

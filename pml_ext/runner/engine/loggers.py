@@ -9,8 +9,9 @@ import numpy as np
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from PIL import Image
 
+from pml_ext._errors import UserError
 from pml_ext.reports.drawing import WIDTHS
-from pml_ext.runner.config.load import ConfigError, require
+from pml_ext.runner.config.load import require
 
 LOGGERS: dict[str, Callable[[Path], Logger]] = {
     "csv": lambda output: CSVLogger(output, "csv"),
@@ -34,7 +35,7 @@ def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
     """The loggers, which write to the folder of the run.
 
     Raises:
-        ConfigError: an unknown name; one whose package is not installed, or that cannot begin.
+        UserError: an unknown name; one whose package is not installed, or that cannot begin.
     """
     loggers = []
     for name in names:
@@ -42,9 +43,9 @@ def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
         try:
             loggers.append(LOGGERS[name](output))
         except ModuleNotFoundError as error:
-            raise ConfigError(f"LOGGERS: {name} needs a package that is not installed: pip install {name}") from error
+            raise UserError(f"LOGGERS: {name} needs a package that is not installed: pip install {name}") from error
         except Exception as error:  # each of these packages has errors of its own
-            raise ConfigError(f"LOGGERS: {name} cannot begin: {error}") from error
+            raise UserError(f"LOGGERS: {name} cannot begin: {error}") from error
     return loggers
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 
 log = logging.getLogger("pml_ext")
 
@@ -31,7 +31,7 @@ def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
     Args:
         first: whether this is the first process of the run, which holds the folder for the others too.
     Raises:
-        ConfigError: before any work, where it cannot be written or another run works in it.
+        UserError: before any work, where it cannot be written or another run works in it.
     """
     output = Path(configured).expanduser()
     try:
@@ -40,7 +40,7 @@ def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
             pass
         lock = (output / LOCK).open("a+", encoding="utf-8") if first else None
     except OSError as error:
-        raise ConfigError(f"OUTPUT_DIR {output} cannot be written: {error}") from error
+        raise UserError(f"OUTPUT_DIR {output} cannot be written: {error}") from error
     if lock is None:
         yield output
         return
@@ -50,7 +50,7 @@ def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
         except BlockingIOError as error:
             lock.seek(0)
             holder = lock.read(200).strip() or "another process"
-            raise ConfigError(
+            raise UserError(
                 f"OUTPUT_DIR {output} is in use by another run ({holder}): wait for its end, or set another OUTPUT_DIR"
             ) from error
         except OSError as error:  # a file system without locks
@@ -62,11 +62,11 @@ def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
 
 
 def require_no_checkpoints(output: Path) -> None:
-    """Raises a ConfigError where a new run would put its checkpoints over those of another."""
+    """Raises a UserError where a new run would put its checkpoints over those of another."""
     found = sorted((output / CHECKPOINTS).glob("*.ckpt"))
     if found:
         names = ", ".join(file.name for file in found)
-        raise ConfigError(
+        raise UserError(
             f"OUTPUT_DIR {output} holds the checkpoints of another run ({names}): go on with it by --resume, replace "
             "it by --overwrite, or set another OUTPUT_DIR"
         )

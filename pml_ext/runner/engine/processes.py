@@ -20,7 +20,6 @@ from typing import Any
 import lightning
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.engine.heartbeat import beating
 
 log = logging.getLogger("pml_ext")
@@ -177,13 +176,13 @@ def _in_a_started_one() -> Iterator[None]:
 
 
 def require_free_port(port: int) -> None:
-    """Raise a ConfigError where the first process cannot listen on a port."""
+    """Raise a UserError where the first process cannot listen on a port."""
     try:
         with socket.create_server(("", port)):
             pass
     except OSError as error:
         reason = "in use by another program" if error.errno == errno.EADDRINUSE else f"not to be had: {error}"
-        raise ConfigError(f"--dist-url: port {port} is {reason}; choose another, or leave --dist-url out") from error
+        raise UserError(f"--dist-url: port {port} is {reason}; choose another, or leave --dist-url out") from error
 
 
 def _state(pid: int) -> str:

@@ -10,9 +10,10 @@ import lightning
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext.runner.checks.check import require_supported
-from pml_ext.runner.config.load import ConfigError, load_config
+from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.samplers import JointBatchSampler, steps_per_epoch
 from pml_ext.runner.engine import run_data
 from pml_ext.runner.engine.baseline import Baseline
@@ -51,7 +52,7 @@ def train(
         metrics of the final model by test set; empty on ranks other than 0.
     """
     if resume and overwrite:
-        raise ConfigError("--resume goes on with the run in OUTPUT_DIR and --overwrite replaces it: give one of them")
+        raise UserError("--resume goes on with the run in OUTPUT_DIR and --overwrite replaces it: give one of them")
     require_supported(cfg, processes=launch.num_gpus * launch.num_machines)
     with _in_output_folder(cfg, launch, "train.log") as output:
         if _is_first(launch) and not (resume or overwrite):
@@ -115,7 +116,7 @@ def train(
 def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
     """Measure MODEL.WEIGHTS on DATASETS.TESTS; leaves eval_metrics.json and figures in OUTPUT_DIR."""
     if not cfg.MODEL.WEIGHTS:
-        raise ConfigError(
+        raise UserError(
             "evaluation needs MODEL.WEIGHTS: the checkpoint to measure, such as logs/…/checkpoints/last.ckpt"
         )
     require_supported(cfg)
@@ -148,12 +149,12 @@ def report_of_run(run: Path) -> Path:
     """report.html of a finished run, whose last checkpoint is measured again for it.
 
     Raises:
-        ConfigError: a folder that no run has left.
+        UserError: a folder that no run has left.
     """
     config, weights = run / "config.yaml", run / "checkpoints" / "last.ckpt"
     for needed in (config, weights):
         if not needed.is_file():
-            raise ConfigError(f"{run} is no folder of a finished run: it has no {needed.relative_to(run)}")
+            raise UserError(f"{run} is no folder of a finished run: it has no {needed.relative_to(run)}")
     opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", str(weights), "TEST.REPORT", "True"]
     evaluate_only(load_config(config, opts), Launch())
     return run / "report.html"

@@ -12,7 +12,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import ModelCheckpoint
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.engine.address import host_and_port
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints
 from pml_ext.runner.engine.loggers import build_loggers, flat
@@ -54,20 +54,20 @@ def build_trainer(
     """The trainer of a run: to train where there is a folder for checkpoints, else to evaluate only."""
     has_cuda = torch.cuda.is_available()
     if missing := missing_device(cfg.MODEL.DEVICE):
-        raise ConfigError(f"MODEL.DEVICE = {missing}")
+        raise UserError(f"MODEL.DEVICE = {missing}")
     on_gpu = has_cuda and cfg.MODEL.DEVICE != "cpu"
     if torch.distributed.is_torchelastic_launched():
         started = Launch.by_torchrun()
         if launch not in (Launch(), started):
-            raise ConfigError(
+            raise UserError(
                 f"torchrun has started {started.num_gpus} processes on each of {started.num_machines} machines: "
                 "leave out --num-gpus, --num-machines, --machine-rank and --dist-url"
             )
         launch = started
     if launch.num_gpus < 1 or not 0 <= launch.machine_rank < launch.num_machines:
-        raise ConfigError("--num-gpus must be 1 or more and --machine-rank below --num-machines")
+        raise UserError("--num-gpus must be 1 or more and --machine-rank below --num-machines")
     if on_gpu and launch.num_gpus > torch.cuda.device_count():
-        raise ConfigError(f"--num-gpus is {launch.num_gpus}; torch sees {torch.cuda.device_count()} CUDA devices here")
+        raise UserError(f"--num-gpus is {launch.num_gpus}; torch sees {torch.cuda.device_count()} CUDA devices here")
     if launch.dist_url != "auto":
         host, port = host_and_port(launch.dist_url)
         if launch.machine_rank == 0 and getattr(rank_zero_only, "rank", 0) == 0:

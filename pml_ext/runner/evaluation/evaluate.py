@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext._pml import FaissKMeans
 from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator, keys
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.config.rules import require_rules
-from pml_ext.runner.data.datasets import DataError, ImageSet, OpenSet, PairSet, TestSet
+from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TestSet
 from pml_ext.runner.data.datasets.reid_folders import JUNK
 from pml_ext.runner.evaluation.columns import columns_of_queries
 from pml_ext.runner.evaluation.rules import TEST_RULES
@@ -37,7 +37,7 @@ class Evaluation:
     Args:
         test: the config's TEST.
     Raises:
-        ConfigError: an option outside its range, an unknown metric.
+        UserError: an option outside its range, an unknown metric.
     """
 
     def __init__(self, test: CN) -> None:
@@ -88,7 +88,7 @@ def opis_settings(options: CN) -> OPISSettings:
     Args:
         options: the config's TEST.OPIS.
     Raises:
-        ConfigError: a value out of range.
+        UserError: a value out of range.
     """
     try:
         return OPISSettings(
@@ -99,7 +99,7 @@ def opis_settings(options: CN) -> OPISSettings:
             seed=options.SEED,
         )
     except ValueError as error:
-        raise ConfigError(f"TEST.OPIS: {error}") from error
+        raise UserError(f"TEST.OPIS: {error}") from error
 
 
 def verification_evaluator(options: CN) -> VerificationEvaluator:
@@ -108,12 +108,12 @@ def verification_evaluator(options: CN) -> VerificationEvaluator:
     Args:
         options: the config's TEST.VERIFICATION.
     Raises:
-        ConfigError: a value out of range.
+        UserError: a value out of range.
     """
     try:
         return VerificationEvaluator(tuple(options.FARS), options.FOLDS)
     except ValueError as error:
-        raise ConfigError(f"TEST.VERIFICATION: {error}") from error
+        raise UserError(f"TEST.VERIFICATION: {error}") from error
 
 
 def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
@@ -125,27 +125,27 @@ def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
         test: the config's TEST.
         test_sets: the test sets by name.
     Raises:
-        ConfigError: TEST.AQE or TEST.RERANK for a set without a gallery, or asking for more neighbours than there are.
-        DataError: a set where no query has a match that counts.
+        UserError: TEST.AQE or TEST.RERANK for a set without a gallery, or asking for more neighbours than there are; a
+            set where no query has a match that counts.
     """
     aqe, rerank = test.AQE, test.RERANK
     for name, data in test_sets.items():
         if not isinstance(data, OpenSet):
             continue
         if (aqe.ENABLED or rerank.ENABLED) and data.gallery is None:
-            raise ConfigError(
+            raise UserError(
                 f"TEST.AQE and TEST.RERANK need a gallery beside the queries; in {name} queries search each other: "
                 "set both to False"
             )
         total = sum(map(len, data.parts))
         for key, node, size, most in (("AQE.QE_K", aqe, aqe.QE_K, total), ("RERANK.K1", rerank, rerank.K1, total - 1)):
             if node.ENABLED and size > most:
-                raise ConfigError(
+                raise UserError(
                     f"TEST.{key} is {size}; {name} has {total} queries and gallery items, so {most} is the most"
                 )
         alone = _queries_without_match(data)
         if alone == len(data.query):
-            raise DataError(
+            raise UserError(
                 f"{name}: no query has an image of its identity by another camera to find; where cameras are not "
                 "known, give each image its own (a table: leave the column camera out)"
             )

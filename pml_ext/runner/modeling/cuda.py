@@ -6,7 +6,7 @@ from pathlib import Path
 
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 
 _DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 _ROCM = Path("/dev/kfd")
@@ -25,11 +25,11 @@ def kind_and_index(device: str) -> tuple[str, int]:
     """("cuda", 1) of "cuda:1", ("cuda", 0) of "cuda", ("cpu", 0) and ("auto", 0).
 
     Raises:
-        ConfigError: no such name.
+        UserError: no such name.
     """
     kind, _, index = device.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (index and not index.isdecimal()):
-        raise ConfigError(f"device must be cpu, cuda, cuda:1 and so on, or auto; got {device!r}")
+        raise UserError(f"device must be cpu, cuda, cuda:1 and so on, or auto; got {device!r}")
     return kind, int(index or 0)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.backbones.convnet import ConvNet
@@ -25,8 +25,8 @@ def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Modu
         images: the config's INPUT: a vision transformer and Flatten need a size.
         num_classes: 0 where no loss needs class scores.
     Raises:
-        ConfigError: an option that is unknown, not built, or does not fit the others.
-        UserError: a pretrained file of another architecture, or one that cannot be downloaded.
+        UserError: an option that is unknown, not built, or does not fit the others; a pretrained file of another
+            architecture, or one that cannot be downloaded.
     """
     require_rules(options, "MODEL", [feat_dim])
     require_rules(images, "INPUT", [partial(one_size, options.BACKBONE.NAME)])
@@ -42,7 +42,7 @@ def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Modu
     else:
         features = int(backbone.num_features)  # type: ignore[arg-type]
         if features != options.BACKBONE.FEAT_DIM:  # a library's network: only the library knows its channels
-            raise ConfigError(
+            raise UserError(
                 f"MODEL.BACKBONE.FEAT_DIM must be {features} for {options.BACKBONE.NAME}; "
                 f"got {options.BACKBONE.FEAT_DIM}"
             )
@@ -57,7 +57,7 @@ def _flat_size(options: CN, backbone: nn.Module, channels: int, sizes: ImageSize
     size = list(sizes.train)
     fixed = size[0] > 0 and size == sizes.test
     if not fixed and (isinstance(backbone, ConvNet) or size != sizes.test):
-        raise ConfigError(
+        raise UserError(
             f"MODEL.HEADS.POOL_LAYER Flatten needs one fixed image size: INPUT.SIZE_TRAIN is {size}, "
             f"SIZE_TEST is {sizes.test}"
         )
@@ -69,7 +69,7 @@ def _flat_size(options: CN, backbone: nn.Module, channels: int, sizes: ImageSize
     backbone.train(was_training)
     measured: int = feature_map.numel()
     if not isinstance(backbone, ConvNet) and measured != options.FEAT_DIM:
-        raise ConfigError(
+        raise UserError(
             f"MODEL.BACKBONE.FEAT_DIM must be {measured} ({'×'.join(map(str, feature_map.shape[1:]))}) for "
             f"{options.NAME} at {size} with Flatten; got {options.FEAT_DIM}"
         )

@@ -8,7 +8,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.solver.rules import SOLVER_RULES
 
@@ -27,7 +27,7 @@ def build_schedule(options: CN, optimizer: torch.optim.Optimizer, *, steps_per_e
     try:
         return OneCycleLR(optimizer, rates, options.MAX_EPOCH * steps_per_epoch, **shape)
     except ValueError as error:
-        raise ConfigError(f"SOLVER.SCHED OneCycleLR: {error}") from error
+        raise UserError(f"SOLVER.SCHED OneCycleLR: {error}") from error
 
 
 def _factor(options: CN, steps_per_epoch: int, rate: float) -> Callable[[int], float]:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import check_files, load_checked
-from pml_ext.runner.config.load import ConfigError
 
 DIGITS = """
 MODEL:
@@ -55,7 +55,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path: Path) -> None:
     ]
     for line, start in zip(lines, starts, strict=True):
         assert line.startswith(start)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UserError) as caught:
         load_checked(file, [])
     assert str(caught.value).splitlines()[1:] == lines[1:]
 

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems, require_supported
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError, load_config
+from pml_ext.runner.config.load import load_config
 
 BAGTRICKS = """
 MODEL:
@@ -121,7 +122,7 @@ def test_all_problems_are_named_in_one_message(folder: Path) -> None:
         "INPUT.FLIP.PROB": "2",
     }
     cfg = load_config(folder / "SBS.yml", [word for pair in wrong.items() for word in pair])
-    with pytest.raises(ConfigError, match="the config cannot run as it is") as caught:
+    with pytest.raises(UserError, match="the config cannot run as it is") as caught:
         require_supported(cfg)
     lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
     for start in (
@@ -161,7 +162,7 @@ def test_all_problems_are_named_in_one_message(folder: Path) -> None:
     ],
 )
 def test_one_problem_each(folder: Path, opts: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UserError, match=message):
         require_supported(load_config(folder / "bagtricks.yml", opts.split()))
 
 

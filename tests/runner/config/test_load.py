@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext.runner.config.load import ConfigError, load_config
+from pml_ext._errors import UserError
+from pml_ext.runner.config.load import load_config
 
 CONFIGS = Path(__file__).parents[3] / "fastreid_configs"
 
@@ -70,14 +71,14 @@ def test_values_take_the_type_of_the_default(tmp_path: Path, text: str, key: str
     ],
 )
 def test_a_mistake_is_an_error_that_names_it(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UserError, match=message):
         load_config(write(tmp_path / "c.yml", text))
 
 
 def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
     write(tmp_path / "base.yml", "TEST: {SAVE_DISTMAT: True}")
     text = "_BASE_: base.yml\nSEEDS: 1\nMODEL: {HEADS: {NECK: after, SCALE: big}, BACKBONE: resnet}"
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UserError) as caught:
         load_config(write(tmp_path / "c.yml", text), ["SOLVER.LR", "1"])
     starts = [
         f"{tmp_path}/base.yml: unknown key TEST.SAVE_DISTMAT. Known in TEST: ",
@@ -94,10 +95,10 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
 def test_overrides_are_checked_alike(tmp_path: Path) -> None:
     path = write(tmp_path / "c.yml", "")
     with pytest.raises(
-        ConfigError, match=r"the command line: unknown key SOLVER\.MAX_EPOCHS; did you mean SOLVER\.MAX_EPOCH"
+        UserError, match=r"the command line: unknown key SOLVER\.MAX_EPOCHS; did you mean SOLVER\.MAX_EPOCH"
     ):
         load_config(path, ["SOLVER.MAX_EPOCHS", "3"])
-    with pytest.raises(ConfigError, match="KEY VALUE pairs; got an odd number of words: SEED"):
+    with pytest.raises(UserError, match="KEY VALUE pairs; got an odd number of words: SEED"):
         load_config(path, ["SEED"])
 
 

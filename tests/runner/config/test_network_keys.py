@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.config.network_keys import config_of, load_for_embedding, shaping
 
 TEXT = """
@@ -39,7 +39,7 @@ def test_a_record_of_it_gives_it_back(config: Path) -> None:
     assert kept["MODEL.BACKBONE.DEPTH"] == "18x" and kept["INPUT.SIZE_TEST"] == [64, 32]
     assert not [key for key in kept if key.startswith(("SOLVER", "MODEL.LOSSES", "MODEL.DEVICE"))]
     assert shaping(config_of(kept)) == kept
-    with pytest.raises(ConfigError, match=r"unknown key MODEL\.BACKBONE\.NEW"):
+    with pytest.raises(UserError, match=r"unknown key MODEL\.BACKBONE\.NEW"):
         config_of({**kept, "MODEL.BACKBONE.NEW": 1})
 
 
@@ -63,5 +63,5 @@ def test_mistakes_elsewhere_are_one_warning(config: Path, caplog: pytest.LogCapt
     ],
 )
 def test_mistakes_in_what_is_needed_are_errors(config: Path, key: str, value: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UserError, match=message):
         load_for_embedding(config, [key, value])

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError, load_config, read_config
+from pml_ext._errors import UserError
+from pml_ext.runner.config.load import load_config, read_config
 
 # what an old config that leaves them out has, all versions alike
 OF_OLD = """
@@ -195,7 +196,7 @@ def test_old_keys_of_a_chain_are_read_together(tmp_path: Path) -> None:
 
 def test_iterations_are_refused_once_however_long_the_chain(tmp_path: Path) -> None:
     (tmp_path / "base.yml").write_text("SOLVER: {MAX_ITER: 120, SCHED: WarmupMultiStepLR, LOG_PERIOD: 100}")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UserError) as caught:
         load_config(_written(tmp_path, "_BASE_: base.yml\nSOLVER: {MAX_ITER: 28600, DELAY_ITERS: 90}"))
     assert [line.partition(": ")[2].partition(",")[0] for line in str(caught.value).splitlines()] == [
         "SOLVER.MAX_ITER = 28600: counts iterations",
@@ -234,7 +235,7 @@ def test_each_replacement_is_said_once(tmp_path: Path, caplog: pytest.LogCapture
     ],
 )
 def test_what_has_no_meaning_here_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UserError) as caught:
         load_config(_written(tmp_path, text))
     assert message in str(caught.value)
 

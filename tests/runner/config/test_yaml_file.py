@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext.runner.config.load import ConfigError, load_config
+from pml_ext._errors import UserError
+from pml_ext.runner.config.load import load_config
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -42,7 +43,7 @@ HOSTILE = {
 def test_a_hostile_file_is_refused_in_a_short_message(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "c.yml"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UserError) as caught:
         load_config(file)
     assert message in str(caught.value)
     assert max(map(len, str(caught.value).splitlines())) < 2000
@@ -53,7 +54,7 @@ def test_an_anchor_bomb_takes_little_memory(tmp_path: Path) -> None:
     file.write_text(f"{BOMB}MODEL: {{HEADS: *i}}")
     tracemalloc.start()
     try:
-        with pytest.raises(ConfigError):
+        with pytest.raises(UserError):
             load_config(file)
         assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
     finally:
@@ -63,7 +64,7 @@ def test_an_anchor_bomb_takes_little_memory(tmp_path: Path) -> None:
 def test_all_duplicates_are_named_beside_other_mistakes(tmp_path: Path) -> None:
     (tmp_path / "base.yml").write_text("SEED: 1\nSEED: 2\n")
     (tmp_path / "c.yml").write_text("_BASE_: base.yml\nTEST: {METRIK: a}\nKD:\n  EMA: {}\n  EMA: {}\n")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UserError) as caught:
         load_config(tmp_path / "c.yml")
     lines = str(caught.value).splitlines()
     assert lines[0] == f"{tmp_path / 'c.yml'}: duplicate key 'EMA' in lines 4 and 5"
@@ -75,7 +76,7 @@ def test_duplicates_are_looked_for_once_a_key(tmp_path: Path) -> None:
     """Not by comparing every key with every other, which would be 8e7 comparisons here."""
     file = tmp_path / "c.yml"
     file.write_text("".join(f"KEY_{i}: 0\n" for i in range(9_000)) + "KEY_3: 0\n")
-    with pytest.raises(ConfigError, match="duplicate key 'KEY_3' in lines 4 and 9001"):
+    with pytest.raises(UserError, match="duplicate key 'KEY_3' in lines 4 and 9001"):
         load_config(file)
 
 
@@ -84,7 +85,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
     os.mkfifo(tmp_path / "base.yml")
     (tmp_path / "c.yml").write_text("_BASE_: base.yml")
-    with pytest.raises(ConfigError, match=r"base\.yml .*: it is not a file"):
+    with pytest.raises(UserError, match=r"base\.yml .*: it is not a file"):
         load_config(tmp_path / "c.yml")
 
 
@@ -92,8 +93,8 @@ def test_a_path_that_is_nearly_right_is_named(tmp_path: Path) -> None:
     (tmp_path / "Glyphs").mkdir()
     (tmp_path / "Glyphs" / "smoothap_tcm.yml").write_text("SEED: 1")
     for wrong, near in (("Glyph/triplet.yml", "Glyphs"), ("Glyphs/smothap_tcm.yml", "Glyphs/smoothap_tcm.yml")):
-        with pytest.raises(ConfigError, match=f"did you mean {re.escape(str(tmp_path / near))}\\?$"):
+        with pytest.raises(UserError, match=f"did you mean {re.escape(str(tmp_path / near))}\\?$"):
             load_config(tmp_path / wrong)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UserError) as caught:
         load_config(tmp_path / "Market1501" / "a.yml")
     assert "did you mean" not in str(caught.value)

@@ -9,12 +9,13 @@ import torch
 import torchvision
 from PIL import Image
 
+from pml_ext._errors import UserError
 from pml_ext.command_line import parse
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError, load_config
+from pml_ext.runner.config.load import load_config
 from pml_ext.runner.config.rules import require_rules
-from pml_ext.runner.data.datasets import DataError, ImageSet, load_test_sets, load_train_set
+from pml_ext.runner.data.datasets import ImageSet, load_test_sets, load_train_set
 from pml_ext.runner.data.datasets.digits import digits_set
 from pml_ext.runner.data.datasets.omniglot import ARCHIVES, TEST_ALPHABETS, TRAIN_ALPHABETS, omniglot_set
 from pml_ext.runner.data.datasets.root import dataset_root
@@ -98,24 +99,24 @@ def test_a_missing_omniglot_says_what_to_do(tmp_path: Path, monkeypatch: pytest.
         raise OSError("no network")
 
     monkeypatch.setattr(torchvision.datasets, "Omniglot", download)
-    with pytest.raises(DataError, match=r"could not download it \(no network\)\. Put images_background_small1\.zip"):
+    with pytest.raises(UserError, match=r"could not download it \(no network\)\. Put images_background_small1\.zip"):
         omniglot_set(tmp_path, True)
     (tmp_path / "omniglot-py" / "images_background").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"no images of Balinese.*found: none"):
+    with pytest.raises(UserError, match=r"no images of Balinese.*found: none"):
         omniglot_set(tmp_path, True)
 
 
 def test_damaged_omniglot_files(tmp_path: Path) -> None:
     name = "images_background_small1/Korean/character02/002_01.png"
     archives(tmp_path, {name: png()[:40]})
-    with pytest.raises(DataError, match=r"image .*small1\.zip:.*Korean/character02/002_01\.png cannot be decoded"):
+    with pytest.raises(UserError, match=r"image .*small1\.zip:.*Korean/character02/002_01\.png cannot be decoded"):
         omniglot_set(tmp_path, True)
     whole = (tmp_path / ARCHIVES[0]).read_bytes()
     (tmp_path / ARCHIVES[0]).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=r"small1\.zip is damaged"):
+    with pytest.raises(UserError, match=r"small1\.zip is damaged"):
         omniglot_set(tmp_path, True)
     (tmp_path / ARCHIVES[0]).unlink()
-    with pytest.raises(DataError, match=r"needs both .* holds only images_background_small2\.zip"):
+    with pytest.raises(UserError, match=r"needs both .* holds only images_background_small2\.zip"):
         omniglot_set(tmp_path, True)
 
 
@@ -144,12 +145,12 @@ def test_unknown_data_sets_list_the_known(tmp_path: Path) -> None:
     path.write_text("DATASETS: {NAMES: [Digit], TESTS: [Digits]}")
     cfg = load_config(path)
     with pytest.raises(
-        ConfigError,
+        UserError,
         match=r"DATASETS\.NAMES: unknown value 'Digit'; did you mean 'Digits'\? Known: 'Digits', 'Glyphs', 'Omn",
     ):
         load_train_set(cfg.DATASETS, grey=False)
     assert list(load_test_sets(cfg.DATASETS, grey=False)) == ["Digits"]
-    with pytest.raises(ConfigError, match=r"DATASETS\.TESTS is empty"):
+    with pytest.raises(UserError, match=r"DATASETS\.TESTS is empty"):
         load_test_sets(load_config(path, ["DATASETS.TESTS", "()"]).DATASETS, grey=False)
 
 
@@ -178,7 +179,7 @@ def test_an_alias_is_read_from_ones_own_table_under_its_name(tmp_path: Path) -> 
 def test_aliases_that_mean_nothing(aliases: tuple, message: str) -> None:
     options = get_cfg().DATASETS
     options.ALIASES = aliases
-    with pytest.raises(ConfigError, match=re.escape(message)):
+    with pytest.raises(UserError, match=re.escape(message)):
         require_rules(options, "DATASETS", DATASETS_RULES)
 
 

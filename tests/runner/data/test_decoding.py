@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.decoding import decode_image
-from pml_ext.runner.data.datasets.image_set import DataError
 
 
 def file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -68,5 +68,5 @@ def test_palettes_and_cmyk_become_rgb() -> None:
 @pytest.mark.parametrize("kind", [np.float32, np.int32])
 def test_pixels_of_no_known_range_are_refused(kind: type) -> None:
     content = file(Image.fromarray(np.ones((4, 4), dtype=kind)), "TIFF")
-    with pytest.raises(DataError, match=r"image a\.tif cannot be decoded .*mode [FI], of no known range: save it in 8"):
+    with pytest.raises(UserError, match=r"image a\.tif cannot be decoded .*mode [FI], of no known range: save it in 8"):
         decode_image(content, "a.tif", False)

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pml_ext.runner.data.datasets import DataError, OpenSet, glyphs
+from pml_ext._errors import UserError
+from pml_ext.runner.data.datasets import OpenSet, glyphs
 from pml_ext.runner.data.datasets.glyphs import GlyphTable, draw, glyphs_set, identities_of_looks
 from pml_ext.runner.data.datasets.typefaces import TYPEFACES, Typeface
 
@@ -144,9 +145,9 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(
 
 def test_other_fonts_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"another font than the data set is made of \(SHA-256 [0-9a-f]{12}…, expected 0"
+        UserError, match=r"another font than the data set is made of \(SHA-256 [0-9a-f]{12}…, expected 0"
     ):
         Typeface("DejaVuSans.ttf", "0" * 64)
     monkeypatch.setattr("matplotlib.get_data_path", lambda: str(tmp_path))
-    with pytest.raises(DataError, match=r"needs matplotlib's font DejaVuSans\.ttf: .*install matplotlib again"):
+    with pytest.raises(UserError, match=r"needs matplotlib's font DejaVuSans\.ttf: .*install matplotlib again"):
         Typeface("DejaVuSans.ttf", "0" * 64)

@@ -14,18 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError
-from pml_ext.runner.data.datasets import (
-    DATASETS,
-    DataError,
-    ImageSet,
-    OpenSet,
-    PairSet,
-    load,
-    load_test_sets,
-    load_train_set,
-)
+from pml_ext.runner.data.datasets import DATASETS, ImageSet, OpenSet, PairSet, load, load_test_sets, load_train_set
 from pml_ext.runner.data.datasets.face_pairs import read_bin
 from pml_ext.runner.data.datasets.ijb import _LANDMARKS as LANDMARKS
 from pml_ext.runner.data.datasets.ijb import TemplateSet, align
@@ -71,7 +62,7 @@ def test_every_published_layout_loads_and_decodes(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", [n for n in DATASETS if n not in ("Digits", "Glyphs", "Omniglot")])
 def test_a_wrong_layout_says_what_was_expected_and_what_is_there(name: str, tmp_path: Path) -> None:
     (tmp_path / "something_else").mkdir()
-    with pytest.raises(DataError, match=r"something_else") as error:
+    with pytest.raises(UserError, match=r"something_else") as error:
         load(name, tmp_path, False)
     assert str(tmp_path) in str(error.value)
 
@@ -108,7 +99,7 @@ def test_market1501_of_real_pictures(tmp_path: Path) -> None:
 def test_no_named_file_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "Market-1501-v15.09.15"
     write(folder, "bounding_box_train/person1.jpg", "query/a.jpg", "bounding_box_test/b.jpg")
-    with pytest.raises(DataError, match=r"no image named as 0002_c1s1_000451_03.jpg in .*person1.jpg"):
+    with pytest.raises(UserError, match=r"no image named as 0002_c1s1_000451_03.jpg in .*person1.jpg"):
         load("Market1501", tmp_path, False)
 
 
@@ -171,7 +162,7 @@ def test_veri_wild_takes_its_cameras_from_vehicle_info(tmp_path: Path) -> None:
 def test_a_damaged_list_names_its_line(name: str, file: str, text: str, message: str, tmp_path: Path) -> None:
     LAYOUTS[name](tmp_path)
     (tmp_path / file).write_text(text)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(UserError, match=message):
         load(name, tmp_path, False)
 
 
@@ -304,7 +295,7 @@ def test_a_parquet_file_of_ones_own(tmp_path: Path) -> None:
     assert data.gallery is not None
     assert data.query.identities[0] != data.gallery.identities[0]
     (tmp_path / "people.parquet").write_bytes(b"PAR1 nothing")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         load("file:people.parquet", tmp_path, False)
 
 
@@ -326,7 +317,7 @@ def test_a_parquet_file_of_ones_own(tmp_path: Path) -> None:
 )
 def test_a_bad_table_names_row_and_reason(text: str, message: str, tmp_path: Path) -> None:
     table(tmp_path, text)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(UserError, match=message):
         load("file:people.csv", tmp_path, False)
 
 
@@ -334,13 +325,13 @@ def test_a_table_must_not_lead_out_of_its_folder_by_a_link(tmp_path: Path) -> No
     (tmp_path / "secret.jpg").write_bytes(picture())
     table(tmp_path / "data", "path,identity,split\nlink.jpg,7,query\n")
     os.symlink(tmp_path / "secret.jpg", tmp_path / "data" / "link.jpg")
-    with pytest.raises(DataError, match="must lie inside"):
+    with pytest.raises(UserError, match="must lie inside"):
         load("file:people.csv", tmp_path / "data", False)
 
 
 @pytest.mark.parametrize("name", ["people.csv", "people.txt"])
 def test_a_missing_table_or_one_of_another_kind(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"table .*{name}"):
+    with pytest.raises(UserError, match=f"table .*{name}"):
         load(f"file:{name}", tmp_path, False)
 
 
@@ -402,7 +393,7 @@ def test_sets_to_train_on_whole(name: str, tmp_path: Path) -> None:
         assert np.unique(places, return_inverse=True)[1].tolist() == cameras
     assert data.images[rows[0]].shape == (3, 12, 6)
     (tmp_path / "empty" / TRAINING_SETS[name].folder).mkdir(parents=True)
-    with pytest.raises(DataError, match=f"{name}: no image such as {re.escape(TRAINING_SETS[name].example)} in"):
+    with pytest.raises(UserError, match=f"{name}: no image such as {re.escape(TRAINING_SETS[name].example)} in"):
         load(name, tmp_path / "empty", False)
 
 
@@ -443,7 +434,7 @@ def test_airport_by_its_list(tmp_path: Path) -> None:
         ("a\\7\\1.jpg", "names no person"),
     ]:
         (folder / "filepath.txt").write_text(text)
-        with pytest.raises(DataError, match=message):
+        with pytest.raises(UserError, match=message):
             load("AirportALERT", tmp_path, False)
 
 
@@ -469,7 +460,7 @@ def test_the_rounds_of_naic(tmp_path: Path) -> None:
         assert isinstance(only, ImageSet)
         assert Path(only.names[0]).parent.name == part and only.images[0].shape == (3, 12, 6)
     (first / "label.txt").write_text("00000000.png,3")
-    with pytest.raises(DataError, match=r"label.txt, line 1: expected `00040591.png:15178`; got '00000000.png,3'"):
+    with pytest.raises(UserError, match=r"label.txt, line 1: expected `00040591.png:15178`; got '00000000.png,3'"):
         load("NAIC20_R1", tmp_path, False)
 
 
@@ -481,7 +472,7 @@ def test_identities_of_one_image_can_be_left_out(tmp_path: Path) -> None:
     assert [Path(name).parent.name for name in kept.names] == ["ben", "ben", "dora", "dora"]
     assert kept.labels.tolist() == [0, 0, 1, 1]
     write(tmp_path / "single", "anna/1.jpg", "ben/1.jpg")
-    with pytest.raises(DataError, match="RM_LT leaves no images"):
+    with pytest.raises(UserError, match="RM_LT leaves no images"):
         load_train_set(config(tmp_path, ("folder:single",), RM_LT=True), grey=False)
 
 
@@ -519,7 +510,7 @@ def test_occluded_people_are_searched_among_whole_ones(tmp_path: Path) -> None:
     assert rows(data.query) == [("001_01.tif", 1, 0), ("002_01.tif", 2, 0)]
     assert data.gallery is not None
     assert rows(data.gallery) == [("001_01.tif", 1, 1), ("002_05.tif", 2, 1)]
-    with pytest.raises(ConfigError, match="OccludedREID has no training images"):
+    with pytest.raises(UserError, match="OccludedREID has no training images"):
         load_train_set(config(tmp_path, ("OccludedREID",)), grey=False)
 
 
@@ -549,7 +540,7 @@ def test_folders_of_ones_own_to_search_in(tmp_path: Path) -> None:
     alone = loaded("folder:alone", tmp_path)
     assert alone.gallery is None and len(alone.train) == 0 and len(alone.query) == 2
     (tmp_path / "alone" / "gallery").mkdir()
-    with pytest.raises(DataError, match=r"alone/gallery: expected <identity>/<image>"):
+    with pytest.raises(UserError, match=r"alone/gallery: expected <identity>/<image>"):
         load("folder:alone", tmp_path, False)
 
 
@@ -584,16 +575,16 @@ def test_truncated_and_damaged_records(tmp_path: Path) -> None:
     path.write_bytes(whole[:-100])
     data = record_set(path, False)
     assert data.images[0].shape == (3, 12, 6)
-    with pytest.raises(DataError, match="is truncated"):
+    with pytest.raises(UserError, match="is truncated"):
         data.images[1]
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match="is truncated"):
+    with pytest.raises(UserError, match="is truncated"):
         record_set(path, False)
     path.write_bytes(b"\0" * len(whole))
-    with pytest.raises(DataError, match="no record at byte 0"):
+    with pytest.raises(UserError, match="no record at byte 0"):
         record_set(path, False)
     path.with_suffix(".idx").write_text("0 nonsense")
-    with pytest.raises(DataError, match=r"record index .*train.idx cannot be read"):
+    with pytest.raises(UserError, match=r"record index .*train.idx cannot be read"):
         record_set(path, False)
 
 
@@ -628,7 +619,7 @@ class Evil:
 def test_a_pickle_is_data_or_an_error(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "lfw.bin"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(UserError, match=message):
         read_bin(path, False)
     assert not Path("/tmp/pml_ext_must_not_exist").exists()
 
@@ -641,7 +632,7 @@ def test_lfw_in_its_own_folder(tmp_path: Path) -> None:
     assert data.images.names[3].endswith("Akbar_Al_Baker/Akbar_Al_Baker_0002.jpg")
     assert data.images.images[3].shape == (3, 12, 6)
     (tmp_path / "lfw" / "pairs.txt").write_text("2 1\nA 1\n")
-    with pytest.raises(DataError, match=r"pairs.txt, line 2: expected 'name n1 n2'"):
+    with pytest.raises(UserError, match=r"pairs.txt, line 2: expected 'name n1 n2'"):
         load("LFW", tmp_path, False)
 
 
@@ -654,10 +645,10 @@ def test_ijb_templates(tmp_path: Path) -> None:
     assert data.images.images[4].shape == (3, 112, 112)
     points = tmp_path / "IJBC" / "meta" / "ijbc_name_5pts_score.txt"
     points.write_text(points.read_text().replace("5.jpg", "6.jpg"))
-    with pytest.raises(DataError, match=r"no landmarks for 1 images, such as 5.jpg"):
+    with pytest.raises(UserError, match=r"no landmarks for 1 images, such as 5.jpg"):
         load("IJBC", tmp_path, False)
     points.write_text("1.jpg 3 4\n")
-    with pytest.raises(DataError, match=r"line 1: expected `image x1 y1"):
+    with pytest.raises(UserError, match=r"line 1: expected `image x1 y1"):
         load("IJBC", tmp_path, False)
 
 
@@ -700,10 +691,10 @@ def test_unreadable_images_are_skipped_listed_and_limited(tmp_path: Path, caplog
     assert str(damaged) not in train.names
     assert f"skipped image {damaged} cannot be decoded" in caplog.text
     assert "Market1501, train: 1 images skipped" in caplog.text
-    with pytest.raises(DataError, match=r"1 of 12 images cannot be read, more than DATASETS.MAX_UNREADABLE \(0.01"):
+    with pytest.raises(UserError, match=r"1 of 12 images cannot be read, more than DATASETS.MAX_UNREADABLE \(0.01"):
         load_train_set(config(tmp_path, ("Market1501",)), grey=False)
     unchecked = load_train_set(config(tmp_path, ("Market1501",), CHECK_IMAGES=False), grey=False)
-    with pytest.raises(DataError, match="cannot be decoded"):
+    with pytest.raises(UserError, match="cannot be decoded"):
         unchecked.images[unchecked.names.index(str(damaged))]
 
 
@@ -716,12 +707,12 @@ def test_a_record_file_is_the_training_set(tmp_path: Path) -> None:
 def test_sets_that_only_train_or_only_test(tmp_path: Path) -> None:
     layouts.face_folders(tmp_path)
     layouts.face_bin(tmp_path / "lfw.bin", [True])
-    with pytest.raises(ConfigError, match=r"DATASETS.TESTS: CASIAWebFace has no test images"):
+    with pytest.raises(UserError, match=r"DATASETS.TESTS: CASIAWebFace has no test images"):
         load_test_sets(config(tmp_path, tests=("CASIAWebFace",)), grey=False)
-    with pytest.raises(ConfigError, match=r"DATASETS.NAMES: LFW has no training images"):
+    with pytest.raises(UserError, match=r"DATASETS.NAMES: LFW has no training images"):
         load_train_set(config(tmp_path, ("LFW",)), grey=False)
     table(tmp_path, "path,identity,split\n1.jpg,7,query\n")
-    with pytest.raises(ConfigError, match=r"file:people.csv has no training images"):
+    with pytest.raises(UserError, match=r"file:people.csv has no training images"):
         load_train_set(config(tmp_path, ("file:people.csv",)), grey=False)
-    with pytest.raises(ConfigError, match=r"DATASETS.NAMES: unknown value 'Market'.*'file:<path>'"):
+    with pytest.raises(UserError, match=r"DATASETS.NAMES: unknown value 'Market'.*'file:<path>'"):
         load_train_set(config(tmp_path, ("Market",)), grey=False)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.data.names import SAMPLERS
 from pml_ext.runner.data.samplers import build_sampler
 
@@ -138,7 +138,7 @@ def test_set_weight_gives_each_camera_its_identities() -> None:
     ],
 )
 def test_errors(name: str, options: dict, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UserError, match=message):
         sampler_of(name, **options)
 
 

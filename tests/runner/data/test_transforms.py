@@ -5,7 +5,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.data.names import TRANSFORMS
 from pml_ext.runner.data.transforms import build_transform, input_size
 from pml_ext.runner.data.transforms.random_patch import ENOUGH, RandomPatch
@@ -173,5 +173,5 @@ def test_input_size(options: dict, size: list[int] | None) -> None:
     ],
 )
 def test_errors(options: dict, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UserError, match=message):
         build_transform(config(**options), training=True, channels=3)

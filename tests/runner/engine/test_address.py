@@ -1,6 +1,6 @@
 import pytest
 
-from pml_ext.runner.config.errors import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.engine.address import host_and_port
 
 
@@ -26,5 +26,5 @@ def test_addresses(url: str, expected: tuple[str, int]) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_address_is_one_message(url: str) -> None:
-    with pytest.raises(ConfigError, match="--dist-url must be tcp://address:port with a port from 1 to 65535"):
+    with pytest.raises(UserError, match="--dist-url must be tcp://address:port with a port from 1 to 65535"):
         host_and_port(url)

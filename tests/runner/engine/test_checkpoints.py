@@ -10,7 +10,6 @@ from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints, check_resumable
 
 
@@ -75,7 +74,7 @@ def test_what_the_optimizer_and_the_schedule_hold_must_stay(tmp_path: Path) -> N
     now.SOLVER.MAX_EPOCH, now.SOLVER.CHECKPOINT_PERIOD, now.MODEL.LOSSES.CE.EPSILON = 200, 1, 0.1
     assert check_resumable(now.SOLVER, tmp_path / "last.ckpt") == 3
     now.SOLVER.OPT, now.SOLVER.SCHED, now.SOLVER.BASE_LR = "SGD", "CosineAnnealingLR", 0.5
-    with pytest.raises(ConfigError, match="cannot be resumed with another optimizer or schedule") as caught:
+    with pytest.raises(UserError, match="cannot be resumed with another optimizer or schedule") as caught:
         check_resumable(now.SOLVER, tmp_path / "last.ckpt")
     assert [line.strip() for line in str(caught.value).splitlines()[1:-1]] == [
         "SOLVER.OPT = 'SGD': was 'Adam'",
@@ -91,18 +90,18 @@ def test_one_cycle_holds_its_length_and_options(tmp_path: Path) -> None:
     now = before.clone()
     check_resumable(now.SOLVER, tmp_path / "last.ckpt")
     now.SOLVER.MAX_EPOCH, now.SOLVER.ONECYCLE.PCT_START = 200, 0.5
-    with pytest.raises(ConfigError, match=r"SOLVER\.ONECYCLE = (.|\n)*SOLVER\.MAX_EPOCH = 200: was 120"):
+    with pytest.raises(UserError, match=r"SOLVER\.ONECYCLE = (.|\n)*SOLVER\.MAX_EPOCH = 200: was 120"):
         check_resumable(now.SOLVER, tmp_path / "last.ckpt")
 
 
 def test_fewer_epochs_than_are_done(tmp_path: Path) -> None:
     cfg = get_cfg()
     torch.save(left_by(cfg, 121), tmp_path / "last.ckpt")
-    with pytest.raises(ConfigError, match=r"SOLVER\.MAX_EPOCH is 120; .*last\.ckpt has 121 epochs behind it"):
+    with pytest.raises(UserError, match=r"SOLVER\.MAX_EPOCH is 120; .*last\.ckpt has 121 epochs behind it"):
         check_resumable(cfg.SOLVER, tmp_path / "last.ckpt")
 
 
 def test_a_checkpoint_without_a_config(tmp_path: Path) -> None:
     torch.save({"epoch": 1}, tmp_path / "last.ckpt")
-    with pytest.raises(ConfigError, match=r"last\.ckpt holds no config to go on with; start anew .* MODEL\.WEIGHTS"):
+    with pytest.raises(UserError, match=r"last\.ckpt holds no config to go on with; start anew .* MODEL\.WEIGHTS"):
         check_resumable(get_cfg().SOLVER, tmp_path / "last.ckpt")

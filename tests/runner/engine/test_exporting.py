@@ -14,7 +14,6 @@ from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.metrics import ThresholdReport
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.engine import exporting
 from pml_ext.runner.engine.export_formats import FORMATS
 from pml_ext.runner.engine.exporting import PixelsToEmbedding, export
@@ -79,7 +78,7 @@ def test_a_file_that_differs_is_not_left(trained: CfgNode, tmp_path: Path, monke
 
 def test_an_architecture_that_is_not_built_is_named(trained: CfgNode, tmp_path: Path) -> None:
     trained.MODEL.META_ARCHITECTURE = "MoCo"
-    with pytest.raises(ConfigError, match=r"MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast .* not built"):
+    with pytest.raises(UserError, match=r"MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast .* not built"):
         export(trained, tmp_path / "m.pt", "torchscript")
 
 
@@ -115,20 +114,20 @@ def test_a_threshold_of_these_weights_goes_along(trained: CfgNode, tmp_path: Pat
     assert record_in(tmp_path / "m.pt")["threshold"] == report.cosine
     (tmp_path / "other.pth").write_bytes(b"other")
     report.save(tmp_path / "t.json", checkpoint=tmp_path / "other.pth")
-    with pytest.raises(ConfigError, match=r"--threshold: .*t.json is of the model other.pth .* the embeddings are of"):
+    with pytest.raises(UserError, match=r"--threshold: .*t.json is of the model other.pth .* the embeddings are of"):
         export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
     report.save(tmp_path / "t.json")
-    with pytest.raises(ConfigError, match=r"names no model, so nothing says that its threshold is this one's"):
+    with pytest.raises(UserError, match=r"names no model, so nothing says that its threshold is this one's"):
         export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
     wider = ThresholdReport.from_embeddings(torch.randn(40, 7), torch.arange(40) // 4, far=0.1, splits=0)
     wider.save(tmp_path / "t.json", checkpoint=trained.MODEL.WEIGHTS)
-    with pytest.raises(ConfigError, match=r"about embeddings of 7 dimensions; here they have 6"):
+    with pytest.raises(UserError, match=r"about embeddings of 7 dimensions; here they have 6"):
         export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
     assert not (tmp_path / "n.pt").exists()
 
 
 def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"no folder .*nowhere to write m.onnx into"):
+    with pytest.raises(UserError, match=r"no folder .*nowhere to write m.onnx into"):
         export(trained, tmp_path / "nowhere" / "m.onnx", "onnx")
     trained.MODEL.HEADS.WITH_BNNECK = False
     with pytest.raises(UserError, match=r"unexpected \(4\): heads.bottleneck.0.weight"):
@@ -138,10 +137,10 @@ def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UserError, match=r"ONNX needs its extra: pip install 'pml_ext\[export\]'"):
         export(trained, tmp_path / "m.onnx", "onnx")
     trained.INPUT.SIZE_TEST = [0]
-    with pytest.raises(ConfigError, match=r"INPUT.SIZE_TEST must be height and width; got \[0\]"):
+    with pytest.raises(UserError, match=r"INPUT.SIZE_TEST must be height and width; got \[0\]"):
         export(trained, tmp_path / "m.pt", "torchscript")
     trained.MODEL.WEIGHTS = ""
-    with pytest.raises(ConfigError, match=r"export needs MODEL.WEIGHTS"):
+    with pytest.raises(UserError, match=r"export needs MODEL.WEIGHTS"):
         export(trained, tmp_path / "m.pt", "torchscript")
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.engine.freezing import FreezeLayers, freeze_callbacks, frozen_iterations
 
 # Lightning's advice about workers and steps, and what it calls in torch
@@ -73,7 +73,7 @@ def test_patterns_match_from_the_start_of_parameter_names(tmp_path: Path) -> Non
 
 
 def test_a_pattern_without_a_parameter_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"FREEZE_LAYERS: '1' matches no parameter; names begin with backbone, heads"):
+    with pytest.raises(UserError, match=r"FREEZE_LAYERS: '1' matches no parameter; names begin with backbone, heads"):
         FreezeLayers(["backbone", "1"], 3).on_fit_start(None, Model())  # type: ignore[arg-type]
 
 

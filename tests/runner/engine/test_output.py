@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.engine.output import left_by_earlier_runs, output_folder, remove_earlier, require_no_checkpoints
 
 HOLD = """
@@ -26,13 +26,13 @@ def test_a_folder_is_one_runs_until_its_process_ends(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        refused = pytest.raises(ConfigError, match=rf"is in use by another run \(process {other.pid} on .*\): wait for")
+        refused = pytest.raises(UserError, match=rf"is in use by another run \(process {other.pid} on .*\): wait for")
         with refused, output_folder(folder, first=True):
             pass
         with output_folder(folder, first=False):  # the run's own further processes
             pass
         other.kill()
-    unwritable = pytest.raises(ConfigError, match="cannot be written")
+    unwritable = pytest.raises(UserError, match="cannot be written")
     with output_folder(folder, first=True) as output, unwritable, output_folder(f"{output}/.lock/x", first=True):
         pass
 
@@ -45,7 +45,7 @@ def test_checkpoints_of_another_run_are_not_written_over(tmp_path: Path) -> None
     for name in ("last.ckpt", "best.ckpt"):
         (tmp_path / "checkpoints" / name).touch()
     with pytest.raises(
-        ConfigError,
+        UserError,
         match=r"another run \(best\.ckpt, last\.ckpt\): go on with it by --resume, replace it by --overwrite, or set",
     ):
         require_no_checkpoints(tmp_path)

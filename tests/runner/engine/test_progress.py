@@ -13,10 +13,11 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.checks.supported import LOGGER_NAMES, unsupported
-from pml_ext.runner.config.load import ConfigError, load_config
+from pml_ext.runner.config.load import load_config
 from pml_ext.runner.engine.loggers import LOGGERS, build_loggers, flat
 from pml_ext.runner.engine.messages import IN_THE_FILE_ONLY, logged
 from pml_ext.runner.engine.monitor import bound_statistics, triplet_statistics
@@ -141,7 +142,7 @@ def test_loggers_by_name(tmp_path: Path) -> None:
         "CSVLogger",
         "TensorBoardLogger",
     ]
-    with pytest.raises(ConfigError, match=r"LOGGERS: unknown value 'tensorbord'; did you mean 'tensorboard'"):
+    with pytest.raises(UserError, match=r"LOGGERS: unknown value 'tensorbord'; did you mean 'tensorboard'"):
         build_loggers(["tensorbord"], tmp_path)
 
 
@@ -153,7 +154,7 @@ def test_a_logger_that_is_not_installed_says_how_to_get_it(
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(f"pml_ext.runner.engine.loggers.{module}", missing)
-    with pytest.raises(ConfigError, match=rf"LOGGERS: {name} needs a package .*: pip install {name}"):
+    with pytest.raises(UserError, match=rf"LOGGERS: {name} needs a package .*: pip install {name}"):
         build_loggers([name], tmp_path)
 
 
@@ -174,7 +175,7 @@ def test_a_logger_that_cannot_begin_is_one_message(tmp_path: Path, monkeypatch: 
         raise RuntimeError("no such project")
 
     monkeypatch.setattr("pml_ext.runner.engine.loggers.WandbLogger", refuse)
-    with pytest.raises(ConfigError, match="LOGGERS: wandb cannot begin: no such project"):
+    with pytest.raises(UserError, match="LOGGERS: wandb cannot begin: no such project"):
         build_loggers(["wandb"], tmp_path)
 
 

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.functional import opis
 from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError, load_config
-from pml_ext.runner.data.datasets import DataError, ImageSet, OpenSet, PairSet
+from pml_ext.runner.config.load import load_config
+from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
 from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.evaluation.evaluate import Evaluation, check_test_sets
 from pml_ext.runner.evaluation.evaluate import test_embeddings as embeddings_of
@@ -167,7 +168,7 @@ def test_pairs_of_images_are_verified_in_folds() -> None:
     ],
 )
 def test_options_out_of_range(options: list, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UserError, match=message):
         Evaluation(config(*options).TEST)
 
 
@@ -176,9 +177,9 @@ def test_refinements_need_a_gallery_and_enough_of_it() -> None:
     for key, most in (("TEST.RERANK.K1", 83), ("TEST.AQE.QE_K", 84)):
         on = (key.rpartition(".")[0] + ".ENABLED", True)
         check_test_sets(config(on, (key, most)).TEST, {"Set": data})
-        with pytest.raises(ConfigError, match=f"{key} is {most + 1}; Set has 84 queries and gallery .* {most} is the"):
+        with pytest.raises(UserError, match=f"{key} is {most + 1}; Set has 84 queries and gallery .* {most} is the"):
             check_test_sets(config(on, (key, most + 1)).TEST, {"Set": data})
-        with pytest.raises(ConfigError, match=r"need a gallery beside the queries; in Set queries search each other"):
+        with pytest.raises(UserError, match=r"need a gallery beside the queries; in Set queries search each other"):
             check_test_sets(config(on).TEST, {"Set": OpenSet(data.train, data.query)})
 
 
@@ -188,7 +189,7 @@ def test_queries_that_cannot_be_found_are_told_of(caplog: pytest.LogCaptureFixtu
         check_test_sets(config().TEST, {"Set": OpenSet(query, query, gallery)})
     assert caplog.messages == ["Set: 2 of 3 queries have no match and do not count"]
     for data in (OpenSet(query, query, part([1, 2, 3], [0, 0, 0])), OpenSet(query, part([1, 1, 2], [0, 0, 1]))):
-        with pytest.raises(DataError, match=r"Set: no query has an image of its identity by another camera"):
+        with pytest.raises(UserError, match=r"Set: no query has an image of its identity by another camera"):
             check_test_sets(config().TEST, {"Set": data})
 
 

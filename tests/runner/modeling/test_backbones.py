@@ -9,8 +9,8 @@ import torchvision
 from torch import nn
 from yacs.config import CfgNode
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.modeling import names
 from pml_ext.runner.modeling.backbones import BACKBONES, build_norm
 from pml_ext.runner.modeling.backbones.attention import NonLocal, SqueezeExcitation
@@ -81,7 +81,7 @@ def test_tokens_of_timm_are_pooled_as_their_network_does(name: str, channels: in
     assert backbone.num_features == channels and features.shape == (2, channels, 1, 1)
     torch.testing.assert_close(features.flatten(1), backbone.net.fc_norm(pooled(tokens)))
     cfg.INPUT.SIZE_TEST = [192, 160]
-    with pytest.raises(ConfigError, match=r"needs images of 160×160 in .*; got \[160, 160\] and \[192, 160\]"):
+    with pytest.raises(UserError, match=r"needs images of 160×160 in .*; got \[160, 160\] and \[192, 160\]"):
         backbone_of(cfg)
 
 
@@ -95,11 +95,11 @@ def test_the_vision_transformer() -> None:
     assert small.blocks[0].attn.qkv.bias is None
     cfg.INPUT.SIZE_TEST = [64, 64]
     with pytest.raises(
-        ConfigError, match=r"INPUT\.SIZE_TRAIN = \[64, 32\]: .*needs one image size .*of tests it is \[64, 64\]"
+        UserError, match=r"INPUT\.SIZE_TRAIN = \[64, 32\]: .*needs one image size .*of tests it is \[64, 64\]"
     ):
         backbone_of(cfg)
     cfg.INPUT.SIZE_TEST, cfg.MODEL.BACKBONE.STRIDE_SIZE = [64, 32], (17, 16)
-    with pytest.raises(ConfigError, match=r"STRIDE_SIZE = \(17, 16\): must be two numbers from 1 to 16"):
+    with pytest.raises(UserError, match=r"STRIDE_SIZE = \(17, 16\): must be two numbers from 1 to 16"):
         backbone_of(cfg)
 
 
@@ -117,7 +117,7 @@ def test_a_vision_transformer_gives_its_class_token_and_refuses_other_sizes() ->
         patch = nn.functional.conv2d(images[..., 8:24, 8:24], net.patch_embed.proj.weight, net.patch_embed.proj.bias)
         torch.testing.assert_close(tokens[:, net.patch_embed.grid_size[1] + 1], patch[..., 0, 0])
         assert net(images).shape == (2, 768, 1, 1)
-    with pytest.raises(ConfigError, match=r"images of INPUT.SIZE_TRAIN \[64, 32\]; got \[64, 64\]"):
+    with pytest.raises(UserError, match=r"images of INPUT.SIZE_TRAIN \[64, 32\]; got \[64, 64\]"):
         net(torch.zeros(1, 3, 64, 64))
 
 
@@ -361,7 +361,7 @@ def test_mistakes_are_named() -> None:
     ]:
         cfg = config("build_resnet_backbone")
         cfg.MODEL.BACKBONE.update(options)
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(UserError, match=message):
             backbone_of(cfg)
     assert BACKBONES.keys() == names.BACKBONES.keys()
     assert not BACKBONES.keys() & names.BACKBONES_NOT_BUILT.keys()
@@ -388,7 +388,7 @@ def test_torchvisions_network_is_whole_up_to_its_pooling(name: str, channels: in
 def test_torchvisions_networks_are_for_rgb() -> None:
     cfg = config("torchvision:resnet18", FEAT_DIM=512)
     cfg.MODEL.PIXEL_MEAN = cfg.MODEL.PIXEL_STD = [127.5]
-    with pytest.raises(ConfigError, match=r"torchvision:resnet18 is for RGB images, and MODEL\.PIXEL_MEAN has 1 value"):
+    with pytest.raises(UserError, match=r"torchvision:resnet18 is for RGB images, and MODEL\.PIXEL_MEAN has 1 value"):
         backbone_of(cfg)
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from yacs.config import CfgNode
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS, EmbeddingHead
 from pml_ext.runner.modeling.heads.pooling import TrainedGeneralizedMean
 from pml_ext.runner.modeling.network import build_network
@@ -174,7 +174,7 @@ def test_flatten_keeps_the_places() -> None:
     torch.testing.assert_close(head(maps).features, maps.flatten(1))
     assert backbone.training
     cfg.INPUT.SIZE_TEST = [8, 8]
-    with pytest.raises(ConfigError, match=r"Flatten needs one fixed image size: INPUT\.SIZE_TRAIN is \[12, 8\]"):
+    with pytest.raises(UserError, match=r"Flatten needs one fixed image size: INPUT\.SIZE_TRAIN is \[12, 8\]"):
         head_of(cfg)
 
 
@@ -185,20 +185,20 @@ def test_flatten_takes_fastreids_feat_dim() -> None:
     cfg.MODEL.BACKBONE.FEAT_DIM = 512 * 2 * 3
     assert head_of(cfg).bottleneck[0].weight.shape == (8, 3072, 1, 1)
     cfg.MODEL.BACKBONE.FEAT_DIM = 512
-    with pytest.raises(ConfigError, match=r"FEAT_DIM must be 3072 \(512×2×3\) for .* at \[32, 48\]"):
+    with pytest.raises(UserError, match=r"FEAT_DIM must be 3072 \(512×2×3\) for .* at \[32, 48\]"):
         head_of(cfg)
     cfg.MODEL.BACKBONE.FEAT_DIM = 25088
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [0]  # images as they are
     backbone, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=0)
     assert head.bottleneck[0].weight.shape == (8, 25088, 1, 1)
-    with pytest.raises(ConfigError, match=r"FEAT_DIM must be 3072 for images of this size; got 25088"):
+    with pytest.raises(UserError, match=r"FEAT_DIM must be 3072 for images of this size; got 25088"):
         head(backbone(torch.zeros(2, 1, 32, 48)))
 
 
 def test_identity_needs_maps_of_one_place() -> None:
     head = EmbeddingHead(6, 0, 0, pool="Identity", norm="BN", bnneck=False, neck_feat="after")
     assert head(torch.ones(2, 6, 1, 1)).features.shape == (2, 6)
-    with pytest.raises(ConfigError, match=r"Identity needs a backbone with maps of 1×1; got \(3, 2\)"):
+    with pytest.raises(UserError, match=r"Identity needs a backbone with maps of 1×1; got \(3, 2\)"):
         head(torch.ones(2, 6, 3, 2))
 
 
@@ -218,5 +218,5 @@ def test_mistakes_are_named() -> None:
         ),
     ]:
         cfg = config(**options)
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(UserError, match=message):
             head_of(cfg, 2)

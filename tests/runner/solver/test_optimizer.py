@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from yacs.config import CfgNode
 
+from pml_ext._errors import UserError
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.solver.optimizer import build_optimizer
 from pml_ext.runner.solver.rules import OPTIMIZERS
 
@@ -52,11 +52,11 @@ def test_a_factor_without_heads_is_told(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_unknown_names_list_the_known() -> None:
     with pytest.raises(
-        ConfigError,
+        UserError,
         match=r"SOLVER\.OPT = 'Adan': unknown; did you mean 'Adam'\? Known: 'Adadelta', 'Adagrad', 'Adam',",
     ):
         build_optimizer(config(OPT="Adan").SOLVER, nn.Linear(1, 1))
-    with pytest.raises(ConfigError, match=r"SOLVER\.NESTEROV = True: needs a SOLVER\.MOMENTUM above 0"):
+    with pytest.raises(UserError, match=r"SOLVER\.NESTEROV = True: needs a SOLVER\.MOMENTUM above 0"):
         build_optimizer(config(OPT="SGD", NESTEROV=True, MOMENTUM=0.0).SOLVER, nn.Linear(1, 1))
 
 

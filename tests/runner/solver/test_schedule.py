@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from yacs.config import CfgNode
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.solver.schedule import build_schedule
 
 
@@ -74,10 +74,10 @@ def test_one_cycle_is_torchs_at_the_rate_of_each_group() -> None:
     assert seen.index(max(seen)) == 9
     assert seen[-1] == pytest.approx(0.1 / 1e4)
     cfg.SOLVER.ONECYCLE.PCT_START = 2.0
-    with pytest.raises(ConfigError, match=r"SOLVER\.SCHED OneCycleLR: Expected float between 0 and 1 pct_start"):
+    with pytest.raises(UserError, match=r"SOLVER\.SCHED OneCycleLR: Expected float between 0 and 1 pct_start"):
         rates(cfg)
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match=r"SOLVER\.SCHED = 'Poly': unknown.* Known: 'MultiStepLR'"):
+    with pytest.raises(UserError, match=r"SOLVER\.SCHED = 'Poly': unknown.* Known: 'MultiStepLR'"):
         rates(config(SCHED="Poly"))

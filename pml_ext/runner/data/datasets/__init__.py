@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError, require
+from pml_ext._errors import UserError
+from pml_ext.runner.config.load import require
 from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.data.aliases import aliases_of
 from pml_ext.runner.data.datasets.digits import digits_set
@@ -21,7 +22,7 @@ from pml_ext.runner.data.datasets.glyphs import glyphs_set, require_glyphs
 from pml_ext.runner.data.datasets.ijb import NAMES as TEMPLATE_SETS
 from pml_ext.runner.data.datasets.ijb import TemplateSet, template_set
 from pml_ext.runner.data.datasets.image_files import MAX_UNREADABLE, without_unreadable
-from pml_ext.runner.data.datasets.image_set import DataError, ImageSet, OpenSet
+from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
 from pml_ext.runner.data.datasets.listed_sets import NAIC, airport_alert, naic
 from pml_ext.runner.data.datasets.omniglot import is_to_come, omniglot_set, require_omniglot
 from pml_ext.runner.data.datasets.record_io import record_set
@@ -103,7 +104,6 @@ __all__ = [
     "DATASETS",
     "FACE_PAIRS",
     "TEMPLATE_SETS",
-    "DataError",
     "ImageSet",
     "OpenSet",
     "PairSet",
@@ -124,8 +124,7 @@ def load_train_set(options: CN, *, grey: bool) -> ImageSet:
         grey: read the images as grey.
 
     Raises:
-        ConfigError: an unknown name, or one without training images.
-        DataError: a set that is missing or damaged.
+        UserError: an unknown name, or one without training images; a set that is missing or damaged.
     """
     images = _train_set(options, grey)
     if not options.RM_LT:
@@ -133,7 +132,7 @@ def load_train_set(options: CN, *, grey: bool) -> ImageSet:
     several = (np.bincount(images.labels)[images.labels] > 1).nonzero()[0]
     log.info("DATASETS.RM_LT: %d images whose identity has no other are left out", len(images) - len(several))
     if not len(several):
-        raise DataError("DATASETS.RM_LT leaves no images: every identity has one; set it to False")
+        raise UserError("DATASETS.RM_LT leaves no images: every identity has one; set it to False")
     return images.subset(several)
 
 
@@ -143,7 +142,7 @@ def _train_set(options: CN, grey: bool) -> ImageSet:
     sets = []
     for name, data in _load(options, "NAMES", grey).items():
         if isinstance(data, PairSet | TemplateSet) or (isinstance(data, OpenSet) and not len(data.train)):
-            raise ConfigError(f"DATASETS.NAMES: {name} has no training images")
+            raise UserError(f"DATASETS.NAMES: {name} has no training images")
         if isinstance(data, ImageSet):
             sets.append(_report(name, "train", data, options))
             continue
@@ -163,13 +162,12 @@ def load_test_sets(options: CN, *, grey: bool) -> dict[str, TestSet]:
         grey: read the images as grey.
 
     Raises:
-        ConfigError: an unknown name, or one without test images.
-        DataError: a set that is missing or damaged.
+        UserError: an unknown name, or one without test images; a set that is missing or damaged.
     """
     sets: dict[str, TestSet] = {}
     for name, data in _load(options, "TESTS", grey).items():
         if isinstance(data, ImageSet) or (isinstance(data, OpenSet) and not len(data.query)):
-            raise ConfigError(f"DATASETS.TESTS: {name} has no test images")
+            raise UserError(f"DATASETS.TESTS: {name} has no test images")
         if not isinstance(data, OpenSet):
             same = data.same if isinstance(data, PairSet) else data.pairs.same
             log.info("%s: %d pairs, %d of one person", name, len(same), int(same.sum()))
@@ -209,16 +207,16 @@ def download_to_come(name: str, root: Path) -> str | None:
 def _named_errors(name: str, root: Path) -> Iterator[None]:
     try:
         yield
-    except DataError:
+    except UserError:
         raise
     except (OSError, OverflowError, ValueError) as error:  # a folder that may not be read, a number of 5,000 digits
-        raise DataError(f"{name} at {root} cannot be read: {error}") from error
+        raise UserError(f"{name} at {root} cannot be read: {error}") from error
 
 
 def _load(options: CN, key: str, grey: bool) -> dict[str, Loaded]:
     names = options[key]
     if not names:
-        raise ConfigError(f"DATASETS.{key} is empty; known: {', '.join(DATASETS)}")
+        raise UserError(f"DATASETS.{key} is empty; known: {', '.join(DATASETS)}")
     root, aliases = dataset_root(options.ROOT), aliases_of(options.ALIASES)
     return {name: load(aliases.get(name, name), root, grey, f"DATASETS.{key}") for name in names}
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageOps
 
-from pml_ext.runner.data.datasets.image_set import DataError
+from pml_ext._errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +21,7 @@ def decode_image(content: bytes, name: str, grey: bool) -> "Tensor":
     transparent shows white. CMYK, palettes and the other colour spaces that Pillow converts become RGB.
 
     Raises:
-        DataError: damaged or truncated content; pixels of no known range (floating-point, 32-bit integers).
+        UserError: damaged or truncated content; pixels of no known range (floating-point, 32-bit integers).
     """
     try:
         with Image.open(io.BytesIO(content)) as image:
@@ -30,7 +30,7 @@ def decode_image(content: bytes, name: str, grey: bool) -> "Tensor":
             upright = ImageOps.exif_transpose(image) if image.getexif().get(_ORIENTATION, 1) != 1 else image
             return pixels_of(upright, grey)
     except Exception as error:  # what Pillow raises on damaged input is not documented
-        raise DataError(f"image {name} cannot be decoded ({error}): is the file truncated or not an image?") from error
+        raise UserError(f"image {name} cannot be decoded ({error}): is the file truncated or not an image?") from error
 
 
 def pixels_of(image: Image.Image, grey: bool) -> "Tensor":

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.image_files import ImageFile, image_set
-from pml_ext.runner.data.datasets.image_set import DataError, ImageSet
+from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.layout import found_in
 from pml_ext.runner.data.datasets.plain_pickle import ForbiddenPickleError, Plain, plain_value
 
@@ -59,7 +60,7 @@ def pair_set(root: Path, grey: bool, *, name: str) -> PairSet:
     should be aligned as those that the model was trained on.
 
     Raises:
-        DataError: no such file; one that is damaged, of another form, or that asks for code to be run.
+        UserError: no such file; one that is damaged, of another form, or that asks for code to be run.
     """
     file = f"{name.lower()}.bin"
     for folder in FOLDERS:
@@ -70,7 +71,7 @@ def pair_set(root: Path, grey: bool, *, name: str) -> PairSet:
             if listing.is_file():
                 return _listed_pairs(listing, root / "lfw", grey)
     folders = ", ".join(str(root / folder) for folder in FOLDERS)
-    raise DataError(
+    raise UserError(
         f"{name}: no {file} in {folders}; {found_in(root)}. It is part of insightface's training sets (faces_emore)"
     )
 
@@ -81,7 +82,7 @@ def _listed_pairs(listing: Path, folder: Path, grey: bool) -> PairSet:
     try:
         pairs = read_lfw_pairs(listing)
     except (ValueError, OSError) as error:
-        raise DataError(str(error)) from error
+        raise UserError(str(error)) from error
     keys = [key.split("/") for pair in zip(pairs.first, pairs.second, strict=True) for key in pair]
     files = [ImageFile(folder / name / f"{name}_{int(number):04}.jpg", 0, 0) for name, number in keys]
     return PairSet(image_set(files, grey), pairs.same.numpy())
@@ -92,11 +93,11 @@ def read_bin(path: Path, grey: bool) -> PairSet:
     try:
         contents, same = _images_and_flags(plain_value(read_regular(path)))
     except ForbiddenPickleError as error:
-        raise DataError(f"{path} is not read: {error}") from error
+        raise UserError(f"{path} is not read: {error}") from error
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise DataError(f"{path} is not a verification file of insightface, or damaged: {error}") from error
+        raise UserError(f"{path} is not a verification file of insightface, or damaged: {error}") from error
     if len(contents) != 2 * len(same) or not len(same):
-        raise DataError(f"{path}: expected two images a pair; got {len(contents)} images for {len(same)} pairs")
+        raise UserError(f"{path}: expected two images a pair; got {len(contents)} images for {len(same)} pairs")
     names = [f"{path}[{i}]" for i in range(len(contents))]
     nobody = np.zeros(len(contents), dtype=np.int64)
     return PairSet(ImageSet(EncodedImages(contents, names, grey), nobody, nobody, names), same)

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_camera, image_set, open_set
-from pml_ext.runner.data.datasets.image_set import DataError, ImageSet, OpenSet
+from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
 from pml_ext.runner.data.datasets.layout import found_in, require_folder
 
 SPLITS = ("train", "query", "gallery")
@@ -14,7 +15,7 @@ def folder_per_identity(root: Path, grey: bool, *, name: str) -> ImageSet:
     """Every sub-folder of root/name with images is an identity, numbered in the order of their names; no cameras.
 
     Raises:
-        DataError: no such folder, or no images one level below it.
+        UserError: no such folder, or no images one level below it.
     """
     folder = root / name
     require_folder(folder, "folder per identity", f"{folder}/<identity>/<image>.jpg")
@@ -30,7 +31,7 @@ def own_folder(root: Path, grey: bool, *, name: str) -> ImageSet | OpenSet:
     cameras: no image is left out of a search for its camera.
 
     Raises:
-        DataError: no such folder, or no images one level below it, or below one of the three.
+        UserError: no such folder, or no images one level below it, or below one of the three.
     """
     folder = root / name
     if not (folder / "query").is_dir():
@@ -47,7 +48,7 @@ def _files(folder: Path) -> list[Path]:
     identities = [entry for entry in sorted(folder.iterdir()) if entry.is_dir()]
     files = [path for folder in identities for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES]
     if not files:
-        raise DataError(f"{folder}: expected <identity>/<image> with {', '.join(SUFFIXES)}; {found_in(folder)}")
+        raise UserError(f"{folder}: expected <identity>/<image> with {', '.join(SUFFIXES)}; {found_in(folder)}")
     return files
 
 

@@ -33,7 +33,7 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
     edges differently.
 
     Raises:
-        DataError: matplotlib's fonts are missing, or others.
+        UserError: matplotlib's fonts are missing, or others.
     """
     import torch  # as in pixels_of
 
@@ -53,7 +53,7 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
 
 
 def require_glyphs() -> None:
-    """Raise DataError where the pictures are neither kept nor can be drawn; nothing is drawn."""
+    """Raise UserError where the pictures are neither kept nor can be drawn; nothing is drawn."""
     if not _cache().is_file():
         for styles in TYPEFACES.values():
             for file, sha256 in styles.items():
@@ -85,7 +85,7 @@ def draw(characters: list[str] | None = None) -> GlyphTable:
     A picture that equals another one of its identity and family to the pixel is left out.
 
     Raises:
-        DataError: matplotlib's fonts are missing, or others.
+        UserError: matplotlib's fonts are missing, or others.
     """
     faces = {
         family: {Path(file).stem: Typeface(file, sha256) for file, sha256 in styles.items()}

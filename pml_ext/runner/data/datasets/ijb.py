@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.image_files import ImageFile, ImageFiles, image_set
-from pml_ext.runner.data.datasets.image_set import DataError, ImageSet
+from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.layout import found_in, lines_of
 
 if TYPE_CHECKING:
@@ -65,22 +66,22 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
     used: every image of a medium weighs the same.
 
     Raises:
-        DataError: another layout, a damaged list, an image without landmarks.
+        UserError: another layout, a damaged list, an image without landmarks.
     """
     from pml_ext.metrics.pair_lists import read_template_media, read_template_pairs  # stand on torch
 
     folder, lower = root / name, name.lower()
     meta = folder / "meta"
     if not meta.is_dir() or not (folder / "loose_crop").is_dir():
-        raise DataError(f"{name} at {root}: expected {name}/meta and {name}/loose_crop; {found_in(root)}")
+        raise UserError(f"{name} at {root}: expected {name}/meta and {name}/loose_crop; {found_in(root)}")
     try:
         media = read_template_media(meta / f"{lower}_face_tid_mid.txt")
         pairs = read_template_pairs(meta / f"{lower}_template_pair_label.txt")
     except (ValueError, OSError) as error:
-        raise DataError(str(error)) from error
+        raise UserError(str(error)) from error
     landmarks = _landmarks(meta / f"{lower}_name_5pts_score.txt")
     if missing := [image for image in media.images if image not in landmarks]:
-        raise DataError(f"{name}: no landmarks for {len(missing)} images, such as {missing[0]}")
+        raise UserError(f"{name}: no landmarks for {len(missing)} images, such as {missing[0]}")
     faces = image_set([ImageFile(folder / "loose_crop" / image, 0, i) for i, image in enumerate(media.images)], grey)
     assert isinstance(faces.images, ImageFiles)
     points = np.stack([landmarks[image] for image in media.images])
@@ -122,6 +123,6 @@ def _landmarks(listing: Path) -> dict[str, np.ndarray]:
     landmarks = {}
     for place, line in enumerate(lines_of(listing), start=1):
         if not (match := line_form.fullmatch(line)):
-            raise DataError(f"{listing}, line {place}: expected `image x1 y1 … x5 y5 score`; got {line[:80]!r}")
+            raise UserError(f"{listing}, line {place}: expected `image x1 y1 … x5 y5 score`; got {line[:80]!r}")
         landmarks[match[1]] = np.array(match[2].split(), dtype=np.float64).reshape(5, 2)
     return landmarks

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext.runner.config.rules import must
 from pml_ext.runner.data.datasets.decoding import decode_image
-from pml_ext.runner.data.datasets.image_set import DataError, ImageSet, OpenSet
+from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +44,7 @@ class ImageFiles(Sequence["Tensor"]):
         try:
             content = read_regular(path)
         except OSError as error:
-            raise DataError(f"image {path} cannot be read: {error}") from error
+            raise UserError(f"image {path} cannot be read: {error}") from error
         return decode_image(content, str(path), self.grey)
 
 
@@ -71,7 +72,7 @@ def without_unreadable(images: ImageSet, limit: float, threads: int) -> tuple[Im
         limit: the share of images, from 0 to 1, that may be unreadable.
         threads: that decode.
     Raises:
-        DataError: more of them than the limit.
+        UserError: more of them than the limit.
     """
     if not isinstance(images.images, ImageFiles):
         return images, []
@@ -79,7 +80,7 @@ def without_unreadable(images: ImageSet, limit: float, threads: int) -> tuple[Im
     def problem(row: int) -> str | None:
         try:
             images.images[row]
-        except DataError as error:
+        except UserError as error:
             return str(error)
         return None
 
@@ -87,7 +88,7 @@ def without_unreadable(images: ImageSet, limit: float, threads: int) -> tuple[Im
         problems = list(pool.map(problem, range(len(images))))
     messages = [message for message in problems if message]
     if len(messages) > limit * len(images):
-        raise DataError(
+        raise UserError(
             f"{len(messages)} of {len(images)} images cannot be read, more than DATASETS.MAX_UNREADABLE "
             f"({limit:g} of them): {'; '.join(messages[:3])}{' …' if len(messages) > 3 else ''}"
         )

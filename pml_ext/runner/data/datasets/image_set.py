@@ -6,14 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pml_ext._errors import UserError
-
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class DataError(UserError):
-    """A data set that is missing, empty or damaged."""
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
+from pml_ext._errors import UserError
 from pml_ext._files import read_regular
-from pml_ext.runner.data.datasets.image_set import DataError
 
 
 def require_folder(folder: Path, name: str, expected: str) -> None:
-    """Raises a DataError unless the folder is there."""
+    """Raises a UserError unless the folder is there."""
     if not folder.is_dir():
         above = next((parent for parent in folder.parents if parent.is_dir()), Path.cwd())
-        raise DataError(
+        raise UserError(
             f"{name}: no folder {folder}. Expected {expected}; {found_in(above)}. DATASETS.ROOT (or the environment's "
             "FASTREID_DATASETS) names the folder that holds the data set"
         )
@@ -30,10 +30,10 @@ def lines_of(path: Path) -> list[str]:
     """The non-empty lines of a text file, stripped.
 
     Raises:
-        DataError: it cannot be read or is not text.
+        UserError: it cannot be read or is not text.
     """
     try:
         text = read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"list {path} cannot be read ({error}); {found_in(path.parent)}") from error
+        raise UserError(f"list {path} cannot be read ({error}); {found_in(path.parent)}") from error
     return [stripped for line in text.splitlines() if (stripped := line.strip())]

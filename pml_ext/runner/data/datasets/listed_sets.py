@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_camera, image_set, open_set
-from pml_ext.runner.data.datasets.image_set import DataError, ImageSet, OpenSet
+from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
 from pml_ext.runner.data.datasets.layout import lines_of, require_folder
 
 _FIRST_AT_THE_AIRPORT = 11001  # smaller numbers are nobody's
@@ -45,7 +46,7 @@ def naic(root: Path, grey: bool, *, name: str) -> ImageSet | OpenSet:
     """Persons of a round of NAIC; the lists are those of FastReID's project NAIC20. Without cameras.
 
     Raises:
-        DataError: no such folder or list, or a line of another form.
+        UserError: no such folder or list, or a line of another form.
     """
     lists = NAIC[name]
     folder = root / lists.folder
@@ -62,12 +63,12 @@ def _naic_list(folder: Path, lists: Lists, name: str) -> list[ImageFile]:
     for number, line in enumerate(lines_of(folder / name), start=1):
         image, _, identity = line.rpartition(lists.between)
         if not image or not identity.isdecimal():
-            raise DataError(
+            raise UserError(
                 f"{folder / name}, line {number}: expected `00040591.png{lists.between}15178`; got {line!r}"
             )
         files.append(ImageFile(folder / lists.images / image, int(identity), 0))
     if not files:
-        raise DataError(f"{folder / name} names no images")
+        raise UserError(f"{folder / name} names no images")
     return files
 
 
@@ -75,7 +76,7 @@ def airport_alert(root: Path, grey: bool) -> ImageSet:
     """Airport (Karanam et al., TPAMI 2019): training images, 6 cameras, by its list filepath.txt.
 
     Raises:
-        DataError: no such folder or list, or a line that is not camera\\identity\\image.
+        UserError: no such folder or list, or a line that is not camera\\identity\\image.
     """
     folder = root / "AirportALERT"
     require_folder(folder, "AirportALERT", f"{folder}/filepath.txt")
@@ -83,10 +84,10 @@ def airport_alert(root: Path, grey: bool) -> ImageSet:
     for number, line in enumerate(lines_of(folder / "filepath.txt"), start=1):
         camera, *path = line.split("\\")
         if len(path) < 2 or not path[0].isdecimal():
-            raise DataError(f"{folder}/filepath.txt, line {number}: expected `cam1\\11001\\1.jpg`; got {line!r}")
+            raise UserError(f"{folder}/filepath.txt, line {number}: expected `cam1\\11001\\1.jpg`; got {line!r}")
         if int(path[0]) >= _FIRST_AT_THE_AIRPORT:
             place = cameras.setdefault(camera, len(cameras))
             files.append(ImageFile(folder.joinpath(camera, *path), int(path[0]), place))
     if not files:
-        raise DataError(f"{folder}/filepath.txt names no person from {_FIRST_AT_THE_AIRPORT} on")
+        raise UserError(f"{folder}/filepath.txt names no person from {_FIRST_AT_THE_AIRPORT} on")
     return image_set(files, grey)

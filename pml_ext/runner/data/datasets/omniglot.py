@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext.runner.data.datasets.decoding import decode_image
-from pml_ext.runner.data.datasets.image_set import DataError, ImageSet, OpenSet
+from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
 
 # Greek and Latin are in both of the published small archives, so the split is by alphabet, not by archive.
 TRAIN_ALPHABETS = ("Balinese", "Early_Aramaic", "Greek", "Korean", "Latin")
@@ -29,7 +30,7 @@ def omniglot_set(root: Path, grey: bool) -> OpenSet:
     torchvision's folder `omniglot-py/images_background`, which torchvision downloads where it is missing.
 
     Raises:
-        DataError: nothing there and no download; an empty folder; a damaged archive or image.
+        UserError: nothing there and no download; an empty folder; a damaged archive or image.
     """
     if is_to_come(root):
         _download(root)
@@ -48,7 +49,7 @@ def is_to_come(root: Path) -> bool:
 
 
 def require_omniglot(root: Path) -> None:
-    """Raise DataError where what is there lacks alphabets or is damaged; no drawing is decoded, none downloaded."""
+    """Raise UserError where what is there lacks alphabets or is damaged; no drawing is decoded, none downloaded."""
     if not is_to_come(root):
         _require_alphabets({alphabet for alphabet, *_ in _files(root, contents=False)}, root)
 
@@ -56,7 +57,7 @@ def require_omniglot(root: Path) -> None:
 def _require_alphabets(found: Collection[str], root: Path) -> None:
     missing = [alphabet for alphabet in TRAIN_ALPHABETS + TEST_ALPHABETS if alphabet not in found]
     if missing:
-        raise DataError(f"Omniglot at {root}: no images of {', '.join(missing)}; found: {sorted(found) or 'none'}")
+        raise UserError(f"Omniglot at {root}: no images of {', '.join(missing)}; found: {sorted(found) or 'none'}")
 
 
 def _image_set(alphabets: dict[str, dict[str, tuple[str, bytes]]], wanted: tuple[str, ...], grey: bool) -> ImageSet:
@@ -86,7 +87,7 @@ def _files(root: Path, *, contents: bool = True) -> Iterator[tuple[str, str, str
                 yield from _zipped(archive, contents)
             return
         if archives:
-            raise DataError(f"Omniglot needs both {' and '.join(ARCHIVES)}; {folder} holds only {archives[0].name}")
+            raise UserError(f"Omniglot needs both {' and '.join(ARCHIVES)}; {folder} holds only {archives[0].name}")
     for path in sorted(_drawings(root).rglob("*.png")):
         if match := _MEMBER.search(path.as_posix()):
             yield match[1], f"{match[2]}/{match[3]}", str(path), read_regular(path) if contents else b""
@@ -103,7 +104,7 @@ def _zipped(archive: Path, contents: bool) -> Iterator[tuple[str, str, str, byte
                     yield match[1], f"{match[2]}/{match[3]}", f"{archive}:{member.filename}", content
     # RuntimeError: a member with a password; NotImplementedError: another compression
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
-        raise DataError(f"{archive} is damaged ({error}): fetch it again") from error
+        raise UserError(f"{archive} is damaged ({error}): fetch it again") from error
 
 
 def _download(root: Path) -> None:
@@ -112,7 +113,7 @@ def _download(root: Path) -> None:
     try:
         Omniglot(str(root), background=True, download=True)
     except (OSError, RuntimeError) as error:
-        raise DataError(
+        raise UserError(
             f"no Omniglot at {root.resolve()} and torchvision could not download it ({error}). Put "
             f"{' and '.join(ARCHIVES)} there, or set DATASETS.ROOT (or the environment's FASTREID_DATASETS) "
             f"to the folder that has them"

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext.runner.data.datasets.decoding import decode_image
-from pml_ext.runner.data.datasets.image_set import DataError, ImageSet
+from pml_ext.runner.data.datasets.image_set import ImageSet
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +29,7 @@ class RecordFile:
     Args:
         path: of the .rec file.
     Raises:
-        DataError: (on reading) a damaged or truncated record.
+        UserError: (on reading) a damaged or truncated record.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,7 +40,7 @@ class RecordFile:
             self._descriptor = os.open(path, os.O_RDONLY)
             weakref.finalize(self, os.close, self._descriptor)
         except OSError as error:
-            raise DataError(f"record file {path} cannot be read: {error}") from error
+            raise UserError(f"record file {path} cannot be read: {error}") from error
 
     def __getstate__(self) -> Path:
         return self.path  # an open file does not travel to another process
@@ -56,7 +57,7 @@ class RecordFile:
         """What follows the labels of a record: an image file."""
         record = self._record(offset)
         if len(record) < _HEADER.size:
-            raise DataError(f"{self.path}: the record at byte {offset} is too short for its header")
+            raise UserError(f"{self.path}: the record at byte {offset} is too short for its header")
         _, further = self._labels(record[: _HEADER.size], offset)
         return record[_HEADER.size + 4 * further :]
 
@@ -66,7 +67,7 @@ class RecordFile:
             return np.array([label]), 0
         start = offset + _PART.size + _HEADER.size
         if further > 1024:  # insightface writes two; a damaged header must not ask for gigabytes
-            raise DataError(f"{self.path}: the record at byte {offset} claims {further} labels: the file is damaged")
+            raise UserError(f"{self.path}: the record at byte {offset} claims {further} labels: the file is damaged")
         return np.frombuffer(self._bytes(start, 4 * further), dtype="<f4"), further
 
     def _record(self, offset: int) -> bytes:
@@ -83,13 +84,13 @@ class RecordFile:
         magic, word = _PART.unpack(self._bytes(offset, _PART.size))
         kind, length = word >> 29, word & ((1 << 29) - 1)
         if magic != _MAGIC or kind not in kinds:
-            raise DataError(f"{self.path}: no record at byte {offset}: the file or its index is damaged")
+            raise UserError(f"{self.path}: no record at byte {offset}: the file or its index is damaged")
         return kind, length
 
     def _bytes(self, start: int, count: int) -> bytes:
         content = os.pread(self._descriptor, count, start)
         if len(content) < count:
-            raise DataError(f"{self.path} is truncated: {count} bytes expected at byte {start}, {len(content)} found")
+            raise UserError(f"{self.path} is truncated: {count} bytes expected at byte {start}, {len(content)} found")
         return content
 
 
@@ -114,7 +115,7 @@ def record_set(path: Path, grey: bool) -> ImageSet:
         path: the .rec file; the .idx file of the same name lies beside it.
         grey: read the images as grey.
     Raises:
-        DataError: a missing or damaged file.
+        UserError: a missing or damaged file.
     """
     offsets = _offsets(path.with_suffix(".idx"))
     file = RecordFile(path)
@@ -123,11 +124,11 @@ def record_set(path: Path, grey: bool) -> ImageSet:
         end = _whole_number(first[0], path, "the end of the images")
         keys = [key for key in sorted(offsets) if 1 <= key < end]
         if len(keys) < end - 1:
-            raise DataError(f"{path}: its first record announces {end - 1} images; its index has {len(keys)} of them")
+            raise UserError(f"{path}: its first record announces {end - 1} images; its index has {len(keys)} of them")
     else:
         keys = sorted(offsets)
     if not keys:
-        raise DataError(f"{path} holds no images")
+        raise UserError(f"{path} holds no images")
     places = np.array([offsets[key] for key in keys], dtype=np.int64)
     identities = np.array(
         [_whole_number(file.labels(offsets[key])[0], path, f"the identity of record {key}") for key in keys]
@@ -139,7 +140,7 @@ def record_set(path: Path, grey: bool) -> ImageSet:
 def _whole_number(value: float, path: Path, what: str) -> int:
     """A number that a record keeps as a float of 32 bits, which tells whole numbers apart only below 2^24."""
     if not 0 <= value < 2**24 or value != int(value):
-        raise DataError(f"{path}: {what} must be a whole number from 0 to {2**24 - 1}; got {value:g}")
+        raise UserError(f"{path}: {what} must be a whole number from 0 to {2**24 - 1}; got {value:g}")
     return int(value)
 
 
@@ -153,5 +154,5 @@ def _offsets(path: Path) -> dict[int, int]:
         if offsets and not (min(offsets) >= 0 and min(offsets.values()) >= 0 and max(offsets.values()) < 2**63):
             raise ValueError("keys and offsets must be 0 or more, and offsets below 2^63")
     except (OSError, ValueError) as error:
-        raise DataError(f"record index {path} cannot be read: {error}") from error
+        raise UserError(f"record index {path} cannot be read: {error}") from error
     return offsets

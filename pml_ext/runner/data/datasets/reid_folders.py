@@ -4,8 +4,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.image_files import ImageFile, open_set
-from pml_ext.runner.data.datasets.image_set import DataError, OpenSet
+from pml_ext.runner.data.datasets.image_set import OpenSet
 from pml_ext.runner.data.datasets.layout import found_in, lines_of, require_folder
 
 JUNK, DISTRACTOR = -1, 0
@@ -18,7 +19,7 @@ def market1501(root: Path, grey: bool) -> OpenSet:
     Identity −1 is junk, which the evaluation ignores; 0 is a distractor, a gallery item that matches no query.
 
     Raises:
-        DataError: another layout, or no file name of the published form.
+        UserError: another layout, or no file name of the published form.
     """
     folder = root / "Market-1501-v15.09.15"
     parts = ("bounding_box_train", "query", "bounding_box_test")
@@ -73,7 +74,7 @@ def occluded_reid(root: Path, grey: bool) -> OpenSet:
     and gallery, the number behind the identity is the camera.
 
     Raises:
-        DataError: another layout, or no file name of the published form.
+        UserError: another layout, or no file name of the published form.
     """
     if (root / "OccludedREID").is_dir():
         return partial_people(root, grey, name="OccludedREID")
@@ -86,7 +87,7 @@ def occluded_reid(root: Path, grey: bool) -> OpenSet:
         )
         files = [ImageFile(path, int(match[1]), camera) for path, match in found if match]
         if not files:
-            raise DataError(f"OccludedREID: no image 001/001_01.tif in {folder / part}; {found_in(folder / part)}")
+            raise UserError(f"OccludedREID: no image 001/001_01.tif in {folder / part}; {found_in(folder / part)}")
         parts.append(files)
     query, gallery = parts
     return open_set([], query, gallery, grey)
@@ -96,7 +97,7 @@ def msmt17(root: Path, grey: bool) -> OpenSet:
     """MSMT17 (Wei et al., CVPR 2018): 15 cameras, by its list files. The lists' validation part is left out.
 
     Raises:
-        DataError: another layout, or a line of a list that is not `path identity`.
+        UserError: another layout, or a line of a list that is not `path identity`.
     """
     for folder, (train, test) in (
         (root / "MSMT17_V1", ("train", "test")),
@@ -106,7 +107,7 @@ def msmt17(root: Path, grey: bool) -> OpenSet:
             images = {"train": train, "query": test, "gallery": test}
             parts = {part: _msmt17_list(folder / f"list_{part}.txt", folder / images[part]) for part in images}
             return open_set(parts["train"], parts["query"], parts["gallery"], grey)
-    raise DataError(f"MSMT17 at {root}: expected the folder MSMT17_V1 or MSMT17_V2; {found_in(root)}")
+    raise UserError(f"MSMT17 at {root}: expected the folder MSMT17_V1 or MSMT17_V2; {found_in(root)}")
 
 
 def _msmt17_list(listing: Path, images: Path) -> list[ImageFile]:
@@ -115,7 +116,7 @@ def _msmt17_list(listing: Path, images: Path) -> list[ImageFile]:
         # 0000/0000_000_01_0303morning_0008_0.jpg 0: identity, image, camera, time, …
         match = re.fullmatch(r"(\S+/\d+_\d+_(\d+)_\S+)\s+(\d+)", line)
         if not match:
-            raise DataError(
+            raise UserError(
                 f"{listing}, line {number}: expected `0000/0000_000_01_0303morning_0008_0.jpg 0`; got {line!r}"
             )
         files.append(ImageFile(images / match[1], int(match[3]), int(match[2])))
@@ -138,6 +139,6 @@ def _parts(name: str, folder: Path, parts: Sequence[str], example: str, form: re
             if (match := form.match(path.name))
         ]
         if not files:
-            raise DataError(f"{name}: no image named as {example} in {folder / part}; {found_in(folder / part)}")
+            raise UserError(f"{name}: no image named as {example} in {folder / part}; {found_in(folder / part)}")
         listed.append(files)
     return listed

@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_camera, open_set
-from pml_ext.runner.data.datasets.image_set import DataError, OpenSet
+from pml_ext.runner.data.datasets.image_set import OpenSet
 from pml_ext.runner.data.datasets.layout import found_in, lines_of
 
 # name -> FastReID's folder, PML's class, and the first of the published files that it reads
@@ -25,7 +26,7 @@ def retrieval_set(root: Path, grey: bool, *, name: str) -> OpenSet:
     published files as pytorch-metric-learning reads them, in the root or in a folder of the set's name.
 
     Raises:
-        DataError: neither is there, or a list is damaged.
+        UserError: neither is there, or a list is damaged.
     """
     (train, test), names = numbered(_train_and_test(root, name))
     return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey, names)
@@ -38,7 +39,7 @@ def validation_set(root: Path, grey: bool, *, name: str) -> OpenSet:
     the lists name them first; of an odd number the middle one trains.
 
     Raises:
-        DataError: as `retrieval_set`.
+        UserError: as `retrieval_set`.
     """
     images = _train_and_test(root, name)[0]
     classes = list(dict.fromkeys(label for _, label in images))
@@ -62,7 +63,7 @@ def in_shop(root: Path, grey: bool) -> OpenSet:
     published `list_eval_partition.txt`, in the root or its folder InShop.
 
     Raises:
-        DataError: neither is there, or a list is damaged.
+        UserError: neither is there, or a list is damaged.
     """
     for folder in (root / "InShop", root):
         lists = [folder / f"{part}.txt" for part in ("train", "test_query", "test_gallery")]
@@ -74,7 +75,7 @@ def in_shop(root: Path, grey: bool) -> OpenSet:
             parts = _partition(found[0], folder)
             break
     else:
-        raise DataError(
+        raise UserError(
             f"InShop at {root}: expected InShop/list_eval_partition.txt (or FastReID's train.txt, test_query.txt and "
             f"test_gallery.txt); {found_in(root)}"
         )
@@ -89,7 +90,7 @@ def _labelled(listing: Path) -> Labelled:
     for number, line in enumerate(lines_of(listing), start=1):
         path, _, label = line.rpartition(",")
         if not path.strip() or not label.strip():
-            raise DataError(f"{listing}, line {number}: expected `path,label`; got {line!r}")
+            raise UserError(f"{listing}, line {number}: expected `path,label`; got {line!r}")
         pairs.append((listing.parent / path.strip(), label.strip()))
     return pairs
 
@@ -100,7 +101,7 @@ def _partition(listing: Path, folder: Path) -> list[Labelled]:
     for number, line in enumerate(lines_of(listing)[2:], start=3):
         match = re.fullmatch(r"(\S+)\s+(id_\d+)\s+(train|query|gallery)", line)
         if not match:
-            raise DataError(f"{listing}, line {number}: expected `img/….jpg id_00000002 train`; got {line!r}")
+            raise UserError(f"{listing}, line {number}: expected `img/….jpg id_00000002 train`; got {line!r}")
         parts[match[3]].append((folder / match[1], match[2]))
     return list(parts.values())
 
@@ -109,13 +110,13 @@ def by_pml(root: Path, name: str, part: str) -> Labelled:
     """The images of one part of a published set ("train", "test" or "train+test") and their classes.
 
     Raises:
-        DataError: the published files are not there.
+        UserError: the published files are not there.
     """
     folder, kind, first = RETRIEVAL_SETS[name]
     problems = []
     places = [place for place in (root, root / name, root / folder) if (place / first).is_file()]
     if not places:
-        raise DataError(f"{name} at {root}: not the published files (no {first}); {found_in(root)}")
+        raise UserError(f"{name} at {root}: not the published files (no {first}); {found_in(root)}")
     from pml_ext._pml import retrieval_dataset  # stands on torch, which nobody needs to hear that nothing is there
 
     for place in places:
@@ -127,7 +128,7 @@ def by_pml(root: Path, name: str, part: str) -> Labelled:
         if data.paths:
             return [(Path(path), str(label)) for path, label in zip(data.paths, data.labels, strict=True)]
         problems.append(f"no {part} image in {place}")
-    raise DataError(f"{name} at {root}: not the published files ({problems[0]}); {found_in(root)}")
+    raise UserError(f"{name} at {root}: not the published files ({problems[0]}); {found_in(root)}")
 
 
 def numbered(parts: list[Labelled]) -> tuple[list[list[ImageFile]], dict[int, str]]:

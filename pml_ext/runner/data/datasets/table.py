@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_camera, open_set
-from pml_ext.runner.data.datasets.image_set import DataError, OpenSet
+from pml_ext.runner.data.datasets.image_set import OpenSet
 
 SPLITS = ("train", "query", "gallery")
 COLUMNS = ("path", "identity", "split")
@@ -26,14 +27,14 @@ def table_set(file: Path, grey: bool) -> OpenSet:
             Without gallery rows every query searches all other queries.
         grey: read the images as grey.
     Raises:
-        DataError: an unreadable table, a missing column or split, an empty cell, an unknown split, a path that is
+        UserError: an unreadable table, a missing column or split, an empty cell, an unknown split, a path that is
             absolute or leaves the folder. The message names the row.
     """
     rows = _rows(file)
     missing = [name for name in COLUMNS if not rows or name not in rows[0]]
     if missing:
         there = f"the columns {', '.join(rows[0])}" if rows else "no rows"
-        raise DataError(f"{file}: expected the columns {', '.join(COLUMNS)} and, where known, camera; it has {there}")
+        raise UserError(f"{file}: expected the columns {', '.join(COLUMNS)} and, where known, camera; it has {there}")
     with_cameras = "camera" in rows[0]
     coded = {name: _codes([row[name] for row in rows]) for name in ("identity", *(["camera"] if with_cameras else []))}
     codes = {name: numbers for name, (numbers, _) in coded.items()}
@@ -41,9 +42,9 @@ def table_set(file: Path, grey: bool) -> OpenSet:
     for number, row in enumerate(rows, start=1):
         for name in (*COLUMNS, *(["camera"] if with_cameras else [])):
             if row[name] is None or str(row[name]).strip() == "":
-                raise DataError(f"{file}, row {number}: {name} is empty")
+                raise UserError(f"{file}, row {number}: {name} is empty")
         if row["split"] not in SPLITS:
-            raise DataError(f"{file}, row {number}: split must be one of {', '.join(SPLITS)}; got {row['split']!r}")
+            raise UserError(f"{file}, row {number}: split must be one of {', '.join(SPLITS)}; got {row['split']!r}")
         camera = int(codes["camera"][number - 1]) if with_cameras else 0
         path = _inside(file, str(row["path"]), number)
         parts[row["split"]].append(ImageFile(path, int(codes["identity"][number - 1]), camera))
@@ -56,7 +57,7 @@ def table_set(file: Path, grey: bool) -> OpenSet:
 
 def _rows(file: Path) -> list[dict[str, Any]]:
     if file.suffix not in KINDS:
-        raise DataError(f"table {file}: expected a file that ends in {' or '.join(KINDS)}")
+        raise UserError(f"table {file}: expected a file that ends in {' or '.join(KINDS)}")
     try:
         content = read_regular(file)
         if file.suffix == ".csv":
@@ -64,13 +65,13 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         from pyarrow import ArrowException
         from pyarrow.parquet import read_table
     except ModuleNotFoundError as error:
-        raise DataError(f"table {file}: reading Parquet needs pyarrow: pip install pyarrow") from error
+        raise UserError(f"table {file}: reading Parquet needs pyarrow: pip install pyarrow") from error
     except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"table {file} cannot be read: {error}") from error
+        raise UserError(f"table {file} cannot be read: {error}") from error
     try:
         rows: list[dict[str, Any]] = read_table(io.BytesIO(content)).to_pylist()
     except (OSError, ValueError, ArrowException) as error:
-        raise DataError(f"table {file} cannot be read: {error}") from error
+        raise UserError(f"table {file} cannot be read: {error}") from error
     return rows
 
 
@@ -100,7 +101,7 @@ def _inside(file: Path, path: str, number: int) -> Path:
     try:
         resolved = (folder / path).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a character that no path has
-        raise DataError(f"{file}, row {number}: {path!r} is no path that can be followed: {error}") from error
+        raise UserError(f"{file}, row {number}: {path!r} is no path that can be followed: {error}") from error
     if Path(path).is_absolute() or not resolved.is_relative_to(folder):
-        raise DataError(f"{file}, row {number}: paths must lie inside {folder}, the table's folder; got {path!r}")
+        raise UserError(f"{file}, row {number}: paths must lie inside {folder}, the table's folder; got {path!r}")
     return resolved

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_camera, image_set
-from pml_ext.runner.data.datasets.image_set import DataError, ImageSet
+from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.layout import found_in, require_folder
 
 
@@ -110,7 +111,7 @@ def training_set(root: Path, grey: bool, *, name: str) -> ImageSet:
     Identities are numbered in the order of their names.
 
     Raises:
-        DataError: no such folder, or no image of the published form in it.
+        UserError: no such folder, or no image of the published form in it.
     """
     layout = TRAINING_SETS[name]
     folder = root / layout.folder
@@ -118,7 +119,7 @@ def training_set(root: Path, grey: bool, *, name: str) -> ImageSet:
     paths = sorted(folder.rglob("*"))
     form = next((form for form in (layout.image, layout.otherwise) if form and _images(folder, paths, form)), None)
     if form is None:
-        raise DataError(f"{name}: no image such as {layout.example} in {folder}; {found_in(folder)}")
+        raise UserError(f"{name}: no image such as {layout.example} in {folder}; {found_in(folder)}")
     found: list[tuple[Path, str, str]] = []
     for path, groups in _images(folder, paths, form):
         found.append((path, _identity(groups, layout.shared), f"{groups.get('scene', '')}/{groups.get('camera')}"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pml_ext.runner.data.datasets.image_set import DataError
+from pml_ext._errors import UserError
 
 SIDE = 32
 _POINTS, _BASELINE = 22, 24
@@ -47,7 +47,7 @@ def font_path(file: str, sha256: str) -> Path:
         file: its name.
         sha256: of the file's content.
     Raises:
-        DataError: the file is missing, or another one than the data set was made with.
+        UserError: the file is missing, or another one than the data set was made with.
     """
     import matplotlib  # takes a moment, and only Glyphs needs it
 
@@ -55,9 +55,9 @@ def font_path(file: str, sha256: str) -> Path:
     try:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise DataError(f"Glyphs needs matplotlib's font {file}: {error}; install matplotlib again") from error
+        raise UserError(f"Glyphs needs matplotlib's font {file}: {error}; install matplotlib again") from error
     if found != sha256:
-        raise DataError(
+        raise UserError(
             f"Glyphs: {path} is another font than the data set is made of (SHA-256 {found[:12]}…, expected "
             f"{sha256[:12]}…): install a matplotlib of 3.6 to 3.11"
         )
@@ -71,7 +71,7 @@ class Typeface:
         file: its name among matplotlib's fonts.
         sha256: of the file's content.
     Raises:
-        DataError: the file is missing, or another one than the data set was made with.
+        UserError: the file is missing, or another one than the data set was made with.
     """
 
     def __init__(self, file: str, sha256: str) -> None:

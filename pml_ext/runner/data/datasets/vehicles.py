@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_camera, open_set
-from pml_ext.runner.data.datasets.image_set import DataError, OpenSet
+from pml_ext.runner.data.datasets.image_set import OpenSet
 from pml_ext.runner.data.datasets.layout import lines_of, require_folder
 
 
@@ -17,7 +18,7 @@ def vehicle_id(root: Path, grey: bool, *, identities: int = 13164) -> OpenSet:
     cameras: nothing is removed from a query's gallery.
 
     Raises:
-        DataError: another layout, or a line of a list that is not `image identity`.
+        UserError: another layout, or a line of a list that is not `image identity`.
     """
     folder = root / "vehicleid"
     require_folder(folder / "image", "VehicleID", f"{folder}/image and {folder}/train_test_split/train_list.txt")
@@ -37,7 +38,7 @@ def _vehicle_id_list(listing: Path, images: Path) -> list[ImageFile]:
     for number, line in enumerate(lines_of(listing), start=1):
         match = re.fullmatch(r"(\d+)\s+(\d+)", line)
         if not match:
-            raise DataError(f"{listing}, line {number}: expected `image identity`, two numbers; got {line!r}")
+            raise UserError(f"{listing}, line {number}: expected `image identity`, two numbers; got {line!r}")
         files.append(ImageFile(images / f"{match[1]}.jpg", int(match[2]), int(match[1])))
     return files
 
@@ -46,7 +47,7 @@ def veri_wild(root: Path, grey: bool, *, identities: int = 10000) -> OpenSet:
     """VERI-Wild (Lou et al., CVPR 2019), tested on its lists of so many identities; 174 cameras.
 
     Raises:
-        DataError: another layout, or a line of a list of another form.
+        UserError: another layout, or a line of a list of another form.
     """
     folder = root / "VERI-Wild"
     require_folder(folder / "images", "VeRiWild", f"{folder}/images and {folder}/train_test_split/vehicle_info.txt")
@@ -56,7 +57,7 @@ def veri_wild(root: Path, grey: bool, *, identities: int = 10000) -> OpenSet:
     for number, line in enumerate(lines_of(information)[1:], start=2):  # the first is a heading
         match = re.match(r"(\d+/[^;/]+?)(?:\.jpg)?;(\d+)(?:;|$)", line)
         if not match:
-            raise DataError(f"{information}, line {number}: expected `identity/image;camera;…`; got {line!r}")
+            raise UserError(f"{information}, line {number}: expected `identity/image;camera;…`; got {line!r}")
         cameras[match[1]] = int(match[2])
     train, query, gallery = (
         _veri_wild_list(splits / f"{name}.txt", folder / "images", cameras)
@@ -70,7 +71,7 @@ def _veri_wild_list(listing: Path, images: Path, cameras: dict[str, int]) -> lis
     for number, line in enumerate(lines_of(listing), start=1):
         match = re.fullmatch(r"((\d+)/[^/]+?)(?:\.jpg)?", line)
         if not match or match[1] not in cameras:
-            raise DataError(
+            raise UserError(
                 f"{listing}, line {number}: expected `identity/image.jpg`, an image of vehicle_info.txt; got {line!r}"
             )
         files.append(ImageFile(images / f"{match[1]}.jpg", int(match[2]), cameras[match[1]]))

@@ -3,7 +3,7 @@
 import numpy as np
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.data.rules import DATALOADER_RULES, batches
 from pml_ext.runner.data.samplers.identities import (
@@ -39,7 +39,7 @@ def build_sampler(
     name, instances = options.SAMPLER_TRAIN, options.NUM_INSTANCE
     require_rules(options, "DATALOADER", DATALOADER_RULES)
     for problem in batches(options, batch_size, world_size):
-        raise ConfigError(str(problem))
+        raise UserError(str(problem))
     draw: Draw
     if name == "TrainingSampler":
         draw = shuffled(labels, batch_size)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.data.samplers.joint import Draw
 
 
@@ -93,12 +93,12 @@ def identities_by_camera(
     Args:
         weights: identities of each camera in one turn, in the order of the camera ids.
     Raises:
-        ConfigError: not one weight a camera; a batch of no whole number of turns; a camera with too few identities.
+        UserError: not one weight a camera; a batch of no whole number of turns; a camera with too few identities.
     """
     members, known = _members(labels), np.unique(cameras)
     turn = sum(weights) * instances
     if len(weights) != len(known) or min(weights) < 0 or turn == 0 or batch_size % turn:
-        raise ConfigError(
+        raise UserError(
             f"DATALOADER.SET_WEIGHT must give a number of identities for each of the {len(known)} cameras, and "
             f"SOLVER.IMS_PER_BATCH be a multiple of their sum × NUM_INSTANCE; got {list(weights)} and {batch_size}"
         )
@@ -106,7 +106,7 @@ def identities_by_camera(
     pools = [np.unique(identities[cameras == camera]) for camera in known]
     for camera, pool, weight in zip(known, pools, weights, strict=True):
         if len(pool) < weight:
-            raise ConfigError(
+            raise UserError(
                 f"DATALOADER.SET_WEIGHT asks for {weight} identities of camera {camera}: it saw {len(pool)}"
             )
     sizes = np.array([len(own) for own in members])
@@ -138,7 +138,7 @@ def _members(labels: np.ndarray) -> list[np.ndarray]:
 def _identities_a_batch(labels: np.ndarray, batch_size: int, instances: int) -> int:
     wanted, there = batch_size // instances, len(np.unique(labels))
     if wanted > there:
-        raise ConfigError(
+        raise UserError(
             f"a batch needs SOLVER.IMS_PER_BATCH / DATALOADER.NUM_INSTANCE = {wanted} identities; "
             f"the training set has {there}"
         )

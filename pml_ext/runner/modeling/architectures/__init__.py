@@ -19,7 +19,7 @@ def architecture_of(options: CN) -> Architecture:
     Args:
         options: the config's MODEL.
     Raises:
-        ConfigError: it is unknown or not built.
+        UserError: it is unknown or not built.
     """
     require_rules(options, "MODEL", ARCHITECTURE_RULES)
     return _ARCHITECTURES[options.META_ARCHITECTURE]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.modeling.architectures.parts import NetworkOutput
 from pml_ext.runner.modeling.backbones.resnet import remove_stride, warn_of_unused
@@ -74,7 +74,7 @@ def _stripes(feature_map: Tensor, count: int) -> tuple[Tensor, ...]:
     """The map cut into horizontal stripes of equal height, the last of which may be less high."""
     found = feature_map.chunk(count, dim=2)
     if len(found) < count:
-        raise ConfigError(
+        raise UserError(
             f"MODEL.META_ARCHITECTURE MGN cuts its maps into {count} stripes of equal height; they are "
             f"{feature_map.shape[2]} high for images of this size: set INPUT.SIZE_TRAIN and SIZE_TEST to a height of "
             "48 to 63, or 80 or more"

@@ -36,4 +36,4 @@ class Architecture(Protocol):
         """Standardised images (B, C, H, W), and labels (B,) in training, through the module's parts."""
 
     def require_size(self, module: Any, images: Tensor) -> None:
-        """Raises a ConfigError where the network cannot take images of this size; it is in evaluation."""
+        """Raises a UserError where the network cannot take images of this size; it is in evaluation."""

@@ -63,8 +63,8 @@ def build_backbone(options: CN, *, channels: int, sizes: ImageSizes, pretrained:
         channels: of the images, 1 or 3.
         sizes: of the images.
     Raises:
-        ConfigError: an option that the backbone does not have.
-        UserError: a file of another architecture, or one that cannot be downloaded.
+        UserError: an option that the backbone does not have; a file of another architecture, or one that cannot be
+            downloaded.
     """
     require_rules(options, "MODEL.BACKBONE", [*BACKBONE_RULES, has_weights] if pretrained else BACKBONE_RULES)
     builder = next((b for start, b in _OF_LIBRARIES.items() if options.NAME.startswith(start)), None)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 
 
 def build_norm(name: str, channels: int) -> nn.Module:
@@ -30,7 +30,7 @@ def replace_batch_norms(net: nn.Module, name: str) -> None:
     """Put the norm `name` in the place of every batch norm of a fresh net.
 
     Raises:
-        ConfigError: the net has none, or some that do more than to normalise.
+        UserError: the net has none, or some that do more than to normalise.
     """
     if name == "BN":
         return
@@ -43,7 +43,7 @@ def replace_batch_norms(net: nn.Module, name: str) -> None:
     others = {type(child).__name__ for _, _, child in places} - {"BatchNorm2d"}
     if others or not places:
         has = f"the layers {', '.join(sorted(others))}, which do more" if others else "no batch norms"
-        raise ConfigError(f"MODEL.BACKBONE.NORM {name} takes the place of batch norms; this net has {has}: set BN")
+        raise UserError(f"MODEL.BACKBONE.NORM {name} takes the place of batch norms; this net has {has}: set BN")
     for parent, child_name, child in places:
         setattr(parent, child_name, build_norm(name, child.num_features))
 

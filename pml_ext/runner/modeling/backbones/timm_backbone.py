@@ -7,7 +7,7 @@ import timm
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.names import TIMM
@@ -25,7 +25,7 @@ class TimmBackbone(nn.Module):
         super().__init__()
         if not timm.is_model(name):
             near = timm.list_models(f"*{name.split('_')[0]}*")[:10]
-            raise ConfigError(f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}; near: {near}")
+            raise UserError(f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}; near: {near}")
         # Weights come from PRETRAIN_PATH; nothing is downloaded unasked.
         net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0)
         self.net: nn.Module = net
@@ -42,7 +42,7 @@ class TimmBackbone(nn.Module):
             pooled = cast(Callable[..., Tensor], self.net.forward_head)(features, pre_logits=True)
             features = pooled[:, :, None, None]
         if features.ndim != 4:
-            raise ConfigError(f"timm backbone gives {tuple(features.shape)} features; expected a map (B, C, h, w)")
+            raise UserError(f"timm backbone gives {tuple(features.shape)} features; expected a map (B, C, h, w)")
         return features
 
 
@@ -51,7 +51,7 @@ def build_timm(options: CN, *, channels: int, sizes: ImageSizes) -> TimmBackbone
     backbone = TimmBackbone(options.NAME.removeprefix(TIMM), channels)
     size = backbone.image_size
     if size is not None and not list(size) == list(sizes.train) == list(sizes.test):
-        raise ConfigError(
+        raise UserError(
             f"{options.NAME} needs images of {size[0]}×{size[1]} in training and tests (INPUT.CROP.SIZE, or SIZE_TRAIN "
             f"and SIZE_TEST); got {sizes.train} and {sizes.test}. build_vit_backbone takes other sizes"
         )

@@ -9,7 +9,8 @@ from torchvision import __version__, models
 from torchvision.models.feature_extraction import create_feature_extractor, get_graph_node_names
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError, known_values
+from pml_ext._errors import UserError
+from pml_ext.runner.config.load import known_values
 from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
 from pml_ext.runner.modeling.names import TORCHVISION
 
@@ -26,21 +27,21 @@ class TorchvisionBackbone(nn.Module):
     Args:
         name: as in `torchvision.models.list_models(module=torchvision.models)`.
     Raises:
-        ConfigError: an unknown name, or a network that pools no feature map.
+        UserError: an unknown name, or a network that pools no feature map.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__()
         known = models.list_models(module=models)
         if name not in known:
-            raise ConfigError(
+            raise UserError(
                 f"MODEL.BACKBONE.NAME: torchvision {__version__} has no model {name!r}{known_values(name, known)}"
             )
         net = models.get_model(name, weights=None, **(_OF_INCEPTIONS if name in _INCEPTIONS else {}))
         steps = get_graph_node_names(net, suppress_diff_warning=True)[1]
         pooling = next((i for i, step in enumerate(steps) if step in _POOLING), 0)
         if pooling == 0:
-            raise ConfigError(
+            raise UserError(
                 f"MODEL.BACKBONE.NAME: {name} of torchvision pools no feature map; take a convolutional network, such "
                 "as torchvision:googlenet"
             )
@@ -63,7 +64,7 @@ class TorchvisionBackbone(nn.Module):
 def build_torchvision(options: CN, *, channels: int, **_: object) -> TorchvisionBackbone:
     """MODEL.BACKBONE.NAME without its `torchvision:`; of the options only NORM applies."""
     if channels != 3:
-        raise ConfigError(
+        raise UserError(
             f"MODEL.BACKBONE.NAME: {options.NAME} is for RGB images, and MODEL.PIXEL_MEAN has {channels} value; give "
             "PIXEL_MEAN and PIXEL_STD three (grey images are read as RGB then)"
         )

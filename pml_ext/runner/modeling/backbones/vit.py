@@ -10,7 +10,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.modeling.backbones.resnet import warn_of_unused
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 
@@ -90,7 +90,7 @@ class ViT(VisionTransformer):
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # no masks
         """Images (B, C, H, W) of the fixed size to (B, 768, 1, 1)."""
         if tuple(x.shape[2:]) != self.patch_embed.img_size:
-            raise ConfigError(
+            raise UserError(
                 f"the ViT was built for images of INPUT.SIZE_TRAIN {list(self.patch_embed.img_size)}; "
                 f"got {list(x.shape[2:])}"
             )

@@ -19,7 +19,7 @@ def build_head(options: CN, *, feat_dim: int, num_classes: int) -> EmbeddingHead
         feat_dim: channels of the pooled feature map (Flatten: channels × height × width).
         num_classes: 0 where no loss needs class scores.
     Raises:
-        ConfigError: an option that is unknown or not built.
+        UserError: an option that is unknown or not built.
     """
     require_rules(options, "MODEL.HEADS", HEADS_RULES)
     return EmbeddingHead(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from pml_ext.runner.config.load import ConfigError
+from pml_ext._errors import UserError
 from pml_ext.runner.modeling.backbones.norms import build_norm
 from pml_ext.runner.modeling.heads.classification import CLS_LAYERS
 from pml_ext.runner.modeling.heads.pooling import POOL_LAYERS
@@ -78,11 +78,11 @@ class EmbeddingHead(nn.Module):
         """feature_map (B, C, h, w); labels (B,) from 0, which a CLS_LAYER with a margin needs in training."""
         pooled = self.pool_layer(feature_map)
         if pooled.shape[2:] != (1, 1):
-            raise ConfigError(
+            raise UserError(
                 f"MODEL.HEADS.POOL_LAYER Identity needs a backbone with maps of 1×1; got {tuple(pooled.shape[2:])}"
             )
         if pooled.shape[1] != self.feat_dim:
-            raise ConfigError(
+            raise UserError(
                 f"MODEL.BACKBONE.FEAT_DIM must be {pooled.shape[1]} for images of this size; got {self.feat_dim}"
             )
         neck = self.bottleneck(pooled).flatten(1)

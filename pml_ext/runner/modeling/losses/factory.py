@@ -9,10 +9,11 @@ from yacs.config import CfgNode as CN
 
 import pml_ext.losses
 import pml_ext.miners
+from pml_ext._errors import UserError
 from pml_ext._pml import AvgNonZeroReducer, LpDistance, MeanReducer
 from pml_ext.functional import WEIGHTINGS
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError, require
+from pml_ext.runner.config.load import require
 from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.modeling.losses import id_losses, pair_losses
 from pml_ext.runner.modeling.names import ID_LOSSES, LOSS_NODES, MINER_NODES, NOT_MINED, WITH_CLASS_WEIGHTS
@@ -47,7 +48,7 @@ def build_losses(options: CN, *, num_classes: int, feature_size: int) -> tuple[l
         num_classes: identities of the training set.
         feature_size: of the embeddings that the losses see.
     Raises:
-        ConfigError: an unknown or repeated name, an argument that the loss refuses.
+        UserError: an unknown or repeated name, an argument that the loss refuses.
     """
     require_rules(options, "MODEL.LOSSES", LOSSES_RULES)
     terms, modules = [], nn.ModuleDict()
@@ -64,7 +65,7 @@ def build_miner(options: CN) -> nn.Module | None:
     Args:
         options: the config's MODEL.MINER.
     Raises:
-        ConfigError: an unknown name, an argument that the miner refuses.
+        UserError: an unknown name, an argument that the miner refuses.
     """
     require_rules(options, "MODEL.MINER", MINER_RULES)
     return _build_miner(options, options.NAME) if options.NAME else None
@@ -85,7 +86,7 @@ def _build_loss(losses: CN, name: str, num_classes: int, feature_size: int, **mo
     kind = _FASTREIDS.get(name) or getattr(pml_ext.losses, name)
     options = {key.lower(): value for key, value in node.items() if key != "SCALE"} | more
     if name in ID_LOSSES and num_classes < 2:
-        raise ConfigError(f"{name} needs 2 or more training identities; got {num_classes}")
+        raise UserError(f"{name} needs 2 or more training identities; got {num_classes}")
     if name in WITH_CLASS_WEIGHTS:
         options |= {"num_classes": num_classes, "embedding_size": feature_size}
     if name == "DiscriminativeLoss":
@@ -124,5 +125,5 @@ def _construct(kind: Any, options: dict[str, Any], where: str) -> nn.Module:
     try:
         built: nn.Module = kind(**options)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise UserError(f"{where}: {error}") from error
     return built

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems
-from pml_ext.runner.config.load import ConfigError, load_config
+from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.engine.exporting import FORMATS, PixelsToEmbedding, export
@@ -187,7 +188,7 @@ def test_what_does_not_fit_is_refused(opts: list[str], expected: list[str]) -> N
 
 
 def test_maps_that_cannot_be_cut_stop_a_run_too(net: PixelsToEmbedding) -> None:
-    with pytest.raises(ConfigError, match="they are 4 high for images of this size"):
+    with pytest.raises(UserError, match="they are 4 high for images of this size"):
         net(torch.zeros(1, 3, 64, 16))
 
 

@@ -3,8 +3,8 @@ import torch
 
 import pml_ext.losses
 import pml_ext.miners
+from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import ConfigError
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 from pml_ext.runner.modeling.names import LOSS_NODES, MINER_NODES
 
@@ -55,7 +55,7 @@ def test_the_triplet_loss_by_its_reducer() -> None:
     expected = 1 - 0.4**0.5
     assert values == pytest.approx([expected, expected / 2], abs=1e-3)
     cfg.MODEL.LOSSES.TRIPLETMARGIN.REDUCER = "SumReducer"
-    with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.TRIPLETMARGIN\.REDUCER: unknown value 'SumReducer'"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.TRIPLETMARGIN\.REDUCER: unknown value 'SumReducer'"):
         build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=2)
 
 
@@ -63,15 +63,15 @@ def test_what_a_loss_refuses_is_named_by_its_node() -> None:
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = ("RecallAtKSurrogateLoss",)
     cfg.MODEL.LOSSES.RSK.KS = (0,)
-    with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.RSK: ks must be one or more integers"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.RSK: ks must be one or more integers"):
         build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
     cfg.MODEL.LOSSES.NAME = ("TCMLoss",)
     cfg.MODEL.LOSSES.TCM.DIVIDE_BY = "hart"
-    with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.TCM: divide_by must be one of 'hard', 'all'; got 'hart'"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.TCM: divide_by must be one of 'hard', 'all'; got 'hart'"):
         build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
     cfg.MODEL.LOSSES.NAME = ("LoOp",)
     cfg.MODEL.LOSSES.LOOP.LOSS = "CentroidTripletLoss"
-    with pytest.raises(ConfigError, match=r"MODEL\.LOSSES\.LOOP: LoOp cannot wrap CentroidTripletLoss"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.LOOP: LoOp cannot wrap CentroidTripletLoss"):
         build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
 
 
@@ -108,5 +108,5 @@ def test_loops_miner_is_around_another_one_with_that_ones_options() -> None:
     miner = build_miner(cfg.MODEL.MINER)
     assert isinstance(miner, pml_ext.miners.LoOpMiner) and miner.miner.epsilon == -0.02
     cfg.MODEL.MINER.LOOP.MINER = "LoOpMiner"
-    with pytest.raises(ConfigError, match=r"MODEL\.MINER\.LOOP\.MINER"):
+    with pytest.raises(UserError, match=r"MODEL\.MINER\.LOOP\.MINER"):
         build_miner(cfg.MODEL.MINER)
