@@ -94,7 +94,7 @@ def test_what_would_take_all_memory_or_time_is_refused_with_a_bound() -> None:
     x, labels = torch.randn(6, 4), torch.arange(6) // 2
     with pytest.raises(ValueError, match=r"at most 128 apart \(1075 MB\).*Divide wider scores"):
         functional.ScoreHistogram(-1, 10**9)
-    with pytest.raises(ValueError, match=r"num_classes × columns must be at most 2\^31 numbers; got 3 × 10{12}"):
+    with pytest.raises(ValueError, match=r"num_classes × columns must be at most 2\^31; got 3 × 10{12}"):
         losses.DiscriminativeLoss(3, 10**12)
     with pytest.raises(ValueError, match="times must be at most 100"):
         functional.expand_features(x, x, k=2, times=10**9)
@@ -129,7 +129,7 @@ def test_arguments_of_another_kind_are_one_clear_error() -> None:
         lambda: functional.arc_distance(x, x, x, torch.eye(3)): "tensors that broadcast to one shape",
         lambda: functional.hardest_triplets(x, x, x, among_themselves=True): "positive must be bool of shape",
         lambda: functional.triplets_of_kind(x, x > 0, x < 1, "x", 0.1): "kind must be one of 'discordant'",
-        lambda: functional.concordance_index(torch.eye(3, 4), torch.arange(3)): "must have shape \\(B, B\\) without",
+        lambda: functional.concordance_index(torch.eye(3, 4), torch.arange(3)): "must have shape \\(B, B\\) if ref_l",
         lambda: functional.labelled_pairs_roc(x, torch.arange(4), fars=0.1): "fars must be a sequence of false accept",
         lambda: miners.DisjointTripletMiner(seed="x"): "seed must be a whole number; got 'x'",
         lambda: losses.TCMLoss()(x, torch.arange(4).to("meta")): "labels must be a dense tensor; got a meta one",

@@ -1,4 +1,4 @@
-"""How evenly embeddings use their directions."""
+"""How evenly embeddings spread over their dimensions."""
 
 import math
 
@@ -10,15 +10,15 @@ from pml_ext._ops.precision import full_precision
 
 
 def spectral_variance(embeddings: Tensor) -> Tensor:
-    """KL(uniform ‖ s) of the normalised singular value spectrum; lower means more directions used, 0 all evenly.
+    """KL(uniform ‖ s) of the normalised singular values s; 0 if all directions are used evenly, higher if fewer are.
 
     Args:
-        embeddings: (N, D), finite, taken as they are: neither centred nor normalised.
+        embeddings: (N, D), finite; they are neither centred nor normalised.
     Returns:
-        0-dim float64, in nats, >= 0; inf where a singular value is 0 to working precision (a direction of the space
-        of min(N, D) dimensions is unused), nan for all zeros.
+        0-dim float64, in nats, >= 0; inf if a singular value is 0 to working precision (an unused direction), nan if
+        all embeddings are zero.
     Raises:
-        ValueError: embeddings that are not (N, D) floating and finite.
+        ValueError: embeddings are not (N, D), floating and finite.
     Source: Roth et al., "Revisiting Training Strategies and Generalization Performance in Deep Metric Learning",
         ICML 2020, section 5 (ρ). Paper: D singular values; here: min(N, D).
 
@@ -29,7 +29,7 @@ def spectral_variance(embeddings: Tensor) -> Tensor:
     check_finite(embeddings)
     with full_precision(embeddings.device):
         x = embeddings.detach().double()
-        # R of QR has the same singular values and is small.
+        # R of QR is smaller and has the same singular values.
         values = torch.linalg.svdvals(torch.linalg.qr(x, mode="r").R if x.shape[0] > x.shape[1] else x)
     rounding = max(embeddings.shape) * torch.finfo(embeddings.dtype).eps * values[0]
     share = torch.where(values > rounding, values, 0.0) / values.sum()

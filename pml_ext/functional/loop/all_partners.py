@@ -1,4 +1,4 @@
-"""LoOp where each sample is on an arc with every other of its class: the closest arcs of two samples count."""
+"""LoOp with an arc between every two samples of a class: for two samples, their closest arcs count."""
 
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from pml_ext._ops.own_gradient import OwnGradient, first_derivative
 from pml_ext.functional.loop.partners import Geometry, Round, grid_blocks, inside_of, of_samples, solve
 
 
-# The gradient is that of OneRound in pair_matrix.py, at the arcs that are closest.
+# The gradient is that of OneRound in pair_matrix.py for the closest arcs.
 class Rounds(OwnGradient):
     @staticmethod
     def forward(
@@ -22,7 +22,7 @@ class Rounds(OwnGradient):
         geometry: Geometry,
         entries: int | None,
     ) -> tuple[Tensor, ...]:
-        # partners stay where the labels were: a round counts its arcs there, and a device need not be waited for.
+        # partners stay on the labels' device: Round counts its arcs there, without synchronising with a GPU.
         rounds = [Round(partner).to(pairs.device) for partner in partners]
         ref_rounds = rounds if ref_within is None else [Round(partner).to(pairs.device) for partner in ref_partners]
         x_curves, y_curves = (
@@ -32,19 +32,19 @@ class Rounds(OwnGradient):
             ]
             for inside, of in ((within, rounds), (ref_within, ref_rounds))
         )
-        # Of each pair of samples: the entry with its sign, the places of p and q (1 at the samples themselves), and
-        # the number of the pair of rounds that they are from.
+        # For each pair of samples: the signed entry, the places of p and q (1 at the samples themselves), and the
+        # number of the pair of rounds they come from.
         best = torch.full_like(pairs, -torch.inf, memory_format=torch.contiguous_format)
-        kept = at_x, at_y, number = torch.zeros_like(best), torch.zeros_like(best), torch.zeros_like(best)
+        places = at_x, at_y, number = torch.zeros_like(best), torch.zeros_like(best), torch.zeros_like(best)
         for i, rows in enumerate(rounds):
             for j, columns in enumerate(ref_rounds):
                 if ref_within is None and j < i:
                     continue
                 value, x, y = solve(pairs, rows, columns, x_curves[i], y_curves[j], geometry, entries=entries)
-                _keep_closer(value, x, y, rows, columns, i * len(ref_rounds) + j, geometry, best, *kept)
-                if ref_within is None and j > i:  # the same arcs the other way round
+                _keep_closer(value, x, y, rows, columns, i * len(ref_rounds) + j, geometry, best, *places)
+                if ref_within is None and j > i:  # the same arcs with rows and columns exchanged
                     value, x, y = value.t().contiguous(), y.t().contiguous(), x.t().contiguous()
-                    _keep_closer(value, x, y, columns, rows, j * len(ref_rounds) + i, geometry, best, *kept)
+                    _keep_closer(value, x, y, columns, rows, j * len(ref_rounds) + i, geometry, best, *places)
         return best.mul_(geometry.sign), at_x, at_y, number
 
     @staticmethod
@@ -76,7 +76,7 @@ def _by_entries(
     geometry: Geometry,
     entries: int | None,
 ) -> tuple[Tensor, ...]:
-    """The gradient by pairs and, where they are given, by within and ref_within."""
+    """The gradient by pairs and, if given, by within and ref_within."""
     height, width = pairs.shape
     partners, ref_partners = (of.to(pairs.device, non_blocking=True) for of in (partners, ref_partners))
     x_inside = _entries_of_rounds(pairs, partners, geometry) if within is None else within
@@ -121,7 +121,7 @@ def _keep_closer(
     at_y: Tensor,
     number: Tensor,
 ) -> None:
-    """Where the arcs of these two rounds are closer than the best so far, put theirs in place of it."""
+    """Overwrite the best so far where the arcs of these two rounds are closer."""
     value = of_samples(geometry.sign * value, rows, columns)
     is_closer = torch.gt(value, best, out=torch.empty_like(best))
     torch.maximum(best, value, out=best)
@@ -132,7 +132,7 @@ def _keep_closer(
 
 
 def _entries_of_rounds(pairs: Tensor, partners: Tensor, geometry: Geometry) -> Tensor:
-    """(rounds, B) entries of each sample with its partner, exact where it is its own."""
+    """(rounds, B) entries of each sample with its partner, exact if it is its own partner."""
     entries = pairs[torch.arange(partners.shape[1], device=pairs.device), partners]
     return torch.where(_is_pair(partners), entries, geometry.of_itself)
 

@@ -1,6 +1,6 @@
-"""The closed form of LoOp: the closest points of two arcs on the unit sphere, from inner products of their ends alone.
+"""The closed form of LoOp: the closest points of two arcs on the unit sphere from the inner products of their ends.
 
-`closest_places_on_arcs` is the form itself; `arc_distance` and `closest_on_arcs` are its public names.
+`closest_places_on_arcs` is the closed form; `arc_distance` and `closest_on_arcs` are the public functions.
 """
 
 import copy
@@ -17,14 +17,14 @@ def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
     """Smallest Euclidean distance between the arcs x1→x2 and y1→y2 (shorter great-circle arcs).
 
     Args:
-        x1, x2, y1, y2: (..., D), broadcastable; normalised here, so any non-zero length will do.
+        x1, x2, y1, y2: (..., D), broadcastable, of any non-zero length (they are normalised here).
     Returns:
-        (...,) in [0, 2]. The gradient is finite everywhere. Where the arcs meet, the distance has a kink: the
-        gradient there is 0, or, where rounding leaves a distance of about sqrt(eps), that of this distance.
-        An arc whose ends coincide is a point. Antipodal ends span no unique arc: they count as two points.
-    Source: Vasudeva et al., "LoOp", ICCV 2021, section 4.1. Paper: nine KKT cases; here: the same optimum
-        as the best of the interior, four edges and four corners. In its interior case the paper takes opposite signs
-        (± beside ∓) for the two places; here: equal signs, as only these solve both equations of that case.
+        (...,) in [0, 2]. The gradient is finite everywhere. Where the arcs intersect, the distance has a kink: the
+        gradient there is 0, or, if rounding leaves a distance of about sqrt(eps), the gradient of this distance.
+        An arc whose ends coincide is a point. Antipodal ends span no unique arc and count as two points.
+    Source: Vasudeva et al., "LoOp", ICCV 2021, section 4.1. Paper: nine KKT cases; here: the same optimum as the best
+        of the interior, four edges and four corners. Paper: opposite signs (± and ∓) for the two places in the
+        interior case; here: equal signs, as only these solve both its equations.
 
     >>> e1, e2, e3 = torch.eye(3)
     >>> round(arc_distance(e1, e2, e3, e1 + e2 + e3).item(), 3)  # between e1 + e2 and e1 + e2 + e3
@@ -35,12 +35,12 @@ def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
     with torch.no_grad():
         grams = [(a * b).sum(-1) for a, b in ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))]
         _, w1, w2, v1, v2 = (t.unsqueeze(-1) for t in closest_on_arcs(*grams))
-    # At the optimum the weights are stationary, so they are constants for the gradient (envelope theorem).
+    # The weights are stationary at the optimum, so the gradient treats them as constants (envelope theorem).
     return distance_of_points(to_sphere(w1 * x1 + w2 * x2), to_sphere(v1 * y1 + v2 * y2))
 
 
 def check_ends(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> None:
-    """Four tensors of points, (..., D) with D >= 1, that broadcast."""
+    """Raise unless the four tensors are (..., D) with D >= 1 and broadcast."""
     check_broadcastable("the ends of arcs or segments", x1=x1, x2=x2, y1=y1, y2=y2)
     for name, value in (("x1", x1), ("x2", x2), ("y1", y1), ("y2", y2)):
         if not value.ndim or not value.shape[-1]:
@@ -53,7 +53,7 @@ def distance_of_points(p: Tensor, q: Tensor) -> Tensor:
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
-    """Square root of x, with gradient 0 instead of inf or nan where x <= 0; there it is 1e-19, which rounds away."""
+    """sqrt(x) with gradient 0 instead of inf or nan where x <= 0; the value there is negligible, 1e-19."""
     return x.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
 
 
@@ -61,14 +61,14 @@ def safe_sqrt(x: Tensor) -> Tensor:
 def closest_on_arcs(
     g11: Tensor, g12: Tensor, g21: Tensor, g22: Tensor, cx: Tensor, cy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Largest p·q over p on the arc x1→x2 and q on the arc y1→y2, and where it is. Not differentiable.
+    """Largest p·q over p on the arc x1→x2 and q on the arc y1→y2, with p and q. Not differentiable.
 
     Args:
         g11, g12, g21, g22: x_i·y_j, broadcastable.
         cx, cy: x1·x2 and y1·y2; an arc with 1 − c² of 16 machine epsilons or less counts as its two ends.
     Returns:
-        h = p·q in [−1, 1], then w1, w2, v1, v2 >= 0 with p = w1 x1 + w2 x2 and q = v1 y1 + v2 y2. nan where an
-        inner product is nan.
+        h = p·q in [−1, 1], then w1, w2, v1, v2 >= 0 with p = w1 x1 + w2 x2 and q = v1 y1 + v2 y2; nan where an inner
+        product is nan.
 
     >>> g, right = torch.tensor(0.4), torch.tensor(0.0)
     >>> h, *weights = closest_on_arcs(g, g, g, g, right, right)  # two quarter circles: their middles are closest
@@ -83,14 +83,14 @@ def closest_on_arcs(
 
 
 class Arc:
-    """Arcs from e1 to e2, from the cosines of their ends. A place u in [−1, 1] is the direction (1+u) e1 + (1−u) e2.
+    """Arcs from e1 to e2, given the cosines of their ends. A place u in [−1, 1] is the direction (1+u) e1 + (1−u) e2.
 
-    Both ends are exact (u = ±1), and neither the direction nor what follows needs trigonometry.
+    This parameter makes both ends exact (u = ±1) and needs no trigonometry.
     """
 
     def __init__(self, cosine: Tensor) -> None:
-        # An arc whose ends coincide or are antipodal is only its two ends: `steep` moves every place to one of
-        # them; its length² is set to 4.
+        # If the ends coincide or are antipodal, the arc is just its two ends: `steep` moves every place to one of
+        # them, and length² is set to 4.
         is_point = 1 - cosine.square() <= 16 * torch.finfo(cosine.dtype).eps
         self.plus = torch.where(is_point, 4, 2 + 2 * cosine)
         self.minus = torch.where(is_point, 0, 2 - 2 * cosine)
@@ -99,7 +99,7 @@ class Arc:
         self.steep = torch.where(is_point, _STEEP, ratio)
 
     def __getitem__(self, some: Any) -> "Arc":
-        """Some of the arcs, or all in another shape, as by indexing a tensor."""
+        """Index or reshape the arcs like a tensor."""
         part = copy.copy(self)
         part.plus, part.minus, part.ratio, part.steep = (
             t[some] for t in (self.plus, self.minus, self.ratio, self.steep)
@@ -111,7 +111,7 @@ class Arc:
         return torch.mul(u, self.minus, out=out).mul_(u).add_(self.plus).sqrt_()
 
     def weights(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Of e1 and e2 in the unit vector at u."""
+        """The weights of e1 and e2 in the unit vector at u."""
         length = self.length(u)
         return (1 + u).div_(length), (1 - u).div_(length)
 
@@ -119,29 +119,30 @@ class Arc:
         """The place nearest to a vector z, and z's inner product with the unit vector there.
 
         Args:
-            total, difference: z·e1 + z·e2 and z·e1 − z·e2, the latter not 0 (see `_NOT_ZERO`) and overwritten.
+            total, difference: z·e1 + z·e2 and z·e1 − z·e2; the latter must not be 0 (see `_NOT_ZERO`) and is
+                overwritten.
         """
-        # The peak over the whole great circle, or where that is outside (or behind, total <= 0) the better end.
+        # The peak over the great circle, or the better end if the peak is off the arc (or behind it: total <= 0).
         u, scratch = difference * self.steep, total.clamp_min(_BEHIND)
         u.div_(scratch).clamp_(-1, 1)
         return u, difference.mul_(u).add_(total).div_(self.length(u, out=scratch))
 
 
-_NOT_ZERO = 1e-30  # added to differences, so that also where both ends are alike one of them is chosen
-_BEHIND = 1e-37  # _NOT_ZERO / _BEHIND is far above 1, so the place is clamped to an end
+_NOT_ZERO = 1e-30  # added to differences to choose one of two equally good ends
+_BEHIND = 1e-37  # _NOT_ZERO / _BEHIND is far above 1, which clamps the place to an end
 _STEEP = 1e37
 
 
 def closest_places_on_arcs(to_y1: Tensor, to_y2: Tensor, x: Arc, y: Arc) -> tuple[Tensor, Tensor, Tensor]:
     """`closest_on_arcs` with places instead of weights: the largest p·q, the place of p on x, the place of q on y.
 
-    Some 80 elementwise operations without a boolean, a branch or trigonometry, most of them in place for the cache.
+    About 80 elementwise operations without booleans, branches or trigonometry, mostly in place to stay in the cache.
 
     Args:
         to_y1, to_y2: (2, ...), the inner products of x1 and x2 with y1 and with y2; to_y1 is overwritten.
         x, y: arcs that broadcast with them.
     """
-    # q at an end of y and p nearest to it, or p at an end of x and q nearest to it …
+    # Candidates: q at an end of y and the nearest p, p at an end of x and the nearest q,
     total, difference = torch.empty_like(to_y1), torch.empty_like(to_y1)
     for i, to_end in enumerate((to_y1, to_y2)):
         torch.add(*to_end, out=total[i])
@@ -155,7 +156,7 @@ def closest_places_on_arcs(to_y1: Tensor, to_y2: Tensor, x: Arc, y: Arc) -> tupl
     torch.maximum(best, value, out=best)
     at_x.lerp_(end, is_closer)
     at_y.lerp_(place, is_closer)
-    # … or the peak over both great circles, if that is on the arcs.
+    # and the peak over both great circles if it is on the arcs.
     total, dx, dy, dxy = sums
     place = _peak(*sums, x, y)
     end, value = x.nearest(total.addcmul_(place, dy), dx.addcmul_(place, dxy).add_(_NOT_ZERO))
@@ -167,22 +168,22 @@ def closest_places_on_arcs(to_y1: Tensor, to_y2: Tensor, x: Arc, y: Arc) -> tupl
 
 
 def _better_end(place: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of what belongs to the two ends of an arc: the larger value, the end as a place, the place on the other arc."""
+    """Choose the end of an arc with the larger value: that value, the end as a place, the place on the other arc."""
     is_second = _exceeds(value[1], value[0])
     place = place[0].lerp_(place[1], is_second)
     return torch.maximum(value[0], value[1]), is_second.mul_(-2).add_(1), place
 
 
 def _exceeds(a: Tensor, b: Tensor) -> Tensor:
-    """1 where a > b and 0 elsewhere, written as floats: a boolean in between costs several times as much."""
+    """1 where a > b, else 0, as floats: a boolean intermediate is several times slower."""
     return torch.gt(a, b, out=torch.empty_like(a))
 
 
 def _peak(total: Tensor, dx: Tensor, dy: Tensor, dxy: Tensor, x: Arc, y: Arc) -> Tensor:
     """The place on y of the largest p·q over both great circles, clamped to the arc.
 
-    In orthonormal bases (middle of an arc, its tangent) p·q is a 2×2 matrix, with `total` and its differences along x,
-    y and both as entries but for scale; the place is the half angle of its first right singular vector.
+    In orthonormal bases (midpoint of an arc, its tangent) p·q is a 2×2 matrix with the entries total, dx, dy and dxy up
+    to scale; the place is the half angle of its first right singular vector.
     """
     dx_scaled, dxy_scaled = x.ratio * dx, x.ratio * dxy
     along = (total * total).addcmul_(dx_scaled, dx)

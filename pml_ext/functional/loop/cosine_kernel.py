@@ -1,4 +1,4 @@
-"""LoOp's cosines within a batch straight from its unit vectors: the faster form of `loop_pairs` for large batches.
+"""LoOp's cosines of a batch directly from its unit vectors: the fast version of `loop_pairs` for large batches.
 
 The closed form for two arcs is `closest_places_on_arcs` in arcs.py.
 """
@@ -16,17 +16,17 @@ from pml_ext.functional.loop.partners import Round, class_pairings, grid_blocks,
 
 
 def loop_cosines(unit: Tensor, labels: Tensor, *, entries: int | None = None) -> Tensor:
-    """The cosines of a batch, in which those of two classes are of the closest points of their arcs.
+    """The cosines of a batch; samples of different classes get the cosine of the closest points of their arcs.
 
-    Where the classes differ it is `loop_pairs(unit @ unit.T, labels)`; pairs of one class keep their cosine.
+    For pairs of different classes it equals `loop_pairs(unit @ unit.T, labels)`; pairs of one class keep their cosine.
 
     Args:
         unit: (B, D) unit vectors, float32 or float64.
-        labels: (B,) class ids; as in `loop_pairs`, they may be on the CPU.
-        entries: pairs of arcs in one block; None: the size measured best.
+        labels: (B,) class ids; may be on the CPU as in `loop_pairs`.
+        entries: pairs of arcs per block; None: the size that measured best.
     Returns:
-        (B, B), symmetric. A sample without a partner takes the room and time of two. No second derivatives.
-    Source: as `loop_pairs`, with its consecutive arcs.
+        (B, B), symmetric, without second derivatives. A sample without a partner costs as much as two.
+    Source: see `loop_pairs`; consecutive arcs.
     """
     samples = Round(class_pairings(labels, "consecutive")[0])
     classes = labels[samples.first]
@@ -35,13 +35,13 @@ def loop_cosines(unit: Tensor, labels: Tensor, *, entries: int | None = None) ->
     return _LoopCosines.call(unit, *of_one_class, samples.to(unit.device), entries)[0]
 
 
-# In the order of first ends, then second ends (a sample that is its own partner stands in both places), what a solver
-# needs are four blocks of one Gram matrix G: nothing of size B × B is gathered. The closest places of arcs (j, i) are
-# those of (i, j) exchanged: of the incoming gradient only the symmetric part counts, and ∂L/∂G + (∂L/∂G)ᵀ, the matrix
-# that the vectors' gradient takes a product with, is made at once.
-# What it gains over loop_pairs (LoOp's forward and backward pass, 512-d, four a class, one thread): 14 % of the time
-# at 512 samples, 28 % at 1,024 (8 % of a whole step with PML's multi-similarity loss, 14 % with its contrastive loss)
-# and 12 % of the memory.
+# With samples ordered by first ends, then second ends (a sample without a partner is both), the solver needs four
+# blocks of one Gram matrix G and no (B, B) gather. Arcs (j, i) have the closest places of (i, j) exchanged, so only the
+# symmetric part of the incoming gradient counts, and ∂L/∂G + (∂L/∂G)ᵀ, which the vectors' gradient needs, is computed
+# directly.
+# Compared with loop_pairs (LoOp's forward and backward pass, 512-d, four per class, one thread) it saves 14 % of the
+# time at 512 samples, 28 % at 1,024 (8 % of a whole step with PML's multi-similarity loss, 14 % with its contrastive
+# loss) and 12 % of the memory.
 class _LoopCosines(OwnGradient):
     @staticmethod
     def forward(unit: Tensor, i: Tensor, j: Tensor, samples: Round, entries: int | None) -> tuple[Tensor, ...]:
@@ -80,11 +80,11 @@ def _by_unit(
     samples: Round,
     entries: int | None,
 ) -> tuple[Tensor]:
-    """The gradient by the unit vectors. i, j: row and column of each entry whose two arcs are of one class."""
+    """The gradient by the unit vectors. i, j: rows and columns of the pairs of arcs of one class."""
     ends = torch.stack([samples.first, samples.second])
     vectors = unit.index_select(0, ends.view(-1))
     is_pair = samples.is_pair.to(grad.dtype)
-    # Each arc collects from the samples on it (a point from its one sample), but for those of its class.
+    # Each arc sums the gradients of its samples (one sample if it is a point), except for pairs of one class.
     by_arcs = grad.index_select(0, samples.first)
     by_arcs += grad.index_select(0, samples.second).mul_(is_pair.unsqueeze(1))
     by_arcs = by_arcs.index_select(1, samples.first).addcmul_(by_arcs.index_select(1, samples.second), is_pair)
@@ -98,11 +98,9 @@ def _by_unit(
 
 
 def _solve(products: Tensor, arcs: Arc, entries: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(arcs, arcs): cosines of the closest points and their two places, what is below the diagonal as a mirror image.
+    """(arcs, arcs): cosines of the closest points and their two places; the lower half is mirrored from the upper.
 
-    Args:
-        products: (2, arcs, 2, arcs), of first and second ends; overwritten.
-        arcs: (arcs,).
+    products: (2, arcs, 2, arcs) inner products of first and second ends; overwritten. arcs: (arcs,).
     """
     count = products.shape[1]
     found = value, at_x, at_y = (products.new_empty(count, count), *products.new_empty(2, count, count))
@@ -119,9 +117,9 @@ def _solve(products: Tensor, arcs: Arc, entries: int | None) -> tuple[Tensor, Te
 def _by_products(
     by_arcs: Tensor, value: Tensor, at_x: Tensor, at_y: Tensor, arcs: Arc, is_pair: Tensor, entries: int | None
 ) -> Tensor:
-    """(2, arcs, 2, arcs): the gradient by the inner products of ends, from the symmetric one by the arcs' cosines.
+    """(2, arcs, 2, arcs): the gradient by the inner products of ends, given the symmetric one by the arcs' cosines.
 
-    With the weights w of the ends in p and v in q it is w_k v_m, and by the cosine inside an arc −value w1 w2.
+    With weights w of the ends in p and v in q it is w_k v_m; by the cosine of an arc's own ends it is −value w1 w2.
     """
     count = len(by_arcs)
     result = by_arcs.new_empty(2, count, 2, count)
@@ -139,5 +137,5 @@ def _by_products(
 
 
 def _at_ends(ends: Tensor, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column indices (pairs of arcs, 2, 2): the samples at the two ends of arcs i and of arcs j."""
+    """Row and column indices (pairs of arcs, 2, 2): the samples at both ends of arcs i and j."""
     return ends[:, i].t().unsqueeze(2), ends[:, j].t().unsqueeze(1)

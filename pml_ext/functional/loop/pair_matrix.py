@@ -1,6 +1,6 @@
 """LoOp over a batch: the closest points of the arcs (or segments) of every two samples, from their pair matrix.
 
-The closed form for two arcs is `closest_places_on_arcs` in arcs.py, that for two segments in segments.py.
+The closed form for two arcs is in arcs.py (`closest_places_on_arcs`), for two segments in segments.py.
 """
 
 from functools import partial
@@ -35,23 +35,25 @@ def loop_pairs(
     pairing: str = "consecutive",
     geometry: str = "arc",
 ) -> Tensor:
-    """For each pair of samples the closest points of an arc through the one and an arc through the other.
+    """For each pair of samples, the closest points of an arc through one and an arc through the other.
+
+    Memory is O(BR) plus, for "all", O(B) times the class size.
 
     Args:
         pairs: (B, R), cosines for geometry "arc", squared distances for "segment".
-        labels, ref_labels: (B,) and (R,) class ids; without ref_labels the columns are the rows' samples, and
-            `pairs` is symmetric. Beside pairs on a GPU they may be on the CPU, so that nothing waits for the GPU.
-        points, ref_points: (B, D) and (R, D), needed beside ref_labels: there `pairs` does not hold the
-            pairs inside a class. Unit vectors for "arc".
-        pairing: "consecutive": the 1st and 2nd sample of a class, the 3rd and 4th …, in batch order, are an arc.
-            "all": every pair of a class is one, and the closest of all arcs through the two samples counts.
-            A sample left over is its own arc.
+        labels, ref_labels: (B,) and (R,) class ids; if ref_labels is None, the columns are the rows and `pairs` is
+            symmetric. Labels on the CPU avoid synchronising with the GPU.
+        points, ref_points: (B, D) and (R, D), required with ref_labels, because `pairs` then lacks the pairs inside a
+            class. Unit vectors for "arc".
+        pairing: "consecutive": the 1st and 2nd sample of a class form an arc, the 3rd and 4th …, in batch order.
+            "all": every two samples of a class do, and the closest arcs through the two samples count.
+            A sample without a partner is its own arc.
         geometry: "arc" or "segment".
     Returns:
-        (B, R): the largest cosine or the smallest squared distance. Entries of one class mean nothing.
-        Memory is O(BR) and, for "all", O(B) times the class size. A second derivative is a RuntimeError.
+        (B, R): the largest cosine or the smallest squared distance. Entries of one class are meaningless.
     Raises:
         ValueError: another pairing or geometry, ref_labels without points and ref_points.
+        RuntimeError: on a second derivative.
     Source: Vasudeva et al., "LoOp", ICCV 2021. Paper: consecutive pairs, even counts; here: any count, and "all".
 
     >>> x = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.8, 0, 0.6], [0, 0.8, 0.6]])  # both arcs from east to north
@@ -71,16 +73,16 @@ def loop_pairs(
                 check_floating(given, name, "(N, D)")
                 if len(given) != count or given.dtype != pairs.dtype:
                     raise ValueError(
-                        f"{name} must have {count} rows of {pairs.dtype}, as pairs; got {len(given)} of {given.dtype}"
+                        f"{name} must have {count} rows of {pairs.dtype} like pairs; got {len(given)} of {given.dtype}"
                     )
     elif height != width:
-        raise ValueError(f"pairs must have shape (B, B) without ref_labels; got ({height}, {width})")
+        raise ValueError(f"pairs must have shape (B, B) if ref_labels is None; got ({height}, {width})")
     partners = class_pairings(labels, pairing)
     if ref_labels is None:
         ref_partners, within, ref_within = partners, None, None
     else:
         if points is None or ref_points is None:
-            raise ValueError("loop_pairs with ref_labels needs points and ref_points: pairs does not hold their arcs")
+            raise ValueError("loop_pairs with ref_labels needs points and ref_points, which define the arcs")
         ref_partners = class_pairings(ref_labels, pairing)
         within, ref_within = _within(points, partners, geometry), _within(ref_points, ref_partners, geometry)
     if len(partners) == len(ref_partners) == 1:
@@ -94,7 +96,7 @@ def loop_pairs(
 
 
 def _within(points: Tensor, partners: Tensor, geometry: str) -> Tensor:
-    """(rounds, B): the entry of each sample with its partner, exact where it is its own partner."""
+    """(rounds, B): the entry of each sample with its partner, exact if it is its own partner."""
     partners = partners.to(points.device, non_blocking=True)
     if geometry == "arc":
         entries = torch.stack([(points * points[partner]).sum(1) for partner in partners])
@@ -104,11 +106,11 @@ def _within(points: Tensor, partners: Tensor, geometry: str) -> Tensor:
     return torch.where(partners == itself, GEOMETRIES[geometry].of_itself, entries)
 
 
-# With p = w1 x1 + w2 x2 and q = v1 y1 + v2 y2 the closest points, the weights are constants in the gradient (envelope
-# theorem): the derivative by entry (x_i, y_j) is w_i v_j, and by the entries inside the arcs −h w1 w2 and −h v1 v2 (p
-# stays on the sphere), or −w1 w2 and −v1 v2 for segments.
-# Rounds computes the same for one round, without knowing that each sample is on one arc only: it takes 1.5 times as
-# long at 128 samples, 2.3 times at 256 and 1,024, and 19 % more memory (512-d, four a class, one thread).
+# The gradient treats the weights of the closest points p = w1 x1 + w2 x2 and q = v1 y1 + v2 y2 as constants (envelope
+# theorem): the derivative by entry (x_i, y_j) is w_i v_j. By the entries of the arcs' own ends it is −h w1 w2 and
+# −h v1 v2, because p and q stay on the sphere; for segments −w1 w2 and −v1 v2.
+# Rounds would work for one round too, but does not use that each sample is on one arc: it takes 1.5 times as long at
+# 128 samples, 2.3 times at 256 and 1,024, and 19 % more memory (512-d, four per class, one thread).
 class OneRound(OwnGradient):
     @staticmethod
     def forward(
@@ -152,7 +154,7 @@ def _by_entries(
     *,
     ctx: Any,
 ) -> tuple[Tensor, ...]:
-    """The gradient by pairs and, where they are given, by within and ref_within."""
+    """The gradient by pairs and, if given, by within and ref_within."""
     rows, columns, geometry = ctx.rows, ctx.columns, ctx.geometry
     x = geometry.curve(x_inside)
     y = x if rows is columns else geometry.curve(y_inside)
@@ -162,7 +164,7 @@ def _by_entries(
     x_point, y_point = 1 - x_pair, 1 - y_pair
     by_x, by_y = grad.new_empty(height), grad.new_zeros(width)
     for block in grid_blocks(height, width, grad.device, ctx.entries):
-        # Each arc collects from the samples on it (a point from its one sample).
+        # Each arc sums the gradients of its samples (one sample if it is a point).
         at = grad.index_select(0, rows.first[block])
         at += grad.index_select(0, rows.second[block]).mul_(x_pair[block])
         at = at.index_select(1, columns.first).addcmul_(at.index_select(1, columns.second), y_pair)
@@ -171,7 +173,7 @@ def _by_entries(
         at_value = at * value[block] if geometry.sign > 0 else at
         by_x[block] = -(w1 * w2).mul_(at_value).sum(1)
         by_y -= (v1 * v2).mul_(at_value).sum(0)
-        # Both ends of a point are one sample: it gets the sum of their weights as a first end.
+        # Both ends of a point are one sample, which as first end gets the sum of their weights.
         w1.addcmul_(w2, x_point[block])
         v1.addcmul_(v2, y_point)
         for i, w in enumerate((w1, w2)):
@@ -187,5 +189,5 @@ def _by_entries(
 
 
 def _to_samples(of_arcs: Tensor, samples: Round) -> Tensor:
-    """(B,): first ends get what their arc has, second ends 0."""
+    """(B,): first ends get their arc's value, second ends 0."""
     return of_arcs[samples.arc_of] * ~samples.is_second

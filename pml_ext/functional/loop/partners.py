@@ -1,4 +1,4 @@
-"""LoOp's arcs over a batch: which samples of a class are partners, and the grid of arcs by arcs, block by block."""
+"""LoOp's arcs over a batch: which samples of a class are partners, and how the grid of arcs is solved in blocks."""
 
 from collections.abc import Iterator
 from copy import copy
@@ -14,18 +14,18 @@ from pml_ext.functional.loop.segments import Segment, closest_places_on_segments
 
 PAIRINGS = ("consecutive", "all")
 
-# Pairs of arcs solved at a time on a processor. The solver has some twelve tensors of a block in use: at 1,024 samples
-# 2**18 takes 10 to 25 % longer than 2**16 (one thread), 2**14 takes 4 to 10 % longer.
+# Pairs of arcs per block on the CPU. The solver uses about twelve tensors of this size: at 1,024 samples 2**18 takes 10
+# to 25 % longer than 2**16 (one thread), 2**14 takes 4 to 10 % longer.
 _ENTRIES = 2**16
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What joins two samples, what finds the closest places of two such curves, and how their pair entries behave."""
+    """The curve that joins two samples, the solver for two curves, and the meaning of pair entries."""
 
     curve: Any
     closest_places: Any
-    sign: int  # 1 where a larger entry is closer
+    sign: int  # 1 if larger entries are closer, else −1
     of_itself: float  # the entry of a sample with itself
 
 
@@ -36,14 +36,9 @@ GEOMETRIES = {
 
 
 def class_pairings(labels: Tensor, pairing: str) -> Tensor:
-    """Rounds of partners inside each class; a sample without a partner in a round is its own.
+    """(rounds, B) indices of each sample's partner in its class; itself if it has none in that round.
 
-    Args:
-        labels: (B,) class ids.
-        pairing: "consecutive" or "all", see `loop_pairs`.
-    Returns:
-        (rounds, B) indices: one round for "consecutive"; for "all" as many as it takes for every pair of a class to
-        meet once (a round-robin tournament).
+    "consecutive" takes one round; "all" is a round-robin tournament in which every two samples of a class meet once.
     """
     sorted_labels, order = labels.sort(stable=True)
     place = torch.arange(len(labels), device=labels.device)
@@ -56,8 +51,8 @@ def class_pairings(labels: Tensor, pairing: str) -> Tensor:
         partner = torch.where(sorted_labels[other] == sorted_labels, other, place).unsqueeze(0)
     else:
         size = torch.searchsorted(sorted_labels, sorted_labels, right=True) - start
-        # Circle method: with an odd number m of seats on the circle, i meets j in round (i + j) mod m; the sample
-        # that would meet itself meets the one in the middle. Odd classes leave the middle empty.
+        # Circle method: with an odd number m of seats on the circle, i meets j in round (i + j) mod m; a sample that
+        # would meet itself meets the one in the middle, which is empty for odd classes.
         seats = size - 1 + size % 2
         rounds = torch.arange(int(seats.max()), device=labels.device).unsqueeze(1) % seats
         partner = (rounds - rank) % seats
@@ -70,15 +65,11 @@ def class_pairings(labels: Tensor, pairing: str) -> Tensor:
 
 
 def consecutive_pairs(labels: Tensor, order: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """(anchors, positives): each sample and its partner, the 1st and 2nd sample of a class, the 3rd and 4th, ….
-
-    A pair stands there twice, once from either end; a sample left over does not.
+    """(pairs,) anchors and positives: the 1st and 2nd sample of a class, the 3rd and 4th, …, both ways round.
 
     Args:
         labels: (B,) class ids.
-        order: (B,) indices, the order in which samples are counted; None: that of the batch.
-    Returns:
-        two (pairs,) tensors of indices, on the device of the labels.
+        order: (B,) indices, the order in which samples are counted; None: batch order.
     """
     partner = class_pairings(labels if order is None else labels[order], "consecutive")[0]
     if order is not None:
@@ -91,11 +82,11 @@ class Round:
     """The arcs of one round of partners, in order of their first ends.
 
     Attributes:
-        first, second: (arcs,) samples at the two ends; the same one twice where a sample is its own partner.
-        arc_of: (B,) the arc that each sample is on.
-        end_of: (B,) the place of each sample in first ends followed by second ends (a first end where it is both).
+        first, second: (arcs,) samples at the two ends; equal if a sample is its own partner.
+        arc_of: (B,) the arc of each sample.
+        end_of: (B,) the index of each sample in first ends followed by second ends; its first end if it is both.
         is_second: (B,) whether it is a second end.
-        is_pair: (arcs,) whether the two ends are two samples.
+        is_pair: (arcs,) whether the ends are different samples.
     """
 
     def __init__(self, partner: Tensor) -> None:
@@ -110,7 +101,7 @@ class Round:
         self.is_pair = self.first != self.second
 
     def to(self, device: torch.device) -> "Round":
-        """The same on a device. It is made where the partners are: how many arcs there are the CPU reads at once."""
+        """Copy to a device. Build it where the partners are: on the CPU, reading the number of arcs does not block."""
         moved = copy(self)
         for name, table in vars(self).items():
             setattr(moved, name, table.to(device, non_blocking=True))
@@ -120,16 +111,16 @@ class Round:
 def solve(
     pairs: Tensor, rows: Round, columns: Round, x: Any, y: Any, geometry: Geometry, *, entries: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The closest points of every arc of the rows and every arc of the columns.
+    """The closest points of every row arc and every column arc: their entry and their places on x and y.
 
-    Where rows and columns are the same round, only the upper half of the grid is solved and mirrored.
+    If rows and columns are the same round, only the upper half of the grid is solved; the lower half is mirrored.
 
     Args:
         pairs: (B, R) cosines or squared distances of the samples.
         x, y: (row arcs,) and (column arcs,) curves of the geometry.
-        entries: of one block, as in `grid_blocks`.
+        entries: see `grid_blocks`.
     Returns:
-        three times (row arcs, column arcs): the entry of the closest points, their places on x and on y.
+        three tensors (row arcs, column arcs).
     """
     height, width = len(rows.first), len(columns.first)
     found = value, at_x, at_y = (pairs.new_empty(height, width), *pairs.new_empty(2, height, width))
@@ -149,20 +140,19 @@ def solve(
 
 
 def of_samples(of_arcs: Tensor, rows: Round, columns: Round) -> Tensor:
-    """(B, R): each pair of samples gets what the pair of their arcs has."""
+    """(B, R): each pair of samples gets the value of their arcs."""
     return of_arcs.index_select(1, columns.arc_of).index_select(0, rows.arc_of)
 
 
 def inside_of(pairs: Tensor, within: Tensor | None, samples: Round, geometry: Geometry) -> Tensor:
-    """(arcs,): the entry of the two ends of each arc, exact where these are one sample.
+    """(arcs,): the entry of the two ends of each arc, exact if they are one sample.
 
-    Args:
-        within: (B,) entry of each sample with its partner, where `pairs` does not hold it.
+    within: (B,) entries of each sample with its partner, if `pairs` does not contain them.
     """
     entries = pairs[samples.first, samples.second] if within is None else within[samples.first]
     return torch.where(samples.is_pair, entries, geometry.of_itself)
 
 
 def grid_blocks(height: int, width: int, device: torch.device, entries: int | None = None) -> Iterator[slice]:
-    """Rows of a grid of arcs, one block after the other; `entries` of one block, None: the size measured best."""
+    """Blocks of rows of a grid of arcs with `entries` pairs each; None: the size that measured best."""
     return row_blocks(height, width, device, entries=_ENTRIES if entries is None and device.type == "cpu" else entries)

@@ -1,4 +1,4 @@
-"""Closest points of two straight segments, from squared distances of their ends alone."""
+"""Closest points of two straight segments from the squared distances of their ends."""
 
 import copy
 from typing import Any
@@ -34,13 +34,13 @@ def segment_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
 def closest_on_segments(
     d11: Tensor, d12: Tensor, d21: Tensor, d22: Tensor, dx: Tensor, dy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Smallest ‖p − q‖² over p on the segment x1→x2 and q on y1→y2, and where it is. Not differentiable.
+    """Smallest ‖p − q‖² over p on the segment x1→x2 and q on y1→y2, with p and q. Not differentiable.
 
     Args:
         d11, d12, d21, d22: ‖x_i − y_j‖², broadcastable.
-        dx, dy: ‖x1 − x2‖² and ‖y1 − y2‖²; 0 is a segment that is a point.
+        dx, dy: ‖x1 − x2‖² and ‖y1 − y2‖²; 0 for a point.
     Returns:
-        the squared distance, then w1, w2, v1, v2 >= 0 with p = w1 x1 + w2 x2, q = v1 y1 + v2 y2,
+        the squared distance, then w1, w2, v1, v2 >= 0 with p = w1 x1 + w2 x2, q = v1 y1 + v2 y2 and
         w1 + w2 = v1 + v2 = 1.
 
     >>> d11, d12, d21, d22, dx, dy = torch.tensor([2.0, 10, 2, 10, 4, 4])  # the segments of segment_distance
@@ -55,25 +55,25 @@ def closest_on_segments(
 
 
 class Segment:
-    """Segments from e1 to e2, from their squared lengths. A place u in [−1, 1] is (1+u)/2 e1 + (1−u)/2 e2."""
+    """Segments from e1 to e2, given their squared lengths. A place u in [−1, 1] is (1+u)/2 e1 + (1−u)/2 e2."""
 
     def __init__(self, square: Tensor) -> None:
         self.square = square
         self.inverse = _inverse(square)
 
     def __getitem__(self, some: Any) -> "Segment":
-        """Some of the segments, or all in another shape, as by indexing a tensor."""
+        """Index or reshape the segments like a tensor."""
         part = copy.copy(self)
         part.square, part.inverse = self.square[some], self.inverse[some]
         return part
 
     def weights(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Of e1 and e2 in the point at u."""
+        """The weights of e1 and e2 in the point at u."""
         return (1 + u) / 2, (1 - u) / 2
 
 
 def closest_places_on_segments(to_y1: Tensor, to_y2: Tensor, x: Segment, y: Segment) -> tuple[Tensor, Tensor, Tensor]:
-    """`closest_on_segments` with places instead of weights: the least ‖p − q‖², the place of p on x and of q on y.
+    """`closest_on_segments` with places instead of weights: the smallest ‖p − q‖², p's place on x, q's place on y.
 
     Args:
         to_y1, to_y2: (2, ...), the squared distances of x1 and x2 from y1 and from y2.
@@ -89,7 +89,7 @@ def closest_places_on_segments(to_y1: Tensor, to_y2: Tensor, x: Segment, y: Segm
 
     k2 = torch.zeros_like(b)
     k1, best = _nearest(k2, d11, dx, dy, b, c, f, x.inverse)
-    # Every candidate is clamped into the segment, so it is feasible, and the optimum is among them.
+    # Every candidate is clamped to the segment, so all are feasible; the optimum is among them.
     for candidate in (torch.ones_like(b), f * y.inverse, (b + f) * y.inverse, interior):
         other = candidate.clamp(0, 1)
         nearest, value = _nearest(other, d11, dx, dy, b, c, f, x.inverse)
@@ -106,7 +106,7 @@ def _inverse(x: Tensor) -> Tensor:
 def _nearest(
     k2: Tensor, d11: Tensor, dx: Tensor, dy: Tensor, b: Tensor, c: Tensor, f: Tensor, inverse_dx: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """For the point q at k2: k1 of the nearest point of the first segment, and the squared distance."""
+    """k1 of the first segment's point nearest to the point q at k2, and their squared distance."""
     slope = b * k2 - c
     k1 = (slope * inverse_dx).clamp(0, 1)
     return k1, d11 + (dx * k1 - 2 * slope) * k1 + (dy * k2 - 2 * f) * k2

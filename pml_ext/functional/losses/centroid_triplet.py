@@ -1,11 +1,11 @@
-"""The mean embedding of each class, with and without the sample that is compared with it."""
+"""Class means, with and without the sample that is compared with them."""
 
 import torch
 from torch import Tensor
 
 
 def class_means(embeddings: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """(C, D) means of the embeddings of each class.
+    """(C, D) mean embedding of each class.
 
     Args:
         embeddings: (N, D).
@@ -16,19 +16,17 @@ def class_means(embeddings: Tensor, classes: Tensor, num_classes: int) -> Tensor
 
 
 def means_of_others(embeddings: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """(N, D) means of the other embeddings of each sample's class, by (sum − own)/(n − 1).
+    """(N, D) leave-one-out class means, (sum − own)/(n − 1); the row of a sample alone in its class is meaningless.
 
     Args:
         embeddings, classes, num_classes: as in class_means.
-    Returns:
-        the leave-one-out means; a sample that is alone in its class has none, and its row means nothing.
     """
     others = (class_counts(classes, num_classes) - 1)[classes]
     return (_sums(embeddings, classes, num_classes)[classes] - embeddings) / others.clamp(min=1)[:, None]
 
 
 def class_counts(classes: Tensor, num_classes: int) -> Tensor:
-    """(C,) how many samples each class has. As bincount, which on a GPU is waited for."""
+    """(C,) number of samples of each class. Unlike bincount it does not synchronise with the GPU."""
     return classes.new_zeros(num_classes).index_add_(0, classes, torch.ones_like(classes))
 
 

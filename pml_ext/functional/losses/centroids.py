@@ -9,7 +9,7 @@ from torch import Tensor
 from pml_ext._checks import check_whole
 from pml_ext._ops.normalize import to_sphere
 
-_POINTS_PER_CLASS = 100  # gives the paper's statistics of the pairwise distances; more points narrow them
+_POINTS_PER_CLASS = 100  # reproduces the paper's pairwise distances; more points narrow their spread
 _ITERATIONS = 25
 MOST_ENTRIES = 2**31  # of a matrix: 8 GB
 
@@ -33,9 +33,9 @@ def one_hot_centroids(num_classes: int) -> Tensor:
 def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
     """(C, D) unit vectors spread over the sphere: the normalised centres of k-means on uniform points.
 
-    100 points a class and at most 25 iterations, by faiss where it is installed, else by scikit-learn (the two
-    find different centroids). Takes 400·C·D bytes and 5000·C²·D operations: half a minute at C = 1000, D = 512, an hour
-    at C = 10 000, where simplex or one-hot centroids cost nothing.
+    Runs at most 25 iterations on 100 points per class, with faiss if it is installed, else with scikit-learn (their
+    centroids differ). Takes 400·C·D bytes and 5000·C²·D operations: half a minute at C = 1000, D = 512, an hour at
+    C = 10 000. Simplex and one-hot centroids cost nothing.
 
     Args:
         num_classes: C, 2 or more.
@@ -46,14 +46,14 @@ def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
     Raises:
         ValueError: fewer than 2 classes or dimensions.
         ImportError: neither faiss nor scikit-learn is installed.
-    Source: Do et al., CVPR 2019. Paper: in R^C, the number of points is not stated; here: any dimension, 100 a class.
+    Source: Do et al., CVPR 2019. Paper: in R^C, number of points not stated; here: any dimension, 100 per class.
 
     >>> kmeans_centroids(num_classes=3, size=2).norm(dim=1)
     tensor([1., 1., 1.])
     """
     check_whole(size, "size", 2)
     check_num_classes(num_classes, size * _POINTS_PER_CLASS)
-    check_whole(seed, "seed", 0, 2**31 - 1)  # what faiss and scikit-learn both take
+    check_whole(seed, "seed", 0, 2**31 - 1)  # the range that faiss and scikit-learn share
     generator = torch.Generator().manual_seed(seed)
     points = to_sphere(torch.randn(num_classes * _POINTS_PER_CLASS, size, generator=generator))
     return to_sphere(torch.as_tensor(_kmeans_centres(points.numpy(), num_classes, seed), dtype=torch.float32))
@@ -63,15 +63,15 @@ def _kmeans_centres(points: Any, num_classes: int, seed: int) -> Any:
     """(C, D) array of cluster centres of (N, D) float32 points."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of faiss's SWIG bindings while loading
+            warnings.simplefilter("ignore", DeprecationWarning)  # faiss's SWIG bindings raise one on import
             from faiss import Kmeans
     except ModuleNotFoundError:
         try:
             from sklearn.cluster import KMeans
         except ModuleNotFoundError:
             raise ImportError(
-                "k-means centroids need faiss or scikit-learn, and neither is installed: pip install faiss-cpu, "
-                "or use simplex or one_hot centroids"
+                "k-means centroids need faiss or scikit-learn; neither is installed. Run `pip install faiss-cpu`, or "
+                "use simplex or one_hot centroids"
             ) from None
         return KMeans(num_classes, n_init=1, max_iter=_ITERATIONS, random_state=seed).fit(points).cluster_centers_
     kmeans = Kmeans(
@@ -84,7 +84,7 @@ def _kmeans_centres(points: Any, num_classes: int, seed: int) -> Any:
 def simplex_centroids(num_classes: int, size: int) -> Tensor:
     """(C, D) corners of the regular simplex: unit vectors with pairwise cosine −1/(C − 1).
 
-    No C points on a sphere lie further apart: all distances are sqrt(2C/(C − 1)), more than one-hot's sqrt(2).
+    No C points on a sphere lie further apart: all distances are sqrt(2C/(C − 1)); one-hot's are sqrt(2).
 
     Args:
         num_classes: C, 2 or more.
@@ -92,7 +92,7 @@ def simplex_centroids(num_classes: int, size: int) -> Tensor:
     Returns:
         (C, D) float32 on the CPU.
     Raises:
-        ValueError: fewer than 2 classes, or too few dimensions for their simplex.
+        ValueError: fewer than 2 classes, or fewer than C − 1 dimensions.
     Source: the optimum of Do et al., CVPR 2019, eq. 9. Paper: approximated by k-means; here: exact.
 
     >>> corners = simplex_centroids(num_classes=3, size=2)
@@ -103,8 +103,8 @@ def simplex_centroids(num_classes: int, size: int) -> Tensor:
     check_num_classes(num_classes, size)
     if size < num_classes - 1:
         raise ValueError(
-            f"size must be at least num_classes - 1 = {num_classes - 1}: a simplex of {num_classes} corners does not "
-            f"fit into fewer dimensions; got {size}. Use kmeans centroids, or centroids of a larger size"
+            f"size must be at least num_classes - 1 = {num_classes - 1}, the dimensions of a simplex with "
+            f"{num_classes} corners; got {size}. Increase it, or use kmeans centroids"
         )
     # Helmert's basis of the hyperplane Σ = 0: column k is (1, …, 1, −k, 0, …)/sqrt(k(k + 1)) with k ones.
     k = torch.arange(1, num_classes, dtype=torch.float64)
@@ -116,12 +116,12 @@ def simplex_centroids(num_classes: int, size: int) -> Tensor:
 
 
 def check_num_classes(num_classes: int, size: int = 1) -> None:
-    """2 or more, and with that many columns a matrix that could be in memory."""
+    """Raise unless there are at least 2 classes and num_classes × size numbers could fit in memory."""
     check_whole(num_classes, "num_classes")
     if num_classes * size > MOST_ENTRIES:
         raise ValueError(
-            f"num_classes × columns must be at most 2^31 numbers; got {num_classes} × {size}: take fewer classes, or "
-            "smaller centroids"
+            f"num_classes × columns must be at most 2^31; got {num_classes} × {size}. Use fewer classes or smaller "
+            "centroids"
         )
     if num_classes < 2:
         raise ValueError(

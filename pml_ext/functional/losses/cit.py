@@ -1,7 +1,7 @@
 """Concordance of triplets: is the positive more similar to the anchor than the negative?
 
-Exact over all triplets, with no tensor of B**3 entries. cit_kernel.py computes the same
-faster for the most used case, the cosines of a batch with itself.
+Exact over all triplets, without a (B, B, B) tensor. cit_kernel.py is the fast version for the cosines of a batch with
+itself.
 """
 
 import torch
@@ -20,11 +20,11 @@ def concordance_index(similarities: Tensor, labels: Tensor, ref_labels: Tensor |
     Args:
         similarities: (B, R), larger = more alike, of any scale.
         labels: (B,) class ids of the rows.
-        ref_labels: (R,) class ids of the columns; None where they are the rows, then no sample is its own positive.
+        ref_labels: (R,) class ids of the columns; None if the columns are the rows (no sample is its own positive).
     Returns:
-        a scalar in [0, 1]; nan where there is no triplet. It has no gradient.
-    Source: Harrell's concordance index on triplets; the quantity that "Triplet Similarity Learning on Concordance
-        Constraint" optimises.
+        a scalar in [0, 1], without a gradient; nan if there is no triplet.
+    Source: Harrell's concordance index on triplets; "Triplet Similarity Learning on Concordance Constraint" optimises
+        it.
 
     >>> similarities, labels = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]]), torch.tensor([0, 0, 1])
     >>> concordance_index(similarities, labels)
@@ -36,13 +36,13 @@ def concordance_index(similarities: Tensor, labels: Tensor, ref_labels: Tensor |
     if ref_labels is not None:
         ref_labels = check_labels(ref_labels, columns, "ref_labels")
     elif rows != columns:
-        raise ValueError(f"similarities must have shape (B, B) without ref_labels; got ({rows}, {columns})")
+        raise ValueError(f"similarities must have shape (B, B) if ref_labels is None; got ({rows}, {columns})")
     same, different = same_and_different(labels, ref_labels)
-    negatives, _ = _sorted_negatives(similarities.detach(), different)
+    negatives, _ = _sort_negatives(similarities.detach(), different)
     wanted = similarities.detach().contiguous()
     below = torch.searchsorted(negatives, wanted)
     up_to = torch.searchsorted(negatives, wanted, right=True)
-    # Columns that are no negatives were sorted to the front as -inf; twice the count keeps the halves whole.
+    # Columns that are not negatives sort first, as -inf. Counting twice keeps the halves of ties integers.
     padding = (~different).sum(1, keepdim=True)
     twice = ((below + up_to - 2 * padding) * same).sum()
     dtype = torch.promote_types(similarities.dtype, torch.float32)
@@ -59,17 +59,17 @@ def concordance_loss(
     *,
     entries: int | None = None,
 ) -> Tensor:
-    """γ L_e + (1 − γ) L_p, the mean over all triplets. Differentiable as often as wanted.
+    """γ L_e + (1 − γ) L_p, averaged over all triplets. Differentiable any number of times.
 
     Args:
-        similarities: (B, R) of the anchors to all others.
-        ref_similarities: (R, R) among these others, for the pairs (positive, negative); used where gamma < 1.
+        similarities: (B, R), anchors × samples.
+        ref_similarities: (R, R), samples × samples, for the pairs (positive, negative); needed if gamma < 1.
         same, different: (B, R) boolean masks of the positive and the negative pairs.
         gamma: in [0, 1].
-        hinge_partial_likelihood: count no triplet below zero in L_p.
-        entries: of one block, (positive pairs, R), of L_p; None: the block size of the device.
+        hinge_partial_likelihood: clamp each triplet's L_p at zero.
+        entries: entries of one block (positive pairs, R) of L_p; None: the device's block size.
     Returns:
-        a scalar; 0 (with a gradient path) where there is no triplet.
+        a scalar; 0 (with a gradient path) if there is no triplet.
     Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7 and 8.
     """
     loss = similarities.new_zeros(())
@@ -77,7 +77,7 @@ def concordance_loss(
         loss = loss + gamma * discordance_sum(similarities, same, different)
     if gamma < 1:
         if ref_similarities is None:
-            raise ValueError("ref_similarities must be an (R, R) tensor where gamma < 1; got None")
+            raise ValueError("ref_similarities must be an (R, R) tensor if gamma < 1; got None")
         hinge = hinge_partial_likelihood
         partial = partial_likelihood_sum(similarities, ref_similarities, same, different, hinge, entries=entries)
         loss = loss + (1 - gamma) * partial
@@ -87,12 +87,12 @@ def concordance_loss(
 def discordance_sum(similarities: Tensor, same: Tensor, different: Tensor) -> Tensor:
     """Σ over all triplets of relu(1 − exp(S_ap − S_an)), in O(B R log R) time and O(B R) memory.
 
-    With the negatives of an anchor in order, those above a positive are a tail, and the sum over a tail of
-    1 − e^{S_ap} e^{−S_an} needs the tail's length and its sum of e^{−S_an} only.
+    Once an anchor's negatives are sorted, those above a positive form a tail. Summing 1 − e^{S_ap} e^{−S_an} over a
+    tail takes only its length and its sum of e^{−S_an}.
 
     Source: eq. 4.
     """
-    negatives, order = _sorted_negatives(similarities, different)
+    negatives, order = _sort_negatives(similarities, different)
     decay = (-similarities).exp().masked_fill(~different, 0).gather(1, order)
     tails = decay.flip(1).cumsum(1).flip(1)
     tails = torch.cat([tails, tails.new_zeros(len(tails), 1)], 1)
@@ -103,12 +103,11 @@ def discordance_sum(similarities: Tensor, same: Tensor, different: Tensor) -> Te
 
 @torch.no_grad()
 def discordance_by_sorting(similarities: Tensor, same: Tensor, different: Tensor) -> tuple[Tensor, Tensor]:
-    """`discordance_sum` and its derivatives by the similarities.
+    """`discordance_sum` and its (B, R) gradient.
 
-    That by S_an is e^{−S_an} times the sum of e^{S_ap} over the positives below it: a running sum over the negatives
-    in order.
+    ∂/∂S_an is e^{−S_an} times the sum of e^{S_ap} over the positives below S_an: a running sum over sorted negatives.
     """
-    negatives, order = _sorted_negatives(similarities, different)
+    negatives, order = _sort_negatives(similarities, different)
     decay = (-similarities).exp_().masked_fill_(~different, 0).gather(1, order)
     tails = torch.zeros(len(decay), decay.shape[1] + 1, dtype=decay.dtype, device=decay.device)
     tails[:, :-1] = decay.flip(1).cumsum_(1).flip(1)
@@ -129,16 +128,16 @@ def partial_likelihood_sum(
     *,
     entries: int | None = None,
 ) -> Tensor:
-    """Σ over all triplets of log(e^{S_an} + e^{S_pn}) − S_ap, in blocks that are computed again for the gradient.
+    """Σ over all triplets of log(e^{S_an} + e^{S_pn}) − S_ap, in blocks that backward recomputes.
 
-    Source: eq. 7 (its eqs. 17 and 18 print the gradient with the sign turned round).
+    Source: eq. 7 (eqs. 17 and 18 print the gradient with the wrong sign).
     """
     anchors, positives = torch.nonzero(same, as_tuple=True)
     rows = rows_of_a_block(similarities.shape[1], similarities.device, entries=entries)
     total = similarities.new_zeros(())
     for a, p in zip(anchors.split(rows), positives.split(rows), strict=True):
         arguments = (similarities, ref_similarities, different, a, p, hinge)
-        if under_transform():  # which cannot compute again
+        if under_transform():  # torch.func does not support checkpointing
             total = total + _partial_likelihood_block(*arguments)
         else:
             total = total + checkpoint(_partial_likelihood_block, *arguments, use_reentrant=False)
@@ -146,7 +145,7 @@ def partial_likelihood_sum(
 
 
 def triplet_losses(s_ap: Tensor, s_an: Tensor, s_pn: Tensor | None, gamma: float, hinge: bool = False) -> Tensor:
-    """γ and (1 − γ) times the two losses of each of (T,) given triplets; s_pn is used where gamma < 1."""
+    """γ L_e + (1 − γ) L_p of each of (T,) given triplets; s_pn is needed if gamma < 1."""
     losses = gamma * torch.relu(-torch.expm1(s_ap - s_an))
     if s_pn is not None and gamma < 1:
         partial = torch.logaddexp(s_an, s_pn) - s_ap
@@ -164,6 +163,6 @@ def _partial_likelihood_block(
     return losses.masked_fill(~different[anchors], 0).sum()
 
 
-def _sorted_negatives(similarities: Tensor, different: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row in ascending order with the columns that are no negatives in front, as -inf."""
+def _sort_negatives(similarities: Tensor, different: Tensor) -> tuple[Tensor, Tensor]:
+    """Sort each row; columns that are not negatives come first, as -inf."""
     return similarities.detach().masked_fill(~different, -torch.inf).sort(1)

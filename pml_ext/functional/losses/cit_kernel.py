@@ -1,4 +1,4 @@
-"""The concordance loss of a batch with itself, value and gradient in one pass over blocks of anchors."""
+"""The concordance loss of a batch with itself: value and gradient in one pass over blocks of anchors."""
 
 import torch
 from torch import Tensor
@@ -12,12 +12,12 @@ from pml_ext.functional.losses.cit import concordance_loss, discordance_by_sorti
 from pml_ext.functional.tuples.pairs import ClassSpans, class_columns, class_spans, same_and_different
 
 LARGEST_CLASS = 128
-"""Up to this class size L_e compares with every positive; sorting takes 1.2 times as long there in a batch of 256, 1.7
-times in one of 1,024 (one thread), and 0.9 times with 256 samples a class."""
+"""Up to this class size L_e compares with every positive. At 128, sorting takes 1.2 times as long in a batch of 256 and
+1.7 times in one of 1,024 (one thread); with 256 samples per class it takes 0.9 times as long."""
 
 FACTORS = 16
-"""So many numbers, each below 15, have a product that float32 holds: one logarithm does for all of them.
-One for each takes 5 % longer with 4 samples a class, 26 % with 32 (γ = 0.5, one thread)."""
+"""Numbers multiplied before taking one logarithm of the product; each is below 15, so float32 does not overflow.
+A logarithm of each takes 5 % longer with 4 samples per class, 26 % with 32 (γ = 0.5, one thread)."""
 
 
 def fast_concordance_loss(
@@ -31,24 +31,24 @@ def fast_concordance_loss(
     entries: int | None = None,
     factors: int = FACTORS,
 ) -> Tensor:
-    """What `concordance_loss` gives for the cosines of a batch with itself, several times faster.
+    """`concordance_loss` for the cosines of a batch with itself, several times faster.
 
-    The gradient is computed together with the value, through the normalisation too; second derivatives go through
-    `concordance_loss`. To torch.compile it is one operator with a first derivative only.
+    The gradient is computed together with the value and includes the normalisation; second derivatives use
+    `concordance_loss`. torch.compile sees one operator with a first derivative only.
 
     Args:
         embeddings: (B, D), need not be normalised, float32 or float64.
-        labels: (B,) class ids; for γ = 1 best where no class has more than LARGEST_CLASS samples.
+        labels: (B,) class ids; for γ = 1 fastest if no class has more than LARGEST_CLASS samples.
         gamma: in [0, 1].
         similarity: "unit", (1 + cosine)/2, or "cosine".
-        hinge_partial_likelihood: count no triplet below zero in L_p.
-        spans: `class_spans(labels)`, where they are known.
-        entries: of one block, (anchors, positives, all samples); None: the block size of the device.
+        hinge_partial_likelihood: clamp each triplet's L_p at zero.
+        spans: `class_spans(labels)`, if known.
+        entries: entries of one block (anchors, positives, samples); None: the device's block size.
         factors: how many numbers share a logarithm.
     Returns:
-        a scalar; 0 where there is no triplet.
+        a scalar; 0 if there is no triplet.
     """
-    # The constant of "unit" drops out: both terms read differences of similarities.
+    # The constant of "unit" cancels: both terms use differences of similarities.
     scale = 0.5 if similarity == "unit" else 1.0
     options = (gamma, scale, hinge_partial_likelihood)
     return _concordance(embeddings, labels, *options, spans=spans, entries=entries, factors=factors)
@@ -87,22 +87,20 @@ def by_similarities(
     entries: int | None = None,
     factors: int = FACTORS,
 ) -> tuple[Tensor, Tensor]:
-    """The sum over the triplets of some anchors, and its derivatives by the anchors' similarities over `scale`.
+    """The sum over the triplets of A anchors, and its (A, B) gradient by their similarities over `scale`.
 
     Args:
         unit: (B, D) of norm 1.
         spans: of the B labels.
         gamma, hinge, entries, factors: as for `fast_concordance_loss`.
-        scale: of the cosines.
-        rows: the A anchors, all samples of some classes, that follow each other; default: the batch.
-    Returns:
-        a scalar, and (A, B) derivatives.
+        scale: factor of the cosines.
+        rows: the anchors: consecutive, and all samples of their classes.
     """
     same, is_positive = class_columns(spans, rows)
     valid = is_positive.to(unit.dtype)
     negatives = len(unit) - spans.size[rows]
-    # `grown` holds e^S; for γ = 1, where only e^−S is read, it holds that, and the gradient takes its memory (with a
-    # matrix of its own the loss takes 30 % longer at 256 samples, as long at 1,024).
+    # `grown` holds e^S. γ = 1 needs only e^−S, so `grown` holds that and the gradient overwrites it (a separate matrix
+    # takes 30 % longer at 256 samples, the same time at 1,024).
     signed = scale if gamma < 1 else -scale
     grown = (gram(unit, signed) if rows == slice(None) else gram_of_rows(unit, rows, signed)).exp_()
     gradient = grown if gamma == 1 else torch.empty_like(grown)
@@ -118,7 +116,7 @@ def by_similarities(
             arguments = (negatives[foremost[chosen]], len(set(spans.sizes)) > 1, 1 - gamma, hinge, factors)
             value += _partial_likelihood(grown, members[chosen], places[chosen], there[chosen], *arguments, gradient)
     if gamma > 0 and spans.largest > LARGEST_CLASS:
-        same = spans.start[rows] == spans.start.T  # a class is known by where it begins
+        same = spans.start[rows] == spans.start.T  # the start identifies the class
         different = ~same
         same[:, rows].fill_diagonal_(False)
         similarities = grown.log() if gamma < 1 else grown.log().neg_()
@@ -133,8 +131,8 @@ def by_similarities(
 
 
 def _one_of_each_class(spans: ClassSpans, rows: slice) -> Tensor:
-    """Indices into the rows of a sample of each class, of rank 0."""
-    if rows == slice(None):  # whose number of classes is known: nonzero would wait for a GPU
+    """The row of the first sample of each class."""
+    if rows == slice(None):  # the number of classes is known: nonzero would synchronise with the GPU
         return spans.rank.squeeze(1).argsort(stable=True)[: len(spans.sizes)]
     return (spans.rank[rows] == 0).squeeze(1).nonzero().squeeze(1)
 
@@ -157,17 +155,17 @@ def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_r
     """weight · Σ 1 − e^{S_ap − S_an} over the triplets of a block with S_an > S_ap.
 
     Args:
-        decay: (anchors, B) of e^−S; is changed.
-        valid: (anchors, P) of 1, and 0 on the padding.
+        decay: (anchors, B) of e^−S; overwritten.
+        valid: (anchors, P), 1, or 0 for padding.
         same: (anchors, P + 1) columns of the positives and of the anchor itself.
-        by_row: (anchors, B), becomes the derivatives by the anchors' similarities; may be `decay`.
-        added: the derivatives are added to what `by_row` holds.
+        by_row: (anchors, B), output: the gradient by the anchors' similarities; may be `decay`.
+        added: add the gradient to `by_row` instead of overwriting it.
     """
     positives = same[:, :-1]
     reach = decay.gather(1, positives)
     growth = (weight * valid).div_(reach)
-    limits = reach.mul_(valid).unsqueeze(2)  # padding has limit 0, below every e^−S;
-    candidates = decay.scatter_(1, same, 8).unsqueeze(1)  # the class itself has 8, above them: none is a negative
+    limits = reach.mul_(valid).unsqueeze(2)  # 0 for padding, below every e^−S
+    candidates = decay.scatter_(1, same, 8).unsqueeze(1)  # 8 for the anchor's class, above every e^−S
     pull = torch.lt(candidates, limits, out=decay.new_empty(*valid.shape, decay.shape[1]))
     count = pull.sum()
     lost = pull.mul_(candidates).sum(2).mul_(growth)
@@ -188,24 +186,24 @@ def _partial_likelihood(
     factors: int,
     by_row: Tensor,
 ) -> Tensor:
-    """weight · Σ log(e^{S_an} + e^{S_pn}) − S_ap over the triplets whose positives are of a few classes.
+    """weight · Σ log(e^{S_an} + e^{S_pn}) − S_ap over the triplets whose positives belong to some classes.
 
-    (a, p) and (p, a) share their logarithms, so every pair is taken once: members `step` places apart, step by step.
+    (a, p) and (p, a) share their logarithms, so each pair is visited once: members `step` places apart, for each step.
 
     Args:
         grown: (anchors, B) of e^S.
         members: (classes, K) indices of the samples of each class.
         places: (classes, K) of the same samples among the anchors.
-        valid: (classes, K) of 1, and 0 on the padding: the first member again, at the end.
-        negatives: (classes, 1), how many a sample of the class has.
-        padded: whether `valid` holds a 0.
-        factors: how many numbers are multiplied before their logarithm is taken.
-        by_row: (anchors, B), the rows of the members become the derivatives by their similarities.
+        valid: (classes, K), 1, or 0 for padding: the first member again, at the end.
+        negatives: (classes, 1), number of negatives of a sample of the class.
+        padded: whether `valid` has a 0.
+        factors: how many numbers share a logarithm.
+        by_row: (anchors, B), output: the rows of the members get the gradient by their similarities.
     """
     columns = members.unsqueeze(1).expand(-1, members.shape[1], -1)
     rows = grown.index_select(0, places.reshape(-1)).view(*members.shape, -1)
     within = rows.gather(2, columns)
-    counted = (negatives * valid).unsqueeze(2) * valid.unsqueeze(1)  # triplets of each pair that have a derivative
+    counted = (negatives * valid).unsqueeze(2) * valid.unsqueeze(1)  # triplets of each pair that have a gradient
     counted.diagonal(0, 1, 2).zero_()
     shares = torch.zeros_like(rows)
     product = torch.ones_like(rows)
@@ -235,7 +233,7 @@ def _partial_likelihood(
         value -= (counted * within.log_()).sum() / 2
     derivatives = shares.mul_(rows).mul_(2 * weight).scatter_(2, columns, 0)
     derivatives.scatter_add_(2, columns, counted.mul_(-weight))
-    if padded:  # whose index is the first member's: write what that gets
+    if padded:  # padding has the index of the first member, so it must write the same values
         derivatives += (1 - valid).unsqueeze(2) * derivatives[:, :1]
     by_row.index_copy_(0, places.reshape(-1), derivatives.view(-1, derivatives.shape[2]))
     return 2 * weight * value

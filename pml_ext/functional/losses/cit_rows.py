@@ -1,4 +1,4 @@
-"""The concordance loss of some anchors of a batch: what one rank computes of all ranks' triplets."""
+"""The concordance loss of some anchors of a batch: one rank's share of all ranks' triplets."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,21 +22,18 @@ def concordance_sum_of_rows(
     *,
     add_transpose: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """The sum, over the triplets of some anchors, whose mean over all anchors is `fast_concordance_loss`.
+    """The concordance loss summed over the triplets of some anchors; `fast_concordance_loss` is the mean over all.
 
-    The gradient is that of all anchors' sums by the embeddings of the given ones, and 0 elsewhere: where the batch is
-    shared out, the parts' gradients add up to the whole. It is computed together with the value; there is no second
-    derivative.
+    The gradient is that of the sum over all anchors by the given anchors' embeddings, and 0 for other embeddings: the
+    ranks' gradients add up to the full gradient. It is computed together with the value; there is no second derivative.
 
     Args:
         embeddings: (B, D), need not be normalised, float32 or float64.
-        rows: the A anchors: all samples of some classes, that follow each other; may be none.
+        rows: the A anchors: consecutive, all samples of their classes; may be empty.
         spans: `class_spans` of the B labels.
-        gamma, similarity, hinge_partial_likelihood: as there.
-        add_transpose: adds to (A, B), this part of a (B, B) matrix, that of the transposed matrix. Only called for a
-            gradient.
-    Returns:
-        a scalar.
+        gamma, similarity, hinge_partial_likelihood: see `fast_concordance_loss`.
+        add_transpose: takes these (A, B) rows of a (B, B) matrix and adds the same rows of its transpose. Called only
+            for a gradient.
     """
     scale = 0.5 if similarity == "unit" else 1.0
     options = (gamma, scale, hinge_partial_likelihood)
@@ -68,4 +65,4 @@ class _ConcordanceOfRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient.mul_(weight), None, None, None, None, None  # in its place: a rank takes it once
+        return gradient.mul_(weight), None, None, None, None, None  # in place: backward runs once

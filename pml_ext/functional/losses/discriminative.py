@@ -1,4 +1,4 @@
-"""The discriminative loss: a sample's distance to its own class's centroid against those to all others."""
+"""The discriminative loss: a sample's distance to its class centroid minus its mean distance to the others."""
 
 import torch
 from torch import Tensor
@@ -13,18 +13,16 @@ from pml_ext.functional.losses.centroids import check_num_classes
 def discriminative_loss(
     embeddings: Tensor, labels: Tensor, centroids: Tensor | None, *, entries: int | None = None
 ) -> Tensor:
-    """‖x_i − c_{y_i}‖ − 1/(3(C − 1)) Σ_{m≠y_i} ‖x_i − c_m‖ for every sample.
+    """‖x_i − c_{y_i}‖ − 1/(3(C − 1)) Σ_{m≠y_i} ‖x_i − c_m‖ for each sample.
 
-    The distances to the other classes run in blocks over C: memory does not grow with B·C (for one-hot centroids
-    beyond the embeddings themselves). Their gradient is computed beside the value; only second derivatives take
-    memory for all B·C distances.
-    A sample on a centroid, its own or another's, gets no gradient from that centroid.
+    Works in blocks of classes and computes the gradient together with the value, so that only second derivatives store
+    all B·C distances. A sample on a centroid gets no gradient from that centroid.
 
     Args:
         embeddings: (B, D) unit vectors.
         labels: (B,) integer class ids in [0, C).
-        centroids: (C, D) unit vectors; None for the C = D one-hot vectors, which takes no matrix product.
-        entries: distances of one block; None: the block size of the device.
+        centroids: (C, D) unit vectors; None for the C = D one-hot vectors, which need no matrix product.
+        entries: distances per block; None: the device's block size.
     Returns:
         (B,), each in [−2/3, 2].
     Raises:
@@ -39,8 +37,8 @@ def discriminative_loss(
         check_floating(centroids, "centroids", "(C, D)")
         if centroids.shape[1] != embeddings.shape[1] or centroids.dtype != embeddings.dtype:
             raise ValueError(
-                f"centroids must have the {embeddings.shape[1]} columns and the type {embeddings.dtype} of embeddings; "
-                f"got {centroids.shape[1]} columns of {centroids.dtype}"
+                f"centroids must have {embeddings.shape[1]} columns of {embeddings.dtype} like the embeddings; got "
+                f"{centroids.shape[1]} columns of {centroids.dtype}"
             )
     check_num_classes(embeddings.shape[1] if centroids is None else len(centroids))
     if centroids is not None and centroids.requires_grad:
@@ -51,7 +49,7 @@ def discriminative_loss(
 
 
 def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Tensor:
-    """The same by ordinary operations on all (B, C) distances, for second derivatives."""
+    """`discriminative_loss` by ordinary operations on all (B, C) distances, for second derivatives."""
     own_class = labels.unsqueeze(1)
     if centroids is None:
         offset = embeddings.scatter_add(1, own_class, embeddings.new_full(own_class.shape, -1.0))
@@ -60,7 +58,7 @@ def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Ten
         offset = embeddings - centroids[labels]
         squares = embeddings.square().sum(1, keepdim=True) + centroids.square().sum(1) - 2 * embeddings @ centroids.T
     own = torch.linalg.vector_norm(offset, dim=1)
-    # Only the others: close to the own centroid the difference of squares has no digits left.
+    # Only for the other classes: near the own centroid the difference of squares loses all digits.
     others = squares.clamp(min=_rounding(embeddings)).sqrt().scatter(1, own_class, 0.0).sum(1)
     values: Tensor = own - others / (3 * (squares.shape[1] - 1))
     return values
@@ -69,10 +67,10 @@ def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Ten
 def _value_and_gradient(
     x: Tensor, labels: Tensor, centroids: Tensor | None, *, needs_gradient: bool, entries: int | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """In one pass over blocks of classes.
+    """One pass over blocks of classes.
 
-    The distance to the own class comes from differences: inner products lose its digits near the centroid. To the
-    others it is squared/sqrt(max(squared, rounding)), whose gradient goes to 0 on the centroid.
+    The distance to the own class comes from differences: inner products lose all digits near the centroid. Distances
+    to other classes are squared/sqrt(max(squared, rounding)), whose gradient vanishes on the centroid.
     """
     labels = labels.unsqueeze(1)
     num_classes = x.shape[1] if centroids is None else len(centroids)
@@ -111,18 +109,18 @@ def _value_and_gradient(
 
 
 def _zero_own_class(inverse: Tensor, columns: Tensor) -> None:
-    """Zero entry (i, columns[i]) where that column is in the block, without waiting for the device."""
+    """Zero entry (i, columns[i]) if the block has that column, without synchronising with the device."""
     inside = (columns >= 0) & (columns < inverse.shape[1])
     index = columns.clamp(0, inverse.shape[1] - 1)
     inverse.scatter_(1, index, inverse.gather(1, index).masked_fill_(inside, 0.0))
 
 
 def _rounding(x: Tensor) -> float:
-    """Of a squared distance between unit vectors."""
+    """The rounding error of a squared distance between unit vectors."""
     return 16 * torch.finfo(x.dtype).eps
 
 
-# Of input that has been checked.
+# The loss for input that is already checked.
 centroid_values = ValueAndGradient(
     "discriminative", "(Tensor x, Tensor labels, Tensor? centroids)", _value_and_gradient, bracket, by_row=True
 )

@@ -1,4 +1,4 @@
-"""The discriminative loss against one-hot centroids, from embeddings of any length in one pass over cached rows."""
+"""The discriminative loss with one-hot centroids: normalises the embeddings in the same pass over cached rows."""
 
 import torch
 from torch import Tensor
@@ -14,15 +14,15 @@ _SHORTEST = 1e-12  # norm, as in torch.nn.functional.normalize
 
 
 def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor, *, entries: int | None = None) -> Tensor:
-    """`discriminative_loss(normalize(embeddings), labels, None)`, in less time than a cross-entropy takes.
+    """`discriminative_loss(normalize(embeddings), labels, None)`, faster than a cross-entropy.
 
-    ‖u − e_m‖ = sqrt(2 − 2 u_m) for unit vectors u. The normalisation is part of the gradient, which is computed
-    beside the value and kept, one (B, C) matrix.
+    ‖u − e_m‖ = sqrt(2 − 2 u_m) for unit vectors u. The gradient, one (B, C) matrix, includes the normalisation and is
+    computed together with the value.
 
     Args:
-        embeddings: (B, C), float32 or float64, 2 columns or more. A row of zeros stays one and gives 2/3.
+        embeddings: (B, C), float32 or float64, 2 columns or more. A row of zeros stays zero and gives 2/3.
         labels: (B,) integer class ids in [0, C).
-        entries: of one block of rows; None: the block size of the device.
+        entries: entries of one block of rows; None: the device's block size.
     Returns:
         (B,), each in [−2/3, 2].
     Source: Do et al., CVPR 2019, the bracket of eq. 8.
@@ -40,9 +40,9 @@ def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor, *, entries: 
 def _value_and_gradient(
     x: Tensor, labels: Tensor, *, needs_gradient: bool, entries: int | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """With n = ‖x‖ the distance is sqrt(2/n) sqrt(n − x_m): one factor a row, and no pass over x/n.
+    """With n = ‖x‖ the distance is sqrt(2/n) sqrt(n − x_m): one factor per row, no pass over x/n.
 
-    Instead of clamping n − x_m, n is taken a few roundings longer than any x_m can be.
+    Instead of clamping n − x_m, n is increased by a few roundings so that no x_m exceeds it.
     """
     share = 1 / (3 * (x.shape[1] - 1))
     values = x.new_empty(len(x))
@@ -51,23 +51,23 @@ def _value_and_gradient(
         some, own_class = x[rows], labels[rows].unsqueeze(1)
         part = torch.empty_like(some) if gradient is None else gradient[rows]
         own = some.gather(1, own_class)
-        # The own class apart: near its centroid n − x_y has no digits left.
+        # The own class is computed separately: near its centroid n − x_y loses all digits.
         part.copy_(some).scatter_(1, own_class, 0)
         rest = torch.linalg.vector_norm(part, dim=1, keepdim=True)
         length = torch.hypot(rest, own)
         norm = length.clamp(min=_SHORTEST)
         # (1 + ‖u‖²) n/2, which is n unless the row is shorter than the shortest norm.
         longer = (norm + length.square() / norm) * (0.5 + 2 * torch.finfo(x.dtype).eps)
-        of_own = longer.sqrt()  # what the own class, there with x_y = 0, puts into the sums
+        of_own = longer.sqrt()  # the own class's term in the sums, where x_y is 0
         roots = torch.sub(longer, part, out=part).sqrt_().sum(1, keepdim=True) - of_own
         own_distance = torch.hypot(rest, own - norm) / norm
         values[rows] = (own_distance - share * (2 / norm).sqrt() * roots)[:, 0]
         if gradient is None:
             continue
         inverses = part.reciprocal_().sum(1, keepdim=True) - 1 / of_own
-        # By u = x/n it is share/‖u − e_m‖ and −1/‖u − e_y‖, but for a multiple of u, which the projection takes away.
+        # The gradient by u = x/n: share/‖u − e_m‖ and −1/‖u − e_y‖, plus a multiple of u that the projection removes.
         by_others = share / (2 * norm).sqrt_()
-        # On a centroid there is no direction to go: no gradient from it.
+        # A sample on a centroid gets no gradient from it.
         by_own = torch.where(own_distance > 0, -1 / (norm * own_distance), 0)
         # Σ x_m / sqrt(n − x_m) from the two sums, as x_m = n − (n − x_m).
         along = by_others * (longer * inverses - roots) + by_own * own
@@ -79,7 +79,7 @@ def _plain(x: Tensor, labels: Tensor) -> Tensor:
     return bracket(to_sphere(x), labels, None)
 
 
-# Of input that has been checked.
+# The loss for input that is already checked.
 one_hot_values = ValueAndGradient(
     "one_hot_discriminative", "(Tensor x, Tensor labels)", _value_and_gradient, _plain, by_row=True
 )

@@ -1,4 +1,4 @@
-"""The lifted structure of LoOp: a hinge on each positive pair and the nearest negative of its two ends."""
+"""LoOp's lifted structure loss: a hinge on each positive pair and the nearest negative of its two samples."""
 
 import torch
 from torch import Tensor
@@ -15,19 +15,19 @@ def lifted_hinges(
     margin: float,
     among_themselves: bool = True,
 ) -> Tensor:
-    """relu(d_ij + margin − the least distance of i or j to a negative) of each positive pair (i, j).
+    """relu(d_ij + margin − the smallest distance of i or j to a negative) of each positive pair (i, j).
 
     Args:
-        distances: (B, R), larger = further apart (hand in minus the similarities).
+        distances: (B, R), larger = further apart (pass negated similarities).
         anchors, positives: (P,) rows and columns of the positive pairs.
         negative: (B, R) bool, the negative pairs.
-        margin: in the measure of the distances.
-        among_themselves: rows and columns are the same samples, so that the positive has negatives too; otherwise the
-            anchor's alone count.
+        margin: in the unit of the distances.
+        among_themselves: rows and columns are the same samples, so the positive's negatives count too; if False, only
+            the anchor's do.
     Returns:
-        (P,); 0 where neither end has a negative.
-    Source: Vasudeva et al., "LoOp", ICCV 2021, eq. 16: a hinge and a hard minimum, where lifted structure has a square
-        and a log-sum-exp.
+        (P,); 0 where neither i nor j has a negative.
+    Source: Vasudeva et al., "LoOp", ICCV 2021, eq. 16: a hinge and a hard minimum in place of the original's square
+        and log-sum-exp.
 
     >>> distances = torch.tensor([[0.0, 0.5, 0.6], [0.5, 0, 0.4], [0.6, 0.4, 0]])
     >>> i, j, negative = torch.tensor([0]), torch.tensor([1]), torch.tensor([[0, 0, 1], [0, 0, 1], [1, 1, 0]]).bool()
@@ -47,7 +47,7 @@ def lifted_hinges(
 def hinges_of_pairs(
     distances: Tensor, anchors: Tensor, positives: Tensor, negative: Tensor, margin: float, among_themselves: bool
 ) -> Tensor:
-    """`lifted_hinges` of input that has been checked: reading the indices would make the host wait for a GPU."""
+    """`lifted_hinges` without the checks: they read the indices, which synchronises with the GPU."""
     nearest = distances.masked_fill(~negative, torch.inf).amin(dim=1)
     nearest_of_pair = nearest[anchors]
     if among_themselves:

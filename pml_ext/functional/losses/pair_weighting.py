@@ -1,9 +1,8 @@
-"""Weights |∂L/∂S_ij| of pair-based losses in closed form: General Pair Weighting.
+"""General Pair Weighting: the weights |∂L/∂S_ij| of pair-based losses in closed form.
 
-Every function takes a similarity matrix S (B, R) and two boolean masks of its shape, the positive and the negative
-pairs (disjoint; a sample with itself is in neither), and returns the (B, R) weights, >= 0, 0 outside the masks. They
-are the derivatives of Σ_i L_i, L_i the loss of anchor (row) i that the docstring gives; P_i and N_i are the anchor's
-positives and negatives. An anchor for which L_i is not defined has no weights.
+Every function takes a similarity matrix S (B, R) and boolean masks of its shape for the positive and negative pairs
+(disjoint, without self-pairs). It returns (B, R) weights >= 0, 0 outside the masks: the derivatives of Σ_i L_i, where
+L_i is the loss of anchor (row) i with positives P_i and negatives N_i. If L_i is undefined, row i is 0.
 
 Source: Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning", CVPR 2019.
 """
@@ -20,7 +19,7 @@ from pml_ext._ops.transforms import is_traced, under_transform
 
 
 def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """1 for every pair, so that mining alone decides: "MS mining" in the paper's Table 2."""
+    """1 for every pair, which leaves the choice to the miner: "MS mining" in the paper's Table 2."""
     return (positive | negative).to(similarity.dtype)
 
 
@@ -30,11 +29,11 @@ def contrastive_weights(similarity: Tensor, positive: Tensor, negative: Tensor, 
 
 
 def triplet_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, margin: float = 0.1) -> Tensor:
-    """L_i = Σ_P Σ_N relu(S_in − S_ip + margin) (eq. 5): the number of violated triplets that a pair is in.
+    """L_i = Σ_P Σ_N relu(S_in − S_ip + margin) (eq. 5): the number of violated triplets with the pair.
 
-    Counted by sorting each row, O(B R log R); no tensor of triplets.
+    Counted by sorting each row, O(B R log R), without a tensor of triplets.
     """
-    lowered = similarity - margin  # both sides compare the same two numbers, so they agree on ties
+    lowered = similarity - margin  # used by both searches, so that they agree on ties
     positives = torch.where(positive, lowered, torch.inf).sort(dim=1).values
     negatives = torch.where(negative, similarity, -torch.inf).sort(dim=1).values
     per_negative = torch.searchsorted(positives, similarity.contiguous())
@@ -68,7 +67,7 @@ def binomial_deviance_weights(
 ) -> Tensor:
     """L_i = mean_P log(1 + e^(−α(S_ip − base))) + mean_N log(1 + e^(β(S_in − base))) (eqs. 9 and 10).
 
-    Paper: the constants behind its results are not stated; here: those of lifted* and multi-similarity.
+    Paper: does not state the constants used; here: those of lifted* and multi-similarity.
     """
     _check_above_zero(alpha=alpha, beta=beta)
     check_in_range(base, -math.inf, math.inf, "base")
@@ -87,12 +86,11 @@ def bin_lifted_weights(
     base: float = 0.5,
     bounded: bool = False,
 ) -> Tensor:
-    """The plain mean of the weights of binomial deviance and of lifted* (supplement, eq. 10).
+    """The mean of the weights of binomial deviance and lifted* (supplement, eq. 10).
 
-    Paper: the larger of the two weights dominates their mean (supplement, eqs. 10 to 12), which we read as a mean of
-    weights in [0, 1]. Here: with bounded=True that mean, of 1/(1 + e^(β(base − S_in))) and 1/Σ_k e^(β(S_ik − S_in))
-    for a negative; with False the mean of the two losses' own weights, where binomial deviance has β/|N_i| before
-    it, α/|P_i| for positives.
+    Paper: the larger weight dominates the mean (supplement, eqs. 10 to 12), which suggests weights in [0, 1]; here:
+    bounded=True averages 1/(1 + e^(β(base − S_in))) and 1/Σ_k e^(β(S_ik − S_in)) for a negative; bounded=False averages
+    the weights of the two losses, in which binomial deviance has a factor β/|N_i| (α/|P_i| for positives).
     """
     lifted = lifted_star_weights(similarity, positive, negative, alpha=alpha, beta=beta)
     if bounded:
@@ -124,19 +122,19 @@ def multi_similarity_weights(
 
 
 def nca_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> Tensor:
-    """L_i = −log(Σ_P e^(scale S_ip) / Σ_{P and N} e^(scale S_ik)); none for an anchor without positives."""
+    """L_i = −log(Σ_P e^(scale S_ip) / Σ_{P and N} e^(scale S_ik)); undefined for an anchor without positives."""
     _check_above_zero(scale=scale)
     _, among_all = _log_sum_and_softmax(scale * similarity, positive | negative)
     _, among_positives = _log_sum_and_softmax(scale * similarity, positive)
     weights = torch.where(positive, among_positives - among_all, among_all)
-    # Without negatives the difference is 0 up to rounding, and a weight is not below 0.
+    # Without negatives the difference is 0 up to rounding, but a weight must not be negative.
     return scale * weights.clamp_min(0) * positive.any(dim=1, keepdim=True)
 
 
 def n_pairs_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> Tensor:
     """L_i = mean_P log(1 + Σ_N e^(scale (S_in − S_ip))).
 
-    N-pairs batches have one positive an anchor; with several each is compared with all the anchor's negatives.
+    With several positives per anchor, each is compared with all of the anchor's negatives.
     """
     _check_above_zero(scale=scale)
     log_negatives, among_negatives = _log_sum_and_softmax(scale * similarity, negative)
@@ -147,12 +145,12 @@ def n_pairs_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, s
 def histogram_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, bins: int = 100) -> Tensor:
     """B × the derivative of Σ_r h⁻_r Σ_{q<=r} h⁺_q, the overlap of the histograms of all positives and negatives.
 
-    A pair between two of the bins + 1 nodes on [−1, 1] counts in both, the nearer one more. The loss is a mean over
-    pairs already; times the number of anchors, so that here too the mean over anchors is the loss.
+    A pair is split linearly between the two nearest of bins + 1 nodes on [−1, 1]. This loss is a mean over pairs
+    already; the factor B makes it a mean over anchors like the others.
     """
     if not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins must be an integer of 1 or more; got {bins!r}")
-    # The last node belongs to the last interval; nan goes to interval 0 and stays nan in the product with S.
+    # The last node belongs to the last interval. A nan falls into interval 0 and stays nan in the product with S.
     place = ((similarity.clamp(-1, 1) + 1) * (bins / 2)).nan_to_num()
     left = place.long().clamp(max=bins - 1)
     nodes = []
@@ -160,8 +158,7 @@ def histogram_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *,
         share, at = (place - left)[mask], left[mask]
         node = similarity.new_zeros(bins + 1).index_add(0, at, 1 - share).index_add(0, at + 1, share)
         nodes.append(node / mask.sum().clamp_min(1))
-    # Moving right, a positive leaves the cumulative count of its left node only; a negative gains what h⁺ has at
-    # its right one.
+    # A positive that moves right leaves the cumulative count of its left node; a negative gains h⁺ of its right node.
     w_positive = nodes[1][left] / positive.sum().clamp_min(1)
     w_negative = nodes[0][left + 1] / negative.sum().clamp_min(1)
     slope = len(similarity) * bins / 2
@@ -169,15 +166,15 @@ def histogram_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *,
 
 
 def weighted_sums(similarity: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-    """Σ_j w_ij S_ij of each row, w = weigh(S) held constant: the gradient is w, and second derivatives are those of w.
+    """Σ_j w_ij S_ij of each row with w = weigh(S) held constant: its gradient is w, its second derivative that of w.
 
     Args:
         similarity: (B, R).
-        weigh: (B, R) -> (B, R), of differentiable operations.
+        weigh: (B, R) -> (B, R), differentiable.
     """
     with torch.no_grad():
         weights = weigh(similarity)
-    if is_traced():  # of a function's own backward pass nothing would be left in the trace
+    if is_traced():  # the trace would drop a custom backward
         return (weights * similarity).sum(dim=1)
     kind = _WeightedUnderTransform if under_transform() else _Weighted
     sums: Tensor = kind.apply(similarity, weights, weigh)
@@ -200,7 +197,7 @@ class _Weighted(torch.autograd.Function):
 
 
 class _WeightedUnderTransform(torch.autograd.Function):
-    """The same for torch.func, whose `grad` differentiates the gradient where it is asked to."""
+    """`_Weighted` in the form that torch.func requires."""
 
     generate_vmap_rule = True
     backward = _Weighted.backward
@@ -231,12 +228,12 @@ WEIGHTINGS: dict[str, Callable[..., Tensor]] = {
 
 
 def _log_sum_and_softmax(logits: Tensor, mask: Tensor, *, add_one: bool = False) -> tuple[Tensor, Tensor]:
-    """(B, 1) log Σ e^logit over each row's mask (and 1), −inf for an empty one; (B, R) the share of each term in it."""
+    """(B, 1) log Σ e^logit over each row's mask (plus 1 if add_one), −inf for an empty one; (B, R) softmax."""
     kept = torch.where(mask, logits, -torch.inf)
     if add_one:
         kept = torch.cat([kept, kept.new_zeros(len(kept), 1)], dim=1)
     total = kept.logsumexp(dim=1, keepdim=True)
-    # exp(−inf − −inf) would be nan in a row without entries
+    # torch.where, because exp(−inf − −inf) is nan in a row without entries
     return total, torch.where(mask, torch.exp(logits - total), 0)
 
 

@@ -1,4 +1,4 @@
-"""Smoothed recall at k: the rank of an item and its place among the first k by sigmoids instead of steps."""
+"""Smoothed recall at k: sigmoids replace the steps in the rank of an item and in its comparison with k."""
 
 from collections.abc import Sequence
 
@@ -18,24 +18,24 @@ def smooth_recall_at_k(
     *,
     entries: int | None = None,
 ) -> Tensor:
-    """Σ over the positives of a row of σ((k − r)/rank_temperature), over the most that k places can hold.
+    """Σ over a row's positives of σ((k − r)/rank_temperature), divided by min(k, number of positives).
 
-    r = 1 + Σ_z σ((s_z − s)/temperature) is the smoothed rank of a positive of similarity s among all z but itself.
+    r = 1 + Σ_z σ((s_z − s)/temperature) is the smoothed rank of a positive of similarity s among all other items z.
+    Works in blocks over positive pairs, without a (B, R, R) tensor.
 
     Args:
-        similarities: (B, R); row a ranks the R items for query a. An item at −inf is not ranked at all.
-        positive: (B, R) bool, the items that are relevant for the query; none of them at −inf.
-        ks: the K short-list lengths, 1 or more each; they may exceed R.
+        similarities: (B, R); row a ranks the R items for query a. Items at −inf are not ranked.
+        positive: (B, R) bool, the items relevant to the query; none of them at −inf.
+        ks: the K list lengths, 1 or more each; they may exceed R.
         temperature: of the comparisons of similarities, above 0.
         rank_temperature: of the comparison of rank and k, above 0.
-        entries: of one block, (positive pairs, R); None: the block size of the device.
+        entries: entries of one block (positive pairs, R); None: the device's block size.
     Returns:
-        (B, K) smoothed recalls; nan for a row without a positive. Towards temperatures of 0 an item of rank below k
-        counts 1, one of rank k counts ½ (as σ(0) does), the others 0. Many tied positives can lift a value slightly
-        above 1. Blocks over positive pairs: no (B, R, R) tensor.
-    Source: Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, section 3.
-        Over min(k, number of positives), so that a full short list is 1, as in the authors' code; that code also
-        clips the sum at k, which would end the gradient: here it is not clipped.
+        (B, K) smoothed recalls; nan for a row without a positive. As both temperatures approach 0, an item of rank
+        below k counts 1, of rank k ½, others 0. Many tied positives can raise a value slightly above 1.
+    Source: Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, section 3. The
+        divisor is that of the authors' code; their code also clips the sum at k; here: no clipping, which would zero
+        the gradient.
 
     >>> similarities, positive = torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[True, False, True]])
     >>> smooth_recall_at_k(similarities, positive, ks=(2, 4), rank_temperature=0.01)
@@ -55,7 +55,7 @@ def smooth_recall_at_k(
 
 
 def check_short_lists(ks: Sequence[int]) -> None:
-    """One or more lengths of 1 or more."""
+    """Raise unless ks is a sequence of integers of 1 or more."""
     fits = isinstance(ks, Sequence) and not isinstance(ks, str) and len(ks) > 0
     if not fits or any(isinstance(k, bool) or not hasattr(k, "__index__") or k < 1 for k in ks):
         raise ValueError(f"ks must be one or more integers of 1 or more; got {ks!r}")

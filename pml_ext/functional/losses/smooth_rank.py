@@ -1,4 +1,4 @@
-"""Smoothed ranks: how many items are closer than one, counted by sigmoids instead of steps."""
+"""Smoothed ranks: the number of closer items, counted by sigmoids instead of steps."""
 
 from typing import Any
 
@@ -19,17 +19,18 @@ def smooth_ranks(
     *,
     entries: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """r = 1 + Σ_z σ((s_z − s)/temperature) over all z but the item itself, at P pairs of a query and an item.
+    """r = 1 + Σ_z σ((s_z − s)/temperature) over all other items z, for P pairs of a query and an item.
+
+    Besides the similarities it needs memory for their gradient and for one block.
 
     Args:
-        similarities: (B, R); an item at −inf is not counted.
+        similarities: (B, R); items at −inf do not count.
         queries, items: (P,) rows and columns, none of them at −inf.
         temperature: above 0.
-        among: (B, R) bool, true at the P pairs; None for a second result that is the first.
-        entries: of one block, (pairs, R); None: the block size of the device.
+        among: (B, R) bool, true at the P pairs; None: all items.
+        entries: entries of one block (pairs, R); None: the device's block size.
     Returns:
-        (P,) ranks among all items of the row, and among those marked. Beside the similarities it takes memory for their
-        gradient and for one block.
+        (P,) ranks among all items of the row, and (P,) ranks among the items marked by `among`.
     """
     if under_transform():
         return _plain(similarities, queries, items, temperature, among, entries)
@@ -38,7 +39,7 @@ def smooth_ranks(
 
 
 class _SmoothRanks(torch.autograd.Function):
-    """Value and gradient by blocks, which are computed again for the gradient; second derivatives go by `_plain`."""
+    """Works in blocks that backward recomputes; second derivatives use `_plain`."""
 
     @staticmethod
     def forward(
@@ -54,12 +55,12 @@ class _SmoothRanks(torch.autograd.Function):
         ctx.temperature, ctx.entries = temperature, entries
         ranks, ranks_among = (similarities.new_empty(len(queries)) for _ in range(2))
         for block in row_blocks(len(queries), similarities.shape[1], similarities.device, entries=entries):
-            closer = _closer(similarities, queries[block], items[block], temperature)
+            closer = _compare(similarities, queries[block], items[block], temperature)
             torch.sum(closer, 1, out=ranks[block])
             if among is not None:
                 closer.mul_(among.index_select(0, queries[block]))
             torch.sum(closer, 1, out=ranks_among[block])
-        # The item itself stands at σ(0) = ½ in the sums, and its rank starts at 1.
+        # The sums count the item itself as σ(0) = ½; ranks start at 1.
         return ranks.add_(0.5), ranks_among.add_(0.5)
 
     @staticmethod
@@ -72,7 +73,7 @@ class _SmoothRanks(torch.autograd.Function):
         grad, grad_among = grad / ctx.temperature, grad_among / ctx.temperature
         for block in row_blocks(len(queries), similarities.shape[1], similarities.device, entries=ctx.entries):
             query, item = queries[block], items[block]
-            closer = _closer(similarities, query, item, ctx.temperature)
+            closer = _compare(similarities, query, item, ctx.temperature)
             slope = closer.addcmul_(closer, closer, value=-1)  # σ' = σ − σ²
             if among is None:
                 slope.mul_((grad[block] + grad_among[block]).unsqueeze(1))
@@ -87,18 +88,17 @@ class _SmoothRanks(torch.autograd.Function):
 def _plain(
     similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None, entries: int | None
 ) -> tuple[Tensor, Tensor]:
-    """The same by ordinary operations, in blocks that are computed again for every derivative."""
+    """`smooth_ranks` by ordinary operations, in blocks that every backward recomputes."""
     ranks, ranks_among = [similarities.new_zeros(0)], [similarities.new_zeros(0)]
     for block in row_blocks(len(queries), similarities.shape[1], similarities.device, entries=entries):
         arguments = (similarities, queries[block], items[block], temperature, among)
-        if under_transform():  # which cannot compute again
+        if under_transform():  # torch.func does not support checkpointing
             pair = _plain_block(*arguments)
         else:
             pair = checkpoint(_plain_block, *arguments, use_reentrant=False)
         ranks.append(pair[0])
         ranks_among.append(pair[1])
-    # With a gradient path where there are no pairs.
-    nothing = 0 * similarities[:, :0].sum()
+    nothing = 0 * similarities[:, :0].sum()  # a gradient path even without pairs
     return torch.cat(ranks) + nothing, torch.cat(ranks_among) + nothing
 
 
@@ -111,7 +111,7 @@ def _plain_block(
     return closer.sum(1) + 0.5, marked.sum(1) + 0.5
 
 
-def _closer(similarities: Tensor, queries: Tensor, items: Tensor, temperature: float) -> Tensor:
+def _compare(similarities: Tensor, queries: Tensor, items: Tensor, temperature: float) -> Tensor:
     """(P, R): σ((s_z − s)/temperature) for every item z of the row."""
     rows = similarities.index_select(0, queries)
     return rows.sub_(rows.gather(1, items.unsqueeze(1))).div_(temperature).sigmoid_()

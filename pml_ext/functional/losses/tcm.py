@@ -1,6 +1,6 @@
 """Threshold-consistent margin: how far pairs lie on the wrong side of two fixed cosine margins.
 
-tcm_kernel.py computes the same faster for the most used case, the cosines of a batch with itself.
+tcm_kernel.py is the fast version for the cosines of a batch with itself.
 """
 
 from torch import Tensor
@@ -25,15 +25,15 @@ def shortfall_and_excess(
         positives: (P,) cosines of same-class pairs, in [-1, 1].
         negatives: (Q,) cosines of different-class pairs.
         margin_plus, margin_minus: cosines, in [-1, 1].
-        indicator: sum over the hard pairs, those at or beyond their margin; False: over all, also with a negative
-            shortfall or excess.
-        divide_by: the sums by the number of "hard" pairs or of "all" pairs, of positives and of negatives each.
+        indicator: sum over the hard pairs, those at or beyond their margin; False: over all pairs, also with a
+            negative shortfall or excess.
+        divide_by: divide each sum by its number of "hard" pairs or of "all" pairs.
     Returns:
-        two scalars, 0 (with a gradient path) where there is nothing to divide by.
+        two scalars, 0 (with a gradient path) if the divisor is 0.
     Raises:
         ValueError: another divide_by.
-    Source: Zhang et al., arXiv 2307.04047: eq. 5; eq. 17 (TCM′) is indicator=False; ROADMAP's regularizer, which its
-        Table 8 compares with, is divide_by="all". Paper: no word on eq. 17 without a hard pair; here: 0.
+    Source: Zhang et al., arXiv 2307.04047: eq. 5; eq. 17 (TCM′) is indicator=False; ROADMAP's regularizer in its
+        Table 8 is divide_by="all". Paper: eq. 17 is undefined without a hard pair; here: 0.
 
     >>> import torch
     >>> positives, negatives = torch.tensor([0.5, 0.95]), torch.tensor([0.7, 0.1])
@@ -48,29 +48,29 @@ def shortfall_and_excess(
     check_in_range(margin_plus, -1, 1, "margin_plus")
     check_in_range(margin_minus, -1, 1, "margin_minus")
     check_switch(indicator, "indicator")
-    shortfall = _divided(margin_plus - positives, hard_positives(positives, margin_plus), indicator, divide_by)
-    return shortfall, _divided(negatives - margin_minus, hard_negatives(negatives, margin_minus), indicator, divide_by)
+    shortfall = _average(margin_plus - positives, hard_positives(positives, margin_plus), indicator, divide_by)
+    return shortfall, _average(negatives - margin_minus, hard_negatives(negatives, margin_minus), indicator, divide_by)
 
 
 def hard_positives(cosines: Tensor, margin_plus: float) -> Tensor:
-    """Where a positive pair of this cosine is hard, boolean. A nan is, so that it shows in the loss."""
+    """Boolean mask of the hard positive cosines. A nan is hard, so that it shows in the loss."""
     return ~(cosines > margin_plus)
 
 
 def hard_negatives(cosines: Tensor, margin_minus: float) -> Tensor:
-    """Where a negative pair of this cosine is hard, boolean. A nan is, so that it shows in the loss."""
+    """Boolean mask of the hard negative cosines. A nan is hard, so that it shows in the loss."""
     return ~(cosines < margin_minus)
 
 
 def margins_from_distance_range(d_low: float, d_high: float) -> tuple[float, float]:
-    """The cosine margins that belong to a calibration range of L2 distances between unit embeddings.
+    """The cosine margins for a calibration range of L2 distances between unit embeddings.
 
     Args:
         d_low, d_high: ends of the range, 0 <= d_low <= d_high <= 2: positives should lie below it, negatives above.
     Returns:
         margin_plus = 1 − d_low²/2 and margin_minus = 1 − d_high²/2.
     Raises:
-        ValueError: the range is not inside [0, 2] or is turned round.
+        ValueError: the range leaves [0, 2] or is reversed.
     Source: Zhang et al., arXiv 2307.04047, where the range is [sqrt(2 − 2 m⁺), sqrt(2 − 2 m⁻)].
         Paper: A.3.1 prints sqrt(2 − d²)/2; here: the inverse of that range.
 
@@ -82,7 +82,7 @@ def margins_from_distance_range(d_low: float, d_high: float) -> tuple[float, flo
     return 1 - d_low**2 / 2, 1 - d_high**2 / 2
 
 
-def _divided(beyond: Tensor, hard: Tensor, indicator: bool, divide_by: str) -> Tensor:
+def _average(beyond: Tensor, hard: Tensor, indicator: bool, divide_by: str) -> Tensor:
     total = (beyond * hard if indicator else beyond).sum()
     if divide_by == "all":
         return total / max(len(beyond), 1)

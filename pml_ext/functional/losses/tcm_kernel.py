@@ -1,4 +1,4 @@
-"""The threshold-consistent margin term of a batch with itself: a small one at once, others in blocks."""
+"""The threshold-consistent margin term of a batch with itself: small batches at once, larger ones in blocks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,16 +15,15 @@ from pml_ext.functional.losses.tcm import DIVISORS, shortfall_and_excess
 from pml_ext.functional.tuples.pairs import ClassSpans, class_columns, class_spans, same_and_different
 
 AT_ONCE = 128
-"""Up to this batch size a few (B, B) tensors and two whole products are cheaper than the operators that avoid them:
-those take 2.1 times as long at 64 samples, 1.2 times at 128 and 0.8 times at 256 (512-d, one thread)."""
+"""Up to this batch size a few (B, B) tensors and two full products are faster than blocks, which take 2.1 times as long
+at 64 samples, 1.2 times at 128 and 0.8 times at 256 (512-d, one thread)."""
 
 MIN_ROWS = 256
-"""Anchors of one block, at least, whatever the block size: with fewer the matrix product loses its speed (64 rows take
-5 % longer at 2,048 samples)."""
+"""Fewest anchors per block: smaller matrix products are slower (64 rows take 5 % longer at 2,048 samples)."""
 
 FEW = 32
-"""Up to so many samples of a class their embeddings are added up. A matrix product with zeros takes 1.6 times as long
-with 4 samples a class and 1.5 times with 32 (1,024 samples, 512-d, one thread), but less with 64 in a batch of 256."""
+"""Up to this class size embeddings are summed by index. A matrix product with zeros takes 1.6 times as long with 4
+samples per class and 1.5 times with 32 (1,024 samples, 512-d, one thread), but less with 64 in a batch of 256."""
 
 
 def fast_threshold_consistency(
@@ -42,16 +41,16 @@ def fast_threshold_consistency(
 ) -> Tensor:
     """λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a batch, in O(B D) memory.
 
-    The gradient is computed together with the value, through the normalisation too; second derivatives go through
-    `shortfall_and_excess`. To torch.compile it is one operator with a first derivative only.
+    The gradient is computed together with the value and includes the normalisation; second derivatives use
+    `shortfall_and_excess`. torch.compile sees one operator with a first derivative only.
 
     Args:
         embeddings: (B, D), need not be normalised, float32 or float64.
         labels: (B,) class ids.
         lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by: see `shortfall_and_excess` and
             TCMLoss.
-        spans: `class_spans(labels)`, where they are known.
-        sizes: at_once, min_rows, few and entries, in place of the constants above and of the device's block size.
+        spans: `class_spans(labels)`, if known.
+        sizes: at_once, min_rows, few and entries override the constants above and the device's block size.
     Returns:
         a scalar.
     Raises:
@@ -81,13 +80,14 @@ def _value_and_gradient(
 
 
 def _at_once(embeddings: Tensor, labels: Tensor, options: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-    """With 0/1 masks P and Q of the pairs in the sums, p and q the weights λ over the divisors, and W = q Q − p P: the
-    gradient by u is g = 2 W u, and the value p m⁺ #P − q m⁻ #Q + Σ W cos, where Σ W cos = Σ g·u / 2.
+    """Value p m⁺ #P − q m⁻ #Q + Σ g·u / 2 and gradient g = 2 W u, from (B, B) matrices.
+
+    P and Q are 0/1 masks of the pairs in the sums, p and q the weights λ over their divisors, and W = q Q − p P.
     """
     lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by = options
     unit, inverse_norms = unit_and_inverse_norms(embeddings)
     cosines = unit @ unit.T
-    same = torch.eq(labels.unsqueeze(1), labels).to(cosines.dtype)  # floating masks cost a fifth of boolean ones
+    same = torch.eq(labels.unsqueeze(1), labels).to(cosines.dtype)  # floating masks are 5 times faster than boolean
     above = torch.ge(cosines, margin_minus, out=torch.empty_like(cosines))
     above.addcmul_(above, same, value=-1)
     below = torch.le(cosines, margin_plus, out=cosines).mul_(same)
@@ -112,10 +112,7 @@ def _at_once(embeddings: Tensor, labels: Tensor, options: tuple[Any, ...]) -> tu
 def _in_blocks(
     embeddings: Tensor, spans: ClassSpans, options: tuple[Any, ...], needs_gradient: bool, rows: int, few: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Block by block of anchors; on the CPU those without a negative pair in the sums are left out of the products.
-
-    With x = n u, ∂cos(i, j)/∂x_i = (u_j − cos u_i) / n_i: weights 1/n_j on x_j, and −cos/n_i on x_i itself.
-    """
+    """In blocks of anchors. With x = n u, ∂cos(i, j)/∂x_i = (u_j − cos u_i) / n_i: x_j/n_j − cos x_i/n_i, over n_i."""
     lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by = options
     inverse = inverse_norms(embeddings)
     margins = (margin_plus, margin_minus, indicator)
@@ -142,19 +139,19 @@ def sums_in_blocks(
     needs_gradient: bool,
     few: int,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Sums over the pairs of the anchors in some blocks, and of the embeddings at the other ends of these pairs.
+    """Shortfall and excess over the pairs of some anchors, and weighted sums of these pairs' embeddings.
 
     Args:
         embeddings: (B, D).
-        inverse: (B, 1) of their norms.
+        inverse: (B, 1), 1/norm.
         spans: of the B labels.
-        margins: margin_plus, margin_minus, and whether to sum over the hard pairs only.
-        blocks: of anchors, that follow each other.
-        needs_gradient: without it both sums of embeddings are None.
+        margins: margin_plus, margin_minus, and whether to sum over hard pairs only.
+        blocks: consecutive blocks of anchors.
+        needs_gradient: if False, both sums of embeddings are None.
         few: the constant above.
     Returns:
-        (4,): shortfall, excess, the number of hard positives and of hard negatives; (anchors, D), for the positives,
-        in the order of the blocks; (B, D), for the negatives, or None where there is none.
+        (4,): shortfall, excess, number of hard positives and of hard negatives; (anchors, D) sums over the positives;
+        (B, D) sums over the negatives, or None if no negative counts.
     """
     margin_plus, margin_minus, indicator = margins
     totals = embeddings.new_zeros(4)
@@ -169,7 +166,7 @@ def sums_in_blocks(
         below = hard if indicator else valid.to(cosines.dtype)
         shortfall = (below * (margin_plus - to_positives)).sum()
 
-        cosines.scatter_(1, same, -2)  # no negative
+        cosines.scatter_(1, same, -2)  # below every negative
         above = torch.ge(cosines, margin_minus, out=torch.empty_like(cosines))
         counts = above.sum(1)
         found_hard = hard.sum(), counts.sum()
@@ -183,7 +180,7 @@ def sums_in_blocks(
         itself = -own * (below * to_positives).sum(1, keepdim=True)
         weights = torch.cat([below * torch.take(inverse, positives), itself], 1)
         toward.append(_weighted_sums(embeddings, same, weights, few))
-        # Only the CPU looks which rows have a negative that counts: a GPU would have to be waited for.
+        # The CPU skips rows without a negative that counts; finding them would synchronise with a GPU.
         every = torch.arange(len(own), device=own.device)
         found = counts.nonzero().squeeze(1) if own.device.type == "cpu" else every
         if len(found):
@@ -197,12 +194,12 @@ def sums_in_blocks(
 
 
 def _weight(weight: float, divisor: Tensor) -> Tensor:
-    """weight / divisor, or 0 where that is 0; divisor: a whole number."""
+    """weight / divisor, or 0 if divisor (a whole number) is 0."""
     return weight * divisor.clamp(max=1) / divisor.clamp(min=1)
 
 
 def _weighted_sums(x: Tensor, columns: Tensor, weights: Tensor, few: int) -> Tensor:
-    """Σ_j weights_ij x[columns_ij]. (N, D), (M, K), (M, K) → (M, D); a column occurs again only with weight 0."""
+    """Σ_j weights_ij x[columns_ij]. (N, D), (M, K), (M, K) → (M, D); a column may repeat only with weight 0."""
     if columns.shape[1] <= few:
         sums: Tensor = embedding_bag(columns, x, per_sample_weights=weights, mode="sum")
         return sums

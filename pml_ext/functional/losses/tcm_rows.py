@@ -1,4 +1,4 @@
-"""The threshold-consistent margin term of some anchors of a batch: what one rank computes of all ranks' pairs."""
+"""The threshold-consistent margin term of some anchors of a batch: one rank's share of all ranks' pairs."""
 
 from typing import Any
 
@@ -21,19 +21,18 @@ def threshold_consistency_sums_of_rows(
     *,
     indicator: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Shortfall and excess, summed over the pairs of some anchors, and how many of these are hard.
+    """Shortfall and excess, summed over the pairs of some anchors, and the number of hard pairs.
 
-    A pair stands in the sums of both its samples. The gradient is that of all anchors' sums by the given rows, and 0
-    elsewhere: the cosines are symmetric, so the sums of the ranks that share out the anchors add up to the gradient.
-    There is no second derivative.
+    A pair counts for both its samples. The gradient is that of the sum over all anchors by the given rows, and 0 for
+    other rows: cosines are symmetric, so the ranks' gradients add up. There is no second derivative.
 
     Args:
         embeddings: (B, D), need not be normalised, float32 or float64.
-        rows: the anchors, that follow each other; may be none.
+        rows: consecutive anchors; may be empty.
         spans: `class_spans` of the B labels.
         margin_plus, margin_minus, indicator: see `shortfall_and_excess`.
     Returns:
-        two sums and two numbers of hard pairs, (2,) each.
+        (2,) sums and (2,) numbers of hard pairs.
     """
     sums, counts = _SumsOfRows.apply(embeddings, rows, spans, margin_plus, margin_minus, indicator)
     return sums, counts

@@ -1,4 +1,4 @@
-"""How close the discriminative loss comes to the triplet sum that it bounds, on one batch."""
+"""The gap between the discriminative loss and the triplet sum that it bounds, on one batch."""
 
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ class DiscriminativeTightness(NamedTuple):
     Attributes:
         triplet_mean: L_t / H, the mean of ‖x_i − x_j‖ − ‖x_i − x_k‖ over all triplets (i, j, k), without a hinge.
         upper_bound: L_d / H, the discriminative loss of eq. 8 over the classes of the batch.
-        epsilon: ε, twice the largest distance of a sample to its own class's centroid.
-        kappa_min, kappa_max: the smallest and the largest distance between two of the batch's centroids.
-        triplets: H, their number.
+        epsilon: ε, twice the largest distance of a sample to its class centroid.
+        kappa_min, kappa_max: smallest and largest distance between two centroids of the batch.
+        triplets: H, the number of triplets.
 
     >>> round(DiscriminativeTightness(-1.2, -1.0, epsilon=0.1, kappa_min=1.4, kappa_max=1.5, triplets=24).limit, 3)
     0.4
@@ -32,7 +32,7 @@ class DiscriminativeTightness(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """κ_max − κ_min + 3ε, how far the bound can be from the triplets."""
+        """κ_max − κ_min + 3ε, the largest possible gap."""
         return self.kappa_max - self.kappa_min + 3 * self.epsilon
 
 
@@ -40,20 +40,20 @@ class DiscriminativeTightness(NamedTuple):
 def discriminative_tightness(
     embeddings: Tensor, labels: Tensor, centroids: Tensor | None = None
 ) -> DiscriminativeTightness:
-    """Both sides of Lemma 3.1 on a balanced batch, with the classes of the batch as the classes of the set.
+    """Both sides of Lemma 3.1 on a balanced batch, over the classes of the batch.
 
-    From the (N, N) distances and the (N, C) to the centroids, in float64; no triplet is formed.
+    Computed in float64 from the (N, N) distances and the (N, C) distances to the centroids; no triplet is formed.
 
     Args:
         embeddings: (N, D) unit vectors.
-        labels: (N,) class ids, rows of `centroids`; every class that occurs does so equally often, twice or more.
-        centroids: (classes, D) unit vectors; None for the one-hot vectors of as many classes as D.
+        labels: (N,) class ids, rows of `centroids`; all classes of the batch have the same size, 2 or more.
+        centroids: (classes, D) unit vectors; None for the D one-hot vectors.
     Returns:
-        a DiscriminativeTightness; its two sides are divided by H, the number of triplets, so that batches compare.
+        a DiscriminativeTightness; both sides are divided by H, the number of triplets, to compare batches.
     Raises:
         ValueError: fewer than 2 classes, classes of 1 sample or of different sizes, class ids without a centroid.
-    Source: Do et al., CVPR 2019, Lemma 3.1: H = (N/C − 1) N (N − N/C). Paper: over a whole balanced training set;
-        here: over a batch.
+    Source: Do et al., CVPR 2019, Lemma 3.1: H = (N/C − 1) N (N − N/C). Paper: a whole balanced training set; here: a
+        batch.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
     >>> found = discriminative_tightness(x, torch.tensor([0, 0, 1, 1]))
@@ -66,7 +66,7 @@ def discriminative_tightness(
     known = embeddings.shape[1] if centroids is None else len(centroids)
     if len(present) < 2 or counts.min() < 2 or (counts != counts[0]).any():
         raise ValueError(
-            "Lemma 3.1 needs 2 or more classes, each with the same number of samples, 2 or more; got classes of "
+            "Lemma 3.1 needs at least 2 classes, all with the same number of samples, at least 2; got classes of "
             f"{sorted(set(counts.tolist()))} samples"
         )
     if present[0] < 0 or present[-1] >= known:
@@ -76,7 +76,7 @@ def discriminative_tightness(
     own = own[present]
     size, each = len(x), int(counts[0])
     triplets = size * (each - 1) * (size - each)
-    # Each pair of a class is in as many triplets as there are negatives, each other pair in as many as positives.
+    # A positive pair is in one triplet per negative of the anchor, a negative pair in one per positive.
     distances = _distances(x, x)
     same = classes[:, None] == classes
     triplet_sum = (size - each) * distances[same].sum() - (each - 1) * distances[~same].sum()
@@ -95,5 +95,5 @@ def discriminative_tightness(
 
 
 def _distances(x: Tensor, y: Tensor) -> Tensor:
-    """By differences, so that a point is at 0 from itself."""
+    """(N, M) distances from differences, so that equal points have distance 0."""
     return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")

@@ -65,7 +65,7 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         for num_classes in (1, 0):
             with pytest.raises(ValueError, match=f"num_classes must be at least 2.*got {num_classes}"):
                 make(num_classes)
-    with pytest.raises(ValueError, match=r"at least num_classes - 1 = 9.*got 8\. Use kmeans"):
+    with pytest.raises(ValueError, match=r"at least num_classes - 1 = 9.*got 8\. Increase it, or use kmeans"):
         simplex_centroids(10, 8)
     with pytest.raises(ValueError, match=r"size must be at least 2.*got 1"):
         kmeans_centroids(3, 1)
