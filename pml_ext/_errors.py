@@ -1,5 +1,23 @@
 """The error of a user's input: a file, a value or a machine that cannot be used as it is."""
 
+from importlib import import_module
+from typing import Any
+
 
 class UserError(ValueError):
     """A mistake that the message alone explains; the command line prints it without a traceback."""
+
+
+def import_library(name: str, *, needed_for: str, install: str) -> Any:
+    """Import a library that is not always installed.
+
+    Args:
+        needed_for: what needs it, for the message.
+        install: what to give to pip.
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"{needed_for} needs {error.name or name}: pip install {install}") from error

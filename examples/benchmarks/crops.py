@@ -16,7 +16,8 @@ import torch
 
 from pml_ext import Embedder
 from pml_ext.runner.config.network_keys import load_for_embedding
-from pml_ext.runner.engine.exporting import PixelsToEmbedding, export
+from pml_ext.runner.engine.exporting import export
+from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 
 BATCHES = (1, 8, 32)
 
@@ -46,7 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "weights.pth"
         cfg = load_for_embedding(options.config)
-        torch.save(PixelsToEmbedding(cfg).state_dict(), weights)
+        torch.save(PixelsToEmbedding(cfg.MODEL, cfg.INPUT).state_dict(), weights)
         cfg.MODEL.WEIGHTS = str(weights)
         made = {"network": Embedder.from_config(options.config, weights, device=options.device)}
         if made["network"].device.type == "cuda":

@@ -11,11 +11,11 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.data.transforms import build_transform
-from pml_ext.runner.engine.exporting import PixelsToEmbedding
 from pml_ext.runner.modeling.cuda import missing_device
-from pml_ext.runner.modeling.pixels import Crop, crop_tensors
+from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
+from pml_ext.search.crops import Crop, crop_tensors
 from pml_ext.search.model_record import ModelRecord
-from pml_ext.search.onnx_session import OnnxModel
+from pml_ext.search.onnx_model import OnnxModel
 
 log = logging.getLogger("pml_ext")
 
@@ -92,9 +92,9 @@ class Embedder:
         where = _device(device)
         if half and where.type == "cpu":
             log.warning("half=True on a CPU is slower than 32 bits")
-        network = PixelsToEmbedding.trained(cfg).requires_grad_(False)
+        network = PixelsToEmbedding.load(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED).requires_grad_(False)
         record = ModelRecord.of(cfg, embedding_dim=network.embedding_dim, half=half)
-        network = (network.in_16_bits() if half else network).to(where)
+        network = (network.to_float16() if half else network).to(where)
         return cls(network, record, device=where, batch_size=batch_size)
 
     @classmethod

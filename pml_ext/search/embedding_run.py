@@ -13,11 +13,11 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext.runner.config.network_keys import SHAPING, load_for_embedding
-from pml_ext.runner.engine.exporting import PixelsToEmbedding
 from pml_ext.runner.engine.failures import one_message
 from pml_ext.runner.engine.messages import quiet_lightning
 from pml_ext.runner.engine.processes import bound_together
 from pml_ext.runner.engine.trainer import Launch, build_trainer
+from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.search.embedding_module import EmbeddingModule
 from pml_ext.search.feature_file import (
     SUFFIXES,
@@ -28,7 +28,7 @@ from pml_ext.search.feature_file import (
 )
 from pml_ext.search.image_list import Listed, list_images
 from pml_ext.search.model_record import ModelRecord
-from pml_ext.search.onnx_session import OnnxModel
+from pml_ext.search.onnx_model import OnnxModel
 from pml_ext.search.shards import RunOfShards, ShardFolder
 
 log = logging.getLogger("pml_ext")
@@ -180,10 +180,10 @@ def _network(
     if onnx is not None:
         model = OnnxModel(onnx, "cpu" if device.type == "cpu" else f"auto:{device.index or 0}")
         return model, replace(model.record, onnx=str(Path(onnx).expanduser().resolve()))
-    network = PixelsToEmbedding.trained(cfg).requires_grad_(False)
+    network = PixelsToEmbedding.load(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED).requires_grad_(False)
     record = ModelRecord.of(cfg, embedding_dim=network.embedding_dim, half=half)
     whole = str(Path(cfg.MODEL.WEIGHTS).expanduser().resolve())
-    return network.in_16_bits() if half else network, replace(record, weights=whole)
+    return network.to_float16() if half else network, replace(record, weights=whole)
 
 
 def _grown(output: Path, record: ModelRecord, label_by_folder: bool) -> FeatureFile:

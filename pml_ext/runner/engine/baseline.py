@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext._ops.normalize import to_sphere
 from pml_ext.distributed import ShardedLoss, is_divisible
 from pml_ext.large_batch import norms_by_chunk
 from pml_ext.losses import DiscriminativeLoss
@@ -19,18 +18,19 @@ from pml_ext.runner.engine.checkpoints import CONFIG
 from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet_statistics
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features
-from pml_ext.runner.modeling.architectures import NetworkOutput, architecture_of
+from pml_ext.runner.modeling.architectures import NetworkOutput
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 from pml_ext.runner.modeling.names import ID_LOSSES
+from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients
 from pml_ext.runner.solver.schedule import build_schedule
 
 log = logging.getLogger("pml_ext")
 
 
-class Baseline(lightning.LightningModule):
-    """The network of a config, its losses, and how they are trained and tested.
+class Baseline(PixelsToEmbedding, lightning.LightningModule):
+    """A PixelsToEmbedding with losses, and how Lightning trains and tests it.
 
     On several ranks the metric losses see the joint batch, and DDP's mean gives the gradient of one process on it, for
     the losses' own parameters too. A loss that can be divided is (`ShardedLoss`); for others, and for those that get
@@ -46,17 +46,12 @@ class Baseline(lightning.LightningModule):
     """
 
     def __init__(self, cfg: CN, train_set: ImageSet | None, test_sets: dict[str, TestSet]) -> None:
-        super().__init__()
-        self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
-        self.evaluation = Evaluation(cfg.TEST)
         num_classes = 0 if train_set is None else _num_classes(cfg.MODEL.HEADS.NUM_CLASSES, train_set)
         needs_scores = any(name in ID_LOSSES for name in cfg.MODEL.LOSSES.NAME)
-        self.architecture = architecture_of(cfg.MODEL)
         classes = num_classes if needs_scores else 0
-        for name, part in self.architecture.parts(cfg.MODEL, cfg.INPUT, num_classes=classes).items():
-            self.add_module(name, part)
-        self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(1, -1, 1, 1), persistent=False)
+        super().__init__(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED, num_classes=classes)
+        self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
+        self.evaluation = Evaluation(cfg.TEST)
         if train_set is not None:
             wrong = norms_of_other_devices(cfg.MODEL)
             if wrong:
@@ -65,38 +60,21 @@ class Baseline(lightning.LightningModule):
                 cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=self.architecture.feature_size(self)
             )
             self.miner = build_miner(cfg.MODEL.MINER)
-        self.pixel_mean: Tensor
-        self.pixel_std: Tensor
         self.results: dict[str, dict[str, float]] = {}
         self.features: dict[str, Features] = {}
         self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._shared: dict[str, ShardedLoss] = {}
         self._is_whole_on_each = False  # whether a rank computes a metric loss, or mines tuples, of the joint batch
 
-    def forward(self, images: Tensor, labels: Tensor | None = None) -> NetworkOutput:
-        """images (B, C, H, W) in 0–255, labels (B,) in training."""
-        return self.architecture.output(self, self.standardised(images), labels)
-
-    def standardised(self, images: Tensor) -> Tensor:
-        """Images in 0–255 as the backbone gets them."""
-        return (images - self.pixel_mean) / self.pixel_std
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in 0–255 to embeddings (B, D) of unit norm, as tests measure them."""
-        features = self(images).features[0].float()
-        if self.cfg.TEST.FLIP.ENABLED:
-            features = (features + self(images.flip(-1)).features[0].float()) / 2
-        return to_sphere(features)
-
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
         images, labels, rows = batch
         if not self.cfg.SOLVER.CHUNK:
-            return self._loss(self(images, labels), labels, rows)
+            return self._loss(self.output(images, labels), labels, rows)
         # Before the step and not, as Lightning does, after it: the gradients of all chunks but one are part of it.
         for parameter in self.parameters():
             parameter.grad = None
         return loss_in_chunks(
-            self,
+            self.output,
             (images, labels),
             lambda output: self._loss(output, labels, rows),
             chunk=self.cfg.SOLVER.CHUNK,
@@ -234,7 +212,7 @@ class Baseline(lightning.LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         images, _, rows = batch
-        self._collected.setdefault(dataloader_idx, []).append((rows.cpu(), self.embed(images).cpu()))
+        self._collected.setdefault(dataloader_idx, []).append((rows.cpu(), self(images).cpu()))
 
     def on_validation_epoch_end(self) -> None:
         parts = iter([self._gathered(i) for i in sorted(self._collected)])

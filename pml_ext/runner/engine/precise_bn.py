@@ -11,22 +11,22 @@ from torch.utils.data import DataLoader
 
 
 class _WithoutLosses(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, images: Tensor) -> None:
         # A classification layer with a margin wants labels; the statistics do not depend on them.
-        self.model(images, torch.zeros(len(images), dtype=torch.long, device=images.device))
+        self.model.output(images, torch.zeros(len(images), dtype=torch.long, device=images.device))
 
 
-def recompute_statistics(model: nn.Module, loader: DataLoader[Any], iterations: int, device: torch.device) -> None:
+def recompute_statistics(model: Any, loader: DataLoader[Any], iterations: int, device: torch.device) -> None:
     """Replace every batch norm's running mean and variance by the plain averages over training batches.
 
     Of several processes each takes its own part of the batches, and all get the average.
 
     Args:
-        model: called with images (B, C, H, W) and labels (B,).
+        model: a module; its method `output` is called with images (B, C, H, W) and labels (B,).
         loader: of (images, …), its batch sampler with `set_epoch`; begun anew as often as it takes.
         iterations: how many batches.
     """

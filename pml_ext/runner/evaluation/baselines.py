@@ -28,10 +28,10 @@ class Embedder(Protocol):
     evaluation: Evaluation
     test_sets: dict[str, TestSet]
 
-    def standardised(self, images: Tensor) -> Tensor:
+    def standardise(self, images: Tensor) -> Tensor:
         """Images in 0–255 as the backbone gets them."""
 
-    def embed(self, images: Tensor) -> Tensor:
+    def __call__(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in 0–255 to embeddings (B, D) of unit norm."""
 
 
@@ -70,8 +70,8 @@ def measure_baselines(
         the rows of the table by their names.
     """
     ways: dict[str, Callable[[Tensor], Tensor]] = {
-        RAW_PIXELS: lambda images: raw_pixels(network.standardised(images)),
-        BEFORE if pretrained else UNTRAINED: network.embed,
+        RAW_PIXELS: lambda images: raw_pixels(network.standardise(images)),
+        BEFORE if pretrained else UNTRAINED: network,
     }
     measured = {}
     with torch.random.fork_rng(devices=[]):

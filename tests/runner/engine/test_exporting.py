@@ -15,8 +15,8 @@ from pml_ext.cli import main
 from pml_ext.metrics import ThresholdReport
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.engine import exporting
-from pml_ext.runner.engine.export_formats import FORMATS
-from pml_ext.runner.engine.exporting import PixelsToEmbedding, export
+from pml_ext.runner.engine.exporting import FORMATS, export
+from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def trained(tmp_path: Path) -> CfgNode:
     cfg.MODEL.BACKBONE.NAME, cfg.MODEL.BACKBONE.DEPTH, cfg.MODEL.BACKBONE.FEAT_DIM = "build_convnet_backbone", "2x", 6
     cfg.MODEL.HEADS.POOL_LAYER, cfg.MODEL.HEADS.WITH_BNNECK = "GeneralizedMeanPoolingP", True
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [12, 8]
-    net = PixelsToEmbedding(cfg)
+    net = PixelsToEmbedding(cfg.MODEL, cfg.INPUT).eval()
     nn.init.normal_(net.heads.bottleneck[0].running_mean)  # type: ignore[arg-type]
     state = {**net.state_dict(), "heads.classifier.weight": torch.ones(3, 6), "losses.LoOp.x": torch.ones(1)}
     torch.save({"state_dict": state}, tmp_path / "last.ckpt")
@@ -36,7 +36,7 @@ def trained(tmp_path: Path) -> CfgNode:
 
 
 def expected(cfg: CfgNode, images: torch.Tensor) -> torch.Tensor:
-    net = PixelsToEmbedding(cfg)
+    net = PixelsToEmbedding(cfg.MODEL, cfg.INPUT).eval()
     net.load_state_dict(torch.load(cfg.MODEL.WEIGHTS, weights_only=True)["state_dict"], strict=False)
     mean, std = (torch.tensor(v)[:, None, None] for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     with torch.no_grad():
@@ -134,7 +134,7 @@ def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytes
         export(trained, tmp_path / "m.pt", "torchscript")
     trained.MODEL.HEADS.WITH_BNNECK = True
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(UserError, match=r"ONNX needs its extra: pip install 'pml_ext\[export\]'"):
+    with pytest.raises(UserError, match=r"ONNX needs onnxscript: pip install 'pml_ext\[export\]'"):
         export(trained, tmp_path / "m.onnx", "onnx")
     trained.INPUT.SIZE_TEST = [0]
     with pytest.raises(UserError, match=r"INPUT.SIZE_TEST must be height and width; got \[0\]"):
@@ -158,7 +158,7 @@ def test_the_command(trained: CfgNode, tmp_path: Path, capsys: pytest.CaptureFix
 FULL_DISK = """
 import resource, signal, sys, torch
 from pathlib import Path
-from pml_ext.runner.engine.export_formats import _write_torchscript
+from pml_ext.runner.engine.exporting import _write_torchscript
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:

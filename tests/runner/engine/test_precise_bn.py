@@ -19,7 +19,7 @@ class Model(nn.Module):
         self.norm = nn.BatchNorm2d(2, momentum=0.3)
         self.labels: list[Tensor] = []
 
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+    def output(self, images: Tensor, labels: Tensor) -> Tensor:
         self.labels.append(labels)
         return self.norm(images)
 
@@ -29,7 +29,7 @@ def test_statistics_are_the_plain_averages_over_batches() -> None:
     loader = DataLoader(
         TensorDataset(images, torch.arange(4)), batch_sampler=EpochBatches(range(4), batch_size=2, drop_last=False)
     )
-    model(torch.randn(2, 2, 3, 3), torch.zeros(2))  # a moving average to be replaced
+    model.output(torch.randn(2, 2, 3, 3), torch.zeros(2))  # a moving average to be replaced
     model.labels.clear()
     recompute_statistics(model, loader, 3, torch.device("cpu"))
     batches = [images[[0, 1]], images[[2, 3]], images[[0, 2]]]

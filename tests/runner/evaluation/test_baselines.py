@@ -39,10 +39,10 @@ class Network(nn.Module):
         super().__init__()
         self.evaluation, self.test_sets = Evaluation(get_cfg().TEST), {"Set": data}
 
-    def standardised(self, images: Tensor) -> Tensor:
+    def standardise(self, images: Tensor) -> Tensor:
         return images / 255
 
-    def embed(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         torch.rand(1)
         return nn.functional.one_hot(images[:, 0, 0, 0].long(), 8).float()
 

@@ -199,7 +199,7 @@ def test_flipped_tests_average_an_image_and_its_mirror_image() -> None:
     images = 255 * torch.rand(3, module.pixel_mean.shape[1], 8, 8)
     with torch.no_grad():
         module.validation_step((images, torch.zeros(3), torch.arange(3)), 0)
-        both = module(images).features[0] + module(images.flip(-1)).features[0]
+        both = module.output(images).features[0] + module.output(images.flip(-1)).features[0]
     ((_, found),) = module._collected[0]
     torch.testing.assert_close(found, normalize(both))
 

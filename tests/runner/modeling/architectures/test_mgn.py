@@ -18,10 +18,11 @@ from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.engine.baseline import Baseline
-from pml_ext.runner.engine.exporting import FORMATS, PixelsToEmbedding, export
+from pml_ext.runner.engine.exporting import FORMATS, export
 from pml_ext.runner.modeling.architectures import architecture_of
 from pml_ext.runner.modeling.losses.id_losses import CrossEntropyLoss
 from pml_ext.runner.modeling.losses.pair_losses import TripletLoss
+from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 from tests.runner.data import published_layouts as layouts
 
@@ -36,6 +37,10 @@ Shapes = dict[str, tuple[int, ...]]
 
 def small(*opts: str) -> CN:
     return load_config(CONFIG, [*SMALL, *opts])
+
+
+def model_of(cfg: CN) -> PixelsToEmbedding:
+    return PixelsToEmbedding(cfg.MODEL, cfg.INPUT).eval()
 
 
 def batch_norm(name: str, channels: int) -> Shapes:
@@ -79,7 +84,7 @@ def fastreids(classes: int, size: int) -> Shapes:
 @pytest.fixture(scope="module")
 def net() -> PixelsToEmbedding:
     torch.manual_seed(0)
-    return PixelsToEmbedding(small())
+    return model_of(small())
 
 
 def test_fastreids_weights_load_key_for_key(net: PixelsToEmbedding, tmp_path: Path) -> None:
@@ -102,12 +107,12 @@ def test_fastreids_weights_load_key_for_key(net: PixelsToEmbedding, tmp_path: Pa
 
 
 def test_the_branches_begin_with_the_same_weights(net: PixelsToEmbedding) -> None:
-    fresh = PixelsToEmbedding(small()).state_dict()
+    fresh = model_of(small()).state_dict()
     for name, value in fresh.items():
         if name.startswith("b1."):
             assert torch.equal(value, fresh[name.replace("b1.", "b2.", 1)])
             assert torch.equal(value, fresh[name.replace("b1.", "b3.", 1)])
-    strided: Any = PixelsToEmbedding(small("MODEL.BACKBONE.LAST_STRIDE", "2"))
+    strided: Any = model_of(small("MODEL.BACKBONE.LAST_STRIDE", "2"))
     assert strided.b1[1][0].conv2.stride == strided.b1[1][0].downsample[0].stride == (2, 2)
     assert strided.b2[1][0].conv2.stride == strided.b3[1][0].downsample[0].stride == (1, 1)
 
@@ -117,8 +122,8 @@ def test_the_embedding_is_whole_then_halves_then_thirds() -> None:
     module: Any = Baseline(small(), None, {}).eval()
     images = torch.randint(0, 256, (2, 3, 96, 16)).float()  # a map of 6 rows
     with torch.no_grad():
-        (found,) = module(images).features
-        shared = module.backbone(module.standardised(images))
+        (found,) = module.output(images).features
+        shared = module.backbone(module.standardise(images))
         whole, halved, cut = module.b1(shared), module.b2(shared), module.b3(shared)
         parts = {
             "b1_head": whole, "b2_head": halved, "b3_head": cut, "b21_head": halved[:, :, :3],
@@ -147,7 +152,7 @@ def test_losses_are_means_over_heads_and_features(training: tuple[Baseline, torc
     heads: dict[str, Any] = {}
     for name in HEADS:
         getattr(module, name).register_forward_hook(lambda _, __, out, name=name: heads.update({name: out}))
-    output = module(images, labels)
+    output = module.output(images, labels)
     values = module._loss_values(output, labels, [part.float() for part in output.features], labels)
     ce, triplet = CrossEntropyLoss(epsilon=0.1), TripletLoss(margin=0.0, hard_mining=True)
     expected = 2 * 0.125 * sum(ce(head.logits, labels) for head in heads.values())

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.engine.exporting import PixelsToEmbedding
+from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 from pml_ext.runner.modeling.weights.names import backbone_names
 from tests.runner.modeling.networks import backbone_of
@@ -22,7 +22,7 @@ def network(options: dict[str, object], **head: object) -> PixelsToEmbedding:
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [64, 32]
     cfg.MODEL.BACKBONE.update(options)
     cfg.MODEL.HEADS.update(head)
-    return PixelsToEmbedding(cfg)
+    return PixelsToEmbedding(cfg.MODEL, cfg.INPUT).eval()
 
 
 @pytest.fixture(scope="module")

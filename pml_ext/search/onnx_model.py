@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pml_ext._errors import UserError
-from pml_ext.runner.engine.export_formats import required
+from pml_ext._errors import UserError, import_library
 from pml_ext.runner.modeling.cuda import kind_and_index
 from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
 
@@ -19,12 +18,12 @@ class OnnxModel:
     Args:
         device: cpu, cuda, cuda:1 …, or auto.
     Raises:
-        UserError: onnxruntime is not installed, or cannot read the file; a file of another program; a device that
-            onnxruntime does not have.
+        UserError: onnxruntime is not installed, cannot read the file, or does not have the device; or the file is
+            another program's.
     """
 
     def __init__(self, path: str | Path, device: str) -> None:
-        runtime = required("onnxruntime")
+        runtime = import_library("onnxruntime", needed_for="ONNX", install="'pml_ext[export]'")
         file = Path(path).expanduser()
         if not file.is_file():
             raise UserError(f"no ONNX file at {path}")
