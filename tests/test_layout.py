@@ -16,7 +16,7 @@ MODULES = {
 
 # From the ground up: a room imports from its own and from those before it. The last name that fits counts.
 FLOORS = [
-    ("pml_ext._version", "pml_ext._errors", "pml_ext._checks", "pml_ext._pml", "pml_ext._files"),
+    ("pml_ext._version", "pml_ext._errors", "pml_ext._checks", "pml_ext._pml", "pml_ext._files", "pml_ext._identities"),
     ("pml_ext._ops",),
     ("pml_ext.functional",),
     ("pml_ext.distances",),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_finite, check_labels, check_tensor
+from pml_ext._identities import JUNK
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves
 from pml_ext.functional.retrieval.feature_distances import (
@@ -18,7 +19,7 @@ from pml_ext.functional.retrieval.feature_distances import (
     have_unit_rows,
     spread_around_origin,
 )
-from pml_ext.functional.retrieval.protocol import JUNK, OwnIdentity
+from pml_ext.functional.retrieval.protocol import OwnIdentity
 from pml_ext.functional.retrieval.ranking import Ranking, rank_by_both_metrics, rankings_of, rankings_within
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC

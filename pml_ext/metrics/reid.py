@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_seed
+from pml_ext._identities import JUNK
 from pml_ext.functional.retrieval.feature_distances import METRICS
-from pml_ext.functional.retrieval.protocol import JUNK
 from pml_ext.functional.retrieval.query_expansion import expand_features
 from pml_ext.functional.retrieval.ranking import (
     Ranking,

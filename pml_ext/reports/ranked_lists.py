@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.metrics import ReIDEvaluator
 from pml_ext.runner.data.datasets import OpenSet
-from pml_ext.runner.data.datasets.reid_folders import JUNK
 from pml_ext.runner.evaluation.evaluate import Features
 
 SHOWN = 10

@@ -16,7 +16,7 @@ from pml_ext.reports.thresholds import error_pictures, utility_picture
 from pml_ext.reports.training_series import read_series, training_curves
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
-from pml_ext.runner.evaluation.evaluate import Features, test_embeddings
+from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings
 
 _QUERIES = 5
 _CONFUSIONS = 9
@@ -108,7 +108,7 @@ def _of_set(
 def _of_thresholds(
     data: OpenSet, features: Features, curves: UtilityCurves, far: float, far_range: tuple[float, float]
 ) -> list[Picture]:
-    embeddings, identities = test_embeddings(data, features)
+    embeddings, identities = query_and_gallery_embeddings(data, features)
     faces = dict(zip(data.query.identities.tolist(), data.query.images, strict=True))
     called = data.query.called
     return [

@@ -10,13 +10,13 @@ from torch import Tensor
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._identities import JUNK
 from pml_ext.functional.verification.tar_at_far_rule import largest_count_within
 from pml_ext.metrics import ThresholdReport
 from pml_ext.reports.pair_pictures import with_pictures
 from pml_ext.reports.threshold_files import write_files
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
-from pml_ext.runner.data.datasets.reid_folders import JUNK
-from pml_ext.runner.evaluation.evaluate import Features, test_embeddings
+from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings
 
 log = logging.getLogger("pml_ext")
 
@@ -58,7 +58,7 @@ def write_threshold(
         the files by what they are; none, with a warning in the log, where no threshold meets the target.
     """
     opis = test.OPIS
-    embeddings, identities = test_embeddings(data, features)
+    embeddings, identities = query_and_gallery_embeddings(data, features)
     everything = ImageSet.concatenated(data.parts)
     rows = np.flatnonzero(_is_of_a_query(data))
     try:
@@ -87,13 +87,13 @@ def _called(identities: Tensor, names: Mapping[int, str]) -> Tensor | list[str]:
 
 
 def _is_of_a_query(data: OpenSet) -> np.ndarray:
-    """Which images of queries, then of the gallery, `test_embeddings` are of."""
+    """Which images of queries, then of the gallery, `query_and_gallery_embeddings` are of."""
     identities = np.concatenate([part.identities for part in data.parts])
     found: np.ndarray = np.isin(identities, data.query.identities) & (identities != JUNK)
     return found
 
 
 def _cameras(data: OpenSet) -> np.ndarray | None:
-    """Of `test_embeddings`; None where every image counts as a camera of its own, as in sets without any."""
+    """Of these embeddings; None where every image counts as a camera of its own, as in sets without any."""
     cameras = np.concatenate([part.cameras for part in data.parts])[_is_of_a_query(data)]
     return None if len(np.unique(cameras)) == len(cameras) else cameras

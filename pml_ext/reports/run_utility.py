@@ -12,7 +12,7 @@ from pml_ext.functional.operating_points.calibration import TooFewClassesError
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.reports.threshold_plots import draw_utilities
 from pml_ext.runner.data.datasets import OpenSet, TestSet
-from pml_ext.runner.evaluation.evaluate import Features, test_embeddings
+from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings
 
 log = logging.getLogger("pml_ext")
 
@@ -31,7 +31,7 @@ def utility_of_sets(
     for name, data in test_sets.items():
         if isinstance(data, OpenSet):
             try:
-                found[name] = opis.curves_at(thresholds, *test_embeddings(data, features[name]))
+                found[name] = opis.curves_at(thresholds, *query_and_gallery_embeddings(data, features[name]))
             except TooFewClassesError as error:
                 log.warning("no pictures of thresholds of %s: %s", name, error)
     return found

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._errors import UserError
+from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import to_sphere
-from pml_ext.functional.retrieval.protocol import JUNK
 from pml_ext.metrics import AccuracyCalculator
 from pml_ext.runner.evaluation.results import (
     STANDARD_METRICS,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._errors import UserError
-from pml_ext.functional.retrieval.protocol import JUNK
+from pml_ext._identities import JUNK
 from pml_ext.search.file_readers import READERS, REQUIRED, read_parquet, refuse_other_cameras
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

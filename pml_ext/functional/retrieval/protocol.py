@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_labels, check_switch, check_tensor
+from pml_ext._identities import JUNK
 from pml_ext.functional.retrieval.feature_distances import rows_at_once
-
-JUNK = -1
 
 
 class OwnIdentity(NamedTuple):

@@ -62,7 +62,7 @@ def train_loader(
     )
 
 
-def test_loader(
+def evaluation_loader(
     options: CN, images: ImageSet, transform: v2.Compose, *, batch_size: int, rank: int, world_size: int
 ) -> DataLoader[Sample]:
     """Every world_size-th image, from this rank's on: no image twice, none left out.

@@ -59,7 +59,7 @@ def train(
             require_no_checkpoints(output)
         earlier = left_by_earlier_runs(output, whole_run=overwrite)
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        train_set, test_sets = run_data.train_set(cfg), run_data.test_sets(cfg)
+        train_set, test_sets = run_data.train_set(cfg), run_data.evaluation_sets(cfg)
         module = Baseline(cfg, train_set, test_sets)
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
@@ -71,7 +71,7 @@ def train(
         trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *frozen)
         # Lightning knows the rank of this process only now, and the samplers need it.
         loader = run_data.train_loader(cfg, train_set, trainer)
-        tests = run_data.test_loaders(cfg, test_sets, trainer)
+        tests = run_data.evaluation_loaders(cfg, test_sets, trainer)
         pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
         baselines = _baselines(cfg, module, trainer, pretrained=pretrained)
         last = checkpoints / "last.ckpt"
@@ -122,13 +122,13 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
     require_supported(cfg)
     with _in_output_folder(cfg, launch, "eval.log") as output:
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        test_sets = run_data.test_sets(cfg)
+        test_sets = run_data.evaluation_sets(cfg)
         module = Baseline(cfg, None, test_sets)
         trainer = build_trainer(cfg, launch, output, None)
         baselines = _baselines(cfg, module, trainer, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         with bound_together(trainer):
-            trainer.validate(module, run_data.test_loaders(cfg, test_sets, trainer), verbose=False)
+            trainer.validate(module, run_data.evaluation_loaders(cfg, test_sets, trainer), verbose=False)
         return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
 
 
@@ -166,7 +166,7 @@ def _baselines(cfg: CN, module: Baseline, trainer: lightning.Trainer, *, pretrai
         return {}
     log.info("TEST.BASELINES: the raw pixels and the untrained network are measured first")
     device = trainer.strategy.root_device
-    loaders = run_data.test_loaders(cfg, module.test_sets)
+    loaders = run_data.evaluation_loaders(cfg, module.test_sets)
     measured = measure_baselines(module.eval().to(device), loaders, device, pretrained=pretrained)
     module.train().cpu()
     return measured

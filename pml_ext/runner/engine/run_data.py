@@ -7,13 +7,13 @@ from yacs.config import CfgNode as CN
 from pml_ext.reports.run_threshold import check_thresholds
 from pml_ext.runner.data.datasets import ImageSet, TestSet, load_test_sets, load_train_set
 from pml_ext.runner.data.loaders import Sample
-from pml_ext.runner.data.loaders import test_loader as ordered_loader
+from pml_ext.runner.data.loaders import evaluation_loader as ordered_loader
 from pml_ext.runner.data.loaders import train_loader as shuffled_loader
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.evaluate import check_test_sets
 
 
-def test_sets(cfg: CN) -> dict[str, TestSet]:
+def evaluation_sets(cfg: CN) -> dict[str, TestSet]:
     """DATASETS.TESTS, an error before any work where they cannot be measured as TEST asks."""
     found = load_test_sets(cfg.DATASETS, grey=_is_grey(cfg.MODEL))
     check_test_sets(cfg.TEST, found)
@@ -21,7 +21,7 @@ def test_sets(cfg: CN) -> dict[str, TestSet]:
     return found
 
 
-def test_loaders(
+def evaluation_loaders(
     cfg: CN, test_sets: dict[str, TestSet], trainer: lightning.Trainer | None = None
 ) -> list[DataLoader[Sample]]:
     """Of each part of each test set what this process embeds; without a trainer, all of it."""

@@ -1,7 +1,6 @@
 """Measure a test set: retrieval under the camera protocol, threshold consistency and clustering, or verification."""
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,13 +10,14 @@ from torch import Tensor
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._identities import JUNK
 from pml_ext._pml import FaissKMeans
+from pml_ext.functional.retrieval.protocol import GalleryProtocol
 from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator, keys
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TestSet
-from pml_ext.runner.data.datasets.reid_folders import JUNK
 from pml_ext.runner.evaluation.columns import columns_of_queries
 from pml_ext.runner.evaluation.rules import TEST_RULES
 
@@ -155,14 +155,16 @@ def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
 
 def _queries_without_match(data: OpenSet) -> int:
     """How many queries find nothing: no image of their identity is of another camera."""
-    searched = data.parts[-1]
-    images = Counter(searched.identities.tolist())
-    by_camera = Counter(zip(searched.identities.tolist(), searched.cameras.tolist(), strict=True))
-    queries = zip(data.query.identities.tolist(), data.query.cameras.tolist(), strict=True)
-    return sum(images[identity] == by_camera[identity, camera] for identity, camera in queries)
+    query, gallery = data.query, data.parts[-1]
+    (ids, cameras), (gallery_ids, gallery_cameras) = (_identities_and_cameras(part) for part in (query, gallery))
+    protocol = GalleryProtocol(
+        (len(query), len(gallery)), ids, gallery_ids, cameras, gallery_cameras, False, torch.device("cpu")
+    )
+    blocks = (slice(start, min(start + 1024, len(query))) for start in range(0, len(query), 1024))
+    return sum(int((~protocol.own_identity(block).matches.any(dim=1)).sum()) for block in blocks)
 
 
-def test_embeddings(data: OpenSet, features: Features) -> tuple[Tensor, Tensor]:
+def query_and_gallery_embeddings(data: OpenSet, features: Features) -> tuple[Tensor, Tensor]:
     """All embeddings of a test set and their identities; as in the metrics, of the identities that have a query.
 
     What a gallery holds besides, junk (−1) and distractors, are no classes.

@@ -10,8 +10,7 @@ from torchvision.transforms import v2
 from yacs.config import CfgNode as CN
 
 from pml_ext.runner.data.datasets import ImageSet
-from pml_ext.runner.data.loaders import test_loader as loader_of_tests
-from pml_ext.runner.data.loaders import train_loader
+from pml_ext.runner.data.loaders import evaluation_loader, train_loader
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*This DataLoader will create 3 worker processes")
 
@@ -86,7 +85,7 @@ def test_every_rank_tests_its_own_images() -> None:
     options = CN({"NUM_WORKERS": 0})
     rows = [
         torch.cat(
-            [batch[2] for batch in loader_of_tests(options, IMAGES, TRANSFORM, batch_size=5, rank=r, world_size=3)]
+            [batch[2] for batch in evaluation_loader(options, IMAGES, TRANSFORM, batch_size=5, rank=r, world_size=3)]
         )
         for r in range(3)
     ]

@@ -18,8 +18,7 @@ from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
 from pml_ext.runner.engine.baseline import Baseline
-from pml_ext.runner.evaluation.evaluate import Evaluation, check_test_sets
-from pml_ext.runner.evaluation.evaluate import test_embeddings as embeddings_of
+from pml_ext.runner.evaluation.evaluate import Evaluation, check_test_sets, query_and_gallery_embeddings
 from pml_ext.runner.evaluation.results import ALL_PAIRS, METRICS, results_table
 from tests.runner.data import published_layouts as layouts
 
@@ -121,7 +120,7 @@ def test_every_metric_that_a_config_can_name_is_measured() -> None:
 def test_opis_is_measured_as_the_config_says() -> None:
     data, features = open_set()
     plain = Evaluation(config().TEST)(data, features)
-    embeddings, labels = embeddings_of(data, features)
+    embeddings, labels = query_and_gallery_embeddings(data, features)
     for key, value, option in (
         ("FAR_RANGE", (0.05, 0.2), {"far_range": (0.05, 0.2)}),
         ("GRID", 10, {"grid": 10}),

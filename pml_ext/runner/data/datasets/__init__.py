@@ -11,6 +11,7 @@ import numpy as np
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._identities import JUNK
 from pml_ext.runner.config.load import require
 from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.data.aliases import aliases_of
@@ -28,7 +29,6 @@ from pml_ext.runner.data.datasets.omniglot import is_to_come, omniglot_set, requ
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.reid_folders import (
     DISTRACTOR,
-    JUNK,
     cuhk03,
     dukemtmc,
     market1501,

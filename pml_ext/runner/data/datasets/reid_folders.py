@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pml_ext._errors import UserError
+from pml_ext._identities import JUNK
 from pml_ext.runner.data.datasets.image_files import ImageFile, open_set
 from pml_ext.runner.data.datasets.image_set import OpenSet
 from pml_ext.runner.data.datasets.layout import found_in, lines_of, require_folder
 
-JUNK, DISTRACTOR = -1, 0
+DISTRACTOR = 0
 _NAME = re.compile(r"^(-?\d+)_c(\d+)")
 
 

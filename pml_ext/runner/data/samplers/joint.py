@@ -28,7 +28,6 @@ class JointBatchSampler(Sampler[list[Drawn]]):
         draw: gives the joint batches of an epoch.
         steps: batches of an epoch.
         batch_size: of the joint batch.
-        instances: images of one identity that must stay on one rank; 1 where a draw knows no identities.
     """
 
     def __init__(
