@@ -1,0 +1,91 @@
+"""Every sample's best score with every identity, block by block: nothing of size N × N is stored."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._ops.blocks import row_blocks
+from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.precision import full_precision
+
+
+class ProbeBlock(NamedTuple):
+    """Scores of a block of probes.
+
+    probes: (P,) rows of the embeddings.
+    own: (P,) each probe's best cosine with another sample of its identity; −inf where there is none.
+    others: (P, M) its best cosine with each of the M identities; −inf for its own.
+    """
+
+    probes: Tensor
+    own: Tensor
+    others: Tensor
+
+
+class BestScores:
+    """Best cosines of each sample with the samples of each identity, a sample never with itself.
+
+    Args:
+        embeddings: (N, D), finite; normalised here.
+        labels: (N,) identities.
+    Attributes:
+        identities: M, how many there are.
+        samples, device: N, and where the scores are.
+    Raises:
+        ValueError: embeddings or labels that are not these; fewer than two identities.
+    """
+
+    def __init__(self, embeddings: Tensor, labels: Tensor) -> None:
+        check_embeddings(embeddings)
+        labels = check_labels(labels, len(embeddings)).to(embeddings.device)
+        check_finite(embeddings)
+        self._unit = unit_rows(embeddings)
+        self.samples, self.device = len(embeddings), embeddings.device
+        _, index, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
+        self.identities = len(sizes)
+        if self.identities < 2:
+            raise ValueError(f"labels must name at least two identities; got {self.identities}")
+        # Identities by falling size: the k-th samples of all that have as many are a prefix of the identities.
+        by_size = sizes.argsort(descending=True, stable=True)
+        place = torch.empty_like(by_size)
+        place[by_size] = torch.arange(len(sizes), device=place.device)
+        self._identity = place[index]
+        order = self._identity.argsort(stable=True)
+        first = sizes[by_size].cumsum(0) - sizes[by_size]
+        nth = torch.empty_like(order)  # which of its identity's samples a sample is
+        nth[order] = torch.arange(len(order), device=order.device) - first[self._identity[order]]
+        self._layers = [
+            order[first[: int((sizes > k).sum())] + k] for k in range(int(sizes.max()))
+        ]  # layer k: the k-th sample of every identity with more than k
+        self._nth = nth
+
+    def blocks(self, probes: Tensor | None = None, *, entries: int = 2**23) -> Iterator[ProbeBlock]:
+        """Scores of probes, in blocks.
+
+        Args:
+            probes: (P,) rows of the embeddings; None: all.
+            entries: of one block; the default takes 32 MB in float32.
+        """
+        unit, device = self._unit, self._unit.device
+        chosen = torch.arange(len(unit), device=device) if probes is None else probes
+        for part in row_blocks(len(chosen), self.identities, device, entries=entries):
+            rows = chosen[part]
+            identity, nth = self._identity[rows], self._nth[rows]
+            here = torch.arange(len(rows), device=device)
+            best = unit.new_empty(0)
+            with full_precision(device):
+                for k, layer in enumerate(self._layers):
+                    cosines = unit[rows] @ unit[layer].T
+                    itself = nth == k
+                    cosines[here[itself], identity[itself]] = -torch.inf
+                    if k == 0:
+                        best = cosines
+                    else:
+                        shared = best[:, : len(layer)]
+                        torch.maximum(shared, cosines, out=shared)
+            own = best[here, identity]
+            best[here, identity] = -torch.inf
+            yield ProbeBlock(rows, own, best)

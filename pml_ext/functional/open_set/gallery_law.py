@@ -1,0 +1,49 @@
+"""What a gallery of any size would do, from a set of more identities: exact means over all galleries."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def share_with_any(above: Tensor, others: int, enrolled: int) -> Tensor:
+    """Probability that a random gallery holds at least one of the identities above a threshold.
+
+    Args:
+        above: (…) int64, how many of the others are above it, 0 to `others`.
+        others: identities that the gallery is drawn from, without replacement.
+        enrolled: identities in the gallery, 0 to `others`.
+    Returns:
+        (…) float64: 1 − C(others − above, enrolled) / C(others, enrolled).
+    """
+    return -torch.expm1(_log_choose(others - above, enrolled) - _log_choose(torch.tensor(others), enrolled))
+
+
+def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Tensor:
+    """Probability that fewer than `rank` of the identities above a score are in a random gallery.
+
+    Args:
+        above, others, enrolled: see `share_with_any`.
+        rank: at least 1.
+    Returns:
+        (…) float64: Σ_{j < rank} C(above, j) C(others − above, enrolled − j) / C(others, enrolled).
+    """
+    total = torch.zeros(above.shape, dtype=torch.float64, device=above.device)
+    for drawn in range(min(rank, enrolled + 1)):
+        ways = _log_choose(above, drawn) + _log_choose(others - above, enrolled - drawn)
+        total += torch.exp(ways - _log_choose(torch.tensor(others), enrolled))
+    return total.clamp_(max=1)
+
+
+def share_by_pooled_rate(far: float, enrolled: int) -> float:
+    """1 − (1 − FAR)^N: the share of `share_with_any` if all probes had the same rate.
+
+    It bounds the mean over unequal probes from above (Jensen's inequality); the gap shows how unequal they are.
+    """
+    return float(-np.expm1(enrolled * np.log1p(-far))) if far < 1 else 1.0
+
+
+def _log_choose(n: Tensor, k: int) -> Tensor:
+    """log C(n, k) in float64; −inf where k > n."""
+    n = n.double()
+    value = torch.lgamma(n + 1) - torch.lgamma(torch.tensor(k + 1.0, dtype=torch.float64)) - torch.lgamma(n - k + 1)
+    return torch.where(n < k, -torch.inf, value)

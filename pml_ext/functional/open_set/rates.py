@@ -1,0 +1,179 @@
+"""Open-set identification: one probe against a gallery of N enrolled identities."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_fraction, check_number, check_whole
+from pml_ext.functional.open_set.best_scores import BestScores
+from pml_ext.functional.open_set.gallery_law import share_with_any, share_with_fewer
+
+_TRIAL = 512  # probes
+_TIED = 1e-6  # cosines closer than this are equal but for rounding
+
+
+class Identification(NamedTuple):
+    """Error rates of a search, as fractions; the means over all galleries of that size.
+
+    threshold: a match is reported where the cosine is at least this.
+    fpir: share of non-mated probes for which at least one identity is reported.
+    fnir: share of mated probes whose own identity is not reported among the first `rank`; nan without any mated probe.
+    selectivity: mean number of identities that a non-mated probe gets reported.
+    """
+
+    threshold: float
+    fpir: float
+    fnir: float
+    selectivity: float
+
+
+def identification(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    gallery_size: int,
+    threshold: float | None = None,
+    fpir: float | None = None,
+    rank: int = 1,
+) -> Identification:
+    """Rates of searches in a gallery of N identities, measured on a set with more, exactly.
+
+    Every sample is a probe, once non-mated (N of the other M − 1 identities are enrolled) and, if its identity has
+    another sample, once mated (its own and N − 1 others are). An identity's score is its best sample's cosine. With m
+    identities of others at or above the threshold, a random gallery holds at least one of them with probability
+    1 − C(M − 1 − m, N) / C(M − 1, N), so the mean over all galleries needs no drawing.
+
+    Args:
+        embeddings: (N, D), finite; normalised here.
+        labels: (N,) identities, two or more.
+        gallery_size: identities enrolled, 1 to M − 1.
+        threshold: cosine from which an identity is reported; −1 reports all, so that 1 − fnir is the CMC at `rank`.
+        fpir: instead of a threshold, the rate that it may not exceed; the lowest such threshold is taken, half-way
+            to the next score below; cosines within 1e-6 count as equal. Where the highest score alone exceeds the
+            rate, it is above that score.
+        rank: the own identity must be among so many. Equal scores count against it.
+    Returns:
+        Identification, in float64; cosines are float32, or float64 for float64 embeddings.
+    Raises:
+        ValueError: a gallery larger than M − 1 identities; none or both of threshold and fpir; values out of range.
+    Source: ISO/IEC 19795-1 and NISTIR 8271 (FPIR, FNIR, selectivity).
+
+    >>> angles = torch.tensor([0.0, 0.1, 1.0, 1.1, 2.0, 2.1])
+    >>> embeddings = torch.stack([angles.cos(), angles.sin()], dim=1)
+    >>> found = identification(embeddings, torch.tensor([0, 0, 1, 1, 2, 2]), gallery_size=1, fpir=0.01)
+    >>> found.fpir, found.fnir
+    (0.0, 0.0)
+    """
+    if (threshold is None) == (fpir is None):
+        raise ValueError(f"give one of threshold and fpir; got threshold={threshold!r}, fpir={fpir!r}")
+    check_whole(rank, "rank", 1)
+    scores = BestScores(embeddings, labels)
+    others = scores.identities - 1
+    check_whole(gallery_size, "gallery_size")
+    if not 1 <= gallery_size <= others:
+        raise ValueError(
+            f"gallery_size must be from 1 to {others}, one less than the identities of the set; got {gallery_size}: "
+            "measure a larger set"
+        )
+    if fpir is not None:
+        check_fraction(fpir, "fpir")
+        return _at_rate(scores, gallery_size, fpir, rank)
+    assert threshold is not None
+    check_number(threshold, "threshold")
+    if threshold != threshold:
+        raise ValueError("threshold must be a number; got nan")
+    return _at_threshold(scores, gallery_size, float(threshold), rank)
+
+
+class _Tail(NamedTuple):
+    """What of all scores decides from a lowest score on.
+
+    value: (S,) scores of probes with other identities, falling.
+    reached: (S,) the false positive rate with all down to each accepted.
+    own, before: (P,) each probe's score with its own identity; how many others are not below that.
+    """
+
+    value: Tensor
+    reached: Tensor
+    own: Tensor
+    before: Tensor
+
+
+def _at_threshold(scores: BestScores, enrolled: int, threshold: float, rank: int) -> Identification:
+    others = scores.identities - 1
+    positives, reported, own, before = 0.0, 0, [], []
+    for block in scores.blocks():
+        lowest = _lowest_accepted(threshold, block.own.dtype)
+        above = (block.others >= lowest).sum(1) if threshold > -1 else torch.full_like(block.probes, others)
+        positives += float(share_with_any(above, others, enrolled).sum())
+        reported += int(above.sum())
+        own.append(block.own)
+        before.append((block.others >= block.own[:, None]).sum(1))
+    fnir = _miss_rate(torch.cat(own), torch.cat(before), others, enrolled, threshold, rank)
+    return Identification(threshold, positives / scores.samples, fnir, reported / scores.samples * enrolled / others)
+
+
+def _at_rate(scores: BestScores, enrolled: int, fpir: float, rank: int) -> Identification:
+    """At the lowest threshold with at most that rate, in one pass over all scores and one over a trial's."""
+    others = scores.identities - 1
+    some = torch.randperm(scores.samples, generator=torch.Generator().manual_seed(0))[:_TRIAL]
+    trial, rate, crossing = _tail(scores, enrolled, -2.0, some), fpir, None
+    while crossing is None:
+        rate = min(1.0, 2 * rate + 3 / len(some))
+        enough = None if rate >= 1 else _crossing(trial, rate)
+        tail = _tail(scores, enrolled, -2.0 if enough is None else enough[1])
+        crossing = _crossing(tail, fpir)
+    accepted, refused = crossing
+    threshold = (accepted + refused) / 2 if accepted < float("inf") else refused + _TIED
+    count = int((tail.value >= _lowest_accepted(threshold, tail.value.dtype)).sum())
+    return Identification(
+        threshold,
+        float(tail.reached[count - 1]) if count else 0.0,
+        _miss_rate(tail.own, tail.before, others, enrolled, threshold, rank),
+        count / scores.samples * enrolled / others,
+    )
+
+
+def _tail(scores: BestScores, enrolled: int, low: float, probes: Tensor | None = None) -> _Tail:
+    """Of all scores, or those of some probes, what decides from `low` on."""
+    others = scores.identities - 1
+    law = share_with_any(torch.arange(others + 1), others, enrolled).to(scores.device)
+    values, gains, own, before = [], [], [], []
+    for block in scores.blocks(probes):
+        row, column = (block.others >= low).nonzero(as_tuple=True)
+        value, order = block.others[row, column].sort(descending=True)
+        row, by_probe = row[order].sort(stable=True)
+        sizes = torch.bincount(row, minlength=len(block.own))
+        nth = torch.arange(len(row), device=row.device) - (sizes.cumsum(0) - sizes)[row]
+        values.append(value[by_probe])
+        gains.append(law[nth + 1] - law[nth])  # of a probe's rate, by its next score
+        own.append(block.own)
+        before.append((block.others >= block.own[:, None]).sum(1))
+    value, order = torch.cat(values).sort(descending=True)
+    own_of_all = torch.cat(own)
+    return _Tail(value, torch.cat(gains)[order].cumsum(0) / len(own_of_all), own_of_all, torch.cat(before))
+
+
+def _crossing(tail: _Tail, rate: float) -> tuple[float, float] | None:
+    """The last score that may be accepted (inf: none) and the next below it; None where all may be."""
+    exceeding = torch.nonzero(tail.reached > rate * (1 + 1e-12))
+    if not len(exceeding):
+        return None
+    below = tail.value[exceeding[0, 0]]  # with all that tie
+    accepted = tail.value[tail.value > below + _TIED]
+    return (float(accepted[-1]) if len(accepted) else float("inf")), float(below)
+
+
+def _miss_rate(own: Tensor, before: Tensor, others: int, enrolled: int, threshold: float, rank: int) -> float:
+    mated = own > -torch.inf
+    if not bool(mated.any()):
+        return float("nan")
+    found = share_with_fewer(before[mated], others, enrolled - 1, rank)
+    return 1 - float((found * (own[mated] >= _lowest_accepted(threshold, own.dtype))).mean())
+
+
+def _lowest_accepted(threshold: float, dtype: torch.dtype) -> Tensor:
+    """The smallest number of a type that is not below a float64 threshold."""
+    rounded = torch.tensor(threshold, dtype=dtype)
+    return torch.nextafter(rounded, rounded.new_tensor(torch.inf)) if float(rounded) < threshold else rounded

@@ -1,0 +1,36 @@
+"""Open-set identification by loops: every gallery of N identities is enumerated."""
+
+from itertools import combinations
+from math import inf, sqrt
+
+
+def cosine(a: list[float], b: list[float]) -> float:
+    product = sum(x * y for x, y in zip(a, b, strict=True))
+    return product / sqrt(sum(x * x for x in a)) / sqrt(sum(y * y for y in b))
+
+
+def identification(
+    embeddings: list[list[float]], labels: list[int], gallery_size: int, threshold: float, rank: int = 1
+) -> tuple[float, float, float]:
+    """FPIR, FNIR and selectivity, each the mean over probes of the mean over all galleries."""
+    identities = sorted(set(labels))
+    positives, misses, reported = [], [], []
+    for i, (probe, own) in enumerate(zip(embeddings, labels, strict=True)):
+        score = dict.fromkeys(identities, -inf)
+        for j, (sample, label) in enumerate(zip(embeddings, labels, strict=True)):
+            if i != j:
+                score[label] = max(score[label], cosine(probe, sample))
+        others = [label for label in identities if label != own]
+        galleries = list(combinations(others, gallery_size))
+        hits = [sum(score[label] >= threshold for label in gallery) for gallery in galleries]
+        positives.append(sum(hit > 0 for hit in hits) / len(galleries))
+        reported.append(sum(hits) / len(galleries))
+        if score[own] > -inf:
+            galleries = list(combinations(others, gallery_size - 1))
+            missed = 0
+            for gallery in galleries:
+                before = sum(score[label] >= score[own] for label in gallery)
+                missed += score[own] < threshold or before >= rank
+            misses.append(missed / len(galleries))
+    mean = lambda values: sum(values) / len(values) if values else float("nan")  # noqa: E731
+    return mean(positives), mean(misses), mean(reported)
