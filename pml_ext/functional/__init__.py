@@ -18,6 +18,7 @@ from pml_ext.functional.operating_points.calibration import utility_curves
 from pml_ext.functional.operating_points.score import OPISAtRange, epsilon_opis, opis, opis_sensitivity
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.retrieval.cohort import cohort_offsets
 from pml_ext.functional.retrieval.query_expansion import expand_features
 from pml_ext.functional.retrieval.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
 from pml_ext.functional.retrieval.reranking import rerank, rerank_blocks
@@ -61,6 +62,7 @@ __all__ = [
     "closest_on_arcs",
     "closest_on_segments",
     "clustering_f1",
+    "cohort_offsets",
     "concordance_index",
     "contiguous_folds",
     "count_triplet_kinds",

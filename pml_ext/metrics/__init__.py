@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pml_ext.metrics.calculator import AccuracyCalculator
+    from pml_ext.metrics.cohort_normalization import CohortNormalization
     from pml_ext.metrics.opis import OPIS
     from pml_ext.metrics.pair_lists import (
         ImagePairs,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OPIS",
     "AccuracyCalculator",
+    "CohortNormalization",
     "ImagePairs",
     "ReIDEvaluator",
     "StreamingVerification",
@@ -36,6 +38,7 @@ __all__ = [
 
 _HOMES = {
     "AccuracyCalculator": "calculator",
+    "CohortNormalization": "cohort_normalization",
     "ImagePairs": "pair_lists",
     "OPIS": "opis",
     "ReIDEvaluator": "reid",
