@@ -47,6 +47,9 @@ def _python() -> Iterator[tuple[str, str]]:
     for module, names in ours.items():
         for name in names:
             thing = getattr(module, name)
+            if inspect.isclass(thing) and issubclass(thing, Exception):
+                yield f"{module.__name__}.{name}", f"({thing.__base__.__name__})"
+                continue
             yield f"{module.__name__}.{name}", _signature(thing)
             if inspect.isclass(thing):
                 yield from _members(f"{module.__name__}.{name}", thing)

@@ -13,7 +13,7 @@ from pml_ext.functional.losses.pair_weighting import WEIGHTINGS
 from pml_ext.functional.losses.recall_at_k import smooth_recall_at_k
 from pml_ext.functional.losses.tcm import margins_from_distance_range, shortfall_and_excess
 from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
-from pml_ext.functional.open_set.rates import Identification, identification
+from pml_ext.functional.open_set.identification_rates import Identification, identification
 from pml_ext.functional.operating_points.calibration import utility_curves
 from pml_ext.functional.operating_points.score import OPISAtRange, epsilon_opis, opis, opis_sensitivity
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
