@@ -64,7 +64,6 @@ LATE = {
     "pml_ext.cli",
     "pml_ext.functional.operating_points.compiled_counting",
     "pml_ext.metrics.threshold.report",
-    "pml_ext.runner.checks.check",
     "pml_ext.runner.checks.listing",
     "pml_ext.runner.data.datasets.face_pairs",
     "pml_ext.runner.data.datasets.ijb",

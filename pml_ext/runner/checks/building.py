@@ -1,6 +1,7 @@
-"""What only those who build find wrong with a config; everything is built, on torch's meta device where it is large."""
+"""Problems of a config that only building its parts can find; large parts are built on torch's meta device."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 import torch
@@ -8,8 +9,6 @@ from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.checks.certain import DEPENDS_ON
-from pml_ext.runner.checks.freeze_layers import patterns_without_parameters
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.evaluate import opis_settings, verification_evaluator
 from pml_ext.runner.modeling.architectures import architecture_of
@@ -19,16 +18,15 @@ from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 T = TypeVar("T")
 
 
-def found_by_building(cfg: CN, wrong: set[str]) -> list[str]:
+def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
     """A line for each problem.
 
     Args:
-        wrong: keys with a problem that is known already; what depends on them is not built.
+        wrong: keys with a known problem; parts that depend on them are not built.
     """
     model, found = cfg.MODEL, list[str]()
 
-    def attempt(build: Callable[[], T], part: str) -> T | None:
-        depends_on = DEPENDS_ON[part]
+    def attempt(build: Callable[[], T], *depends_on: str) -> T | None:
         if any(key.startswith(depends_on) for key in wrong):
             return None
         try:
@@ -40,25 +38,28 @@ def found_by_building(cfg: CN, wrong: set[str]) -> list[str]:
         return None
 
     channels = len(model.PIXEL_MEAN)
-    attempt(lambda: build_transform(cfg.INPUT, training=True, channels=channels), "transform")
+    attempt(lambda: build_transform(cfg.INPUT, training=True, channels=channels), "INPUT", "MODEL.PIXEL")
     if "MODEL.META_ARCHITECTURE" in wrong:  # the parts that every architecture has may have mistakes of their own
         model = model.clone()
         model.defrost()
         model.META_ARCHITECTURE = "Baseline"
-    network = attempt(lambda: _network(model, cfg.INPUT), "network")
+    shaping = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
+    network = attempt(lambda: _network(model, cfg.INPUT), *shaping)
     reduced = model.HEADS.NECK_FEAT == "after" and model.HEADS.EMBEDDING_DIM
     size = architecture_of(model).feature_size(network) if network else reduced or model.BACKBONE.FEAT_DIM
     parts = {} if network is None else dict(network.named_parameters())
     for name in model.LOSSES.NAME:
-        loss = attempt(lambda name=name: _loss(model, name, size), "losses")  # type: ignore[misc]
+        loss = attempt(lambda name=name: _loss(model, name, size), "MODEL.LOSSES")  # type: ignore[misc]
         parts |= {} if loss is None else {f"losses.{name}": value for name, value in loss.named_parameters()}
-    freezes = cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS
-    if network is not None and freezes and not any(key.startswith(DEPENDS_ON["freezing"]) for key in wrong):
-        found += patterns_without_parameters(model.FREEZE_LAYERS, parts)
-    attempt(lambda: build_miner(model.MINER), "miner")
-    attempt(lambda: opis_settings(cfg.TEST.OPIS), "opis")
-    attempt(lambda: verification_evaluator(cfg.TEST.VERIFICATION), "verification")
-    return found
+    if network is not None and (cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS):
+        attempt(
+            lambda: _require_matches(model.FREEZE_LAYERS, parts),
+            *("MODEL.FREEZE_LAYERS", "MODEL.META_ARCHITECTURE", "SOLVER.FREEZE_ITERS", "SOLVER.FREEZE_EPOCHS"),
+        )
+    attempt(lambda: build_miner(model.MINER), "MODEL.MINER")
+    attempt(lambda: opis_settings(cfg.TEST.OPIS), "TEST.OPIS")
+    attempt(lambda: verification_evaluator(cfg.TEST.VERIFICATION), "TEST.VERIFICATION")
+    return [line for error in found for line in error.splitlines()]
 
 
 def _network(options: CN, images: CN) -> nn.Module:
@@ -81,3 +82,13 @@ def _loss(model: CN, name: str, feature_size: int) -> nn.Module:
     losses.defrost()
     losses.NAME = (name,)
     return build_losses(losses, num_classes=max(model.HEADS.NUM_CLASSES, 2), feature_size=feature_size)[1]
+
+
+def _require_matches(patterns: list[str], names: Collection[str]) -> None:
+    """Raise a UserError for FREEZE_LAYERS that match no parameter; an empty one is FastReID's old "nothing"."""
+    known = ", ".join(sorted({name.split(".")[0] for name in names}))
+    unmatched = [pattern for pattern in patterns if pattern and not any(re.match(pattern, name) for name in names)]
+    if unmatched:
+        raise UserError(
+            "\n".join(f"MODEL.FREEZE_LAYERS: {p!r} matches no parameter; names begin with {known}" for p in unmatched)
+        )

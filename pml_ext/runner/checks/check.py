@@ -7,10 +7,10 @@ from pathlib import Path
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.checks.certain import needs_building
+from pml_ext.runner.checks.building import found_by_building
 from pml_ext.runner.checks.needs import downloads_to_come, missing_here
 from pml_ext.runner.checks.supported import unsupported
-from pml_ext.runner.config.load import read_config
+from pml_ext.runner.config.load import ReadConfig, read_config
 
 log = logging.getLogger("pml_ext")
 
@@ -19,66 +19,63 @@ def problems(cfg: CN, *, processes: int = 1, wrong: Collection[str] = ()) -> lis
     """Everything that keeps a config from running, a line each: wrong values, then what is not built.
 
     Args:
-        processes: among which a batch is divided.
-        wrong: keys that have their defaults because their values were refused; what depends on them is not built.
+        processes: that share a batch.
+        wrong: keys whose values were refused, so that they have their defaults.
     """
     found = unsupported(cfg, processes=processes)
     lines = [str(problem) for problem in found if not problem.not_built]
-    not_to_build = {*wrong, *(problem.key for problem in found)}
-    if needs_building(cfg, not_to_build):
-        from pml_ext.runner.checks.building import found_by_building  # torch and what stands on it take seconds
-
-        lines += found_by_building(cfg, not_to_build)
+    lines += found_by_building(cfg, {*wrong, *(problem.key for problem in found)})
     return lines + [str(problem) for problem in found if problem.not_built]
 
 
 def require_supported(cfg: CN, *, processes: int = 1) -> None:
-    """Raises one UserError that names everything that keeps a config from running."""
+    """Raise one UserError with everything that keeps a config from running."""
     _refuse(problems(cfg, processes=processes))
 
 
-def load_checked(config_file: str | Path, overrides: list[str], *, processes: int = 1) -> CN:
-    """As load_config; where keys or values are refused, its error names all else that keeps the config from running."""
+def load_checked(config_file: str | Path, overrides: list[str]) -> CN:
+    """As load_config, but the error about keys and types names everything else that keeps the config from running."""
     read = read_config(config_file, overrides)
     if read.mistakes.lines:
-        _refuse(read.mistakes.lines + problems(read.cfg, processes=processes, wrong=read.mistakes.wrong))
+        _refuse(_all_problems(read))
     for note in read.notes:
         log.info("%s", note)
     return read.cfg
 
 
-def _refuse(lines: Sequence[str]) -> None:
-    if lines:
-        raise UserError("the config cannot run as it is:\n" + "\n".join(f"  {line}" for line in lines))
-
-
 def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: int = 1) -> tuple[str, bool]:
-    """What to tell about config files, and whether none is refused.
+    """A report on config files, and whether all of them can run.
 
     Args:
         overrides: KEY VALUE… for all of them.
-        processes: among which a batch is divided.
+        processes: that share a batch.
     """
-    strange = [file for file in files if not file.endswith((".yml", ".yaml"))]
-    if strange or not files:
+    if not files or not all(file.endswith((".yml", ".yaml")) for file in files):
         got = " ".join([*files, *overrides]) or "nothing"
         raise UserError(f"check-config needs one or more .yml or .yaml files, and KEY VALUE pairs; got {got}")
-    told = [_told(file, list(overrides), processes) for file in files]
-    return "\n".join(text for text, _ in told), all(can_run for _, can_run in told)
+    reports = [_report(file, list(overrides), processes) for file in files]
+    return "\n".join(text for text, _ in reports), all(can_run for _, can_run in reports)
 
 
-def _told(file: str, overrides: list[str], processes: int) -> tuple[str, bool]:
-    """What to tell about a file, and whether it can run."""
+def _report(file: str, overrides: list[str], processes: int) -> tuple[str, bool]:
     notes, missing = list[str](), list[str]()
     try:
         read = read_config(file, overrides)
     except UserError as error:
         reasons = str(error).splitlines()
     else:
-        notes, mistakes = read.notes, read.mistakes
-        reasons = mistakes.lines + problems(read.cfg, processes=processes, wrong=mistakes.wrong)
-        missing = [] if reasons else missing_here(read.cfg)
-        notes = ([] if reasons else downloads_to_come(read.cfg)) + notes
+        notes, reasons = read.notes, _all_problems(read, processes)
+        if not reasons:
+            notes, missing = downloads_to_come(read.cfg) + notes, missing_here(read.cfg)
     verdict = "cannot run:" if reasons else "can run, but not here as it is:" if missing else "runs"
     lines = [f"{file}: {verdict}", *(f"  {line}" for line in reasons + missing), *(f"  ({note})" for note in notes)]
     return "\n".join(lines), not reasons
+
+
+def _all_problems(read: ReadConfig, processes: int = 1) -> list[str]:
+    return read.mistakes.lines + problems(read.cfg, processes=processes, wrong=read.mistakes.wrong)
+
+
+def _refuse(lines: Sequence[str]) -> None:
+    if lines:
+        raise UserError("the config cannot run as it is:\n" + "\n".join(f"  {line}" for line in lines))

@@ -8,9 +8,6 @@ import lightning
 import torch
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext.runner.checks.freeze_layers import patterns_without_parameters
-
 log = logging.getLogger("pml_ext")
 
 
@@ -28,11 +25,6 @@ class FreezeLayers(lightning.Callback):
 
     def __init__(self, patterns: list[str], iterations: int) -> None:
         self.patterns, self.iterations = patterns, iterations
-
-    def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        wrong = patterns_without_parameters(self.patterns, [name for name, _ in pl_module.named_parameters()])
-        if wrong:
-            raise UserError("\n".join(wrong))
 
     def on_train_batch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *_: Any) -> None:
         frozen = trainer.global_step < self.iterations

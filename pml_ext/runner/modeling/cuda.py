@@ -1,24 +1,9 @@
 """The CUDA devices that torch sees, and config values that only they can have."""
 
-import ctypes
-import sys
-from pathlib import Path
-
+import torch
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-
-_DRIVERS = ("libcuda.so.1", "nvcuda.dll")
-_ROCM = Path("/dev/kfd")
-
-
-def cuda_devices() -> int:
-    """How many torch sees; 0 without loading torch where no driver is installed."""
-    if "torch" not in sys.modules and not _has_driver():
-        return 0
-    import torch  # takes seconds, so only where there may be a device
-
-    return torch.cuda.device_count()
 
 
 def kind_and_index(device: str) -> tuple[str, int]:
@@ -36,20 +21,10 @@ def kind_and_index(device: str) -> tuple[str, int]:
 def missing_device(device: str) -> str | None:
     """A message about a CUDA device that torch does not see; None where it does."""
     kind, index = kind_and_index(device)
-    if kind != "cuda" or index < (devices := cuda_devices()):
+    if kind != "cuda" or index < (devices := torch.cuda.device_count()):
         return None
     sees = f"{devices} CUDA devices" if devices else "no CUDA device"
     return f"{device}: torch sees {sees} here; take cpu, or auto"
-
-
-def _has_driver() -> bool:
-    for library in _DRIVERS:
-        try:
-            ctypes.CDLL(library)
-        except OSError:
-            continue
-        return True
-    return _ROCM.exists()
 
 
 def norms_of_other_devices(options: CN) -> list[str]:
@@ -60,7 +35,7 @@ def norms_of_other_devices(options: CN) -> list[str]:
     """
     norms = {"BACKBONE": options.BACKBONE.NORM, "HEADS": options.HEADS.NORM if options.HEADS.WITH_BNNECK else ""}
     nodes = [node for node, norm in norms.items() if norm == "syncBN"]
-    if not nodes or (options.DEVICE != "cpu" and cuda_devices()):
+    if not nodes or (options.DEVICE != "cpu" and torch.cuda.device_count()):
         return []
     return [
         f"MODEL.{node}.NORM is syncBN, which torch has for CUDA devices only; here set MODEL.{node}.NORM BN (the same "

@@ -1,14 +1,12 @@
 """ImageNet weights by FastReID's URLs: from torch's hub cache, or downloaded into it; the network is a stand-in."""
 
 import hashlib
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import URLError
 
 import pytest
 import torch
-import torchvision
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
@@ -16,7 +14,6 @@ from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.weights.imagenet import (
-    OF_TORCHVISION,
     URLS,
     download,
     download_to_come,
@@ -74,18 +71,6 @@ def test_torchvisions_file_is_looked_for_in_the_cache_too(cache: Path) -> None:
     assert download_to_come(config(**options).MODEL.BACKBONE) is None
     built = backbone_of(config(**options)).net.state_dict()
     assert built.keys() == source.keys() and all(torch.equal(built[name], value) for name, value in source.items())
-
-
-@pytest.mark.parametrize("names", [[], ["XDG_CACHE_HOME"], ["TORCH_HOME"], ["XDG_CACHE_HOME", "TORCH_HOME"]])
-def test_the_cache_is_found_without_torch(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("XDG_CACHE_HOME", "TORCH_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name in names:
-        monkeypatch.setenv(name, f"~/of {name}")
-    expected = download_to_come(config().MODEL.BACKBONE)
-    assert torch.hub.get_dir() in str(expected)
-    monkeypatch.delitem(sys.modules, "torch")
-    assert download_to_come(config().MODEL.BACKBONE) == expected
 
 
 def test_a_damaged_file_in_the_cache(cache: Path) -> None:
@@ -167,11 +152,6 @@ def test_a_cache_that_cannot_be_written(cache: Path) -> None:
 def test_the_file_of_a_backbone(options: dict[str, object], file: str | None) -> None:
     url = imagenet_url(config(**options).MODEL.BACKBONE)
     assert url is None if file is None else url is not None and url.endswith(file)
-
-
-@pytest.mark.parametrize("name", OF_TORCHVISION)
-def test_what_is_known_without_torchvision_is_what_torchvision_says(name: str) -> None:
-    assert torchvision.models.get_model_weights(name).IMAGENET1K_V1.url == OF_TORCHVISION[name]
 
 
 def test_names_end_in_a_hash_where_their_authors_gave_one() -> None:

@@ -1,13 +1,14 @@
 """The ImageNet files of MODEL.BACKBONE.PRETRAIN where PRETRAIN_PATH is empty: FastReID's and torchvision's."""
 
 import logging
-import os
 import re
-import sys
 from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 
+import torch.hub
+from filelock import FileLock
+from torchvision import models
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
@@ -57,11 +58,6 @@ URLS = {
     ("build_resnest_backbone", "269x"): f"{_RESNEST}resnest269-0cc87c48.pth",
 }
 _WITH_IBN = ("build_resnet_backbone", "build_resnext_backbone", "build_osnet_backbone")
-# torchvision's network -> its file, of those that the papers' configs name: they are checked without torchvision
-OF_TORCHVISION = {
-    "googlenet": f"{_TORCHVISION}googlenet-1378be20.pth",
-    "vgg16": f"{_TORCHVISION}vgg16-397923af.pth",
-}
 ALTERNATIVES = (
     "a local file in MODEL.BACKBONE.PRETRAIN_PATH, an installed package's as package:<name> there, or "
     "MODEL.BACKBONE.PRETRAIN False to begin with random weights"
@@ -87,10 +83,6 @@ def imagenet_url(options: CN) -> str | None:
 
 def _torchvisions_url(model: str) -> str | None:
     """torchvision's first weights of a network, from which older papers started."""
-    if model in OF_TORCHVISION:
-        return OF_TORCHVISION[model]
-    from torchvision import models  # takes seconds, and knows the others
-
     if model not in models.list_models(module=models):
         return None
     first = getattr(models.get_model_weights(model), "IMAGENET1K_V1", None)
@@ -111,11 +103,7 @@ def has_weights(options: CN) -> Iterator[Problem]:
 
 
 def _hub() -> Path:
-    """The folder of torch's hub: as set in this process, else as torch documents it."""
-    if torch := sys.modules.get("torch"):
-        return Path(torch.hub.get_dir())
-    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    return Path(os.environ.get("TORCH_HOME", f"{cache}/torch")).expanduser() / "hub"
+    return Path(torch.hub.get_dir())
 
 
 def cached_file(url: str) -> Path | None:
@@ -135,8 +123,6 @@ def download(url: str) -> Path:
     Raises:
         UserError: it cannot be downloaded; names the URL, the place for the file, and what to set instead.
     """
-    from filelock import FileLock  # imported late, as torch.hub below: `download_to_come` needs neither
-
     file = _hub() / "checkpoints" / url.rpartition("/")[2]
     try:
         if found := cached_file(url):
@@ -159,8 +145,6 @@ def download(url: str) -> Path:
 
 
 def _fetch(url: str, file: Path) -> None:
-    import torch.hub
-
     digits = re.search(r"-([0-9a-f]{8})$", file.stem)
     if digits:
         torch.hub.download_url_to_file(url, str(file), hash_prefix=digits[1])
