@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 from pml_ext._version import __version__
-from pml_ext.search.file_layout import LAYOUT
+from pml_ext.search.file_format_help import LAYOUT
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
 # Beside names of pictures, such as DSC_0001.JPG.

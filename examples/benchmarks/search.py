@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pml_ext.search.feature_file import FeatureBlock, FeatureFile, write_features
+from pml_ext.search.embedding_file import Block, EmbeddingFile, write_embeddings
 from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.nearest import open_nearest
 
@@ -44,20 +44,20 @@ def vectors(rows: int, dim: int, kind: str, seed: int) -> Iterator[np.ndarray]:
 def made(path: Path, rows: int, dim: int, kind: str) -> dict[str, float]:
     """Write the features."""
     record = ModelRecord({}, "none", "0" * 64, dim)
-    blocks = (FeatureBlock(x, [f"{i}.jpg" for i in range(len(x))], None) for x in vectors(rows, dim, kind, 0))
-    write_features(path, blocks, record)
+    blocks = (Block(x, [f"{i}.jpg" for i in range(len(x))], None) for x in vectors(rows, dim, kind, 0))
+    write_embeddings(path, blocks, record)
     return {}
 
 
 def built(path: Path, *_: object) -> dict[str, float]:
-    found = open_nearest(FeatureFile.open(path))
+    found = open_nearest(EmbeddingFile.open(path))
     return {"lists": found.lists, "probes": found.probes, "recall when built": found.recall}
 
 
 def asked(path: Path, rows: int, dim: int, kind: str) -> dict[str, float]:
     """Queries that are no rows, one at a time: the first with everything to open, then those after it."""
     start = time.process_time()
-    file = FeatureFile.open(path)
+    file = EmbeddingFile.open(path)
     found = open_nearest(file)
     queries = next(vectors(rows, dim, kind, 1))[:_QUERIES]
     found.search(queries[:1], 10)
@@ -76,7 +76,7 @@ def asked(path: Path, rows: int, dim: int, kind: str) -> dict[str, float]:
     }  # fmt: skip
 
 
-def exact(file: FeatureFile, queries: np.ndarray) -> np.ndarray:
+def exact(file: EmbeddingFile, queries: np.ndarray) -> np.ndarray:
     """The ten closest rows, all compared."""
     cosines, rows = np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
     begin = 0

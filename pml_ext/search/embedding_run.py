@@ -18,14 +18,14 @@ from pml_ext.runner.engine.messages import quiet_lightning
 from pml_ext.runner.engine.processes import bound_together
 from pml_ext.runner.engine.trainer import Launch, build_trainer
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
-from pml_ext.search.embedding_module import EmbeddingModule
-from pml_ext.search.feature_file import (
+from pml_ext.search.embedding_file import (
     SUFFIXES,
-    FeatureBlock,
-    FeatureFile,
+    Block,
+    EmbeddingFile,
     require_pyarrow,
-    write_features,
+    write_embeddings,
 )
+from pml_ext.search.embedding_module import EmbeddingModule
 from pml_ext.search.image_list import Listed, list_images
 from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.onnx_model import OnnxModel
@@ -48,7 +48,7 @@ def embed(
     add: bool = False,
     overwrite: bool = False,
     label_by_folder: bool = False,
-) -> FeatureFile | None:
+) -> EmbeddingFile | None:
     """Embed pictures and write the file; a run that was killed goes on after its last shard.
 
     Pictures that cannot be embedded are listed in `<output>.unreadable.txt`, the first of them in the log, too.
@@ -107,17 +107,17 @@ def _joined(
     shards: ShardFolder,
     listed: Sequence[Listed],
     record: ModelRecord,
-    old: FeatureFile | None,
+    old: EmbeddingFile | None,
     *,
     label_by_folder: bool,
-) -> FeatureFile:
+) -> EmbeddingFile:
     """All shards as one file; the log names what could not be embedded."""
     told = [shards.told(shard) for shard in range(shards.count)]
     problems = [problem for _, found in told for problem in found]
     if len(problems) == len(listed):
         raise UserError(f"none of {len(listed)} pictures could be embedded: {problems[0]}")
 
-    def blocks() -> Iterator[FeatureBlock]:
+    def blocks() -> Iterator[Block]:
         if old is not None:
             yield from old.blocks()
         for shard, (rows, _) in enumerate(told):
@@ -125,9 +125,9 @@ def _joined(
                 content = shards.read(shard)
                 pictures = [listed[row] for row in content.rows]
                 labels = [picture.folder for picture in pictures] if label_by_folder else None
-                yield FeatureBlock(content.embeddings, [picture.name for picture in pictures], labels)
+                yield Block(content.embeddings, [picture.name for picture in pictures], labels)
 
-    written = write_features(output, blocks(), record, old.versions if old else ())
+    written = write_embeddings(output, blocks(), record, old.versions if old else ())
     shards.remove()
     list_of_problems = output.with_name(f"{output.name}.unreadable.txt")
     list_of_problems.unlink(missing_ok=True)
@@ -186,9 +186,9 @@ def _network(
     return network.to_float16() if half else network, replace(record, weights=whole)
 
 
-def _grown(output: Path, record: ModelRecord, label_by_folder: bool) -> FeatureFile:
+def _grown(output: Path, record: ModelRecord, label_by_folder: bool) -> EmbeddingFile:
     """The output that pictures are added to; an error where it is of another model."""
-    old = FeatureFile.open(output)
+    old = EmbeddingFile.open(output)
     if old.record is None or not old.record.same_model(record):
         of = "another program" if old.record is None else f"{old.record.weights} (SHA-256 {old.record.sha256[:12]}…)"
         raise UserError(

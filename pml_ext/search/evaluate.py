@@ -20,7 +20,7 @@ from pml_ext.runner.evaluation.results import (
     results_table,
     write_metrics,
 )
-from pml_ext.search.files import EmbeddingSet, read_embeddings
+from pml_ext.search.embedding_set import EmbeddingSet, read_embeddings
 
 
 def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
@@ -29,7 +29,7 @@ def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
     With cameras, gallery items of the query's label and camera do not count, and label −1 is junk. Without, all do.
 
     Args:
-        file, gallery_file: see `embedding_files`; labels and cameras of both of the same kind.
+        file, gallery_file: see `read_embeddings`; labels and cameras of both of the same kind.
         out: folder.
     Returns:
         what to print: the table.

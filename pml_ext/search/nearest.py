@@ -16,7 +16,7 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
-from pml_ext.search.feature_file import FeatureFile, Version
+from pml_ext.search.embedding_file import EmbeddingFile, Version
 
 log = logging.getLogger("pml_ext")
 
@@ -60,7 +60,7 @@ class Nearest:
         return cosines, rows
 
 
-def open_nearest(file: FeatureFile, *, exact_up_to: int = EXACT_UP_TO) -> Nearest:
+def open_nearest(file: EmbeddingFile, *, exact_up_to: int = EXACT_UP_TO) -> Nearest:
     """The rows of a file, by the index beside it, which is built or completed where that is needed.
 
     Args:
@@ -92,7 +92,7 @@ def open_nearest(file: FeatureFile, *, exact_up_to: int = EXACT_UP_TO) -> Neares
     return _written(file, index, facts, kept, faiss)
 
 
-def _built(file: FeatureFile, faiss: Any) -> tuple[Any, dict[str, Any]]:
+def _built(file: EmbeddingFile, faiss: Any) -> tuple[Any, dict[str, Any]]:
     """An inverted file with as many lists as the root of its rows, and what was measured on it."""
     lists = round(math.sqrt(file.rows))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(file.dim), file.dim, lists, faiss.METRIC_INNER_PRODUCT)
@@ -112,7 +112,7 @@ def _built(file: FeatureFile, faiss: Any) -> tuple[Any, dict[str, Any]]:
     return index, {"format": _FORMAT, "lists": lists, "probes": probes, "recall": recall, "built_for": file.rows}
 
 
-def _sample(file: FeatureFile, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _sample(file: EmbeddingFile, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows at equal distances, and their embeddings."""
     places = np.unique(np.linspace(0, file.rows - 1, count).astype(np.int64))
     taken, begin = [], 0
@@ -148,22 +148,22 @@ class _Closest:
         self.cosines, self.rows = (np.take_along_axis(x, order, axis=1) for x in (cosines, rows))
 
 
-def _version(file: FeatureFile) -> Version:
+def _version(file: EmbeddingFile) -> Version:
     if file.versions:
         return file.versions[-1]
     state = file.path.stat()  # another program's file has no versions: a new size or time is a new version
     return Version(f"{state.st_size} {state.st_mtime_ns}", file.rows)
 
 
-def _facts_of(file: FeatureFile) -> Path:
+def _facts_of(file: EmbeddingFile) -> Path:
     return file.path.with_name(f"{file.path.name}.faiss.json")
 
 
-def _beside(file: FeatureFile, facts: dict[str, Any]) -> Path:
+def _beside(file: EmbeddingFile, facts: dict[str, Any]) -> Path:
     return file.path.with_name(f"{file.path.name}.{facts['name']}.faiss")
 
 
-def _kept(file: FeatureFile) -> dict[str, Any] | None:
+def _kept(file: EmbeddingFile) -> dict[str, Any] | None:
     """What is known of the index beside the file; None where there is none that can be used."""
     path = _facts_of(file)
     try:
@@ -176,7 +176,7 @@ def _kept(file: FeatureFile) -> dict[str, Any] | None:
     return None
 
 
-def _written(file: FeatureFile, index: Any, facts: dict[str, Any], old: dict[str, Any] | None, faiss: Any) -> Nearest:
+def _written(file: EmbeddingFile, index: Any, facts: dict[str, Any], old: dict[str, Any] | None, faiss: Any) -> Nearest:
     """The index on disk and mapped; in memory where the folder cannot be written."""
     facts["name"] = secrets.token_hex(6)
     path = _beside(file, facts)
@@ -196,7 +196,7 @@ def _written(file: FeatureFile, index: Any, facts: dict[str, Any], old: dict[str
     return _mapped(file, facts, faiss)
 
 
-def _mapped(file: FeatureFile, facts: dict[str, Any], faiss: Any) -> Nearest:
+def _mapped(file: EmbeddingFile, facts: dict[str, Any], faiss: Any) -> Nearest:
     path = _beside(file, facts)
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)

@@ -11,11 +11,11 @@ from pml_ext.reports.hits_page import Answer, Hit, write_hits
 from pml_ext.runner.config.network_keys import config_of
 from pml_ext.runner.data.datasets.image_files import ImageFiles
 from pml_ext.search.embedder import Embedder
-from pml_ext.search.feature_file import FeatureFile
-from pml_ext.search.file_readers import KINDS
+from pml_ext.search.embedding_file import EmbeddingFile
+from pml_ext.search.embedding_set import pictures_inside
+from pml_ext.search.file_formats import READERS
 from pml_ext.search.model_record import ModelRecord, report_for
 from pml_ext.search.nearest import Nearest, open_nearest
-from pml_ext.search.picture_paths import pictures_inside
 
 log = logging.getLogger("pml_ext")
 
@@ -49,7 +49,7 @@ def search(
     """
     if k < 1:
         raise UserError(f"-k must be 1 or more; got {k}")
-    file = FeatureFile.open(index)
+    file = EmbeddingFile.open(index)
     cosine, chosen = _threshold(file, threshold)
     names, vectors, shown = _queries(query, file, overrides)
     nearest = open_nearest(file)
@@ -114,14 +114,14 @@ def embedder_of(record: ModelRecord, overrides: Sequence[str] = ()) -> Embedder:
 
 
 def _queries(
-    query: str, file: FeatureFile, overrides: Sequence[str]
+    query: str, file: EmbeddingFile, overrides: Sequence[str]
 ) -> tuple[list[str], np.ndarray, list[Path | None]]:
     """Names, unit vectors (Q, D) and pictures of the queries."""
     path = Path(query).expanduser()
-    if path.suffix in KINDS:
+    if path.suffix in READERS:
         if overrides:
             raise UserError(f"{' '.join(overrides)}: only a picture needs the model; {query} holds embeddings")
-        asked = FeatureFile.open(path)
+        asked = EmbeddingFile.open(path)
         if asked.dim != file.dim:
             raise UserError(f"{query} must have {file.dim} dimensions, as {file.path}; got {asked.dim}")
         if asked.record and file.record and not asked.record.same_model(file.record):
@@ -137,14 +137,14 @@ def _queries(
     if file.record is None:
         raise UserError(
             f"{file.path} does not say which model made it, so a picture cannot be embedded: give a file of embeddings "
-            f"({', '.join(KINDS)}) as QUERY, or make the index with pml-ext embed"
+            f"({', '.join(READERS)}) as QUERY, or make the index with pml-ext embed"
         )
     embedder = embedder_of(file.record, overrides)
     pixels = ImageFiles([path], grey=len(embedder.record.cfg.MODEL.PIXEL_MEAN) == 1)[0]
     return [query], embedder(pixels).numpy(), [path]
 
 
-def _threshold(file: FeatureFile, report: str | None) -> tuple[float | None, str]:
+def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, str]:
     """The cosine from which on a hit is accepted, and a line that describes it."""
     if report is None:
         cosine = file.record.threshold if file.record else None

@@ -10,8 +10,7 @@ import torch
 from pml_ext._errors import UserError
 from pml_ext.metrics import ThresholdReport
 from pml_ext.reports.threshold_files import write_files
-from pml_ext.search.files import EmbeddingSet, read_embeddings
-from pml_ext.search.picture_paths import pictures_inside
+from pml_ext.search.embedding_set import EmbeddingSet, pictures_inside, read_embeddings
 
 
 def report_threshold(
@@ -26,7 +25,7 @@ def report_threshold(
     """Make the report of a file of embeddings; leaves threshold.json, .html and .png.
 
     Args:
-        file: see `embedding_files`; with cameras, label −1 is junk and left out.
+        file: see `read_embeddings`; with cameras, label −1 is junk and left out.
         checkpoint: the model file that the embeddings come from; its hash is kept in the report.
         out: folder; None: the checkpoint's, or the current one.
         same_camera_pairs: count genuine pairs of one camera too, where the file has cameras.

@@ -25,7 +25,7 @@ from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table import table_set
 from pml_ext.runner.engine.checkpoints import CONFIG, check_resumable
 from pml_ext.runner.modeling.weights.read import read_state_dict
-from pml_ext.search.files import read_embeddings
+from pml_ext.search.embedding_set import read_embeddings
 from tests.campaign.calls import HangError, is_clear, time_limit, where
 from tests.campaign.tally import Tally
 from tests.runner.data.published_layouts import picture, records

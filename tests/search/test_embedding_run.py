@@ -16,8 +16,8 @@ from PIL import Image
 from pml_ext import Embedder
 from pml_ext.cli import main
 from pml_ext.search import embedding_module, shards
-from pml_ext.search.feature_file import FeatureFile
-from pml_ext.search.files import read_embeddings
+from pml_ext.search.embedding_file import EmbeddingFile
+from pml_ext.search.embedding_set import read_embeddings
 from pml_ext.search.shards import ShardFolder
 from tests.search.models import small_model
 from tests.search.pictures import extract
@@ -68,7 +68,7 @@ def test_a_folder_with_damaged_pictures(
     assert found.paths is not None
     assert [tmp_path / path for path in found.paths] == sorted(pictures)
     torch.testing.assert_close(found.embeddings, expected(model, sorted(pictures)), atol=1e-5, rtol=0)
-    record = FeatureFile.open(tmp_path / "f.npz").record
+    record = EmbeddingFile.open(tmp_path / "f.npz").record
     assert record is not None and record.weights == str(model[1]) and record.precision == "float32"
     assert not (tmp_path / "f.npz.shards").exists()
 
@@ -132,7 +132,7 @@ def test_more_pictures_are_added(
     found = read_embeddings(tmp_path / "f.npz")
     torch.testing.assert_close(found.embeddings, expected(model, pictures), atol=1e-5, rtol=0)
     assert found.labels.tolist() == [pictures[0].parent.name] * 20
-    assert [version.rows for version in FeatureFile.open(tmp_path / "f.npz").versions] == [8, 20]
+    assert [version.rows for version in EmbeddingFile.open(tmp_path / "f.npz").versions] == [8, 20]
     content = (tmp_path / "f.npz").read_bytes()
     assert main([*labelled, str(pictures[3]), "--add"]) == 0
     assert (tmp_path / "f.npz").read_bytes() == content

@@ -10,7 +10,7 @@ import pytest
 
 from pml_ext._errors import UserError
 from pml_ext.search import nearest
-from pml_ext.search.feature_file import FeatureBlock, FeatureFile, write_features
+from pml_ext.search.embedding_file import Block, EmbeddingFile, write_embeddings
 from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.nearest import Nearest
 
@@ -29,10 +29,10 @@ def rows(count: int, seed: int = 0) -> np.ndarray:
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def written(path: Path, x: np.ndarray, old: FeatureFile | None = None) -> FeatureFile:
+def written(path: Path, x: np.ndarray, old: EmbeddingFile | None = None) -> EmbeddingFile:
     before = list(old.blocks()) if old else []
-    block = FeatureBlock(x, [f"{i}.jpg" for i in range(len(x))], None)
-    return write_features(path, [*before, block], ModelRecord({}, "w", "0" * 64, DIM), old.versions if old else ())
+    block = Block(x, [f"{i}.jpg" for i in range(len(x))], None)
+    return write_embeddings(path, [*before, block], ModelRecord({}, "w", "0" * 64, DIM), old.versions if old else ())
 
 
 def true_rows(x: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
@@ -69,7 +69,7 @@ def test_an_index_is_built_once_and_finds_what_it_says(tmp_path: Path, monkeypat
     assert len(names) == 3 and names[0] == "f.npz" and names[1].endswith(".faiss") and names[2] == "f.npz.faiss.json"
     with monkeypatch.context() as patch:
         patch.setattr(nearest, "_built", None)  # calling it would fail
-        again = open_nearest(FeatureFile.open(file.path))
+        again = open_nearest(EmbeddingFile.open(file.path))
     np.testing.assert_array_equal(again.search(queries, 10)[1], found.search(queries, 10)[1])
     assert (again.lists, again.probes, again.recall) == (found.lists, found.probes, found.recall)
 
@@ -88,7 +88,7 @@ def test_more_rows_go_into_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyP
     other = rows(700, seed=4)
     replaced = open_nearest(written(first.path, other))
     np.testing.assert_array_equal(replaced.search(other[:20], 1)[1][:, 0], np.arange(20))
-    large = open_nearest(written(first.path, rows(900, seed=6), FeatureFile.open(first.path)))
+    large = open_nearest(written(first.path, rows(900, seed=6), EmbeddingFile.open(first.path)))
     assert (replaced.lists, large.lists) == (26, 40)
 
 
@@ -96,13 +96,13 @@ def test_files_of_other_programs_have_one_too(tmp_path: Path) -> None:
     x = rows(600)
     np.savez(tmp_path / "f.npz", embeddings=3 * x)
     np.testing.assert_array_equal(
-        open_nearest(FeatureFile.open(tmp_path / "f.npz")).search(x[:9], 1)[1][:, 0], range(9)
+        open_nearest(EmbeddingFile.open(tmp_path / "f.npz")).search(x[:9], 1)[1][:, 0], range(9)
     )
     y = rows(600, seed=8)
     np.savez(tmp_path / "f.npz", embeddings=y)
     os.utime(tmp_path / "f.npz", ns=(1, 1))
     np.testing.assert_array_equal(
-        open_nearest(FeatureFile.open(tmp_path / "f.npz")).search(y[:9], 1)[1][:, 0], range(9)
+        open_nearest(EmbeddingFile.open(tmp_path / "f.npz")).search(y[:9], 1)[1][:, 0], range(9)
     )
 
 

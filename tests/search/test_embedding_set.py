@@ -1,5 +1,5 @@
-import builtins
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from pml_ext._errors import UserError
-from pml_ext.search.files import EmbeddingSet, read_embeddings
+from pml_ext.search.embedding_set import EmbeddingSet, read_embeddings
 
 X = np.arange(1.0, 13.0, dtype=np.float32).reshape(4, 3)
 Y, CAMERAS = np.array([5, 5, -1, 2**40]), np.array([0, 1, 0, 2])
@@ -122,10 +122,10 @@ def test_bfloat16_tensors(tmp_path: Path) -> None:
     [
         ({"labels": Y}, "lacks embeddings; it holds labels"),
         ({"features": X, "ids": Y}, "lacks embeddings, labels; it holds features, ids"),
-        ({"embeddings": X[0], "labels": Y}, r"must have shape \(N, D\), a row a sample; got \(3,\)"),
+        ({"embeddings": X[0], "labels": Y}, r"must have shape \(N, D\), one row per sample; got \(3,\)"),
         ({"embeddings": X[:0], "labels": Y[:0]}, r"got \(0, 3\)"),
         ({"embeddings": X.astype(int), "labels": Y}, "must be an array of floating type; got int64"),
-        ({"embeddings": X, "labels": Y[:3]}, r"labels must have shape \(4,\), one an embedding; got \(3,\)"),
+        ({"embeddings": X, "labels": Y[:3]}, r"labels must have shape \(4,\), one per embedding; got \(3,\)"),
         ({"embeddings": X, "labels": X[:, 0]}, "labels must be integers or strings; got float32"),
         ({"embeddings": X, "labels": Y.astype(np.uint64)}, r"labels must be below 2\^63"),
         ({"embeddings": X, "labels": Y, "cameras": CAMERAS[:2]}, r"cameras must have shape \(4,\)"),
@@ -133,7 +133,10 @@ def test_bfloat16_tensors(tmp_path: Path) -> None:
         ({"embeddings": np.where(X == 5, np.inf, X), "labels": Y}, "1 of 4 embeddings are not finite, first row 1"),
         ({"embeddings": np.where(X > 6, 0, X), "labels": Y}, "2 of 4 embeddings are zero, first row 2"),
         ({"embeddings": X, "labels": NAMES.astype(object)}, "not a readable .npz file: .* Python objects.*dtype=str"),
-        ({"embeddings": X, "labels": Y, "camids": CAMERAS}, "has no cameras, but camids: name it cameras, or leave it"),
+        (
+            {"embeddings": X, "labels": Y, "camids": CAMERAS},
+            "but camids: name it cameras, or remove it if",
+        ),
     ],
 )
 def test_what_does_not_fit(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -144,10 +147,10 @@ def test_what_does_not_fit(arrays: dict[str, Any], message: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"embedding": list(X)}, "must have the columns label and embedding .* it has embedding"),
-        ({"label": Y, "f0": X[:, 0]}, "it has label, f0"),
-        ({"label": Y, "e1": X[:, 0]}, "it has label, e1"),
-        ({"label": Y, "e0": X[:, 0], "e2": X[:, 1], "e3": X[:, 2]}, "has e2, e3 but no e1"),
+        ({"embedding": list(X)}, "lacks label; it holds embedding"),
+        ({"label": Y, "f0": X[:, 0]}, r"lacks embedding \(or e0, e1, …\); it holds label, f0"),
+        ({"label": Y, "e1": X[:, 0]}, "it has e1 but no e0"),
+        ({"label": Y, "e0": X[:, 0], "e2": X[:, 1], "e3": X[:, 2]}, "it has e0, e2, e3 but no e1"),
         ({"label": Y, "embedding": list(X), "Cameras": CAMERAS}, "has no camera, but Cameras: name it camera, or"),
         ({"label": Y, "e0": X[:, 0], "embedding": list(X)}, "either embedding or e0, e1, …; it has both"),
         ({"label": [1, 2, None, 3], "embedding": list(X)}, "missing values in label"),
@@ -216,14 +219,14 @@ def test_other_contents(tmp_path: Path) -> None:
         (torch.tensor(Y).to_sparse(), "must be integers or strings; got torch.int64 on cpu, torch.sparse_coo"),
         (torch.tensor(Y).to("meta"), "must be integers or strings; got torch.int64 on meta"),
         (torch.tensor([1, 2, 3, 2**63], dtype=torch.uint64), r"must be below 2\^63; got 9223372036854775808"),
-        ([[1], [1, 2], 3, 4], "must be integers or strings, one an embedding; got int, list"),
-        ([1, "a", 2, "b"], "must be integers or strings, one an embedding; got int, str"),
-        ([True, False, True, False], "must be integers or strings, one an embedding; got bool"),
-        ([1.0, 2.0, 3.0, 4.0], "must be integers or strings, one an embedding; got float"),
+        ([[1], [1, 2], 3, 4], "must be integers or strings, one per embedding; got int, list"),
+        ([1, "a", 2, "b"], "must be integers or strings, one per embedding; got int, str"),
+        ([True, False, True, False], "must be integers or strings, one per embedding; got bool"),
+        ([1.0, 2.0, 3.0, 4.0], "must be integers or strings, one per embedding; got float"),
         ([2**63, 1, 2, 3], r"must be below 2\^63; got 9\.22e\+18"),
         ([1, -(2**64), 2, 3], r"must be below 2\^63; got -1\.84e\+19"),
         (["a", "a\0", "b", "b"], "must be text; got a NUL character"),
-        (None, r"must have shape \(4,\), one an embedding; got \(\)|must be integers"),
+        (None, r"must have shape \(4,\), one per embedding; got \(\)|must be integers"),
     ],
 )
 def test_ids_that_are_none(name: str, ids: Any, message: str, tmp_path: Path) -> None:
@@ -268,14 +271,7 @@ def test_a_missing_library_is_named(
     library: str, write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path, embeddings=X, labels=Y)
-    original = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith(library):
-            raise ModuleNotFoundError(name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(UserError, match=f"pip install {library}"):
         read_embeddings(path)
     assert isinstance(read_embeddings(npz(tmp_path, embeddings=X, labels=Y)), EmbeddingSet)
