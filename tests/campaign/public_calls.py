@@ -327,6 +327,24 @@ def pair_distances(draw: Random) -> Call:
     return use, given | {"ranks": [1, 5], "thresholds": torch.tensor([0.5, 1.0]), "positives_only": False}
 
 
+# --- functional: searches in galleries ---
+
+
+@call
+def identification(draw: Random) -> Call:
+    batch = well_filled(draw)
+    target = draw.choice([{"threshold": 0.5}, {"fpir": 0.2}])
+    given = {"embeddings": batch.embeddings, "labels": batch.labels, "gallery_size": 1, "rank": 1}
+    return F.identification, given | target
+
+
+@call
+def cohort_offsets(draw: Random) -> Call:
+    points = well_filled(draw).embeddings
+    rows = draw.choice([None, torch.arange(len(points))])
+    return F.cohort_offsets, {"embeddings": points, "cohort": points.clone(), "k": 2, "rows": rows}
+
+
 # --- functional: retrieval ---
 
 

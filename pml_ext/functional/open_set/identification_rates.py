@@ -20,6 +20,9 @@ class Identification(NamedTuple):
     fpir: share of non-mated probes for which at least one identity is reported.
     fnir: share of mated probes whose own identity is not reported among the first `rank`; nan without any mated probe.
     selectivity: mean number of identities that a non-mated probe gets reported.
+
+    >>> Identification(threshold=0.4, fpir=0.01, fnir=0.05, selectivity=0.01).fnir
+    0.05
     """
 
     threshold: float
