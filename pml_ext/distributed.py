@@ -10,9 +10,9 @@ from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, sum_of_own_r
 from pml_ext._ops.known_gradient import with_gradients
 from pml_ext._ops.precision import no_autocast
 from pml_ext.functional.tuples.pairs import class_sizes
-from pml_ext.losses._anchor_sums import Part, Sums
 from pml_ext.losses._base import checked_batch
-from pml_ext.losses._shares import compares_samples, has_both_kinds_of_pairs, share_of
+from pml_ext.losses._facts import Part, Sums, facts_of
+from pml_ext.losses._shares import require_divisible, sums_of, why_undivided
 
 
 class ShardedLoss(nn.Module):
@@ -31,8 +31,8 @@ class ShardedLoss(nn.Module):
     A batch without a positive or without a negative pair is not divided.
 
     Args:
-        loss: of those that `DIVISIBLE` in `pml_ext.losses._shares` lists, with MeanReducer or AvgNonZeroReducer and
-            without regularizers; the error names them. Its anchors must be independent of each other.
+        loss: one whose anchors are independent of each other, with MeanReducer or AvgNonZeroReducer and without
+            regularizers. The error lists these losses; a class of your own says in its `facts` how it is divided.
     Raises:
         TypeError: a loss, or a setting of it, that cannot be divided; it lists what can.
         ValueError: indices_tuple, ref_emb or ref_labels, which are PML's wrapper's.
@@ -45,7 +45,7 @@ class ShardedLoss(nn.Module):
 
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
-        share_of(loss)  # refuses what cannot be divided
+        require_divisible(loss)
         self.loss = loss
 
     def forward(
@@ -85,22 +85,19 @@ def is_divisible(loss: nn.Module) -> bool:
     >>> is_divisible(CITLoss()), is_divisible(HPHNTripletLoss())
     (True, False)
     """
-    try:
-        share_of(loss)
-    except TypeError:
-        return False
-    return True
+    return not why_undivided(loss)
 
 
 def _of_all_ranks(loss: nn.Module, embeddings: Tensor, labels: Tensor, ranks: int, rank: int) -> Tensor:
     everyone, is_learning = distributed.group.WORLD, torch.is_grad_enabled()
     assert everyone is not None
     own, order, lengths = embeddings.detach(), torch.arange(0), []
-    part, divides, is_gathered = Part([slice(0, len(labels))], 0), True, compares_samples(loss)
+    part, divides, is_gathered = Part([slice(0, len(labels))], 0), True, facts_of(type(loss)).compares == "samples"
     if is_gathered:
         lengths = lengths_of_ranks(own, everyone)
         labels = gather_rows(labels.to(own.device), everyone, lengths=lengths)
-        divides = has_both_kinds_of_pairs(class_sizes(labels))
+        sizes = class_sizes(labels)
+        divides = 1 < max(sizes) < sum(sizes)  # else it lacks positive or negative pairs, which no rank sees of its own
         own = gather_rows(own, everyone, lengths=lengths)
         if divides:
             labels, order = labels.sort(stable=True)
@@ -142,7 +139,7 @@ class _Share(nn.Module):
         self.loss = loss
 
     def forward(self, x: Tensor, labels: Tensor, part: Part) -> Sums:
-        return share_of(self.loss)(self.loss, x, labels, part)
+        return sums_of(self.loss, x, labels, part)
 
 
 class _Whole(nn.Module):

@@ -3,10 +3,7 @@
 from typing import Any
 
 from pml_ext import _pml, losses, miners
-
-# Classification losses: they compare embeddings with their own class centroids, never with other embeddings, so a
-# memory or a second view has nothing to add.
-WITHOUT_REFERENCES = ("DiscriminativeLoss",)
+from pml_ext.losses._facts import facts_of
 
 _WRAPPERS = (_pml.CrossBatchMemory, _pml.SelfSupervisedLoss)
 _replaced: dict[type, tuple[Any, Any]] = {}  # wrapper -> its list of names before and since
@@ -76,8 +73,10 @@ def _add_supported(wrapper: type) -> None:
     def supported_losses() -> list[str]:
         names = list(before.__func__())
         # Another's patch may hold on to this function after unregister(): it then adds nothing.
-        ours = [name for name in losses.OURS if wrapper in _replaced and name not in WITHOUT_REFERENCES]
-        known = [name for loss in ours for name in _with_subclasses(getattr(losses, loss))]
+        ours = [getattr(losses, name) for name in losses.OURS if wrapper in _replaced]
+        # To a classification loss a memory or a second view adds nothing.
+        ours = [kind for kind in ours if facts_of(kind).compares == "samples"]
+        known = [name for kind in ours for name in _with_subclasses(kind)]
         return names + [name for name in known if name not in names]
 
     since = staticmethod(supported_losses)

@@ -1,150 +1,83 @@
-"""What one rank computes of each loss over the batch of all ranks: sums over some anchors, and of how many terms."""
+"""What one rank computes of a loss over the batch of all ranks: sums over its anchors, and the numbers of summands."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
-from pml_ext._ops.distributed import add_transpose_of_ranks_
-from pml_ext._pml import MeanReducer, losses, reducers
+from pml_ext._pml import MeanReducer, reducers
 from pml_ext.distances.injected import twin_of
-from pml_ext.functional.loop.partners import consecutive_pairs
-from pml_ext.functional.losses.cit_rows import concordance_sum_of_rows
-from pml_ext.functional.losses.tcm_rows import threshold_consistency_sums_of_rows
-from pml_ext.functional.tuples.pairs import class_spans, same_and_different
-from pml_ext.losses._tuple_loss import compares_triplets
-from pml_ext.losses.cit import CITLoss
-from pml_ext.losses.loop import LoOp
-from pml_ext.losses.pair_weighting import PairWeightingLoss
-from pml_ext.losses.tcm import TCMLoss
-
-Sums = tuple[Tensor, Tensor]
-"""(T,) sums of the loss's T terms over a rank's anchors, with a graph, and (T,) how many they are of."""
-
-
-class Part(NamedTuple):
-    """Which samples are the anchors of every rank; the embeddings of all are in this order, class by class."""
-
-    of_ranks: list[slice]
-    rank: int
-
-    @property
-    def own(self) -> slice:
-        return self.of_ranks[self.rank]
-
-    @property
-    def size(self) -> int:
-        return int(self.own.stop - self.own.start)
-
-
-OF_ANCHORS = (losses.MultiSimilarityLoss, losses.CircleLoss, losses.SupConLoss, PairWeightingLoss)
-"""Losses with a term for each anchor, 0 where it has no pair."""
-
-
-def concordance_sums(loss: CITLoss, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    spans, everyone = class_spans(labels), distributed.group.WORLD
-    assert everyone is not None
-    total = concordance_sum_of_rows(
-        x, part.own, spans, loss.gamma, loss.similarity, loss.hinge_partial_likelihood,
-        add_transpose=lambda rows: add_transpose_of_ranks_(rows, part.of_ranks, everyone),
-    )  # fmt: skip
-    size = spans.size[part.own]
-    return total.view(1), (size - 1).mul(len(labels) - size).sum().to(total.dtype).view(1)
-
-
-def threshold_consistency_sums(loss: TCMLoss, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    spans, margins = class_spans(labels), (loss.margin_plus, loss.margin_minus)
-    sums, counts = threshold_consistency_sums_of_rows(x, part.own, spans, *margins, indicator=loss.indicator)
-    weights = sums.new_tensor([loss.lambda_plus, loss.lambda_minus])
-    if loss.divide_by == "all":
-        size = spans.size[part.own]
-        counts = torch.stack([(size - 1).sum(), (len(labels) - size).sum()]).to(sums.dtype)
-    return sums * weights, counts
-
-
-def anchors_first_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    """With the anchors first in the reference, where a sample's comparison with itself is on the diagonal.
-
-    For losses of ours, which need no list of pairs: of PairWeighting's memory the list was a third.
-    """
-    own, before, after = part.own, slice(0, part.own.start), slice(part.own.stop, None)
-    if not part.size:
-        return _nothing(loss, x)
-    terms = _Terms(loss, empty=part.size if isinstance(loss, OF_ANCHORS) else 0)
-    twin = twin_of(loss, {"reducer": terms}, reference_begins_with_batch=True, _has_warned=True)
-    first = [torch.cat([every[own], every[before], every[after]]) for every in (x, labels)]
-    twin(x[own], labels[own], None, *first)
-    return terms.sums, terms.counts
+from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.losses._facts import Part, Sums, facts_of
 
 
 def sample_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    terms = _Terms(loss, empty=part.size)
-    twin_of(loss, {"reducer": terms})(x[part.own], labels[part.own])
-    return terms.sums, terms.counts
+    """Of a loss that compares each sample with class vectors."""
+    return sums_of_terms(loss, x, part, lambda twin: twin(x[part.own], labels[part.own]))
 
 
 def pair_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    if not part.size:
-        return _nothing(loss, x)
-    terms = _Terms(loss, empty=part.size if isinstance(loss, OF_ANCHORS) else 0)
-    twin_of(loss, {"reducer": terms})(x[part.own], labels[part.own], _all_pairs(labels, part.own), x, labels)
-    return terms.sums, terms.counts
+    """Of a loss of pairs: the anchors' pairs with all samples."""
+
+    def call(twin: Any) -> None:
+        pairs = [index for mask in pair_masks_of(labels, part) for index in mask.nonzero(as_tuple=True)]
+        twin(x[part.own], labels[part.own], tuple(pairs), x, labels)
+
+    return sums_of_terms(loss, x, part, call)
 
 
 def triplet_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    if not part.size:
-        return _nothing(loss, x)
-    terms = _Terms(loss, empty=0)
-    same, different = _masks(labels, part.own)
-    anchors, positives = same.nonzero(as_tuple=True)
-    tuples = _all_negatives(anchors, positives, different)
-    twin_of(loss, {"reducer": terms})(x[part.own], labels[part.own], tuples, x, labels)
-    return terms.sums, terms.counts
+    """Of a loss of triplets: the anchors' triplets with all samples."""
+
+    def call(twin: Any) -> None:
+        same, different = pair_masks_of(labels, part)
+        anchors, positives = same.nonzero(as_tuple=True)
+        twin(x[part.own], labels[part.own], with_every_negative(anchors, positives, different), x, labels)
+
+    return sums_of_terms(loss, x, part, call)
 
 
-def arc_sums(loss: LoOp, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    """Anchors are whole classes, so an arc's two ends are anchors of one rank."""
-    inner = loss.loss
-    if not part.size:
-        return _nothing(inner, x)
-    terms = _Terms(inner, empty=part.size if isinstance(inner, OF_ANCHORS) else 0)
-    same, different = _masks(labels, part.own)
-    anchors, positives = same.nonzero(as_tuple=True)
-    if loss.positives == "arc" and loss.pairing == "consecutive":
-        anchors, partners = consecutive_pairs(labels[part.own])
-        positives = part.own.start + partners
-    tuples: tuple[Tensor, ...] = (anchors, positives, *different.nonzero(as_tuple=True))
-    if compares_triplets(inner):
-        tuples = _all_negatives(anchors, positives, different)
-    del same, different  # memory that the loss can use
-    inside = twin_of(inner, {"reducer": terms})
-    twin_of(loss, {"loss": inside})(x[part.own], labels[part.own], tuples, x, labels)
-    return terms.sums, terms.counts
+def anchors_first_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
+    """Of a loss of ours that needs no list of pairs, which for PairWeightingLoss was a third of the memory.
+
+    The anchors come first in the reference, so that their comparisons with themselves are on the diagonal.
+    """
+
+    def call(twin: Any) -> None:
+        own = part.own
+        anchors_first = [torch.cat([every[own], every[: own.start], every[own.stop :]]) for every in (x, labels)]
+        twin.__dict__.update(reference_begins_with_batch=True, _has_warned=True)
+        twin(x[own], labels[own], None, *anchors_first)
+
+    return sums_of_terms(loss, x, part, call)
 
 
-def _masks(labels: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-    """(rows, B): which pairs of an anchor are of one class, and which of two."""
-    same, different = same_and_different(labels[rows], labels)
-    same[:, rows].fill_diagonal_(False)
+def pair_masks_of(labels: Tensor, part: Part) -> tuple[Tensor, Tensor]:
+    """(anchors, B) masks of the anchors' positive and negative pairs."""
+    same, different = same_and_different(labels[part.own], labels)
+    same[:, part.own].fill_diagonal_(False)
     return same, different
 
 
-def _all_pairs(labels: Tensor, rows: slice) -> tuple[Tensor, ...]:
-    """The positive and the negative pairs of some anchors, as PML's losses take them."""
-    same, different = _masks(labels, rows)
-    return (*same.nonzero(as_tuple=True), *different.nonzero(as_tuple=True))
-
-
-def _nothing(loss: Any, x: Tensor) -> Sums:
-    """Of a rank without anchors."""
-    none = x.new_zeros(len(loss.sub_loss_names()))
-    return none, none
-
-
-def _all_negatives(anchors: Tensor, positives: Tensor, different: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def with_every_negative(anchors: Tensor, positives: Tensor, different: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Triplets: each positive pair with every negative of its anchor."""
     pair, negatives = different[anchors].nonzero(as_tuple=True)
     return anchors[pair], positives[pair], negatives
+
+
+def sums_of_terms(loss: Any, x: Tensor, part: Part, call: Callable[[Any], object]) -> Sums:
+    """The sums that a loss hands to its reducer.
+
+    Args:
+        call: calls a copy of the loss, which has another reducer, with the anchors.
+    """
+    if not part.size:
+        none = x.new_zeros(len(loss.sub_loss_names()))
+        return none, none
+    terms = _Terms(loss, empty=part.size if facts_of(type(loss)).term_of_each_anchor else 0)
+    call(twin_of(loss, {"reducer": terms}))
+    return terms.sums, terms.counts
 
 
 class _Terms(nn.Module):

@@ -186,6 +186,11 @@ def is_mean_of_cosines(loss: BaseMetricLossFunction) -> bool:
     return reduces_by_mean(loss) and is_plain_cosine(loss.distance)
 
 
+def undivided_unless_mean_of_cosines(loss: BaseMetricLossFunction) -> str:
+    """For `LossFacts.undivided` of a loss whose sums go by its kernel."""
+    return "" if is_mean_of_cosines(loss) else "it is divided with CosineSimilarity and MeanReducer only"
+
+
 def reduces_by_mean(loss: BaseMetricLossFunction) -> bool:
     """Every sub-loss but the embedding regularizer is reduced by PML's MeanReducer."""
     reducer = loss.reducer

@@ -10,6 +10,13 @@ from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, LpDistance, loss_and_miner_utils
 from pml_ext.functional.losses.centroid_triplet import class_counts, class_means, means_of_others
 from pml_ext.losses._base import EmbeddingLoss, is_with_itself
+from pml_ext.losses._facts import LossFacts
+from pml_ext.losses._pml_facts import with_reducer
+
+
+def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
+    own = {name: value for name, value in options.items() if name != "power"}
+    return with_reducer({**own, "distance": LpDistance(power=options["power"])})
 
 
 class CentroidTripletLoss(EmbeddingLoss):
@@ -50,6 +57,7 @@ class CentroidTripletLoss(EmbeddingLoss):
     0.11
     """
 
+    facts = LossFacts(reads_no_pairs="it compares samples with centroids, not with samples", arguments=_arguments)
     labels_because = "Centroids are of classes, an indices_tuple does not replace them"
 
     def __init__(

@@ -3,9 +3,10 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
+from pml_ext._ops.distributed import add_transpose_of_ranks_
 from pml_ext._pml import (
     BaseDistance,
     CosineSimilarity,
@@ -16,8 +17,27 @@ from pml_ext._pml import (
 )
 from pml_ext.functional.losses.cit import concordance_index, concordance_loss, triplet_losses
 from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
+from pml_ext.functional.losses.cit_rows import concordance_sum_of_rows
 from pml_ext.functional.tuples.pairs import class_spans, count_triplets, same_and_different
-from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, describe_distance, reduces_by_mean
+from pml_ext.losses._base import (
+    NO_TRIPLET,
+    EmbeddingLoss,
+    describe_distance,
+    reduces_by_mean,
+    undivided_unless_mean_of_cosines,
+)
+from pml_ext.losses._facts import LossFacts, Part, Sums
+
+
+def _sums(loss: "CITLoss", x: Tensor, labels: Tensor, part: Part) -> Sums:
+    spans, everyone = class_spans(labels), distributed.group.WORLD
+    assert everyone is not None
+    total = concordance_sum_of_rows(
+        x, part.own, spans, loss.gamma, loss.similarity, loss.hinge_partial_likelihood,
+        add_transpose=lambda rows: add_transpose_of_ranks_(rows, part.of_ranks, everyone),
+    )  # fmt: skip
+    size = spans.size[part.own]
+    return total.view(1), (size - 1).mul(len(labels) - size).sum().to(total.dtype).view(1)
 
 
 class CITLoss(EmbeddingLoss):
@@ -57,6 +77,8 @@ class CITLoss(EmbeddingLoss):
     >>> round(CITLoss()(x, labels).item(), 3), round(CITLoss(gamma=0.5)(x, labels).item(), 3)
     (0.012, 0.215)
     """
+
+    facts = LossFacts(makes_triplets=True, sums=_sums, undivided=undivided_unless_mean_of_cosines)
 
     def __init__(
         self,

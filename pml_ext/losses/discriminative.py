@@ -14,10 +14,17 @@ from pml_ext.functional.losses.centroids import check_num_classes, kmeans_centro
 from pml_ext.functional.losses.discriminative import centroid_values
 from pml_ext.functional.losses.discriminative_one_hot import one_hot_values
 from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
+from pml_ext.losses._anchor_sums import sample_sums
 from pml_ext.losses._base import EmbeddingLoss, at_least_float32, describe_distance
+from pml_ext.losses._facts import LossFacts, needs
 
 _KINDS = ("one_hot", "kmeans", "simplex", "given")  # a kind's position is stored in state_dict: append only
 _NORM_TOLERANCE = 1e-3  # what rounding to 16 bits does to a unit vector
+
+
+def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
+    own = {name: value for name, value in options.items() if name != "tightness"}  # which is for the log
+    return {**own, "centroid_size": options["centroid_size"] or None}
 
 
 class DiscriminativeLoss(EmbeddingLoss):
@@ -65,6 +72,13 @@ class DiscriminativeLoss(EmbeddingLoss):
     (-0.056, [0, 1, 1, 1])
     """
 
+    facts = LossFacts(
+        compares="class vectors",
+        reads_no_pairs="it compares samples with class centroids, so it has no negative pairs",
+        sums=sample_sums,
+        undivided=needs(paper_scale=False),
+        arguments=_arguments,
+    )
     labels_because = "DiscriminativeLoss needs labels: it compares each sample with the centroid of its class"
 
     def __init__(

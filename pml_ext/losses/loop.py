@@ -8,16 +8,43 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, warn_once
 from pml_ext._ops.precision import no_autocast
-from pml_ext._pml import BaseMetricLossFunction
+from pml_ext._pml import BaseMetricLossFunction, LpDistance
 from pml_ext.distances.gathered import orders_if_gathered
-from pml_ext.distances.injected import inject, run_with_distance
+from pml_ext.distances.injected import inject, run_with_distance, twin_of
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, consecutive_pairs
 from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
+from pml_ext.losses._anchor_sums import pair_masks_of, sums_of_terms, with_every_negative
 from pml_ext.losses._base import OF_THE_WRAPPED, checked_batch, refuse_unknown
 from pml_ext.losses._by_name import loss_by_name
+from pml_ext.losses._facts import LossFacts, Part, Sums, facts_of
 from pml_ext.losses._settings import SettingsOfTheWrapped
-from pml_ext.losses._tuple_loss import check_limits_positives, check_tuple_loss, compares_triplets
+from pml_ext.losses._shares import why_inner_undivided
+from pml_ext.losses._tuple_loss import check_tuple_loss
+
+
+def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:
+    """A rank's anchors are whole classes, so both ends of an arc are on one rank."""
+
+    def call(inner: Any) -> None:
+        same, different = pair_masks_of(labels, part)
+        anchors, positives = same.nonzero(as_tuple=True)
+        if loss.positives == "arc" and loss.pairing == "consecutive":
+            anchors, partners = consecutive_pairs(labels[part.own])
+            positives = part.own.start + partners
+        tuples: tuple[Tensor, ...] = (anchors, positives, *different.nonzero(as_tuple=True))
+        if facts_of(type(inner)).makes_triplets:
+            tuples = with_every_negative(anchors, positives, different)
+        del same, different  # memory that the loss can use
+        twin_of(loss, {"loss": inner})(x[part.own], labels[part.own], tuples, x, labels)
+
+    return sums_of_terms(loss.loss, x, part, call)
+
+
+def _arguments(options: dict[str, Any], build: Any) -> dict[str, Any]:
+    # Segments lie in the space itself, so the loss in LoOp measures there.
+    measure = {"distance": LpDistance(normalize_embeddings=False)} if options["geometry"] == "segment" else {}
+    return {**options, "loss": build(options["loss"], **measure)}
 
 
 class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
@@ -57,6 +84,8 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
     [0.05, 0.158]
     """
 
+    facts = LossFacts(sums=_sums, undivided=why_inner_undivided, arguments=_arguments)
+
     def __init__(
         self,
         loss: BaseMetricLossFunction | str | Mapping[str, Any],
@@ -74,9 +103,10 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         around = f"put LoOp around that one: {type(loss).__name__}(LoOp(...))"
         nested = "the distances are replaced already" if isinstance(loss, LoOp) else around
         check_tuple_loss(loss, cannot="LoOp cannot wrap", nested=nested)
-        if positives == "arc" and pairing == "consecutive":
-            check_limits_positives(
-                loss, cannot="LoOp(positives='arc') cannot wrap", instead="Use LoOp(..., positives='all')"
+        fixed = facts_of(type(loss)).takes_all_positives
+        if fixed and positives == "arc" and pairing == "consecutive":
+            raise TypeError(
+                f"LoOp(positives='arc') cannot wrap {type(loss).__name__}: {fixed}. Use LoOp(..., positives='all')"
             )
         check_loop_distance(loss.distance, geometry)
         super().__init__(distance=loss.distance)
@@ -160,7 +190,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
                 )
             count = 3 if len(indices_tuple) == 3 else 2
             return *(part[on_arc] for part in indices_tuple[:count]), *indices_tuple[count:]
-        if not compares_triplets(self.loss):
+        if not facts_of(type(self.loss)).makes_triplets:
             return anchors, positives, *_every_negative(labels, torch.arange(len(labels)), is_negative)
         per_anchor: Any = getattr(self.loss, "triplets_per_anchor", "all")
         candidates = is_negative[anchors]

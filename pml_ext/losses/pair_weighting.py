@@ -7,11 +7,33 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_in_range
-from pml_ext._pml import CosineSimilarity, loss_and_miner_utils, miners
+from pml_ext._pml import CosineSimilarity, miners
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, weighted_sums
-from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.losses._anchor_sums import anchors_first_sums
 from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, describe_distance
+from pml_ext.losses._facts import LossFacts
+from pml_ext.losses._positive_pairs import pair_masks
+
+
+def _options_of(weighting: str) -> dict[str, Any]:
+    """Name -> default."""
+    parameters = inspect.signature(WEIGHTINGS[weighting]).parameters.values()
+    return {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+
+
+def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
+    """Without the defaults of options that the weighting lacks; a YAML node has those of every weighting."""
+    of_any = {name: default for weighting in WEIGHTINGS for name, default in _options_of(weighting).items()}
+    known = {"weighting", "mining", *(_options_of(options["weighting"]) if options["weighting"] in WEIGHTINGS else ())}
+    given = {name: value for name, value in options.items() if name in known or value != of_any[name]}
+    return {**given, "mining": options["mining"] or None}
+
+
+def _undivided(loss: "PairWeightingLoss") -> str:
+    if loss.mining is not None:
+        return f"mining must be None; it is {loss.mining!r}"
+    return "the weighting 'histogram' is of all pairs together" if loss.weighting == "histogram" else ""
 
 
 class PairWeightingLoss(EmbeddingLoss):
@@ -45,6 +67,8 @@ class PairWeightingLoss(EmbeddingLoss):
     >>> round(PairWeightingLoss("triplet", margin=0.1)(x, labels).item(), 3)
     0.05
     """
+
+    facts = LossFacts(sums=anchors_first_sums, term_of_each_anchor=True, undivided=_undivided, arguments=_arguments)
 
     def __init__(
         self,
@@ -115,22 +139,18 @@ class PairWeightingLoss(EmbeddingLoss):
     ) -> dict[str, dict[str, Any]]:
         with_itself = ref_emb is embeddings
         similarity = self.distance(embeddings, ref_emb)
-        if indices_tuple is None:
-            assert labels is not None
-            positive, negative = same_and_different(labels, None if with_itself else ref_labels)
-            if self.reference_begins_with_batch:
-                positive.fill_diagonal_(False)
-            elif not positive.any() & negative.any():
-                return self._no_terms("this batch has no positive or no negative pair")
-        else:
-            positive, negative = _masks(indices_tuple, similarity)
+        positive, negative = pair_masks(similarity, labels, ref_labels, indices_tuple, with_itself=with_itself)
+        if self.reference_begins_with_batch:
+            positive.fill_diagonal_(False)
+        elif indices_tuple is None and not positive.any() & negative.any():
+            return self._no_terms("this batch has no positive or no negative pair")
         if self.mining is not None:
             miner = miners.MultiSimilarityMiner(epsilon=self.mining, distance=self.distance)
             references = (None, None) if with_itself else (ref_emb, ref_labels)
             # The miner gets the matrix at hand: computing it is most of its cost.
             matrix = inject(self.distance, similarity.detach(), two_sets=not with_itself)
             mined = run_with_distance(miner, matrix, embeddings, labels, *references)
-            kept = _masks(mined, similarity)
+            kept = pair_masks(similarity, labels, ref_labels, mined, with_itself=with_itself)
             positive, negative = positive & kept[0], negative & kept[1]
 
         def weigh(similarity: Tensor) -> Tensor:
@@ -140,17 +160,3 @@ class PairWeightingLoss(EmbeddingLoss):
         losses = weighted_sums(similarity, weigh)
         indices = torch.arange(len(losses), device=losses.device)
         return {"loss": {"losses": losses, "indices": indices, "reduction_type": "element"}}
-
-
-def _options_of(weighting: str) -> list[str]:
-    parameters = inspect.signature(WEIGHTINGS[weighting]).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-
-
-def _masks(indices_tuple: tuple[Tensor, ...], like: Tensor) -> tuple[Tensor, Tensor]:
-    """The pairs of an indices_tuple as two boolean matrices; a pair named twice counts once, as in PML."""
-    a1, p, a2, n = loss_and_miner_utils.convert_to_pairs(indices_tuple, None)
-    positive, negative = torch.zeros(2, *like.shape, dtype=torch.bool, device=like.device)
-    positive[a1, p] = True
-    negative[a2, n] = True
-    return positive, negative

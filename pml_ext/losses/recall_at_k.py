@@ -9,7 +9,9 @@ from torch import Tensor
 from pml_ext._checks import check_above_zero
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.recall_at_k import check_short_lists, smooth_recall_at_k
+from pml_ext.losses._anchor_sums import anchors_first_sums
 from pml_ext.losses._base import EmbeddingLoss, describe_distance, is_with_itself
+from pml_ext.losses._facts import LossFacts
 
 
 class RecallAtKSurrogateLoss(EmbeddingLoss):
@@ -40,6 +42,10 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
     0.467
     """
 
+    facts = LossFacts(
+        takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples",
+        sums=anchors_first_sums,
+    )
     labels_because = "RecallAtKSurrogateLoss ranks everything, an indices_tuple does not replace them"
 
     def __init__(

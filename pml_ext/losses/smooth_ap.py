@@ -7,7 +7,9 @@ from torch import Tensor
 from pml_ext._checks import check_above_zero
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.smooth_ap import smooth_average_precision
+from pml_ext.losses._anchor_sums import anchors_first_sums
 from pml_ext.losses._base import EmbeddingLoss, describe_distance, is_with_itself
+from pml_ext.losses._facts import LossFacts
 
 
 class SmoothAPLoss(EmbeddingLoss):
@@ -30,6 +32,10 @@ class SmoothAPLoss(EmbeddingLoss):
     0.092
     """
 
+    facts = LossFacts(
+        takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples",
+        sums=anchors_first_sums,
+    )
     labels_because = "SmoothAPLoss needs labels: it ranks the whole batch, whatever a miner picked"
 
     def __init__(self, temperature: float = 0.01, **pml: Any) -> None:

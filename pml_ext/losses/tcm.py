@@ -9,8 +9,25 @@ from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, MeanReducer
 from pml_ext.functional.losses.tcm import DIVISORS, hard_negatives, hard_positives
 from pml_ext.functional.losses.tcm_kernel import AT_ONCE, fast_threshold_consistency
+from pml_ext.functional.losses.tcm_rows import threshold_consistency_sums_of_rows
 from pml_ext.functional.tuples.pairs import class_sizes, class_spans, same_and_different
-from pml_ext.losses._base import EmbeddingLoss, ReducersOfTerms, describe_distance
+from pml_ext.losses._base import (
+    EmbeddingLoss,
+    ReducersOfTerms,
+    describe_distance,
+    undivided_unless_mean_of_cosines,
+)
+from pml_ext.losses._facts import LossFacts, Part, Sums
+
+
+def _sums(loss: "TCMLoss", x: Tensor, labels: Tensor, part: Part) -> Sums:
+    spans, margins = class_spans(labels), (loss.margin_plus, loss.margin_minus)
+    sums, counts = threshold_consistency_sums_of_rows(x, part.own, spans, *margins, indicator=loss.indicator)
+    weights = sums.new_tensor([loss.lambda_plus, loss.lambda_minus])
+    if loss.divide_by == "all":
+        size = spans.size[part.own]
+        counts = torch.stack([(size - 1).sum(), (len(labels) - size).sum()]).to(sums.dtype)
+    return sums * weights, counts
 
 
 class TCMLoss(EmbeddingLoss):
@@ -51,6 +68,11 @@ class TCMLoss(EmbeddingLoss):
     (0.5, 0.2)
     """
 
+    facts = LossFacts(
+        takes_all_positives="it is defined over all positive pairs",
+        sums=_sums,
+        undivided=undivided_unless_mean_of_cosines,
+    )
     labels_because = "TCM is defined over all pairs, an indices_tuple does not replace them"
     over_all_pairs = True  # whatever a miner picked
     reducer: Any

@@ -16,10 +16,18 @@ from pml_ext._pml import (
 )
 from pml_ext.losses._base import OF_THE_WRAPPED, EmbeddingLoss, checked_batch, refuse_unknown
 from pml_ext.losses._by_name import loss_by_name
+from pml_ext.losses._facts import LossFacts, Part, Sums
 from pml_ext.losses._settings import SettingsOfTheWrapped
+from pml_ext.losses._shares import sums_of, why_inner_undivided
 from pml_ext.losses.tcm import TCMLoss
 
 _OF_TCM = ("lambda_plus", "lambda_minus", "margin_plus", "margin_minus", "indicator", "divide_by")
+
+
+def _sums(loss: "TCMRegularizer", x: Tensor, labels: Tensor, part: Part) -> Sums:
+    both = zip(*(sums_of(one, x, labels, part) for one in (loss.loss, loss.tcm)), strict=True)
+    sums, counts = (torch.cat(parts) for parts in both)
+    return sums, counts
 
 
 class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
@@ -52,6 +60,8 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
     >>> round(loss(x, labels).item(), 3), round(TCMLoss()(x, labels).item(), 3)
     (0.912, 0.6)
     """
+
+    facts = LossFacts(sums=_sums, undivided=why_inner_undivided)
 
     def __init__(
         self,

@@ -21,8 +21,7 @@ import pml_ext
 from pml_ext import losses
 from pml_ext.losses import LoOp, TCMRegularizer
 from pml_ext.miners import LoOpMiner
-from pml_ext.registration import WITHOUT_REFERENCES
-from tests.losses.test_contract import FACTORIES
+from tests.losses.test_contract import FACTORIES, WITHOUT_REFERENCES
 
 MAKE: dict[str, Callable[[], Any]] = FACTORIES | {
     "LoOp with a parameter": lambda: LoOp(MarginLoss(learn_beta=True)),

@@ -15,8 +15,7 @@ from torch import Tensor
 import pml_ext
 from pml_ext import losses, miners
 from pml_ext.losses import CITLoss, LoOp, TCMLoss, TCMRegularizer
-from pml_ext.registration import WITHOUT_REFERENCES
-from tests.losses.test_contract import WRAPPERS, batch, every_loss, finite_with_gradient, make
+from tests.losses.test_contract import WITHOUT_REFERENCES, WRAPPERS, batch, every_loss, finite_with_gradient, make
 
 DISTANCES = {
     "CosineSimilarity": distances.CosineSimilarity(),

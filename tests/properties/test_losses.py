@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pml_ext import losses
-from pml_ext.registration import WITHOUT_REFERENCES
-from tests.losses.test_contract import NAMES
+from tests.losses.test_contract import NAMES, WITHOUT_REFERENCES
 from tests.losses.test_contract import make as make_for_three_classes
 from tests.oracles import centroids as discriminative_oracle
 from tests.oracles import concordance as concordance_oracle

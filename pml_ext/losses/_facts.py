@@ -1,0 +1,88 @@
+"""What LoOp, ShardedLoss and the runner must know of a class of losses."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+
+class Part(NamedTuple):
+    """The anchors of every rank: whole classes, as the embeddings of all ranks are sorted by class."""
+
+    of_ranks: list[slice]
+    rank: int
+
+    @property
+    def own(self) -> slice:
+        return self.of_ranks[self.rank]
+
+    @property
+    def size(self) -> int:
+        return int(self.own.stop - self.own.start)
+
+
+Sums = tuple[Tensor, Tensor]
+"""(T,) sums of the loss's T terms over a rank's anchors, with a graph, and (T,) the number of summands in each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossFacts:
+    """The class attribute `facts` of a loss; the defaults are those of a loss over the pairs of a batch.
+
+    A subclass inherits them, but for `sums`: it may compute something else, and says so itself if ranks can divide it.
+
+    Args:
+        compares: a sample with the other "samples"; with learned or fixed "class vectors", and then the constructor
+            takes num_classes and embedding_size; or, for the runner's identity losses, "class scores".
+        takes_all_positives: why an indices_tuple does not choose the positives; empty where it does. The runner gives
+            such a loss no miner.
+        reads_no_pairs: why LoOp cannot replace the distances of its pairs; empty where it can.
+        makes_triplets: it turns an indices_tuple into triplets (PML's conversion from pairs needs B³ memory).
+        sums: (loss, embeddings and labels of all ranks, the anchors) -> what one rank computes of the loss. Every rank
+            calls it. None: the anchors depend on each other, so ranks cannot divide the loss.
+        term_of_each_anchor: an anchor without a pair counts as a term of 0.
+        undivided: why ranks cannot divide a loss with these settings; empty where they can.
+        arguments: (options of a YAML node, build) -> arguments of the constructor. The keys of the options are in lower
+            case; build(name, **arguments) makes another loss of the config.
+    """
+
+    compares: Literal["samples", "class vectors", "class scores"] = "samples"
+    takes_all_positives: str = ""
+    reads_no_pairs: str = ""
+    makes_triplets: bool = False
+    sums: Callable[[Any, Tensor, Tensor, Part], Sums] | None = None
+    term_of_each_anchor: bool = False
+    undivided: Callable[[Any], str] = lambda loss: ""
+    arguments: Callable[[dict[str, Any], Callable[..., Any]], dict[str, Any]] = lambda options, build: options
+
+    @property
+    def takes_miner(self) -> bool:
+        return self.compares == "samples" and not self.takes_all_positives
+
+
+def needs(**settings: Any) -> Callable[[Any], str]:
+    """For `undivided`: ranks divide a loss only where its attributes have these values."""
+
+    def undivided(loss: Any) -> str:
+        for name, needed in settings.items():
+            if getattr(loss, name) != needed:
+                return f"{name} must be {needed!r}; it is {getattr(loss, name)!r}"
+        return ""
+
+    return undivided
+
+
+PML_FACTS: dict[type, LossFacts] = {}
+"""Of pytorch-metric-learning's losses; `_pml_facts` fills it."""
+
+
+def facts_of(kind: type) -> LossFacts:
+    """The facts of a class of losses: its own, or those of the nearest class that it derives from."""
+    return next((facts for base in kind.__mro__ if (facts := own_facts(base))), LossFacts())
+
+
+def own_facts(kind: type) -> LossFacts | None:
+    """The facts that are said of exactly this class."""
+    facts: LossFacts | None = vars(kind).get("facts", PML_FACTS.get(kind))
+    return facts

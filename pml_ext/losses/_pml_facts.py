@@ -1,0 +1,63 @@
+"""The facts of pytorch-metric-learning's losses; those that are not here have the defaults of LossFacts."""
+
+from typing import Any
+
+from pml_ext._checks import check_choice
+from pml_ext._pml import AvgNonZeroReducer, MeanReducer, losses
+from pml_ext.losses._anchor_sums import pair_sums, sample_sums, triplet_sums
+from pml_ext.losses._facts import PML_FACTS, LossFacts, needs
+
+_REDUCERS: dict[str, Any] = {"AvgNonZeroReducer": AvgNonZeroReducer, "MeanReducer": MeanReducer}
+
+
+def with_reducer(options: dict[str, Any], *_: Any) -> dict[str, Any]:
+    """For `LossFacts.arguments`: the reducer of a name."""
+    check_choice(options["reducer"], _REDUCERS, "reducer")
+    return {**options, "reducer": _REDUCERS[options["reducer"]]()}
+
+
+def _angular_margin(options: dict[str, Any], *_: Any) -> dict[str, Any]:
+    return {**{key: value for key, value in options.items() if key != "logit_scale"}, "scale": options["logit_scale"]}
+
+
+_ANCHOR_BY_ANCHOR = LossFacts(sums=pair_sums, term_of_each_anchor=True)
+_PAIR_BY_PAIR = LossFacts(sums=pair_sums)
+_CLASS_VECTORS = LossFacts(compares="class vectors", sums=sample_sums)
+_TRIPLETS = LossFacts(makes_triplets=True)
+
+_BY_NAME = {
+    "AngularLoss": LossFacts(reads_no_pairs="it reads the embeddings themselves, not pair distances"),
+    "ArcFaceLoss": LossFacts(compares="class vectors", sums=sample_sums, arguments=_angular_margin),
+    "CircleLoss": _ANCHOR_BY_ANCHOR,
+    "ContrastiveLoss": _PAIR_BY_PAIR,
+    "CosFaceLoss": _CLASS_VECTORS,
+    "DynamicSoftMarginLoss": _TRIPLETS,
+    "FastAPLoss": LossFacts(takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples"),
+    "HistogramLoss": _TRIPLETS,
+    "InstanceLoss": LossFacts(reads_no_pairs="it reads column c of the matrix as class c, so it has no negative pairs"),
+    "MarginLoss": _TRIPLETS,
+    "MultiSimilarityLoss": _ANCHOR_BY_ANCHOR,
+    "NCALoss": LossFacts(takes_all_positives="it takes all positives of a sample; a tuple only weights the samples"),
+    "NormalizedSoftmaxLoss": _CLASS_VECTORS,
+    "NTXentLoss": _PAIR_BY_PAIR,
+    "PNPLoss": LossFacts(takes_all_positives="it ranks all positives of a sample and takes no tuples"),
+    "ProxyNCALoss": _CLASS_VECTORS,
+    "RankedListLoss": LossFacts(takes_all_positives="it takes all positives of a sample and no tuples"),
+    "SmoothAPLoss": LossFacts(
+        takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples"
+    ),
+    "SoftTripleLoss": _CLASS_VECTORS,
+    "SupConLoss": _ANCHOR_BY_ANCHOR,
+    "ThresholdConsistentMarginLoss": LossFacts(
+        reads_no_pairs="it computes its cosines itself; TCMLoss is the same loss and works"
+    ),
+    "TripletMarginLoss": LossFacts(
+        makes_triplets=True,
+        sums=triplet_sums,
+        undivided=needs(triplets_per_anchor="all", swap=False),
+        arguments=with_reducer,
+    ),
+    "VICRegLoss": LossFacts(reads_no_pairs="it has no labels and no pair distances"),
+}
+# Version 2.8 lacks some of them.
+PML_FACTS.update({getattr(losses, name): facts for name, facts in _BY_NAME.items() if hasattr(losses, name)})
