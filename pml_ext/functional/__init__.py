@@ -32,6 +32,7 @@ from pml_ext.functional.verification.clopper_pearson import rate_interval
 from pml_ext.functional.verification.error_rates import VerificationErrors, errors_at
 from pml_ext.functional.verification.folds import FoldAccuracy, contiguous_folds, fold_accuracy
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
+from pml_ext.functional.verification.likelihood_ratio import cllr, min_cllr
 from pml_ext.functional.verification.roc import (
     ROC,
     OperatingPoint,
@@ -59,6 +60,7 @@ __all__ = [
     "arc_distance",
     "auc_bounds",
     "bootstrap_tar_at_far",
+    "cllr",
     "closest_on_arcs",
     "closest_on_segments",
     "clustering_f1",
@@ -84,6 +86,7 @@ __all__ = [
     "lifted_hinges",
     "loop_pairs",
     "margins_from_distance_range",
+    "min_cllr",
     "one_hot_centroids",
     "one_hot_discriminative_loss",
     "operating_point",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         read_template_pairs,
     )
     from pml_ext.metrics.reid import ReIDEvaluator
+    from pml_ext.metrics.score_calibration import ScoreCalibration
     from pml_ext.metrics.streaming_verification import StreamingVerification
     from pml_ext.metrics.threshold.report import ThresholdReport
     from pml_ext.metrics.verification import VerificationEvaluator
@@ -26,6 +27,7 @@ __all__ = [
     "CohortNormalization",
     "ImagePairs",
     "ReIDEvaluator",
+    "ScoreCalibration",
     "StreamingVerification",
     "TemplateMedia",
     "TemplatePairs",
@@ -42,6 +44,7 @@ _HOMES = {
     "ImagePairs": "pair_lists",
     "OPIS": "opis",
     "ReIDEvaluator": "reid",
+    "ScoreCalibration": "score_calibration",
     "StreamingVerification": "streaming_verification",
     "TemplateMedia": "pair_lists",
     "TemplatePairs": "pair_lists",

@@ -453,6 +453,12 @@ def of_a_roc(draw: Random) -> Call:
 
 
 @call
+def likelihood_ratio_costs(draw: Random) -> Call:
+    values, same = scores(draw)
+    return draw.choice([(F.cllr, {"log_ratios": values, "same": same}), (F.min_cllr, {"scores": values, "same": same})])
+
+
+@call
 def errors_at(draw: Random) -> Call:
     return F.errors_at, _scored(draw) | {"thresholds": draw.choice([0.5, torch.tensor([0.1, 0.5])])}
 

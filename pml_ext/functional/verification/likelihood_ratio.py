@@ -1,0 +1,79 @@
+"""How good scores are as evidence: the cost of log-likelihood ratios, and its least value for their order."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from pml_ext._checks import check_tensor
+from pml_ext.functional.verification.checks import check_scores
+
+
+def cllr(log_ratios: Tensor, same: Tensor) -> Tensor:
+    """Cost of log-likelihood ratios in bits: ½ (mean log₂(1 + e^−l) of genuine + mean log₂(1 + e^l) of impostor pairs).
+
+    0 is perfect; 1 is what l = 0, no evidence, costs; calibrated ratios cost at most 1.
+
+    Args:
+        log_ratios: (P,) natural log-likelihood ratios, log p(score | same) − log p(score | different); may be infinite.
+        same: (P,) bool, genuine pairs.
+    Returns:
+        0-dim float64; nan without pairs of a kind, inf where an infinite ratio is wrong.
+    Raises:
+        TypeError, ValueError: see `tar_at_far`; nan among the ratios.
+    Source: Brümmer and du Preez, Application-independent evaluation of speaker detection, 2006, eq. 37.
+
+    >>> float(cllr(torch.zeros(4), torch.tensor([True, True, False, False])))
+    1.0
+    """
+    check_tensor(log_ratios, "log_ratios", "(P,)")
+    check_scores(log_ratios.masked_fill(log_ratios.isinf(), 0), same)
+    ratios = log_ratios.double()
+    return (softplus(-ratios[same]).mean() + softplus(ratios[~same]).mean()) / (2 * math.log(2))
+
+
+def min_cllr(scores: Tensor, same: Tensor) -> Tensor:
+    """The least `cllr` of any rising function of scores: what their order alone is worth.
+
+    Args:
+        scores, same: see `tar_at_far`.
+    Returns:
+        0-dim float64, in [0, 1]; nan without pairs of a kind. cllr − min_cllr is what calibration could still gain.
+    Source: as of `cllr`, section 6: the ratios that pooling adjacent violators finds.
+
+    >>> float(min_cllr(torch.tensor([0.1, 0.2, 0.8, 0.9]), torch.tensor([False, False, True, True])))
+    0.0
+    """
+    check_scores(scores, same)
+    if not bool(same.any()) or bool(same.all()):
+        return torch.tensor(math.nan, dtype=torch.float64)
+    _, place = torch.unique(scores.double(), return_inverse=True)
+    genuine, pairs = (torch.bincount(place, weights=kind.double()).cpu() for kind in (same, torch.ones_like(same)))
+    share = pool_adjacent_violators(genuine / pairs, pairs)[place.cpu()]
+    prior = float(same.double().mean())
+    return cllr(torch.logit(share) - math.log(prior / (1 - prior)), same.cpu())
+
+
+def pool_adjacent_violators(values: Tensor, weights: Tensor) -> Tensor:
+    """The rising sequence closest to values in weighted least squares.
+
+    Args:
+        values, weights: (N,) float64 on the CPU, weights above 0.
+    Returns:
+        (N,) float64.
+    """
+    means: list[float] = []
+    masses: list[float] = []
+    sizes: list[int] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        size = 1
+        while means and means[-1] >= value:
+            before, mass = means.pop(), masses.pop()
+            value = (value * weight + before * mass) / (weight + mass)
+            weight += mass
+            size += sizes.pop()
+        means.append(value)
+        masses.append(weight)
+        sizes.append(size)
+    return torch.tensor(means, dtype=torch.float64).repeat_interleave(torch.tensor(sizes))

@@ -1,0 +1,103 @@
+"""What a score means: a likelihood ratio, and a probability once a prior is named."""
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_choice, check_fraction, check_tensor
+from pml_ext.functional.verification.checks import check_scores
+from pml_ext.functional.verification.likelihood_ratio import pool_adjacent_violators
+
+
+class ScoreCalibration:
+    """Log-likelihood ratios of scores, fitted on pairs whose identities are known.
+
+    Fit it on some classes and check it on others: `functional.cllr` of its ratios against `functional.min_cllr`.
+
+    Args:
+        scores: (P,) of pairs, larger is closer, finite.
+        same: (P,) bool, genuine pairs; both kinds must be there.
+        method: "logistic": a straight line through the scores (Platt); "isotonic": steps, by pooling adjacent
+            violators, which need more pairs. Between its steps the ratio is interpolated.
+    Raises:
+        ValueError: only one kind of pairs; another method.
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> same = torch.arange(2000) % 2 == 0
+    >>> scores = torch.randn(2000, generator=generator) + 2 * same  # log ratio 2 (s − 1)
+    >>> calibration = ScoreCalibration(scores, same)
+    >>> calibration.log_ratio(torch.tensor([0.0, 2.0])).round().tolist()
+    [-2.0, 2.0]
+    >>> round(float(calibration.probability(torch.tensor(2.0), prior=0.01)), 2)
+    0.07
+    """
+
+    def __init__(self, scores: Tensor, same: Tensor, method: Literal["logistic", "isotonic"] = "logistic") -> None:
+        check_scores(scores, same)
+        check_choice(method, ("logistic", "isotonic"), "method")
+        if not bool(same.any()) or bool(same.all()):
+            raise ValueError(f"same must have genuine and impostor pairs; got {int(same.sum())} genuine of {len(same)}")
+        values, genuine = scores.double().cpu(), same.cpu()
+        self.method = method
+        if method == "logistic":
+            self._scores, self._ratios = _line(values.numpy(), genuine.numpy())
+        else:
+            self._scores, self._ratios = _steps(values, genuine)
+
+    def log_ratio(self, scores: Tensor) -> Tensor:
+        """Natural log-likelihood ratios.
+
+        Args:
+            scores: any shape.
+        Returns:
+            the same shape, float64: log p(score | same) − log p(score | different).
+        """
+        check_tensor(scores, "scores", "(...)")
+        values = scores.double().cpu().numpy()
+        if self.method == "logistic":
+            slope = (self._ratios[1] - self._ratios[0]) / (self._scores[1] - self._scores[0])
+            found = self._ratios[0] + slope * (values - self._scores[0])
+        else:
+            found = np.interp(values, self._scores, self._ratios)
+        return torch.from_numpy(np.asarray(found)).to(scores.device)
+
+    def probability(self, scores: Tensor, *, prior: float) -> Tensor:
+        """Probability that pairs are of one identity.
+
+        Args:
+            scores: any shape.
+            prior: share of genuine pairs among those that are compared, in (0, 1): 1 / (N + 1) where each of N + 1
+                people is as likely.
+        Returns:
+            the same shape, float64.
+        """
+        check_fraction(prior, "prior")
+        return torch.sigmoid(self.log_ratio(scores) + math.log(prior / (1 - prior)))
+
+
+def _line(scores: np.ndarray, same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two points of the logistic regression's line; both kinds weigh alike, so its logit is the log ratio."""
+    from sklearn.linear_model import LogisticRegression
+
+    centre, width = scores.mean(), scores.std() or 1.0
+    model = LogisticRegression(C=1e6, class_weight="balanced").fit(((scores - centre) / width)[:, None], same)
+    slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
+    return np.array([centre, centre + width]), np.array([intercept, intercept + slope])
+
+
+def _steps(scores: Tensor, same: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct scores and their log ratios; half a pair of each kind is added to a step, so that none is infinite."""
+    values, place = torch.unique(scores, return_inverse=True)
+    genuine, pairs = (torch.bincount(place, weights=kind.double()) for kind in (same, torch.ones_like(same)))
+    share = pool_adjacent_violators(genuine / pairs, pairs)
+    (
+        _,
+        step,
+    ) = torch.unique(share, return_inverse=True)
+    of_step = [torch.bincount(step, weights=counts)[step] for counts in (genuine, pairs - genuine)]
+    totals = [float(genuine.sum()), float((pairs - genuine).sum())]
+    ratios = torch.log((of_step[0] + 0.5) / (totals[0] + 0.5)) - torch.log((of_step[1] + 0.5) / (totals[1] + 0.5))
+    return values.numpy(), ratios.numpy()

@@ -1,0 +1,51 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext.functional import cllr, min_cllr
+from pml_ext.metrics import ScoreCalibration
+
+
+def pairs(seed: int, count: int = 20_000) -> tuple[Tensor, Tensor]:
+    """Normal scores, one apart: their log-likelihood ratio is s − ½."""
+    generator = torch.Generator().manual_seed(seed)
+    same = torch.rand(count, generator=generator) < 0.1
+    return torch.randn(count, generator=generator) + same, same
+
+
+@pytest.mark.parametrize("method", ["logistic", "isotonic"])
+def test_ratios_are_those_of_the_population(method: str) -> None:
+    calibration = ScoreCalibration(*pairs(0), method)  # type: ignore[arg-type]
+    at = torch.tensor([[-1.0, 0.0], [0.5, 2.0]])
+    assert torch.allclose(calibration.log_ratio(at), at.double() - 0.5, atol=0.1 if method == "logistic" else 0.35)
+    scores, same = pairs(1)
+    cost, least = float(cllr(calibration.log_ratio(scores), same)), float(min_cllr(scores, same))
+    assert least <= cost < least + 0.01 < float(cllr(3 * scores, same))
+
+
+@pytest.mark.parametrize("method", ["logistic", "isotonic"])
+def test_ratios_rise_and_are_finite_outside_of_what_was_seen(method: str) -> None:
+    scores, same = pairs(0, 400)
+    calibration = ScoreCalibration(scores, same, method)  # type: ignore[arg-type]
+    found = calibration.log_ratio(torch.linspace(-9, 9, 200))
+    assert found.isfinite().all() and (found.diff() >= -1e-12).all() and found[-1] > found[0]
+    apart = ScoreCalibration(torch.tensor([0.1, 0.2, 0.8, 0.9]), torch.tensor([False, False, True, True]), method)  # type: ignore[arg-type]
+    assert apart.log_ratio(torch.tensor([0.0, 1.0])).isfinite().all()
+
+
+def test_a_probability_follows_from_the_prior() -> None:
+    calibration = ScoreCalibration(*pairs(0))
+    ratio = float(calibration.log_ratio(torch.tensor(1.0)))
+    expected = 1 / (1 + math.exp(-ratio) * 99)
+    assert float(calibration.probability(torch.tensor(1.0), prior=0.01)) == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r"prior must be in \(0, 1\)"):
+        calibration.probability(torch.tensor(1.0), prior=0)
+
+
+def test_pairs_of_one_kind_and_unknown_methods_are_errors() -> None:
+    with pytest.raises(ValueError, match="same must have genuine and impostor pairs; got 3 genuine of 3"):
+        ScoreCalibration(torch.rand(3), torch.ones(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match="method must be one of 'logistic', 'isotonic'"):
+        ScoreCalibration(torch.rand(2), torch.tensor([True, False]), "platt")  # type: ignore[arg-type]
