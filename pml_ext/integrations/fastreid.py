@@ -20,13 +20,14 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.loss_nodes import LOSS_NODES
 from pml_ext.runner.modeling.losses.factory import LossTerm, build_losses
-from pml_ext.runner.modeling.names import LOSS_NODES
+from pml_ext.runner.modeling.losses.kinds import facts_of_name
 
 FASTREIDS = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
 """The names that FastReID's own Baseline knows."""
 
-OURS = tuple(name for name in LOSS_NODES if name not in (*FASTREIDS, "FocalLoss"))
+OURS = tuple(name for name in LOSS_NODES if name not in FASTREIDS and facts_of_name(name).compares != "class scores")
 """The names that can stand beside them in MODEL.LOSSES.NAME."""
 
 NAME = "PMLExtBaseline"

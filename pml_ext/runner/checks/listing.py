@@ -6,8 +6,9 @@ from functools import partial
 
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
+from pml_ext.runner.config.loss_nodes import LOSS_NODES, MINER_NODES
 from pml_ext.runner.data.names import OWN_DATA, SAMPLERS, TRANSFORMS
-from pml_ext.runner.modeling.names import BACKBONES, CLS_LAYERS, HEADS, LOSS_NODES, MINER_NODES, POOL_LAYERS
+from pml_ext.runner.modeling.names import BACKBONES, CLS_LAYERS, HEADS, POOL_LAYERS
 from pml_ext.runner.solver.rules import OPTIMIZERS, SCHEDULES
 
 

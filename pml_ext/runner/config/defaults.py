@@ -7,6 +7,8 @@ the point (a scale, say) are floats here.
 
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.config.loss_nodes import LOSSES, MINERS
+
 
 def get_cfg() -> CN:
     """A fresh config tree with all defaults."""
@@ -16,15 +18,11 @@ def get_cfg() -> CN:
     cfg.LOGGERS = ("csv", "tensorboard")  # ours; wandb and mlflow where their packages are installed
     cfg.CUDNN_BENCHMARK = False
     cfg.MODEL = _model()
-    cfg.MODEL.LOSSES = _losses()
+    cfg.MODEL.LOSSES = CN({"NAME": ("CrossEntropyLoss",)})
+    cfg.MODEL.LOSSES.update({node: CN({**options, "SCALE": 1.0}) for node, options in LOSSES.values()})
     cfg.KD = CN({"MODEL_CONFIG": [], "MODEL_WEIGHTS": [], "EMA": {"ENABLED": False, "MOMENTUM": 0.999}})  # of Distiller
-    cfg.MODEL.MINER = CN()  # ours: one miner for every loss that takes one
-    cfg.MODEL.MINER.NAME = ""
-    cfg.MODEL.MINER.MS = CN({"EPSILON": 0.1})
-    cfg.MODEL.MINER.TRIPLETMARGIN = CN({"MARGIN": 0.2, "TYPE_OF_TRIPLETS": "all"})
-    cfg.MODEL.MINER.DISTANCEWEIGHTED = CN({"CUTOFF": 0.5, "NONZERO_LOSS_CUTOFF": 1.4})
-    cfg.MODEL.MINER.DISJOINT = CN()
-    cfg.MODEL.MINER.LOOP = CN({"MINER": "MultiSimilarityMiner", "PAIRING": "consecutive"})  # with that miner's node
+    cfg.MODEL.MINER = CN({"NAME": ""})  # ours: one miner for every loss that takes one
+    cfg.MODEL.MINER.update({node: CN(options) for node, options in MINERS.values()})
     cfg.INPUT = CN()
     cfg.INPUT.SIZE_TRAIN = [256, 128]
     cfg.INPUT.SIZE_TEST = [256, 128]
@@ -102,43 +100,6 @@ def _model() -> CN:
     model.HEADS.SCALE = 1.0
     model.HEADS.PFC = CN({"ENABLED": False, "SAMPLE_RATE": 0.1})  # FastFace's class-sharded classifier
     return model
-
-
-def _losses() -> CN:
-    """A node per loss: SCALE, and the loss's own arguments in capitals."""
-    losses = CN()
-    losses.NAME = ("CrossEntropyLoss",)
-    losses.CE = CN({"EPSILON": 0.0, "ALPHA": 0.2, "SCALE": 1.0})  # EPSILON -1: as much as ALPHA × own probability
-    losses.FL = CN({"ALPHA": 0.25, "GAMMA": 2.0, "SCALE": 1.0})
-    losses.TRI = CN({"MARGIN": 0.3, "NORM_FEAT": False, "HARD_MINING": False, "SCALE": 1.0})  # MARGIN 0: soft margin
-    losses.CIRCLE = CN({"MARGIN": 0.25, "GAMMA": 128.0, "SCALE": 1.0})
-    losses.COSFACE = CN({"MARGIN": 0.25, "GAMMA": 128.0, "SCALE": 1.0})
-    # ours from here on
-    losses.SOFTTRIPLE = CN({"CENTERS_PER_CLASS": 10, "LA": 20.0, "GAMMA": 0.1, "MARGIN": 0.01, "SCALE": 1.0})
-    losses.PROXYNCA = CN({"SOFTMAX_SCALE": 1.0, "SCALE": 1.0})
-    losses.ARCFACE = CN({"MARGIN": 28.6, "LOGIT_SCALE": 64.0, "SCALE": 1.0})  # MARGIN in degrees
-    losses.ANGULAR = CN({"ALPHA": 40.0, "SCALE": 1.0})  # degrees
-    losses.TRIPLETMARGIN = CN({"MARGIN": 0.05, "SWAP": False, "SMOOTH_LOSS": False, "SCALE": 1.0})
-    losses.TRIPLETMARGIN.REDUCER = "AvgNonZeroReducer"  # over triplets with a loss; MeanReducer: over all of them
-    losses.CONTRASTIVE = CN({"POS_MARGIN": 0.0, "NEG_MARGIN": 1.0, "SCALE": 1.0})
-    losses.LIFTED = CN({"POS_MARGIN": 0.0, "NEG_MARGIN": 1.0, "SCALE": 1.0})
-    losses.MS = CN({"ALPHA": 2.0, "BETA": 50.0, "BASE": 0.5, "SCALE": 1.0})
-    losses.SAP = CN({"TEMPERATURE": 0.01, "SCALE": 1.0})
-    losses.CIT = CN({"GAMMA": 1.0, "SIMILARITY": "unit", "HINGE_PARTIAL_LIKELIHOOD": False, "SCALE": 1.0})
-    losses.DISC = CN({"CENTROIDS": "one_hot", "CENTROID_SIZE": 0, "PAPER_SCALE": False, "SEED": 0, "SCALE": 1.0})
-    losses.DISC.TIGHTNESS = False  # log both sides of the paper's Lemma 3.1, its ε and its κ
-    losses.TCM = CN({"LAMBDA_PLUS": 1.0, "LAMBDA_MINUS": 1.0, "MARGIN_PLUS": 0.9, "MARGIN_MINUS": 0.5, "SCALE": 1.0})
-    losses.TCM.update({"INDICATOR": True, "DIVIDE_BY": "hard"})  # the paper's ablations: False; "all"
-    losses.LOOP = CN({"LOSS": "TripletMarginLoss", "PAIRING": "consecutive", "GEOMETRY": "arc", "SCALE": 1.0})
-    losses.LOOP.POSITIVES = "arc"  # or "all"
-    losses.RSK = CN({"KS": (1, 2, 4, 8, 16), "TEMPERATURE": 0.01, "RANK_TEMPERATURE": 1.0, "SCALE": 1.0})
-    losses.HPHN = CN({"MARGIN": 0.2, "POSITIVES": "farthest", "SCALE": 1.0})
-    losses.LIFTEDHINGE = CN({"MARGIN": 0.2, "POSITIVES": "all", "SCALE": 1.0})
-    losses.CTL = CN({"MARGIN": 0.5, "NEGATIVES": "hardest", "UNIT_MEANS": True, "SCALE": 1.0})
-    losses.CTL.update({"POWER": 2, "REDUCER": "MeanReducer"})  # POWER 2: squared Euclidean distances, 1: plain ones
-    losses.GPW = CN({"WEIGHTING": "multi_similarity", "MINING": 0.0, "SCALE": 1.0})  # MINING 0: none
-    losses.GPW.update({"ALPHA": 2.0, "BETA": 50.0, "BASE": 0.5, "BOUNDED": False})  # of the weightings that have them
-    return losses
 
 
 def _solver() -> CN:

@@ -21,7 +21,7 @@ from pml_ext.runner.evaluation.evaluate import Evaluation, Features
 from pml_ext.runner.modeling.architectures import NetworkOutput
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
-from pml_ext.runner.modeling.names import ID_LOSSES
+from pml_ext.runner.modeling.losses.kinds import facts_of_name
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients
 from pml_ext.runner.solver.schedule import build_schedule
@@ -47,7 +47,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
 
     def __init__(self, cfg: CN, train_set: ImageSet | None, test_sets: dict[str, TestSet]) -> None:
         num_classes = 0 if train_set is None else _num_classes(cfg.MODEL.HEADS.NUM_CLASSES, train_set)
-        needs_scores = any(name in ID_LOSSES for name in cfg.MODEL.LOSSES.NAME)
+        needs_scores = any(facts_of_name(name).compares == "class scores" for name in cfg.MODEL.LOSSES.NAME)
         classes = num_classes if needs_scores else 0
         super().__init__(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED, num_classes=classes)
         self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets

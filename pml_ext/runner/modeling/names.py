@@ -108,46 +108,4 @@ CLS_LAYERS = {
     "CircleSoftmax": "cosines weighted by their distance from 1 + MARGIN and −MARGIN",
 }
 NECK_FEATS = ("before", "after")
-# class name -> its node under MODEL.LOSSES; the node's keys are the constructor's arguments in capitals, and SCALE
-LOSS_NODES = {
-    "CrossEntropyLoss": "CE",
-    "FocalLoss": "FL",
-    "TripletLoss": "TRI",
-    "CircleLoss": "CIRCLE",
-    "Cosface": "COSFACE",
-    "SoftTripleLoss": "SOFTTRIPLE",
-    "ProxyNCALoss": "PROXYNCA",
-    "ArcFaceLoss": "ARCFACE",
-    "AngularLoss": "ANGULAR",
-    "TripletMarginLoss": "TRIPLETMARGIN",
-    "ContrastiveLoss": "CONTRASTIVE",
-    "LiftedStructureLoss": "LIFTED",
-    "MultiSimilarityLoss": "MS",
-    "SmoothAPLoss": "SAP",
-    "CITLoss": "CIT",
-    "DiscriminativeLoss": "DISC",
-    "TCMLoss": "TCM",
-    "LoOp": "LOOP",
-    "RecallAtKSurrogateLoss": "RSK",
-    "HPHNTripletLoss": "HPHN",
-    "LiftedHingeLoss": "LIFTEDHINGE",
-    "CentroidTripletLoss": "CTL",
-    "PairWeightingLoss": "GPW",
-}
 LOSSES_NOT_BUILT = {"BinaryCrossEntropyLoss": "attribute recognition is not built"}
-ID_LOSSES = ("CrossEntropyLoss", "FocalLoss")
-"""On class scores; the others are on embeddings."""
-FASTREIDS_PAIR_LOSSES = ("TripletLoss", "CircleLoss", "Cosface")
-# These learn a vector or more for each identity.
-WITH_CLASS_WEIGHTS = ("DiscriminativeLoss", "SoftTripleLoss", "ProxyNCALoss", "ArcFaceLoss")
-# A miner is not given to these: TCM is defined over all pairs of the batch, the others compare no mined tuples.
-NOT_MINED = (
-    *ID_LOSSES, *FASTREIDS_PAIR_LOSSES, *WITH_CLASS_WEIGHTS, "SmoothAPLoss", "TCMLoss", "RecallAtKSurrogateLoss",
-)  # fmt: skip
-MINER_NODES = {
-    "MultiSimilarityMiner": "MS",
-    "TripletMarginMiner": "TRIPLETMARGIN",
-    "DistanceWeightedMiner": "DISTANCEWEIGHTED",
-    "DisjointTripletMiner": "DISJOINT",
-    "LoOpMiner": "LOOP",
-}

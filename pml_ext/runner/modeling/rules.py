@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.config.loss_nodes import LOSS_NODES, MINER_NODES
 from pml_ext.runner.config.rules import Problem, Rule, must, named, not_negative, one_of, positive, unset
 from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.losses.kinds import facts_of_name
 from pml_ext.runner.modeling.names import (
     ARCHITECTURES,
     ARCHITECTURES_NOT_BUILT,
@@ -16,17 +18,12 @@ from pml_ext.runner.modeling.names import (
     CLS_LAYERS,
     HEADS,
     HEADS_NOT_BUILT,
-    ID_LOSSES,
     LIBRARIES,
-    LOSS_NODES,
     LOSSES_NOT_BUILT,
-    MINER_NODES,
     NECK_FEATS,
     NORMS,
     NORMS_NOT_BUILT,
-    NOT_MINED,
     POOL_LAYERS,
-    WITH_CLASS_WEIGHTS,
 )
 
 _DISTILLATION = "knowledge distillation is not built"
@@ -167,8 +164,8 @@ def feat_dim(options: CN) -> Iterator[Problem]:
 
 def _untrained_reduction(options: CN) -> Iterator[Problem]:
     """A BNNeck alone normalises without training, as in FastReID; a reduction would stay as it was initialised."""
-    heads, losses = options.HEADS, options.LOSSES.NAME
-    if heads.NECK_FEAT == "before" and heads.EMBEDDING_DIM > 0 and not any(name in ID_LOSSES for name in losses):
+    heads, compared = options.HEADS, [facts_of_name(name).compares for name in options.LOSSES.NAME]
+    if heads.NECK_FEAT == "before" and heads.EMBEDDING_DIM > 0 and "class scores" not in compared:
         reason = (
             "the losses do not train the reduction to EMBEDDING_DIM that tests use: set it to after, or add "
             "CrossEntropyLoss to MODEL.LOSSES.NAME"
@@ -177,7 +174,7 @@ def _untrained_reduction(options: CN) -> Iterator[Problem]:
 
 
 def _miner_without_a_loss(options: CN) -> Iterator[Problem]:
-    if options.MINER.NAME and all(name in NOT_MINED for name in options.LOSSES.NAME):
+    if options.MINER.NAME and not any(facts_of_name(name).takes_miner for name in options.LOSSES.NAME):
         reason = f"none of the losses {', '.join(options.LOSSES.NAME)} takes a miner"
         yield Problem("MINER.NAME", options.MINER.NAME, reason)
 
@@ -199,7 +196,7 @@ def stages_and_stripes(options: CN) -> Iterator[Problem]:
 def _class_weights(options: CN) -> Iterator[Problem]:
     if options.META_ARCHITECTURE == "MGN":
         for loss in options.LOSSES.NAME:
-            if loss in WITH_CLASS_WEIGHTS:
+            if facts_of_name(loss).compares == "class vectors":
                 reason = "learns vectors of one size for the identities, and MGN's features have several sizes"
                 yield Problem("LOSSES.NAME", loss, reason)
 

@@ -1,33 +1,19 @@
 """From LOSSES and MINER nodes to loss and miner objects."""
 
-import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 from yacs.config import CfgNode as CN
 
-import pml_ext.losses
 import pml_ext.miners
 from pml_ext._errors import UserError
-from pml_ext._pml import AvgNonZeroReducer, LpDistance, MeanReducer
-from pml_ext.functional import WEIGHTINGS
-from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
+from pml_ext.runner.config.loss_nodes import LOSS_NODES, MINER_NODES
 from pml_ext.runner.config.rules import require_rules
-from pml_ext.runner.modeling.losses import id_losses, pair_losses
-from pml_ext.runner.modeling.names import ID_LOSSES, LOSS_NODES, MINER_NODES, NOT_MINED, WITH_CLASS_WEIGHTS
+from pml_ext.runner.modeling.losses.kinds import facts_of_name, loss_class
 from pml_ext.runner.modeling.rules import LOSSES_RULES, MINER_RULES
-
-# FastReID's losses by FastReID's names; all other names are pml_ext.losses'
-_FASTREIDS: dict[str, type[nn.Module]] = {
-    "CrossEntropyLoss": id_losses.CrossEntropyLoss,
-    "FocalLoss": id_losses.FocalLoss,
-    "TripletLoss": pair_losses.TripletLoss,
-    "CircleLoss": pair_losses.CircleLoss,
-    "Cosface": pair_losses.CosfaceLoss,
-}
-_REDUCERS: dict[str, Any] = {"AvgNonZeroReducer": AvgNonZeroReducer, "MeanReducer": MeanReducer}
 
 
 @dataclass(frozen=True)
@@ -53,9 +39,9 @@ def build_losses(options: CN, *, num_classes: int, feature_size: int) -> tuple[l
     require_rules(options, "MODEL.LOSSES", LOSSES_RULES)
     terms, modules = [], nn.ModuleDict()
     for name in options.NAME:
-        modules[name] = _build_loss(options, name, num_classes, feature_size)
-        node = options[LOSS_NODES[name]]
-        terms.append(LossTerm(name, node.SCALE, name in ID_LOSSES, name not in NOT_MINED))
+        modules[name] = _build_loss(options, name, {"num_classes": num_classes, "embedding_size": feature_size})
+        facts, scale = facts_of_name(name), options[LOSS_NODES[name]].SCALE
+        terms.append(LossTerm(name, scale, facts.compares == "class scores", facts.takes_miner))
     return terms, modules
 
 
@@ -72,58 +58,37 @@ def build_miner(options: CN) -> nn.Module | None:
 
 
 def _build_miner(miners: CN, name: str) -> nn.Module:
-    node = MINER_NODES[name]
-    options = {key.lower(): value for key, value in miners[node].items()}
-    if name == "LoOpMiner":
-        require(options["miner"], [n for n in MINER_NODES if n != name], f"MODEL.MINER.{node}.MINER")
+    where = f"MODEL.MINER.{MINER_NODES[name]}"
+    options = _arguments(miners[MINER_NODES[name]])
+    if "miner" in options:  # around another one
+        require(options["miner"], [n for n in MINER_NODES if n != name], f"{where}.MINER")
         options["miner"] = _build_miner(miners, options["miner"])
-    return _construct(getattr(pml_ext.miners, name), options, f"MODEL.MINER ({name})")
+    return _construct(where, lambda: getattr(pml_ext.miners, name)(**options))
 
 
-def _build_loss(losses: CN, name: str, num_classes: int, feature_size: int, **more: Any) -> nn.Module:
-    node = losses[LOSS_NODES[name]]
+def _build_loss(losses: CN, name: str, sizes: dict[str, int], **more: Any) -> nn.Module:
     where = f"MODEL.LOSSES.{LOSS_NODES[name]}"
-    kind = _FASTREIDS.get(name) or getattr(pml_ext.losses, name)
-    options = {key.lower(): value for key, value in node.items() if key != "SCALE"} | more
-    if name in ID_LOSSES and num_classes < 2:
-        raise UserError(f"{name} needs 2 or more training identities; got {num_classes}")
-    if name in WITH_CLASS_WEIGHTS:
-        options |= {"num_classes": num_classes, "embedding_size": feature_size}
-    if name == "DiscriminativeLoss":
-        options["centroid_size"] = options["centroid_size"] or None
-        del options["tightness"]  # of the log, not of the loss
-    elif name == "ArcFaceLoss":
-        options["scale"] = options.pop("logit_scale")
-    elif name == "TripletMarginLoss":
-        require(node.REDUCER, _REDUCERS, f"{where}.REDUCER")
-        options["reducer"] = _REDUCERS[node.REDUCER]()
-    elif name == "CentroidTripletLoss":
-        options["distance"] = LpDistance(power=options.pop("power"))
-        require(node.REDUCER, _REDUCERS, f"{where}.REDUCER")
-        options["reducer"] = _REDUCERS[node.REDUCER]()
-    elif name == "LoOp":
-        wrapped = [n for n in LOSS_NODES if n not in (*_FASTREIDS, name)]
-        require(node.LOSS, wrapped, f"{where}.LOSS")
-        # Segments lie in the space itself, so the loss in LoOp measures there.
-        measure = {"distance": LpDistance(normalize_embeddings=False)} if node.GEOMETRY == "segment" else {}
-        options["loss"] = _build_loss(losses, node.LOSS, num_classes, feature_size, **measure)
-    elif name == "PairWeightingLoss":
-        options["mining"] = options["mining"] or None
-        own, unset = _options_of(node.WEIGHTING), get_cfg().MODEL.LOSSES.GPW
-        # Keys that the weighting does not take: defaults are left out, and what was set is handed on, to be refused.
-        for key in ("alpha", "beta", "base", "bounded"):
-            if key not in own and options[key] == unset[key.upper()]:
-                del options[key]
-    return _construct(kind, options, where)
+    kind, facts, options = loss_class(name), facts_of_name(name), _arguments(losses[LOSS_NODES[name]])
+    if facts.compares == "class scores" and sizes["num_classes"] < 2:
+        raise UserError(f"{name} needs 2 or more training identities; got {sizes['num_classes']}")
+    if facts.compares == "class vectors":
+        more |= sizes
+
+    def build(inner: str, **arguments: Any) -> nn.Module:
+        require(inner, [n for n in LOSS_NODES if n != name], f"{where}.LOSS")
+        return _build_loss(losses, inner, sizes, **arguments)
+
+    return _construct(where, lambda: kind(**facts.arguments(options, build), **more))
 
 
-def _options_of(weighting: str) -> set[str]:
-    return set(inspect.signature(WEIGHTINGS[weighting]).parameters) if weighting in WEIGHTINGS else set()
+def _arguments(node: CN) -> dict[str, Any]:
+    return {key.lower(): value for key, value in node.items() if key != "SCALE"}
 
 
-def _construct(kind: Any, options: dict[str, Any], where: str) -> nn.Module:
+def _construct(where: str, make: Callable[[], nn.Module]) -> nn.Module:
     try:
-        built: nn.Module = kind(**options)
+        return make()
+    except UserError:  # of a loss inside this one, whose node it names
+        raise
     except (ValueError, TypeError) as error:
         raise UserError(f"{where}: {error}") from error
-    return built

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pml_ext._checks import check_in_range
+from pml_ext.losses._facts import LossFacts
 
 
 class CrossEntropyLoss(nn.Module):
@@ -15,6 +16,8 @@ class CrossEntropyLoss(nn.Module):
         epsilon: in [0, 1); or −1: ε is alpha × the own class's probability, row by row, without a gradient.
         alpha: in [0, 1], for epsilon −1.
     """
+
+    facts = LossFacts(compares="class scores")
 
     def __init__(self, *, epsilon: float = 0.0, alpha: float = 0.2) -> None:
         super().__init__()
@@ -45,6 +48,8 @@ class FocalLoss(nn.Module):
         alpha: above 0.
         gamma: 0 or more; 0 is alpha times the cross-entropy.
     """
+
+    facts = LossFacts(compares="class scores")
 
     def __init__(self, *, alpha: float = 0.25, gamma: float = 2.0) -> None:
         super().__init__()

@@ -4,6 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from pml_ext._checks import check_above_zero, check_in_range
+from pml_ext.losses._facts import LossFacts
+
+_FACTS = LossFacts(takes_all_positives="it compares all samples of the batch and takes no tuples")
 
 
 class TripletLoss(nn.Module):
@@ -21,6 +24,8 @@ class TripletLoss(nn.Module):
         norm_feat: squared distance of unit-norm features, 2 − 2 cos; else the Euclidean distance.
         hard_mining: the farthest positive and the nearest negative.
     """
+
+    facts = _FACTS
 
     def __init__(self, *, margin: float = 0.3, norm_feat: bool = False, hard_mining: bool = False) -> None:
         super().__init__()
@@ -54,6 +59,8 @@ class CircleLoss(nn.Module):
         gamma: scale of the logits, above 0.
     """
 
+    facts = _FACTS
+
     def __init__(self, *, margin: float = 0.25, gamma: float = 128.0) -> None:
         super().__init__()
         check_in_range(margin, 0, float("inf"), "margin")
@@ -83,6 +90,8 @@ class CosfaceLoss(nn.Module):
         margin: 0 or more.
         gamma: scale of the logits, above 0.
     """
+
+    facts = _FACTS
 
     def __init__(self, *, margin: float = 0.25, gamma: float = 128.0) -> None:
         super().__init__()

@@ -5,8 +5,8 @@ import pml_ext.losses
 import pml_ext.miners
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.loss_nodes import LOSS_NODES, MINER_NODES
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
-from pml_ext.runner.modeling.names import LOSS_NODES, MINER_NODES
 
 
 @pytest.mark.parametrize("name", LOSS_NODES)
@@ -55,7 +55,7 @@ def test_the_triplet_loss_by_its_reducer() -> None:
     expected = 1 - 0.4**0.5
     assert values == pytest.approx([expected, expected / 2], abs=1e-3)
     cfg.MODEL.LOSSES.TRIPLETMARGIN.REDUCER = "SumReducer"
-    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.TRIPLETMARGIN\.REDUCER: unknown value 'SumReducer'"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.TRIPLETMARGIN: reducer must be one of .*got 'SumReducer'"):
         build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=2)
 
 
