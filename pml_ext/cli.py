@@ -1,181 +1,216 @@
-"""The `pml-ext` command, with FastReID's options."""
+"""The `pml-ext` command, with FastReID's options: its parser, and how a command ends."""
 
 import argparse
 import logging
+import re
 import sys
-import warnings
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from pml_ext import commands
 from pml_ext._errors import UserError
-from pml_ext.command_line import parse
+from pml_ext._version import __version__
+from pml_ext.search.file_format_help import LAYOUT
 
-if TYPE_CHECKING:
-    from yacs.config import CfgNode as CN
+_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
+# Beside names of pictures, such as DSC_0001.JPG.
+_KEY_AMONG_FILES = re.compile(r"(MODEL|INPUT|DATALOADER|TEST|SOLVER|DATASETS|KD)(\.[A-Z0-9_]+)+")
 
-# torch and what stands on it take seconds to import, so each command imports what it needs.
 
-
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a mistake in its input is one line on stderr and exit status 2."""
-    arguments = parse(sys.argv[1:] if argv is None else argv)
     log = logging.getLogger("pml_ext")
     log.setLevel(logging.INFO)
     log.propagate = False
     log.handlers = [logging.StreamHandler()]
-    if arguments.command == "threshold" or (arguments.command == "eval" and arguments.config_file is None):
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: log.warning("warning: %s", message)  # without our source line
-            return _measure_files(arguments, log)
-    if arguments.command == "eval" and (arguments.gallery or arguments.out):
-        log.error("error: --gallery and --out are for --embeddings; a config has DATASETS.TESTS and OUTPUT_DIR")
-        return 2
-    if arguments.command in ("embed", "search"):
-        return _use_model(arguments, log)
+    continue_by = ""
     try:
-        if arguments.command == "list":
-            return _list(arguments.kind, log)
-        if arguments.command == "check-config":
-            return _check(arguments, log)
-        if arguments.command == "compare":
-            return _compare(arguments, log)
-        from pml_ext.runner.checks.check import load_checked
+        options = vars(parse(sys.argv[1:] if argv is None else argv))
+        function, continue_by = options.pop("function"), options.pop("continue_by")
+        return function(**options) or 0
     except ModuleNotFoundError as error:
-        return _without_runner(error)
-    try:  # before torch is imported: a slip of the pen is told at once
-        cfg = None if arguments.command == "report" else load_checked(arguments.config_file, arguments.opts)
-    except UserError as error:
-        log.error("error: %s", error)
-        return 2
-    return _run(arguments, cfg, log)
-
-
-def _without_runner(error: ModuleNotFoundError) -> int:
-    print(f"error: {error}. The runner needs its extra: pip install 'pml_ext[train]'", file=sys.stderr)
+        package = (error.name or "pml_ext").partition(".")[0]
+        if package == "pml_ext" or package in sys.stdlib_module_names:
+            raise
+        log.error("error: %s. The runner needs its extra: pip install 'pml_ext[train]'", error)
+    except (UserError, OSError) as error:
+        if str(error):  # else another process has given the reason
+            log.error("error: %s", error)
+    except KeyboardInterrupt:
+        log.error("stopped before the end%s", continue_by)
+        return 130
     return 2
 
 
-def _run(arguments: argparse.Namespace, cfg: "CN | None", log: logging.Logger) -> int:
-    """The commands that train, or measure and export what was trained; `report` has no config."""
-    try:
-        from pml_ext.runner.engine.exporting import export
-        from pml_ext.runner.engine.processes import ToldElsewhereError
-        from pml_ext.runner.engine.run import evaluate_only, report_of_run, train
-        from pml_ext.runner.engine.trainer import Launch
-    except ModuleNotFoundError as error:
-        return _without_runner(error)
-    try:
-        if cfg is None:
-            report_of_run(Path(arguments.run))
-            return 0
-        if arguments.command == "export":
-            options = {"half": arguments.half, "threshold": arguments.threshold}
-            export(cfg, arguments.output, arguments.format, **options)
-            return 0
-        launch = Launch(arguments.num_gpus, arguments.num_machines, arguments.machine_rank, arguments.dist_url)
-        if arguments.command == "eval" or arguments.eval_only:
-            evaluate_only(cfg, launch)
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command, and what it calls, in `function`; `overrides` are KEY VALUE pairs.
+
+    Options may stand before, between and after KEY VALUE pairs. A key is known by its capitals, so the value behind it
+    may begin with a minus, as -1e-3 does.
+    """
+    whole, subparsers = parsers()
+    if not argv or argv[0] not in subparsers:
+        return whole.parse_args(argv)  # help, the version, or an error
+    command = subparsers[argv[0]]
+    key = command.get_default("key")
+    words, pairs = _split(argv[1:], command, key) if key else (argv[1:], [])
+    arguments = command.parse_intermixed_args(words)
+    del arguments.key
+    if key:
+        arguments.overrides = pairs
+    if "words" in arguments:
+        _take_config(arguments, command)
+    if "files" in arguments and (first := vars(arguments).pop("config_file")) is not None:
+        arguments.files.insert(0, first)
+    if aliases := vars(arguments).pop("dataset", None):
+        arguments.overrides = ["DATASETS.ALIASES", repr(tuple(aliases)), *arguments.overrides]
+    return arguments
+
+
+def _split(words: Sequence[str], command: argparse.ArgumentParser, key: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """The words without KEY VALUE pairs, and the pairs."""
+    flags = {name for action in command._actions if action.nargs == 0 for name in action.option_strings}
+    rest, pairs = list[str](), list[str]()
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        is_value = bool(rest) and rest[-1].startswith("-") and "=" not in rest[-1] and rest[-1] not in flags
+        if key.fullmatch(word) and not is_value:
+            pairs += [word, *words[:1]]
+            del words[:1]
         else:
-            kept = {"resume": arguments.resume, "overwrite": arguments.overwrite}
-            train(cfg, launch, **kept, profile=arguments.profile)
-    except UserError as error:
-        log.error("error: %s", error)
-        return 2
-    except ToldElsewhereError:
-        return 2
-    except KeyboardInterrupt:
-        log.error("stopped before the end; continue with --resume from the last checkpoint")
-        return 130
-    return 0
+            rest.append(word)
+    return rest, pairs
 
 
-def _list(kind: str | None, log: logging.Logger) -> int:
-    from pml_ext.runner.checks.listing import kinds, list_names
-
-    try:
-        print(kinds() if kind is None else list_names(kind))
-    except UserError as error:
-        log.error("error: %s", error)
-        return 2
-    return 0
-
-
-def _compare(arguments: argparse.Namespace, log: logging.Logger) -> int:
-    from pml_ext.reports.comparison import compare
-
-    try:
-        print(compare([Path(run) for run in arguments.runs], Path(arguments.output)))
-    except UserError as error:
-        log.error("error: %s", error)
-        return 2
-    return 0
+def _take_config(arguments: argparse.Namespace, command: argparse.ArgumentParser) -> None:
+    """Find the config's FILE among the words beside options; `eval --embeddings` has none."""
+    words = vars(arguments).pop("words")
+    if getattr(arguments, "embeddings", None) is not None:
+        if arguments.config_file or words:
+            command.error("argument --embeddings: not allowed with a config FILE")
+        given = {name for name, value in vars(arguments).items() if value != command.get_default(name)}
+        if arguments.overrides or not given <= {"embeddings", "gallery", "out", "overrides"}:
+            raise UserError("--embeddings takes --gallery and --out; KEY VALUE and processes are for --config-file")
+        return
+    if getattr(arguments, "gallery", None) or getattr(arguments, "out", None):
+        raise UserError("--gallery and --out are for --embeddings; a config has DATASETS.TESTS and OUTPUT_DIR")
+    if arguments.config_file is None:
+        if not words:
+            hint = " (or --embeddings FILE)" if "embeddings" in arguments else ""
+            command.error(f"a config FILE is required{hint}")
+        arguments.config_file = words.pop(0)
+    arguments.overrides = words + arguments.overrides
 
 
-def _check(arguments: argparse.Namespace, log: logging.Logger) -> int:
-    from pml_ext.runner.checks.check import check_files
+def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of the whole command line, and those of its commands."""
+    whole = argparse.ArgumentParser("pml-ext", description="Train and evaluate embedding models from YAML files.")
+    whole.add_argument("--version", action="version", version=__version__)
+    subparsers = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    processes = arguments.num_gpus * arguments.num_machines
-    try:
-        text, all_run = check_files(arguments.files, arguments.opts, processes=processes)
-    except UserError as error:
-        log.error("error: %s", error)
-        return 2
-    print(text)
-    return 0 if all_run else 1
+    def command(
+        name: str, function: Callable[..., Any], key: re.Pattern[str] | None = None, continue_by: str = "", **more: Any
+    ) -> Callable[..., Any]:
+        """Add a command; what comes back adds its arguments."""
+        does = function.__doc__
+        parser = subparsers.add_parser(name, help=does, description=does, **more)
+        parser.set_defaults(function=function, key=key, continue_by=continue_by)
+        return parser.add_argument
+
+    layout: dict[str, Any] = {"epilog": LAYOUT, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    resume = "; continue with --resume from the last checkpoint"
+
+    add = command("train", commands.train, _KEY, resume)
+    _add_config(add)
+    _add_data(add)
+    _add_processes(add)
+    add("--resume", action="store_true", help="go on from OUTPUT_DIR's last checkpoint")
+    add("--overwrite", action="store_true", help="replace the run that is in OUTPUT_DIR")
+    add("--profile", action="store_true", help="say where the time went")
+    add("--eval-only", action="store_true", help="do not train; as `pml-ext eval`")
+
+    add = command("eval", commands.evaluate, _KEY, **layout)
+    _add_config(add)
+    _add_data(add)
+    _add_processes(add)
+    add("--embeddings", metavar="FILE", help="measure embeddings made elsewhere, see below")
+    add("--gallery", metavar="FILE", help="what --embeddings search; without: each other")
+    add("--out", metavar="FOLDER", help="of --embeddings: for metrics.json; default: here")
+    add("--eval-only", action="store_true", help=argparse.SUPPRESS)  # FastReID's, said twice
+
+    add = command("threshold", commands.threshold, **layout)
+    add("--embeddings", required=True, metavar="FILE", help="of validation, see below")
+    target = subparsers.choices["threshold"].add_mutually_exclusive_group(required=True)
+    target.add_argument("--far", type=float, metavar="RATE", help="the largest false accept rate")
+    target.add_argument("--frr", type=float, metavar="RATE", help="the largest false reject rate")
+    target.add_argument("--max-utility", action="store_true", help="the best harmonic mean of 1 - FAR and 1 - FRR")
+    add("--checkpoint", metavar="FILE", help="the model; its hash is kept in the report")
+    add("--same-camera-pairs", action="store_true", help="count genuine pairs of one camera too")
+    add("--images", metavar="FOLDER", help="of the file's paths; default: the file's folder")
+    add("--out", metavar="FOLDER", help="default: that of --checkpoint, else the current one")
+
+    add = command("check-config", commands.check_config, _KEY)
+    add("files", nargs="*", metavar="FILE… [KEY VALUE]…", help="YAML files, and config overrides")
+    add("--config-file", metavar="FILE", help="a YAML file, in FastReID's way")
+    _add_data(add)
+    add("--num-gpus", type=int, default=1, help="processes a machine that will share a batch")
+    add("--num-machines", type=int, default=1)
+
+    add = command("list", commands.list_names)
+    add("kind", nargs="?", metavar="NAMES", help="losses, backbones, datasets, …; omit to list the kinds")
+
+    add = command("export", commands.export, _KEY)
+    _add_config(add)
+    add("--format", required=True, choices=["onnx", "torchscript"])
+    add("--output", required=True, metavar="FILE")
+    add("--half", action="store_true", help="compute all but the heads in 16 bits")
+    add("--threshold", metavar="FILE", help="a threshold report of the weights, to go into the file")
+
+    add = command("report", commands.report)
+    add("run", metavar="RUN", help="its OUTPUT_DIR")
+
+    add = command("compare", commands.compare)
+    add("runs", nargs="+", metavar="RUN", help="their OUTPUT_DIRs")
+    add("--output", default="compare.html", metavar="FILE", help="default: compare.html")
+
+    again = "; the same command goes on after its last part"
+    add = command("embed", commands.embed, _KEY_AMONG_FILES, again)
+    add("images", nargs="*", metavar="IMAGES [KEY VALUE]…", help="files and folders; overrides")
+    add("--config-file", metavar="FILE", help="the model: a YAML, with MODEL.WEIGHTS in it or behind")
+    add("--onnx", metavar="FILE", help="the model: what `pml-ext export --format onnx` wrote")
+    add("--output", required=True, metavar="FILE", help="a .parquet, or a .npz")
+    add("--half", action="store_true", help="compute all but the heads in 16 bits")
+    add("--add", action="store_true", help="put the pictures into the output that is there")
+    add("--overwrite", action="store_true", help="replace the output that is there")
+    add("--label-by-folder", action="store_true", help="label each picture by its folder's name")
+    _add_processes(add)
+
+    add = command("search", commands.search, _KEY_AMONG_FILES)
+    add("query", metavar="QUERY", help="a picture, or a file of embeddings")
+    add("--index", required=True, metavar="FILE", help="what `pml-ext embed` wrote")
+    add("-k", type=int, default=10, help="how many to find; default: 10")
+    add("--threshold", metavar="FILE", help="a threshold report of the model: accept or reject each")
+    add("--page", metavar="FILE", help="a page with the pictures")
+    add("--images", metavar="FOLDER", help="of the index's pictures; default: the index's folder")
+    return whole, dict(subparsers.choices)
 
 
-def _measure_files(arguments: argparse.Namespace, log: logging.Logger) -> int:
-    """The commands on embeddings from files: without a config, and without what a runner needs."""
-
-    try:
-        if arguments.command == "threshold":
-            from pml_ext.search.threshold import report_threshold
-
-            target = "utility" if arguments.max_utility else None
-            options = {name: getattr(arguments, name) for name in ("checkpoint", "out", "same_camera_pairs", "images")}
-            rates = {"far": arguments.far, "frr": arguments.frr, "target": target}
-            print(report_threshold(arguments.embeddings, **options, **rates))
-            return 0
-        from pml_ext.search.evaluate import evaluate_files
-
-        launch = (arguments.num_gpus, arguments.num_machines, arguments.machine_rank, arguments.dist_url)
-        if arguments.opts or launch != (1, 1, 0, "auto"):
-            log.error("error: --embeddings takes --gallery and --out; KEY VALUE and processes are for --config-file")
-            return 2
-        print(evaluate_files(arguments.embeddings, arguments.gallery, arguments.out or "."))
-    except (UserError, ModuleNotFoundError, OSError) as error:
-        log.error("error: %s", error)
-        return 2
-    return 0
+def _add_config(add: Callable[..., Any]) -> None:
+    add("words", nargs="*", metavar="FILE [KEY VALUE]…", help="a YAML file, and config overrides")
+    add("--config-file", metavar="FILE", help="the YAML file, in FastReID's way")
 
 
-def _use_model(arguments: argparse.Namespace, log: logging.Logger) -> int:
-    """The commands that use a trained model on pictures."""
-    try:
-        from pml_ext.runner.engine.processes import ToldElsewhereError
-        from pml_ext.runner.engine.trainer import Launch
-        from pml_ext.search.embedding_run import embed
-        from pml_ext.search.search_run import search
-    except ModuleNotFoundError as error:
-        return _without_runner(error)
-    try:
-        if arguments.command == "search":
-            options = {name: getattr(arguments, name) for name in ("k", "threshold", "page", "images")}
-            print(search(arguments.query, arguments.index, overrides=arguments.opts, **options))
-            return 0
-        launch = Launch(arguments.num_gpus, arguments.num_machines, arguments.machine_rank, arguments.dist_url)
-        names = ("config_file", "onnx", "half", "add", "overwrite", "label_by_folder")
-        options = {name: getattr(arguments, name) for name in names}
-        embed(arguments.images, arguments.output, launch, overrides=arguments.opts, **options)
-    except (OSError, UserError) as error:
-        log.error("error: %s", error)
-        return 2
-    except ToldElsewhereError:
-        return 2
-    except KeyboardInterrupt:
-        log.error("stopped before the end; the same command goes on after its last part")
-        return 130
-    return 0
+def _add_data(add: Callable[..., Any]) -> None:
+    does = "read a data set that the config names from a table (path, identity, camera, split) or NAME=folder:PATH"
+    add("--dataset", action="append", metavar="NAME=file:TABLE", help=does)
+
+
+def _add_processes(add: Callable[..., Any]) -> None:
+    add("--num-gpus", type=int, default=1, help="processes a machine (on CPU too)")
+    add("--num-machines", type=int, default=1)
+    add("--machine-rank", type=int, default=0, help="of this machine, from 0")
+    add("--dist-url", default="auto", help="tcp://address:port of machine 0")
 
 
 if __name__ == "__main__":

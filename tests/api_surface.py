@@ -20,7 +20,7 @@ import pml_ext.large_batch
 import pml_ext.losses
 import pml_ext.metrics
 import pml_ext.miners
-from pml_ext.command_line import parsers
+from pml_ext.cli import parsers
 from pml_ext.runner.config.defaults import get_cfg
 
 

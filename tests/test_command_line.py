@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from pml_ext.cli import main
-from pml_ext.command_line import parse
+from pml_ext.cli import main, parse
 
 EXPORT = ["--format", "onnx", "--output", "model.onnx"]
 
@@ -24,23 +23,23 @@ EXPORT = ["--format", "onnx", "--output", "model.onnx"]
 def test_options_stand_before_and_after_overrides(words: list[str]) -> None:
     arguments = parse(["export", *words])
     assert (arguments.config_file, arguments.format, arguments.output) == ("my.yml", "onnx", "model.onnx")
-    assert arguments.opts == ["MODEL.WEIGHTS", "last.ckpt"]
+    assert arguments.overrides == ["MODEL.WEIGHTS", "last.ckpt"]
 
 
 def test_every_command_with_a_config_takes_them_so() -> None:
     train = parse(["train", "SEED", "3", "my.yml", "--num-gpus", "2", "SOLVER.BASE_LR", "1e-3", "--resume"])
     assert (train.config_file, train.num_gpus, train.resume) == ("my.yml", 2, True)
-    assert train.opts == ["SEED", "3", "SOLVER.BASE_LR", "1e-3"]
+    assert train.overrides == ["SEED", "3", "SOLVER.BASE_LR", "1e-3"]
     measured = parse(["eval", "--config-file", "my.yml", "OUTPUT_DIR", "out", "--machine-rank", "1"])
-    assert (measured.config_file, measured.opts, measured.machine_rank) == ("my.yml", ["OUTPUT_DIR", "out"], 1)
+    assert (measured.config_file, measured.overrides, measured.machine_rank) == ("my.yml", ["OUTPUT_DIR", "out"], 1)
     checked = parse(["check-config", "a.yml", "SEED", "1", "b.yml", "--num-gpus", "4"])
-    assert (checked.files, checked.opts, checked.num_gpus) == (["a.yml", "b.yml"], ["SEED", "1"], 4)
+    assert (checked.files, checked.overrides, checked.num_gpus) == (["a.yml", "b.yml"], ["SEED", "1"], 4)
     assert parse(["check-config", "b.yml", "--config-file", "a.yml"]).files == ["a.yml", "b.yml"]
 
 
 def test_a_value_may_look_like_an_option_or_a_key_and_an_options_value_like_a_key() -> None:
     words = ["train", "my.yml", "MODEL.HEADS.MARGIN", "-1e-3", "MODEL.LOSSES.CE.EPSILON", "-1", "MODEL.WEIGHTS", "A"]
-    assert parse(words).opts == words[2:]
+    assert parse(words).overrides == words[2:]
     assert parse(["eval", "--embeddings", "A", "--out", "B.C"]).out == "B.C"
     assert parse(["eval", "--embeddings", "A"]).config_file is None
 
@@ -48,11 +47,11 @@ def test_a_value_may_look_like_an_option_or_a_key_and_an_options_value_like_a_ke
 def test_names_of_pictures_are_no_keys() -> None:
     words = ["DSC_0001.JPG", "--output", "f.npz", "MODEL.WEIGHTS", "W", "--half", "IMAGES", "--config-file", "a.yml"]
     embedded = parse(["embed", *words])
-    assert (embedded.images, embedded.opts, embedded.half) == (["DSC_0001.JPG", "IMAGES"], words[3:5], True)
+    assert (embedded.images, embedded.overrides, embedded.half) == (["DSC_0001.JPG", "IMAGES"], words[3:5], True)
 
 
 def test_a_misspelt_key_is_left_to_the_config_to_name() -> None:
-    assert parse(["train", "my.yml", "solver.base_lr", "1"]).opts == ["solver.base_lr", "1"]
+    assert parse(["train", "my.yml", "solver.base_lr", "1"]).overrides == ["solver.base_lr", "1"]
 
 
 @pytest.mark.parametrize(

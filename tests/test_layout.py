@@ -36,7 +36,7 @@ FLOORS = [
         "pml_ext",
         "pml_ext.runner",
         "pml_ext.cli",
-        "pml_ext.command_line",
+        "pml_ext.commands",
         "pml_ext.integrations",
         "pml_ext.__main__",
     ),
@@ -61,7 +61,7 @@ OF_THEIR_PART = tuple(f"pml_ext.runner.{room}." for room in ("data", "modeling",
 # What may be imported inside a function: another library, where it is optional or takes seconds to load. Of this
 # package only what loads such a library; by these modules.
 LATE = {
-    "pml_ext.cli",
+    "pml_ext.commands",
     "pml_ext.functional.operating_points.compiled_counting",
     "pml_ext.metrics.threshold.report",
     "pml_ext.runner.checks.listing",

@@ -181,7 +181,7 @@ def test_warnings_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["threshold", "--embeddings", source, "--far", "0.1", "--out", str(tmp_path)]) == 2
-        assert warnings.showwarning.__module__ != "pml_ext.cli"
+        assert warnings.showwarning.__module__ != "pml_ext.commands"
     shown = capfd.readouterr().err.strip().splitlines()
     assert shown[0].startswith("warning: 299 of 300 embeddings are copies of others")
     assert shown[1].startswith("error: ") and len(shown) == 2

@@ -32,7 +32,7 @@ _FIRST = "PML_EXT_FIRST_PROCESS"  # tells those that it starts its id, which may
 _FAILED = 2  # exit status of one that has given its reason
 
 
-class ToldElsewhereError(Exception):
+class ToldElsewhereError(UserError):
     """The run ends for a reason that another of its processes has told."""
 
 

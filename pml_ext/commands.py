@@ -1,0 +1,115 @@
+"""What each command of `pml-ext` calls, with the arguments of its command line; the docstrings are its help.
+
+torch takes seconds to import, so each command imports its room when it runs. `processes` are the fields of `Launch`.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def train(
+    config_file: str, overrides: list[str], *, resume: bool, overwrite: bool, profile: bool, eval_only: bool,
+    **processes: Any,
+) -> None:  # fmt: skip
+    """train, then evaluate"""
+    from pml_ext.runner.checks.check import load_checked
+    from pml_ext.runner.engine import run
+    from pml_ext.runner.engine.trainer import Launch
+
+    cfg, launch = load_checked(config_file, overrides), Launch(**processes)
+    if eval_only:
+        run.evaluate_only(cfg, launch)
+    else:
+        run.train(cfg, launch, resume=resume, overwrite=overwrite, profile=profile)
+
+
+def evaluate(
+    config_file: str | None, overrides: list[str], *, embeddings: str | None, gallery: str | None, out: str | None,
+    **options: Any,
+) -> None:  # fmt: skip
+    """evaluate MODEL.WEIGHTS, or embeddings from files"""
+    if config_file is not None:
+        return train(config_file, overrides, resume=False, overwrite=False, profile=False, **options)
+    from pml_ext.search.evaluate import evaluate_files
+
+    with _plain_warnings():
+        print(evaluate_files(str(embeddings), gallery, out or "."))
+
+
+def threshold(embeddings: str, *, max_utility: bool, **options: Any) -> None:
+    """choose a decision threshold on embeddings, and report what it does to each class"""
+    from pml_ext.search.threshold import report_threshold
+
+    with _plain_warnings():
+        print(report_threshold(embeddings, target="utility" if max_utility else None, **options))
+
+
+def check_config(files: list[str], overrides: list[str], *, num_gpus: int, num_machines: int) -> int:
+    """say whether configs can run, without training, or everything that keeps them from it"""
+    from pml_ext.runner.checks.check import check_files
+
+    text, all_run = check_files(files, overrides, processes=num_gpus * num_machines)
+    print(text)
+    return 0 if all_run else 1
+
+
+def list_names(kind: str | None) -> None:
+    """list what a config can name"""
+    from pml_ext.runner.checks import listing
+
+    print(listing.kinds() if kind is None else listing.list_names(kind))
+
+
+def export(config_file: str, overrides: list[str], *, output: str, format: str, **options: Any) -> None:
+    """write MODEL.WEIGHTS as one file for other programs, checked against the model"""
+    from pml_ext.runner.checks.check import load_checked
+    from pml_ext.runner.engine import exporting
+
+    exporting.export(load_checked(config_file, overrides), output, format, **options)
+
+
+def report(run: str) -> None:
+    """measure a finished run again and show in RUN/report.html what it learned"""
+    from pml_ext.runner.engine.run import report_of_run
+
+    report_of_run(Path(run))
+
+
+def compare(runs: list[str], output: str) -> None:
+    """put finished runs side by side: one page with their metrics, curves and settings"""
+    from pml_ext.reports import comparison
+
+    print(comparison.compare([Path(run) for run in runs], Path(output)))
+
+
+def embed(
+    images: list[str], output: str, *, config_file: str | None, onnx: str | None, half: bool, add: bool,
+    overwrite: bool, label_by_folder: bool, overrides: list[str], **processes: Any,
+) -> None:  # fmt: skip
+    """write the embeddings of pictures into a file; a run that was killed goes on where it was"""
+    from pml_ext.runner.engine.trainer import Launch
+    from pml_ext.search import embedding_run
+
+    embedding_run.embed(
+        images, output, Launch(**processes), config_file=config_file, onnx=onnx, half=half, add=add,
+        overwrite=overwrite, label_by_folder=label_by_folder, overrides=overrides,
+    )  # fmt: skip
+
+
+def search(query: str, index: str, **options: Any) -> None:
+    """find the pictures that are closest to one, or to each of some"""
+    from pml_ext.search import search_run
+
+    print(search_run.search(query, index, **options))
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Log warnings without file and line."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: logging.getLogger("pml_ext").warning("warning: %s", message)
+        yield
