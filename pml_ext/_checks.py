@@ -1,4 +1,4 @@
-"""Checks of what a caller hands in. One form of message: what was expected, what was given."""
+"""Checks of arguments. Each raises unless its docstring holds; the message says what was expected and given."""
 
 import math
 import warnings
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 _INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_INDEX_DTYPES = (torch.int32, torch.int64)  # torch indexes with no other integers, and takes uint8 for a mask
+_INDEX_DTYPES = (torch.int32, torch.int64)  # torch cannot index with other integers and treats uint8 as a mask
 _INDICES = {
     3: ("anchors", "positives", "negatives"),
     4: ("anchors", "positives", "anchors", "negatives"),
@@ -18,7 +18,7 @@ _INDICES = {
 
 
 def check_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
-    """A non-empty floating (N, D) tensor. Values are not looked at: that would wait for the device."""
+    """A non-empty floating (N, D) tensor. Values are not checked, which would synchronise with the device."""
     if not isinstance(embeddings, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor of shape (N, D); got {type(embeddings).__name__}")
     if embeddings.ndim != 2:
@@ -33,10 +33,10 @@ def check_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
 
 
 def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
-    """The class ids of a (count,) tensor, one label per embedding: integers, returned as they are.
+    """Labels as a (count,) integer tensor, one per embedding.
 
-    Booleans and floating numbers that are whole, as some data loaders make of labels, become int64. The numbers are
-    read for that; not while compiling.
+    Booleans and whole floating numbers, which some data loaders return, become int64. That reads the values, except
+    while compiling.
     """
     check_tensor(labels, name, f"({count},)")
     if labels.shape != (count,):
@@ -57,25 +57,26 @@ def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
 def check_indices_tuple(indices_tuple: Sequence[Tensor], rows: int, columns: int) -> None:
     """A miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices.
 
+    Reads the values, except while compiling.
+
     Args:
-        rows, columns: the number of embeddings, which anchors point into, and of ref_emb, which the others do.
+        rows, columns: number of embeddings, for anchors, and of ref_emb, for positives and negatives.
     Raises:
-        TypeError: something else than three or four tensors of integers.
-        ValueError: indices outside of the batch, or tensors of other lengths than their partners. Reads the values, so
-            not while compiling.
+        TypeError: not three or four tensors of integers.
+        ValueError: indices outside the batch, or different lengths.
     """
     names = _INDICES.get(len(indices_tuple)) if isinstance(indices_tuple, (tuple, list)) else None
     if names is None or not all(isinstance(part, Tensor) and part.dtype in _INDEX_DTYPES for part in indices_tuple):
         parts = indices_tuple if isinstance(indices_tuple, (tuple, list)) else [indices_tuple]
         got = ", ".join(str(part.dtype) if isinstance(part, Tensor) else type(part).__name__ for part in parts)
-        raise TypeError(f"indices_tuple must be 3 or 4 tensors of integers (int64), as a miner returns them; got {got}")
+        raise TypeError(f"indices_tuple must be 3 or 4 tensors of integers (int64), from a miner; got {got}")
     for name, part in zip(names, indices_tuple, strict=True):
         check_tensor(part, f"the {name} of indices_tuple", "(P,)")
         if part.ndim != 1:
             raise ValueError(f"the {name} of indices_tuple must have shape (P,); got {tuple(part.shape)}")
     lengths = [len(part) for part in indices_tuple]
     if lengths[0] != lengths[1] or lengths[-2 if len(lengths) == 4 else 0] != lengths[-1]:
-        raise ValueError(f"indices_tuple must name as many anchors as partners; got {names} of lengths {lengths}")
+        raise ValueError(f"anchors and partners in indices_tuple must pair up; got {names} of lengths {lengths}")
     if torch.compiler.is_compiling():
         return
     for name, part in zip(names, indices_tuple, strict=True):
@@ -88,7 +89,7 @@ def check_indices_tuple(indices_tuple: Sequence[Tensor], rows: int, columns: int
 
 
 def check_labels_below(labels: Tensor, num_classes: int, name: str = "labels") -> None:
-    """Every label in [0, num_classes). Reads the values, so not while compiling."""
+    """Every label in [0, num_classes). Reads the values, except while compiling."""
     if torch.compiler.is_compiling():
         return
     low, high = torch.stack(torch.aminmax(labels)).tolist()
@@ -99,15 +100,15 @@ def check_labels_below(labels: Tensor, num_classes: int, name: str = "labels") -
 
 
 def check_finite(values: Tensor, name: str = "embeddings") -> None:
-    """No NaN and no infinity: a measurement of them would be a plain, wrong number. Reads the values."""
-    # The extremes carry any NaN or infinity along, and need no mask of the size of the values.
+    """No NaN and no infinity, which would give wrong measurements. Reads the values."""
+    # aminmax propagates NaN and infinity without a mask of the values' size.
     if values.numel() and not bool(torch.isfinite(torch.stack(torch.aminmax(values))).all()):
         bad = int((~torch.isfinite(values)).reshape(len(values), -1).any(dim=1).sum())
         raise ValueError(f"{name} must be finite; got NaN or infinity in {bad} of {len(values)} rows")
 
 
 def check_tensor(value: object, name: str, shape: str) -> None:
-    """A dense torch.Tensor with values, of any type and shape; `shape` is for the message."""
+    """A dense torch.Tensor of any type and shape, not on the meta device; `shape` is for the message."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor of shape {shape}; got {type(value).__name__}")
     if value.layout is not torch.strided or value.is_meta:
@@ -116,7 +117,7 @@ def check_tensor(value: object, name: str, shape: str) -> None:
 
 
 def check_floating(value: Tensor, name: str, shape: str) -> None:
-    """A dense floating tensor of 16 bits or more, with as many dimensions as `shape`, "(B, R)", names."""
+    """A dense floating tensor of 16 bits or more, with the number of dimensions in `shape`, e.g. "(B, R)"."""
     check_tensor(value, name, shape)
     if value.ndim != len(shape.strip("(),").split(",")):
         raise ValueError(f"{name} must have shape {shape}; got {tuple(value.shape)}")
@@ -125,7 +126,7 @@ def check_floating(value: Tensor, name: str, shape: str) -> None:
 
 
 def check_positions(values: Tensor, count: int, name: str, *, like: Tensor | None = None) -> None:
-    """A (P,) tensor of integers in [0, count), as long as `like`. Reads the values, so not while compiling."""
+    """A (P,) tensor of integers in [0, count), as long as `like`. Reads the values, except while compiling."""
     check_tensor(values, name, "(P,)")
     if values.ndim != 1 or values.dtype not in _INDEX_DTYPES or (like is not None and values.shape != like.shape):
         expected = "(P,)" if like is None else str(tuple(like.shape))
@@ -138,7 +139,7 @@ def check_positions(values: Tensor, count: int, name: str, *, like: Tensor | Non
 
 
 def check_broadcastable(name: str, **tensors: Tensor) -> None:
-    """Dense floating tensors of one type whose shapes broadcast; `name` is the function's."""
+    """Dense floating tensors of one type whose shapes broadcast; `name` is the calling function."""
     for argument, value in tensors.items():
         check_tensor(value, argument, "(...)")
     types = {value.dtype for value in tensors.values()}
@@ -148,7 +149,7 @@ def check_broadcastable(name: str, **tensors: Tensor) -> None:
 
 
 def check_shapes_broadcast(name: str, **tensors: Tensor) -> None:
-    """Shapes that broadcast; `name` is the function's."""
+    """Shapes that broadcast; `name` is the calling function."""
     for sizes in zip_longest(*(value.shape[::-1] for value in tensors.values()), fillvalue=1):
         if len({*sizes, 1}) > 2:
             shapes = ", ".join(f"{argument} {tuple(value.shape)}" for argument, value in tensors.items())
@@ -156,14 +157,14 @@ def check_shapes_broadcast(name: str, **tensors: Tensor) -> None:
 
 
 def check_mask(value: Tensor, shape: Sequence[int], name: str) -> None:
-    """A dense bool tensor of that shape."""
+    """A dense bool tensor of this shape."""
     check_tensor(value, name, str(tuple(shape)))
     if value.shape != torch.Size(shape) or value.dtype != torch.bool:
         raise ValueError(f"{name} must be bool of shape {tuple(shape)}; got {value.dtype} {tuple(value.shape)}")
 
 
 def check_number(value: object, name: str) -> None:
-    """A real number: int, float, a numpy scalar, a 0-dim tensor; not a bool, not text. nan is for a range to refuse."""
+    """A real number (int, float, numpy scalar, 0-dim tensor), not a bool or text. nan is allowed."""
     is_tensor = isinstance(value, Tensor) and value.ndim == 0 and not (value.is_complex() or value.dtype == torch.bool)
     is_number = is_tensor or (isinstance(value, (int, float, Real)) and not isinstance(value, bool))
     if not is_number or (isinstance(value, int) and abs(value) >= 2**63):
@@ -178,14 +179,14 @@ def check_in_range(value: float, low: float, high: float, name: str) -> None:
 
 
 def check_fraction(value: float, name: str, *, one: bool = False) -> None:
-    """A number between 0 and 1, and neither; with `one` 1 itself too."""
+    """A number in (0, 1), or (0, 1] with `one`."""
     check_number(value, name)
     if not 0 < value < 1 and not (one and value == 1):
         raise ValueError(f"{name} must be in (0, 1{']' if one else ')'}; got {value!r}")
 
 
 def check_items(values: object, name: str, items: str) -> None:
-    """A sequence or a one-dimensional array, no text; `items` is for the message."""
+    """A sequence or one-dimensional array, not text; `items` is for the message."""
     is_array = getattr(values, "ndim", None) == 1
     if isinstance(values, (str, bytes)) or not (is_array or isinstance(values, Sequence)):
         raise ValueError(f"{name} must be a sequence of {items}; got {values!r}")
@@ -199,7 +200,7 @@ def check_above_zero(value: float, name: str) -> None:
 
 
 def check_whole(value: object, name: str, low: int | None = None, high: int = 2**63 - 1) -> None:
-    """An integer, and not below `low` or above `high` where `low` is given; neither 2.0 nor True is one."""
+    """An integer (not 2.0 or True); if `low` is given, in [low, high]."""
     if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
         raise ValueError(f"{name} must be a whole number; got {value!r}")
     if low is not None and not low <= value.__index__() <= high:
@@ -208,12 +209,12 @@ def check_whole(value: object, name: str, low: int | None = None, high: int = 2*
 
 
 def check_seed(value: object, name: str = "seed") -> None:
-    """An integer that torch takes as a seed."""
+    """An integer that torch accepts as a seed."""
     check_whole(value, name, -(2**63), 2**64 - 1)
 
 
 def check_switch(value: object, name: str) -> None:
-    """True or False: a text such as "no" would count as True."""
+    """True or False, because text such as "no" would count as True."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False; got {value!r}")
 
@@ -226,7 +227,7 @@ def check_choice(value: object, known: Iterable[str], name: str) -> None:
 
 
 def warn_once(owner: object, message: str) -> None:
-    """Warn the first time that this object meets a condition, and not at every step of a training."""
+    """Warn once per object instead of at every training step."""
     if torch.compiler.is_compiling() or getattr(owner, "_has_warned", False):
         return
     owner._has_warned = True  # type: ignore[attr-defined]

@@ -1,11 +1,11 @@
-"""The error of a user's input: a file, a value or a machine that cannot be used as it is."""
+"""The error for mistakes in a user's input or setup."""
 
 from importlib import import_module
 from typing import Any
 
 
 class UserError(ValueError):
-    """A mistake that the message alone explains; the command line prints it without a traceback."""
+    """A mistake that its message explains; the command line prints it without a traceback."""
 
 
 def import_library(name: str, *, needed_for: str, install: str) -> Any:

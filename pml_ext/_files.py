@@ -1,4 +1,4 @@
-"""Files that are whole or not there: a full disk or a killed process leaves the old file as it was."""
+"""Atomic writes: if the disk is full or the process is killed, the old file stays unchanged."""
 
 import errno
 import os
@@ -11,13 +11,13 @@ from typing import IO
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file open for writing that takes the place of `path` at the end of the block, when all of it is on disk.
+    """Open a file for writing that replaces `path` at the end of the block, once it is on disk.
 
-    It is written beside `path`, under a name that no other writer has. A link is followed. What is not a regular
-    file, such as /dev/stdout, is written to directly.
+    It is written in the same folder under a unique name. Links are followed. Anything but a regular file, such as
+    /dev/stdout, is written directly.
 
     Raises:
-        OSError: a folder that does not exist or cannot be written, a full disk. What was at `path` is still there.
+        OSError: the folder does not exist or is not writable, or the disk is full; `path` is unchanged.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():
@@ -32,7 +32,7 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
-        if error.filename == str(part):  # a name that the caller knows
+        if error.filename == str(part):  # show the name that the caller knows
             error.filename = str(path)
         raise
     finally:
@@ -40,13 +40,13 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Write a file whole, as `replacing` does; text as UTF-8."""
+    """Write a file with `replacing`; text as UTF-8."""
     with replacing(path) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 def read_regular(path: str | Path) -> bytes:
-    """The content of a regular file; a pipe, which would be waited for, or a device is an OSError."""
+    """Read a regular file; a pipe, which could block, or a device is an OSError."""
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "not a regular file", str(path))

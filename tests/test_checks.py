@@ -35,7 +35,9 @@ def test_indices() -> None:
     for wrong, part in (((p, a, a), "anchors"), ((a, p + 1, a), "positives"), ((a, a, n - 1, n), "anchors")):
         with pytest.raises(ValueError, match=rf"indices in \[0, \d\) for its {part}; got indices from -?\d to \d"):
             check_indices_tuple(wrong, 4, 6)
-    with pytest.raises(ValueError, match=r"as many anchors as partners; got .* of lengths \[2, 2, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"anchors and partners in indices_tuple must pair up; got .* of lengths \[2, 2, 3\]"
+    ):
         check_indices_tuple((a, p, n), 4, 6)
     with pytest.raises(TypeError, match=r"3 or 4 tensors of integers.*got torch\.int64, int"):
         check_indices_tuple((a, 3), 4, 6)
@@ -122,9 +124,9 @@ def test_arguments_of_another_kind_are_one_clear_error() -> None:
     scores, same = torch.rand(4), torch.tensor([True, False, True, False])
     x = torch.eye(4)
     for call, message in {
-        lambda: functional.roc_auc("x"): "roc must be an ROC, as roc_curve returns it; got str",
-        lambda: functional.opis_of_curves(None): "curves must be UtilityCurves, as utility_curves returns them",
-        lambda: functional.cumulative_matches((1, 2)): "ranking must be a Ranking, as rank_matches returns it",
+        lambda: functional.roc_auc("x"): "roc must be an ROC, from roc_curve; got str",
+        lambda: functional.opis_of_curves(None): "curves must be UtilityCurves, from utility_curves",
+        lambda: functional.cumulative_matches((1, 2)): "ranking must be a Ranking, from rank_matches",
         lambda: functional.tar_at_far(scores.to("meta"), same, 0.1): "scores must be a dense tensor; got a meta one",
         lambda: functional.arc_distance(x, x, x, torch.eye(3)): "tensors that broadcast to one shape",
         lambda: functional.hardest_triplets(x, x, x, among_themselves=True): "positive must be bool of shape",

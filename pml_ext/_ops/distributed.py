@@ -1,4 +1,4 @@
-"""Work and results shared by the ranks of a process group; with no group, all of it is this process's."""
+"""Shares work and results among the ranks of a process group; without a group, this process does everything."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -14,30 +14,30 @@ Item = TypeVar("Item")
 
 
 def own_share(items: Iterable[Item], group: dist.ProcessGroup | None) -> Iterator[Item]:
-    """Every world_size-th item, beginning at this rank's number."""
+    """Every world_size-th item, beginning at this rank."""
     if group is None:
         return iter(items)
     return islice(items, dist.get_rank(group), None, dist.get_world_size(group))
 
 
 def sum_over_ranks(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """The sum, in place."""
+    """Sum in place."""
     if group is not None:
         dist.all_reduce(values, group=group)
     return values
 
 
 def gather_rows(rows: Tensor, group: dist.ProcessGroup | None, *, lengths: Sequence[int] | None = None) -> Tensor:
-    """The rows of all ranks, in the order of the ranks; each may have another number of them.
+    """Concatenate the rows of all ranks, in rank order; ranks may have different numbers of rows.
 
     Args:
-        rows: (n, …), alike but for n on every rank.
-        lengths: n of every rank, where it is known.
+        rows: (n, …); ranks differ only in n.
+        lengths: n of each rank, if known.
     """
     if group is None:
         return rows
     sizes = lengths_of_ranks(rows, group) if lengths is None else lengths
-    # Not every backend gathers tensors of several sizes: the shorter ones are filled up.
+    # Pad, because not every backend gathers tensors of different sizes.
     padded = rows.contiguous()
     if len(rows) < max(sizes):
         padded = rows.new_zeros((max(sizes), *rows.shape[1:]))
@@ -50,7 +50,7 @@ def gather_rows(rows: Tensor, group: dist.ProcessGroup | None, *, lengths: Seque
 
 
 def lengths_of_ranks(rows: Tensor, group: dist.ProcessGroup) -> list[int]:
-    """How many rows every rank has."""
+    """The number of rows of each rank."""
     counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(dist.get_world_size(group))]
     dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device), group=group)
     return [int(count) for count in torch.cat(counts).tolist()]
@@ -70,18 +70,18 @@ def sum_of_own_rows(rows: Tensor, lengths: Sequence[int], group: dist.ProcessGro
 def add_transpose_of_ranks_(
     rows: Tensor, parts: Sequence[slice], group: dist.ProcessGroup, *, step: int = 256
 ) -> Tensor:
-    """To a rank's rows of a square matrix, in place, those of the transposed matrix.
+    """Add the transpose of a square matrix to this rank's rows of it, in place.
 
     Args:
         rows: (A, N), the matrix's rows `parts[rank]`.
-        parts: the rows of every rank.
-        step: how many rows of the lower of two ranks they exchange at a time, to keep the messages small.
+        parts: the rows of each rank.
+        step: rows (of the lower rank of each two) exchanged at a time, to limit the size of messages.
     """
     rank = dist.get_rank(group)
     own = parts[rank]
     add_transpose_(rows[:, own])
     for first in range(0, max(part.stop - part.start for part in parts), step):
-        # Two ranks swap the same block of theirs, so that nothing is sent that has been added to.
+        # Two ranks swap the same block, so that no rank sends a block it has already added to.
         blocks = []
         for other, part in enumerate(parts):
             low = own if rank < other else part

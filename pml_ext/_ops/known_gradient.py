@@ -11,12 +11,12 @@ from torch.autograd.function import once_differentiable
 def with_gradients(
     value: Tensor, tensors: Sequence[Tensor], gradients: Sequence[Tensor], *, scale: Tensor | None = None
 ) -> Tensor:
-    """The value, with given derivatives by the tensors. There is no second one.
+    """Give a value known gradients by some tensors, without second derivatives.
 
     Args:
         value: a scalar.
-        tensors, gradients: equally many, of the same shapes.
-        scale: by which the gradients have been multiplied already.
+        tensors, gradients: of the same number and shapes.
+        scale: factor that the gradients already include.
     """
     known: Tensor = _WithGradients.apply(value.detach(), scale, gradients, *tensors)
     return known

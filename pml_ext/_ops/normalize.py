@@ -1,7 +1,7 @@
-"""Rows of length 1: where losses and metrics normalise them (networks and exports use torch's own layer).
+"""Normalisation for losses and metrics (networks and exports use torch's own layer).
 
-`to_sphere` for training (it has a gradient), `unit_rows` for measurements (rows of any length, no gradient), and the
-parts of both for kernels that compute their own gradient.
+`to_sphere` is for training, `unit_rows` for measurements (any length, no gradient); the rest is for kernels with their
+own gradient.
 """
 
 from typing import Any
@@ -13,26 +13,26 @@ from pml_ext._ops.transforms import under_transform
 
 
 def to_sphere(embeddings: Tensor) -> Tensor:
-    """Each row divided by its norm: `torch.nn.functional.normalize` with a gradient that costs a third of its time.
+    """`torch.nn.functional.normalize` with a gradient that takes a third of the time.
 
     Args:
         embeddings: (..., D), float32 or float64.
     Returns:
-        (..., D) of norm 1; a row of zeros stays one. Differentiable as often as wanted.
+        (..., D) of norm 1; zero rows stay zero. Differentiable any number of times.
     """
     unit: Tensor = embeddings / _norms(embeddings) if under_transform() else _ToSphere.apply(embeddings)
     return unit
 
 
 def unit_rows(embeddings: Tensor) -> Tensor:
-    """(N, D) rows scaled to length 1 in float32 or better; a zero row stays zero (cosine 0 with everything)."""
+    """(N, D) rows scaled to length 1 in float32 or better; zero rows stay zero (cosine 0 with everything)."""
     return normalise_(embeddings.detach().to(torch.promote_types(embeddings.dtype, torch.float32), copy=True))
 
 
 def normalise_(x: Tensor) -> Tensor:
-    """`unit_rows` in the place of a float32 or float64 tensor."""
-    # By the largest entry first, so that the squares of tiny and of huge rows stay in range.
-    # vector_norm of order infinity takes ten times as long on a processor.
+    """`unit_rows` in place, for float32 or float64."""
+    # Divide by the largest entry first, to keep the squares of tiny and huge rows in range. vector_norm of order
+    # infinity takes ten times as long on the CPU.
     largest = torch.maximum(x.amax(dim=1, keepdim=True), x.amin(dim=1, keepdim=True).neg_())
     x /= largest.clamp_min_(torch.finfo(x.dtype).tiny)
     x /= torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min_(torch.finfo(x.dtype).tiny)
@@ -40,7 +40,7 @@ def normalise_(x: Tensor) -> Tensor:
 
 
 def unit_and_inverse_norms(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows on the sphere (N, D) and the factors (N, 1) that put them there, for kernels with their own gradient."""
+    """(N, D) normalised rows and their (N, 1) factors, for kernels with their own gradient."""
     inverse = inverse_norms(x)
     return x * inverse, inverse
 
@@ -51,7 +51,7 @@ def inverse_norms(x: Tensor) -> Tensor:
 
 
 def through_sphere_(grad: Tensor, unit: Tensor, factor: Tensor) -> Tensor:
-    """A gradient by `unit` becomes, in place, factor (N, 1) times its part along the sphere: factor (g − u (g·u))."""
+    """Turn a gradient g by unit rows u into factor (g − u (g·u)), in place; factor: (N, 1)."""
     along = torch.linalg.vecdot(grad, unit).unsqueeze(1)
     return grad.addcmul_(unit, along, value=-1).mul_(factor)
 
@@ -74,4 +74,4 @@ class _ToSphere(torch.autograd.Function):
 
 def _norms(x: Tensor) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return norms.clamp_min(1e-12)  # the smallest of F.normalize
+    return norms.clamp_min(1e-12)  # F.normalize's default eps

@@ -1,4 +1,4 @@
-"""What kernels with a gradient of their own share: torch.func reaches them, and no second derivative is wrong."""
+"""Base for kernels with their own gradient: works under torch.func and refuses second derivatives."""
 
 from collections.abc import Callable
 from functools import cache
@@ -11,16 +11,15 @@ from pml_ext._ops.transforms import is_traced, under_transform
 
 
 class OwnGradient(torch.autograd.Function):
-    """A torch.autograd.Function with `setup_context`, written for one batch; to be called by `call`, with all inputs.
+    """A torch.autograd.Function with `setup_context`, written for one batch. Call it by `call` with all inputs.
 
-    Under torch.func.vmap one batch is computed after the other. Outside of torch.func and torch.compile it runs in the
-    older form, without setup_context: with one, torch inspects the signature at every call, which takes 50 µs.
+    torch.func.vmap computes one batch after another. Outside torch.func and torch.compile the older form without
+    setup_context runs, because torch inspects the signature at every call otherwise, which takes 50 µs.
     """
 
     @classmethod
     def call(cls, *inputs: Any) -> tuple[Tensor, ...]:
-        """The outputs of `forward`."""
-        if is_traced():  # which cannot call it; a gradient of the trace is an error, not a wrong one
+        if is_traced():  # a trace cannot call it; asking the trace for a gradient is an error
             traced: tuple[Tensor, ...] = cls.forward(*inputs)
             return traced
         newer = torch.compiler.is_compiling() or under_transform()
@@ -29,7 +28,6 @@ class OwnGradient(torch.autograd.Function):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-        """The outputs of every batch, stacked."""
         calls = [
             [x if dim is None else x.select(dim, i) for x, dim in zip(inputs, in_dims, strict=True)]
             for i in range(info.batch_size)
@@ -41,16 +39,15 @@ class OwnGradient(torch.autograd.Function):
 def first_derivative(
     compute: Callable[..., tuple[Tensor, ...]], name: str, *inputs: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """What `backward` of a torch.autograd.Function returns: compute(*inputs), whose own derivative is refused.
+    """compute(*inputs) for `backward` of a torch.autograd.Function, with a RuntimeError for second derivatives.
 
-    The gradient may be taken with create_graph=True (torch.func.grad always does that); a backward pass through it
-    raises a RuntimeError. `once_differentiable` keeps silent where the gradient from above is a constant, and the
-    second derivative then is 0.
+    The error comes when the gradient is differentiated: create_graph=True alone (torch.func.grad always sets it) is
+    fine. `once_differentiable` would silently return 0 if the incoming gradient is a constant.
 
     Args:
         compute: from the inputs to the gradients.
-        name: what has no second derivatives, for the message.
-        inputs: the gradient from above and what ctx.saved_tensors holds: all that the gradients depend on.
+        name: of what has no second derivatives, for the message.
+        inputs: the incoming gradient and ctx.saved_tensors: everything the gradients depend on.
     """
     return _FirstDerivative.call(compute, name, *inputs) if torch.is_grad_enabled() else compute(*inputs)
 
@@ -78,6 +75,6 @@ class _FirstDerivative(OwnGradient):
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> Any:
         raise RuntimeError(
-            f"{ctx.name} has no second derivatives: its gradient comes from a closed form that autograd cannot see "
-            "through. Take a gradient penalty or a Hessian of another loss"
+            f"{ctx.name} has no second derivatives: its gradient is a closed form that autograd cannot differentiate. "
+            "Use another loss for gradient penalties and Hessians"
         )

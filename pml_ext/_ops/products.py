@@ -1,4 +1,4 @@
-"""Inner products of rows with each other, with a gradient that takes one matrix product."""
+"""Inner products of all rows with each other, and sums with the transpose."""
 
 from typing import Any
 
@@ -8,23 +8,17 @@ from torch import Tensor
 from pml_ext._ops.transforms import under_transform
 
 BLOCK_SIDE = 256
-"""Rows and columns of one block of a square matrix: two blocks stay in a processor's cache."""
+"""Rows and columns of one block of a square matrix: two blocks fit in the CPU cache."""
 
 
 def inner_products(x: Tensor) -> Tensor:
-    """x xᵀ, whose gradient takes one matrix product, not two. Differentiable as often as wanted.
-
-    Args:
-        x: (N, D).
-    Returns:
-        (N, N).
-    """
+    """(N, N): x xᵀ of (N, D), with a gradient that takes one matrix product. Differentiable any number of times."""
     products: Tensor = x @ x.T if under_transform() else _InnerProducts.apply(x)
     return products
 
 
 def gram(x: Tensor, scale: float = 1.0, *, side: int = BLOCK_SIDE, out: Tensor | None = None) -> Tensor:
-    """scale · x xᵀ, on a processor in blocks of which those below the diagonal are copies. Has no gradient."""
+    """scale · x xᵀ without a gradient; on the CPU, blocks below the diagonal are copied from above."""
     side = len(x) if x.is_cuda else side
     products = x.new_empty(len(x), len(x)) if out is None else out
     for first in range(0, len(x), side):
@@ -36,7 +30,7 @@ def gram(x: Tensor, scale: float = 1.0, *, side: int = BLOCK_SIDE, out: Tensor |
 
 
 def gram_of_rows(x: Tensor, rows: slice, scale: float = 1.0) -> Tensor:
-    """scale · x[rows] xᵀ, of which the square among the rows themselves is made by `gram`. Has no gradient."""
+    """scale · x[rows] xᵀ without a gradient, using `gram` for the square part."""
     own = x[rows]
     products = x.new_empty(len(own), len(x))
     for others in (slice(0, rows.start), slice(rows.stop, None)):
@@ -46,7 +40,7 @@ def gram_of_rows(x: Tensor, rows: slice, scale: float = 1.0) -> Tensor:
 
 
 def add_transpose_(square: Tensor, *, side: int = BLOCK_SIDE) -> Tensor:
-    """square + squareᵀ in place, in blocks that are transposed first: 4 times faster than the sum alone."""
+    """square + squareᵀ in place, in blocks that are transposed first, which makes it 4 times faster."""
     side = len(square) if square.is_cuda else side
     blocks = [slice(first, first + side) for first in range(0, len(square), side)]
     for i, rows in enumerate(blocks):
@@ -59,7 +53,7 @@ def add_transpose_(square: Tensor, *, side: int = BLOCK_SIDE) -> Tensor:
 
 
 def add_transposed_(x: Tensor, y: Tensor, *, side: int = BLOCK_SIDE) -> Tensor:
-    """x (M, N) + yᵀ, y (N, M), in place and in blocks, as in `add_transpose_`."""
+    """x (M, N) + yᵀ, y (N, M), in place and in blocks like `add_transpose_`."""
     side = max(x.shape) if x.is_cuda else side
     for i in range(0, x.shape[0], side):
         for j in range(0, x.shape[1], side):
@@ -77,5 +71,6 @@ class _InnerProducts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        symmetric: Tensor = grad.T.clone(memory_format=torch.contiguous_format)  # first: 4 times faster than + alone
+        # Transposing first makes the sum 4 times faster.
+        symmetric: Tensor = grad.T.clone(memory_format=torch.contiguous_format)
         return symmetric.add_(grad).mm(x)

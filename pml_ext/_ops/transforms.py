@@ -1,23 +1,22 @@
-"""Whether torch.func or torch.jit looks on."""
+"""Detects torch.func transforms and torch.jit.trace."""
 
 import torch
 from torch.jit._trace import is_tracing as _is_tracing
 
 
 def under_transform() -> bool:
-    """Inside of torch.func.grad, vmap, jacrev, jvp and their like, or of torch.jit.trace.
+    """Whether torch.func.grad, vmap, jacrev, jvp etc. or torch.jit.trace is active.
 
-    There a torch.autograd.Function must have a setup_context, which costs 40 µs a call, and torch.jit.trace takes none
-    whose inputs are not tensors. Functions that compute little have no setup_context: where this is true, ordinary
-    differentiable operations run in their place.
+    They require a torch.autograd.Function with setup_context, which costs 40 µs per call, and torch.jit.trace allows
+    only tensor inputs. Small functions have no setup_context and use ordinary differentiable operations here.
     """
-    # Private, and in every release since 2.0: torch.autograd.Function itself asks it.
+    # Private, but in every release since 2.0: torch.autograd.Function itself uses it.
     if torch.compiler.is_compiling():
         return False
     return bool(torch._C._are_functorch_transforms_active()) or is_traced()
 
 
 def is_traced() -> bool:
-    """Inside of torch.jit.trace."""
+    """Whether torch.jit.trace is active."""
     traced: bool = _is_tracing()
     return traced

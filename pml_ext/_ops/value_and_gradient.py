@@ -1,4 +1,4 @@
-"""One frame for a function of embeddings whose kernel computes the gradient together with the value."""
+"""Wraps a kernel that computes value and gradient together as a differentiable function."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,20 +10,18 @@ from pml_ext._ops.transforms import under_transform
 
 
 class ValueAndGradient:
-    """Makes a kernel that computes value and gradient together a function that autograd can differentiate.
+    """A differentiable function of embeddings from a kernel that computes value and gradient together.
 
-    The first derivative is the kernel's. Further ones go through `plain`, an ordinary differentiable form of the same
-    function; so does everything under torch.func. To torch.compile it is one operator, without a break of the graph
-    and with a first derivative only.
+    The kernel gives the first derivative. Higher derivatives and torch.func use `plain`, an ordinary differentiable
+    version. torch.compile sees one operator without graph breaks, with a first derivative only.
 
     Args:
         name: of the operator, "pml_ext::name".
         schema: of the arguments, "(Tensor x, Tensor labels, float gamma)".
-        kernel: (x, *inputs, needs_gradient, **hints) -> the value, a scalar or one number for each row of x, and its
-            derivatives by x, of the shape of x (None if needs_gradient is False). The number of a row must depend on
-            that row of x alone.
+        kernel: (x, *inputs, needs_gradient, **hints) -> the value, a scalar or one number per row of x, and its
+            gradient, of x's shape (None if needs_gradient is False). A row's number must depend on that row only.
         plain: (x, *inputs) -> the same value.
-        by_row: the value is one number for each row.
+        by_row: the value is one number per row.
     """
 
     def __init__(
@@ -40,7 +38,7 @@ class ValueAndGradient:
         self._operator = _operator(name, schema, kernel, by_row)
 
     def __call__(self, x: Tensor, *inputs: Any, **hints: Any) -> Tensor:
-        """The value. `hints` go to the kernel and change how it computes, not what; torch.compile leaves them out."""
+        """The value. `hints` change how the kernel computes, not what; torch.compile drops them."""
         value: Tensor
         if torch.compiler.is_compiling():
             value = self._operator(x, *inputs)[0]
@@ -52,7 +50,7 @@ class ValueAndGradient:
 
 
 class _Differentiable(torch.autograd.Function):
-    """Value and gradient are two outputs. Differentiating the gradient calls this again and uses `plain`."""
+    """Returns value and gradient; differentiating the gradient uses `plain`."""
 
     @staticmethod
     def forward(
@@ -72,10 +70,10 @@ class _Differentiable(torch.autograd.Function):
         if by_value is not None:
             factor = by_value if by_value.ndim == 0 else by_value.unsqueeze(1)
             if torch.is_grad_enabled():
-                ctx.may_write = False  # what may be differentiated later
+                ctx.may_write = False  # the result may be differentiated later
                 result = factor * (_plain_gradient(ctx, x) if ctx.is_written else gradient)
             elif ctx.may_write and not ctx.is_written:
-                # In its place: a fresh tensor of this size takes a sixth of the time of the one-hot loss.
+                # In place: a new tensor of this size takes a sixth of the one-hot loss's time.
                 ctx.is_written = True
                 result = gradient.data.mul_(factor)
             else:  # a second backward pass
@@ -96,7 +94,7 @@ def _plain_gradient(ctx: Any, x: Tensor) -> Tensor:
 
 
 def _second_derivative(ctx: Any, x: Tensor, along: Tensor) -> Tensor:
-    """The derivative by x of the gradient's product with `along`; differentiable again where grad mode is on."""
+    """The derivative by x of the gradient's product with `along`; differentiable if grad mode is on."""
     again = torch.is_grad_enabled()
     gradient = _plain_gradient(ctx, x)
     with torch.enable_grad():
@@ -106,7 +104,7 @@ def _second_derivative(ctx: Any, x: Tensor, along: Tensor) -> Tensor:
 
 
 def _operator(name: str, schema: str, kernel: Callable[..., tuple[Tensor, Tensor | None]], by_row: bool) -> Any:
-    """The kernel as torch.compile sees it: one operator, whose reads of labels and sizes do not break the graph."""
+    """The kernel as one operator for torch.compile, so that reading labels and sizes does not break the graph."""
 
     def value_and_gradient(*inputs: Any) -> tuple[Tensor, Tensor]:
         value, gradient = kernel(*inputs, needs_gradient=True)

@@ -14,10 +14,10 @@ from pml_ext._identities import JUNK
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves
 from pml_ext.functional.retrieval.feature_distances import (
-    comparable,
     distance_blocks,
     have_unit_rows,
-    spread_around_origin,
+    is_spread_around_origin,
+    prepare_features,
 )
 from pml_ext.functional.retrieval.protocol import OwnIdentity
 from pml_ext.functional.retrieval.ranking import Ranking, rank_by_both_metrics, rankings_of, rankings_within
@@ -83,7 +83,7 @@ class EvaluationSet:
         On unit rows both distances rank alike, and `ranking` has done the work.
         """
         if self.compared is not None:
-            blocks = distance_blocks(*comparable(self.query, self.reference, "euclidean"), "euclidean")
+            blocks = distance_blocks(*prepare_features(self.query, self.reference, "euclidean"), "euclidean")
             return rankings_of(_with_matches(blocks, self.compared), [self.limit])[0]
         if self._one_product_serves:
             return self._from_one_product[1]
@@ -99,7 +99,7 @@ class EvaluationSet:
     def _one_product_serves(self) -> bool:
         """Whether both distances are wanted and differ, and both can be had from one product."""
         wanted = self.ranks_both_ways and self.query_cameras is None and not self._of_unit_rows
-        return wanted and spread_around_origin(self.reference)
+        return wanted and is_spread_around_origin(self.reference)
 
     @cached_property
     def _from_one_product(self) -> tuple[Ranking, Ranking]:

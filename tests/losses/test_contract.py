@@ -345,7 +345,7 @@ def test_indices_outside_of_the_batch(name: str) -> None:
     for mined, part in (((minus, good, good), "anchors"), ((good, good, good, beyond), "negatives")):
         with pytest.raises(ValueError, match=rf"indices_tuple must be indices in \[0, 12\) for its {part}; got"):
             loss(x, labels, mined)
-    with pytest.raises(ValueError, match="as many anchors as partners"):
+    with pytest.raises(ValueError, match="anchors and partners in indices_tuple must pair up"):
         loss(x, labels, (good, good[:1], good))
     for wrong in ((good, good), (good, good, good.float()), "hard"):
         with pytest.raises(TypeError, match="indices_tuple must be 3 or 4 tensors of integers"):

@@ -1,4 +1,4 @@
-"""The cosines between which the pairs that OPIS compares classes by surely lie, from a sample of the set."""
+"""Estimates from a sample of the set the range of cosines in which OPIS compares classes."""
 
 import torch
 from torch import distributed as dist
@@ -7,19 +7,14 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 _FEWEST_SAMPLED, _MOST_SAMPLED = 512, 2048
 _STANDARD_ERRORS = 5
-# Chance alone makes one in a thousand of so many distances equal.
-_LOOKED_AT_FOR_COPIES, _DISTINCT = 2**14, 0.9
+# About one in a thousand of this many distances are equal by chance.
+_COMPARED, _DISTINCT = 2**14, 0.9
 
 
 def calibration_bracket(pairs: PairDistances, far_range: tuple[float, float]) -> tuple[float, float] | None:
-    """The cosines, the larger first, at which the pooled rates surely lie below and above the range.
+    """Two cosines, the larger first, that bracket a range of pooled false accept rates; None if many distances tie.
 
-    From all pairs among a sample of the rows, widened by five standard errors; the same on all ranks.
-
-    Args:
-        far_range: two false accept rates of all negative pairs pooled.
-    Returns:
-        None where many of the sample's distances are equal.
+    Estimated from all pairs of a sample of rows and widened by five standard errors; the same on all ranks.
     """
     count = len(pairs.unit)
     size = min(count, max(_FEWEST_SAMPLED, min(_MOST_SAMPLED, count // 32)))
@@ -33,7 +28,7 @@ def calibration_bracket(pairs: PairDistances, far_range: tuple[float, float]) ->
     for far, sign in zip(far_range, (-1, 1), strict=True):
         rank = min(max(1, round(far * len(values))), len(values))
         found = values.kthvalue(len(values) - rank + 1).values
-        # Pairs that share a row are no independent draws: the error is that of the rows' own rates.
+        # Pairs that share a row are not independent, so the error comes from the rates of the rows.
         rates = ((cosines >= found) & negative).sum(dim=1) / per_row
         error = _STANDARD_ERRORS * (2 * float(rates.std()) / size**0.5 + (far / len(values)) ** 0.5)
         rank = round((far + sign * error) * len(values))
@@ -43,10 +38,10 @@ def calibration_bracket(pairs: PairDistances, far_range: tuple[float, float]) ->
             ends.append(-1.001)
         else:
             ends.append(float(values.kthvalue(len(values) - rank + 1).values))
-    some = values[(values >= ends[1]) & (values <= ends[0])][:_LOOKED_AT_FOR_COPIES]
+    some = values[(values >= ends[1]) & (values <= ends[0])][:_COMPARED]
     if len(some.unique()) < _DISTINCT * len(some):
         ends = [0.0, 0.0]
-    if pairs.group is not None:  # the bins must be the same everywhere, whatever rounding does on other machines
+    if pairs.group is not None:  # all ranks need the same bins, even if their machines round differently
         shared = torch.tensor(ends, dtype=torch.float64, device=pairs.unit.device)
         dist.broadcast(shared, dist.get_global_rank(pairs.group, 0), group=pairs.group)
         ends = shared.tolist()

@@ -1,6 +1,4 @@
-"""Utility curves over OPIS's calibration range: the distances between which the pooled false accept rate goes from one
-rate to another, and the thresholds there at which the classes are compared.
-"""
+"""Utility curves over OPIS's calibration range, the distances at which the pooled false accept rate spans a range."""
 
 import math
 from collections.abc import Sequence
@@ -15,22 +13,20 @@ from pml_ext.functional.operating_points.utility import UtilityCurves, curves_of
 from pml_ext.functional.pairwise.pair_distances import PairDistances, check_thresholds
 from pml_ext.functional.pairwise.sampled import SampledPairDistances, all_or_sampled_pairs
 
-# Up to this many samples exact counts take less than half a second.
+_MOST_THRESHOLDS = 10**6
+# Exact counts of this many samples take less than half a second.
 _COUNTED_EXACTLY = 4096
-# The largest standard error of OPIS that reading counts inside bins may leave: a share of it, or where it is tiny
-# (concentrated cosines, classes that behave alike) an absolute one on which no comparison of models depends.
+# The largest standard error of OPIS allowed from binning: relative to it, or absolute if OPIS is tiny (concentrated
+# cosines, similar classes).
 _SHARE, _FLOOR = 5e-6, 1e-9
 
 
 class TooFewClassesError(ValueError):
-    """Fewer than two classes have positive and negative pairs: no spread between classes to measure."""
-
-
-_MOST_THRESHOLDS = 10**6
+    """Fewer than two classes have positive and negative pairs, so there is no spread between classes to measure."""
 
 
 class TooFewPairsError(TooFewClassesError):
-    """Fewer negative pairs than a false accept rate needs: not one of them could be accepted at it."""
+    """Too few negative pairs: the false accept rate allows none of them."""
 
 
 def check_far_range_and_grid(far_range: tuple[float, float], grid: int) -> None:
@@ -63,32 +59,30 @@ def utility_curves(
     Args:
         embeddings: (N, D), finite; normalised here.
         labels: (N,) integer class ids.
-        far_range: two false accept rates, in (0, 1], over all negative pairs of the set pooled. The calibration range
-            goes from the smallest threshold that reaches the one to the smallest that reaches the other; both are
-            distances of negative pairs.
+        far_range: two false accept rates, in (0, 1], over all negative pairs pooled. Each end of the calibration range
+            is the smallest negative distance that reaches its rate.
         grid: number of thresholds, uniform in distance over the calibration range; at least 10.
-        thresholds: (M,) ascending distances to use instead of the grid, to plot over the full range [0, 2].
-        negatives_per_positive: None for all negative pairs; or how many to draw per positive pair.
+        thresholds: (M,) ascending distances to use instead of the grid, e.g. to plot the full range [0, 2].
+        negatives_per_positive: negative pairs drawn per positive pair; None: all negative pairs.
         seed: of the draw.
         exact: count every pair at every threshold, in three passes over the pairs. By default large sets take one
-            pass: negative pairs are counted in narrow bins and read off between their edges, which moves OPIS by
-            less than 1e-5 of itself, or by less than 2e-9 where it is below 2e-4 (the rounding of distances, which
-            can carry a pair over a threshold, aside); where the bins cannot promise that (few pairs, many equal
-            distances), the exact count follows. Positive pairs, given thresholds and sampled pairs are always
-            counted exactly.
-        group: the ranks that share the work (`torch.distributed.group.WORLD` for all), each of which hands in the
-            same embeddings and labels and gets the result. None: this process alone.
+            pass: negative pairs are counted in narrow bins and interpolated, which changes OPIS by less than 1e-5 of
+            itself, or less than 2e-9 if it is below 2e-4 (apart from the rounding of distances). If bins cannot
+            guarantee that (few pairs, many equal distances), pairs are counted exactly. Positive pairs, given
+            thresholds and sampled pairs are always counted exactly.
+        group: the ranks that share the work (`torch.distributed.group.WORLD` for all); each passes the same embeddings
+            and labels and gets the result. None: this process alone.
     Returns:
-        UtilityCurves; `opis_of_curves` and `epsilon_opis_of_curves` read the two metrics off it.
+        UtilityCurves, for `opis_of_curves` and `epsilon_opis_of_curves`.
     Raises:
         ValueError: grid below 10, far_range not ascending in (0, 1], thresholds not ascending, embeddings not finite.
         TooFewClassesError: (a ValueError) fewer than two classes with positive and negative pairs.
-        TooFewPairsError: (a ValueError) the lower rate allows less than one of the negative pairs.
+        TooFewPairsError: (a ValueError) the lower rate is less than one negative pair.
     Source: Zhang et al., arXiv 2307.04047, eq. 1.
-        Paper: all pairs of CUB and Cars, 10 sampled negatives per positive of iNaturalist and SOP; here: all pairs
-        unless asked for. Paper: thresholds d_min + j (d_max − d_min)/N, j = 1…N, N ≥ 10 and otherwise not stated; here:
-        d_min among them, 100 by default. Paper: no word on classes without positives (one sample); here: left out,
-        their samples still serve as negatives.
+        Paper: all pairs of CUB and Cars, 10 sampled negatives per positive of iNaturalist and SOP; here: all pairs by
+        default. Paper: thresholds d_min + j (d_max − d_min)/N, j = 1…N, N ≥ 10, N not stated; here: including d_min,
+        100 by default. Paper: does not mention classes without positives (one sample); here: skipped, but their
+        samples are negatives of others.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [1.0, 1.0]])
     >>> curves = utility_curves(embeddings, torch.tensor([0, 0, 1, 1]), thresholds=torch.tensor([0.1, 0.7, 0.8]))
@@ -101,7 +95,7 @@ def utility_curves(
     if thresholds is None:
         return curves_of_pairs(pairs, far_range=far_range, grid=grid, exact=exact)
     check_thresholds(thresholds)
-    kept = measurable(pairs)
+    kept = find_measurable(pairs)
     ranks = ranks_of_rates(pairs, far_range)
     reached = [k > 0 for k in ranks]
     ends = torch.full((2,), torch.nan, dtype=pairs.unit.dtype, device=pairs.unit.device)
@@ -114,7 +108,7 @@ def utility_curves(
 def curves_of_pairs(
     pairs: PairDistances, *, far_range: tuple[float, float], grid: int, exact: bool = False
 ) -> UtilityCurves:
-    """`utility_curves` over one calibration range, of pairs that other statistics are taken from too."""
+    """`utility_curves` over one calibration range, from pairs."""
     return calibrated_curves(pairs, far_ranges=[far_range], grid=grid, exact=exact)[0]
 
 
@@ -126,12 +120,8 @@ def calibrated_curves(
     exact: bool = False,
     exact_up_to: int = _COUNTED_EXACTLY,
 ) -> list[UtilityCurves]:
-    """`utility_curves` over several calibration ranges.
-
-    Args:
-        exact_up_to: sets of at most so many samples are counted exactly in any case.
-    """
-    kept = measurable(pairs)
+    """`utility_curves` over several calibration ranges; up to `exact_up_to` samples are always counted exactly."""
+    kept = find_measurable(pairs)
     ranks = [k for far_range in far_ranges for k in ranks_of_rates(pairs, far_range, required=True)]
     sampled = isinstance(pairs, SampledPairDistances)
     if not (exact or sampled) and len(pairs.unit) > exact_up_to:
@@ -140,7 +130,7 @@ def calibrated_curves(
         if histogram is not None and (curves := curves_from_bins(pairs, histogram, ranks, grid)) is not None:
             return curves
     ends = pairs.negative_distances_at(ranks).view(-1, 2)
-    grids, merged, places = merged_grids(ends, grid)
+    grids, merged, places = merge_grids(ends, grid)
     positives, negatives = pairs.accepted(merged)
     return [
         curves_of_counts(pairs, kept, thresholds, positives[kept][:, place], negatives[kept][:, place], end)
@@ -151,33 +141,30 @@ def calibrated_curves(
 def curves_from_bins(
     pairs: PairDistances, histogram: NegativeHistogram, ranks: list[int], grid: int
 ) -> list[UtilityCurves] | None:
-    """Curves over several calibration ranges, with the negative counts of a histogram.
+    """Curves over several calibration ranges, with negative counts from a histogram; None if its error is too large.
 
-    Args:
-        ranks: of the pooled negative distances that bound the ranges, two for each.
-    Returns:
-        None where they would be off by too much.
+    ranks: of the pooled negative distances that bound the ranges, two for each.
     """
     found = [end for k in ranks if (end := histogram.distance_at(k)) is not None]
     if len(found) < len(ranks):
         return None
     ends, errors = torch.tensor(found, dtype=torch.float64, device=pairs.unit.device).view(-1, 2, 2).unbind(2)
-    grids, merged, places = merged_grids(ends, grid)
+    grids, merged, places = merge_grids(ends, grid)
     positives = pairs.accepted(merged, positives_only=True)[0][histogram.kept]
     negatives = histogram.accepted(merged)
     result = []
     for thresholds, place, end, error in zip(grids, places, ends, errors, strict=True):
         counts = negatives[:, place]
         curves = curves_of_counts(pairs, histogram.kept, thresholds, positives[:, place], counts, end)
-        # A threshold inside a bin of n pairs counts a share t of them, as if they lay evenly. Where they lie at random
-        # the error has the variance n t (1 − t), n / 6 in the mean over t; clumping of the pairs multiplies it.
+        # A threshold inside a bin of n pairs counts a share t of them, as if evenly spaced. For randomly placed pairs
+        # the error has variance n t (1 − t), on average n / 6 over t; clumping multiplies it.
         bins = (float(end[1] ** 2 - end[0] ** 2) / 2) / histogram.width
         if bins < grid / 10:
             return None
         in_a_bin = (counts[:, -1] - counts[:, 0]) / bins
         variance = histogram.clumping() / 6 * in_a_bin / pairs.negative_pairs[histogram.kept].square()
         step, off = float(thresholds[1] - thresholds[0]), float(error.max())
-        # An error of a place below the rounding of distances is ignored: exact counts have it, too.
+        # Ignore errors below the rounding of distances: exact counts have them too.
         jumps_off = off if off > torch.finfo(pairs.unit.dtype).eps * float(end[1]) else 0.0
         allowed = max(_SHARE * float(opis_of_curves(curves)), _FLOOR)
         if _standard_error(curves, variance, off / step, jumps_off / step) > allowed:
@@ -187,24 +174,24 @@ def curves_from_bins(
 
 
 def _standard_error(curves: UtilityCurves, variance: Tensor, steps_off: float, jumps_off: float) -> float:
-    """Of OPIS, where the curves are read off bins.
+    """The standard error of OPIS due to binning.
 
     Args:
         variance: (T,) of a class's specificity at one threshold; independent between thresholds.
-        steps_off: standard error of the grid, in its steps.
-        jumps_off: the same, as it matters to where a curve jumps.
+        steps_off: standard error of the grid, in steps.
+        jumps_off: the part of it that moves the jumps of a curve.
     """
     off_mean = 2 * (curves.utilities - curves.utilities.mean(dim=0))
     from_counts = float((off_mean.square().mean(dim=1) * variance).mean() / off_mean.numel()) + float(
         variance.mean().square()
     )
-    # A shifted grid moves all curves along; and where one jumps, it may jump a threshold earlier or later.
+    # A shift of the grid shifts all curves, and a curve may jump one threshold earlier or later.
     change = off_mean[:, 1:] * curves.utilities.diff(dim=1)
     from_shift = (steps_off * float(change.mean())) ** 2 + jumps_off * float(change.square().mean()) / change.numel()
     return float((from_counts + from_shift) ** 0.5)
 
 
-def measurable(pairs: PairDistances) -> Tensor:
+def find_measurable(pairs: PairDistances) -> Tensor:
     """(T,) bool: the classes with positive and negative pairs."""
     kept: Tensor = (pairs.positive_pairs > 0) & (pairs.negative_pairs > 0)
     if int(kept.sum()) < 2:
@@ -216,24 +203,24 @@ def measurable(pairs: PairDistances) -> Tensor:
 
 
 def ranks_of_rates(pairs: PairDistances, far_range: tuple[float, float], *, required: bool = False) -> list[int]:
-    """The smallest number of accepted negative pairs that reaches each rate; 0 for a rate below one of them."""
+    """The smallest number of accepted negative pairs that reaches each rate; 0 if the rate is less than one pair."""
     total = pairs.total_negative_pairs
     if required and far_range[0] * total < 1:
         raise TooFewPairsError(
-            f"far_range {far_range!r} needs at least {math.ceil(1 / far_range[0])} negative pairs, for one of them to "
-            f"be accepted at the lower rate; got {total}. Raise the rate or measure more samples"
+            f"far_range {far_range!r} needs at least {math.ceil(1 / far_range[0])} negative pairs to accept one of "
+            f"them at the lower rate; got {total}. Raise the rate or measure more samples"
         )
     return [_smallest_count_reaching(far, total) if far * total >= 1 else 0 for far in far_range]
 
 
 def _smallest_count_reaching(rate: float, total: int) -> int:
-    """The smallest k >= 1 with k / total >= rate, free of the rounding of rate * total."""
+    """The smallest k >= 1 with k / total >= rate, regardless of the rounding of rate * total."""
     k = max(1, int(rate * total))
     return k + (k / total < rate)
 
 
-def merged_grids(ends: Tensor, grid: int) -> tuple[list[Tensor], Tensor, list[Tensor]]:
-    """The grid of each range, the thresholds of all of them in ascending order, and where each grid's are there."""
+def merge_grids(ends: Tensor, grid: int) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+    """The grid of each range, all thresholds in ascending order, and the indices of each grid among them."""
     steps = torch.linspace(0, 1, grid, dtype=ends.dtype, device=ends.device)
     grids = [torch.lerp(low, high, steps) for low, high in ends]
     merged, places = torch.unique(torch.cat(grids), return_inverse=True)

@@ -1,4 +1,4 @@
-"""Negative pairs counted in bins of cosine, one pass over the blocks; by compiled loops where the set is worth them."""
+"""Counts negative pairs in bins of cosine, in one pass over the blocks; large sets use compiled loops."""
 
 from typing import NamedTuple
 
@@ -10,17 +10,17 @@ from pml_ext.functional.operating_points.compiled_counting import CountRows, com
 from pml_ext.functional.operating_points.similar_pairs import SimilarPairFinder
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 
-# From here on the loops save more than loading them takes (0.3 s, and 1.5 s the first time on a machine) within two
-# or three calls of a process; at twice as many samples within one.
+# From this size compiled loops save more time than loading them costs (0.3 s, 1.5 s the first time on a machine)
+# within two or three calls of a process; at twice the size within one.
 _WORTH_LOADING = 10_000
 
 
 class Bins(NamedTuple):
-    """Bins of cosine, the most similar first: bin 0 holds all pairs more similar than top.
+    """Bins of cosine, the most similar first: bin 0 has all pairs more similar than top.
 
-    top, bottom: cosines at which bin 1 begins, and below which nothing counts.
+    top, bottom: cosines at which bin 1 begins, and below which pairs do not count.
     width: of a bin, in cosine.
-    log_parts: the parts of a bin are 2 to this power.
+    log_parts: a bin has 2 to this power parts.
     """
 
     top: float
@@ -30,7 +30,7 @@ class Bins(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """A cosine's part is shift − scale × cosine, cut to a whole number."""
+        """The part of a cosine is shift − scale × cosine, truncated."""
         return (1 << self.log_parts) / self.width
 
     @property
@@ -39,10 +39,10 @@ class Bins(NamedTuple):
 
 
 def count_pairs(pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tensor, pooled: Tensor) -> None:
-    """Add this rank's negative pairs, each once to the pooled counters and once to those of each of its classes.
+    """Add this rank's negative pairs to the pooled counters and to the counters of both their classes.
 
     Args:
-        cells: (N,) int32, where in by_class the counters of each sample's class begin, in the order of `pairs.unit`.
+        cells: (N,) int32, where the counters of each sample's class begin in by_class, in the order of `pairs.unit`.
         by_class: (classes × bins,) counters.
         pooled: (bins × parts of a bin,) counters.
     """
@@ -59,7 +59,7 @@ def count_pairs(pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tenso
 def count_by_loops(
     count_rows: CountRows, pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tensor, pooled: Tensor
 ) -> None:
-    """`count_pairs` by loops over the pairs, on the CPU."""
+    """`count_pairs` by compiled loops on the CPU."""
     number = pairs.unit.numpy().dtype.type
     numbers = tuple(map(number, (bins.bottom, -bins.scale, bins.shift, len(pooled) - 1)))
     counters, cell_of = (by_class.numpy(), pooled.numpy()), cells.numpy()
@@ -72,7 +72,7 @@ def count_by_loops(
 
 
 def count_by_search(pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tensor, pooled: Tensor) -> None:
-    """`count_pairs` by torch's and numpy's operators, on any device."""
+    """`count_pairs` by torch and numpy operators on any device."""
     finder = SimilarPairFinder(pairs, bins.bottom, cells)
     ones, ones_by_class = torch.ones_like(pooled[:0]), torch.ones_like(by_class[:0])
     for block in pairs.blocks():
@@ -81,7 +81,7 @@ def count_by_search(pairs: PairDistances, bins: Bins, cells: Tensor, by_class: T
         if len(parts) > len(ones):
             ones = torch.ones(block.cosines.numel(), dtype=pooled.dtype, device=parts.device)
             ones_by_class = ones.to(by_class.dtype)
-        # In place: bincount would clear and then add as many counters as there are pairs.
+        # In place: bincount would clear and add as many counters as there are pairs.
         pooled.index_add_(0, parts, ones[: len(parts)])
         parts >>= bins.log_parts
         for cell in of_sides:

@@ -1,8 +1,7 @@
-"""Negative pairs of every class counted in one pass, in fine bins around the distances that matter.
+"""Counts the negative pairs of every class in one pass, in fine bins over the calibration range.
 
-A sample of the set tells which distances those are (`calibration_bracket`); the pairs within them are counted in bins
-of cosine, by class and pooled (`make_negative_histogram`), off which counts at any threshold between are read
-(`NegativeHistogram`).
+`calibration_bracket` estimates the range from a sample, `make_negative_histogram` counts its pairs by class and pooled,
+and `NegativeHistogram` interpolates counts at any threshold.
 """
 
 from typing import NamedTuple
@@ -18,17 +17,17 @@ from pml_ext.functional.operating_points.bracket import calibration_bracket
 from pml_ext.functional.operating_points.counting import Bins, count_pairs
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 
-# A class's bins are read at thresholds anywhere between their edges: as many of them as stay in a processor's cache
-# with the classes of a block, more for small sets, which need them; and no more than memory allows.
+# Bins per class: as many as fit in the cache for the classes of a block, more for small sets, which need them, and no
+# more than fit in memory.
 _COUNTERS_OF_A_BLOCK, _COUNTERS = 2**17, 2**24
 _FEWEST_BINS, _MOST_BINS = 256, 2**13
-# 1.5e11 / N² bins read an OPIS of 2e-4 of N samples, between rates of 0.01 and 0.1, to 5e-6 of itself. Some more are
-# made: a set with too few is counted again, exactly, which takes four times as long.
+# For N samples, an OPIS of 2e-4 and rates of 0.01 to 0.1, 1.5e11 / N² bins give a relative error of 5e-6. This has a
+# reserve: with too few bins the set is counted again exactly, which takes four times as long.
 _BINS_BY_SQUARED_SAMPLES = 2.5e11
-# The pooled counts are kept in parts of a bin: they tell where in a bin the pairs lie. N samples need 5e12 / N² parts
-# to place the ends of the range within the rounding of distances, and some pairs in each of them.
+# Pooled counts divide each bin into parts, to locate the pairs inside it. N samples need 5e12 / N² parts, each with a
+# few pairs, to place the ends of the range within the rounding of distances.
 _PARTS, _PARTS_BY_SQUARED_SAMPLES, _PAIRS_A_PART = 2**16, 6e12, 4
-# Bins narrower than this many units in the last place of a cosine would count its rounding.
+# Bins narrower than this many units in the last place of a cosine would count rounding errors.
 _ULPS_A_BIN = 8
 _CLASSES_AT_ONCE = 256
 
@@ -36,12 +35,12 @@ _CLASSES_AT_ONCE = 256
 class NegativeHistogram(NamedTuple):
     """Counts of the negative pairs in bins of cosine, the most similar first.
 
-    top: cosine at which bin 1 begins; bin 0 holds all pairs more similar than that.
+    top: cosine at which bin 1 begins; bin 0 has all pairs more similar than that.
     width: of a bin, in cosine.
-    kept: (T,) which classes have a row; the others are in the pooled counts alone.
-    by_class: (rows, bins) this rank's counts; a pair counts for both of its classes.
+    kept: (T,) which classes have a row; the others are only in the pooled counts.
+    by_class: (rows, bins) this rank's counts; a pair counts for both its classes.
     pooled: (bins × parts of a bin,) counts of all ranks.
-    log_parts: the parts of a bin are 2 to this power, at least 16.
+    log_parts: a bin has 2 to this power parts, at least 8.
     """
 
     top: float
@@ -57,10 +56,7 @@ class NegativeHistogram(NamedTuple):
         return 1 << self.log_parts
 
     def distance_at(self, rank: int) -> tuple[float, float] | None:
-        """The rank-th smallest negative distance, linear inside a part of a bin, and its standard error.
-
-        None where it lies outside the bins.
-        """
+        """The rank-th smallest negative distance, interpolated, and its standard error; None if outside the bins."""
         up_to = self.pooled.cumsum(0)
         if not int(up_to[self.parts - 1]) < rank <= int(up_to[-1]):
             return None
@@ -69,17 +65,14 @@ class NegativeHistogram(NamedTuple):
         inside = (rank - int(up_to[part - 1]) - 0.5) / count
         cosine = self.top - self.width * ((part + inside) / self.parts - 1)
         distance = max(0.0, 2 - 2 * cosine) ** 0.5
-        # Where in the part its pairs lie is chance; a distance changes by 1 / distance as the cosine does.
+        # Pairs lie randomly inside the part; the derivative of the distance by the cosine is −1 / distance.
         error = self.width / self.parts / max(distance, 1e-6) * (self.clumping() / (6 * count)) ** 0.5
         return distance, error
 
     def accepted(self, thresholds: Tensor) -> Tensor:
-        """How many negative pairs of each kept class lie within each threshold; inside a bin as all pairs do.
+        """(rows, M) float64: the negative pairs of each kept class, of all ranks, within each of M distances.
 
-        Args:
-            thresholds: (M,) distances inside the bins.
-        Returns:
-            (rows, M) float64, of all ranks.
+        Inside a bin, the pairs of a class are assumed to be distributed like all pairs.
         """
         place = 1 + (self.top - (1 - thresholds.double().square() / 2)) / self.width
         bin_ = place.long().clamp(1, self.by_class.shape[1] - 1)
@@ -89,16 +82,13 @@ class NegativeHistogram(NamedTuple):
         at = torch.lerp(pooled[part], pooled[part + 1], (place * self.parts - part).clamp(0, 1))
         inside = ((at - start) / (end - start).clamp_min(1)).clamp(0, 1)
         counts = []
-        for rows in self.by_class.split(_CLASSES_AT_ONCE):  # one piece of the sums at a time
+        for rows in self.by_class.split(_CLASSES_AT_ONCE):  # bounds the memory of the sums
             up_to = rows.cumsum(1)
             counts.append(up_to[:, bin_ - 1] + inside * rows[:, bin_])
         return sum_over_ranks(torch.cat(counts), self.group)
 
     def clumping(self) -> float:
-        """Overdispersion of the counts: their variance over their mean, in eighths of bins.
-
-        About 1 for distances in general position, m where they come in groups of m equal ones.
-        """
+        """Variance over mean of the counts in eighths of bins: about 1, or m if distances come in groups of m equal."""
         eighths = self.pooled.view(-1, 8, self.parts // 8)[1:].sum(dim=2).double()
         spread = (eighths - eighths.mean(dim=1, keepdim=True)).square().sum() / 7 * 8
         return max(1.0, float(spread / eighths.sum().clamp_min(1)))
@@ -107,16 +97,14 @@ class NegativeHistogram(NamedTuple):
 def make_negative_histogram(
     pairs: PairDistances, far_range: tuple[float, float], kept: Tensor
 ) -> NegativeHistogram | None:
-    """One pass over all pairs: the negative ones between two false accept rates, counted.
-
-    Pairs beyond the bins, nine in ten at a rate of 0.1, are passed over by a comparison.
+    """Count the negative pairs between two false accept rates in one pass; each rank of the group takes its share.
 
     Args:
-        pairs: whose; a rank of its group takes its share.
-        far_range: the rates, of all negative pairs pooled, that the bins should span.
-        kept: (T,) bool, the classes to count for.
+        pairs: the pairs to count.
+        far_range: rates, over all negative pairs pooled, that the bins should span.
+        kept: (T,) bool, the classes to count.
     Returns:
-        None where the range is too narrow for bins (collapsed embeddings) or many distances are equal: count exactly.
+        None if the range is too narrow for bins (collapsed embeddings) or many distances are equal: count exactly.
     """
     with full_precision(pairs.unit.device):
         bracket = calibration_bracket(pairs, far_range)
@@ -129,7 +117,7 @@ def make_negative_histogram(
         filled = int(far_range[1] * pairs.total_negative_pairs) // _PAIRS_A_PART
         parts = max(_PARTS, min(filled, int(_PARTS_BY_SQUARED_SAMPLES / len(pairs.unit) ** 2)))
         log_parts = max(3, ((parts - 1) // bins).bit_length())
-        # The last row is of the classes not kept; it is never read.
+        # The last row collects the classes that are not kept and is never read.
         by_class = _counters((int(kept.sum()) + 1, bins + 1), int(pairs.negative_pairs[kept].max()), pairs)
         pooled = _counters(((bins + 1) << log_parts,), pairs.total_negative_pairs, pairs)
         width = (top - bottom) / bins
@@ -141,7 +129,7 @@ def make_negative_histogram(
 
 
 def _counters(shape: tuple[int, ...], largest: int, pairs: PairDistances) -> Tensor:
-    """Zeros, of 32 bits where the largest count fits: twice as many stay in the cache."""
+    """Zeros, of 32 bits if the largest count fits, so that twice as many fit in the cache."""
     return torch.zeros(shape, dtype=torch.int32 if largest < 2**31 else torch.int64, device=pairs.unit.device)
 
 

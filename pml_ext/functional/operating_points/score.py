@@ -1,4 +1,4 @@
-"""OPIS and ε-OPIS: how differently the classes of a test set behave at one distance threshold."""
+"""OPIS and ε-OPIS: how much the classes of a test set differ at one distance threshold."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from pml_ext.functional.pairwise.sampled import all_or_sampled_pairs
 
 
 class OPISAtRange(NamedTuple):
-    """The two scores over one calibration range, and the distances that bound it.
+    """OPIS and ε-OPIS over one calibration range, and the distances that bound it.
 
     >>> row = OPISAtRange(far_range=(0.01, 0.1), opis=0.002, epsilon_opis=0.01, d_min=0.8, d_max=1.1)
     >>> row.opis
@@ -49,7 +49,7 @@ def opis_sensitivity(
         far_ranges: pairs of false accept rates; they may overlap.
         epsilon, others: see `epsilon_opis` and `utility_curves`.
     Returns:
-        a row for each range, in the order given.
+        one row per range, in the given order.
     Raises:
         ValueError: no far_ranges; see `utility_curves`.
     Source: Zhang et al., arXiv 2307.04047, Fig. 8.
@@ -64,7 +64,7 @@ def opis_sensitivity(
     check_items(far_ranges, "far_ranges", "pairs of false accept rates")
     check_switch(exact, "exact")
     if not far_ranges:
-        raise ValueError("far_ranges must hold at least one pair of false accept rates; got none")
+        raise ValueError("far_ranges must have at least one pair of false accept rates; got none")
     for far_range in far_ranges:
         check_far_range_and_grid(far_range, grid)
     pairs = all_or_sampled_pairs(embeddings, labels, negatives_per_positive, seed, group)
@@ -89,7 +89,7 @@ def opis(
     exact: bool = False,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """Operating-point inconsistency score: the variance of the utility between classes, lower is better.
+    """Operating-point inconsistency score: the variance of the utility between classes; lower is better.
 
     Args:
         embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group: see `utility_curves`.
@@ -97,8 +97,8 @@ def opis(
         0-dim float64, in [0, 0.25].
     Raises:
         ValueError: see `utility_curves`.
-    Source: Zhang et al., arXiv 2307.04047, eq. 2, as the mean over the grid. Paper: A.1.2 bounds it by 2α(1−α);
-        here: α(1−α), the variance of a variable with values 0 and 1, so at most 0.25.
+    Source: Zhang et al., arXiv 2307.04047, eq. 2, averaged over the grid. Paper: A.1.2 bounds it by 2α(1−α); here:
+        α(1−α), the variance of a variable with values 0 and 1, so at most 0.25.
 
     >>> import torch
     >>> labels = torch.arange(40) % 4
@@ -137,14 +137,14 @@ def epsilon_opis(
 
     Args:
         embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group: see `utility_curves`.
-        epsilon: share of the classes in each of the two groups, in [0, 1]; at least one class. 0 results at 1.
+        epsilon: share of the classes in each of the two groups, in [0, 1]; at least one class. With 1 the result is 0.
     Returns:
         0-dim float64, in [0, 1].
     Raises:
         ValueError: epsilon outside [0, 1]; see `utility_curves`.
-    Source: Zhang et al., arXiv 2307.04047, eq. 4: φ and ψ are averaged over each group, then combined. Paper: no word
-        on how classes are ranked, nor on rounding; here: by their mean utility over the range, max(1, round(ε T))
-        classes a group. Paper: eq. 3 lacks the factor 2 of eq. 1, which algorithm 1 has; here: with it.
+    Source: Zhang et al., arXiv 2307.04047, eq. 4: φ and ψ are averaged over each group, then combined. Paper: does not
+        state how classes are ranked or rounded; here: by mean utility over the range, max(1, round(ε T)) classes per
+        group. Paper: eq. 3 lacks the factor 2 that eq. 1 and algorithm 1 have; here: with it.
 
     >>> import torch
     >>> labels = torch.arange(40) % 4

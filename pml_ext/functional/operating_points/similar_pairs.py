@@ -1,4 +1,4 @@
-"""Negative pairs of a block at or above a cosine, found by a comparison: nine in ten pairs are passed over."""
+"""Finds the negative pairs of a block at or above a cosine, typically one pair in ten."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from pml_ext.functional.pairwise.pair_blocks import Block
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 
-# numpy searches a mask three times faster where more than a tenth of it is true; below this share its other way wins.
+# numpy searches a mask three times faster if more than a tenth of it is true; below _SPARSE its sparse search wins.
 _DENSE, _SPARSE = 0.1, 0.04
 
 
@@ -17,7 +17,7 @@ class SimilarPairs(NamedTuple):
     """Negative pairs, each once.
 
     cosines: (P,), in the order of the block.
-    rows, columns: (P,) int32 values of the pairs' samples, as asked for.
+    rows, columns: (P,) int32, the finder's values of the pairs' samples.
     """
 
     cosines: Tensor
@@ -26,24 +26,24 @@ class SimilarPairs(NamedTuple):
 
 
 class SimilarPairFinder:
-    """Finds the negative pairs at or above a cosine, block after block, in the same memory.
+    """Finds the negative pairs at or above a cosine in one block after another, reusing its memory.
 
     Args:
-        pairs: whose blocks.
-        bottom: the least similar cosine that counts.
+        pairs: the pairs whose blocks are searched.
+        bottom: the smallest cosine that counts.
         values: (N,) int32, a value for each sample, in the order of `pairs.unit`.
     """
 
     def __init__(self, pairs: PairDistances, bottom: float, values: Tensor) -> None:
         self._bottom, self._values = bottom, values
-        self._class_end = pairs.class_end  # the negative pairs of a row, above the diagonal, begin there
+        self._class_end = pairs.class_end  # where the negative pairs of a row, above the diagonal, begin
         self._mask = np.empty(0, bool)
-        self._share = _DENSE  # of the last block's pairs that were found; the next one's is close to it
+        self._share = _DENSE  # share of the last block's pairs found, an estimate for the next block
 
     def find(self, block: Block) -> SimilarPairs:
-        return self._on_device(block) if block.cosines.is_cuda else self._on_host(block)
+        return self._find_on_device(block) if block.cosines.is_cuda else self._find_on_host(block)
 
-    def _on_device(self, block: Block) -> SimilarPairs:
+    def _find_on_device(self, block: Block) -> SimilarPairs:
         similar = block.cosines >= self._bottom
         if block.mixed:
             columns = torch.arange(block.columns.start, block.columns.stop, device=similar.device)
@@ -53,7 +53,7 @@ class SimilarPairFinder:
             block.cosines[row, column], self._values[block.rows][row], self._values[block.columns][column]
         )
 
-    def _on_host(self, block: Block) -> SimilarPairs:
+    def _find_on_host(self, block: Block) -> SimilarPairs:
         height, width = block.cosines.shape
         cosines = block.cosines.numpy().reshape(-1)
         found = self._search(cosines)
@@ -69,13 +69,13 @@ class SimilarPairFinder:
         return SimilarPairs(*(torch.from_numpy(each) for each in similar))
 
     def _search(self, cosines: np.ndarray) -> np.ndarray:
-        """Flat places at or above the bottom, ascending, int64."""
+        """Flat indices at or above the bottom, ascending, int64."""
         size = len(cosines)
         if len(self._mask) < size:
             self._mask = np.empty(size + size // 8 + 16, bool)
         np.greater_equal(cosines, self._bottom, out=self._mask[:size])
         filled = size
-        if _SPARSE < self._share <= _DENSE:  # made dense by a true tail
+        if _SPARSE < self._share <= _DENSE:  # append true entries to make the mask dense
             filled += int((_DENSE - self._share) * size / (1 - _DENSE)) + 8
             self._mask[size:filled] = True
         found = np.flatnonzero(self._mask[:filled])

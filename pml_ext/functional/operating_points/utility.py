@@ -1,4 +1,4 @@
-"""Utility of the classes of a test set at distance thresholds, and what OPIS and ε-OPIS make of it."""
+"""The utility of each class at distance thresholds, and OPIS and ε-OPIS from it."""
 
 from typing import NamedTuple
 
@@ -10,14 +10,14 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 
 class UtilityCurves(NamedTuple):
-    """Utility of each measurable class against the distance threshold (a pair is accepted when distance <= threshold).
+    """Utility of each measurable class by distance threshold (a pair is accepted if distance <= threshold).
 
     thresholds: (M,) L2 distances between normalised embeddings, ascending.
     classes: (T,) ids of the classes with at least one positive and one negative pair, sorted.
     tpr, tnr: (T, M) sensitivity ψ and specificity φ, fractions, float64.
     utilities: (T, M) 2 φ ψ / (φ + ψ), 0 where φ + ψ = 0.
     calibration_range: (2,) the distances d_min, d_max at which the pooled FAR reaches the ends of far_range; nan
-        where thresholds are given and the set has too few negative pairs for the rate.
+        if thresholds are given and the set has too few negative pairs for the rate.
 
     >>> from pml_ext.functional import utility_curves
     >>> labels = torch.tensor([0, 0, 1, 1])
@@ -35,15 +35,15 @@ class UtilityCurves(NamedTuple):
 
 
 def check_curves(curves: object) -> None:
-    """What `utility_curves` returns."""
+    """Raise unless curves is what `utility_curves` returns."""
     if not isinstance(curves, UtilityCurves):
-        raise TypeError(f"curves must be UtilityCurves, as utility_curves returns them; got {type(curves).__name__}")
+        raise TypeError(f"curves must be UtilityCurves, from utility_curves; got {type(curves).__name__}")
 
 
 def curves_of_counts(
     pairs: PairDistances, kept: Tensor, thresholds: Tensor, positives: Tensor, negatives: Tensor, ends: Tensor
 ) -> UtilityCurves:
-    """From how many positive and negative pairs of each kept class each threshold accepts: two (T, M) tensors."""
+    """UtilityCurves from the (T, M) numbers of positive and negative pairs of each kept class within each threshold."""
     tpr = positives.double() / pairs.positive_pairs[kept, None]
     tnr = 1 - negatives.double() / pairs.negative_pairs[kept, None]
     return UtilityCurves(thresholds, pairs.classes[kept], tpr, tnr, utility_of_rates(tpr, tnr), ends)

@@ -1,4 +1,4 @@
-"""Cosines of pairs that are given as a list."""
+"""Cosines of a list of pairs."""
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ def listed_cosines(
 
     Args:
         unit, ref_unit: (N, D) and (R, D) of length 1.
-        rows, ref_rows: (P,) int64 rows.
-        entries: of the rows of one block of pairs; None: the block size of the device.
+        rows, ref_rows: (P,) int64 indices.
+        entries: numbers in the rows of one block of pairs; None: the device's block size.
     """
     with full_precision(unit.device):
         cosines = [

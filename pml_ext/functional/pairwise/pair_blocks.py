@@ -1,4 +1,4 @@
-"""The cosines of every pair of a data set, block by block: nothing of size N × N is ever stored."""
+"""The cosines of all pairs of a data set in blocks, without an N × N matrix."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,19 +13,19 @@ from pml_ext._ops.blocks import SIDE
 from pml_ext._ops.distributed import own_share
 from pml_ext._ops.normalize import normalise_
 
-# A search for accepted pairs waits for the device once a block: fewer, larger ones where that costs.
+# A search for accepted pairs synchronises with the device once per block, so GPUs get fewer, larger blocks.
 _BLOCK_ROWS_ON_A_DEVICE = 4096
-# A block on the diagonal is cut into strips that begin there: less of it lies below.
+# A block on the diagonal is cut into strips that begin at the diagonal, to compute less below it.
 _STRIPS_OF_A_TRIANGLE = 4
 _ROWS_OF_POSITIVES = 128
 _NORMALISED_AT_ONCE = 2**9
 
 
 class Block(NamedTuple):
-    """Cosines of some rows with some columns, sorted by class; valid until the next block is asked for.
+    """Cosines of some rows with some columns, sorted by class; overwritten by the next block.
 
-    mixed: whether it holds positive pairs. Where rows and columns begin at the same sample, only the pairs right of the
-        diagonal count.
+    mixed: whether it has positive pairs. If rows and columns begin at the same sample, only pairs right of the diagonal
+        count.
     """
 
     rows: slice
@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
 
 class PairBlocks:
-    """All unordered pairs of a data set, sorted by class; arguments and attributes are those of `PairDistances`."""
+    """All unordered pairs of a data set, sorted by class; see `PairDistances` for arguments and attributes."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class PairBlocks:
             if block_rows < 1:
                 raise ValueError(f"block_rows must be 1 or more; got {block_rows!r}")
         order = torch.argsort(labels.to(embeddings.device), stable=True)
-        # In pieces that stay in the cache; and one copy of the set, not several.
+        # In pieces that fit in the cache, with only one copy of the set.
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
         self.unit = torch.empty(embeddings.shape, dtype=dtype, device=embeddings.device)
         for piece, rows in zip(self.unit.split(_NORMALISED_AT_ONCE), order.split(_NORMALISED_AT_ONCE), strict=True):
@@ -70,15 +70,14 @@ class PairBlocks:
 
     @property
     def total_negative_pairs(self) -> int:
-        """Every negative pair belongs to two classes."""
-        return int(self.negative_pairs.sum()) // 2
+        return int(self.negative_pairs.sum()) // 2  # each counts for two classes
 
     @property
     def total_positive_pairs(self) -> int:
         return int(self.positive_pairs.sum())
 
     def classes_of(self, samples: slice) -> tuple[int, int]:
-        """The range of class numbers (places in `classes`) of a range of samples, without asking the device."""
+        """The range of class indices of a range of samples, without synchronising with the device."""
         return int(self._index_on_host[samples.start]), int(self._index_on_host[samples.stop - 1]) + 1
 
     def blocks(self, *, positives_only: bool = False) -> Iterator[Block]:
@@ -113,13 +112,13 @@ class PairBlocks:
                 yield rows, slice(j, min(j + size, end))
 
     def _negative(self, block: Block) -> Tensor:
-        """(r, c) mask of a mixed block's unordered negative pairs: in a sorted set they begin where a class ends."""
+        """(r, c) mask of a mixed block's unordered negative pairs: right of the row's class."""
         columns = torch.arange(block.columns.start, block.columns.stop, device=self.unit.device)
         negative: Tensor = columns >= self.class_end[block.rows, None]
         return negative
 
     def _positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
-        """As `true_places`, of a mixed block's unordered positive pairs: a run of columns in each row."""
+        """`true_places` of a mixed block's unordered positive pairs, a run of columns in each row."""
         device, width = self.unit.device, block.columns.stop - block.columns.start
         own = torch.arange(block.rows.start, block.rows.stop, device=device)
         first = (own + 1 - block.columns.start).clamp_min_(0)
@@ -131,7 +130,7 @@ class PairBlocks:
 
 
 def true_places(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where a contiguous (r, c) mask is true: flat places, ascending (int64), and their rows and columns (integer)."""
+    """The true entries of a contiguous (r, c) mask: ascending flat indices (int64), rows and columns (integers)."""
     width = mask.shape[1]
     if mask.device.type == "cpu":  # numpy searches and divides several times faster than torch
         found = np.flatnonzero(mask.numpy())

@@ -1,4 +1,4 @@
-"""Statistics over the distances of every pair of a data set, which are never stored."""
+"""Statistics of the distances of all pairs of a data set, without storing them."""
 
 from collections.abc import Sequence
 
@@ -11,34 +11,33 @@ from pml_ext._ops.distributed import gather_rows, sum_over_ranks
 from pml_ext._ops.precision import full_precision
 from pml_ext.functional.pairwise.pair_blocks import Block, PairBlocks, true_places
 
-# Bins a unit of distance: a power of two, so that scaling is exact and a bin's edges are exact floats.
+# A power of two, so that scaling and the edges of bins are exact.
 _BINS_PER_UNIT = 2**15
-# Squared distances of equal rows come out as a few units in the last place; all below this many are 0.
+# Squared distances below this many units in the last place are rounding errors and become 0.
 _ULPS_OF_ZERO = 16
 
 
 class PairDistances(PairBlocks):
-    """The distances of all unordered pairs of a data set, never stored, with counts over them.
+    """Counts over the distances of all unordered pairs of a data set, which are never stored.
 
     Distances are L2 between L2-normalised embeddings, sqrt(2 − 2 cosine), in [0, 2], computed in float32 (float64
-    for float64 input) on the embeddings' device. Equal rows are at 0: in float32 all distances below 1.4e-3 are
-    rounding, and are 0. Two pairs that should tie elsewhere (one sample against two equal ones) can be one unit in
-    the last place apart. A zero row is at sqrt(2) from everything. Samples are sorted by class, so that positive
-    pairs lie in the blocks next to the diagonal only. All counts are exact and deterministic.
+    for float64 input) on the embeddings' device. Distances below 1.4e-3 in float32 are rounding errors and become 0.
+    Larger distances that should tie (one sample to two equal ones) can differ by one unit in the last place. A zero
+    row has distance sqrt(2) from everything. All counts are exact and deterministic.
 
     Args:
         embeddings: (N, D), any finite values; normalised here.
         labels: (N,) integer class ids.
         block_rows: rows of a block; memory is a few block_rows² floats. None: 1024, or 4096 on a GPU.
-        group: the ranks that share the work, each given the same embeddings and labels; every count is then the sum
-            over them. None: this process does it all.
+        group: the ranks that share the work, each with the same embeddings and labels; counts are summed over them.
+            None: this process alone.
     Attributes:
         classes: (T,) the class ids, sorted.
-        unit, index: (N, D) the samples, sorted by class, of length 1; (N,) the place of each one's class in `classes`.
-        class_end: (N,) where, among the sorted samples, each one's class ends.
+        unit, index: (N, D) the samples sorted by class, of length 1; (N,) the index of each one's class in `classes`.
+        class_end: (N,) where each one's class ends among the sorted samples.
         positive_pairs, negative_pairs: (T,) int64, pairs inside the class; pairs of one sample in it and one outside.
     Raises:
-        ValueError: embeddings that are not (N, D) floating and finite; labels of another length or not integer;
+        ValueError: embeddings are not (N, D), floating and finite; labels of another length or not integer;
             block_rows below 1.
 
     >>> pairs = PairDistances(torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]]), torch.tensor([0, 0, 1, 1]))
@@ -51,7 +50,7 @@ class PairDistances(PairBlocks):
     def negative_distances_at(self, ranks: Sequence[int]) -> Tensor:
         """Order statistics of the pooled negative distances: the k-th smallest for each k.
 
-        A histogram finds each rank's bin; a second pass collects the values of these bins alone.
+        A histogram finds each rank's bin; a second pass collects the values in these bins.
 
         Args:
             ranks: ranks k, from 1 to total_negative_pairs.
@@ -78,15 +77,15 @@ class PairDistances(PairBlocks):
         return torch.stack(found)
 
     def accepted(self, thresholds: Tensor, *, positives_only: bool = False) -> tuple[Tensor, Tensor]:
-        """How many pairs of each class have a distance of at most each threshold.
+        """Count the pairs of each class within each threshold (distance <= threshold).
 
         Args:
             thresholds: (M,) ascending distances.
-            positives_only: leave the negative counts at 0 and skip the blocks without positive pairs.
+            positives_only: leave the negative counts at 0 and skip blocks without positive pairs.
         Returns:
-            positives, negatives: (T, M) int64. A negative pair counts for both of its classes.
+            positives, negatives: (T, M) int64. A negative pair counts for both its classes.
         Raises:
-            ValueError: thresholds that are empty, not ascending or nan.
+            ValueError: thresholds are empty, not ascending or nan.
         """
         check_switch(positives_only, "positives_only")
         check_thresholds(thresholds)
@@ -115,9 +114,9 @@ class PairDistances(PairBlocks):
         thresholds: Tensor,
         sides: list[slice],
     ) -> None:
-        """Add the pairs at some places of a block to the rows of their classes, at the first threshold above them."""
+        """Count some pairs of a block for their classes, at the first threshold that accepts them."""
         flat, *of_side = places
-        width = into.shape[1] + 1  # the last column: never accepted
+        width = into.shape[1] + 1  # the last column is for pairs that no threshold accepts
         first = torch.bucketize(distances.view(-1)[flat], thresholds)
         for side, place in zip(sides, of_side, strict=False):
             low, high = self.classes_of(side)
@@ -136,11 +135,7 @@ class PairDistances(PairBlocks):
         return histogram
 
     def _values_in(self, bins: Tensor, *, at_once: int = ENTRIES_ON_A_DEVICE) -> tuple[Tensor, Tensor]:
-        """The distinct negative distances inside some bins, ascending, and how often each occurs.
-
-        Args:
-            at_once: about so many distances are held before equal ones are folded into one.
-        """
+        """The distinct negative distances in some bins, ascending, and their counts; merged every `at_once` values."""
         edges = [(int(b) / _BINS_PER_UNIT, (int(b) + 1) / _BINS_PER_UNIT) for b in bins]
         values = torch.empty(0, dtype=self.unit.dtype, device=self.unit.device)
         counts = torch.empty(0, dtype=torch.int64, device=self.unit.device)
@@ -152,25 +147,19 @@ class PairDistances(PairBlocks):
                 if block.mixed:
                     inside &= self._negative(block)
                 pending.append(d.view(-1)[true_places(inside)[0]])
-            # Equal distances (collapsed embeddings) fold into one value: memory stays bounded.
+            # Merging equal distances (collapsed embeddings) bounds the memory.
             if sum(map(len, pending)) > at_once:
-                values, counts = _merged(values, counts, pending)
+                values, counts = _merge(values, counts, pending)
                 pending = []
-        values, counts = _merged(values, counts, pending)
+        values, counts = _merge(values, counts, pending)
         if self.group is None:
             return values, counts
         values, counts = gather_rows(values, self.group), gather_rows(counts, self.group)
-        return _merged(values, counts, [])
+        return _merge(values, counts, [])
 
 
-def accepted_in_all(pairs: PairDistances, thresholds: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of all pairs of the set have a distance of at most each threshold, its classes together.
-
-    Args:
-        thresholds: (M,) ascending distances.
-    Returns:
-        positives, negatives: (M,) int64. Every pair counts once.
-    """
+def count_accepted(pairs: PairDistances, thresholds: Tensor) -> tuple[Tensor, Tensor]:
+    """(M,) int64 positive and negative pairs of all classes together within each of M ascending distances."""
     check_thresholds(thresholds)
     device = pairs.unit.device
     limits = thresholds.to(device=device, dtype=pairs.unit.dtype).contiguous()
@@ -187,7 +176,7 @@ def accepted_in_all(pairs: PairDistances, thresholds: Tensor) -> tuple[Tensor, T
 
 
 def check_thresholds(thresholds: Tensor) -> None:
-    """(M,) ascending distances, M at least 1."""
+    """Raise unless thresholds are (M,) ascending numbers, M at least 1."""
     check_tensor(thresholds, "thresholds", "(M,)")
     is_float = thresholds.is_floating_point() and thresholds.dtype.itemsize >= 2
     if not is_float and thresholds.dtype not in (torch.int32, torch.int64):
@@ -199,20 +188,20 @@ def check_thresholds(thresholds: Tensor) -> None:
 
 
 def _distances(block: Block) -> Tensor:
-    """The block's distances, in the place of its cosines."""
+    """Overwrite the block's cosines with its distances."""
     tiny = _ULPS_OF_ZERO * torch.finfo(block.cosines.dtype).eps
     squares = block.cosines.mul_(-2).add_(2).clamp_max_(4)
     return torch.threshold_(squares, tiny, 0.0).sqrt_()
 
 
 def _add_first_reached(counts: Tensor, distances: Tensor, limits: Tensor) -> None:
-    """Count each distance at the first of the ascending limits that reaches it, and those beyond the last nowhere."""
+    """Count each distance at the first ascending limit that reaches it; skip those beyond the last."""
     counts[0] += (distances <= limits[0]).sum()
     later = distances[(distances > limits[0]) & (distances <= limits[-1])]
     counts += torch.bincount(torch.bucketize(later, limits), minlength=len(limits))
 
 
-def _merged(values: Tensor, counts: Tensor, pending: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _merge(values: Tensor, counts: Tensor, pending: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Distinct values, ascending, with their counts; each pending one counts once."""
     distinct, place = torch.unique(torch.cat([values, *pending]), return_inverse=True)
     weights = torch.ones_like(place)

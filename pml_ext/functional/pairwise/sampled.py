@@ -1,4 +1,4 @@
-"""Pair statistics with sampled negative pairs, as the OPIS paper takes them of its large sets."""
+"""Pair statistics with sampled negative pairs, as in the OPIS paper for large sets."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ _MOST_DRAWN = 10**9  # pairs
 class SampledPairDistances(PairDistances):
     """All positive pairs, and for each class a number of random negative pairs per positive pair.
 
-    A negative pair is one sample of the class and one outside it, both uniform, with replacement; it counts for that
-    class only. Memory is one distance a sampled pair.
+    A negative pair is one sample of the class and one outside it, both drawn uniformly with replacement; it counts for
+    that class only. Memory is one distance per sampled pair.
 
     Args:
         embeddings, labels: see `PairDistances`.
         negatives_per_positive: negative pairs drawn per positive pair of the class, at least 1.
         seed: of the draw; the same on every device.
-        group: see `PairDistances`; every rank draws all negative pairs, the positive ones are shared.
+        group: see `PairDistances`; every rank draws all negative pairs, positive pairs are divided among ranks.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class SampledPairDistances(PairDistances):
         drawn = int(self.positive_pairs[outside > 0].sum()) * negatives_per_positive
         if drawn > _MOST_DRAWN:
             raise ValueError(
-                f"negatives_per_positive={negatives_per_positive} asks for {drawn} pairs; at most {_MOST_DRAWN} are "
-                "drawn (60 GB): lower it, or take None for all negative pairs, which needs less memory"
+                f"negatives_per_positive={negatives_per_positive} asks for {drawn} pairs; the limit is {_MOST_DRAWN} "
+                "(60 GB). Lower it, or pass None to use all negative pairs, which needs less memory"
             )
         self.negative_pairs = torch.where(outside > 0, self.positive_pairs * negatives_per_positive, 0)
         self._class = torch.repeat_interleave(self.negative_pairs)
@@ -54,7 +54,7 @@ class SampledPairDistances(PairDistances):
         inside_at, outside_at = draw.to(device)
         one = first + (inside_at * sizes[self._class]).long()
         other = (outside_at * outside[self._class]).long()
-        other += (other >= first) * sizes[self._class]  # samples are sorted by class: step over its own
+        other += (other >= first) * sizes[self._class]  # samples are sorted by class: skip its own
         self._negatives = listed_cosines(self.unit, self.unit, one, other).mul_(-2).add_(2).clamp_(0, 4).sqrt_()
 
     @property
@@ -68,7 +68,7 @@ class SampledPairDistances(PairDistances):
         positives, negatives = super().accepted(thresholds, positives_only=True)
         if not positives_only:
             limits = thresholds.to(self._negatives).contiguous()
-            width = len(limits) + 1  # the last column: never accepted
+            width = len(limits) + 1  # the last column is for pairs that no threshold accepts
             place = self._class * width + torch.bucketize(self._negatives, limits)
             counts = torch.bincount(place, minlength=len(self.classes) * width).view(-1, width)
             negatives = counts[:, :-1].cumsum(1)
@@ -82,7 +82,7 @@ def all_or_sampled_pairs(
     seed: int,
     group: dist.ProcessGroup | None = None,
 ) -> PairDistances:
-    """All pairs of a data set, or, unless negatives_per_positive is None, a draw of the negative ones."""
+    """PairDistances if negatives_per_positive is None, else SampledPairDistances."""
     check_seed(seed)
     if negatives_per_positive is None:
         return PairDistances(embeddings, labels, group=group)
@@ -92,7 +92,7 @@ def all_or_sampled_pairs(
 
 
 def check_negatives_per_positive(count: int | None) -> None:
-    """At least 1, or None: all negative pairs."""
+    """Raise unless count is None (all negative pairs) or at least 1."""
     if count is not None:
         check_whole(count, "negatives_per_positive")
         if count < 1:

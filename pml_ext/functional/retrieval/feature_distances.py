@@ -1,4 +1,4 @@
-"""Distances of queries to a gallery from their features, a block of queries at a time."""
+"""Distances from queries to a gallery, in blocks of queries."""
 
 import math
 from collections.abc import Iterator
@@ -11,91 +11,91 @@ from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
 
 METRICS = ("cosine", "euclidean")
-# Of a block of distances: 16 MB in float32, and 64 rows at least. In blocks of the size of _ops.blocks (12 rows of
-# 20,000) a product waits for the gallery's features: measured 3.7 times as long as in blocks of 64 rows.
+# Blocks of 16 MB in float32, at least 64 rows. Blocks of the size in _ops.blocks (12 rows of 20,000) take 3.7 times as
+# long, because the product waits for the gallery's features.
 _ENTRIES, _FEWEST_ROWS = 2**22, 64
-# What is made of a product goes strip by strip through the cache of a processor.
+# Products are processed in strips that fit in the CPU cache.
 _ENTRIES_OF_A_STRIP = 2**17
-# Features between 2 to minus this power and 2 to this power have squares that float32 holds, summed over 2^60 columns.
+# float32 can hold the squares of features between 2^−30 and 2^30, summed over 2^60 columns.
 _LARGEST_EXPONENT = 30
-# Of the mean squared norm: with this share for the mean's, squared distances are a fifth of squared norms.
+# Largest ratio of the squared norm of the mean to the mean squared norm (squared distances: a fifth of squared norms).
 _MEAN_SHARE = 0.9
 
 
 def check_features(query: Tensor, gallery: Tensor, metric: str) -> None:
-    """(Q, D) and (G, D), floating and finite, and a known metric."""
+    """Raise unless the features are (Q, D) and (G, D), floating and finite, and the metric is known."""
     check_choice(metric, METRICS, "metric")
     check_embeddings(query, "query")
     check_embeddings(gallery, "gallery")
     if query.shape[1] != gallery.shape[1]:
         raise ValueError(f"gallery must have the query's {query.shape[1]} columns; got {gallery.shape[1]}")
     check_finite(query, "query")
-    if not _are_one(query, gallery):
+    if not _are_same(query, gallery):
         check_finite(gallery, "gallery")
 
 
-def _are_one(query: Tensor, gallery: Tensor) -> bool:
-    """Whether both are the same numbers in the same memory: then what is done to one is done to the other."""
+def _are_same(query: Tensor, gallery: Tensor) -> bool:
+    """Whether both are the same tensor in memory, so that work on one can serve both."""
     alike = query.data_ptr() == gallery.data_ptr() and query.shape == gallery.shape
     return alike and query.dtype == gallery.dtype and query.stride() == gallery.stride()
 
 
 def rows_at_once(columns: int, *, entries: int | None = None) -> int:
-    """How many rows of distances a block of `entries` has; None: what suits a product."""
+    """The number of rows in a block of `entries` distances; None: the best size for a matrix product."""
     if entries is None:
         return max(_FEWEST_ROWS, _ENTRIES // max(1, columns))
     return max(1, entries // max(1, columns))
 
 
-def comparable(query: Tensor, gallery: Tensor, metric: str, *, scaled: bool = True) -> tuple[Tensor, Tensor]:
-    """Copies of both in one type, float32 or better: rows of length 1 (cosine), or about the gallery's mean.
+def prepare_features(query: Tensor, gallery: Tensor, metric: str, *, scaled: bool = True) -> tuple[Tensor, Tensor]:
+    """Copy both in one type, float32 or better, normalised (cosine) or centred on the gallery's mean (euclidean).
 
-    Where both are one tensor, so are the copies.
+    If query and gallery are the same tensor, so are the copies.
 
     Args:
-        scaled: whether very large or very small features may be multiplied by a power of two, which changes no order
-            of distances and keeps their squares within the range of the type.
+        scaled: multiply very large or small features by a power of two, which keeps their squares within the range of
+            the type and does not change the order of distances.
     """
     dtype = torch.promote_types(torch.promote_types(query.dtype, gallery.dtype), torch.float32)
-    if _are_one(query, gallery):
-        one = comparable(query[:0], gallery, metric, scaled=scaled)[1]
+    if _are_same(query, gallery):
+        one = prepare_features(query[:0], gallery, metric, scaled=scaled)[1]
         return one, one
     if metric == "cosine":
         return unit_rows(query.to(dtype)), unit_rows(gallery.to(dtype))
     rows, columns = query.detach().to(dtype), gallery.detach().to(dtype)
     if scaled and (factor := _factor_within_range(rows, columns)) != 1:
         rows, columns = rows * factor, columns * factor
-    # There the squares are small, and little is lost in their difference.
+    # Centred features have small squares, so their difference loses few digits.
     centre = columns.mean(dim=0) if len(columns) else columns.new_zeros(columns.shape[1])
     return rows - centre, columns - centre
 
 
 def have_unit_rows(features: Tensor) -> bool:
-    """Whether every row has length 1 to the rounding of float32: then cosine and Euclidean distance rank alike."""
+    """Whether all rows have length 1 up to float32 rounding, so that cosine and Euclidean distance rank alike."""
     norms = torch.linalg.vector_norm(features, dim=1, dtype=torch.promote_types(features.dtype, torch.float32))
     return bool(((norms - 1).abs() <= 4 * torch.finfo(torch.float32).eps).all())
 
 
 def _factor_within_range(*features: Tensor) -> float:
-    """1, or the power of two that brings the largest entry to about 1 where squares could overflow or vanish."""
+    """1, or the power of two that scales the largest entry to about 1 if squares could overflow or vanish."""
     largest = max(float(torch.stack(torch.aminmax(x)).abs().max()) for x in features if len(x))
     exponent = math.frexp(largest)[1]
     if not largest or abs(exponent) <= _LARGEST_EXPONENT:
         return 1.0
-    most = math.frexp(torch.finfo(features[0].dtype).max)[1] - 8  # the factor itself is a number of the type
+    most = math.frexp(torch.finfo(features[0].dtype).max)[1] - 8  # the type must represent the factor
     return math.ldexp(1.0, min(-exponent, most))
 
 
 def distance_blocks(rows: Tensor, columns: Tensor, metric: str, *, entries: int | None = None) -> Iterator[Tensor]:
-    """(q, G) distances for one block of `rows_at_once` rows after the other, each valid until the next is asked for.
+    """Yield (q, G) distances in blocks of `rows_at_once` rows; each is overwritten by the next.
 
     Args:
-        rows, columns: (Q, D) and (G, D) of `comparable`.
-        metric: "cosine": 1 − cosine, a zero row has cosine 0 with everything; "euclidean": the squared distance.
+        rows, columns: (Q, D) and (G, D) from `prepare_features`.
+        metric: "cosine": 1 − cosine, where a zero row has cosine 0; "euclidean": the squared distance.
         entries: see `rows_at_once`.
     """
     size = rows_at_once(len(columns), entries=entries)
-    # One buffer for all blocks: memory freshly mapped for each costs page faults, and holes in the heap.
+    # One buffer for all blocks: new memory for each would cause page faults and fragment the heap.
     buffer = rows.new_empty(min(size, len(rows)), len(columns))
     if metric == "euclidean":
         row_squares, squares = rows.square().sum(dim=1, keepdim=True), columns.square().sum(dim=1)
@@ -114,21 +114,21 @@ def distance_blocks(rows: Tensor, columns: Tensor, metric: str, *, entries: int 
 def both_distance_blocks(
     query: Tensor, gallery: Tensor, *, entries: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cosine and Euclidean distances of one block of rows after the other from one product, for ranking.
+    """Yield cosine and Euclidean distances of blocks of rows from one matrix product, for ranking.
 
     Args:
-        query, gallery: (Q, D) and (G, D), as given; `spread_around_origin`.
+        query, gallery: (Q, D) and (G, D) features for which `is_spread_around_origin`.
         entries: see `rows_at_once`.
     Yields:
-        (q, G) 1 − cosine, and (q, G) numbers that ascend in each row as its Euclidean distances do; both valid until
-        the next block is asked for.
+        (q, G) 1 − cosine, and (q, G) numbers with the order of the Euclidean distances in each row; both are
+        overwritten by the next block.
     """
-    rows, columns = comparable(query, gallery, "cosine")
-    sets = (gallery,) if _are_one(query, gallery) else (query, gallery)
+    rows, columns = prepare_features(query, gallery, "cosine")
+    sets = (gallery,) if _are_same(query, gallery) else (query, gallery)
     factor = _factor_within_range(*sets)
     lengths = [torch.linalg.vector_norm(x.detach().to(rows.dtype) * factor, dim=1) for x in sets]
     row_norms, norms = lengths[0], lengths[-1]
-    # A row of zeros has the same product with everything: its order is that of the norms.
+    # A zero row has product 0 with everything: the norms alone order its distances.
     inverse = torch.where(row_norms > 0, 1 / row_norms, 1.0)
     twice, squares = 2 * norms, norms.square()
     size = rows_at_once(len(columns), entries=entries)
@@ -147,7 +147,7 @@ def both_distance_blocks(
         yield one, other
 
 
-def spread_around_origin(features: Tensor) -> bool:
-    """Whether Euclidean distances keep their digits without subtracting the mean: it is not most of the norms."""
+def is_spread_around_origin(features: Tensor) -> bool:
+    """Whether the mean is small enough for precise Euclidean distances without subtracting it."""
     x = features.detach().to(torch.promote_types(features.dtype, torch.float32)) * _factor_within_range(features)
     return float(x.mean(dim=0).square().sum()) <= _MEAN_SHARE * float(x.square().sum(dim=1).mean())

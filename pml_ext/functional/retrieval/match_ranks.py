@@ -1,4 +1,4 @@
-"""The ranks of every query's matches: what each measure of retrieval is made of."""
+"""The ranks of each query's matches, from which all retrieval metrics follow."""
 
 import math
 from typing import NamedTuple
@@ -10,22 +10,20 @@ from torch import Tensor
 from pml_ext._checks import check_finite
 from pml_ext.functional.retrieval.protocol import OwnIdentity
 
-# Where fewer entries than one in this many reach the largest limit, they are picked out and only they are sorted;
-# every so many entries of the row tell.
+# If fewer than one entry in _FEW reaches the largest limit (estimated from every _SAMPLED-th), only those are sorted.
 _FEW = 6
 _SAMPLED = 16
-# So many limits or fewer are each compared with the whole row: 2 µs a limit at 12,000 entries, where picking out and
-# sorting takes 13 to 35.
+# Up to this many limits, each is compared with the whole row: 2 µs per limit at 12,000 entries; sorting takes 13 to 35.
 _COMPARED = 6
 
 
 class MatchRanks(NamedTuple):
     """The ranks of the matches of a block of queries, closest first.
 
-    matches: (q,) int64, how many each query has.
-    ranks: (q, K) float64, from 1; rows of fewer matches are filled up.
-    real: (q, K) bool, False for the filling.
-    columns: how many gallery items were ranked.
+    matches: (q,) int64, number of matches of each query.
+    ranks: (q, K) float64, from 1; rows with fewer matches are padded.
+    real: (q, K) bool, False for padding.
+    columns: number of gallery items ranked.
     """
 
     matches: Tensor
@@ -40,11 +38,9 @@ class MatchRanks(NamedTuple):
 
 
 def match_ranks_of(rows: Tensor, identity: OwnIdentity) -> MatchRanks:
-    """rank of the j-th match = j + non-matches at most as far: all at most as far, less those of the identity.
+    """Rank the matches: rank of the j-th match = j + the non-matches at its distance or closer.
 
-    Args:
-        rows: (q, G) distances, finite. A non-match as close as a match ranks before it.
-        identity: the gallery items of each query's identity.
+    rows: (q, G) finite distances. identity: the gallery items of each query's identity.
     """
     own, exists, matches = rows.gather(1, identity.columns), identity.exists, identity.matches
     count = matches.sum(dim=1)
@@ -57,26 +53,25 @@ def match_ranks_of(rows: Tensor, identity: OwnIdentity) -> MatchRanks:
 
 
 def count_up_to(rows: Tensor, limits: Tensor, used: Tensor, *, few: int = _FEW, compared: int = _COMPARED) -> Tensor:
-    """(q, K) how many entries of each row of (q, G) are at most each of its limits.
+    """(q, K): how many entries of each row are at most each of its limits.
 
     Args:
         rows: (q, G), floating.
         limits: (q, K), ascending in each row.
-        used: (q,) how many limits of a row are asked for; the others get a count of any value.
-        compared: rows of so many limits or fewer are compared with each, and not sorted.
-        few: only the entries up to a row's largest limit are sorted where they are fewer than one in this many.
+        used: (q,) number of limits of each row that count; counts at other limits are arbitrary.
+        few, compared: see the constants above.
     Raises:
         ValueError: an entry is not finite.
     """
     if rows.device.type != "cpu":
         check_finite(rows, "distances")
         return torch.searchsorted(rows.sort(dim=1).values, limits, right=True)
-    # numpy sorts a row many times faster than torch does on a processor.
+    # numpy sorts a row many times faster than torch on the CPU.
     counts = np.zeros(limits.shape, dtype=np.int64)
     values, thresholds = rows.numpy(), limits.numpy()
     scratch, reached = np.empty(values.shape[1], dtype=values.dtype), np.empty(values.shape[1], dtype=bool)
-    checked = 0.0  # a sum keeps a NaN or an infinity
-    with np.errstate(all="ignore"):  # also those that a large distance makes
+    checked = 0.0  # a NaN or infinity propagates through the sum
+    with np.errstate(all="ignore"):  # large distances may overflow
         for q, count in enumerate(used.tolist()):
             row, asked = values[q], thresholds[q, :count]
             if count <= compared:
@@ -92,7 +87,7 @@ def count_up_to(rows: Tensor, limits: Tensor, used: Tensor, *, few: int = _FEW, 
                 np.copyto(scratch, row)
                 near = scratch
                 near.sort()
-                checked += float(near[0]) + float(near[-1])  # where sorting puts a NaN or an infinity
+                checked += float(near[0]) + float(near[-1])  # NaN and infinities are sorted to the ends
             counts[q, :count] = near.searchsorted(asked, side="right")
     if not math.isfinite(checked):
         check_finite(rows, "distances")

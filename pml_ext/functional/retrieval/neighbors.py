@@ -1,4 +1,4 @@
-"""Nearest neighbours of every row among all rows, a block of rows at a time."""
+"""Nearest neighbours of each row among all rows, in blocks of rows."""
 
 import torch
 from torch import Tensor
@@ -9,17 +9,16 @@ from pml_ext.functional.retrieval.feature_distances import distance_blocks
 def nearest_rows(
     features: Tensor, count: int, metric: str, *, entries: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The nearest rows of each, itself first.
+    """The nearest rows of each row, itself first at distance 0.
 
     Args:
-        features: (N, D), of `comparable`.
-        count: at most N; rows at equal distance beyond the last place are left out in no stated order.
+        features: (N, D), from `prepare_features`.
+        count: at most N; ties for the last place are broken arbitrarily.
         metric, entries: see `distance_blocks`.
     Returns:
-        (N, count) int64 places and their distances, and (N,) the largest distance of each row. A row's distance to
-        itself is 0.
+        (N, count) int64 indices and their distances, and (N,) the largest distance of each row.
     """
-    # Written into memory of their own: pieces kept between two large blocks would keep the heap from shrinking.
+    # Preallocated: small results between two large blocks would keep the heap from shrinking.
     places = torch.empty((len(features), count), dtype=torch.int64, device=features.device)
     nearest, largest = features.new_empty(len(features), count), features.new_empty(len(features))
     begin = 0

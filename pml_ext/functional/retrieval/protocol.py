@@ -1,4 +1,4 @@
-"""Which gallery items count for which query in person re-identification."""
+"""The gallery protocol of person re-identification: which gallery items count for which query."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -12,9 +12,9 @@ from pml_ext.functional.retrieval.feature_distances import rows_at_once
 
 
 class OwnIdentity(NamedTuple):
-    """The gallery items of each query's identity, (q, K): rows of different lengths, filled up.
+    """The gallery items of each query's identity, (q, K), padded.
 
-    columns: their columns of the distances. exists: False for the filling. matches: those that count.
+    columns: their columns in the distances. exists: False for padding. matches: those that count.
     """
 
     columns: Tensor
@@ -26,10 +26,10 @@ class GalleryProtocol:
     """Identities and cameras of queries and gallery, checked and grouped.
 
     Args:
-        query_labels, gallery_labels: (Q,) and (G,) integer identities; −1 is junk and leaves the gallery.
-        query_cameras, gallery_cameras: (Q,) and (G,) integers, or None: a match of the query's camera does not count.
+        query_labels, gallery_labels: (Q,) and (G,) integer identities; −1 is junk, removed from the gallery.
+        query_cameras, gallery_cameras: (Q,) and (G,) integers, or None; a match from the query's camera does not count.
         gallery_includes_query: the gallery starts with the queries; a query does not match itself.
-        device: where the distances are.
+        device: of the distances.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class GalleryProtocol:
         (self._queries, self._gallery), self.query_labels = shape, query_labels
         self._query_cameras, self._gallery_cameras = query_cameras, gallery_cameras
         self._includes_query = gallery_includes_query
-        # Junk leaves the gallery for good; `kept` are the places of what stays (None: all).
+        # `kept` are the gallery indices without junk (None: all).
         is_junk = gallery_labels == JUNK
         self.kept = (~is_junk).nonzero().squeeze(1) if bool(is_junk.any()) else None
         self.labels = gallery_labels if self.kept is None else gallery_labels[self.kept]
@@ -69,7 +69,7 @@ class GalleryProtocol:
         self._sizes = torch.searchsorted(ordered, query_labels, right=True) - self._starts
 
     def own_identity(self, block: slice) -> OwnIdentity:
-        """Of the queries in the block; columns count what stays of the gallery."""
+        """For the queries in the block; columns index the gallery without junk."""
         starts, sizes = self._starts[block, None], self._sizes[block, None]
         steps = torch.arange(int(sizes.max()), device=sizes.device)
         exists = steps < sizes
@@ -82,13 +82,8 @@ class GalleryProtocol:
             matches &= place != torch.arange(block.start, block.stop, device=place.device)[:, None]
         return OwnIdentity(columns, exists, matches)
 
-    def without_junk(self, distances: Tensor | Iterable[Tensor]) -> Iterator[Tensor]:
-        """Blocks of rows of a (Q, G) matrix, or given blocks of its rows, in float32 or better.
-
-        Raises:
-            TypeError: a block that is no tensor.
-            ValueError: a block that does not have G columns.
-        """
+    def drop_junk(self, distances: Tensor | Iterable[Tensor]) -> Iterator[Tensor]:
+        """Yield blocks of rows of a (Q, G) matrix, or the given blocks, without junk and in float32 or better."""
         blocks = distances.split(rows_at_once(self._gallery)) if isinstance(distances, Tensor) else distances
         if not isinstance(blocks, Iterable):
             raise TypeError(f"distances must be a torch.Tensor or blocks of them; got {type(blocks).__name__}")
@@ -102,16 +97,12 @@ class GalleryProtocol:
                 )
             if block.is_complex():
                 raise ValueError(f"distances must be real numbers; got {block.dtype}")
-            # 16 bits hold every distance but not the counts that follow.
+            # 16 bits are enough for distances but not for the counts that follow.
             wide = block.detach().to(torch.promote_types(block.dtype, torch.float32))
             yield wide if self.kept is None else wide[:, self.kept]
 
-    def numbered(self, blocks: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
-        """Each block with the queries it is of.
-
-        Raises:
-            ValueError: other than Q rows in all.
-        """
+    def number(self, blocks: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
+        """Yield each block with its queries; raise unless there are Q rows in all."""
         done = 0
         for rows in blocks:
             done += len(rows)
@@ -134,7 +125,7 @@ def protocol_of_distances(
     gallery_cameras: Tensor | None,
     gallery_includes_query: bool,
 ) -> GalleryProtocol:
-    """The protocol of a (Q, G) matrix, or of blocks of its rows on the device of the labels."""
+    """The protocol for a (Q, G) matrix, or for blocks of its rows on the labels' device."""
     if isinstance(distances, Tensor):
         check_embeddings(distances, "distances")
         shape, device = (distances.shape[0], distances.shape[1]), distances.device

@@ -1,4 +1,4 @@
-"""Retrieval ranks under the gallery protocol of person re-identification, from blocks of queries."""
+"""Retrieval ranks under the gallery protocol of person re-identification, in blocks of queries."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -10,22 +10,22 @@ from pml_ext._checks import check_items, check_whole
 from pml_ext.functional.retrieval.feature_distances import (
     both_distance_blocks,
     check_features,
-    comparable,
     distance_blocks,
+    prepare_features,
 )
 from pml_ext.functional.retrieval.match_ranks import MatchRanks, match_ranks_of
 from pml_ext.functional.retrieval.protocol import GalleryProtocol, OwnIdentity, protocol_of_distances
 
 
 class Ranking(NamedTuple):
-    """Per-query results, (Q,) float64, fractions; nan where a query has no match left (`matches` 0).
+    """Per-query results, (Q,) float64, fractions; nan if a query has no match (`matches` 0).
 
-    matches: (Q,) int64, gallery items of the query's identity that count, R below.
+    matches: (Q,) int64, R: the gallery items of the query's identity that count.
     first_match_rank: rank of the closest match, from 1.
     average_precision: mean over the matches of (matches so far) / rank.
-    inverse_negative_penalty: R / rank of the hardest match.
-    average_precision_at_r: the same sum as the average precision over ranks up to R only, divided by R.
-    r_precision: share of matches among the first R (among the first `within` where that is fewer).
+    inverse_negative_penalty: R / rank of the farthest match.
+    average_precision_at_r: the average precision's sum over ranks up to R, divided by R.
+    r_precision: share of matches among the first R ranks (or the first `within`, if fewer).
 
     >>> distances, labels, gallery_labels = torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([7]), torch.tensor([7, 5, 7])
     >>> ranking = rank_matches_from_distances(distances, labels, gallery_labels)
@@ -53,24 +53,22 @@ def rank_matches(
     within: int | None = None,
     metric: str = "cosine",
 ) -> Ranking:
-    """Rank the gallery for every query by the distance of features.
+    """Rank the gallery for each query by the distance of features.
 
-    Gallery items of the query's identity *and* camera are removed before ranking; identity −1 is junk: ignored in
-    the gallery, not evaluated as a query. Other identities, Market-1501's distractor 0 among them, are plain
-    non-matches of everybody else. Ties are pessimistic: a non-match as close as a match ranks before it.
-    Ties are those of the computed distances: equal rows of the gallery can come out an ulp apart.
+    Gallery items of the query's identity *and* camera are removed before ranking. Identity −1 is junk: ignored in the
+    gallery, not evaluated as a query. All other identities are ordinary, including Market-1501's distractor 0. Ties
+    are pessimistic: a non-match at the distance of a match ranks before it. Computed distances decide ties, and
+    rounding can separate equal rows of the gallery.
 
     Args:
         query, gallery: (Q, D) and (G, D), finite. A zero row has cosine 0 with everything.
         query_labels, gallery_labels: (Q,) and (G,) integer identities.
-        query_cameras, gallery_cameras: (Q,) and (G,) integers, or None for no removal by camera.
+        query_cameras, gallery_cameras: (Q,) and (G,) integers, or None to ignore cameras.
         gallery_includes_query: the gallery starts with the queries in the same order; a query never finds itself.
-        within: matches ranked beyond count as not found in the three precisions; None for no limit.
-        metric: "cosine" (normalised here) or "euclidean" (features as they are).
-    Returns:
-        Ranking.
+        within: matches beyond this rank count as not found in the three precisions; None for no limit.
+        metric: "cosine" (normalised here) or "euclidean" (not normalised).
     Raises:
-        ValueError: shapes or types that do not fit, values not finite, cameras of one side only, an unknown metric.
+        ValueError: wrong shapes or types, values not finite, cameras on one side only, an unknown metric.
     Source: Zheng et al., ICCV 2015 (protocol); Ye et al., arXiv 2001.04193 (inverse negative penalty).
 
     >>> gallery = torch.tensor([[1.0, 0.1], [1.0, 1.0], [0.0, 1.0]])
@@ -98,7 +96,7 @@ def rankings_within(
     check_features(query, gallery, metric)
     shape = (len(query), len(gallery))
     protocol = GalleryProtocol(shape, query_labels, gallery_labels, *cameras, gallery_includes_query, query.device)
-    rows, columns = comparable(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
+    rows, columns = prepare_features(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
     return _rank(protocol, distance_blocks(rows, columns, metric), limits)
 
 
@@ -111,10 +109,9 @@ def rank_by_both_metrics(
     gallery_includes_query: bool,
     within: int | None,
 ) -> tuple[Ranking, Ranking]:
-    """`rank_matches` by cosine without a limit, and by Euclidean distance within one, from one product.
+    """`rank_matches` by cosine without a limit and by Euclidean distance with one, from one product.
 
-    Args:
-        gallery: `spread_around_origin`.
+    Precise only if `is_spread_around_origin(gallery)`.
     """
     check_features(query, gallery, "cosine")
     shape = (len(query), len(gallery))
@@ -146,9 +143,9 @@ def rank_matches_from_distances(
     """`rank_matches` for given finite distances, smaller is closer.
 
     Args:
-        distances: a (Q, G) matrix, or blocks of its rows in order, each looked at once and never kept (then on the
-            device of the labels).
-        others: as of `rank_matches`.
+        distances: a (Q, G) matrix, or an iterable of blocks of its rows in order, on the labels' device; each is read
+            once and not kept.
+        others: see `rank_matches`.
 
     >>> distances = torch.tensor([[0.3, 0.1, 0.2], [0.1, 0.2, 0.3]])
     >>> ranking = rank_matches_from_distances(distances, torch.tensor([7, 5]), torch.tensor([7, 5, 5]))
@@ -158,17 +155,17 @@ def rank_matches_from_distances(
     protocol = protocol_of_distances(
         distances, query_labels, gallery_labels, query_cameras, gallery_cameras, gallery_includes_query
     )
-    return _rank(protocol, protocol.without_junk(distances), [within])[0]
+    return _rank(protocol, protocol.drop_junk(distances), [within])[0]
 
 
 def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> Tensor:
-    """CMC: the share of queries whose closest match is at rank k or better; queries without a match do not count.
+    """CMC: the share of queries whose closest match has rank k or better; queries without a match do not count.
 
     Args:
-        ranking: of `rank_matches`, or of `rank_single_shot`: then the mean over its repeats.
+        ranking: from `rank_matches`, or from `rank_single_shot` for the mean over its repeats.
         ranks: the ranks k, from 1.
     Returns:
-        (len(ranks),) float64; nan where no query has a match.
+        (len(ranks),) float64; nan if no query has a match.
 
     >>> distances = torch.tensor([[0.3, 0.1, 0.2], [0.1, 0.2, 0.3]])
     >>> ranking = rank_matches_from_distances(distances, torch.tensor([7, 5]), torch.tensor([7, 5, 5]))
@@ -176,14 +173,14 @@ def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> T
     [0.0, 0.5, 1.0]
     """
     if not isinstance(ranking, Ranking):
-        raise TypeError(f"ranking must be a Ranking, as rank_matches returns it; got {type(ranking).__name__}")
+        raise TypeError(f"ranking must be a Ranking, from rank_matches; got {type(ranking).__name__}")
     check_ranks(ranks)
     first = ranking.first_match_rank[ranking.matches > 0]
     return torch.stack([(first <= k).double().mean() for k in ranks])
 
 
 def check_ranks(ranks: Sequence[int]) -> None:
-    """One or more ranks from 1."""
+    """Raise unless ranks is one or more whole numbers from 1."""
     check_items(ranks, "ranks", "whole numbers from 1")
     for k in ranks:
         check_whole(k, "ranks")
@@ -197,11 +194,11 @@ def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], limits: Sequence[
             check_whole(within, "within")
             if within < 1:
                 raise ValueError(f"within must be a rank of 1 or more; got {within!r}")
-    return rankings_of(((rows, protocol.own_identity(block)) for block, rows in protocol.numbered(blocks)), limits)
+    return rankings_of(((rows, protocol.own_identity(block)) for block, rows in protocol.number(blocks)), limits)
 
 
 def rankings_of(blocks: Iterable[tuple[Tensor, OwnIdentity]], limits: Sequence[int | None]) -> list[Ranking]:
-    """The ranking within each limit, from blocks of distances (q, G) and of what matches in them."""
+    """The ranking within each limit, from blocks of (q, G) distances with the items of each query's identity."""
     results: list[list[Ranking]] = [[] for _ in limits]
     for rows, identity in blocks:
         found = match_ranks_of(rows, identity)
@@ -211,14 +208,14 @@ def rankings_of(blocks: Iterable[tuple[Tensor, OwnIdentity]], limits: Sequence[i
 
 
 def _ranking_of(found: MatchRanks, within: int | None) -> Ranking:
-    """The results of a block of queries from the ranks of their matches."""
+    """The Ranking of a block of queries."""
     count, ranks, real, columns = found
     if not ranks.shape[1]:  # no query of the block has a match
         nothing = torch.full_like(count, torch.nan, dtype=torch.float64)
         return Ranking(count, nothing, nothing, nothing, nothing, nothing)
     limit = within or max(1, columns)
     precision = torch.where(real & (ranks <= limit), found.nth / ranks, 0.0)
-    total = count.double()  # x / 0 is nan for 0 / 0: what a query without a match gets
+    total = count.double()  # 0 / 0 gives nan to queries without a match
     at_r = real & (ranks <= total[:, None])
     hardest = torch.where(real, ranks, 0.0).amax(dim=1)
     return Ranking(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, check_in_range, check_whole
 from pml_ext._ops.blocks import row_blocks
-from pml_ext.functional.retrieval.feature_distances import check_features, comparable, distance_blocks
+from pml_ext.functional.retrieval.feature_distances import check_features, distance_blocks, prepare_features
 from pml_ext.functional.retrieval.neighbors import nearest_rows
 
 DEFINITIONS = ("zhong", "fastreid")
@@ -32,15 +32,15 @@ def rerank(
         k1: neighbours of a sample, fewer than Q + G.
         k2: samples over which a neighbourhood is averaged, itself included, from 1 (no averaging) to k1.
         lambda_: weight of the feature distance, in [0, 1].
-        metric: "cosine" (features normalised here) or "euclidean" (as they are).
-        definition: "zhong", the paper's: lists of k1 besides the sample, squared distances divided by the largest
-            of their sample, also in the sum; "fastreid", what FastReID's evaluator computes: lists of k1 with the
-            sample, squared distances as they are, and 1 − cosine (or the squared distance) in the sum.
+        metric: "cosine" (features normalised here) or "euclidean" (not normalised).
+        definition: "zhong", the paper's: lists of k1 without the sample, squared distances divided by the sample's
+            largest; "fastreid", FastReID's evaluator: lists of k1 including the sample, squared distances not divided,
+            and 1 − cosine (or the squared distance) in the sum.
     Returns:
         (Q, G) distances in float32 or better.
     Raises:
-        ValueError: features that do not fit or are not finite; an option outside its range.
-    Source: Zhong et al., CVPR 2017, eqs. 3 to 12. A sample is its own nearest, also beside its duplicates.
+        ValueError: features of different widths or not finite; an option outside its range.
+    Source: Zhong et al., CVPR 2017, eqs. 3 to 12. A sample is its own nearest neighbour even if it has duplicates.
 
     >>> query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> [round(value, 2) for value in rerank(query, gallery, k1=1, k2=1)[0].tolist()]
@@ -60,7 +60,7 @@ def rerank_blocks(
     metric: str = "cosine",
     definition: str = "zhong",
 ) -> Iterator[Tensor]:
-    """`rerank` in blocks of rows, for `rank_matches_from_distances`: neither (Q, G) nor (Q + G)² is stored.
+    """`rerank` in blocks of rows, for `rank_matches_from_distances`, without a (Q, G) or (Q + G)² matrix.
 
     >>> from pml_ext.functional import rank_matches_from_distances
     >>> query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
@@ -75,7 +75,7 @@ def rerank_blocks(
     check_whole(k1, "k1")
     check_whole(k2, "k2")
     if not 1 <= k1 < total:
-        raise ValueError(f"k1 must be from 1 to {total - 1}, below the {total} queries and gallery items; got {k1!r}")
+        raise ValueError(f"k1 must be from 1 to {total - 1}, fewer than queries and gallery items; got {k1!r}")
     if not 1 <= k2 <= k1:
         raise ValueError(f"k2 must be from 1 to k1 = {k1}; got {k2!r}")
     return blocks_of_distances(query, gallery, k1, k2, lambda_, metric, definition == "zhong")
@@ -92,20 +92,15 @@ def blocks_of_distances(
     *,
     entries: int | None = None,
 ) -> Iterator[Tensor]:
-    """`rerank_blocks` of checked options.
-
-    Args:
-        by_largest: whether distances are divided by the largest of their sample.
-        entries: of a block of distances, and of a block of features; None: what suits each.
-    """
-    features = torch.cat(comparable(query, gallery, metric, scaled=by_largest))
+    """`rerank_blocks` without checks; by_largest: divide distances by the sample's largest."""
+    features = torch.cat(prepare_features(query, gallery, metric, scaled=by_largest))
     if not bool(torch.isfinite(4 * features.square().sum(dim=1).max())):
         raise ValueError(
-            f"squared distances of these features are beyond the range of {features.dtype}: scale them down, or use "
-            'metric="cosine" or definition="zhong", whose distances have no scale'
+            f"squared distances of these features exceed the range of {features.dtype}: scale the features down, or "
+            'use metric="cosine" or definition="zhong", which do not depend on their scale'
         )
     places, _, largest = nearest_rows(features, k1 + 1 if by_largest else k1, metric, entries=entries)
-    # On unit rows the squared distance is twice 1 − cosine; a common factor leaves nothing where it is divided by.
+    # For unit rows the squared distance is 2 (1 − cosine); dividing by the largest distance cancels the factor.
     factor = 2.0 if metric == "cosine" and not by_largest else 1.0
     scale = largest.clamp_min(torch.finfo(largest.dtype).tiny) if by_largest else torch.ones_like(largest)
     neighborhoods = _neighborhoods(features, places.cpu().numpy(), k1, k2, metric, factor / scale, entries)
@@ -121,11 +116,11 @@ def blocks_of_distances(
 def _neighborhoods(
     x: Tensor, places: np.ndarray, k1: int, k2: int, metric: str, per_distance: Tensor, entries: int | None
 ) -> Any:
-    """(N, N) sparse: the weights of the k-reciprocal neighbours of each sample, rows summing to 1."""
+    """(N, N) sparse weights of the k-reciprocal neighbours of each sample; rows sum to 1."""
     from scipy import sparse
 
     near, half = _reciprocal(places), _reciprocal(places[:, : round(k1 / 2) + 1])
-    # A neighbour's own neighbours join where more than two thirds of them are neighbours already.
+    # A neighbour's own neighbours join if more than two thirds of them are neighbours already.
     overlap = near.multiply(near @ half.T).tocoo()
     joins = 3 * overlap.data > 2 * half.sum(axis=1)[overlap.col]
     ones = np.ones(int(joins.sum()), dtype=np.int32)
@@ -142,7 +137,7 @@ def _neighborhoods(
 
 
 def _reciprocal(places: np.ndarray) -> Any:
-    """(N, N) sparse ones: pairs of samples that are in each other's list."""
+    """(N, N) sparse mask of the pairs of samples that are in each other's list."""
     from scipy import sparse
 
     count, length = places.shape
@@ -155,7 +150,7 @@ def _reciprocal(places: np.ndarray) -> Any:
 def _distances_of(
     x: Tensor, one: np.ndarray, other: np.ndarray, metric: str, per_distance: Tensor, entries: int | None
 ) -> Tensor:
-    """The distances of the pairs, each times the factor of its first sample."""
+    """The distances of pairs, each times the factor of its first sample."""
     left, right = (torch.from_numpy(places.astype(np.int64)).to(x.device) for places in (one, other))
     found = []
     for block in row_blocks(len(left), x.shape[1], x.device, entries=entries):
@@ -168,7 +163,7 @@ def _distances_of(
 
 
 def _jaccard(rows: Any, columns: Any) -> np.ndarray:
-    """(q, G) 1 − Σ min / Σ max of each of the q sparse rows with each of the G rows that `columns` holds by column."""
+    """(q, G) 1 − Σ min / Σ max of each of the q sparse rows with each of G rows, given as sparse columns."""
     distances = np.empty((rows.shape[0], columns.shape[0]), dtype=columns.dtype)
     for q in range(rows.shape[0]):
         own = slice(rows.indptr[q], rows.indptr[q + 1])
@@ -176,7 +171,7 @@ def _jaccard(rows: Any, columns: Any) -> np.ndarray:
         starts = columns.indptr[members]
         lengths = columns.indptr[members + 1] - starts
         ends = lengths.cumsum()
-        # The entries of all these columns, one after the other.
+        # The entries of all these columns, concatenated.
         entries = np.repeat(starts - ends + lengths, lengths) + np.arange(lengths.sum())
         shared = np.minimum(columns.data[entries], np.repeat(weights, lengths))
         overlap = np.bincount(columns.indices[entries], shared, minlength=len(distances[q]))

@@ -1,4 +1,4 @@
-"""Ranks in galleries of one image an identity, over seeded draws."""
+"""Ranks in galleries with one random image per identity."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_finite, check_seed, check_whole
-from pml_ext.functional.retrieval.feature_distances import check_features, comparable, distance_blocks
+from pml_ext.functional.retrieval.feature_distances import check_features, distance_blocks, prepare_features
 from pml_ext.functional.retrieval.protocol import GalleryProtocol, protocol_of_distances
 from pml_ext.functional.retrieval.ranking import Ranking
 
@@ -25,22 +25,22 @@ def rank_single_shot(
     repeats: int = 10,
     seed: int = 0,
 ) -> Ranking:
-    """Rank galleries that hold one random image of every identity, the single-gallery-shot protocol of CUHK03.
+    """Rank galleries with one random image per identity, the single-gallery-shot protocol of CUHK03.
 
-    In each repeat one image of every identity is drawn, the same for all queries. Of its own identity a query gets
-    one image drawn among those that count (not of its camera), so that a query with a match in the whole gallery has
-    exactly one in every repeat. Identity −1 is junk; 0 is one identity as any other. Ties are pessimistic.
+    Each repeat draws one image per identity for all queries. From its own identity each query gets an image drawn among
+    those that count (not from its camera), so a query with any match in the gallery has exactly one in each repeat.
+    Identity −1 is junk; 0 is an ordinary identity. Ties are pessimistic.
 
     Args:
         repeats: independent draws, 1 or more.
-        seed: of the draws, which are made on the processor.
-        others: as of `rank_matches`.
+        seed: of the draws, which happen on the CPU.
+        others: see `rank_matches`.
     Returns:
         Ranking with fields of shape (repeats, Q); with one match the average precision is 1 / rank.
     Raises:
-        ValueError: as of `rank_matches`; repeats below 1.
-    Source: Li et al., CVPR 2014 (CUHK03), Liu et al., CVPR 2016 (VehicleID; 10 repeats). FastReID draws every
-    identity anew for each query and takes its mAP over the whole gallery; here: one gallery for all, the mAP over it.
+        ValueError: see `rank_matches`; repeats below 1.
+    Source: Li et al., CVPR 2014 (CUHK03), Liu et al., CVPR 2016 (VehicleID; 10 repeats). FastReID draws a gallery per
+        query and computes mAP over the whole gallery; here: one gallery for all queries, and mAP over it.
 
     >>> query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.1], [1.0, 0.1], [0.0, 1.0]])
     >>> ranking = rank_single_shot(query, torch.tensor([7]), gallery, torch.tensor([7, 7, 5]), repeats=2)
@@ -51,7 +51,7 @@ def rank_single_shot(
     shape = (len(query), len(gallery))
     labels_and_cameras = (query_labels, gallery_labels, query_cameras, gallery_cameras)
     protocol = GalleryProtocol(shape, *labels_and_cameras, False, query.device)
-    rows, columns = comparable(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
+    rows, columns = prepare_features(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
     blocks = distance_blocks(rows, columns, metric)
     return _rank(protocol, blocks, repeats, seed)
 
@@ -75,11 +75,11 @@ def rank_single_shot_from_distances(
     """
     labels_and_cameras = (query_labels, gallery_labels, query_cameras, gallery_cameras)
     protocol = protocol_of_distances(distances, *labels_and_cameras, False)
-    return _rank(protocol, protocol.without_junk(distances), repeats, seed)
+    return _rank(protocol, protocol.drop_junk(distances), repeats, seed)
 
 
 def check_repeats(repeats: int) -> None:
-    """How often a gallery is drawn."""
+    """Raise unless repeats is a whole number from 1 to the limit."""
     check_whole(repeats, "repeats")
     if not 1 <= repeats <= _MOST_REPEATS:
         bound = "1 or more" if repeats < 1 else f"at most {_MOST_REPEATS}"
@@ -91,10 +91,10 @@ def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], repeats: int, see
     check_seed(seed)
     device = protocol.labels.device
     generator = torch.Generator().manual_seed(seed)
-    galleries = [_one_of_each(protocol.labels, generator) for _ in range(repeats)]
+    galleries = [_draw_one_of_each(protocol.labels, generator) for _ in range(repeats)]
     draws = torch.rand(repeats, len(protocol.query_labels), generator=generator, dtype=torch.float64).to(device)
     ranks, matches = [], []
-    for block, rows in protocol.numbered(blocks):
+    for block, rows in protocol.number(blocks):
         check_finite(rows, "distances")
         own = protocol.own_identity(block)
         count = own.matches.sum(dim=1)
@@ -115,8 +115,8 @@ def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], repeats: int, see
     return Ranking(one, first, precision, precision, at_first, at_first)
 
 
-def _one_of_each(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """One place of every label, uniformly: the first of each in a random order."""
+def _draw_one_of_each(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """One random index of each label: the first in a random order."""
     order = torch.randperm(len(labels), generator=generator).to(labels.device)
     shuffled = labels[order]
     by_label = torch.argsort(shuffled, stable=True)

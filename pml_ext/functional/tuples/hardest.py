@@ -1,4 +1,4 @@
-"""The hard positive, hard negative triplets of a distance matrix."""
+"""Triplets of the hardest positives and hardest negatives of a distance matrix."""
 
 import torch
 from torch import Tensor
@@ -9,18 +9,18 @@ from pml_ext._checks import check_floating, check_mask, check_switch
 def hardest_triplets(
     distances: Tensor, positive: Tensor, negative: Tensor, *, among_themselves: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """For each row its farthest positive, and the nearest negative of either end of that pair. Not differentiable.
+    """For each row, its farthest positive and the nearest negative of either sample. Not differentiable.
 
     Args:
-        distances: (B, R), larger = further apart (hand in minus the similarities).
+        distances: (B, R), larger = further apart (pass negated similarities).
         positive, negative: (B, R) bool, the pairs to choose from.
-        among_themselves: rows and columns are the same samples, so that the positive has negatives too: where its
-            nearest is nearer than the row's, it becomes the anchor and the row the positive. Otherwise the nearest
-            negative of the row counts.
+        among_themselves: rows and columns are the same samples, so the positive has negatives too; if its nearest one
+            is nearer than the row's, it becomes the anchor and the row the positive. If False, the row's nearest
+            negative counts.
     Returns:
-        (anchors, positives, negatives), one triplet for each row with a positive and a negative (of either end), in
-        the order of the rows. Of equals the first, and the row's own end before the other. Two samples that are each
-        other's farthest positive give the same triplet twice.
+        (anchors, positives, negatives), one triplet per row with a positive and a negative (of either sample), in the
+        order of the rows. Ties go to the first, and to the row before its positive. Two samples that are each other's
+        farthest positive give the same triplet twice.
 
     >>> similarities = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]])
     >>> same = torch.tensor([[False, True, False], [True, False, False], [False, False, False]])
@@ -49,15 +49,15 @@ def hardest_triplets(
 def hardest_of_pairs(
     distances: Tensor, positive: Tensor, negative: Tensor, anchors: Tensor, partners: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """For each pair of samples the farthest positive and the nearest negative of either end. Not differentiable.
+    """For each pair of samples, the farthest positive and the nearest negative of either. Not differentiable.
 
     Args:
         distances: (B, B), larger = further apart.
         positive, negative: (B, B) bool, the pairs to choose from.
-        anchors, partners: (P,) the two ends, which have a positive each.
+        anchors, partners: (P,) the two samples, each with a positive.
     Returns:
-        four times (P,): the end and the positive farthest from it, the end and the negative nearest to it. Where
-        neither end has a negative, the last is any sample.
+        four (P,) tensors: the sample with the farthest positive and that positive; the sample with the nearest negative
+        and that negative (an arbitrary sample if neither has one).
     """
     distances = distances.detach()
     farthest, far_at = distances.masked_fill(~positive, -torch.inf).max(dim=1)

@@ -1,4 +1,4 @@
-"""Which samples form positive pairs, negative pairs and triplets."""
+"""Positive pairs, negative pairs and triplets from class labels."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -8,34 +8,31 @@ from torch import Tensor
 
 
 def same_and_different(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Masks of the pairs of one class and of the pairs of two classes.
+    """Two (B, R) boolean masks: pairs of one class, and pairs of two classes.
 
     Args:
         labels: (B,) class ids.
-        ref_labels: (R,) class ids of the other side; None where that is the batch itself, then no sample is a
-            pair with itself.
-    Returns:
-        two (B, R) boolean masks.
+        ref_labels: (R,) class ids of the columns; None for the batch itself, without pairs of a sample and itself.
     """
     same = labels[:, None] == (labels if ref_labels is None else ref_labels)[None, :]
     different = ~same
     if ref_labels is None:
-        same.fill_diagonal_(0)  # False would do, but for torch.jit.trace
+        same.fill_diagonal_(0)  # torch.jit.trace rejects False
     return same, different
 
 
 def count_triplets(same: Tensor, different: Tensor) -> Tensor:
-    """How many (anchor, positive, negative) the masks of same_and_different allow, an integer scalar."""
+    """The number of triplets in the masks of same_and_different, an integer scalar."""
     return (same.sum(1) * different.sum(1)).sum()
 
 
 def class_sizes(labels: Tensor) -> list[int]:
-    """The size of each class, in any order. Counted in Python: one read from their device, and little for a batch."""
+    """The size of each class, in any order. Counting in Python takes one read from the device."""
     return list(Counter(labels.tolist()).values())
 
 
 def count_pairs(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[int, int]:
-    """How many positive and how many negative pairs same_and_different finds. Counted as in class_sizes."""
+    """The numbers of positive and negative pairs in the masks of same_and_different."""
     own = Counter(labels.tolist())
     other = own if ref_labels is None else Counter(ref_labels.tolist())
     together = sum(size * other[label] for label, size in own.items())
@@ -44,18 +41,18 @@ def count_pairs(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[int, 
 
 
 class ClassSpans(NamedTuple):
-    """Where the classes of a batch lie once it is sorted by class: those of one class are neighbours there."""
+    """Where the classes of a batch are once it is sorted by class."""
 
     order: Tensor
     """(B,) indices into the batch, sorted by class."""
     start: Tensor
-    """(B, 1) for every sample, the place in `order` where its class begins."""
+    """(B, 1) index in `order` where the sample's class begins."""
     rank: Tensor
-    """(B, 1) for every sample, how many of its class come before it there."""
+    """(B, 1) number of samples of its class before it in `order`."""
     size: Tensor
-    """(B, 1) for every sample, the size of its class."""
+    """(B, 1) size of the sample's class."""
     sizes: list[int]
-    """The size of each class, once: all that is read from the device."""
+    """The size of each class, once; the only read from the device."""
 
     @property
     def largest(self) -> int:
@@ -63,19 +60,13 @@ class ClassSpans(NamedTuple):
 
     @property
     def triplets(self) -> int:
-        """How many (anchor, positive, negative) there are."""
         return sum(size * (size - 1) * (len(self.order) - size) for size in self.sizes)
 
 
 def class_spans(labels: Tensor, device: torch.device | None = None) -> ClassSpans:
-    """The spans of a batch.
-
-    Args:
-        labels: (B,) class ids in any order; on the CPU nothing waits for a device.
-        device: where the spans are wanted; None: where the labels are.
-    """
+    """The spans of a batch, on `device` (None: the labels'). Labels on the CPU avoid synchronising with a GPU."""
     in_order, order = labels.sort(stable=True)
-    column = labels.contiguous().unsqueeze(1)  # searchsorted warns of others
+    column = labels.contiguous().unsqueeze(1)  # searchsorted warns if not contiguous
     start = torch.searchsorted(in_order, column)
     size = torch.searchsorted(in_order, column, right=True).sub_(start)
     rank = order.argsort().unsqueeze(1).sub_(start)
@@ -84,15 +75,13 @@ def class_spans(labels: Tensor, device: torch.device | None = None) -> ClassSpan
 
 
 def every_negative(labels: Tensor, anchors: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(rows, negatives) as `nonzero` finds them in `same_and_different(labels)[1][anchors]`, but for their order.
+    """`same_and_different(labels)[1][anchors].nonzero()` in another order, on `device`, as (rows, negatives).
 
-    nonzero must be waited for on a GPU. Here the number of negatives is counted from the labels, which may be on the
-    CPU, and their places follow from it.
+    Unlike nonzero it does not synchronise with a GPU if the labels are on the CPU.
 
     Args:
         labels: (B,) class ids.
-        anchors: (A,) indices into the batch, on the device of the labels.
-        device: where the result is wanted.
+        anchors: (A,) indices into the batch, on the labels' device.
     """
     spans = class_spans(labels)
     start, size = spans.start[anchors, 0], spans.size[anchors, 0]
@@ -107,18 +96,17 @@ def every_negative(labels: Tensor, anchors: Tensor, device: torch.device) -> tup
 
 
 def class_columns(spans: ClassSpans, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
-    """For every sample the others of its class and then itself, as a table as wide as the largest class, K.
+    """For each sample the others of its class, then itself, padded with itself to the size K of the largest class.
 
     Args:
         spans: of the batch.
-        rows: the samples whose rows of the table are wanted.
+        rows: the samples to return.
     Returns:
-        (rows, K) indices into the batch, and a boolean (rows, K - 1) that is False where a positive is only padding:
-        the index of the sample itself, as in the last column.
+        (rows, K) indices into the batch, and (rows, K - 1) bool, False for padding.
     """
     size = spans.size[rows]
     step = torch.arange(1, spans.largest + 1, device=size.device)
     valid = step < size
-    # From its own place on through its class, and past the end on from the beginning.
+    # Cyclically through the class, starting after the sample itself.
     place = spans.start[rows] + (spans.rank[rows] + step * valid) % size
     return torch.take(spans.order, place), valid[:, :-1]

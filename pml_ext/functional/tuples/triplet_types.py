@@ -1,4 +1,4 @@
-"""Which triplets are discordant, hard, semi-hard or easy, and how many there are of each."""
+"""Finds and counts discordant, hard, semi-hard and easy triplets."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,17 +20,19 @@ KINDS: dict[str, Callable[[Tensor, float], Tensor]] = {
 def triplets_of_kind(
     similarities: Tensor, same: Tensor, different: Tensor, kind: str, margin: float, *, entries: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Every (anchor, positive, negative) of one kind, ordered by anchor, then positive, then negative.
+    """All (anchor, positive, negative) of one kind, ordered by anchor, then positive, then negative.
+
+    Works in blocks of positive pairs, without a (B, R, R) tensor.
 
     Args:
-        similarities: (B, R), larger = more alike (hand in minus the distances).
+        similarities: (B, R), larger = more alike (pass negated distances).
         same, different: (B, R) bool, the positive and the negative pairs.
         kind: by the gap g = S_ap − S_an: "discordant" g < 0, "hard" g <= 0, "semihard" 0 < g <= margin,
-            "easy" g > margin. The last three are all triplets, each once.
-        margin: in the measure of the similarities, >= 0.
-        entries: of one block, (positive pairs, R); None: the block size of the device.
+            "easy" g > margin. Each triplet is one of the last three.
+        margin: in the unit of the similarities, >= 0.
+        entries: entries of one block (positive pairs, R); None: the device's block size.
     Returns:
-        three index tensors of one length. Beyond them memory is a block: no (B, R, R) tensor.
+        three index tensors of equal length.
 
     >>> similarities = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]])
     >>> same = torch.tensor([[False, True, False], [True, False, False], [False, False, False]])
@@ -51,9 +53,9 @@ def triplets_of_kind(
 def count_triplet_kinds(
     similarities: Tensor, same: Tensor, different: Tensor, margin: float, *, entries: int | None = None
 ) -> dict[str, int]:
-    """How many triplets there are of each kind; the arguments are those of triplets_of_kind.
+    """The number of triplets of each kind; see triplets_of_kind.
 
-    The concordance index is 1 − (discordant + hard)/(2 · all triplets), a tie counting one half.
+    The concordance index is 1 − (discordant + hard)/(2 · all triplets): a tie counts one half.
 
     >>> similarities = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]])
     >>> same = torch.tensor([[False, True, False], [True, False, False], [False, False, False]])
@@ -71,7 +73,7 @@ def count_triplet_kinds(
 def _gaps(
     similarities: Tensor, same: Tensor, different: Tensor, margin: float, entries: int | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Blocks of positive pairs: anchors, positives, the gaps to every column, and which columns are negatives."""
+    """Blocks of positive pairs: anchors, positives, the gaps to all columns, and the mask of negative columns."""
     check_floating(similarities, "similarities", "(B, R)")
     check_mask(same, similarities.shape, "same")
     check_mask(different, similarities.shape, "different")

@@ -1,4 +1,4 @@
-"""Verification over every pair of a labelled set, whose scores are never stored."""
+"""Verification over all pairs of a labelled set, without storing their scores."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,13 +14,13 @@ from pml_ext.functional.verification.histogram import ScoreHistogram
 from pml_ext.functional.verification.roc import ROC, place_at_equal_errors, roc_curve
 from pml_ext.functional.verification.tar_at_far_rule import place_at_far
 
-# Scores of one bin that are kept to take it apart: 64 MB.
+# Most scores stored to resolve one bin: 64 MB.
 _KEPT_AT_MOST = 2**24
 _SEARCHED_AT_ONCE = 2**16  # temporaries stay in the cache
 
 
 def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cosine and sameness of every unordered pair of a set, block by block, always in the same order.
+    """Yield the cosine and sameness of all unordered pairs of a set in blocks, always in the same order.
 
     Args:
         embeddings: (N, D), finite; normalised here, in float32 (float64 for float64 input).
@@ -29,7 +29,7 @@ def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE
     Yields:
         scores: (P,) cosines; same: (P,) bool.
     Raises:
-        ValueError: embeddings that are not (N, D) floating and finite; labels of another length or not integer;
+        ValueError: embeddings are not (N, D), floating and finite; labels of another length or not integer;
             block_rows below 1.
 
     >>> scores, same = next(labelled_pairs(torch.eye(3), torch.tensor([0, 0, 1])))
@@ -48,7 +48,7 @@ def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE
 def _pairs(
     unit: Tensor, labels: Tensor, block_rows: int, memory: tuple[Tensor, Tensor] | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """As `labelled_pairs`; with `memory` for the scores and sameness of one block, valid until the next one."""
+    """`labelled_pairs`; with `memory` for scores and sameness, each block overwrites the last."""
     for i in range(0, len(unit), block_rows):
         rows = slice(i, min(i + block_rows, len(unit)))
         for j in range(i, len(unit), block_rows):
@@ -66,10 +66,9 @@ def _pairs(
 
 
 def _pairs_in_place(embeddings: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """As `labelled_pairs`, of checked arguments and without a gradient; the next block overwrites what is yielded.
+    """`labelled_pairs` without checks and gradients; each block overwrites the last.
 
-    Blocks in memory of their own would lie between what is kept of them, and the C library would not get that memory
-    together again: of 12,000 samples it held up to 340 MB.
+    New memory for each block would fragment the heap: with 12,000 samples it grew by up to 340 MB.
     """
     unit = unit_rows(embeddings.detach())
     entries = min(SIDE, len(unit)) ** 2
@@ -78,15 +77,14 @@ def _pairs_in_place(embeddings: Tensor, labels: Tensor) -> Iterator[tuple[Tensor
 
 
 def labelled_pairs_roc(embeddings: Tensor, labels: Tensor, *, fars: Sequence[float] = ()) -> ROC:
-    """The ROC curve of the cosines of all pairs of a set, exact where it is read off.
+    """The ROC curve of the cosines of all pairs of a set, exact at the points that matter.
 
-    A first pass counts the scores in bins of 1.9e-6. A second takes the bins in which the answers for `fars` and the
-    equal error rate lie apart, score by score: `operating_point` at each of the fars and `equal_error_rate` are then
-    exact (unless more than 2^24 pairs share such a bin, as of collapsed embeddings: it stays whole), and `roc_auc`
-    is within `auc_bounds`.
+    A first pass counts the scores in bins of 1.9e-6. A second resolves the bins with the operating points at `fars` and
+    the equal error rate into single scores, so `operating_point` at each of the fars and `equal_error_rate` are exact
+    (unless more than 2^24 pairs share such a bin, e.g. of collapsed embeddings). `roc_auc` is within `auc_bounds`.
 
     Args:
-        embeddings, labels: as of `labelled_pairs`.
+        embeddings, labels: see `labelled_pairs`.
         fars: allowed false accept rates, in (0, 1].
     Returns:
         ROC with float64 thresholds.
@@ -103,7 +101,7 @@ def labelled_pairs_roc(embeddings: Tensor, labels: Tensor, *, fars: Sequence[flo
 def roc_of_all_pairs(
     embeddings: Tensor, labels: Tensor, fars: Sequence[float], *, kept_at_most: int = _KEPT_AT_MOST
 ) -> ROC:
-    """`labelled_pairs_roc`; a bin of more than `kept_at_most` pairs stays whole."""
+    """`labelled_pairs_roc`; a bin of more than `kept_at_most` pairs is not resolved."""
     check_embeddings(embeddings)
     labels = check_labels(labels, len(embeddings))
     check_finite(embeddings)
@@ -118,24 +116,24 @@ def roc_of_all_pairs(
     bins.add(place_at_equal_errors(roc))
     sizes = (roc.true_accepts + roc.false_accepts).diff(prepend=roc.true_accepts.new_zeros(1))
     chosen = [place for place in sorted(bins) if 1 < int(sizes[place]) <= kept_at_most]
-    return _with_bins_apart(roc, chosen, embeddings, labels) if chosen else roc
+    return _resolve_bins(roc, chosen, embeddings, labels) if chosen else roc
 
 
-def _with_bins_apart(roc: ROC, bins: list[int], embeddings: Tensor, labels: Tensor) -> ROC:
-    """The curve with every distinct score of some bins as a point of its own."""
+def _resolve_bins(roc: ROC, bins: list[int], embeddings: Tensor, labels: Tensor) -> ROC:
+    """Add a point to the curve for each distinct score in some bins."""
     edges = [(float(roc.thresholds[place]), float(roc.thresholds[place - 1])) for place in bins]
     inside: list[list[tuple[Tensor, Tensor]]] = [[] for _ in bins]
     for scores, same in _pairs_in_place(embeddings, labels):
         at_once = _SEARCHED_AT_ONCE if scores.device.type == "cpu" else max(1, len(scores))
         for some, alike in zip(scores.split(at_once), same.split(at_once), strict=True):
             for kept, (low, high) in zip(inside, edges, strict=True):
-                wanted = _places_between(some, low, high)
+                wanted = _find_between(some, low, high)
                 if len(wanted):
                     kept.append((some[wanted], alike[wanted]))
     curves = [roc]
     for place, kept in zip(bins, inside, strict=True):
         points = roc_curve(*(torch.cat(part) for part in zip(*kept, strict=True)))
-        # The first point accepts what lies above the bin, the last one the whole bin: both are there already.
+        # The curve already has the first point, which accepts nothing of the bin, and the last, which accepts all.
         curves.append(
             ROC(
                 points.thresholds[1:-1].double(),
@@ -148,8 +146,8 @@ def _with_bins_apart(roc: ROC, bins: list[int], embeddings: Tensor, labels: Tens
     return ROC(*(column[order] for column in merged))
 
 
-def _places_between(scores: Tensor, low: float, high: float) -> Tensor:
-    """Where low <= score < high."""
+def _find_between(scores: Tensor, low: float, high: float) -> Tensor:
+    """The indices with low <= score < high."""
     if scores.device.type == "cpu":  # numpy compares and searches eight times faster than torch
         values = scores.numpy()
         return torch.from_numpy(np.flatnonzero((values >= low) & (values < high)))

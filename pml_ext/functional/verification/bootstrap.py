@@ -1,4 +1,4 @@
-"""How far a verification rate may be off: resampling of subjects."""
+"""Confidence interval of a verification rate by resampling subjects."""
 
 import torch
 from torch import Tensor
@@ -18,26 +18,26 @@ def bootstrap_tar_at_far(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Percentile interval of TAR at FAR when subjects, not pairs, are drawn anew.
+    """Percentile interval of TAR at FAR from resampled subjects.
 
-    Pairs of one subject are not independent, subjects are. Each resample draws as many subjects as there are, with
-    replacement; a genuine pair counts as often as its subject was drawn, an impostor pair as often as the product
-    of its two subjects' draws. The threshold is chosen anew in each resample, as in `functional.tar_at_far`.
+    Subjects are independent; pairs of one subject are not. Each resample draws the same number of subjects with
+    replacement. A genuine pair counts as often as its subject is drawn, an impostor pair as often as the product of
+    its subjects' draws. Each resample chooses its own threshold, as in `functional.tar_at_far`.
 
     Args:
         scores: (P,) similarities, higher is more alike, finite (negate distances).
-        subjects_a, subjects_b: (P,) integer ids of the pairs' subjects; a pair of equal ids is genuine.
+        subjects_a, subjects_b: (P,) integer ids of the pairs' subjects; a pair with equal ids is genuine.
         far: allowed false accept rate, in (0, 1].
-        resamples: how many; each costs a pass over the pairs.
+        resamples: number of resamples, each a pass over the pairs.
         confidence: of the interval, in (0, 1).
         seed: of the draws.
     Returns:
-        lower, upper: 0-dim float64; nan where `functional.tar_at_far` is. Resamples without a genuine or an impostor
-        pair are left out.
+        lower, upper: 0-dim float64; nan if `functional.tar_at_far` is. Resamples without a genuine or an impostor pair
+        are skipped.
     Raises:
-        ValueError: lengths that differ, scores not finite, far, confidence or resamples out of range.
+        ValueError: different lengths, scores not finite, far, confidence or resamples out of range.
     Source: Bolle, Ratha and Pankanti, "Error analysis of pattern recognition systems: the subsets bootstrap",
-        CVIU 93 (2004). Paper: whole subsets of one subject's pairs; here: both subjects of an impostor pair count.
+        CVIU 93 (2004). Paper: subsets of one subject's pairs; here: both subjects of an impostor pair count.
 
     >>> scores = torch.tensor([0.9, 0.8, 0.3, 0.7, 0.6, 0.2])
     >>> one, other = torch.tensor([0, 1, 2, 0, 0, 1]), torch.tensor([0, 1, 2, 1, 2, 2])
@@ -60,7 +60,7 @@ def bootstrap_tar_at_far(
     if not bool(same.any()) or first_refused(far, int((~same).sum())) is None:
         return nothing, nothing
     ordered, order = scores.sort(descending=True)
-    # Of the most alike pairs so many can be accepted that no tie is parted: of each number the largest one up to it.
+    # A threshold cannot split ties: round each number of accepted pairs down to the last one between two scores.
     whole = torch.cat([same.new_ones(1), ordered[:-1] != ordered[1:], same.new_ones(1)])
     untied = torch.where(whole, torch.arange(len(whole), device=scores.device), 0).cummax(0).values
     true_accepts, false_accepts = torch.zeros((2, len(whole)), dtype=torch.int64, device=scores.device)
@@ -77,7 +77,7 @@ def bootstrap_tar_at_far(
         false_accepts -= true_accepts
         genuine, impostors = int(true_accepts[-1]), int(false_accepts[-1])
         if genuine and impostors:
-            # A resample with too few impostor pairs for the rate: its rate without any false accept.
+            # With too few impostor pairs for the rate, allow no false accept.
             place = last_place_before(false_accepts, first_refused(far, impostors) or 1)
             rates.append(true_accepts[untied[place]] / genuine)
     if not rates:

@@ -1,4 +1,4 @@
-"""What every verification function asks of its scores and of a false accept rate."""
+"""Checks of scores and false accept rates."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from pml_ext._checks import check_finite, check_fraction, check_tensor
 
 
 def check_scores(scores: Tensor, same: Tensor) -> None:
-    """One finite score and one bool a pair."""
+    """Raise unless each pair has a finite score and a bool."""
     for name, given in (("scores", scores), ("same", same)):
         check_tensor(given, name, "(P,)")
     if scores.ndim != 1 or not scores.is_floating_point() or scores.dtype.itemsize < 2:

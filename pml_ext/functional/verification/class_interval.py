@@ -1,4 +1,4 @@
-"""Confidence interval of an error rate over pairs, when classes and not pairs are what was sampled."""
+"""Confidence interval of an error rate over pairs, when classes were sampled instead of pairs."""
 
 from torch import Tensor
 
@@ -10,10 +10,10 @@ def class_rate_interval(
 ) -> tuple[float, float]:
     """Interval of the pooled error rate of pairs, for classes like those measured.
 
-    Pairs of a class share its samples, so that they count for less than as many independent pairs. How much less
-    is estimated by leaving out one class at a time (jackknife): the effective number of pairs is the one whose binomial
-    variance is the jackknife's, at most the pairs there are. The interval is `rate_interval` of so many pairs.
-    Where no pair (or every pair) is an error no variance can be seen: each class then counts as one pair.
+    Pairs of a class share samples, so they carry less information than independent pairs. The effective number of pairs
+    is the one whose binomial variance equals the jackknife's (omitting one class at a time), at most the actual number.
+    The interval is `rate_interval` for that number. If no pair or every pair is an error, the variance is unknown and
+    each class counts as one pair.
 
     Args:
         errors, pairs: (T,) int64, by class.
@@ -36,7 +36,7 @@ def class_rate_interval(
     if 0 < wrong < total:
         without = (wrong - errors[counted]).double() / (total - pairs[counted])
         variance = float((without - without.mean()).square().sum()) * (count - 1) / count
-        # nan where a class takes part in all pairs: nothing is left without it
+        # nan if a class takes part in all pairs: nothing is left without it
         effective = rate * (1 - rate) / variance if variance > 0 else total if variance == 0 else count
     else:
         effective = count

@@ -7,27 +7,27 @@ from pml_ext._checks import check_fraction, check_shapes_broadcast, check_tensor
 
 
 def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
-    """Clopper-Pearson interval of a rate that was measured as `errors` of `trials`.
+    """Clopper-Pearson interval of the rate errors / trials.
 
-    The interval covers the true rate with at least the given probability, at any rate and number of trials, if the
-    trials are independent. Pairs are not: all pairs of one subject share its images, so that of pairs the interval is
-    too narrow, the more so the more pairs a subject has; `functional.bootstrap_tar_at_far` draws subjects instead.
+    It covers the true rate with at least the given probability if trials are independent. Pairs are not, because all
+    pairs of a subject share its images: for pairs the interval is too narrow, more so with many pairs per subject. Use
+    `functional.bootstrap_tar_at_far`, which resamples subjects.
 
     Args:
-        errors, trials: counts, integers or integer tensors of shapes that broadcast, 0 <= errors <= trials.
+        errors, trials: counts, integers or integer tensors that broadcast, 0 <= errors <= trials.
         confidence: probability of covering the true rate, in (0, 1).
     Returns:
         lower, upper: float64 fractions of the broadcast shape (0-dim for integers); nan where trials is 0. Without
         errors upper is 1 − (α / 2)^(1 / trials), about 3.7 / trials at 95 %.
     Raises:
-        ValueError: counts that are not integers, errors not in [0, trials], confidence not in (0, 1).
+        ValueError: counts not integers, errors not in [0, trials], confidence not in (0, 1).
     Source: Clopper and Pearson, Biometrika 26 (1934): quantiles of beta distributions.
 
     >>> lower, upper = rate_interval(3, 1000)
     >>> round(float(lower), 5), round(float(upper), 5)
     (0.00062, 0.00874)
     """
-    from scipy.special import betaincinv  # comes with scikit-learn, which pytorch-metric-learning brings
+    from scipy.special import betaincinv  # a dependency of pytorch-metric-learning's scikit-learn
 
     check_fraction(confidence, "confidence")
     for name, count in (("errors", errors), ("trials", trials)):
@@ -49,7 +49,7 @@ def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float 
         raise ValueError("errors must be from 0 to trials; got " + _first_outside(*counts))
     k, n = (count.double().cpu().numpy() for count in counts)
     tail = (1 - confidence) / 2
-    # At the ends of the range one parameter of the beta distribution is 0 and scipy's quantile is nan.
+    # At the ends of the range a parameter of the beta distribution is 0 and scipy's quantile is nan.
     lower, upper = (
         torch.as_tensor(quantile, dtype=torch.float64, device=counts[0].device)
         for quantile in (betaincinv(k, n - k + 1, tail), betaincinv(k + 1, n - k, 1 - tail))

@@ -10,10 +10,10 @@ from pml_ext.functional.verification.checks import check_scores
 
 
 class VerificationErrors(NamedTuple):
-    """Errors at thresholds, as counts and as fractions (nan where there are no such pairs).
+    """Errors at thresholds, as counts and as fractions (nan without such pairs).
 
-    false_accepts, false_rejects: int64 counts of impostor pairs accepted and of genuine pairs refused.
-    impostors, genuine: how many pairs there are of each kind.
+    false_accepts, false_rejects: int64 counts of impostor pairs accepted and of genuine pairs rejected.
+    impostors, genuine: number of pairs of each kind.
 
     >>> errors = VerificationErrors(torch.tensor(1), torch.tensor(3), impostors=10, genuine=4)
     >>> float(errors.far), float(errors.frr)
@@ -35,23 +35,23 @@ class VerificationErrors(NamedTuple):
 
 
 def errors_at(scores: Tensor, same: Tensor, thresholds: Tensor | float) -> VerificationErrors:
-    """False accepts and false rejects at thresholds: a pair is accepted when its score >= threshold.
+    """False accepts and false rejects at thresholds: a pair is accepted if its score >= threshold.
 
     Args:
-        scores, same: as of `tar_at_far`.
-        thresholds: one threshold, or a tensor of any shape, in the units of the scores; not nan.
+        scores, same: see `tar_at_far`.
+        thresholds: one threshold, or a tensor of any shape, in the unit of the scores; not nan.
     Returns:
         VerificationErrors of the thresholds' shape. `rate_interval(errors.false_accepts, errors.impostors)` is the
         confidence interval of the rate.
     Raises:
-        ValueError: as of `tar_at_far`; a threshold that is nan.
+        ValueError: see `tar_at_far`; a threshold is nan.
 
     >>> found = errors_at(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]), 0.5)
     >>> int(found.false_accepts), int(found.false_rejects), float(found.far)
     (1, 1, 0.5)
     """
     check_scores(scores, same)
-    # Not in the precision of the scores: a float16 threshold would not be the one that was asked for.
+    # Not in the precision of the scores: float16 would round the given threshold.
     if isinstance(thresholds, Tensor):
         check_tensor(thresholds, "thresholds", "(...)")
         if thresholds.is_complex() or thresholds.dtype == torch.bool:

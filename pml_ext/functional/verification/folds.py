@@ -1,4 +1,4 @@
-"""Verification accuracy in folds: each fold judged at the threshold that the others choose."""
+"""Cross-validated verification accuracy: each fold at the threshold chosen on the others."""
 
 from typing import NamedTuple
 
@@ -11,9 +11,9 @@ from pml_ext.functional.verification.roc import ROC, roc_curve
 
 
 class FoldAccuracy(NamedTuple):
-    """Of each of F folds: the share of its pairs judged rightly, and the threshold that the others chose.
+    """The accuracy of each of F folds, and the threshold chosen on the other folds.
 
-    accuracies, thresholds: (F,) float64; a pair is accepted when its score >= threshold. Folds by ascending id.
+    accuracies, thresholds: (F,) float64, by ascending fold id; a pair is accepted if its score >= threshold.
 
     >>> found = FoldAccuracy(torch.tensor([0.9, 1.0]), torch.tensor([0.4, 0.5]))
     >>> round(float(found.mean), 3), round(float(found.standard_error), 3)
@@ -29,13 +29,13 @@ class FoldAccuracy(NamedTuple):
 
     @property
     def standard_error(self) -> Tensor:
-        """Of the mean, as LFW reports it: the sample standard deviation over folds divided by sqrt(F)."""
+        """Standard error of the mean as LFW reports it: sample standard deviation over folds / sqrt(F)."""
         error: Tensor = self.accuracies.std() / len(self.accuracies) ** 0.5
         return error
 
 
 def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None = None) -> Tensor:
-    """(P,) int64 fold ids 0 … folds − 1 of pairs listed fold by fold: blocks whose sizes differ by at most 1.
+    """(P,) int64 fold ids 0 … folds − 1 in consecutive blocks, whose sizes differ by at most 1.
 
     Raises:
         ValueError: fewer than 2 folds, fewer pairs than folds.
@@ -46,7 +46,7 @@ def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None
     check_whole(pairs, "pairs", 0, 2**28)
     check_whole(folds, "folds")
     if folds < 2:
-        raise ValueError(f"folds must be at least 2 (one is judged by the others); got {folds}")
+        raise ValueError(f"folds must be at least 2 (each is judged by the others); got {folds}")
     if pairs < folds:
         raise ValueError(f"{folds} folds need at least {folds} pairs; got {pairs}")
     return torch.arange(pairs, device=device) * folds // pairs
@@ -55,18 +55,17 @@ def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None
 def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccuracy:
     """Accuracy of each fold at the threshold that is most accurate on all other folds.
 
-    Of the thresholds most accurate on the other folds the one that accepts the fewest pairs is taken, in the middle
-    between the lowest score that it accepts and the highest that it refuses (inf where it accepts nothing, −inf
-    where it accepts everything).
+    If several thresholds are equally accurate, the one that accepts the fewest pairs is chosen, midway between the
+    lowest score it accepts and the highest it rejects (inf if it accepts nothing, −inf if everything).
 
     Args:
         scores: (P,) similarities, higher is more alike, finite (negate distances).
         same: (P,) bool, True for genuine pairs.
-        fold_ids: (P,) integers; `contiguous_folds` for pairs that are listed fold by fold.
+        fold_ids: (P,) integers; `contiguous_folds` for pairs listed fold by fold.
     Raises:
-        ValueError: as of `functional.tar_at_far`; fewer than 2 folds; a fold without genuine or without impostor pairs
-            (its accuracy would be one error rate, and the others' threshold chosen for another mixture).
-    Source: LFW's protocol (Huang et al. 2007), 10 folds. Protocol: no word on ties; here: as above.
+        ValueError: see `functional.tar_at_far`; fewer than 2 folds; a fold without genuine or without impostor pairs
+            (its accuracy would be one error rate, at a threshold chosen for another mixture).
+    Source: LFW's protocol (Huang et al. 2007), 10 folds. Protocol: does not mention ties; here: as above.
 
     >>> scores, same = torch.tensor([0.9, 0.1, 0.8, 0.2, 0.3, 0.4]), torch.tensor([True, False] * 3)
     >>> fold_accuracy(scores, same, contiguous_folds(6, 3)).accuracies.tolist()
@@ -81,8 +80,8 @@ def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccurac
         )
     ids, index = torch.unique(fold_ids.to(scores.device), return_inverse=True)
     if len(ids) < 2:
-        raise ValueError(f"fold_ids must name at least 2 folds (one is judged by the others); got {len(ids)}")
-    scores = scores.double()  # float16 would round the middle between two scores onto one of them
+        raise ValueError(f"fold_ids must have at least 2 folds (each is judged by the others); got {len(ids)}")
+    scores = scores.double()  # float16 would round the midpoint of two scores to one of them
     accuracies, thresholds = [], []
     for fold, name in enumerate(ids.tolist()):
         judged = index == fold
@@ -90,8 +89,8 @@ def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccurac
         if genuine in (0, pairs):
             kind = "genuine" if genuine else "impostor"
             raise ValueError(
-                f"every fold must hold genuine and impostor pairs; fold {name} holds {pairs} {kind} pairs only. "
-                "Give fold_ids that mix them"
+                f"every fold must have genuine and impostor pairs; fold {name} has only {kind} pairs ({pairs}). "
+                "Change fold_ids to mix them"
             )
         threshold = _most_accurate_threshold(roc_curve(scores[~judged], same[~judged]))
         accuracies.append(((scores[judged] >= threshold) == same[judged]).double().mean())
@@ -100,7 +99,7 @@ def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccurac
 
 
 def _most_accurate_threshold(roc: ROC) -> Tensor:
-    """The strictest among the most accurate, halfway to the next score (0-dim float64)."""
+    """The strictest of the most accurate thresholds, halfway to the next score (0-dim float64)."""
     right = roc.true_accepts - roc.false_accepts
     best = int((right == right.max()).nonzero()[0])
     edges = torch.cat([roc.thresholds, roc.thresholds.new_full((1,), -torch.inf)])

@@ -1,4 +1,4 @@
-"""Verification over streams of scores too long to keep: counts in fine bins, with bounds on what they hide."""
+"""Verification over streams of scores too long to store: counts in fine bins, with error bounds."""
 
 import torch
 from torch import Tensor
@@ -13,21 +13,20 @@ _COUNTED_AT_ONCE = 2**16  # temporaries stay in the cache
 
 
 class ScoreHistogram:
-    """Counts of genuine and of impostor scores in bins of 2^-19 (1.9e-6), in memory independent of their number.
+    """Counts of genuine and impostor scores in bins of 2^-19 (1.9e-6), in memory independent of their number.
 
-    Bin edges are multiples of the width, which is a power of two: no rounding moves a score over an edge. So the
-    operating points at the edges are exact, counted over all pairs. What lies between two edges is unknown and
-    bounded: see `tar_bounds`, `auc_bounds`, `eer_bounds`. Rank processes count their own pairs and `merge`, or add
-    up `counts` with one all-reduce. Everything is deterministic, in any order of updates.
+    The width is a power of two and bin edges are its multiples, so rounding moves no score over an edge: operating
+    points at the edges are exact. Between edges `tar_bounds`, `auc_bounds` and `eer_bounds` bound the error. Ranks
+    count their own pairs and `merge`, or all-reduce `counts`. The order of updates does not change the result.
 
     Args:
-        low, high: where scores lie, integers: −1 and 1 for cosines, −2 and 0 for negated distances of unit vectors.
-            At most 128 apart. Lower and higher scores count too, as low and as high: the bounds hold for any scores,
-            and are wide only where they fall outside. Memory is 8.4 MB a unit.
+        low, high: the range of scores, integers at most 128 apart: −1 and 1 for cosines, −2 and 0 for negated distances
+            of unit vectors. Scores outside count as low or high: the bounds still hold, but are wide there. Memory is
+            8.4 MB per unit.
         device: of the counts; scores are moved there.
     Attributes:
-        counts: (2, bins + 1) int64: of impostor and of genuine scores in [low + bin · width, low + (bin + 1) · width);
-            the last bin is [high, inf).
+        counts: (2, bins + 1) int64: impostor and genuine scores in [low + bin · width, low + (bin + 1) · width); the
+            last bin is [high, inf).
 
     >>> histogram = ScoreHistogram()
     >>> histogram.update(torch.tensor([0.9, 0.7]), torch.tensor([True, False]))
@@ -45,7 +44,7 @@ class ScoreHistogram:
         if (self.low, self.high) != (low, high) or not 0 < self.high - self.low <= MOST_UNITS:
             raise ValueError(
                 f"low and high must be ascending integers at most {MOST_UNITS} apart ({MOST_UNITS * 8.4:.0f} MB); got "
-                f"{low!r} and {high!r}. Divide wider scores by a constant: only their order counts"
+                f"{low!r} and {high!r}. Divide wider scores by a constant: only their order matters"
             )
         bins = (self.high - self.low) * self.BINS_PER_UNIT
         self.counts = torch.zeros((2, bins + 1), dtype=torch.int64, device=device)
@@ -57,7 +56,7 @@ class ScoreHistogram:
             scores: (P,) similarities, higher is more alike, finite (negate distances).
             same: (P,) bool, True for genuine pairs.
         Raises:
-            ValueError: shapes that differ, same not bool, scores not finite; nothing is counted then.
+            ValueError: different shapes, same not bool, scores not finite; then nothing is counted.
         """
         check_scores(scores, same)
         flat, width = self.counts.view(-1), self.counts.shape[1]
@@ -70,12 +69,12 @@ class ScoreHistogram:
             flat.scatter_add_(0, place, place.new_ones(1).expand_as(place))
 
     def merge(self, other: "ScoreHistogram") -> None:
-        """Add another histogram's counts, of the same low and high."""
+        """Add the counts of another histogram with the same low and high."""
         if not isinstance(other, ScoreHistogram):
             raise TypeError(f"other must be a ScoreHistogram; got {type(other).__name__}")
         if (other.low, other.high) != (self.low, self.high):
             raise ValueError(
-                f"only histograms of one range merge: this one's is [{self.low}, {self.high}]; "
+                f"other must have the range [{self.low}, {self.high}] of this histogram; "
                 f"got [{other.low}, {other.high}]"
             )
         self.counts += other.counts.to(self.counts.device)
@@ -84,10 +83,7 @@ class ScoreHistogram:
         self.counts.zero_()
 
     def roc(self) -> ROC:
-        """The operating points at the edges of the bins that hold a score: exact, but without those inside a bin.
-
-        Thresholds are float64; the last is −inf.
-        """
+        """The exact operating points at the edges of non-empty bins. Thresholds are float64; the last is −inf."""
         filled = self.counts.sum(0).nonzero().squeeze(1).flip(0)
         impostors, genuine = self.counts[:, filled].cumsum(1)
         thresholds = self.low + filled.double() / self.BINS_PER_UNIT
@@ -101,14 +97,14 @@ class ScoreHistogram:
 
 
 def tar_bounds(roc: ROC, far: float) -> tuple[Tensor, Tensor]:
-    """Between which values the largest true accept rate at a false accept rate of at most `far` lies.
+    """Bounds of the largest true accept rate at a false accept rate of at most `far`.
 
     Args:
-        roc: some of the operating points of the scores, `ScoreHistogram.roc`.
+        roc: some of the operating points of the scores, from `ScoreHistogram.roc`.
         far: allowed false accept rate, in (0, 1].
     Returns:
-        lower, upper: 0-dim float64. lower is reached, at the threshold of `operating_point(roc, far)`, within `far`;
-        upper is the rate at the next point, which exceeds `far`. nan as of `operating_point`.
+        lower, upper: 0-dim float64. lower is the rate at `operating_point(roc, far)`; upper is the rate at the next
+        point, which exceeds `far`. nan if `operating_point` is.
 
     >>> from pml_ext.functional import roc_curve
     >>> roc = roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))
@@ -123,10 +119,10 @@ def tar_bounds(roc: ROC, far: float) -> tuple[Tensor, Tensor]:
 
 
 def auc_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
-    """Between which values the area under the whole ROC curve lies: all ties inside a bin lost, and all won.
+    """Bounds of the area under the full ROC curve: all ties inside a bin lost, and all won.
 
     Args:
-        roc: some of the operating points of the scores. `roc_auc` of it is the middle.
+        roc: some of the operating points of the scores; `roc_auc(roc)` is the midpoint.
 
     >>> from pml_ext.functional import roc_curve
     >>> roc = roc_curve(torch.tensor([0.5, 0.5]), torch.tensor([True, False]))  # a tie: won or lost
@@ -139,7 +135,7 @@ def auc_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
 
 
 def eer_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
-    """Between which values the equal error rate of the whole ROC curve lies.
+    """Bounds of the equal error rate of the full ROC curve.
 
     Args:
         roc: some of the operating points of the scores.
@@ -156,5 +152,5 @@ def eer_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
     if not roc.genuine or not roc.impostors:
         return far[-1] + frr[-1], far[-1] + frr[-1]
     after = place_at_equal_errors(roc)
-    # Between the two points FAR only rises and FRR only falls: where they meet, both are within their own ends.
+    # Between the two points FAR rises and FRR falls, so the crossing is within the ends of both.
     return torch.maximum(far[after - 1], frr[after]), torch.minimum(far[after], frr[after - 1])

@@ -1,4 +1,4 @@
-"""The ROC curve of verification as counts, and what is read off it."""
+"""The ROC curve of verification as counts, its area and its equal error rate."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ from pml_ext.functional.verification.checks import check_scores
 
 
 class ROC(NamedTuple):
-    """Operating points from the strictest threshold to the laxest; a pair is accepted when its score >= threshold.
+    """Operating points from the strictest threshold to the laxest; a pair is accepted if its score >= threshold.
 
-    thresholds: (K,) descending, in the units of the scores. The first is inf: nothing is accepted. At the last
-        everything is.
+    thresholds: (K,) descending, in the unit of the scores. The first is inf, which accepts nothing; the last accepts
+        everything.
     true_accepts, false_accepts: (K,) int64, genuine and impostor pairs accepted, ascending.
 
     >>> from pml_ext.functional import roc_curve
@@ -45,13 +45,13 @@ class ROC(NamedTuple):
 
 
 def check_roc(roc: object) -> None:
-    """What `roc_curve`, `labelled_pairs_roc` and `ScoreHistogram.roc` return."""
+    """Raise unless roc is a ROC, from `roc_curve`, `labelled_pairs_roc` or `ScoreHistogram.roc`."""
     if not isinstance(roc, ROC):
-        raise TypeError(f"roc must be an ROC, as roc_curve returns it; got {type(roc).__name__}")
+        raise TypeError(f"roc must be an ROC, from roc_curve; got {type(roc).__name__}")
 
 
 class OperatingPoint(NamedTuple):
-    """A threshold (0-dim, in the units of the scores) and the rates at it (0-dim float64, fractions).
+    """A threshold (0-dim, in the unit of the scores) and its rates (0-dim float64, fractions).
 
     >>> from pml_ext.functional import operating_point, roc_curve
     >>> roc = roc_curve(torch.tensor([0.75, 0.5]), torch.tensor([True, False]))
@@ -66,7 +66,7 @@ class OperatingPoint(NamedTuple):
 
 
 def roc_curve(scores: Tensor, same: Tensor) -> ROC:
-    """The operating point of every distinct score: pairs of equal score are accepted together.
+    """The operating point at each distinct score; pairs with equal scores are accepted together.
 
     Args:
         scores: (P,) similarities, higher is more alike, finite (negate distances).
@@ -74,7 +74,7 @@ def roc_curve(scores: Tensor, same: Tensor) -> ROC:
     Returns:
         ROC; the same points as scikit-learn's `roc_curve(same, scores, drop_intermediate=False)`.
     Raises:
-        ValueError: shapes that differ, same not bool, scores not finite.
+        ValueError: different shapes, same not bool, scores not finite.
 
     >>> roc = roc_curve(torch.tensor([0.75, 0.5, 0.5]), torch.tensor([True, True, False]))
     >>> roc.thresholds.tolist(), roc.true_accepts.tolist(), roc.false_accepts.tolist()
@@ -95,10 +95,10 @@ def roc_curve(scores: Tensor, same: Tensor) -> ROC:
 
 
 def roc_auc(roc: ROC) -> Tensor:
-    """Area under the ROC curve: the chance that a genuine pair scores above an impostor pair, ties counted half.
+    """Area under the ROC curve: the probability that a genuine pair scores above an impostor pair; ties count half.
 
     Returns:
-        0-dim float64 in [0, 1], 0.5 for scores that say nothing; nan without genuine or without impostor pairs.
+        0-dim float64 in [0, 1], 0.5 for uninformative scores; nan without genuine or without impostor pairs.
 
     >>> float(roc_auc(roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))))
     0.75
@@ -108,11 +108,11 @@ def roc_auc(roc: ROC) -> Tensor:
 
 
 def equal_error_rate(roc: ROC) -> OperatingPoint:
-    """Where the false accept rate equals the false reject rate, linearly interpolated between neighbouring points.
+    """Where the false accept rate equals the false reject rate, linearly interpolated between operating points.
 
     Returns:
-        OperatingPoint with far = 1 − tar = the equal error rate, and the threshold of the first point whose FAR is
-        at least its FRR (a real threshold, where the rates may differ); all nan without genuine or impostor pairs.
+        OperatingPoint with far = 1 − tar = the equal error rate, and the threshold of the first point with FAR >= FRR
+        (its actual rates may differ); all nan without genuine or impostor pairs.
 
     >>> roc = roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))
     >>> float(equal_error_rate(roc).far)
@@ -131,7 +131,7 @@ def equal_error_rate(roc: ROC) -> OperatingPoint:
 
 
 def place_at_equal_errors(roc: ROC) -> int:
-    """The index of the first point whose FAR is at least its FRR, of a curve with both kinds of pairs."""
-    # Multiplied out, so that equal rates compare equal; in float64, as int64 overflows at 3 · 10^9 pairs of each kind.
+    """The index of the first point with FAR >= FRR; the curve must have both kinds of pairs."""
+    # Cross-multiplied, so that equal rates compare equal; in float64, as int64 overflows at 3 · 10^9 pairs per kind.
     false_rejects = (roc.genuine - roc.true_accepts).double()
     return int((roc.false_accepts.double() * roc.genuine >= false_rejects * roc.impostors).nonzero()[0])

@@ -1,8 +1,4 @@
-"""TAR at FAR: one rule, `first_refused`, for scores and for a ROC curve.
-
-Scores hand in their sorted impostors, a ROC curve (of scores, of a histogram, of all pairs of a set) its counts, and
-`threshold_at_far` the pair distance of that rank. No threshold is interpolated.
-"""
+"""TAR at FAR: `first_refused` is the one rule for scores, ROC curves and pair distances. Nothing is interpolated."""
 
 import torch
 from torch import Tensor
@@ -12,18 +8,16 @@ from pml_ext.functional.verification.roc import ROC, OperatingPoint, check_roc
 
 
 def first_refused(far: float, impostors: int) -> int | None:
-    """The rule of TAR at FAR: which impostor pair is the first one too many for a false accept rate.
+    """The rank of the first impostor pair that would exceed a false accept rate.
 
-    Accepted are the pairs strictly more alike than that one: whatever ties with it is refused too.
+    Only pairs strictly more alike than that one are accepted, so its ties are rejected too.
 
     Args:
         far: allowed false accept rate, in (0, 1].
-        impostors: how many impostor pairs there are.
+        impostors: number of impostor pairs.
     Returns:
-        its rank among the impostor pairs, 1 for the most alike; impostors + 1 where all may be accepted; None where
-        they are too few for the rate (far < 1 / impostors: not one false accept would be allowed).
-    Raises:
-        ValueError: far outside (0, 1].
+        the rank, 1 for the most similar impostor pair; impostors + 1 if all may be accepted; None if there are too few
+        for the rate (far < 1 / impostors allows no false accept).
     """
     check_far(far)
     allowed = largest_count_within(far, impostors)
@@ -31,7 +25,7 @@ def first_refused(far: float, impostors: int) -> int | None:
 
 
 def largest_count_within(rate: float, total: int) -> int:
-    """The largest m with m / total <= rate, free of the rounding of rate * total."""
+    """The largest m with m / total <= rate, regardless of the rounding of rate * total."""
     m = int(rate * total)
     return m + (m < total and (m + 1) / total <= rate)
 
@@ -39,20 +33,20 @@ def largest_count_within(rate: float, total: int) -> int:
 def tar_at_far(scores: Tensor, same: Tensor, far: float) -> Tensor:
     """The largest true accept rate among the thresholds whose false accept rate is at most `far`.
 
-    A pair is accepted when its score >= threshold. An impostor pair is a false accept when it is accepted. Tied
-    scores are accepted together; nothing is interpolated. `operating_point` gives the threshold too.
+    A pair is accepted if its score >= threshold; an accepted impostor pair is a false accept. Tied scores are accepted
+    together and nothing is interpolated. `operating_point` also gives the threshold.
 
     Args:
         scores: (P,) similarities, higher is more alike, finite (negate distances).
         same: (P,) bool, True for genuine pairs.
         far: allowed false accept rate, in (0, 1].
     Returns:
-        0-dim float64, a fraction; nan without genuine pairs, and where impostor pairs are too few to support the
-        rate (far < 1 / impostor pairs: not one false accept would be allowed).
+        0-dim float64, a fraction; nan without genuine pairs, or with too few impostor pairs for the rate
+        (far < 1 / impostor pairs allows no false accept).
     Raises:
-        ValueError: shapes that differ, same not bool, far outside (0, 1], scores not finite.
+        ValueError: different shapes, same not bool, far outside (0, 1], scores not finite.
     Source: the standard TAR at FAR of the NIST and IJB protocols. FastReID labels impostors 1 and takes the nearest
-        rate: it reports impostor rejection.
+        rate, so it reports impostor rejection.
 
     >>> scores = torch.tensor([0.9, 0.8, 0.6, 0.7, 0.5, 0.1])
     >>> same = torch.tensor([True, True, True, False, False, False])
@@ -72,13 +66,13 @@ def tar_at_far(scores: Tensor, same: Tensor, far: float) -> Tensor:
 def operating_point(roc: ROC, far: float) -> OperatingPoint:
     """The largest true accept rate at a false accept rate of at most `far`, with its threshold.
 
-    Of the thresholds that give this rate it is the lowest that keeps within `far`. It may be inf, with a rate of 0:
-    every other one accepts more impostors than allowed.
+    The threshold is the lowest that keeps within `far`. It is inf, with a rate of 0, if every finite one accepts too
+    many impostors.
 
     Args:
         far: allowed false accept rate, in (0, 1].
     Returns:
-        OperatingPoint; all nan without genuine pairs and where impostor pairs are too few to support the rate
+        OperatingPoint; all nan without genuine pairs, or with too few impostor pairs for the rate
         (far < 1 / impostor pairs).
     Raises:
         ValueError: far outside (0, 1].
@@ -96,12 +90,12 @@ def operating_point(roc: ROC, far: float) -> OperatingPoint:
 
 
 def place_at_far(roc: ROC, far: float) -> int | None:
-    """The index of `operating_point`; None where there is none."""
+    """The index of `operating_point`, or None."""
     check_roc(roc)
     rank = first_refused(far, roc.impostors)
     return last_place_before(roc.false_accepts, rank) if roc.genuine and rank is not None else None
 
 
 def last_place_before(false_accepts: Tensor, rank: int) -> int:
-    """The last of the ascending counts, beginning with 0, that leaves out the impostor pair of that rank."""
+    """The index of the last of the ascending counts, which begin with 0, that is below rank."""
     return int(torch.searchsorted(false_accepts, rank)) - 1

@@ -1,4 +1,4 @@
-"""Templates: several images of one subject as one embedding, and the cosines of listed pairs."""
+"""Templates, which combine several images of one subject into one embedding, and cosines of listed pairs."""
 
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ class Templates(NamedTuple):
             ValueError: an id without a template.
         """
         if not len(self.ids):
-            raise ValueError("there are no templates: not one image was given")
+            raise ValueError("there are no templates: no image was given")
         check_tensor(ids, "ids", "(...)")
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise ValueError(f"ids must be integers; got {ids.dtype}")
@@ -39,17 +39,17 @@ class Templates(NamedTuple):
 
 
 def template_embeddings(embeddings: Tensor, template_ids: Tensor, media_ids: Tensor) -> Templates:
-    """The mean of a template's media, each the mean of its images (a video's frames count as one), length 1.
+    """The normalised mean of each template's media, each the mean of its images (a video's frames count as one).
 
     Args:
-        embeddings: (N, D), finite, one an image, taken as they are: normalise them first if every image is to weigh
-            the same whatever its length.
+        embeddings: (N, D), finite, one per image, not normalised here: normalise them first to give all images the
+            same weight.
         template_ids: (N,) integers.
-        media_ids: (N,) integers; an id means one medium inside a template and need not be unique over templates.
+        media_ids: (N,) integers, unique inside a template.
     Returns:
-        Templates. A template whose mean is 0 stays 0: cosine 0 with everything.
+        Templates. A template whose mean is 0 stays 0, with cosine 0 to everything.
     Raises:
-        ValueError: embeddings that are not (N, D) floating and finite; ids of another length or not integer.
+        ValueError: embeddings are not (N, D), floating and finite; ids of another length or not integer.
     Source: the IJB-A, IJB-B and IJB-C protocols' media pooling (Crosswhite et al. 2017).
 
     >>> images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # a photograph, and two frames of one video
@@ -76,16 +76,16 @@ def _means(rows: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Tensor) -> Tensor:
-    """Cosines of listed pairs, (embeddings[rows[p]], ref_emb[ref_rows[p]]), a block of pairs at a time.
+    """Cosines of the listed pairs (embeddings[rows[p]], ref_emb[ref_rows[p]]), in blocks of pairs.
 
     Args:
         embeddings, ref_emb: (N, D) and (R, D), finite; normalised here.
-        rows, ref_rows: (P,) int64 rows.
+        rows, ref_rows: (P,) integer indices.
     Returns:
         (P,) cosines, float32 (float64 for float64 input).
     Raises:
-        ValueError: embeddings that are not (N, D) floating and finite, or of another width; rows outside them, or of
-            different numbers.
+        ValueError: embeddings are not (N, D), floating and finite, or differ in width; rows out of range or of
+            different lengths.
 
     >>> x = torch.tensor([[2.0, 0.0], [3.0, 4.0]])
     >>> [round(value, 3) for value in pair_cosines(x, x, torch.tensor([0, 1]), torch.tensor([1, 1])).tolist()]
@@ -99,15 +99,15 @@ def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Te
     check_rows(rows, len(embeddings), "rows")
     check_rows(ref_rows, len(ref_emb), "ref_rows")
     if rows.shape != ref_rows.shape:
-        raise ValueError(f"ref_rows must have the {len(rows)} entries of rows, one a pair; got {len(ref_rows)}")
+        raise ValueError(f"ref_rows must have {len(rows)} entries like rows, one per pair; got {len(ref_rows)}")
     unit, ref_unit = unit_rows(embeddings), unit_rows(ref_emb)
     return listed_cosines(unit, ref_unit, rows.to(unit.device).long(), ref_rows.to(unit.device).long())
 
 
 def check_rows(rows: Tensor, count: int, name: str) -> None:
-    """(P,) integers in [0, count)."""
+    """Raise unless rows are (P,) integers in [0, count)."""
     check_tensor(rows, name, "(P,)")
-    whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # torch computes with no other integers
+    whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # torch cannot compute with others
     if rows.ndim != 1 or rows.dtype not in whole:
         raise ValueError(f"{name} must be a (P,) tensor of integers; got {rows.dtype} {tuple(rows.shape)}")
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:

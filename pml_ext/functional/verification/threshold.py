@@ -1,7 +1,7 @@
 """One distance threshold for all pairs of a data set: at a target FAR, at a target FRR, or of the best utility.
 
-Pairs whose cosines differ by less than 1e-6 count as tied: a threshold between them would part them by the rounding of
-float32, and decide otherwise where the same cosines are computed anew.
+Pairs whose cosines differ by less than 1e-6 count as tied: a threshold between them would separate them by float32
+rounding, which may differ the next time.
 """
 
 import math
@@ -13,42 +13,41 @@ from torch import Tensor
 from pml_ext._checks import check_fraction
 from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE
 from pml_ext.functional.operating_points.utility import utility_of_rates
-from pml_ext.functional.pairwise.pair_distances import PairDistances, accepted_in_all
+from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.tar_at_far_rule import first_refused, largest_count_within
 
-# In squared distance, twice that in cosine.
-_TIED = 2e-6
-# Grid searches stop at this resolution of distance.
-_RESOLUTION = 1e-12
+_TIED = 2e-6  # in squared distance, twice the difference in cosine
+_RESOLUTION = 1e-12  # of distance, where grid searches stop
 _UTILITY_RESOLUTION = 1e-7
-# Thresholds of a pass that counts all classes together: more make its search slower than the products.
+# Thresholds per pass over all classes together; with more, the search becomes slower than the matrix products.
 _GRID_OF_ALL = 2**14
 
 
 def threshold_at_far(pairs: PairDistances, far: float) -> float:
-    """The largest distance threshold whose pooled FAR is at most `far`; ties are refused together.
+    """The largest distance threshold whose pooled FAR is at most `far`; ties are rejected together.
 
     Args:
-        pairs: of the set, with impostor pairs; a pair is accepted when its distance <= threshold.
+        pairs: with impostor pairs; a pair is accepted if its distance <= threshold.
         far: in (0, 1).
     Raises:
-        ValueError: far outside (0, 1), below 1 / impostor pairs, or not to be met because more impostor pairs than
-            that are of equal embeddings.
+        ValueError: far outside (0, 1), below 1 / impostor pairs, or impossible because too many impostor pairs have
+            equal embeddings.
     """
-    rank = first_refused(_inside(far, "far"), pairs.total_negative_pairs)
+    check_fraction(far, "far")
+    rank = first_refused(far, pairs.total_negative_pairs)
     if rank is None:
-        raise _too_few(far, pairs.total_negative_pairs, "far", "impostor")
+        raise _too_few_error(far, pairs.total_negative_pairs, "far", "impostor")
     threshold = thresholds_at_far(pairs, [far])[0]
     if threshold is None:
         raise ValueError(
-            f"no threshold meets far={far:g}: {rank - 1} of {pairs.total_negative_pairs} impostor pairs may pass, and "
-            "more than that are of equal embeddings; is one sample filed under several labels?"
+            f"no threshold meets far={far:g}: it allows {rank - 1} of {pairs.total_negative_pairs} impostor pairs, but "
+            "more have equal embeddings. Does one sample have several labels?"
         )
     return threshold
 
 
 def thresholds_at_far(pairs: PairDistances, fars: Sequence[float]) -> list[float | None]:
-    """`threshold_at_far` of several rates in (0, 1), from one look at the pairs; None for a rate that cannot be met."""
+    """`threshold_at_far` for several rates in (0, 1) from one pass over the pairs; None for impossible rates."""
     ranks = [first_refused(far, pairs.total_negative_pairs) for far in fars]
     if not any(ranks):
         return [None] * len(ranks)
@@ -61,31 +60,32 @@ def threshold_at_frr(pairs: PairDistances, frr: float, *, entries: int | None = 
     """The smallest distance threshold whose pooled FRR is at most `frr`; ties are accepted together.
 
     Args:
-        pairs: of the set, with genuine pairs.
+        pairs: with genuine pairs.
         frr: in (0, 1).
         entries: see `grid_size`.
     Raises:
         ValueError: frr outside (0, 1), or below 1 / genuine pairs.
     """
     total = pairs.total_positive_pairs
-    allowed = largest_count_within(_inside(frr, "frr"), total)
+    check_fraction(frr, "frr")
+    allowed = largest_count_within(frr, total)
     if not allowed:
-        raise _too_few(frr, total, "frr", "genuine")
-    last_accepted = _around_positive(pairs, total - allowed, entries=entries)[1]
+        raise _too_few_error(frr, total, "frr", "genuine")
+    last_accepted = _bracket_positive(pairs, total - allowed, entries=entries)[1]
     return min(2.0, math.sqrt(last_accepted**2 + _TIED))
 
 
 def threshold_of_best_utility(pairs: PairDistances, *, grid: int = _GRID_OF_ALL) -> float:
     """A distance threshold with the largest utility 2 φ ψ / (φ + ψ) of the pooled TNR φ and TPR ψ.
 
-    Both rates are counted on a grid over [0, 2]. Between two thresholds the utility is at most that of the lower one's
-    TNR and the upper one's TPR: where this bound exceeds the best utility found, a finer grid follows, down to 1e-7.
+    Rates are counted on a grid over [0, 2]. Between two thresholds the utility is at most that of the lower one's TNR
+    and the upper one's TPR; intervals where this bound exceeds the best utility so far are refined, down to 1e-7.
 
     Args:
-        pairs: of the set, with genuine and impostor pairs.
-        grid: thresholds of one pass over the pairs, at least 4.
+        pairs: with genuine and impostor pairs.
+        grid: thresholds per pass over the pairs, at least 4.
     Returns:
-        the best threshold; of equals the smallest that was tried.
+        the best threshold, the smallest one tried if several tie.
     """
     low, high = torch.zeros(1, dtype=torch.float64), torch.full((1,), 2.0, dtype=torch.float64)
     best, chosen = -1.0, 0.0
@@ -105,27 +105,27 @@ def threshold_of_best_utility(pairs: PairDistances, *, grid: int = _GRID_OF_ALL)
 
 
 def _pooled_rates(pairs: PairDistances, thresholds: Tensor, at_once: int) -> tuple[Tensor, Tensor]:
-    """The TPR and the TNR of all pairs at ascending thresholds, so many of them in one pass."""
-    counts = [accepted_in_all(pairs, some) for some in thresholds.split(2 * at_once)]
+    """The TPR and TNR of all pairs at ascending thresholds, 2 · at_once per pass."""
+    counts = [count_accepted(pairs, some) for some in thresholds.split(2 * at_once)]
     positives, negatives = (torch.cat(kind).double().cpu() for kind in zip(*counts, strict=True))
     return positives / pairs.total_positive_pairs, 1 - negatives / pairs.total_negative_pairs
 
 
 def middle_of_gap(pairs: PairDistances, threshold: float) -> float:
-    """The middle between the farthest accepted and the closest refused pair: the same decisions about all pairs.
+    """The midpoint of the farthest accepted and the closest rejected pair, which decides all pairs like `threshold`.
 
-    It is the threshold farthest from all pairs, so that a rounding of their distances changes least.
+    It is the threshold most robust to rounding of distances.
 
     Args:
-        pairs: in float64, so that the middle can be told from the ends.
+        pairs: in float64, which separates the midpoint from the ends.
         threshold: in [0, 2].
     """
     at = torch.tensor([threshold], dtype=torch.float64)
-    # All that is asked about positive pairs comes from passes over them alone: those cut the blocks in another way.
+    # Use only positives_only passes for positive pairs: others cut different blocks, which round differently.
     positives = int(pairs.accepted(at, positives_only=True)[0].sum())
-    low, high = _around_positive(pairs, positives, threshold)[1], 2.0
+    low, high = _bracket_positive(pairs, positives, threshold)[1], 2.0
     if positives < pairs.total_positive_pairs:
-        high = _around_positive(pairs, positives + 1)[0]
+        high = _bracket_positive(pairs, positives + 1)[0]
     accepted, total = int(pairs.accepted(at)[1].sum()) // 2, pairs.total_negative_pairs
     accepted_end, refused_end = pairs.negative_distances_at([max(1, accepted), min(total, accepted + 1)]).tolist()
     low = max(low, accepted_end) if accepted else low
@@ -135,32 +135,21 @@ def middle_of_gap(pairs: PairDistances, threshold: float) -> float:
 
 
 def grid_size(pairs: PairDistances, *, entries: int | None = None) -> int:
-    """Thresholds of one counting pass by class: fewer where the classes are many, so that memory stays bounded.
-
-    Args:
-        entries: of the (T, M) counts of one pass; None: 2^22, 32 MB.
-    """
+    """Thresholds per counting pass by class; `entries` bounds the (T, M) counts of a pass (None: 2^22, 32 MB)."""
     return max(64, min(1024, (entries or ENTRIES_ON_A_DEVICE) // len(pairs.classes)))
 
 
-def _inside(rate: float, name: str) -> float:
-    check_fraction(rate, name)
-    return rate
-
-
-def _too_few(rate: float, total: int, name: str, kind: str) -> ValueError:
+def _too_few_error(rate: float, total: int, name: str, kind: str) -> ValueError:
     needed = math.ceil(1 / max(rate, 1e-18))
     return ValueError(f"{name}={rate:g} needs at least {needed} {kind} pairs, to allow one error; the set has {total}")
 
 
-def _around_positive(
+def _bracket_positive(
     pairs: PairDistances, rank: int, high: float = 2.0, *, entries: int | None = None
 ) -> tuple[float, float]:
     """(low, high), at most 1e-12 apart: fewer than `rank` positive pairs are within low, at least `rank` within high.
 
-    Args:
-        rank: k-th closest positive pair; 0 gives (0, 0).
-        high: within which there are `rank` positive pairs.
+    Rank 0 gives (0, 0). The given `high` must have at least `rank` positive pairs within it.
     """
     low = 0.0
     if not rank:
@@ -169,7 +158,7 @@ def _around_positive(
         grid = torch.linspace(low, high, grid_size(pairs, entries=entries), dtype=torch.float64)
         within = pairs.accepted(grid, positives_only=True)[0].sum(dim=0).cpu()
         first = int(torch.searchsorted(within, rank))
-        if not first:  # already within low, which only happens at 0: copies of one sample
+        if not first:  # low is 0 and has them already: copies of one sample
             return low, low
         low, high = float(grid[first - 1]), float(grid[first])
     return low, high

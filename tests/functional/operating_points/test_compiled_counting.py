@@ -44,7 +44,7 @@ def test_a_numba_that_refuses_is_named_once(
         assert compiled_count_rows(*TYPES) is None
         assert compiled_count_rows(*TYPES) is None
     assert [r.getMessage() for r in caplog.records] == [
-        "OPIS counts without numba, which cannot be used here: Numba needs NumPy 9 or less."
+        "OPIS counts pairs without numba, which does not work here: Numba needs NumPy 9 or less."
     ]
 
 

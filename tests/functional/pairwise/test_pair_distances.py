@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pml_ext.functional import PairDistances
-from pml_ext.functional.pairwise.pair_distances import accepted_in_all
+from pml_ext.functional.pairwise.pair_distances import count_accepted
 from tests.oracles import metrics as oracle
 
 
@@ -52,10 +52,10 @@ def test_counts_of_all_classes_together(block_rows: int) -> None:
     pairs = PairDistances(x, y, block_rows=block_rows)
     thresholds = torch.tensor([0.1, 0.7, 0.7, 1.2, 1.9], dtype=torch.float64)
     positives, negatives = pairs.accepted(thresholds)
-    found = accepted_in_all(pairs, thresholds)
+    found = count_accepted(pairs, thresholds)
     assert torch.equal(found[0], positives.sum(dim=0))
     assert torch.equal(2 * found[1], negatives.sum(dim=0))
-    assert accepted_in_all(pairs, torch.tensor([2.0]))[1] == pairs.total_negative_pairs
+    assert count_accepted(pairs, torch.tensor([2.0]))[1] == pairs.total_negative_pairs
 
 
 def test_autocast_and_fast_matmul_do_not_reach_the_distances() -> None:
@@ -85,7 +85,7 @@ def test_ranks_outside_the_pairs_are_refused() -> None:
 @pytest.mark.parametrize("thresholds", [[], [0.5, 0.1], [0.1, float("nan"), 0.5], [float("nan")], [[0.1, 0.2]]])
 def test_thresholds_that_do_not_ascend_are_refused(thresholds: list) -> None:
     pairs = PairDistances(*a_set())
-    for count in (pairs.accepted, lambda limits: accepted_in_all(pairs, limits)):
+    for count in (pairs.accepted, lambda limits: count_accepted(pairs, limits)):
         with pytest.raises(ValueError, match="thresholds must be an ascending, non-empty"):
             count(torch.tensor(thresholds))
 

@@ -3,10 +3,10 @@ import torch
 
 from pml_ext.functional.retrieval.feature_distances import (
     both_distance_blocks,
-    comparable,
     distance_blocks,
     have_unit_rows,
-    spread_around_origin,
+    is_spread_around_origin,
+    prepare_features,
 )
 
 
@@ -14,7 +14,7 @@ from pml_ext.functional.retrieval.feature_distances import (
 @pytest.mark.parametrize("entries", [1, 50, None])
 def test_blocks_hold_the_distances(metric: str, entries: int | None) -> None:
     query, gallery = torch.randn(7, 4).double(), torch.randn(12, 4).double()
-    blocks = distance_blocks(*comparable(query, gallery, metric), metric, entries=entries)
+    blocks = distance_blocks(*prepare_features(query, gallery, metric), metric, entries=entries)
     found = torch.cat([block.clone() for block in blocks])
     if metric == "cosine":
         expected = 1 - torch.nn.functional.cosine_similarity(query[:, None], gallery, dim=2)
@@ -26,9 +26,9 @@ def test_blocks_hold_the_distances(metric: str, entries: int | None) -> None:
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_one_set_compared_with_itself_is_copied_once(metric: str) -> None:
     x = torch.randn(9, 4)
-    rows, columns = comparable(x, x, metric)
+    rows, columns = prepare_features(x, x, metric)
     assert rows is columns
-    expected = comparable(x.clone(), x, metric)
+    expected = prepare_features(x.clone(), x, metric)
     torch.testing.assert_close(rows, expected[0])
     torch.testing.assert_close(columns, expected[1])
 
@@ -55,5 +55,5 @@ def test_one_product_orders_by_both_distances(entries: int | None, scale: float)
 
 def test_features_far_from_the_origin_are_told() -> None:
     x = torch.randn(50, 8)
-    assert spread_around_origin(x) and spread_around_origin(x + 0.5) and spread_around_origin(x * 1e30)
-    assert not spread_around_origin(x + 10) and not spread_around_origin((x + 10) * 1e30)
+    assert is_spread_around_origin(x) and is_spread_around_origin(x + 0.5) and is_spread_around_origin(x * 1e30)
+    assert not is_spread_around_origin(x + 10) and not is_spread_around_origin((x + 10) * 1e30)

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from pml_ext.functional import expand_features, rank_matches
-from pml_ext.functional.retrieval.query_expansion import averaged_with_neighbors
+from pml_ext.functional.retrieval.query_expansion import average_with_neighbors
 from tests.oracles import reranking as oracle
 
 
@@ -21,7 +21,7 @@ def test_equals_the_loops(k: int, alpha: float, times: int) -> None:
 @pytest.mark.parametrize("entries", [1, 50, 2**20])
 def test_blocks_of_any_size_are_the_whole(entries: int) -> None:
     x = torch.randn(30, 4).double()
-    found = averaged_with_neighbors(x, 5, 2.5, entries=entries)
+    found = average_with_neighbors(x, 5, 2.5, entries=entries)
     np.testing.assert_allclose(found.numpy(), oracle.expand(x.numpy(), 5, 2.5, 1), rtol=0, atol=1e-10)
 
 

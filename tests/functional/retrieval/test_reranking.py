@@ -74,7 +74,7 @@ def test_degenerate_features_stay_finite(definition: str) -> None:
 
 def test_errors() -> None:
     query, gallery = clusters()
-    with pytest.raises(ValueError, match="k1 must be from 1 to 39, below the 40 queries and gallery items; got 40"):
+    with pytest.raises(ValueError, match="k1 must be from 1 to 39, fewer than queries and gallery items; got 40"):
         rerank(query, gallery, k1=40)
     with pytest.raises(ValueError, match="k2 must be from 1 to k1 = 4; got 6"):
         rerank_blocks(query, gallery, k1=4)  # before the first block is asked for
@@ -97,5 +97,5 @@ def test_features_too_large_to_square() -> None:
     query, gallery = clusters()
     expected = rerank(query, gallery, metric="euclidean")
     torch.testing.assert_close(rerank(query * 2.0**520, gallery * 2.0**520, metric="euclidean"), expected)
-    with pytest.raises(ValueError, match=r"beyond the range of torch\.float64: scale them down"):
+    with pytest.raises(ValueError, match=r"exceed the range of torch\.float64: scale the features down"):
         rerank(query * 2.0**520, gallery * 2.0**520, metric="euclidean", definition="fastreid")

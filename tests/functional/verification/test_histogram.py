@@ -131,7 +131,7 @@ def test_errors() -> None:
         with pytest.raises(ValueError, match="low and high must be ascending integers"):
             ScoreHistogram(low, high)
     histogram = ScoreHistogram()
-    with pytest.raises(ValueError, match=r"this one's is \[-1, 1\]; got \[-2, 0\]"):
+    with pytest.raises(ValueError, match=r"other must have the range \[-1, 1\] of this histogram; got \[-2, 0\]"):
         histogram.merge(ScoreHistogram(-2, 0))
     with pytest.raises(ValueError, match="scores must be finite"):
         histogram.update(torch.tensor([0.1, torch.nan]), torch.tensor([True, False]))

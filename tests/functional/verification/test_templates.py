@@ -66,7 +66,7 @@ def test_rows_outside_the_embeddings_are_refused() -> None:
             pair_cosines(x, x, one, rows)
     with pytest.raises(ValueError, match=r"rows must be a \(P,\) tensor of integers"):
         pair_cosines(x, x, torch.tensor([1.0]), one)
-    with pytest.raises(ValueError, match="ref_rows must have the 2 entries of rows, one a pair; got 1"):
+    with pytest.raises(ValueError, match="ref_rows must have 2 entries like rows, one per pair; got 1"):
         pair_cosines(x, x, torch.tensor([0, 1]), one)
     with pytest.raises(ValueError, match="there are no templates"):
         Templates(one[:0], x[:0]).rows(one)
