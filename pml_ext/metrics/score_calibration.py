@@ -31,8 +31,8 @@ class ScoreCalibration:
     >>> calibration = ScoreCalibration(scores, same)
     >>> calibration.log_ratio(torch.tensor([0.0, 2.0])).round().tolist()
     [-2.0, 2.0]
-    >>> round(float(calibration.probability(torch.tensor(2.0), prior=0.01)), 2)
-    0.07
+    >>> round(float(calibration.probability(torch.tensor(2.0), prior=0.01)), 1)
+    0.1
     """
 
     def __init__(self, scores: Tensor, same: Tensor, method: Literal["logistic", "isotonic"] = "logistic") -> None:
