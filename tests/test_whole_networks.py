@@ -57,7 +57,7 @@ def test_validation_classes_are_not_trained_on(monkeypatch: pytest.MonkeyPatch, 
     import torch
     import whole
 
-    from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
+    from pml_ext.runner.data.datasets import ImageSet, OpenSet
     from pml_ext.runner.data.datasets.table import table_set
 
     pictures = [torch.full((1, 4, 4), i, dtype=torch.uint8) for i in range(30)]

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from pml_ext.runner.data.datasets import load
-from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
+from pml_ext.runner.data.datasets import ImageSet, OpenSet, load
 from pml_ext.runner.modeling.weights.paths import packaged_file
 
 ROOT = Path(__file__).parents[2]

@@ -24,7 +24,7 @@ def _with_options(nodes: Mapping[str, str], parent: str) -> dict[str, str]:
 def _datasets() -> dict[str, Mapping[str, object]]:
     from pml_ext.runner.data.datasets import DATASETS  # takes seconds, and the other lists need nothing of it
 
-    return {"DATASETS.NAMES, DATASETS.TESTS": {**DATASETS, **OWN_DATA}}
+    return {"DATASETS.NAMES, DATASETS.TESTS": {**{name: found.about for name, found in DATASETS.items()}, **OWN_DATA}}
 
 
 # kind -> config key -> name -> what it is

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.data.datasets import FACE_PAIRS, TEMPLATE_SETS
+from pml_ext.runner.data.datasets import DATASETS, OpenSet, PairSet, TemplateSet
 from pml_ext.runner.evaluation.results import ALL_PAIRS, TEMPLATES, VERIFICATION, named_metrics
 
 
@@ -24,7 +24,7 @@ def columns_of_first(names: Sequence[str], test: CN) -> list[str]:
         names: DATASETS.TESTS.
         test: the config's TEST.
     """
-    name = names[0] if names else ""
-    if name in TEMPLATE_SETS:
+    kind = DATASETS[names[0]].kind if names and names[0] in DATASETS else OpenSet
+    if kind is TemplateSet:
         return list(TEMPLATES)
-    return list(VERIFICATION) if name in FACE_PAIRS else columns_of_queries(test)
+    return list(VERIFICATION) if kind is PairSet else columns_of_queries(test)

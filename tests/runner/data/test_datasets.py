@@ -17,8 +17,8 @@ from pml_ext.runner.config.load import load_config
 from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.data.datasets import ImageSet, load_test_sets, load_train_set
 from pml_ext.runner.data.datasets.digits import digits_set
+from pml_ext.runner.data.datasets.layout import dataset_root
 from pml_ext.runner.data.datasets.omniglot import ARCHIVES, TEST_ALPHABETS, TRAIN_ALPHABETS, omniglot_set
-from pml_ext.runner.data.datasets.root import dataset_root
 from pml_ext.runner.data.rules import DATASETS_RULES
 from tests.conftest import real_data
 from tests.runner.data.published_layouts import picture

@@ -16,10 +16,19 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.data.datasets import DATASETS, ImageSet, OpenSet, PairSet, load, load_test_sets, load_train_set
+from pml_ext.runner.data.datasets import (
+    DATASETS,
+    ImageSet,
+    OpenSet,
+    PairSet,
+    TemplateSet,
+    load,
+    load_test_sets,
+    load_train_set,
+)
 from pml_ext.runner.data.datasets.face_pairs import read_bin
 from pml_ext.runner.data.datasets.ijb import _LANDMARKS as LANDMARKS
-from pml_ext.runner.data.datasets.ijb import TemplateSet, align
+from pml_ext.runner.data.datasets.ijb import align
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.training_sets import TRAINING_SETS
 from tests.conftest import real_data
@@ -99,7 +108,7 @@ def test_market1501_of_real_pictures(tmp_path: Path) -> None:
 def test_no_named_file_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "Market-1501-v15.09.15"
     write(folder, "bounding_box_train/person1.jpg", "query/a.jpg", "bounding_box_test/b.jpg")
-    with pytest.raises(UserError, match=r"no image named as 0002_c1s1_000451_03.jpg in .*person1.jpg"):
+    with pytest.raises(UserError, match=r"Market1501: no image such as 0002_c1s1_000451_03.jpg in .*person1.jpg"):
         load("Market1501", tmp_path, False)
 
 
@@ -141,7 +150,12 @@ def test_veri_wild_takes_its_cameras_from_vehicle_info(tmp_path: Path) -> None:
             "1 2\nx y",
             "train_list.txt, line 2: expected `image",
         ),
-        ("VeRiWild", "VERI-Wild/train_test_split/train_list.txt", "00009/77.jpg", "an image of vehicle_info.txt; got"),
+        (
+            "VeRiWild",
+            "VERI-Wild/train_test_split/train_list.txt",
+            "00009/77.jpg",
+            "an image of `vehicle_info.txt`; got",
+        ),
         ("VeRiWild", "VERI-Wild/train_test_split/vehicle_info.txt", "heading\nnonsense", "vehicle_info.txt, line 2"),
         (
             "InShop",
@@ -154,7 +168,7 @@ def test_veri_wild_takes_its_cameras_from_vehicle_info(tmp_path: Path) -> None:
             "CUBSharedClasses",
             "CUB_200_2011/train_test_split.txt",
             "1 1\n2 yes\n",
-            "train_test_split.txt, line 2: expected an image's number and 0 or 1; got '2 yes'",
+            "train_test_split.txt, line 2: expected `an image's number and 0 or 1`; got '2 yes'",
         ),
         ("CUBSharedClasses", "CUB_200_2011/train_test_split.txt", "1 1\n", "has no line for image 2 of images.txt"),
     ],
@@ -614,6 +628,7 @@ class Evil:
         (pickle.dumps(([picture()] * 2, [7])), "expected .list of images, list of bools."),
         (pickle.dumps(([picture()] * 2, [True]))[:-40], "or damaged"),
         (b"", "or damaged"),
+        (b"\x80\x02]r\xff\xff\xff\x7f.", "it remembers a value in place 2147483647"),
     ],
 )
 def test_a_pickle_is_data_or_an_error(content: bytes, message: str, tmp_path: Path) -> None:

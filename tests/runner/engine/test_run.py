@@ -22,7 +22,7 @@ from PIL import Image
 
 import pml_ext.runner.engine.baseline
 from pml_ext.cli import main
-from pml_ext.runner.data.datasets import DATASETS, OpenSet
+from pml_ext.runner.data.datasets import DATASETS, DataSet, OpenSet
 from pml_ext.runner.data.datasets.digits import digits_set
 from tests.runner.data.published_layouts import picture
 
@@ -457,7 +457,7 @@ def few_digits(root: Path, grey: bool) -> OpenSet:
 @pytest.mark.parametrize("config", SMALL, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_every_small_config_trains_and_evaluates(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with its own model and losses, for one epoch of some digits in its image size."""
-    monkeypatch.setitem(DATASETS, "Digits", few_digits)
+    monkeypatch.setitem(DATASETS, "Digits", DataSet(few_digits, ""))
     data = ("DATASETS.NAMES", '("Digits",)', "DATASETS.TESTS", '("Digits",)', "SOLVER.IMS_PER_BATCH", "80")
     batch = ("DATALOADER.NUM_INSTANCE", "16", "SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "1")
     assert train(tmp_path, *data, *batch, config=config) == 0

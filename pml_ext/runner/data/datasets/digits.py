@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
+from pml_ext.runner.data.datasets.data_set import DataSet, OpenSet
+from pml_ext.runner.data.datasets.image_set import ImageSet
 
 
 def digits_set(root: Path, grey: bool) -> OpenSet:
@@ -12,8 +13,7 @@ def digits_set(root: Path, grey: bool) -> OpenSet:
 
     The set does not say who wrote an image, so each image is its own camera: a query searches all others.
     """
-    # These take seconds, and most runs do not want the first.
-    import torch
+    import torch  # these take seconds, and few runs need the second
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -27,3 +27,6 @@ def digits_set(root: Path, grey: bool) -> OpenSet:
         return ImageSet(list(images[torch.from_numpy(rows)]), labels[rows], np.arange(len(rows)), names)
 
     return OpenSet(part(np.flatnonzero(labels < 5)), part(np.flatnonzero(labels >= 5)))
+
+
+SETS = {"Digits": DataSet(digits_set, "scikit-learn's digits: 0–4 train, 5–9 test", check=lambda root: None)}

@@ -1,7 +1,7 @@
 """Face verification sets: images in pairs, the same person or not."""
 
-from collections.abc import Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Sized
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,48 +9,17 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular
+from pml_ext.runner.data.datasets.data_set import DataSet, PairSet
 from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.image_files import ImageFile, image_set
-from pml_ext.runner.data.datasets.image_set import ImageSet
+from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 from pml_ext.runner.data.datasets.layout import found_in
-from pml_ext.runner.data.datasets.plain_pickle import ForbiddenPickleError, Plain, plain_value
+from pml_ext.runner.data.datasets.plain_pickle import DAMAGED, ForbiddenPickleError, Plain, plain_value
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-NAMES = ("LFW", "CFP_FP", "CFP_FF", "AgeDB_30", "CALFW", "CPLFW", "VGG2_FP")
 FOLDERS = ("", "faces_emore_val", "faces_emore", "faces_webface_112x112", "val")
-
-
-@dataclass(frozen=True)
-class PairSet:
-    """Images 2i and 2i + 1 are a pair.
-
-    Attributes:
-        images: the images of all pairs; their identities mean nothing.
-        same: (N,) bool, whether pair i shows one person.
-    """
-
-    images: ImageSet
-    same: np.ndarray
-
-    @property
-    def parts(self) -> list[ImageSet]:
-        """What a test embeds."""
-        return [self.images]
-
-
-class EncodedImages(Sequence["Tensor"]):
-    """uint8 (1 or 3, h, w) tensors of image files held in memory."""
-
-    def __init__(self, contents: Sequence[bytes], names: Sequence[str], grey: bool) -> None:
-        self.contents, self.names, self.grey = contents, names, grey
-
-    def __len__(self) -> int:
-        return len(self.contents)
-
-    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
-        return decode_image(self.contents[row], self.names[row], self.grey)
 
 
 def pair_set(root: Path, grey: bool, *, name: str) -> PairSet:
@@ -72,19 +41,16 @@ def pair_set(root: Path, grey: bool, *, name: str) -> PairSet:
                 return _listed_pairs(listing, root / "lfw", grey)
     folders = ", ".join(str(root / folder) for folder in FOLDERS)
     raise UserError(
-        f"{name}: no {file} in {folders}; {found_in(root)}. It is part of insightface's training sets (faces_emore)"
+        f"no {file} in {folders}; {found_in(root)}. It is part of insightface's training sets (faces_emore)"
     )
 
 
 def _listed_pairs(listing: Path, folder: Path, grey: bool) -> PairSet:
-    from pml_ext.metrics.pair_lists import read_lfw_pairs  # stands on torch
+    from pml_ext.metrics.pair_lists import read_lfw_pairs  # imports torch
 
-    try:
-        pairs = read_lfw_pairs(listing)
-    except (ValueError, OSError) as error:
-        raise UserError(str(error)) from error
+    pairs = read_lfw_pairs(listing)
     keys = [key.split("/") for pair in zip(pairs.first, pairs.second, strict=True) for key in pair]
-    files = [ImageFile(folder / name / f"{name}_{int(number):04}.jpg", 0, 0) for name, number in keys]
+    files = [ImageFile(folder / name / f"{name}_{int(number):04}.jpg", 0) for name, number in keys]
     return PairSet(image_set(files, grey), pairs.same.numpy())
 
 
@@ -94,13 +60,18 @@ def read_bin(path: Path, grey: bool) -> PairSet:
         contents, same = _images_and_flags(plain_value(read_regular(path)))
     except ForbiddenPickleError as error:
         raise UserError(f"{path} is not read: {error}") from error
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (OSError, *DAMAGED) as error:
         raise UserError(f"{path} is not a verification file of insightface, or damaged: {error}") from error
     if len(contents) != 2 * len(same) or not len(same):
         raise UserError(f"{path}: expected two images a pair; got {len(contents)} images for {len(same)} pairs")
     names = [f"{path}[{i}]" for i in range(len(contents))]
     nobody = np.zeros(len(contents), dtype=np.int64)
-    return PairSet(ImageSet(EncodedImages(contents, names, grey), nobody, nobody, names), same)
+    images = LazyImages(list(zip(contents, names, strict=True)), partial(_decode, grey))
+    return PairSet(ImageSet(images, nobody, nobody, names), same)
+
+
+def _decode(grey: bool, image: tuple[bytes, str]) -> "Tensor":
+    return decode_image(*image, grey)
 
 
 def _images_and_flags(content: Plain) -> tuple[list[bytes], np.ndarray]:
@@ -112,3 +83,17 @@ def _images_and_flags(content: Plain) -> tuple[list[bytes], np.ndarray]:
         ):
             return images, np.array(flags, dtype=bool)
     raise ValueError("expected (list of images, list of bools)")
+
+
+SETS = {
+    name: DataSet(partial(pair_set, name=name), f"{about}, in pairs to test on", PairSet)
+    for name, about in {
+        "LFW": "Labeled Faces in the Wild (Huang et al., 2007)",
+        "CFP_FP": "Celebrities in Frontal-Profile (Sengupta et al., WACV 2016), frontal and profile",
+        "CFP_FF": "Celebrities in Frontal-Profile, both frontal",
+        "AgeDB_30": "AgeDB (Moschoglou et al., CVPR workshops 2017), 30 years apart",
+        "CALFW": "Cross-Age LFW (Zheng et al., 2017)",
+        "CPLFW": "Cross-Pose LFW (Zheng and Deng, 2018)",
+        "VGG2_FP": "VGGFace2 (Cao et al., FG 2018), frontal and profile",
+    }.items()
+}

@@ -1,13 +1,14 @@
 """A folder per identity, as CASIA-WebFace and the clean MS-Celeb-1M come, or one's own pictures."""
 
+from functools import partial
 from pathlib import Path
 
 from pml_ext._errors import UserError
+from pml_ext.runner.data.datasets.data_set import DataSet, OpenSet
 from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_camera, image_set, open_set
-from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
+from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.layout import found_in, require_folder
 
-SPLITS = ("train", "query", "gallery")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 
@@ -17,11 +18,9 @@ def folder_per_identity(root: Path, grey: bool, *, name: str) -> ImageSet:
     Raises:
         UserError: no such folder, or no images one level below it.
     """
-    folder = root / name
-    require_folder(folder, "folder per identity", f"{folder}/<identity>/<image>.jpg")
-    files = _files(folder)
-    numbers = {identity: number for number, identity in enumerate(dict.fromkeys(p.parent.name for p in files))}
-    return image_set(_numbered(files, numbers), grey, {number: identity for identity, number in numbers.items()})
+    require_folder(root / name, f"{root / name}/<identity>/<image>.jpg")
+    (files,), names = _numbered([_files(root / name)])
+    return image_set(each_its_own_camera(files), grey, names)
 
 
 def own_folder(root: Path, grey: bool, *, name: str) -> ImageSet | OpenSet:
@@ -36,12 +35,9 @@ def own_folder(root: Path, grey: bool, *, name: str) -> ImageSet | OpenSet:
     folder = root / name
     if not (folder / "query").is_dir():
         return folder_per_identity(root, grey, name=name)
-    parts = {part: _files(folder / part) if (folder / part).is_dir() else [] for part in SPLITS}
-    identities = sorted({path.parent.name for files in parts.values() for path in files})
-    numbers = {identity: number for number, identity in enumerate(identities)}
-    train, query, gallery = (_numbered(files, numbers) for files in parts.values())
-    gallery = each_its_own_camera(gallery, first=len(query))
-    return open_set(train, query, gallery or None, grey, dict(enumerate(identities)))
+    parts = [_files(folder / part) if (folder / part).is_dir() else [] for part in ("train", "query", "gallery")]
+    files, names = _numbered(parts if parts[2] else parts[:2])
+    return open_set(files, grey, names, cameras=False)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -52,5 +48,17 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
-def _numbered(files: list[Path], numbers: dict[str, int]) -> list[ImageFile]:
-    return each_its_own_camera([ImageFile(path, numbers[path.parent.name], 0) for path in files])
+def _numbered(parts: list[list[Path]]) -> tuple[list[list[ImageFile]], dict[int, str]]:
+    """The files with their folders' names as numbers, the same in all parts, and the name of each number."""
+    names = sorted({path.parent.name for files in parts for path in files})
+    numbers = {name: number for number, name in enumerate(names)}
+    return [[ImageFile(path, numbers[path.parent.name]) for path in files] for files in parts], dict(enumerate(names))
+
+
+SETS = {
+    name: DataSet(partial(folder_per_identity, name=folder), about, ImageSet)
+    for name, folder, about in (
+        ("MS1MV2", "MS_Celeb_1M", "MS-Celeb-1M, cleaned: to train on"),
+        ("CASIAWebFace", "CASIA-WebFace", "CASIA-WebFace (Yi et al., 2014): to train on"),
+    )
+}

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import unicodedata
 import zipfile
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ import numpy as np
 from PIL import features as pillow_features
 
 from pml_ext._files import write_atomically
-from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
-from pml_ext.runner.data.datasets.root import cache_folder
+from pml_ext.runner.data.datasets.data_set import DataSet, OpenSet
+from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.typefaces import TYPEFACES, Typeface, font_path
 
 log = logging.getLogger("pml_ext")
@@ -42,7 +43,7 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
     images = pixels if grey else pixels.expand(-1, 3, -1, -1)
     # Of characters that look the same the first one is the identity's name.
     called = dict(zip(reversed(table.identities.tolist()), reversed(table.characters.tolist()), strict=True))
-    trains = np.isin(table.identities, table.identities[[_is_latin(c) for c in table.characters]])
+    trains = np.isin(table.identities, table.identities[[_name(c).startswith("LATIN") for c in table.characters]])
 
     def part(rows: np.ndarray) -> ImageSet:
         names = [f"{table.fonts[i]}: {table.characters[i]} ({_name(table.characters[i])})" for i in rows]
@@ -52,7 +53,7 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
     return OpenSet(part(np.flatnonzero(trains)), part(np.flatnonzero(~trains)))
 
 
-def require_glyphs() -> None:
+def _check(root: Path) -> None:
     """Raise UserError where the pictures are neither kept nor can be drawn; nothing is drawn."""
     if not _cache().is_file():
         for styles in TYPEFACES.values():
@@ -93,7 +94,8 @@ def draw(characters: list[str] | None = None) -> GlyphTable:
     }
     upright = [next(iter(styles.values())) for family, styles in faces.items() if family.startswith("DejaVu")]
     if characters is None:
-        characters = sorted(c for c in frozenset.intersection(*(f.characters for f in upright)) if _is_letter(c))
+        everywhere = frozenset.intersection(*(face.characters for face in upright))
+        characters = sorted(c for c in everywhere if unicodedata.category(c) in ("Lu", "Ll", "Lt", "Lo"))
     looks = np.stack([[face.picture(c) for c in characters] for face in upright])
     identities = identities_of_looks(looks)
     rows, pictures, seen = [], [], set()
@@ -108,8 +110,7 @@ def draw(characters: list[str] | None = None) -> GlyphTable:
                     seen.add(key)
                     rows.append((identity, family, character, font))
                     pictures.append(picture)
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    return GlyphTable(np.stack(pictures), columns[0], columns[1], columns[2], columns[3])
+    return GlyphTable(np.stack(pictures), *(np.array(column) for column in zip(*rows, strict=True)))
 
 
 def identities_of_looks(looks: np.ndarray) -> np.ndarray:
@@ -127,7 +128,8 @@ def identities_of_looks(looks: np.ndarray) -> np.ndarray:
 
 
 def _cache() -> Path:
-    return cache_folder() / f"glyphs-{_VERSION}-freetype-{pillow_features.version('freetype2')}.npz"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pml_ext"
+    return folder / f"glyphs-{_VERSION}-freetype-{pillow_features.version('freetype2')}.npz"
 
 
 def _cached(path: Path) -> GlyphTable:
@@ -151,13 +153,8 @@ def _cached(path: Path) -> GlyphTable:
     return table
 
 
-def _is_letter(character: str) -> bool:
-    return unicodedata.category(character) in ("Lu", "Ll", "Lt", "Lo")
-
-
-def _is_latin(character: str) -> bool:
-    return _name(character).startswith("LATIN")
-
-
 def _name(character: str) -> str:
     return unicodedata.name(character, f"U+{ord(character):04X}")
+
+
+SETS = {"Glyphs": DataSet(glyphs_set, "letters in the typefaces of matplotlib; Latin ones train", check=_check)}

@@ -1,62 +1,25 @@
 """IJB-B and IJB-C: templates of several images and video frames, compared with each other."""
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets.image_files import ImageFile, ImageFiles, image_set
-from pml_ext.runner.data.datasets.image_set import ImageSet
-from pml_ext.runner.data.datasets.layout import found_in, lines_of
+from pml_ext.runner.data.datasets.data_set import DataSet, TemplateSet
+from pml_ext.runner.data.datasets.image_files import read_image
+from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
+from pml_ext.runner.data.datasets.layout import found_in, matching_lines
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pml_ext.metrics.pair_lists import TemplateMedia, TemplatePairs
-
-NAMES = ("IJBB", "IJBC")
 SIDE = 112
 # Where ArcFace's crops of 112×112 have the eyes, the nose and the corners of the mouth (x, y).
 _LANDMARKS = np.array(
     [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]]
 )
-
-
-@dataclass(frozen=True)
-class TemplateSet:
-    """Images of templates, and which templates are compared.
-
-    Attributes:
-        images: (N); their identities mean nothing.
-        media: template and medium of each image.
-        pairs: the comparisons.
-    """
-
-    images: ImageSet
-    media: "TemplateMedia"
-    pairs: "TemplatePairs"
-
-    @property
-    def parts(self) -> list[ImageSet]:
-        """What a test embeds."""
-        return [self.images]
-
-
-class AlignedFaces(Sequence["Tensor"]):
-    """Faces turned, scaled and moved so that their five landmarks lie as in ArcFace's crops of 112×112."""
-
-    def __init__(self, images: ImageFiles, landmarks: np.ndarray) -> None:
-        self.images, self.landmarks = images, landmarks
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
-        return align(self.images[row], self.landmarks[row])
 
 
 def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
@@ -68,26 +31,28 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
     Raises:
         UserError: another layout, a damaged list, an image without landmarks.
     """
-    from pml_ext.metrics.pair_lists import read_template_media, read_template_pairs  # stand on torch
+    from pml_ext.metrics.pair_lists import read_template_media, read_template_pairs  # import torch
 
     folder, lower = root / name, name.lower()
     meta = folder / "meta"
     if not meta.is_dir() or not (folder / "loose_crop").is_dir():
-        raise UserError(f"{name} at {root}: expected {name}/meta and {name}/loose_crop; {found_in(root)}")
-    try:
-        media = read_template_media(meta / f"{lower}_face_tid_mid.txt")
-        pairs = read_template_pairs(meta / f"{lower}_template_pair_label.txt")
-    except (ValueError, OSError) as error:
-        raise UserError(str(error)) from error
-    landmarks = _landmarks(meta / f"{lower}_name_5pts_score.txt")
+        raise UserError(f"expected {name}/meta and {name}/loose_crop in {root}; {found_in(root)}")
+    media = read_template_media(meta / f"{lower}_face_tid_mid.txt")
+    pairs = read_template_pairs(meta / f"{lower}_template_pair_label.txt")
+    number = r"-?\d+(?:\.\d+)?"
+    form = rf"(\S+)((?:\s+{number}){{10}})(?:\s+{number})?"
+    lines = matching_lines(meta / f"{lower}_name_5pts_score.txt", form, "image x1 y1 … x5 y5 score")
+    landmarks = {line[1]: np.array(line[2].split(), dtype=np.float64).reshape(5, 2) for line in lines}
     if missing := [image for image in media.images if image not in landmarks]:
-        raise UserError(f"{name}: no landmarks for {len(missing)} images, such as {missing[0]}")
-    faces = image_set([ImageFile(folder / "loose_crop" / image, 0, i) for i, image in enumerate(media.images)], grey)
-    assert isinstance(faces.images, ImageFiles)
-    points = np.stack([landmarks[image] for image in media.images])
-    return TemplateSet(
-        ImageSet(AlignedFaces(faces.images, points), faces.identities, faces.cameras, faces.names), media, pairs
-    )
+        raise UserError(f"no landmarks for {len(missing)} images, such as {missing[0]}")
+    faces = [(folder / "loose_crop" / image, landmarks[image]) for image in media.images]
+    nobody, names = np.zeros(len(faces), dtype=np.int64), [str(path) for path, _ in faces]
+    images = LazyImages(faces, partial(_aligned_face, grey))
+    return TemplateSet(ImageSet(images, nobody, np.arange(len(faces)), names), media, pairs)
+
+
+def _aligned_face(grey: bool, face: tuple[Path, np.ndarray]) -> "Tensor":
+    return align(read_image(face[0], grey), face[1])
 
 
 def align(image: "Tensor", landmarks: np.ndarray) -> "Tensor":
@@ -116,13 +81,10 @@ def align(image: "Tensor", landmarks: np.ndarray) -> "Tensor":
     return aligned
 
 
-def _landmarks(listing: Path) -> dict[str, np.ndarray]:
-    """Lines of `image x1 y1 … x5 y5 score`."""
-    number = r"-?\d+(?:\.\d+)?"
-    line_form = re.compile(rf"(\S+)((?:\s+{number}){{10}})(?:\s+{number})?")
-    landmarks = {}
-    for place, line in enumerate(lines_of(listing), start=1):
-        if not (match := line_form.fullmatch(line)):
-            raise UserError(f"{listing}, line {place}: expected `image x1 y1 … x5 y5 score`; got {line[:80]!r}")
-        landmarks[match[1]] = np.array(match[2].split(), dtype=np.float64).reshape(5, 2)
-    return landmarks
+SETS = {
+    name: DataSet(partial(template_set, name=name), f"{about}, templates to test on", TemplateSet)
+    for name, about in {
+        "IJBB": "IJB-B (Whitelam et al., CVPR workshops 2017)",
+        "IJBC": "IJB-C (Maze et al., ICB 2018)",
+    }.items()
+}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,8 +11,9 @@ import numpy as np
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext.runner.config.rules import must
+from pml_ext.runner.data.datasets.data_set import OpenSet
 from pml_ext.runner.data.datasets.decoding import decode_image
-from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
+from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,26 +27,27 @@ class ImageFile(NamedTuple):
 
     path: Path
     identity: int
-    camera: int
+    camera: int = 0
 
 
-@dataclass(frozen=True)
-class ImageFiles(Sequence["Tensor"]):
+class ImageFiles(LazyImages):
     """uint8 (1 or 3, h, w) tensors, decoded when they are asked for."""
 
-    paths: Sequence[Path]
-    grey: bool
+    def __init__(self, paths: Sequence[Path], grey: bool) -> None:
+        super().__init__(paths, partial(read_image, grey=grey))
 
-    def __len__(self) -> int:
-        return len(self.paths)
 
-    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
-        path = self.paths[row]
-        try:
-            content = read_regular(path)
-        except OSError as error:
-            raise UserError(f"image {path} cannot be read: {error}") from error
-        return decode_image(content, str(path), self.grey)
+def read_image(path: Path, grey: bool) -> "Tensor":
+    """An image file as `decode_image` gives it.
+
+    Raises:
+        UserError: it cannot be read or decoded.
+    """
+    try:
+        content = read_regular(path)
+    except OSError as error:
+        raise UserError(f"image {path} cannot be read: {error}") from error
+    return decode_image(content, str(path), grey)
 
 
 def image_set(files: Sequence[ImageFile], grey: bool, identity_names: Mapping[int, str] | None = None) -> ImageSet:
@@ -59,8 +61,28 @@ def image_set(files: Sequence[ImageFile], grey: bool, identity_names: Mapping[in
     )
 
 
+def open_set(
+    parts: Sequence[Sequence[ImageFile]],
+    grey: bool,
+    identity_names: Mapping[int, str] | None = None,
+    *,
+    cameras: bool = True,
+) -> OpenSet:
+    """The data set of some files.
+
+    Args:
+        parts: training images, queries and, unless the queries search each other, the gallery.
+        identity_names: as of ImageSet.
+        cameras: False gives each image a camera of its own, so that the camera protocol removes nothing.
+    """
+    if not cameras:
+        parts = [each_its_own_camera(files, len(parts[1]) if i == 2 else 0) for i, files in enumerate(parts)]
+    train, query, *gallery = (image_set(files, grey, identity_names) for files in parts)
+    return OpenSet(train, query, *gallery)
+
+
 def each_its_own_camera(files: Sequence[ImageFile], first: int = 0) -> list[ImageFile]:
-    """For sets without cameras: the camera protocol then removes nothing."""
+    """The files with the cameras first, first + 1, …"""
     return [file._replace(camera=first + i) for i, file in enumerate(files)]
 
 
@@ -95,15 +117,3 @@ def without_unreadable(images: ImageSet, limit: float, threads: int) -> tuple[Im
     if not messages:
         return images, []
     return images.subset([row for row, message in enumerate(problems) if message is None]), messages
-
-
-def open_set(
-    train: Sequence[ImageFile],
-    query: Sequence[ImageFile],
-    gallery: Sequence[ImageFile] | None,
-    grey: bool,
-    identity_names: Mapping[int, str] | None = None,
-) -> OpenSet:
-    """The data set of three lists of files; identity_names as of ImageSet."""
-    first, second, third = (image_set(files or (), grey, identity_names) for files in (train, query, gallery))
-    return OpenSet(first, second, None if gallery is None else third)

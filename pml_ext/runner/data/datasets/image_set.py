@@ -1,13 +1,32 @@
-"""Labelled images: what every data set becomes."""
+"""Labelled images: what every data set is made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LazyImages(Sequence["Tensor"]):
+    """Images that are made each time they are asked for.
+
+    Attributes:
+        sources: what each image is made from.
+        make: of one source; the workers of a loader get it pickled.
+    """
+
+    sources: Sequence[Any] | np.ndarray
+    make: Callable[[Any], "Tensor"]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
+        return self.make(self.sources[row])
 
 
 @dataclass(frozen=True)
@@ -43,18 +62,19 @@ class ImageSet:
     def subset(self, rows: Sequence[int] | np.ndarray) -> "ImageSet":
         """Some of the images, in the order of the rows."""
         chosen = [int(row) for row in rows]
+        images: Sequence[Tensor] = LazyImages(chosen, self.images.__getitem__)
         if isinstance(self.images, list):
-            images: Sequence[Tensor] = [self.images[row] for row in chosen]
-        else:
-            images = Selected(self.images, chosen)
+            images = list(images)
         names = [self.names[row] for row in chosen]
         return ImageSet(images, self.identities[chosen], self.cameras[chosen], names, self.identity_names)
 
     @staticmethod
     def concatenated(sets: Sequence["ImageSet"]) -> "ImageSet":
         """One set of several that share their identities."""
+        from torch.utils.data import ConcatDataset  # the names and files of a set are checked without torch
+
         return ImageSet(
-            Joined([s.images for s in sets]),
+            cast("Sequence[Tensor]", ConcatDataset([cast("Any", s.images) for s in sets])),
             np.concatenate([s.identities for s in sets]),
             np.concatenate([s.cameras for s in sets]),
             [name for s in sets for name in s.names],
@@ -70,52 +90,3 @@ class ImageSet:
         return ImageSet.concatenated(
             [ImageSet(s.images, s.labels + shift, s.cameras, s.names) for s, shift in zip(sets, shifts, strict=True)]
         )
-
-
-@dataclass(frozen=True)
-class Selected(Sequence["Tensor"]):
-    """Some images of a sequence, still where they were."""
-
-    images: Sequence["Tensor"]
-    rows: Sequence[int]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
-        return self.images[self.rows[row]]
-
-
-class Joined(Sequence["Tensor"]):
-    """The images of several sequences, one after the other, still where they were."""
-
-    def __init__(self, parts: Sequence[Sequence["Tensor"]]) -> None:
-        self.parts = parts
-        self.ends = np.cumsum([len(part) for part in parts])
-
-    def __len__(self) -> int:
-        return int(self.ends[-1])
-
-    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
-        part = int(np.searchsorted(self.ends, row, side="right"))
-        return self.parts[part][row - int(self.ends[part]) + len(self.parts[part])]
-
-
-@dataclass(frozen=True)
-class OpenSet:
-    """A data set for retrieval; in most, training and test identities do not meet.
-
-    Attributes:
-        train: the training images.
-        query: the test queries.
-        gallery: what they search; None where every query searches all other queries.
-    """
-
-    train: ImageSet
-    query: ImageSet
-    gallery: ImageSet | None = None
-
-    @property
-    def parts(self) -> list[ImageSet]:
-        """What a test embeds."""
-        return [self.query] if self.gallery is None else [self.query, self.gallery]

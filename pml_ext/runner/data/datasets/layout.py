@@ -1,17 +1,26 @@
-"""Looking at folders of published layouts, with errors that say what was expected and what is there."""
+"""Files and folders of published layouts, with errors that say what was expected and what is there."""
 
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 
 
-def require_folder(folder: Path, name: str, expected: str) -> None:
+def dataset_root(configured: str) -> Path:
+    """DATASETS.ROOT, else $FASTREID_DATASETS, else $PML_EXT_DATA, else ./datasets."""
+    root = configured or os.environ.get("FASTREID_DATASETS") or os.environ.get("PML_EXT_DATA") or "datasets"
+    return Path(root).expanduser()
+
+
+def require_folder(folder: Path, expected: str) -> None:
     """Raises a UserError unless the folder is there."""
     if not folder.is_dir():
         above = next((parent for parent in folder.parents if parent.is_dir()), Path.cwd())
         raise UserError(
-            f"{name}: no folder {folder}. Expected {expected}; {found_in(above)}. DATASETS.ROOT (or the environment's "
+            f"no folder {folder}. Expected {expected}; {found_in(above)}. DATASETS.ROOT (or the environment's "
             "FASTREID_DATASETS) names the folder that holds the data set"
         )
 
@@ -26,6 +35,24 @@ def found_in(folder: Path) -> str:
     return f"{folder} holds {shown or 'nothing'}"
 
 
+def matching_files(folder: Path, form: str, example: str, otherwise: str = "") -> list[tuple[Path, re.Match[str]]]:
+    """The files anywhere in a folder whose path in it has a form; others (Thumbs.db) are skipped.
+
+    Args:
+        form: regular expression of the whole path, with / between its parts.
+        example: of such a path.
+        otherwise: another form, which counts where no file has the first.
+    Raises:
+        UserError: there is none.
+    """
+    paths, depth = sorted(folder.rglob("*")), len(folder.parts)
+    for pattern in (form, otherwise):
+        matches = ((path, re.fullmatch(pattern, "/".join(path.parts[depth:]))) for path in paths)
+        if found := [(path, match) for path, match in matches if match]:
+            return found
+    raise UserError(f"no image such as {example} in {folder}; {found_in(folder)}")
+
+
 def lines_of(path: Path) -> list[str]:
     """The non-empty lines of a text file, stripped.
 
@@ -37,3 +64,25 @@ def lines_of(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"list {path} cannot be read ({error}); {found_in(path.parent)}") from error
     return [stripped for line in text.splitlines() if (stripped := line.strip())]
+
+
+def matching_lines(listing: Path, form: str, expected: str, *, skip: int = 0) -> Iterator[re.Match[str]]:
+    """The non-empty lines of a list, all of which must have a form.
+
+    Args:
+        form: regular expression of a whole line.
+        expected: an example of such a line, for the error.
+        skip: lines of the heading.
+    Raises:
+        UserError: the list cannot be read, or has another line; the message gives its number.
+    """
+    pattern = re.compile(form)
+    for number, line in enumerate(lines_of(listing)[skip:], start=skip + 1):
+        if not (match := pattern.fullmatch(line)):
+            raise bad_line(listing, number, expected, line)
+        yield match
+
+
+def bad_line(listing: Path, number: int, expected: str, line: str) -> UserError:
+    """The error of a line that does not fit."""
+    return UserError(f"{listing}, line {number}: expected `{expected}`; got {line[:80]!r}")

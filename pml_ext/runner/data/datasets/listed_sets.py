@@ -1,93 +1,169 @@
-"""Person re-identification sets whose identities are in list files: Airport, and NAIC's competitions."""
+"""Re-identification sets whose images are named in list files: MSMT17, VehicleID, VERI-Wild, NAIC, Airport."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from pml_ext._errors import UserError
+from pml_ext.runner.data.datasets.data_set import DataSet, Loaded, OpenSet
 from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_camera, image_set, open_set
-from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
-from pml_ext.runner.data.datasets.layout import lines_of, require_folder
+from pml_ext.runner.data.datasets.image_set import ImageSet
+from pml_ext.runner.data.datasets.layout import bad_line, found_in, matching_lines, require_folder
 
 _FIRST_AT_THE_AIRPORT = 11001  # smaller numbers are nobody's
 
 
-@dataclass(frozen=True)
-class Lists:
-    """A round of NAIC.
+def msmt17(root: Path, grey: bool) -> OpenSet:
+    """MSMT17 by its list files. The lists' validation part is left out.
 
-    Attributes:
+    Raises:
+        UserError: another layout, or a line of a list that is not `path identity`.
+    """
+    for name, train, test in (("MSMT17_V1", "train", "test"), ("MSMT17_V2", "mask_train_v2", "mask_test_v2")):
+        if (folder := root / name).is_dir():
+            lists = {"train": train, "query": test, "gallery": test}
+            return open_set([_msmt17_list(folder / f"list_{part}.txt", folder / lists[part]) for part in lists], grey)
+    raise UserError(f"expected the folder MSMT17_V1 or MSMT17_V2; {found_in(root)}")
+
+
+def _msmt17_list(listing: Path, images: Path) -> list[ImageFile]:
+    # identity, image, camera, time, …
+    lines = matching_lines(listing, r"(\S+/\d+_\d+_(\d+)_\S+)\s+(\d+)", "0000/0000_000_01_0303morning_0008_0.jpg 0")
+    return [ImageFile(images / line[1], int(line[3]), int(line[2])) for line in lines]
+
+
+def vehicle_id(root: Path, grey: bool, *, identities: int = 13164) -> OpenSet:
+    """PKU VehicleID, tested on its list of so many identities.
+
+    One image of each identity, drawn once with a fixed seed, is the gallery; the others are queries. It has no
+    cameras: nothing is removed from a query's gallery.
+
+    Raises:
+        UserError: another layout, or a line of a list that is not `image identity`.
+    """
+    folder = root / "vehicleid"
+    require_folder(folder / "image", f"{folder}/image and {folder}/train_test_split/train_list.txt")
+    train, tested = (
+        [
+            ImageFile(folder / "image" / f"{line[1]}.jpg", int(line[2]))
+            for line in matching_lines(folder / "train_test_split" / f"{name}.txt", r"(\d+)\s+(\d+)", "image identity")
+        ]
+        for name in ("train_list", f"test_list_{identities}")
+    )
+    # The first of each identity in a random order.
+    order = np.random.default_rng(0).permutation(len(tested))
+    first = order[np.unique([tested[i].identity for i in order], return_index=True)[1]]
+    gallery = [tested[i] for i in sorted(first)]
+    query = [tested[i] for i in sorted(set(range(len(tested))) - set(first))]
+    return open_set([train, query, gallery], grey, cameras=False)
+
+
+def veri_wild(root: Path, grey: bool, *, identities: int = 10000) -> OpenSet:
+    """VERI-Wild, tested on its lists of so many identities.
+
+    Raises:
+        UserError: another layout, or a line of a list of another form.
+    """
+    folder = root / "VERI-Wild"
+    require_folder(folder / "images", f"{folder}/images and {folder}/train_test_split/vehicle_info.txt")
+    splits = folder / "train_test_split"
+    heading = matching_lines(
+        splits / "vehicle_info.txt", r"(\d+/[^;/]+?)(?:\.jpg)?;(\d+)(?:;.*)?", "identity/image;camera;…", skip=1
+    )
+    cameras = {line[1]: int(line[2]) for line in heading}
+    lists = (splits / f"{name}.txt" for name in ("train_list", f"test_{identities}_query", f"test_{identities}"))
+    return open_set([_veri_wild_list(listing, folder / "images", cameras) for listing in lists], grey)
+
+
+def _veri_wild_list(listing: Path, images: Path, cameras: dict[str, int]) -> list[ImageFile]:
+    expected = "identity/image.jpg`, an image of `vehicle_info.txt"
+    files = []
+    for number, line in enumerate(matching_lines(listing, r"((\d+)/[^/]+?)(?:\.jpg)?", expected), start=1):
+        if line[1] not in cameras:
+            raise bad_line(listing, number, expected, line[0])
+        files.append(ImageFile(images / f"{line[1]}.jpg", int(line[2]), cameras[line[1]]))
+    return files
+
+
+def _naic(
+    folder: str, images: str, train: str, *, between: str = ":", first: int | None = None, tested: bool = False
+) -> Callable[[Path, bool], Loaded]:
+    """A reader of a round of NAIC by the lists of FastReID's project NAIC20. Without cameras.
+
+    Args:
         folder: under the root, with the lists.
         images: the folder of the images in it.
         train: the list of the training images.
         between: an image's name and its identity.
-        first: how many lines of the list count; 0 for all.
+        first: how many lines of the list count.
         tested: whether val_query.txt and val_gallery.txt are lists too.
     """
 
-    folder: str
-    images: str
-    train: str
-    between: str = ":"
-    first: int = 0
-    tested: bool = False
+    def listed(listing: Path) -> list[ImageFile]:
+        lines = matching_lines(listing, rf"(.+){between}(\d+)", f"00040591.png{between}15178")
+        if files := [ImageFile(listing.parent / images / line[1], int(line[2])) for line in lines]:
+            return files
+        raise UserError(f"{listing} names no images")
 
+    def read(root: Path, grey: bool) -> Loaded:
+        require_folder(root / folder, f"{root / folder}/{train}")
+        files = each_its_own_camera(listed(root / folder / train)[:first])
+        if not tested:
+            return image_set(files, grey)
+        query, gallery = (listed(root / folder / f"val_{part}.txt") for part in ("query", "gallery"))
+        return open_set([files, query, [file._replace(camera=1) for file in gallery]], grey)
 
-_R1, _R2 = "naic/2020_NAIC/chusai/train", "naic/2020_NAIC/fusai/train"
-NAIC = {
-    "NAIC19": Lists("naic/2019_NAIC/fusai", ".", "train_list_clean.txt", between=" "),
-    "NAIC20_R1": Lists(_R1, "images", "label.txt", first=40188),
-    "NAIC20_R1CNV": Lists(_R1, "images_convert", "label.txt", first=40188),
-    "NAIC20_R2": Lists(_R2, "images", "naic20r2_train_list_clean.txt", tested=True),
-    "NAIC20_R2CNV": Lists(_R2, "images_convert", "naic20r2_train_list_clean.txt", first=53000),
-}
-
-
-def naic(root: Path, grey: bool, *, name: str) -> ImageSet | OpenSet:
-    """Persons of a round of NAIC; the lists are those of FastReID's project NAIC20. Without cameras.
-
-    Raises:
-        UserError: no such folder or list, or a line of another form.
-    """
-    lists = NAIC[name]
-    folder = root / lists.folder
-    require_folder(folder, name, f"{folder}/{lists.train}")
-    train = each_its_own_camera(_naic_list(folder, lists, lists.train)[: lists.first or None])
-    if not lists.tested:
-        return image_set(train, grey)
-    query, gallery = (_naic_list(folder, lists, f"val_{part}.txt") for part in ("query", "gallery"))
-    return open_set(train, query, [file._replace(camera=1) for file in gallery], grey)
-
-
-def _naic_list(folder: Path, lists: Lists, name: str) -> list[ImageFile]:
-    files = []
-    for number, line in enumerate(lines_of(folder / name), start=1):
-        image, _, identity = line.rpartition(lists.between)
-        if not image or not identity.isdecimal():
-            raise UserError(
-                f"{folder / name}, line {number}: expected `00040591.png{lists.between}15178`; got {line!r}"
-            )
-        files.append(ImageFile(folder / lists.images / image, int(identity), 0))
-    if not files:
-        raise UserError(f"{folder / name} names no images")
-    return files
+    return read
 
 
 def airport_alert(root: Path, grey: bool) -> ImageSet:
-    """Airport (Karanam et al., TPAMI 2019): training images, 6 cameras, by its list filepath.txt.
+    """Airport's training images by its list filepath.txt.
 
     Raises:
         UserError: no such folder or list, or a line that is not camera\\identity\\image.
     """
     folder = root / "AirportALERT"
-    require_folder(folder, "AirportALERT", f"{folder}/filepath.txt")
-    files, cameras = [], dict[str, int]()
-    for number, line in enumerate(lines_of(folder / "filepath.txt"), start=1):
-        camera, *path = line.split("\\")
-        if len(path) < 2 or not path[0].isdecimal():
-            raise UserError(f"{folder}/filepath.txt, line {number}: expected `cam1\\11001\\1.jpg`; got {line!r}")
-        if int(path[0]) >= _FIRST_AT_THE_AIRPORT:
-            place = cameras.setdefault(camera, len(cameras))
-            files.append(ImageFile(folder.joinpath(camera, *path), int(path[0]), place))
-    if not files:
-        raise UserError(f"{folder}/filepath.txt names no person from {_FIRST_AT_THE_AIRPORT} on")
+    listing = folder / "filepath.txt"
+    require_folder(folder, str(listing))
+    lines = [
+        line
+        for line in matching_lines(listing, r"([^\\]*)\\(\d+)\\.*", "cam1\\11001\\1.jpg")
+        if int(line[2]) >= _FIRST_AT_THE_AIRPORT
+    ]
+    if not lines:
+        raise UserError(f"{listing} names no person from {_FIRST_AT_THE_AIRPORT} on")
+    cameras = {camera: place for place, camera in enumerate(dict.fromkeys(line[1] for line in lines))}
+    files = [ImageFile(folder.joinpath(*line[0].split("\\")), int(line[2]), cameras[line[1]]) for line in lines]
     return image_set(files, grey)
+
+
+_R1, _R2, _CLEAN = "naic/2020_NAIC/chusai/train", "naic/2020_NAIC/fusai/train", "naic20r2_train_list_clean.txt"
+SETS = {
+    "AirportALERT": DataSet(airport_alert, "Airport (Karanam et al., TPAMI 2019): to train on, 6 cameras", ImageSet),
+    "NAIC19": DataSet(
+        _naic("naic/2019_NAIC/fusai", ".", "train_list_clean.txt", between=" "),
+        "NAIC 2019, round 2: to train on",
+        ImageSet,
+    ),
+    "NAIC20_R1": DataSet(_naic(_R1, "images", "label.txt", first=40188), "NAIC 2020, round 1: to train on", ImageSet),
+    "NAIC20_R1CNV": DataSet(
+        _naic(_R1, "images_convert", "label.txt", first=40188), "NAIC20_R1 in converted colours: to train on", ImageSet
+    ),
+    "NAIC20_R2": DataSet(_naic(_R2, "images", _CLEAN, tested=True), "NAIC 2020, round 2"),
+    "NAIC20_R2CNV": DataSet(
+        _naic(_R2, "images_convert", _CLEAN, first=53000), "NAIC20_R2 in converted colours: to train on", ImageSet
+    ),
+    "MSMT17": DataSet(msmt17, "MSMT17 (Wei et al., CVPR 2018): 15 cameras"),
+    "VehicleID": DataSet(vehicle_id, "PKU VehicleID (Liu et al., CVPR 2016): 13,164 test identities, no cameras"),
+    **{
+        f"{size}VehicleID": DataSet(partial(vehicle_id, identities=count), f"VehicleID with {count:,} test identities")
+        for size, count in (("Small", 800), ("Medium", 1600), ("Large", 2400))
+    },
+    "VeRiWild": DataSet(veri_wild, "VERI-Wild (Lou et al., CVPR 2019): vehicles, 174 cameras, 10,000 test identities"),
+    **{
+        f"{size}VeRiWild": DataSet(partial(veri_wild, identities=count), f"VERI-Wild with {count:,} test identities")
+        for size, count in (("Small", 3000), ("Medium", 5000), ("Large", 10000))
+    },
+}

@@ -3,7 +3,7 @@
 import os
 import struct
 import weakref
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import numpy as np
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext.runner.data.datasets.decoding import decode_image
-from pml_ext.runner.data.datasets.image_set import ImageSet
+from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,43 +42,33 @@ class RecordFile:
         except OSError as error:
             raise UserError(f"record file {path} cannot be read: {error}") from error
 
-    def __getstate__(self) -> Path:
-        return self.path  # an open file does not travel to another process
-
-    def __setstate__(self, path: Path) -> None:
-        self.__init__(path)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type["RecordFile"], tuple[Path]]:
+        return RecordFile, (self.path,)  # another process opens the file itself
 
     def labels(self, offset: int) -> np.ndarray:
         """The labels of a record, without its image."""
         self._length(offset, (_WHOLE, _FIRST))
-        return self._labels(self._bytes(offset + _PART.size, _HEADER.size), offset)[0]
+        start = offset + _PART.size
+        further, label, _, _ = _HEADER.unpack(self._bytes(start, _HEADER.size))
+        if not further:
+            return np.array([label])
+        if further > 1024:  # insightface writes two; a damaged header must not ask for gigabytes
+            raise UserError(f"{self.path}: the record at byte {offset} claims {further} labels: the file is damaged")
+        return np.frombuffer(self._bytes(start + _HEADER.size, 4 * further), dtype="<f4")
 
     def image(self, offset: int) -> bytes:
         """What follows the labels of a record: an image file."""
-        record = self._record(offset)
-        if len(record) < _HEADER.size:
-            raise UserError(f"{self.path}: the record at byte {offset} is too short for its header")
-        _, further = self._labels(record[: _HEADER.size], offset)
-        return record[_HEADER.size + 4 * further :]
-
-    def _labels(self, header: bytes, offset: int) -> tuple[np.ndarray, int]:
-        further, label, _, _ = _HEADER.unpack(header)
-        if not further:
-            return np.array([label]), 0
-        start = offset + _PART.size + _HEADER.size
-        if further > 1024:  # insightface writes two; a damaged header must not ask for gigabytes
-            raise UserError(f"{self.path}: the record at byte {offset} claims {further} labels: the file is damaged")
-        return np.frombuffer(self._bytes(start, 4 * further), dtype="<f4"), further
-
-    def _record(self, offset: int) -> bytes:
-        """A record's content. Where it holds the magic number it is cut there into parts."""
+        # Where a record holds the magic number it is cut there into parts.
         kind, length = self._length(offset, (_WHOLE, _FIRST))
         parts = [self._bytes(offset + _PART.size, length)]
         while kind in (_FIRST, _MIDDLE):
             offset += _PART.size + length + (-length) % 4
             kind, length = self._length(offset, (_MIDDLE, _LAST))
             parts.append(self._bytes(offset + _PART.size, length))
-        return struct.pack("<I", _MAGIC).join(parts)
+        record = struct.pack("<I", _MAGIC).join(parts)
+        if len(record) < _HEADER.size:
+            raise UserError(f"{self.path}: the record at byte {offset} is too short for its header")
+        return record[_HEADER.size + 4 * _HEADER.unpack_from(record)[0] :]
 
     def _length(self, offset: int, kinds: tuple[int, ...]) -> tuple[int, int]:
         magic, word = _PART.unpack(self._bytes(offset, _PART.size))
@@ -94,20 +84,6 @@ class RecordFile:
         return content
 
 
-class RecordImages(Sequence["Tensor"]):
-    """uint8 (1 or 3, h, w) tensors of some records, decoded when they are asked for."""
-
-    def __init__(self, file: RecordFile, offsets: np.ndarray, grey: bool) -> None:
-        self.file, self.offsets, self.grey = file, offsets, grey
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
-        offset = int(self.offsets[row])
-        return decode_image(self.file.image(offset), f"{self.file.path} at byte {offset}", self.grey)
-
-
 def record_set(path: Path, grey: bool) -> ImageSet:
     """The images of a .rec file with their identities; no cameras.
 
@@ -119,22 +95,25 @@ def record_set(path: Path, grey: bool) -> ImageSet:
     """
     offsets = _offsets(path.with_suffix(".idx"))
     file = RecordFile(path)
+    keys = sorted(offsets)
     # insightface's record 0 says where the images end; then come records of whole identities, without an image.
     if 0 in offsets and len(first := file.labels(offsets[0])) >= 2:
         end = _whole_number(first[0], path, "the end of the images")
-        keys = [key for key in sorted(offsets) if 1 <= key < end]
+        keys = [key for key in keys if 1 <= key < end]
         if len(keys) < end - 1:
             raise UserError(f"{path}: its first record announces {end - 1} images; its index has {len(keys)} of them")
-    else:
-        keys = sorted(offsets)
     if not keys:
         raise UserError(f"{path} holds no images")
-    places = np.array([offsets[key] for key in keys], dtype=np.int64)
     identities = np.array(
         [_whole_number(file.labels(offsets[key])[0], path, f"the identity of record {key}") for key in keys]
     )
-    names = [f"{path}[{key}]" for key in keys]
-    return ImageSet(RecordImages(file, places, grey), identities, np.arange(len(keys)), names)
+    places = np.array([offsets[key] for key in keys], dtype=np.int64)
+    images = LazyImages(places, partial(_image, file, grey))
+    return ImageSet(images, identities, np.arange(len(keys)), [f"{path}[{key}]" for key in keys])
+
+
+def _image(file: RecordFile, grey: bool, offset: np.int64) -> "Tensor":
+    return decode_image(file.image(int(offset)), f"{file.path} at byte {offset}", grey)
 
 
 def _whole_number(value: float, path: Path, what: str) -> int:

@@ -1,12 +1,12 @@
 """Image retrieval sets: CUB-200-2011, Cars196, Stanford Online Products, iNaturalist 2018, In-shop."""
 
-import re
+from functools import partial
 from pathlib import Path
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_camera, open_set
-from pml_ext.runner.data.datasets.image_set import OpenSet
-from pml_ext.runner.data.datasets.layout import found_in, lines_of
+from pml_ext.runner.data.datasets.data_set import DataSet, OpenSet
+from pml_ext.runner.data.datasets.image_files import ImageFile, open_set
+from pml_ext.runner.data.datasets.layout import bad_line, found_in, lines_of, matching_lines
 
 # name -> FastReID's folder, PML's class, and the first of the published files that it reads
 RETRIEVAL_SETS = {
@@ -28,8 +28,7 @@ def retrieval_set(root: Path, grey: bool, *, name: str) -> OpenSet:
     Raises:
         UserError: neither is there, or a list is damaged.
     """
-    (train, test), names = numbered(_train_and_test(root, name))
-    return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey, names)
+    return _numbered(_train_and_test(root, name), grey)
 
 
 def validation_set(root: Path, grey: bool, *, name: str) -> OpenSet:
@@ -44,20 +43,31 @@ def validation_set(root: Path, grey: bool, *, name: str) -> OpenSet:
     images = _train_and_test(root, name)[0]
     classes = list(dict.fromkeys(label for _, label in images))
     first = set(classes[: (len(classes) + 1) // 2])
-    halves = [[image for image in images if (image[1] in first) is wanted] for wanted in (True, False)]
-    (train, test), names = numbered(halves)
-    return open_set(each_its_own_camera(train), each_its_own_camera(test), None, grey, names)
+    return _numbered([[image for image in images if (image[1] in first) is wanted] for wanted in (True, False)], grey)
 
 
-def _train_and_test(root: Path, name: str) -> list[Labelled]:
-    folder = root / RETRIEVAL_SETS[name][0]
-    if (folder / "train.txt").is_file() and (folder / "test.txt").is_file():
-        return [_labelled(folder / f"{part}.txt") for part in ("train", "test")]
-    return [by_pml(root, name, part) for part in ("train", "test")]
+def shared_classes_set(root: Path, grey: bool, *, name: str) -> OpenSet:
+    """A retrieval set in its published split for classification; the test images search each other.
+
+    FastReID's lists, which split the classes, are not read.
+
+    Args:
+        name: CUB, whose train_test_split.txt has the split, or Cars196, whose folders have it.
+    Raises:
+        UserError: the published files are not there, or do not say of an image whether it trains.
+    Source: the main tables of Zhang et al., arXiv 2307.04047. Paper: 8,054 and 8,131 images of Cars196, the sizes of
+        the split by classes; here: the published 8,144 and 8,041.
+    """
+    images = _by_pml(root, name, "train+test")
+    if name == "CUB":
+        trains = _training_images_of_cub(images[0][0].parents[2])  # images/<class>/<image>
+    else:
+        trains = {path for path, _ in images if path.parents[1].name == "train"}  # train/<class>/<image>
+    return _numbered([[image for image in images if (image[0] in trains) is wanted] for wanted in (True, False)], grey)
 
 
 def in_shop(root: Path, grey: bool) -> OpenSet:
-    """In-shop Clothes Retrieval (Liu et al., CVPR 2016): train, query and gallery; nothing is removed by camera.
+    """Train, query and gallery of In-shop; nothing is removed by camera.
 
     Read from FastReID's lists (`train.txt`, `test_query.txt`, `test_gallery.txt`) where they are, else from the
     published `list_eval_partition.txt`, in the root or its folder InShop.
@@ -67,21 +77,22 @@ def in_shop(root: Path, grey: bool) -> OpenSet:
     """
     for folder in (root / "InShop", root):
         lists = [folder / f"{part}.txt" for part in ("train", "test_query", "test_gallery")]
-        published = [folder / "list_eval_partition.txt", folder / "Eval" / "list_eval_partition.txt"]
         if all(path.is_file() for path in lists):
-            parts = [_labelled(path) for path in lists]
-            break
-        if found := [path for path in published if path.is_file()]:
-            parts = _partition(found[0], folder)
-            break
-    else:
-        raise UserError(
-            f"InShop at {root}: expected InShop/list_eval_partition.txt (or FastReID's train.txt, test_query.txt and "
-            f"test_gallery.txt); {found_in(root)}"
-        )
-    (train, query, gallery), names = numbered(parts)
-    gallery = each_its_own_camera(gallery, first=len(query))
-    return open_set(each_its_own_camera(train), each_its_own_camera(query), gallery, grey, names)
+            return _numbered([_labelled(path) for path in lists], grey)
+        for published in (folder / "list_eval_partition.txt", folder / "Eval" / "list_eval_partition.txt"):
+            if published.is_file():
+                return _numbered(_partition(published, folder), grey)
+    raise UserError(
+        f"expected InShop/list_eval_partition.txt (or FastReID's train.txt, test_query.txt and test_gallery.txt) in "
+        f"{root}; {found_in(root)}"
+    )
+
+
+def _train_and_test(root: Path, name: str) -> list[Labelled]:
+    folder = root / RETRIEVAL_SETS[name][0]
+    if (folder / "train.txt").is_file() and (folder / "test.txt").is_file():
+        return [_labelled(folder / f"{part}.txt") for part in ("train", "test")]
+    return [_by_pml(root, name, part) for part in ("train", "test")]
 
 
 def _labelled(listing: Path) -> Labelled:
@@ -90,34 +101,28 @@ def _labelled(listing: Path) -> Labelled:
     for number, line in enumerate(lines_of(listing), start=1):
         path, _, label = line.rpartition(",")
         if not path.strip() or not label.strip():
-            raise UserError(f"{listing}, line {number}: expected `path,label`; got {line!r}")
+            raise bad_line(listing, number, "path,label", line)
         pairs.append((listing.parent / path.strip(), label.strip()))
     return pairs
 
 
 def _partition(listing: Path, folder: Path) -> list[Labelled]:
     """The published list: a count, a heading, then `image item status`."""
+    form = r"(\S+)\s+(id_\d+)\s+(train|query|gallery)"
     parts: dict[str, Labelled] = {"train": [], "query": [], "gallery": []}
-    for number, line in enumerate(lines_of(listing)[2:], start=3):
-        match = re.fullmatch(r"(\S+)\s+(id_\d+)\s+(train|query|gallery)", line)
-        if not match:
-            raise UserError(f"{listing}, line {number}: expected `img/….jpg id_00000002 train`; got {line!r}")
-        parts[match[3]].append((folder / match[1], match[2]))
+    for line in matching_lines(listing, form, "img/….jpg id_00000002 train", skip=2):
+        parts[line[3]].append((folder / line[1], line[2]))
     return list(parts.values())
 
 
-def by_pml(root: Path, name: str, part: str) -> Labelled:
-    """The images of one part of a published set ("train", "test" or "train+test") and their classes.
-
-    Raises:
-        UserError: the published files are not there.
-    """
+def _by_pml(root: Path, name: str, part: str) -> Labelled:
+    """The images of one part of a published set ("train", "test" or "train+test") and their classes."""
     folder, kind, first = RETRIEVAL_SETS[name]
     problems = []
     places = [place for place in (root, root / name, root / folder) if (place / first).is_file()]
     if not places:
-        raise UserError(f"{name} at {root}: not the published files (no {first}); {found_in(root)}")
-    from pml_ext._pml import retrieval_dataset  # stands on torch, which nobody needs to hear that nothing is there
+        raise UserError(f"not the published files in {root} (no {first}); {found_in(root)}")
+    from pml_ext._pml import retrieval_dataset  # imports torch, which the error above does without
 
     for place in places:
         try:
@@ -128,12 +133,45 @@ def by_pml(root: Path, name: str, part: str) -> Labelled:
         if data.paths:
             return [(Path(path), str(label)) for path, label in zip(data.paths, data.labels, strict=True)]
         problems.append(f"no {part} image in {place}")
-    raise UserError(f"{name} at {root}: not the published files ({problems[0]}); {found_in(root)}")
+    raise UserError(f"not the published files in {root} ({problems[0]}); {found_in(root)}")
 
 
-def numbered(parts: list[Labelled]) -> tuple[list[list[ImageFile]], dict[int, str]]:
-    """The labels as numbers, the same in all parts, and the label of each number."""
+def _training_images_of_cub(folder: Path) -> set[Path]:
+    listing = folder / "train_test_split.txt"
+    split = matching_lines(listing, r"(\S+)\s+([01])", "an image's number and 0 or 1")
+    is_training = {line[1]: line[2] == "1" for line in split}
+    images = [line.partition(" ") for line in lines_of(folder / "images.txt")]
+    for number, _, image in images:
+        if number not in is_training:
+            raise UserError(f"{listing} has no line for image {number} of images.txt, {image}")
+    return {folder / "images" / image.strip() for number, _, image in images if is_training[number]}
+
+
+def _numbered(parts: list[Labelled], grey: bool) -> OpenSet:
+    """The set of training images, queries and, where there is one, a gallery; labels become the same numbers in all."""
     labels = sorted({label for part in parts for _, label in part})
     known = {label: number for number, label in enumerate(labels)}
-    files = [[ImageFile(path, known[label], 0) for path, label in part] for part in parts]
-    return files, dict(enumerate(labels))
+    files = [[ImageFile(path, known[label]) for path, label in part] for part in parts]
+    return open_set(files, grey, dict(enumerate(labels)), cameras=False)
+
+
+SETS = {
+    name: DataSet(partial(retrieval_set, name=name), about)
+    for name, about in {
+        "CUB": "CUB-200-2011 (Wah et al., 2011): birds, the first 100 classes train",
+        "Cars196": "Cars196 (Krause et al., 2013): the first 98 classes train",
+        "SOP": "Stanford Online Products (Song et al., CVPR 2016)",
+        "INaturalist2018": "iNaturalist 2018 (Van Horn et al., CVPR 2018)",
+    }.items()
+} | {
+    "CUBSharedClasses": DataSet(
+        partial(shared_classes_set, name="CUB"), "CUB-200-2011 with every class in training and test"
+    ),
+    "Cars196SharedClasses": DataSet(
+        partial(shared_classes_set, name="Cars196"), "Cars196 with every class in training and test"
+    ),
+    "CUBValidation": DataSet(
+        partial(validation_set, name="CUB"), "the training classes of CUB alone, half of them to test on"
+    ),
+    "InShop": DataSet(in_shop, "In-shop Clothes Retrieval (Liu et al., CVPR 2016)"),
+}

@@ -9,8 +9,8 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular
-from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_camera, open_set
-from pml_ext.runner.data.datasets.image_set import OpenSet
+from pml_ext.runner.data.datasets.data_set import OpenSet
+from pml_ext.runner.data.datasets.image_files import ImageFile, open_set
 
 SPLITS = ("train", "query", "gallery")
 COLUMNS = ("path", "identity", "split")
@@ -31,28 +31,23 @@ def table_set(file: Path, grey: bool) -> OpenSet:
             absolute or leaves the folder. The message names the row.
     """
     rows = _rows(file)
-    missing = [name for name in COLUMNS if not rows or name not in rows[0]]
-    if missing:
+    if not rows or any(name not in rows[0] for name in COLUMNS):
         there = f"the columns {', '.join(rows[0])}" if rows else "no rows"
         raise UserError(f"{file}: expected the columns {', '.join(COLUMNS)} and, where known, camera; it has {there}")
     with_cameras = "camera" in rows[0]
-    coded = {name: _codes([row[name] for row in rows]) for name in ("identity", *(["camera"] if with_cameras else []))}
-    codes = {name: numbers for name, (numbers, _) in coded.items()}
+    # Texts and numbers become numbers from 0; 7 of Parquet and "7" of a CSV are the same.
+    names, identities = np.unique([str(row["identity"]) for row in rows], return_inverse=True)
+    cameras = np.unique([str(row.get("camera")) for row in rows], return_inverse=True)[1]
     parts: dict[str, list[ImageFile]] = {split: [] for split in SPLITS}
-    for number, row in enumerate(rows, start=1):
+    for number, (row, identity, camera) in enumerate(zip(rows, identities, cameras, strict=True), start=1):
         for name in (*COLUMNS, *(["camera"] if with_cameras else [])):
             if row[name] is None or str(row[name]).strip() == "":
                 raise UserError(f"{file}, row {number}: {name} is empty")
         if row["split"] not in SPLITS:
             raise UserError(f"{file}, row {number}: split must be one of {', '.join(SPLITS)}; got {row['split']!r}")
-        camera = int(codes["camera"][number - 1]) if with_cameras else 0
-        path = _inside(file, str(row["path"]), number)
-        parts[row["split"]].append(ImageFile(path, int(codes["identity"][number - 1]), camera))
-    if not with_cameras:
-        parts["query"] = each_its_own_camera(parts["query"])
-        parts["gallery"] = each_its_own_camera(parts["gallery"], first=len(parts["query"]))
-    names = dict(enumerate(coded["identity"][1]))
-    return open_set(parts["train"], parts["query"], parts["gallery"] or None, grey, names)
+        parts[row["split"]].append(ImageFile(_inside(file, str(row["path"]), number), int(identity), int(camera)))
+    files = [parts["train"], parts["query"], *filter(None, [parts["gallery"]])]
+    return open_set(files, grey, dict(enumerate(names.tolist())), cameras=with_cameras)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -87,12 +82,6 @@ def _csv_rows(text: str) -> list[dict[str, Any]]:
         if "" in row and "" not in heading:
             raise ValueError(f"row {number} has more cells than the heading, {len(heading)}")
     return rows
-
-
-def _codes(values: list[Any]) -> tuple[np.ndarray, list[str]]:
-    """Numbers from 0 for texts or numbers, and what each stands for; 7 of Parquet and "7" of a CSV are the same."""
-    texts, codes = np.unique([str(value) for value in values], return_inverse=True)
-    return codes, texts.tolist()
 
 
 def _inside(file: Path, path: str, number: int) -> Path:

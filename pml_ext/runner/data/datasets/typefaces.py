@@ -65,14 +65,7 @@ def font_path(file: str, sha256: str) -> Path:
 
 
 class Typeface:
-    """One style of a family.
-
-    Args:
-        file: its name among matplotlib's fonts.
-        sha256: of the file's content.
-    Raises:
-        UserError: the file is missing, or another one than the data set was made with.
-    """
+    """One style of a family; arguments and errors as of `font_path`."""
 
     def __init__(self, file: str, sha256: str) -> None:
         from matplotlib.ft2font import FT2Font  # the fonts are checked without it

@@ -1,0 +1,101 @@
+"""A data set: what it becomes when it is read, and what is known of it before."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pml_ext._identities import JUNK
+from pml_ext.runner.data.datasets.image_set import ImageSet
+
+if TYPE_CHECKING:
+    from pml_ext.metrics.pair_lists import TemplateMedia, TemplatePairs
+
+
+@dataclass(frozen=True)
+class OpenSet:
+    """A data set for retrieval; in most, training and test identities do not meet.
+
+    Attributes:
+        train: the training images.
+        query: the test queries.
+        gallery: what they search; None where every query searches all other queries.
+    """
+
+    train: ImageSet
+    query: ImageSet
+    gallery: ImageSet | None = None
+
+    @property
+    def parts(self) -> list[ImageSet]:
+        """What a test embeds."""
+        return [self.query] if self.gallery is None else [self.query, self.gallery]
+
+
+@dataclass(frozen=True)
+class PairSet:
+    """Images 2i and 2i + 1 are a pair.
+
+    Attributes:
+        images: the images of all pairs; their identities mean nothing.
+        same: (N,) bool, whether pair i shows one person.
+    """
+
+    images: ImageSet
+    same: np.ndarray
+
+    @property
+    def parts(self) -> list[ImageSet]:
+        """What a test embeds."""
+        return [self.images]
+
+
+@dataclass(frozen=True)
+class TemplateSet:
+    """Images of templates, and which templates are compared.
+
+    Attributes:
+        images: (N); their identities mean nothing.
+        media: template and medium of each image.
+        pairs: the comparisons.
+    """
+
+    images: ImageSet
+    media: "TemplateMedia"
+    pairs: "TemplatePairs"
+
+    @property
+    def parts(self) -> list[ImageSet]:
+        """What a test embeds."""
+        return [self.images]
+
+
+TestSet = OpenSet | PairSet | TemplateSet
+"""Queries and what they search, pairs of images, or pairs of templates."""
+
+Loaded = TestSet | ImageSet
+"""A test set (an OpenSet trains too), or images to train on only."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """All that is known of a published data set; each reader's module has those that it reads in its SETS.
+
+    Attributes:
+        read: the folder of all data sets, and whether to read images as grey, to the data. Raises a UserError where
+            files are missing or damaged; `load` puts the name before its message.
+        about: a line for `pml-ext list datasets`.
+        kind: what `read` returns.
+        nobody: identities that are nobody's: junk and distractors.
+        check: raises what `read` finds wrong with the files, where `read` itself draws, downloads or decodes images.
+        to_download: whether a run would download the set to the folder.
+    """
+
+    read: Callable[[Path, bool], Loaded]
+    about: str
+    kind: type[Loaded] = OpenSet
+    nobody: tuple[int, ...] = (JUNK,)
+    check: Callable[[Path], object] | None = None
+    to_download: Callable[[Path], bool] = lambda root: False
