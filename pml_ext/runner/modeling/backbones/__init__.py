@@ -9,8 +9,7 @@ from yacs.config import CfgNode as CN
 from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.modeling.backbones.convnet import build_convnet
 from pml_ext.runner.modeling.backbones.iresnet import build_iresnet
-from pml_ext.runner.modeling.backbones.mobilenetv2 import build_mobilenetv2
-from pml_ext.runner.modeling.backbones.mobilenetv3 import build_mobilenetv3
+from pml_ext.runner.modeling.backbones.mobilenet import build_mobilenetv2, build_mobilenetv3
 from pml_ext.runner.modeling.backbones.norms import build_norm
 from pml_ext.runner.modeling.backbones.osnet import build_osnet
 from pml_ext.runner.modeling.backbones.regnet import build_regnet
@@ -18,8 +17,8 @@ from pml_ext.runner.modeling.backbones.repvgg import build_repvgg
 from pml_ext.runner.modeling.backbones.resnest import build_resnest
 from pml_ext.runner.modeling.backbones.resnet import build_resnet, build_resnet_distill, build_resnext
 from pml_ext.runner.modeling.backbones.shufflenetv2 import build_shufflenetv2
-from pml_ext.runner.modeling.backbones.timm_backbone import TimmBackbone, build_timm
-from pml_ext.runner.modeling.backbones.torchvision_backbone import TorchvisionBackbone, build_torchvision
+from pml_ext.runner.modeling.backbones.timm_backbone import build_timm
+from pml_ext.runner.modeling.backbones.torchvision_backbone import build_torchvision
 from pml_ext.runner.modeling.backbones.vit import build_vit
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.names import TIMM, TORCHVISION
@@ -72,10 +71,7 @@ def build_backbone(options: CN, *, channels: int, sizes: ImageSizes, pretrained:
     backbone: Any = builder(options, channels=channels, sizes=sizes)
     if pretrained:
         url = None if options.PRETRAIN_PATH else imagenet_url(options)
-        load_pretrained(
-            backbone.net if isinstance(backbone, (TimmBackbone, TorchvisionBackbone)) else backbone,
-            str(download(url)) if url else options.PRETRAIN_PATH,
-            optional=backbone.only_in_files,
-        )
+        path = str(download(url)) if url else options.PRETRAIN_PATH
+        load_pretrained(backbone, path, optional=backbone.only_in_files)
     built: nn.Module = backbone
     return built

@@ -1,10 +1,28 @@
 """Normalisation layers of backbones and heads, by FastReID's names."""
 
+from typing import Any
+
 import torch
+from timm.layers import BatchNormAct2d, FrozenBatchNormAct2d, GroupNormAct
+from timm.layers.norm_act import SyncBatchNormAct
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 
 from pml_ext._errors import UserError
+
+_NORMS: dict[str, Any] = {
+    "BN": nn.BatchNorm2d,
+    "syncBN": nn.SyncBatchNorm,
+    "FrozenBN": FrozenBatchNorm2d,
+    "GN": lambda channels: nn.GroupNorm(_groups(channels), channels),
+    "none": nn.Identity,
+}
+# The same for timm's layers that drop and activate too.
+_NORMS_WITH_ACTIVATION: dict[str, Any] = {
+    "syncBN": SyncBatchNormAct,
+    "FrozenBN": FrozenBatchNormAct2d,
+    "GN": lambda channels: GroupNormAct(channels, num_groups=_groups(channels)),
+}
 
 
 def build_norm(name: str, channels: int) -> nn.Module:
@@ -14,23 +32,15 @@ def build_norm(name: str, channels: int) -> nn.Module:
         name: BN; syncBN (batch statistics over all GPU ranks); FrozenBN (fixed statistics and scale, as loaded);
             GN (FastReID's 32 groups, one group where 32 does not divide the channels); none (ours).
     """
-    if name == "BN":
-        return nn.BatchNorm2d(channels)
-    if name == "syncBN":
-        return nn.SyncBatchNorm(channels)
-    if name == "FrozenBN":
-        frozen: nn.Module = FrozenBatchNorm2d(channels)
-        return frozen
-    if name == "GN":
-        return nn.GroupNorm(1 if channels % 32 else 32, channels)
-    return nn.Identity()
+    norm: nn.Module = _NORMS[name](channels)
+    return norm
 
 
 def replace_batch_norms(net: nn.Module, name: str) -> None:
-    """Put the norm `name` in the place of every batch norm of a fresh net.
+    """Replace every batch norm of a new network by the norm `name`.
 
     Raises:
-        UserError: the net has none, or some that do more than to normalise.
+        UserError: the network has no batch norm, or one of an unknown class.
     """
     if name == "BN":
         return
@@ -40,12 +50,27 @@ def replace_batch_norms(net: nn.Module, name: str) -> None:
         for child_name, child in parent.named_children()
         if isinstance(child, nn.BatchNorm2d)
     ]
-    others = {type(child).__name__ for _, _, child in places} - {"BatchNorm2d"}
-    if others or not places:
-        has = f"the layers {', '.join(sorted(others))}, which do more" if others else "no batch norms"
-        raise UserError(f"MODEL.BACKBONE.NORM {name} takes the place of batch norms; this net has {has}: set BN")
+    unknown = {type(child).__name__ for *_, child in places if type(child) not in (nn.BatchNorm2d, BatchNormAct2d)}
+    if unknown or not places:
+        has = f"the layers {', '.join(sorted(unknown))}, which do more" if unknown else "no batch norms"
+        raise UserError(f"MODEL.BACKBONE.NORM {name} replaces batch norms; this network has {has}: set BN")
     for parent, child_name, child in places:
-        setattr(parent, child_name, build_norm(name, child.num_features))
+        if isinstance(child, BatchNormAct2d):
+            setattr(parent, child_name, _with_activation(name, child))
+        else:
+            setattr(parent, child_name, build_norm(name, child.num_features))
+
+
+def _groups(channels: int) -> int:
+    return 1 if channels % 32 else 32
+
+
+def _with_activation(name: str, old: BatchNormAct2d) -> nn.Module:
+    if name == "none":
+        return nn.Sequential(old.drop, old.act)
+    new: nn.Module = _NORMS_WITH_ACTIVATION[name](old.num_features)
+    new.drop, new.act = old.drop, old.act
+    return new
 
 
 class IBN(nn.Module):

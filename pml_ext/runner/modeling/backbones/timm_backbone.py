@@ -1,6 +1,6 @@
 """Any network of timm as a backbone, convolutional or a vision transformer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import timm
@@ -19,21 +19,33 @@ class TimmBackbone(nn.Module):
     Args:
         name: as in `timm.list_models()`.
         in_channels: of the images.
+        other_names: regular expressions of names in other projects' files, and what replaces them.
+        only_in_files: starts of names that are in such files only.
+        options: of timm's network.
     """
 
-    def __init__(self, name: str, in_channels: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        in_channels: int,
+        *,
+        other_names: Mapping[str, str] | None = None,
+        only_in_files: tuple[str, ...] = (),
+        **options: Any,
+    ) -> None:
         super().__init__()
         if not timm.is_model(name):
             near = timm.list_models(f"*{name.split('_')[0]}*")[:10]
             raise UserError(f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}; near: {near}")
         # Weights come from PRETRAIN_PATH; nothing is downloaded unasked.
-        net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0)
-        self.net: nn.Module = net
+        net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0, **options)
+        self.net, self.other_names = net, other_names or {}
         self.num_features = int(net.num_features)
         patches: Any = getattr(net, "patch_embed", None)
         self.image_size: tuple[int, int] | None = getattr(patches, "img_size", None)
         classifier = net.default_cfg["classifier"]
-        self.only_in_files = tuple(f"{n}." for n in ([classifier] if isinstance(classifier, str) else classifier))
+        classifiers = [classifier] if isinstance(classifier, str) else classifier
+        self.only_in_files = (*(f"{name}." for name in classifiers), *only_in_files)
 
     def forward(self, x: Tensor) -> Tensor:
         """Images (B, C, H, W) to maps (B, num_features, h, w); h and w are 1 where the network makes tokens."""
@@ -57,3 +69,10 @@ def build_timm(options: CN, *, channels: int, sizes: ImageSizes) -> TimmBackbone
         )
     replace_batch_norms(backbone.net, options.NORM)
     return backbone
+
+
+def reset_parameters(net: nn.Module) -> None:
+    """Initialise every layer as torch does, and not as timm."""
+    for module in net.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()

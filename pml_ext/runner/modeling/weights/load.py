@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import MGN_HEADS
 from pml_ext.runner.modeling.weights.bare import named_as_whole
-from pml_ext.runner.modeling.weights.names import backbone_names, own_names
+from pml_ext.runner.modeling.weights.names import backbone_names, library_names, own_names
 from pml_ext.runner.modeling.weights.paths import PACKAGE, packaged_file
 from pml_ext.runner.modeling.weights.read import read_state_dict
 
@@ -36,7 +36,8 @@ def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optio
         UserError: with the missing, unexpected and mis-shaped keys.
     """
     found = {name.removeprefix(prefix): v for name, v in read_state_dict(path).items() if name.startswith(prefix)}
-    named = named_as_whole(module, own_names(found), path)
+    named = library_names(getattr(module, "backbone", None), own_names(found), "backbone.")
+    named = named_as_whole(module, named, path)
     _fill(module, _without_pixels(module, named, path), path, optional)
 
 
@@ -51,13 +52,13 @@ def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...]
     Raises:
         UserError: as load_weights; the package is not there.
     """
+    net = getattr(backbone, "net", backbone)
     if path.startswith(PACKAGE):
-        file = packaged_file(path.removeprefix(PACKAGE))
-        state = _by_order(backbone, read_state_dict(file), path)
+        state = _by_order(net, read_state_dict(packaged_file(path.removeprefix(PACKAGE))), path)
     else:
-        state = backbone_names(read_state_dict(path))
+        state = library_names(backbone, backbone_names(read_state_dict(path)))
     adapt = cast("Callable[[dict[str, Tensor]], dict[str, Tensor]] | None", getattr(backbone, "adapt", None))
-    _fill(backbone, adapt(state) if adapt else state, path, optional)
+    _fill(net, adapt(state) if adapt else state, path, optional)
 
 
 def _fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional: tuple[str, ...]) -> None:

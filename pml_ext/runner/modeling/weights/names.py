@@ -3,7 +3,10 @@
 Whole models of torchreid and Open Metric Learning: bare.py.
 """
 
-from torch import Tensor
+import re
+from collections.abc import Mapping
+
+from torch import Tensor, nn
 
 from pml_ext.runner.modeling.names import MGN_HEADS
 
@@ -49,6 +52,25 @@ def bare_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     for prefix in ("module.", "encoder.", "model.", "extractor.", "model."):  # DataParallel; MoCo; Open Metric Learning
         state = without_prefix(state, prefix)
     return state
+
+
+def library_names(backbone: nn.Module | None, state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+    """FastReID's names of a network that a library builds, turned into the library's.
+
+    Args:
+        backbone: has the library's network as `net`, and the names in `other_names`; without them nothing changes.
+        prefix: of the backbone in the state; the result then has the prefix of `net`.
+    """
+    other_names: Mapping[str, str] = getattr(backbone, "other_names", {})
+    inner, found = f"{prefix}net." if prefix else "", {}
+    for name, value in state.items():
+        if other_names and name.startswith(prefix) and not name.startswith(f"{prefix}net."):
+            name = name.removeprefix(prefix)
+            for pattern, new in other_names.items():
+                name = re.sub(pattern, new, name)
+            name = inner + name
+        found[name] = value
+    return found
 
 
 def without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
