@@ -31,7 +31,7 @@ def _datasets() -> dict[str, Mapping[str, object]]:
 _LISTS: dict[str, Callable[[], dict[str, Mapping[str, object]]]] = {
     "losses": lambda: {"MODEL.LOSSES.NAME": _with_options(LOSS_NODES, "LOSSES")},
     "miners": lambda: {"MODEL.MINER.NAME": _with_options(MINER_NODES, "MINER")},
-    "backbones": lambda: {"MODEL.BACKBONE.NAME": BACKBONES},
+    "backbones": lambda: {"MODEL.BACKBONE.NAME": {name: str(entry) for name, entry in BACKBONES.items()}},
     "heads": lambda: {
         "MODEL.HEADS.NAME": HEADS,
         "MODEL.HEADS.POOL_LAYER": POOL_LAYERS,

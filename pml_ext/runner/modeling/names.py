@@ -1,5 +1,7 @@
 """The names that MODEL of a config can hold, and what each is; the packages beside this module build them."""
 
+from typing import NamedTuple
+
 ARCHITECTURES = {
     "Baseline": "backbone, head and losses",
     "FaceBaseline": "FastFace's name of the same without PFC",
@@ -14,27 +16,78 @@ ARCHITECTURES_NOT_BUILT = {
 }
 MGN_HEADS = ("b1_head", "b2_head", "b3_head", "b21_head", "b22_head", "b31_head", "b32_head", "b33_head")
 """In the order of the embedding."""
+
+
+class Backbone(NamedTuple):
+    """What MODEL.BACKBONE.NAME can hold.
+
+    Attributes:
+        builder: its module in backbones/, and the function in it.
+        options: keys of MODEL.BACKBONE that apply to it.
+        note: more for `pml-ext list`.
+    """
+
+    builder: str
+    depths: tuple[str, ...] = ()
+    options: tuple[str, ...] = ("NORM",)
+    note: str = ""
+
+    def __str__(self) -> str:
+        depths = [f"DEPTH {', '.join(self.depths)}"] if self.depths else []
+        return "; ".join([*depths, f"with {', '.join(self.options)}", *([self.note] if self.note else [])])
+
+
 BACKBONES = {
-    "build_resnet_backbone": "DEPTH 18x, 34x, 50x, 101x with LAST_STRIDE, WITH_IBN (stages 1 to 3), WITH_SE, WITH_NL, "
-    "NORM",
-    "build_resnet_backbone_distill": "FastDistill's name of the same, without WITH_NL",
-    "build_resnext_backbone": "ResNeXt 32×4d of DEPTH 50x, 101x, 152x with LAST_STRIDE, WITH_IBN (all stages), "
-    "WITH_NL, NORM",
-    "build_resnest_backbone": "DEPTH 50x, 101x, 200x, 269x with LAST_STRIDE and NORM",
-    "build_vit_backbone": "DEPTH small or base, STRIDE_SIZE, DROP_RATIO, ATT_DROP_RATE, DROP_PATH_RATIO",
-    "build_iresnet_backbone": "DEPTH 18x, 34x, 50x, 100x, 200x with NORM and DROPOUT",
-    "build_osnet_backbone": "DEPTH x1_0, x0_75, x0_5, x0_25 with WITH_IBN and NORM",
-    "build_mobilenetv2_backbone": "DEPTH 1.0x, 0.75x, 0.5x, 0.35x, 0.25x, 0.1x with NORM",
-    "build_mobilenetv3_backbone": "DEPTH Large or Small with NORM",
-    "build_shufflenetv2_backbone": "DEPTH 0.5x, 1.0x, 1.5x, 2.0x with NORM",
-    "build_regnet_backbone": "DEPTH 200x, 400x, 800x, 1600x, 3200x, 4000x, 6400x, or the same with y, with LAST_STRIDE "
-    "and NORM",
-    "build_repvgg_backbone": "DEPTH A0 to A2, B0 to B3, B1g2 to B3g2, B1g4 to B3g4 with LAST_STRIDE and NORM",
-    "build_convnet_backbone": "ours: DEPTH '1x' to '8x' blocks of FEAT_DIM channels with NORM",
-    "timm:<model>": "ours: any network of timm, convolutional or vision transformer; of the options only NORM applies",
-    "torchvision:<model>": "ours: any convolutional network of torchvision, for RGB images; of the options only NORM "
-    "applies",
-}
+    "build_resnet_backbone": Backbone(
+        "resnet:build_resnet", ("18x", "34x", "50x", "101x"),
+        ("LAST_STRIDE", "WITH_IBN", "WITH_SE", "WITH_NL", "NORM"), "IBN in stages 1 to 3",
+    ),
+    "build_resnet_backbone_distill": Backbone(
+        "resnet:build_resnet", ("18x", "34x", "50x", "101x"),
+        ("LAST_STRIDE", "WITH_IBN", "WITH_SE", "NORM"), "FastDistill's name of the same",
+    ),
+    "build_resnext_backbone": Backbone(
+        "resnet:build_resnext", ("50x", "101x", "152x"),
+        ("LAST_STRIDE", "WITH_IBN", "WITH_NL", "NORM"), "ResNeXt 32×4d, IBN in all stages",
+    ),
+    "build_resnest_backbone": Backbone(
+        "resnest:build_resnest", ("50x", "101x", "200x", "269x"), ("LAST_STRIDE", "NORM")
+    ),
+    "build_vit_backbone": Backbone(
+        "vit:build_vit", ("small", "base"), ("STRIDE_SIZE", "DROP_RATIO", "ATT_DROP_RATE", "DROP_PATH_RATIO")
+    ),
+    "build_iresnet_backbone": Backbone(
+        "iresnet:build_iresnet", ("18x", "34x", "50x", "100x", "200x"), ("NORM", "DROPOUT")
+    ),
+    "build_osnet_backbone": Backbone(
+        "osnet:build_osnet", ("x1_0", "x0_75", "x0_5", "x0_25"), ("WITH_IBN", "NORM")
+    ),
+    "build_mobilenetv2_backbone": Backbone(
+        "mobilenet:build_mobilenetv2", ("1.0x", "0.75x", "0.5x", "0.35x", "0.25x", "0.1x")
+    ),
+    "build_mobilenetv3_backbone": Backbone("mobilenet:build_mobilenetv3", ("Large", "Small")),
+    "build_shufflenetv2_backbone": Backbone("shufflenetv2:build_shufflenetv2", ("0.5x", "1.0x", "1.5x", "2.0x")),
+    "build_regnet_backbone": Backbone(
+        "regnet:build_regnet",
+        tuple(f"{size}{kind}" for kind in "xy" for size in (200, 400, 800, 1600, 3200, 4000, 6400)),
+        ("LAST_STRIDE", "NORM"),
+    ),
+    "build_repvgg_backbone": Backbone(
+        "repvgg:build_repvgg",
+        ("A0", "A1", "A2", "B0", "B1", "B1g2", "B1g4", "B2", "B2g2", "B2g4", "B3", "B3g2", "B3g4"),
+        ("LAST_STRIDE", "NORM"),
+    ),
+    "build_convnet_backbone": Backbone(
+        "convnet:build_convnet", tuple(f"{blocks}x" for blocks in range(1, 9)), ("FEAT_DIM", "NORM"),
+        "ours: as many blocks of FEAT_DIM channels",
+    ),
+    "timm:<model>": Backbone(
+        "timm_backbone:build_timm", note="ours: any network of timm, convolutional or vision transformer"
+    ),
+    "torchvision:<model>": Backbone(
+        "torchvision_backbone:build_torchvision", note="ours: any convolutional network of torchvision, for RGB images"
+    ),
+}  # fmt: skip
 TIMM = "timm:"
 TORCHVISION = "torchvision:"
 LIBRARIES = (TIMM, TORCHVISION)

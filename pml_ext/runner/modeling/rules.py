@@ -31,13 +31,8 @@ _PATCH = 16  # of the vision transformer, in pixels
 
 
 def _depth(options: CN) -> Iterator[Problem]:
-    known = CHANNELS.get(options.NAME)
-    if options.NAME == "build_convnet_backbone":
-        blocks = re.fullmatch(r"(\d+)x", options.DEPTH)
-        if not blocks or not 1 <= int(blocks[1]) <= 8:
-            yield Problem("DEPTH", options.DEPTH, f"must be '1x' to '8x' for {options.NAME}")
-    elif known:
-        yield from named("DEPTH", options.DEPTH, known, {})
+    if options.NAME in BACKBONES and (depths := BACKBONES[options.NAME].depths):
+        yield from named("DEPTH", options.DEPTH, depths, {})
     if options.NAME == "build_resnext_backbone" and options.WITH_NL and options.DEPTH == "152x":
         yield Problem("WITH_NL", True, "FastReID has no non-local blocks for ResNeXt of DEPTH 152x")
 
@@ -50,11 +45,8 @@ def _switches(options: CN) -> Iterator[Problem]:
                 yield Problem(key, True, f"is not an option of {options.NAME}; set it to False")
 
 
-_WITH_LAST_STRIDE = tuple(f"build_{net}_" for net in ("resnet", "resnext", "resnest", "regnet", "repvgg"))
-
-
 def _of_one_backbone(options: CN) -> Iterator[Problem]:
-    if options.NAME.startswith(_WITH_LAST_STRIDE):
+    if options.NAME in BACKBONES and "LAST_STRIDE" in BACKBONES[options.NAME].options:
         if options.LAST_STRIDE not in (1, 2):
             yield Problem("LAST_STRIDE", options.LAST_STRIDE, "must be 1 or 2")
     elif options.NAME == "build_iresnet_backbone":

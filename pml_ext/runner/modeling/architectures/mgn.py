@@ -10,7 +10,8 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.modeling.architectures.parts import NetworkOutput
-from pml_ext.runner.modeling.backbones.resnet import remove_stride, warn_of_unused
+from pml_ext.runner.modeling.backbones import warn_of_unused
+from pml_ext.runner.modeling.backbones.resnet import remove_stride
 from pml_ext.runner.modeling.heads import HeadOutput, build_head
 from pml_ext.runner.modeling.names import MGN_HEADS
 from pml_ext.runner.modeling.network import build_network

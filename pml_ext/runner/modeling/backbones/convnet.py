@@ -3,27 +3,24 @@
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.modeling.backbones.norms import build_norm
-
 
 class ConvNet(nn.Sequential):
-    """Blocks of convolution 3×3, norm, ReLU and 2×2 max-pool, trained from scratch.
+    """Blocks of convolution 3×3, batch norm, ReLU and 2×2 max-pool, trained from scratch.
 
     Pooling stops where a side would fall under 2, so even pictures of 8×8 pass through four blocks.
+
+    Args:
+        bias: of the convolutions, for blocks whose norm is removed.
     """
 
     only_in_files: tuple[str, ...] = ()
 
-    def __init__(self, in_channels: int, channels: int, depth: int, norm: str) -> None:
-        blocks: list[nn.Module] = []
-        for i in range(depth):
-            blocks += [
-                nn.Conv2d(in_channels if i == 0 else channels, channels, 3, padding=1, bias=norm == "none"),
-                build_norm(norm, channels),
-                nn.ReLU(inplace=True),
-                _PoolWhileLarge(),
-            ]
-        super().__init__(*blocks)
+    def __init__(self, in_channels: int, channels: int, depth: int, *, bias: bool) -> None:
+        layers: list[nn.Module] = []
+        for inputs in [in_channels, *[channels] * (depth - 1)]:
+            layers += [nn.Conv2d(inputs, channels, 3, padding=1, bias=bias), nn.BatchNorm2d(channels)]
+            layers += [nn.ReLU(inplace=True), _PoolWhileLarge()]
+        super().__init__(*layers)
         self.num_features = channels
 
 
@@ -33,6 +30,5 @@ class _PoolWhileLarge(nn.Module):
 
 
 def build_convnet(options: CN, *, channels: int, **_: object) -> ConvNet:
-    """DEPTH '1x' to '8x' blocks of FEAT_DIM channels."""
-    depth = int(options.DEPTH.removesuffix("x"))
-    return ConvNet(channels, options.FEAT_DIM, depth, options.NORM)
+    """DEPTH is the number of blocks."""
+    return ConvNet(channels, options.FEAT_DIM, int(options.DEPTH.removesuffix("x")), bias=options.NORM == "none")

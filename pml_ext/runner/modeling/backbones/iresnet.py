@@ -3,9 +3,6 @@
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
-from pml_ext.runner.modeling.backbones.resnet import warn_of_unused
-
 STAGES = {
     "18x": (2, 2, 2, 2),
     "34x": (3, 4, 6, 3),
@@ -76,7 +73,4 @@ class IResNet(nn.Module):
 
 def build_iresnet(options: CN, *, channels: int, **_: object) -> IResNet:
     """DEPTH 18x, 34x, 50x, 100x, 200x with NORM and DROPOUT."""
-    warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
-    net = IResNet(options.DEPTH, channels, options.DROPOUT)
-    replace_batch_norms(net, options.NORM)
-    return net
+    return IResNet(options.DEPTH, channels, options.DROPOUT)

@@ -3,8 +3,7 @@
 from typing import Any
 
 import torch
-from timm.layers import BatchNormAct2d, FrozenBatchNormAct2d, GroupNormAct
-from timm.layers.norm_act import SyncBatchNormAct
+from timm.layers.norm_act import BatchNormAct2d, FrozenBatchNormAct2d, GroupNormAct, SyncBatchNormAct
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 

@@ -4,54 +4,29 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
-from pml_ext.runner.modeling.backbones.resnet import warn_of_unused
-
-# DEPTH -> channels of the stem and of the three stages
-STAGES = {
-    "x1_0": (64, 256, 384, 512),
-    "x0_75": (48, 192, 288, 384),
-    "x0_5": (32, 128, 192, 256),
-    "x0_25": (16, 64, 96, 128),
-}
 _STREAMS = {"conv2a": 1, "conv2b": 2, "conv2c": 3, "conv2d": 4}
 
 
-class ConvNorm(nn.Module):
+def conv_norm(
+    channels: int, out: int, kernel: int = 1, *, stride: int = 1, instance_norm: bool = False, linear: bool = False
+) -> nn.Sequential:
     """Convolution without bias, norm, and a ReLU unless `linear`."""
-
-    def __init__(
-        self,
-        channels: int,
-        out: int,
-        kernel: int = 1,
-        *,
-        stride: int = 1,
-        instance_norm: bool = False,
-        linear: bool = False,
-    ) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False)
-        self.bn: nn.Module = nn.InstanceNorm2d(out, affine=True) if instance_norm else nn.BatchNorm2d(out)
-        self.linear = linear
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.bn(self.conv(x))
-        return x if self.linear else x.relu()
+    layers = nn.Sequential()
+    layers.add_module("conv", nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False))
+    layers.add_module("bn", nn.InstanceNorm2d(out, affine=True) if instance_norm else nn.BatchNorm2d(out))
+    if not linear:
+        layers.add_module("relu", nn.ReLU(inplace=True))
+    return layers
 
 
-class LightConv(nn.Module):
+def light_conv(channels: int) -> nn.Sequential:
     """1×1 convolution, then a 3×3 one of each channel by itself, norm and ReLU."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 1, bias=False)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False)
-        self.bn = nn.BatchNorm2d(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        normed: Tensor = self.bn(self.conv2(self.conv1(x)))
-        return normed.relu()
+    layers = nn.Sequential()
+    layers.add_module("conv1", nn.Conv2d(channels, channels, 1, bias=False))
+    layers.add_module("conv2", nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False))
+    layers.add_module("bn", nn.BatchNorm2d(channels))
+    layers.add_module("relu", nn.ReLU(inplace=True))
+    return layers
 
 
 class Gate(nn.Module):
@@ -69,7 +44,7 @@ class Gate(nn.Module):
 
 
 class Block(nn.Module):
-    """Streams of one to four LightConvs on one map, gated by one Gate and added, with a shortcut around them.
+    """Streams of one to four light convolutions on one map, gated by one Gate and added, with a shortcut around them.
 
     Args:
         instance_norm: on the sum of both.
@@ -78,13 +53,13 @@ class Block(nn.Module):
     def __init__(self, channels: int, out: int, *, instance_norm: bool) -> None:
         super().__init__()
         middle = out // 4
-        self.conv1 = ConvNorm(channels, middle)
+        self.conv1 = conv_norm(channels, middle)
         for name, depth in _STREAMS.items():
-            stream = [LightConv(middle) for _ in range(depth)]
+            stream = [light_conv(middle) for _ in range(depth)]
             setattr(self, name, stream[0] if depth == 1 else nn.Sequential(*stream))
         self.gate = Gate(middle)
-        self.conv3 = ConvNorm(middle, out, linear=True)
-        self.downsample = ConvNorm(channels, out, linear=True) if channels != out else None
+        self.conv3 = conv_norm(middle, out, linear=True)
+        self.downsample = conv_norm(channels, out, linear=True) if channels != out else None
         self.IN = nn.InstanceNorm2d(out, affine=True) if instance_norm else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,22 +73,22 @@ class OSNet(nn.Module):
     """Omni-Scale Network (Zhou et al., ICCV 2019), up to its last map.
 
     Args:
-        depth: a key of STAGES.
+        width: factor of all channels.
         in_channels: of the images.
         ibn: instance norms in the stem and in the first stage.
     """
 
     only_in_files = ("fc.", "classifier.")
 
-    def __init__(self, depth: str, in_channels: int, *, ibn: bool) -> None:
+    def __init__(self, width: float, in_channels: int, *, ibn: bool) -> None:
         super().__init__()
-        stem, first, second, third = STAGES[depth]
-        self.conv1 = ConvNorm(in_channels, stem, 7, stride=2, instance_norm=ibn)
+        stem, first, second, third = (int(channels * width) for channels in (64, 256, 384, 512))
+        self.conv1 = conv_norm(in_channels, stem, 7, stride=2, instance_norm=ibn)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         self.conv2 = _stage(stem, first, instance_norm=ibn, shrink=True)
         self.conv3 = _stage(first, second, shrink=True)
         self.conv4 = _stage(second, third)
-        self.conv5 = ConvNorm(third, third)
+        self.conv5 = conv_norm(third, third)
         self.num_features = third
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -131,12 +106,10 @@ class OSNet(nn.Module):
 def _stage(channels: int, out: int, *, instance_norm: bool = False, shrink: bool = False) -> nn.Sequential:
     """Two blocks, then to half the height and width."""
     blocks = [Block(c, out, instance_norm=instance_norm) for c in (channels, out)]
-    return nn.Sequential(*blocks, *([nn.Sequential(ConvNorm(out, out), nn.AvgPool2d(2))] if shrink else []))
+    return nn.Sequential(*blocks, *([nn.Sequential(conv_norm(out, out), nn.AvgPool2d(2))] if shrink else []))
 
 
 def build_osnet(options: CN, *, channels: int, **_: object) -> OSNet:
-    """DEPTH x1_0, x0_75, x0_5, x0_25 with WITH_IBN and NORM."""
-    warn_of_unused(options, "WITH_SE", "WITH_NL")
-    net = OSNet(options.DEPTH, channels, ibn=options.WITH_IBN)
-    replace_batch_norms(net, options.NORM)
-    return net
+    """DEPTH is the width: x0_75 has three quarters of x1_0's channels."""
+    width = float(options.DEPTH.removeprefix("x").replace("_", "."))
+    return OSNet(width, channels, ibn=options.WITH_IBN)

@@ -5,8 +5,7 @@ import math
 from torch import nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
-from pml_ext.runner.modeling.backbones.resnet import remove_stride, warn_of_unused
+from pml_ext.runner.modeling.backbones.resnet import remove_stride
 from pml_ext.runner.modeling.backbones.timm_backbone import TimmBackbone, reset_parameters
 
 # FastReID has the names of the authors' files.
@@ -26,7 +25,6 @@ _NAMES = {
 
 def build_regnet(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     """DEPTH 200x to 6400x and 200y to 6400y (millions of multiplications) with LAST_STRIDE and NORM."""
-    warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
     size, kind = int(options.DEPTH[:-1]), options.DEPTH[-1]
     backbone = TimmBackbone(f"regnet{kind}_{size // 100:03}", channels, other_names=_NAMES)
     net = backbone.net
@@ -36,5 +34,4 @@ def build_regnet(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.normal_(module.weight, std=math.sqrt(2 / (module.kernel_size[0] ** 2 * module.out_channels)))
-    replace_batch_norms(net, options.NORM)
     return backbone

@@ -1,12 +1,12 @@
 """FastReID's RepVGG (Ding et al., CVPR 2021) as it is trained, with three branches in each block: timm's networks."""
 
 from dataclasses import replace
+from typing import Any
 
 from timm.models.byobnet import model_cfgs
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
-from pml_ext.runner.modeling.backbones.resnet import remove_stride, warn_of_unused
+from pml_ext.runner.modeling.backbones.resnet import remove_stride
 from pml_ext.runner.modeling.backbones.timm_backbone import TimmBackbone, reset_parameters
 
 _NAMES = {
@@ -20,14 +20,12 @@ _NAMES = {
 
 def build_repvgg(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     """DEPTH A0, A1, A2, B0, B1, B1g2, B1g4, B2, B2g2, B2g4, B3, B3g2, B3g4 with LAST_STRIDE and NORM."""
-    warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
     name, groups = f"repvgg_{options.DEPTH[:2].lower()}", int(options.DEPTH[3:] or 0)
-    blocks = model_cfgs[name].blocks
+    blocks: Any = model_cfgs[name].blocks
     if groups:  # of every second block; timm has no g2
         blocks = [replace(block, gs=lambda width, i: width // groups if i % 2 else 0) for block in blocks]
     backbone = TimmBackbone(name, channels, other_names=_NAMES, only_in_files=("linear.",), blocks=blocks)
     if options.LAST_STRIDE == 1:
         remove_stride(backbone.net.stages[3])
     reset_parameters(backbone.net)
-    replace_batch_norms(backbone.net, options.NORM)
     return backbone

@@ -4,9 +4,6 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
-from pml_ext.runner.modeling.backbones.resnet import warn_of_unused
-
 # DEPTH -> channels of the three stages and of the last map
 STAGES = {
     "0.5x": (48, 96, 192, 1024),
@@ -88,8 +85,5 @@ def _depthwise(channels: int, stride: int) -> list[nn.Module]:
 
 
 def build_shufflenetv2(options: CN, *, channels: int, **_: object) -> ShuffleNetV2:
-    """DEPTH 0.5x, 1.0x, 1.5x, 2.0x with NORM."""
-    warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
-    net = ShuffleNetV2(options.DEPTH, channels)
-    replace_batch_norms(net, options.NORM)
-    return net
+    """DEPTH is the width."""
+    return ShuffleNetV2(options.DEPTH, channels)

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.names import TIMM
 
@@ -67,12 +66,12 @@ def build_timm(options: CN, *, channels: int, sizes: ImageSizes) -> TimmBackbone
             f"{options.NAME} needs images of {size[0]}×{size[1]} in training and tests (INPUT.CROP.SIZE, or SIZE_TRAIN "
             f"and SIZE_TEST); got {sizes.train} and {sizes.test}. build_vit_backbone takes other sizes"
         )
-    replace_batch_norms(backbone.net, options.NORM)
     return backbone
 
 
 def reset_parameters(net: nn.Module) -> None:
     """Initialise every layer as torch does, and not as timm."""
+    module: Any
     for module in net.modules():
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()

@@ -11,7 +11,6 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.load import known_values
-from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
 from pml_ext.runner.modeling.names import TORCHVISION
 
 # Their published weights expect images at half the usual contrast, which transform_input takes care of; the auxiliary
@@ -68,6 +67,4 @@ def build_torchvision(options: CN, *, channels: int, **_: object) -> Torchvision
             f"MODEL.BACKBONE.NAME: {options.NAME} is for RGB images, and MODEL.PIXEL_MEAN has {channels} value; give "
             "PIXEL_MEAN and PIXEL_STD three (grey images are read as RGB then)"
         )
-    backbone = TorchvisionBackbone(options.NAME.removeprefix(TORCHVISION))
-    replace_batch_norms(backbone.net, options.NORM)
-    return backbone
+    return TorchvisionBackbone(options.NAME.removeprefix(TORCHVISION))

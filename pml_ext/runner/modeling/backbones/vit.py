@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.backbones.resnet import warn_of_unused
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 
 PATCH = 16
@@ -121,7 +120,6 @@ def build_vit(options: CN, *, channels: int, sizes: ImageSizes) -> ViT:
 
     SIE_COE has no effect, as in FastReID: no camera reaches the net there.
     """
-    warn_of_unused(options, "WITH_IBN", "WITH_SE", "WITH_NL")
     size, stride = (sizes.train[0], sizes.train[1]), tuple(options.STRIDE_SIZE)
     net = ViT(
         size,

@@ -46,5 +46,4 @@ def named_as_whole(module: nn.Module, state: dict[str, Tensor], path: str | Path
         raise UserError(
             f"{path} is {kind} whose max-pool pads, which FastReID's does not: set MODEL.BACKBONE.NAME to {takes_it}"
         )
-    inner = "backbone.net." if hasattr(backbone, "net") else "backbone."
-    return {f"{'heads.' if n.startswith('classifier.') else inner}{n}": v for n, v in bare.items()}
+    return {f"{'heads.' if n.startswith('classifier.') else 'backbone.'}{n}": v for n, v in bare.items()}

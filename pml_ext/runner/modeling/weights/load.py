@@ -36,8 +36,8 @@ def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optio
         UserError: with the missing, unexpected and mis-shaped keys.
     """
     found = {name.removeprefix(prefix): v for name, v in read_state_dict(path).items() if name.startswith(prefix)}
-    named = library_names(getattr(module, "backbone", None), own_names(found), "backbone.")
-    named = named_as_whole(module, named, path)
+    named = named_as_whole(module, own_names(found), path)
+    named = library_names(getattr(module, "backbone", None), named, "backbone.")
     _fill(module, _without_pixels(module, named, path), path, optional)
 
 

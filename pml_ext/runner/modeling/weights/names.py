@@ -55,16 +55,19 @@ def bare_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def library_names(backbone: nn.Module | None, state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """FastReID's names of a network that a library builds, turned into the library's.
+    """The state with FastReID's names of a library's network turned into the library's.
 
     Args:
-        backbone: has the library's network as `net`, and the names in `other_names`; without them nothing changes.
-        prefix: of the backbone in the state; the result then has the prefix of `net`.
+        backbone: has the library's network as `net`, and in `other_names` what replaces which regular expressions;
+            where it has no `net`, nothing changes.
+        prefix: of the backbone's names in the state; behind it the result has `net.` too.
     """
+    if not hasattr(backbone, "net"):
+        return state
     other_names: Mapping[str, str] = getattr(backbone, "other_names", {})
     inner, found = f"{prefix}net." if prefix else "", {}
     for name, value in state.items():
-        if other_names and name.startswith(prefix) and not name.startswith(f"{prefix}net."):
+        if name.startswith(prefix) and not name.startswith(f"{prefix}net."):
             name = name.removeprefix(prefix)
             for pattern, new in other_names.items():
                 name = re.sub(pattern, new, name)
