@@ -98,40 +98,6 @@ BACKBONES_NOT_BUILT = {
     "build_effnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:efficientnet_b0 and the like",
     "build_resnetIR_backbone": "FastFace's config names it, but FastFace has no such backbone",
 }
-# backbone -> DEPTH -> channels of its last feature map
-CHANNELS = {
-    "build_resnet_backbone": {"18x": 512, "34x": 512, "50x": 2048, "101x": 2048},
-    "build_resnet_backbone_distill": {"18x": 512, "34x": 512, "50x": 2048, "101x": 2048},
-    "build_resnext_backbone": {"50x": 2048, "101x": 2048, "152x": 2048},
-    "build_resnest_backbone": {"50x": 2048, "101x": 2048, "200x": 2048, "269x": 2048},
-    "build_vit_backbone": {"small": 768, "base": 768},
-    "build_iresnet_backbone": {"18x": 512, "34x": 512, "50x": 512, "100x": 512, "200x": 512},
-    "build_osnet_backbone": {"x1_0": 512, "x0_75": 384, "x0_5": 256, "x0_25": 128},
-    "build_mobilenetv2_backbone": dict.fromkeys(("1.0x", "0.75x", "0.5x", "0.35x", "0.25x", "0.1x"), 1280),
-    "build_mobilenetv3_backbone": {"Large": 1280, "Small": 1024},
-    "build_shufflenetv2_backbone": {"0.5x": 1024, "1.0x": 1024, "1.5x": 1024, "2.0x": 2048},
-    "build_repvgg_backbone": {
-        **{"A0": 1280, "A1": 1280, "A2": 1408, "B0": 1280},
-        **dict.fromkeys(("B1", "B1g2", "B1g4"), 2048),
-        **dict.fromkeys(("B2", "B2g2", "B2g4", "B3", "B3g2", "B3g4"), 2560),
-    },
-    "build_regnet_backbone": {
-        "200x": 368,
-        "400x": 384,
-        "800x": 672,
-        "1600x": 912,
-        "3200x": 1008,
-        "4000x": 1360,
-        "6400x": 1624,
-        "200y": 368,
-        "400y": 440,
-        "800y": 768,
-        "1600y": 888,
-        "3200y": 1512,
-        "4000y": 1088,
-        "6400y": 1296,
-    },
-}
 NORMS = ("BN", "syncBN", "FrozenBN", "GN", "none")
 NORMS_NOT_BUILT = {"GhostBN": "batch norm over parts of the batch is not built"}
 HEADS = {

@@ -12,7 +12,8 @@ from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.backbones.convnet import ConvNet
 from pml_ext.runner.modeling.heads import EmbeddingHead, build_head
 from pml_ext.runner.modeling.image_sizes import ImageSizes
-from pml_ext.runner.modeling.rules import feat_dim, one_size
+from pml_ext.runner.modeling.names import BACKBONES
+from pml_ext.runner.modeling.rules import one_size
 
 
 def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Module, EmbeddingHead]:
@@ -28,7 +29,6 @@ def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Modu
         UserError: an option that is unknown, not built, or does not fit the others; a pretrained file of another
             architecture, or one that cannot be downloaded.
     """
-    require_rules(options, "MODEL", [feat_dim])
     require_rules(images, "INPUT", [partial(one_size, options.BACKBONE.NAME)])
     channels, sizes = len(options.PIXEL_MEAN), ImageSizes.of(images)
     backbone = build_backbone(
@@ -41,9 +41,10 @@ def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Modu
         features = _flat_size(options.BACKBONE, backbone, channels, sizes)
     else:
         features = int(backbone.num_features)  # type: ignore[arg-type]
-        if features != options.BACKBONE.FEAT_DIM:  # a library's network: only the library knows its channels
+        if features != options.BACKBONE.FEAT_DIM:
+            depth = f" of DEPTH {options.BACKBONE.DEPTH}" if options.BACKBONE.NAME in BACKBONES else ""
             raise UserError(
-                f"MODEL.BACKBONE.FEAT_DIM must be {features} for {options.BACKBONE.NAME}; "
+                f"MODEL.BACKBONE.FEAT_DIM must be {features} for {options.BACKBONE.NAME}{depth}; "
                 f"got {options.BACKBONE.FEAT_DIM}"
             )
     return backbone, build_head(options.HEADS, feat_dim=features, num_classes=num_classes)

@@ -14,7 +14,6 @@ from pml_ext.runner.modeling.names import (
     ARCHITECTURES_NOT_BUILT,
     BACKBONES,
     BACKBONES_NOT_BUILT,
-    CHANNELS,
     CLS_LAYERS,
     HEADS,
     HEADS_NOT_BUILT,
@@ -140,20 +139,6 @@ def _freeze_layers(options: CN) -> Iterator[Problem]:
             yield Problem("FREEZE_LAYERS", pattern, f"must be a regular expression: {error}")
 
 
-def feat_dim(options: CN) -> Iterator[Problem]:
-    """The rule that FEAT_DIM is the number of the backbone's channels, where the names alone tell it."""
-    backbone = options.BACKBONE
-    channels = CHANNELS.get(backbone.NAME, {}).get(backbone.DEPTH)
-    if (
-        options.META_ARCHITECTURE in ARCHITECTURES
-        and channels
-        and options.HEADS.POOL_LAYER != "Flatten"
-        and channels != backbone.FEAT_DIM
-    ):
-        reason = f"must be {channels} for {backbone.NAME} of DEPTH {backbone.DEPTH}"
-        yield Problem("BACKBONE.FEAT_DIM", backbone.FEAT_DIM, reason)
-
-
 def _untrained_reduction(options: CN) -> Iterator[Problem]:
     """A BNNeck alone normalises without training, as in FastReID; a reduction would stay as it was initialised."""
     heads, compared = options.HEADS, [facts_of_name(name).compares for name in options.LOSSES.NAME]
@@ -202,7 +187,6 @@ MODEL_RULES: list[Rule] = [
     must("PIXEL_STD", "must be above 0, pixels are divided by it", lambda value: min(value, default=1) > 0),
     must("DEVICE", "must be cuda, cuda:0 and so on, cpu or auto", re.compile(r"cuda(:\d+)?|cpu|auto").fullmatch),
     _freeze_layers,
-    feat_dim,
     _untrained_reduction,
     _miner_without_a_loss,
 ]

@@ -152,7 +152,7 @@ def test_all_problems_are_named_in_one_message(folder: Path) -> None:
         ("DATALOADER.SET_WEIGHT [0.5,1]", r"SET_WEIGHT = \[0\.5, 1\]: must be whole numbers"),
         ("TEST.AQE.QE_K -1", r"TEST\.AQE\.QE_K = -1: must be 1 or more"),
         ("TEST.RERANK.ENABLED True TEST.RERANK.K2 21", r"TEST\.RERANK\.K2 = 21: must be at most TEST\.RERANK\.K1, 20"),
-        ("MODEL.BACKBONE.FEAT_DIM 512", r"FEAT_DIM = 512: must be 2048 for build_resnet_backbone"),
+        ("MODEL.BACKBONE.FEAT_DIM 512", r"FEAT_DIM must be 2048 for build_resnet_backbone of DEPTH 50x; got 512"),
         ("MODEL.LOSSES.CE.EPSILON 1.5", r"MODEL\.LOSSES\.CE: epsilon must be in \[0, 1\), or -1"),
         ("SOLVER.SCHED OneCycleLR", r"SOLVER\.WARMUP_ITERS = 2000: OneCycleLR begins with a warm-up of its own"),
         ("SOLVER.WARMUP_FACTOR -1.0", r"SOLVER\.WARMUP_FACTOR = -1\.0: must be 0 or more"),
