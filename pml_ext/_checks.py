@@ -1,6 +1,7 @@
 """Checks of arguments. Each raises unless its docstring holds; the message says what was expected and given."""
 
 import math
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -11,6 +12,7 @@ from torch import Tensor
 
 _INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _INDEX_DTYPES = (torch.int32, torch.int64)  # torch cannot index with other integers and treats uint8 as a mask
+_CALLED_THROUGH = ("pml_ext", "pytorch_metric_learning", "torch", "functools")
 _INDICES = {
     3: ("anchors", "positives", "negatives"),
     4: ("anchors", "positives", "anchors", "negatives"),
@@ -231,4 +233,12 @@ def warn_once(owner: object, message: str) -> None:
     if torch.compiler.is_compiling() or getattr(owner, "_has_warned", False):
         return
     owner._has_warned = True  # type: ignore[attr-defined]
-    warnings.warn(message, UserWarning, stacklevel=3)
+    warn_caller(message)
+
+
+def warn_caller(message: str) -> None:
+    """A UserWarning at the line outside of this package that led here, past the libraries that call it back."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in _CALLED_THROUGH:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UserWarning, stacklevel=level)

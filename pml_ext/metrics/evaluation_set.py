@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_finite, check_labels, check_tensor
+from pml_ext._checks import check_finite, check_labels, check_tensor, warn_caller
 from pml_ext._identities import JUNK
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves
@@ -151,7 +151,7 @@ class EvaluationSet:
             pairs = self.opis.pairs(*self._with_query)
             return curves_of_pairs(pairs, far_range=self.opis.far_range, grid=self.opis.grid)
         except TooFewClassesError as error:
-            warnings.warn(f"opis and epsilon_opis are nan: {error}", UserWarning, stacklevel=2)
+            warn_caller(f"opis and epsilon_opis are nan: {error}")
             return None
 
 

@@ -1,12 +1,12 @@
 """`pml-ext threshold`: choose a threshold on embeddings from a file, and leave the report."""
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from pml_ext._checks import warn_caller
 from pml_ext._errors import UserError
 from pml_ext.metrics import ThresholdReport
 from pml_ext.reports.threshold_files import write_files
@@ -73,5 +73,5 @@ def _pictures(data: EmbeddingSet, rows: np.ndarray, file: str, images: str | Non
     paths = map(str, data.paths[rows])
     inside, outside = pictures_inside(paths, Path(file).parent if images is None else images)
     if outside is not None:
-        warnings.warn(outside, UserWarning, stacklevel=3)
+        warn_caller(outside)
     return inside

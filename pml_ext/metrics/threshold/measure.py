@@ -1,6 +1,5 @@
 """From embeddings to what a threshold report holds."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
@@ -20,6 +19,7 @@ from pml_ext._checks import (
     check_seed,
     check_switch,
     check_whole,
+    warn_caller,
 )
 from pml_ext.functional.operating_points.calibration import (
     TooFewClassesError,
@@ -95,11 +95,9 @@ def measured_threshold(
         _refuse_no_genuine_pairs(pairs, count)
     copied = _copied_rows(embeddings, rows)
     if copied:
-        warnings.warn(
+        warn_caller(
             f"{len(copied)} of {count} embeddings are copies of others: their pairs at distance 0 make the rates "
-            "look better than they are; leave copies out",
-            UserWarning,
-            stacklevel=3,
+            "look better than they are; leave copies out"
         )
     cosine = 1 - middle_of_gap(pairs, choose(pairs)) ** 2 / 2
     far_measured, frr_measured, classes = error_rates(pairs, torch.bincount(ids), names, distance_of(cosine))

@@ -17,10 +17,9 @@ _FASTREIDS: dict[str, type[nn.Module]] = {
 
 
 def loss_class(name: str) -> type[nn.Module]:
-    kind: type[nn.Module] = _FASTREIDS.get(name) or getattr(pml_ext.losses, name)
-    return kind
+    return _FASTREIDS[name] if name in _FASTREIDS else getattr(pml_ext.losses, name)
 
 
 def facts_of_name(name: str) -> LossFacts:
     """The facts of a loss by its name in the config; the defaults for an unknown name, which is refused elsewhere."""
-    return facts_of(_FASTREIDS.get(name) or getattr(pml_ext.losses, name, object))
+    return facts_of(loss_class(name)) if name in _FASTREIDS or hasattr(pml_ext.losses, name) else LossFacts()
