@@ -40,7 +40,7 @@ def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
     Args:
         num_classes: C, 2 or more.
         size: D, 2 or more.
-        seed: the same seed gives the same centroids.
+        seed: the same seed gives the same centroids; with scikit-learn up to rounding, as its threads add in any order.
     Returns:
         (C, D) float32 on the CPU.
     Raises:
