@@ -160,6 +160,10 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add = command("list", commands.list_names)
     add("kind", nargs="?", metavar="NAMES", help="losses, backbones, datasets, …; omit to list the kinds")
 
+    add = command("configs", commands.configs)
+    add("--copy", metavar="NAME", help="copy that one, with the files that it is based on")
+    add("folder", nargs="?", default=".", metavar="FOLDER", help="where to; default: here")
+
     add = command("export", commands.export, _KEY)
     _add_config(add)
     add("--format", required=True, choices=["onnx", "torchscript"])

@@ -64,6 +64,13 @@ def list_names(kind: str | None) -> None:
     print(listing.kinds() if kind is None else listing.list_names(kind))
 
 
+def configs(copy: str | None, folder: str) -> None:
+    """list the YAML files that come with pml_ext, or copy one"""
+    from pml_ext.runner.config import stock
+
+    print(stock.list_stock() if copy is None else "\n".join(map(str, stock.copy_stock(copy, Path(folder)))))
+
+
 def export(config_file: str, overrides: list[str], *, output: str, format: str, **options: Any) -> None:
     """write MODEL.WEIGHTS as one file for other programs, checked against the model"""
     from pml_ext.runner.checks.check import load_checked

@@ -15,6 +15,7 @@ from pml_ext.runner.config.hints import meant
 from pml_ext.runner.config.layers import Layer, Layers
 from pml_ext.runner.config.old_names import WITHOUT_MEANING, read_old_names
 from pml_ext.runner.config.projects import read_projects_names
+from pml_ext.runner.config.stock import find_stock
 from pml_ext.runner.config.yaml_file import read_tree, shown
 
 log = logging.getLogger("pml_ext")
@@ -28,7 +29,8 @@ def load_config(config_file: str | Path, overrides: list[str] | None = None) -> 
     Spellings of FastReID before 1.1 are read with their meanings there; the log says each replacement.
 
     Args:
-        config_file: a YAML file; `_BASE_` in it is a path relative to it (`~` is expanded).
+        config_file: a YAML file, or the name of one that comes with the package, such as
+            Market1501/bagtricks_R50.yml; `_BASE_` in it is a path relative to it (`~` is expanded).
         overrides: ["SOLVER.MAX_EPOCH", "10", …].
     Raises:
         UserError: unreadable or unsafe YAML, a duplicate or unknown key, a value of the wrong type, a `_BASE_`
@@ -115,6 +117,8 @@ def _read_chain(
     named_by = f" ({BASE_KEY} of {seen[-1]})" if seen else ""
     try:
         path = folder / Path(name).expanduser()
+        if not seen and not path.exists():
+            path = find_stock(name) or path
         resolved = path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a home that nobody has, a loop of links, a NUL
         raise UserError(f"cannot read config file {shown(name)[1:-1]}{named_by}: {error}") from error

@@ -46,6 +46,7 @@ def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[s
     except (OSError, ValueError) as error:  # the latter: bytes that are no text, a NUL in the name
         near = _near(path) if isinstance(error, FileNotFoundError) else None
         hint = f"; did you mean {near}?" if near else ""
+        hint += " (`pml-ext configs` lists those that come with pml_ext)" if not near and not named_by else ""
         raise UserError(f"cannot read config file {shown(str(path))[1:-1]}{named_by}: {error}{hint}") from error
     loader = None
     try:

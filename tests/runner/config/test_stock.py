@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+
+from pml_ext._errors import UserError
+from pml_ext.cli import main
+from pml_ext.runner.config.load import load_config
+from pml_ext.runner.config.stock import copy_stock, find_stock, list_stock
+
+
+@pytest.mark.parametrize("name", ["Glyphs/smoothap_tcm.yml", "fastreid_configs/Glyphs/smoothap_tcm.yml"])
+def test_a_config_is_found_by_its_name_from_any_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_config(name).DATASETS.NAMES == ("Glyphs",)
+
+
+def test_a_file_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "Glyphs" / "smoothap_tcm.yml"
+    own.parent.mkdir()
+    own.write_text('DATASETS:\n  NAMES: ("Digits",)\n')
+    assert load_config("Glyphs/smoothap_tcm.yml").DATASETS.NAMES == ("Digits",)
+
+
+def test_names_do_not_leave_the_folder() -> None:
+    assert find_stock("../pyproject.toml") is None and find_stock(str(Path(__file__).absolute())) is None
+
+
+def test_the_list_has_every_config_to_run_with_what_it_is() -> None:
+    lines = list_stock().splitlines()
+    assert any(line.startswith("Market1501/bagtricks_R50.yml  ") and "model zoo" in line for line in lines)
+    assert not any("Base-" in line.split()[0] for line in lines)
+
+
+def test_a_copy_brings_its_bases_and_loads_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "Market1501/bagtricks_R50.yml"
+    assert main(["configs", "--copy", name, str(tmp_path)]) == 0
+    copies = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert copies[0] == tmp_path / name and tmp_path / "Base-bagtricks.yml" in copies
+    assert load_config(copies[0]) == load_config(name)
+    copies[0].write_text("SEED: 3\n")
+    with pytest.raises(UserError, match="is there already, with other text"):
+        copy_stock(name, tmp_path)
+
+
+def test_an_unknown_name_says_which_is_close(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["configs", "--copy", "Market1501/bagtrick_R50.yml"]) == 2
+    assert "did you mean Market1501/bagtricks_R50.yml?" in capfd.readouterr().err
+    assert main(["check-config", "none/such.yml"]) == 1
+    assert "`pml-ext configs` lists those that come with pml_ext" in capfd.readouterr().out
