@@ -34,14 +34,14 @@ def first_run() -> str:
     run = json.loads((HERE / "first_run.json").read_text(encoding="utf-8"))
     found = {**run["baselines"], "trained": run["results"]}
     rows = {name: [show(sets["Glyphs"][key]) for key, (_, show) in COLUMNS.items()] for name, sets in found.items()}
-    about = "On one thread; with more, the last digits differ."
+    about = "On one thread; more threads change the last digits."
     return f"{table(['', *(heading for heading, _ in COLUMNS.values())], rows)}\n{about}\n"
 
 
 def goals() -> str:
     """What each loss gained where all were tuned at equal cost."""
     rows = json.loads((HERE / "evidence" / "results" / "guide.json").read_text(encoding="utf-8"))
-    about = "A linear layer on frozen ImageNet features; mAP@R in points; time of a step of 80."
+    about = "A linear layer on frozen ImageNet features. mAP@R in points; cost per step with a batch of 80."
     return table(["goal", "loss", "measured gain [95 %]", "cost"], rows) + f"\n{about}\n"
 
 
@@ -58,7 +58,7 @@ def speed() -> str:
             f"{our_time:.1f} ms, {our_memory:.0f} MB",
             f"{their_time / our_time:.0f} × faster",
         ]
-    about = "CIT against PML's `TripletMarginLoss` over all triplets, which CIT takes too."
+    about = "CIT uses all triplets, so it is compared with PML's `TripletMarginLoss` over all triplets."
     return f"{table(['', 'PML', 'pml_ext', ''], rows)}\n{about}\n"
 
 
