@@ -10,13 +10,16 @@ from pml_ext._errors import UserError
 from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
 from pml_ext.reports.drawing import (
     BLACK,
+    PALE,
     Picture,
+    add_legend,
     columns_for,
-    headed,
-    in_notation,
-    legend_of_names,
+    format_axis,
+    label_above,
     look,
+    plot_series,
     row_of_axes,
+    show_as_text,
 )
 from pml_ext.reports.page import differences_table, metrics_table, write_page
 from pml_ext.reports.training_series import Series, read_series
@@ -44,7 +47,7 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     shared = [s for s in first if all(s in found for found in results.values())]
     if not shared:
         raise UserError(f"no test set is in all of {', '.join(map(str, runs))}")
-    tables = [metrics_table(s, {n: r[s] for n, r in results.items()}, last_stands_out=False) for s in shared]
+    tables = [metrics_table(s, {n: r[s] for n, r in results.items()}, mark_last=False) for s in shared]
     tables.append(differences_table({name: _settings(run) for name, run in zip(names, runs, strict=True)}))
     series = {name: read_series(run) for name, run in zip(names, runs, strict=True)}
     pictures = [_trade_off(s, {name: found[s] for name, found in results.items()}) for s in shared]
@@ -69,16 +72,16 @@ def _trade_off(test_set: str, results: Results) -> Picture | None:
             style = look(i) | {"linestyle": "", "markersize": 10, "markeredgecolor": BLACK}
             axes.plot(values[OPIS], values[accuracy], label=_in_legend(name), **style)
         axes.set(xlabel=heading(OPIS, METRICS[OPIS]))
-        headed(axes, heading(accuracy, labels[accuracy]))
-        in_notation(axes.xaxis, OPIS, most=6 if wide else 3)
-        in_notation(axes.yaxis, accuracy)
+        label_above(axes, heading(accuracy, labels[accuracy]))
+        format_axis(axes.xaxis, OPIS, most=6 if wide else 3)
+        format_axis(axes.yaxis, accuracy)
         axes.margins(0.15)
-        axes.grid(color="#DDDDDD")
-        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
-        beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
-        legend_of_names(axes, fontsize=10, **(beside if wide else below))
+        axes.grid(color=PALE)
+        add_legend(axes, beside=wide)
 
-    caption = "Accuracy against threshold inconsistency: up is more accurate, left serves all classes more alike."
+    caption = (
+        "Accuracy against threshold inconsistency: higher is more accurate, further left treats classes more alike."
+    )
     title = f"{test_set}: accuracy and OPIS"
     name = "trade_off_" + "".join(c if c.isalnum() else "_" for c in test_set)
     return Picture(name, title, caption, draw, (4.6, 4.6 + 0.25 * len(results)))
@@ -94,20 +97,20 @@ def _curves(series: dict[str, dict[str, Series]]) -> Picture:
         for axes, (key, label) in zip(row_of_axes(figure, len(shown), wide), shown, strict=True):
             for i, (name, found) in enumerate(series.items()):
                 steps, values = found.get(key, ([], []))
-                marks = 1 if len(steps) < 20 else (0, len(steps))
-                drawn = axes.plot(steps, values, label=_in_legend(name), markevery=marks, **look(i))
+                drawn = plot_series(axes, steps, values, _in_legend(name), i)
                 lines += drawn if key == shown[0][0] else []
             axes.set(xlabel="step")
-            headed(axes, label)
+            label_above(axes, label)
             if key in METRICS:
-                in_notation(axes.yaxis, key)
+                format_axis(axes.yaxis, key)
         columns = 5 if wide else columns_for([*series])
-        legend_of_names(figure, handles=lines, fontsize=10, loc="outside lower center", ncols=columns)
+        legend = figure.legend(handles=lines, fontsize=9, loc="outside lower center", ncols=columns)
+        show_as_text(legend.get_texts())
 
     caption = "Losses of different kinds are not comparable with each other; the validation metrics are."
     rows = -(-len(series) // 5), -(-len(series) // columns_for([*series]))
     heights = (3.6 + 0.25 * rows[0], 3.4 * len(shown) + 0.25 * rows[1])
-    return Picture("curves", "While they trained", caption, draw, heights)
+    return Picture("curves", "Over the training", caption, draw, heights)
 
 
 def _in_legend(name: str) -> str:
@@ -122,8 +125,8 @@ def _results(run: Path) -> Results:
             try:
                 return read_results(path)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise UserError(f"{path} is not what a run writes: {error}") from error
-    raise UserError(f"{run} is no folder of a finished run: it has no metrics.json")
+                raise UserError(f"{path} is not a file that a run writes: {error}") from error
+    raise UserError(f"{run} is not the folder of a finished run: it has no metrics.json")
 
 
 def _settings(run: Path) -> dict[str, str]:
@@ -132,7 +135,7 @@ def _settings(run: Path) -> dict[str, str]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except yaml.YAMLError as error:
-        raise UserError(f"{path} is not what a run writes: {error}") from error
+        raise UserError(f"{path} is not a file that a run writes: {error}") from error
     settings = dict(_flat(tree, ""))
     settings.pop("OUTPUT_DIR", None)  # always another
     return settings

@@ -1,42 +1,45 @@
-"""One picture at two widths, in colours that stay apart in grey and for colour-blind people."""
+"""Pictures at two widths, in colours that differ in grey and for colour-blind readers."""
 
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
+from pml_ext.reports.thumbnails import shrink
 from pml_ext.runner.evaluation.results import NO_RATES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-# Okabe and Ito's palette, of which these differ in lightness too. What matters is told by shape besides.
-BLUE, ORANGE, SKY, BLACK, GREY = "#0072B2", "#D55E00", "#56B4E9", "#000000", "#767676"
+# Okabe and Ito's palette; these colours differ in lightness too. Shapes and strokes repeat what colours say.
+BLUE, ORANGE, SKY, BLACK, GREY, PALE = "#0072B2", "#D55E00", "#56B4E9", "#000000", "#767676", "#DDDDDD"
 COLOURS = (BLUE, ORANGE, BLACK, "#009E73", "#CC79A7")
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vP*X<>"
 
 WIDTHS = (1400, 500)
-"""Pixels: of a page on a screen, and on a telephone."""
+"""Pixels: for a page on a screen and on a phone."""
 
 _DOTS_PER_INCH = 100
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn, and what is said of it.
+    """A drawing for a page.
 
     Attributes:
-        name: of the files.
-        title, caption: of the page; the caption says how to read the picture.
-        draw: draws on an empty figure; called for each width.
+        name: of its files.
+        title, caption: on the page; the caption says how to read the picture.
+        draw: draws on an empty figure; called for each width, with True for the wide one.
         heights: inches at the wide and at the narrow width.
-        extra: HTML that stands below the picture.
+        extra: HTML below the picture.
     """
 
     name: str
@@ -48,31 +51,52 @@ class Picture:
 
     def figure(self, wide: bool) -> "Figure":
         """Drawn, 1,400 or 500 pixels wide."""
-        from matplotlib.figure import Figure
-
-        width = WIDTHS[0 if wide else 1] / _DOTS_PER_INCH
+        try:
+            from matplotlib.figure import Figure
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("the pictures of a report need matplotlib: pip install matplotlib") from error
+        width, height = (sizes[0 if wide else 1] for sizes in (WIDTHS, self.heights))
         # A constrained layout that is not compressed cuts the labels of axes with a fixed aspect.
-        figure = Figure((width, self.heights[0 if wide else 1]), dpi=_DOTS_PER_INCH, layout="compressed")
+        figure = Figure((width / _DOTS_PER_INCH, height), dpi=_DOTS_PER_INCH, layout="compressed")
         self.draw(figure, wide)
         return figure
 
-    def png(self, wide: bool) -> bytes:
-        """The bytes of a PNG of the figure."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
+    @cached_property
+    def wide(self) -> np.ndarray:
+        """(H, 1400, 3) uint8, drawn once for every file and page that shows it."""
+        return _pixels(self.figure(True))
 
-        content = io.BytesIO()
-        FigureCanvasAgg(self.figure(wide)).print_png(content)
-        return content.getvalue()
+    @cached_property
+    def narrow(self) -> np.ndarray:
+        """(H, 500, 3) uint8."""
+        return _pixels(self.figure(False))
+
+
+def _pixels(figure: "Figure") -> np.ndarray:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def as_png(*pixels: np.ndarray) -> bytes:
+    """Pictures of one width, one below the other, as a PNG."""
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.fromarray(np.concatenate(pixels)).save(content, "PNG")
+    return content.getvalue()
 
 
 def row_of_axes(figure: "Figure", count: int, wide: bool) -> list["Axes"]:
-    """Side by side where there is room, else one below the other."""
+    """Side by side on a wide picture, else one below the other."""
     grid = figure.subplots(1 if wide else count, count if wide else 1, squeeze=False)
     return list(grid.flat)
 
 
 def look(place: int) -> dict[str, Any]:
-    """Colour, stroke and mark of the line at a place among others; 25 differ by colour and stroke."""
+    """Colour, stroke and marker of a line among others; 25 lines differ by colour and stroke."""
     return {
         "color": COLOURS[place % len(COLOURS)],
         "linestyle": LINE_STYLES[(place + place // len(COLOURS)) % len(LINE_STYLES)],
@@ -80,50 +104,58 @@ def look(place: int) -> dict[str, Any]:
     }
 
 
-def short(name: str) -> str:
-    """A name of up to 24 characters; of a longer one both ends: names often differ in their last characters alone."""
+def plot_series(
+    axes: "Axes", steps: Sequence[float], values: Sequence[float], label: str, place: int
+) -> list["Line2D"]:
+    """One line among others, with a marker at each of a few points or at the first of many."""
+    marks = 1 if len(steps) < 20 else (0, len(steps))
+    return axes.plot(steps, values, label=label, markevery=marks, **look(place))
+
+
+def shorten(name: str) -> str:
+    """At most 24 characters, both ends of a longer name: names often differ in their last characters alone."""
     return name if len(name) <= 24 else f"{name[:11]}…{name[-12:]}"
 
 
 def columns_for(names: Sequence[str]) -> int:
-    """Of a legend on the narrow picture: two, but for long names."""
+    """Columns of a legend on the narrow picture: two, but for long names."""
     return 2 if max(map(len, names), default=0) <= 20 else 1
 
 
-def legend_of_names(drawn: "Axes | Figure", **options: Any) -> None:
-    """A legend whose labels come from data: a $ in them is no formula."""
-    for text in drawn.legend(**options).get_texts():
+def add_legend(axes: "Axes", beside: bool, names: Sequence[str] = ()) -> None:
+    """A legend outside the axes, where it covers no curve: beside them or below, in two columns for short names."""
+    if beside:
+        legend = axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
+    else:
+        columns = columns_for(names) if names else 1
+        legend = axes.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns)
+    show_as_text(legend.get_texts())
+
+
+def show_as_text(texts: Sequence[Any]) -> None:
+    """Labels that come from data: a $ in them starts no formula."""
+    for text in texts:
         text.set_parse_math(False)
 
 
-def in_notation(axis: "Axis", metric: str, *, most: int = 6) -> None:
-    """Ticks as the tables write the metric: rates in percent, OPIS with its power of ten; at most so many ticks."""
+def format_axis(axis: "Axis", metric: str, *, most: int = 6) -> None:
+    """At most so many ticks, written as the tables write the metric: rates in percent, OPIS with its power of ten."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
     axis.set_major_locator(MaxNLocator(most))
     axis.set_major_formatter(StrMethodFormatter("{x:.2e}") if metric in NO_RATES else PercentFormatter(1, symbol=" %"))
 
 
-def headed(axes: "Axes", title: str) -> None:
-    """What is drawn upwards, said above the axes and not along them, where an arrow in it would point sideways."""
-    axes.set_title(title, loc="left", fontsize=10)
-
-
-def thumbnail(image: Tensor, side: int = 64) -> np.ndarray:
-    """(1 or 3, h, w) uint8 to (h', w', 3) uint8 with no side above `side`."""
-    from PIL import Image
-
-    pixels = image.permute(1, 2, 0).expand(-1, -1, 3).contiguous().numpy()
-    small = Image.fromarray(pixels)
-    small.thumbnail((side, side))
-    return np.asarray(small)
+def label_above(axes: "Axes", label: str) -> None:
+    """The label of the vertical axis, written above: turned by a quarter, an arrow in it would point sideways."""
+    axes.set_title(label, loc="left", fontsize=10)
 
 
 def place_picture(axes: "Axes", image: Tensor, left: float, top: float, size: float, frame: dict[str, Any]) -> None:
-    """A picture in the square with its upper left corner at (left, top), y pointing down, with a frame around it."""
+    """A framed picture in the square whose upper left corner is (left, top); y points down."""
     from matplotlib.patches import Rectangle
 
-    pixels = thumbnail(image)
+    pixels = shrink(image, 64)
     height, width = (side / max(pixels.shape[:2]) * size for side in pixels.shape[:2])
     x, y = left + (size - width) / 2, top + (size - height) / 2
     axes.imshow(pixels, extent=(x, x + width, y + height, y), aspect="equal", interpolation="antialiased", zorder=2)

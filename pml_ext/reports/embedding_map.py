@@ -1,8 +1,5 @@
 """Embeddings on a plane, with the pictures behind them, and how many directions they use."""
 
-import base64
-import io
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,7 +8,9 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.normalize import unit_rows
-from pml_ext.reports.drawing import BLUE, LINE_STYLES, ORANGE, Picture, place_picture, thumbnail
+from pml_ext.reports.drawing import BLUE, LINE_STYLES, ORANGE, PALE, Picture, as_png, place_picture
+from pml_ext.reports.page import render
+from pml_ext.reports.thumbnails import data_uri, shrink
 from pml_ext.runner.data.datasets import ImageSet
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def spectrum_picture(embeddings: Mapping[str, Tensor]) -> Picture:
             values = torch.linalg.svdvals(unit_rows(rows)).numpy()
             axes.plot(np.arange(1, len(values) + 1), values / values.sum(), color=colour, linestyle=style, label=name)
         axes.set(xlabel="direction", ylabel="share of the singular values", yscale="log")
-        axes.grid(color="#DDDDDD")
+        axes.grid(color=PALE)
         axes.legend(fontsize=9)
 
     caption = (
@@ -125,57 +124,10 @@ def _interactive(images: ImageSet, rows: np.ndarray, places: np.ndarray) -> str:
     across = 40
     sheet = Image.new("RGB", (across * _SIDE, -(-len(rows) // across) * _SIDE), "white")
     for i, row in enumerate(rows.tolist()):
-        small = Image.fromarray(thumbnail(images.images[row], _SIDE))
+        small = Image.fromarray(shrink(images.images[row], _SIDE))
         sheet.paste(small, (i % across * _SIDE, i // across * _SIDE))
-    content = io.BytesIO()
-    sheet.save(content, "PNG", optimize=True)
     _, number = np.unique(images.identities[rows], return_inverse=True)
     points = [[round(float(x), 4), round(float(y), 4), int(k)] for (x, y), k in zip(places, number, strict=True)]
     names = [str(images.names[row]).rpartition("/")[2] for row in rows.tolist()]
-    data = json.dumps({"points": points, "names": names, "side": _SIDE, "across": across}).replace("<", "\\u003c")
-    address = "data:image/png;base64," + base64.b64encode(content.getvalue()).decode("ascii")
-    return (
-        f'<div><canvas height="480"></canvas><p>&nbsp;</p>'
-        f'<img hidden alt="" src="{address}">'
-        f'<script type="application/json">{data}</script><script>{_SCRIPT}</script></div>'
-    )
-
-
-_SCRIPT = """
-(() => {
-  const part = name => document.currentScript.parentElement.querySelector(name);
-  const data = JSON.parse(part('script').textContent), canvas = part('canvas'), sheet = part('img');
-  const label = part('p'), pen = canvas.getContext('2d'), edge = 12;
-  const at = p => [edge + p[0] * (canvas.width - 2 * edge), edge + p[1] * (canvas.height - 2 * edge)];
-  function mark(x, y, k) {
-    pen.fillStyle = pen.strokeStyle = `hsl(${k * 137.5 % 360} 65% ${30 + k % 3 * 14}%)`;
-    pen.beginPath();
-    if (k % 3 == 0) { pen.arc(x, y, 3.5, 0, 7); pen.fill(); }
-    else if (k % 3 == 1) pen.fillRect(x - 3, y - 3, 6, 6);
-    else { pen.moveTo(x, y - 4); pen.lineTo(x + 4, y + 3); pen.lineTo(x - 4, y + 3); pen.fill(); }
-  }
-  function draw(near) {
-    pen.clearRect(0, 0, canvas.width, canvas.height);
-    data.points.forEach(p => mark(...at(p), p[2]));
-    const help = 'Each mark is a picture; those of one identity have the same colour and shape.';
-    label.textContent = near < 0 ? help : data.names[near];
-    if (near < 0) return;
-    const [x, y] = at(data.points[near]), s = data.side, big = 2 * s;
-    const left = x + big + 10 < canvas.width ? x + 8 : x - big - 8, top = Math.min(y, canvas.height - big - 2);
-    pen.drawImage(sheet, near % data.across * s, Math.floor(near / data.across) * s, s, s, left, top, big, big);
-    pen.strokeStyle = '#000'; pen.strokeRect(left, top, big, big);
-  }
-  function fit() { canvas.width = canvas.parentElement.clientWidth; draw(-1); }
-  canvas.addEventListener('mousemove', e => {
-    const box = canvas.getBoundingClientRect(), mx = e.clientX - box.left, my = e.clientY - box.top;
-    let near = -1, best = 225;
-    data.points.forEach((p, i) => {
-      const [x, y] = at(p), d = (x - mx) ** 2 + (y - my) ** 2;
-      if (d < best) { best = d; near = i; }
-    });
-    draw(near);
-  });
-  window.addEventListener('resize', fit);
-  fit();
-})();
-"""
+    data = {"points": points, "names": names, "side": _SIDE, "across": across}
+    return render("map.html", data=data, sheet=data_uri(as_png(np.asarray(sheet))))

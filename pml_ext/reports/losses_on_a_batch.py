@@ -20,10 +20,9 @@ from pml_ext.reports.drawing import (
     GREY,
     ORANGE,
     Picture,
-    columns_for,
-    legend_of_names,
+    add_legend,
     row_of_axes,
-    short,
+    shorten,
 )
 
 if TYPE_CHECKING:
@@ -148,18 +147,11 @@ def _loop_picture(unit: Tensor, labels: Tensor, pairing: str, geometry: str, cal
 
     def draw(figure: "Figure", wide: bool) -> None:
         axes = figure.add_subplot()
-        names = [f"identity {short(called(label))}" for label in torch.unique(labels).tolist()]
+        names = [f"identity {shorten(called(label))}" for label in torch.unique(labels).tolist()]
         for place, label in enumerate(torch.unique(labels).tolist()):
             rows = (unit[labels == label] - mean) @ plane
             style: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)], "marker": _MARKERS[place % len(_MARKERS)]}
-            axes.plot(
-                rows[:, 0],
-                rows[:, 1],
-                linestyle="",
-                markersize=9,
-                label=names[place],
-                **style,
-            )
+            axes.plot(*rows.T, linestyle="", markersize=9, label=names[place], **style)
         for i, (pair, here, there) in enumerate(found):
             between = _between(unit[pair[0]], unit[pair[1]], geometry)
             _line(axes, (between - mean) @ plane, color=GREY, linewidth=1.2)
@@ -168,9 +160,7 @@ def _loop_picture(unit: Tensor, labels: Tensor, pairing: str, geometry: str, cal
             point: dict[str, Any] = {"marker": "D", "markersize": 6, "color": "white", "markeredgecolor": BLACK}
             axes.plot(x, y, linestyle="", label="synthetic point" if i == 0 else None, **point)
         axes.set(xlabel="first principal component", ylabel="second", aspect="equal")
-        beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
-        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": columns_for(names)}
-        legend_of_names(axes, fontsize=9, **(beside if wide else below))
+        add_legend(axes, beside=wide, names=names)
 
     caption = (
         f"LoOp compares {geometry}s (grey) between partners of one identity, at the points (diamonds) where they come "

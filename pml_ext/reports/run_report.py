@@ -1,12 +1,20 @@
-"""The pictures of a run's test sets, from what was measured."""
+"""report.html: the pictures of a run's test sets, and what its losses and its training looked like."""
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from pml_ext.functional import UtilityCurves
+from pml_ext.functional.operating_points.calibration import TooFewClassesError
+from pml_ext.functional.pairwise.pair_distances import PairDistances, accepted_in_all
+from pml_ext.functional.verification.threshold import threshold_at_far
+from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.threshold.fields import Target, ThresholdCurves, ThresholdFields
+from pml_ext.metrics.threshold.rates import error_rates
 from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, spectrum_picture
 from pml_ext.reports.page import metrics_table, write_page
@@ -18,8 +26,11 @@ from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
 from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings
 
+log = logging.getLogger("pml_ext")
+
 _QUERIES = 5
 _CONFUSIONS = 9
+_DISTANCES = 401
 TRAINED = "trained"
 
 
@@ -39,32 +50,31 @@ def write_report(
     """report.html and its pictures in the folder of a run.
 
     Args:
-        run: the folder; the curves are of the metrics.csv there.
+        run: the folder, with the run's metrics.csv.
         test_sets: by name; those of pairs or templates have a table only.
         trained, baselines: what was measured on them.
-        far: the rate for which the operating point is chosen.
-        curves: utility by test set; a set without any has no pictures of thresholds.
-        far_range: the rates that bound its calibration range.
+        far: the FAR that the operating point is chosen for; of a set with fewer pairs, 1 / impostor pairs.
+        curves: of `measure_utility`; a set without any has no pictures of thresholds.
+        far_range: the rates that bound their calibration range.
         seed: of random choices.
         facts: what the page says of the run.
         extra: pictures for the end of the page.
     Returns:
         the page, and the PNG files.
     """
-    pictures: list[Picture] = []
     open_sets = {name: data for name, data in test_sets.items() if isinstance(data, OpenSet)}
+    pictures: list[Picture] = []
     for name, data in open_sets.items():
-        raw = baselines[RAW_PIXELS].features[name] if RAW_PIXELS in baselines else None
-        suffix = "" if len(open_sets) == 1 else "_" + re.sub("[^A-Za-z0-9_.-]", "_", name)
-        before = {key: measured.features[name] for key, measured in baselines.items() if key != RAW_PIXELS}
-        found = [*_of_set(data, trained.features[name], raw, before, seed=seed)]
+        found = [*_pictures_of_set(name, data, trained, baselines, seed=seed)]
         if name in curves:
-            found[-2:-2] = _of_thresholds(data, trained.features[name], curves[name], far, far_range)
-        for picture in found:
-            title = picture.title if not suffix else f"{name}: {picture.title}"
-            pictures.append(Picture(**{**vars(picture), "name": picture.name + suffix, "title": title}))
-    series = read_series(run)
-    if series:
+            found[-2:-2] = _pictures_of_thresholds(name, data, trained.features[name], curves[name], far, far_range)
+        if len(open_sets) > 1:
+            suffix = "_" + re.sub("[^A-Za-z0-9_.-]", "_", name)
+            found = [
+                replace(picture, name=picture.name + suffix, title=f"{name}: {picture.title}") for picture in found
+            ]
+        pictures += found
+    if series := read_series(run):
         pictures.append(training_curves(series))
     tables = [
         metrics_table(name, {row: m.results[name] for row, m in baselines.items()} | {TRAINED: values})
@@ -77,41 +87,77 @@ def write_report(
     )
 
 
-def _of_set(
-    data: OpenSet,
-    features: Features,
-    raw: Features | None,
-    before: Mapping[str, Features],
-    *,
-    seed: int,
+def measure_utility(
+    test_sets: Mapping[str, TestSet], features: Mapping[str, Features], opis: OPISSettings
+) -> dict[str, UtilityCurves]:
+    """Utility against threshold of each set with queries; one with too few classes or pairs is skipped and logged.
+
+    Args:
+        test_sets, features: by name.
+        opis: the rates that bound the calibration range, and which pairs are compared.
+    """
+    distances = torch.linspace(0, 2, _DISTANCES, dtype=torch.float64)
+    found = {}
+    for name, data in test_sets.items():
+        if isinstance(data, OpenSet):
+            try:
+                found[name] = opis.curves_at(distances, *query_and_gallery_embeddings(data, features[name]))
+            except TooFewClassesError as error:
+                log.warning("no pictures of thresholds of %s: %s", name, error)
+    return found
+
+
+def utility_of_set(data: OpenSet, curves: UtilityCurves, far_range: tuple[float, float]) -> Picture:
+    """The picture of `measure_utility`'s curves."""
+    names = [data.query.called(identity) for identity in curves.classes.tolist()]
+    low, high = curves.calibration_range.tolist()
+    return utility_picture(curves.thresholds, curves.utilities, names, (low, high), far_range)
+
+
+def _pictures_of_set(
+    name: str, data: OpenSet, trained: Measured, baselines: Mapping[str, Measured], *, seed: int
 ) -> Iterator[Picture]:
-    found = first_results(data, features)
-    lists = {TRAINED: found} if raw is None else {RAW_PIXELS: first_results(data, raw), TRAINED: found}
+    found = first_results(data, trained.features[name])
+    raw = {RAW_PIXELS: first_results(data, baselines[RAW_PIXELS].features[name])} if RAW_PIXELS in baselines else {}
     worst, others = worst_and_random(found, data.query.identities, _QUERIES, seed)
     yield results_picture(
-        data, lists, others, name="ranked_random", title="What random queries find",
+        data, raw | {TRAINED: found}, others, name="ranked_random", title="What random queries find",
         caption="Queries chosen at random, and the first ten results of each.",
     )  # fmt: skip
     yield results_picture(
-        data, lists, worst, name="ranked_worst", title="What fails worst",
-        caption="The queries whose average precision by the trained model is lowest, one of an identity.",
+        data, raw | {TRAINED: found}, worst, name="ranked_worst", title="The worst queries",
+        caption="The queries with the lowest average precision by the trained model, at most one of each identity.",
     )  # fmt: skip
     confused = confusions(data, found, _CONFUSIONS)
     if confused:
         yield confused_identities(data, confused, name="confusions")
-    everything = ImageSet.concatenated(data.parts)
-    yield map_picture(everything, torch.cat(features), seed=seed)
-    models = {name: torch.cat(parts) for name, parts in before.items()} | {TRAINED: torch.cat(features)}
-    yield spectrum_picture(models)
+    embeddings = torch.cat(trained.features[name])
+    yield map_picture(ImageSet.concatenated(data.parts), embeddings, seed=seed)
+    before = {row: torch.cat(m.features[name]) for row, m in baselines.items() if row != RAW_PIXELS}
+    yield spectrum_picture(before | {TRAINED: embeddings})
 
 
-def _of_thresholds(
-    data: OpenSet, features: Features, curves: UtilityCurves, far: float, far_range: tuple[float, float]
+def _pictures_of_thresholds(
+    name: str, data: OpenSet, features: Features, curves: UtilityCurves, far: float, far_range: tuple[float, float]
 ) -> list[Picture]:
+    """Cameras are ignored here."""
+    pictures = [utility_of_set(data, curves, far_range)]
     embeddings, identities = query_and_gallery_embeddings(data, features)
-    faces = dict(zip(data.query.identities.tolist(), data.query.images, strict=True))
-    called = data.query.called
-    return [
-        utility_picture(curves, far_range, called=called),
-        *error_pictures(embeddings, identities, far, faces, called=called),
-    ]
+    pairs = PairDistances(embeddings, identities)
+    far = max(far, 1 / pairs.total_negative_pairs)
+    try:
+        distance = threshold_at_far(pairs, far)
+    except ValueError as error:
+        log.warning("no picture of one threshold of %s: %s", name, error)
+        return pictures
+    classes, samples = identities.unique(return_counts=True)
+    names = tuple(data.query.called(identity) for identity in classes.tolist())
+    counts = ThresholdCurves(curves.thresholds, *accepted_in_all(pairs, curves.thresholds), curves.utilities)
+    rates = error_rates(pairs, samples, names, distance)
+    found = ThresholdFields(
+        Target("far", far), 1 - distance**2 / 2, *rates, None, None, len(embeddings), embeddings.shape[1], 0,
+        curves=counts,
+    )  # fmt: skip
+    rows = dict(zip(data.query.identities.tolist(), range(len(data.query)), strict=True))
+    faces = {data.query.called(identity): row for identity, row in rows.items()}
+    return [*pictures, *error_pictures(found, lambda label: data.query.images[faces[str(label)]])]

@@ -1,20 +1,18 @@
-"""The threshold report that a run leaves for people beside its numbers."""
+"""The threshold reports of a run's test sets."""
 
 import logging
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext.functional.verification.tar_at_far_rule import largest_count_within
 from pml_ext.metrics import ThresholdReport
-from pml_ext.reports.pair_pictures import with_pictures
-from pml_ext.reports.threshold_files import write_files
+from pml_ext.reports.threshold_page import write_files
+from pml_ext.reports.thumbnails import thumbnail
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings
 
@@ -22,7 +20,7 @@ log = logging.getLogger("pml_ext")
 
 
 def check_thresholds(wanted: CN, test_sets: dict[str, TestSet]) -> None:
-    """Before any work: whether TEST.THRESHOLD can be had from every test set.
+    """Check before any work that every test set can have a threshold report.
 
     Args:
         wanted: the config's TEST.THRESHOLD.
@@ -53,20 +51,23 @@ def write_threshold(
         test: the config's TEST.
         weights: the checkpoint that the threshold is for.
         seed: of the report's resampling.
-
     Returns:
         the files by what they are; none, with a warning in the log, where no threshold meets the target.
     """
-    opis = test.OPIS
-    embeddings, identities = query_and_gallery_embeddings(data, features)
     everything = ImageSet.concatenated(data.parts)
-    rows = np.flatnonzero(_is_of_a_query(data))
+    rows = np.flatnonzero(np.isin(everything.identities, data.query.identities) & (everything.identities != JUNK))
+    embeddings, identities = query_and_gallery_embeddings(data, features)
+    names = everything.identity_names
+    cameras = everything.cameras[rows]
+    known = len(np.unique(cameras)) < len(cameras)  # without cameras, each image has its own
+    opis = test.OPIS
     try:
         report = ThresholdReport.from_embeddings(
             embeddings,
-            _called(identities, everything.identity_names),
-            cameras=_cameras(data),
+            [names[identity] for identity in identities.tolist()] if names else identities,
+            cameras=cameras if known else None,
             rows=rows.tolist(),
+            paths=[everything.names[row] for row in rows.tolist()],
             data=stem.name.removeprefix("threshold_"),
             far=test.THRESHOLD.FAR,
             far_range=tuple(opis.FAR_RANGE),
@@ -77,23 +78,5 @@ def write_threshold(
     except ValueError as error:
         log.warning("no report %s: %s", stem.name, error)
         return {}
-    with with_pictures(report.with_checkpoint(weights), everything) as shown:
-        return {f"{stem.name}{file.suffix}": file for file in write_files(shown, stem)}
-
-
-def _called(identities: Tensor, names: Mapping[int, str]) -> Tensor | list[str]:
-    """The identities as the user called them; where no names were given, as they are."""
-    return [names[identity] for identity in identities.tolist()] if names else identities
-
-
-def _is_of_a_query(data: OpenSet) -> np.ndarray:
-    """Which images of queries, then of the gallery, `query_and_gallery_embeddings` are of."""
-    identities = np.concatenate([part.identities for part in data.parts])
-    found: np.ndarray = np.isin(identities, data.query.identities) & (identities != JUNK)
-    return found
-
-
-def _cameras(data: OpenSet) -> np.ndarray | None:
-    """Of these embeddings; None where every image counts as a camera of its own, as in sets without any."""
-    cameras = np.concatenate([part.cameras for part in data.parts])[_is_of_a_query(data)]
-    return None if len(np.unique(cameras)) == len(cameras) else cameras
+    files = write_files(report.with_checkpoint(weights), stem, lambda sample: thumbnail(everything.images[sample.row]))
+    return {f"{stem.name}{file.suffix}": file for file in files}

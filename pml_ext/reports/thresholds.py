@@ -1,19 +1,12 @@
-"""What one threshold does: utility by class, errors by class, ROC and similarities."""
+"""The pictures of one threshold: utility by class, ROC, distances of pairs, and the classes with the most errors."""
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from pml_ext.functional import UtilityCurves
-from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.all_pairs import labelled_pairs, labelled_pairs_roc
-from pml_ext.functional.verification.roc import ROC
-from pml_ext.functional.verification.tar_at_far_rule import operating_point
-from pml_ext.metrics.threshold.fields import ClassErrors
-from pml_ext.metrics.threshold.rates import error_rates
+from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, ThresholdCurves, ThresholdFields
 from pml_ext.reports.drawing import (
     BLACK,
     BLUE,
@@ -21,205 +14,212 @@ from pml_ext.reports.drawing import (
     LINE_STYLES,
     MARKERS,
     ORANGE,
+    PALE,
     SKY,
     Picture,
-    columns_for,
-    legend_of_names,
+    add_legend,
     row_of_axes,
-    short,
-    thumbnail,
+    shorten,
 )
+from pml_ext.reports.thumbnails import shrink
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+FaceOf = Callable[[int | str], Tensor]
+"""(1 or 3, h, w) uint8 of a class, by its label."""
+
 _WORST = 5
-_WORST_BARS = 8
-_BINS = 80
-_FACE = 24  # points
-_DISTANCE = "distance threshold (L2, unit-norm embeddings)"
+_BARS = 60
+_FACE = 20  # points
+_DISTANCE = "distance d (L2, unit-norm embeddings)"
+
+
+def threshold_pictures(report: ThresholdFields) -> list[Picture]:
+    """Every picture of a report.
+
+    Raises:
+        ValueError: a report that was loaded: its file has no curves.
+    """
+    curves, consistency = _curves(report), report.consistency
+    pictures = error_pictures(report)
+    if consistency is not None:
+        names = [str(c.label) for c in report.classes if c.genuine_pairs and c.impostor_pairs]
+        ranges = consistency.distances, consistency.far_range
+        pictures.insert(0, utility_picture(curves.distances, curves.utilities, names, *ranges, threshold=report))
+    return pictures
 
 
 def utility_picture(
-    curves: UtilityCurves, far_range: tuple[float, float], *, called: Callable[[int], str] = str
+    distances: Tensor,
+    utilities: Tensor,
+    names: Sequence[str],
+    calibration_range: tuple[float, float],
+    far_range: tuple[float, float],
+    *,
+    threshold: ThresholdFields | None = None,
 ) -> Picture:
-    """Utility against threshold: median and middle of the classes, the five worst, the calibration range.
+    """Utility against distance: median and middle of the classes, the five worst, the calibration range.
 
     Args:
-        called: the user's name of an identity.
+        distances: (M,) thresholds, ascending.
+        utilities: (T, M), on the CPU.
+        names: of the T classes.
+        calibration_range, far_range: the distances that OPIS is taken between, and the FAR there.
+        threshold: the chosen threshold, to be marked.
     """
-    worst = _worst_classes(curves)
+    low, high = calibration_range
+    inside = (distances >= low) & (distances <= high)
+    inside[int((distances - low).abs().argmin())] |= not inside.any()
+    means = utilities[:, inside].mean(dim=1)
+    worst = means.argsort(stable=True)[:_WORST].tolist()
 
     def draw(figure: "Figure", wide: bool) -> None:
         axes = figure.add_subplot()
-        low, median, high = np.quantile(curves.utilities.numpy(), (0.1, 0.5, 0.9), axis=0)
-        at = curves.thresholds.numpy()
-        axes.axvspan(
-            *curves.calibration_range.tolist(), color="#DDDDDD", label=f"FAR {far_range[0]:g} to {far_range[1]:g}"
-        )
-        axes.fill_between(at, low, high, color=SKY, alpha=0.6, label="10 to 90 % of classes")
-        axes.plot(at, median, color=BLACK, linewidth=2, label="median class")
-        names = [f"identity {short(called(int(curves.classes[row])))}" for row in worst]
+        lower, median, upper = np.quantile(utilities.numpy(), (0.1, 0.5, 0.9), axis=0)
+        axes.axvspan(low, high, color=PALE, label=f"FAR {far_range[0]:g} to {far_range[1]:g}")
+        axes.fill_between(distances, lower, upper, color=SKY, alpha=0.6, label="10 to 90 % of classes")
+        axes.plot(distances, median, color=BLACK, linewidth=2, label="median class")
+        labels = [f"identity {shorten(names[row])}" for row in worst]
         for i, row in enumerate(worst):
-            # Marks, not at the same places, tell these lines apart where their strokes are too short to.
-            marks: dict[str, Any] = {
-                "marker": MARKERS[i],
-                "markevery": (0.02 * i, 0.1),
-                "markersize": 6,
-                "markeredgecolor": BLACK,
-            }
-            style: dict[str, Any] = {"color": ORANGE, "linestyle": LINE_STYLES[i], "linewidth": 1.3, **marks}
-            axes.plot(at, curves.utilities[row], label=names[i], **style)
-        axes.set(xlim=_interesting(curves), ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility U(d)")
-        if wide:
-            legend_of_names(axes, fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
-        else:
-            legend_of_names(axes, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=columns_for(names))
+            # Marks at different places tell these lines apart where they lie close together.
+            axes.plot(
+                distances, utilities[row], label=labels[i], color=ORANGE, linestyle=LINE_STYLES[i], linewidth=1.3,
+                marker=MARKERS[i], markevery=(0.02 * i, 0.1), markersize=6, markeredgecolor=BLACK,
+            )  # fmt: skip
+        useful = distances[(utilities > 0.02).any(dim=0)].tolist() or [low, high]
+        shown = [*useful, low, high]
+        if threshold is not None:
+            labels.append(_mark(axes, threshold))
+            shown.append(threshold.distance)
+        axes.set(xlim=(min(shown) - 0.05, max(shown) + 0.05), ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility U(d)")
+        add_legend(axes, beside=wide, names=labels)
 
     caption = (
-        f"One threshold for all of {len(curves.classes)} classes: where the band is wide or classes lie far below the "
-        "median, no threshold suits everybody. OPIS measures the spread over the grey range; the five classes with the "
-        "lowest mean utility there are named."
+        f"One threshold for all {len(names)} classes: where the band is wide, or a class lies far below the median, no "
+        "threshold suits every class. OPIS measures the spread over the grey range. The classes with the lowest mean "
+        "utility there are named."
     )
-    return Picture("utility", "Utility against threshold", caption, draw, (4.6, 5.4))
+    return Picture("utility", "Utility of each class", caption, draw, (4.6, 5.6))
 
 
-def error_pictures(
-    embeddings: Tensor,
-    labels: Tensor,
-    far: float,
-    faces: Mapping[int, Tensor],
-    *,
-    called: Callable[[int], str] = str,
-) -> list[Picture]:
-    """ROC with the operating point, histograms of similarities, and the classes that the threshold serves worst.
+def error_pictures(report: ThresholdFields, face_of: FaceOf | None = None) -> list[Picture]:
+    """ROC beside the distances of all pairs; the classes with the highest FAR and FRR.
 
     Args:
-        far: the false accept rate that the threshold is chosen for; where the set has too few pairs for it, the
-            smallest that they allow.
-        faces: a picture of each identity.
-        called: the user's name of an identity.
+        face_of: a picture of a class by its label.
     """
-    roc = labelled_pairs_roc(embeddings, labels, fars=(far,))
-    far = max(far, 1 / max(roc.impostors, 1))
-    point = operating_point(roc, far)
-    cosine = min(float(point.threshold), 1.0)
-    pairs = PairDistances(embeddings, labels)
-    ids = pairs.classes.tolist()
-    samples = torch.tensor([int((labels == identity).sum()) for identity in ids])
-    _, _, classes = error_rates(pairs, samples, tuple(ids), (2 - 2 * cosine) ** 0.5)
-    positives, negatives, edges = _histograms(embeddings, labels)
+    curves = _curves(report)
 
-    def draw_roc(figure: "Figure", wide: bool) -> None:
-        curve, bars = row_of_axes(figure, 2, wide)
-        _draw_roc(curve, roc, float(point.far), float(point.tar))
-        middle = (edges[1:] + edges[:-1]) / 2
-        bars.fill_between(middle, negatives, step="mid", color=SKY, alpha=0.7, label="different identities")
-        bars.step(middle, positives, where="mid", color=BLACK, linewidth=1.6, label="same identity")
-        bars.axvline(cosine, color=ORANGE, linestyle="--", label=f"threshold {cosine:.4g}")
-        bars.set(xlabel="cosine similarity", ylabel="share of pairs in a bin", xlim=(edges[0], edges[-1]))
-        bars.set_ylim(bottom=0)
-        bars.legend(fontsize=9)
+    def draw_pairs(figure: "Figure", wide: bool) -> None:
+        roc, distances = row_of_axes(figure, 2, wide)
+        _draw_roc(roc, report, curves)
+        _draw_distances(distances, report, curves)
 
     def draw_worst(figure: "Figure", wide: bool) -> None:
-        for axes, kind in zip(row_of_axes(figure, 2, wide), ("far", "frr"), strict=True):
-            _draw_worst(axes, classes, kind, faces, called)
+        far, frr = row_of_axes(figure, 2, wide)
+        _draw_worst(far, report.worst_classes("far"), "far", report.far, face_of)
+        _draw_worst(frr, report.worst_classes("frr"), "frr", report.frr, face_of)
 
-    about = f"chosen for FAR ≤ {far:.3g} over {roc.impostors:,} pairs of different and {roc.genuine:,} of one identity"
     return [
         Picture(
             "roc",
             "One threshold for all pairs",
-            f"First true against false accept rate, with the operating point {about}. Then the similarities behind "
-            "it; what the two have in common is what a threshold gets wrong. Cameras are not regarded here.",
-            draw_roc,
-            (4.2, 8.0),
+            "True accepts against false accepts, the threshold marked; then the distances of the pairs behind them. "
+            f"Pairs left of the dashed line are accepted. There are {report.far.pairs:,} pairs of different identities "
+            f"and {report.frr.pairs:,} of one identity.",
+            draw_pairs,
+            (4.6, 9.0),
         ),
         Picture(
             "worst_classes",
-            "Whom that threshold serves worst",
-            "The classes with the highest false accept and false reject rates at the operating point, and the number "
-            "of pairs behind each rate: few pairs, little certainty.",
+            "Classes with the most errors",
+            "The classes with the highest false accept and false reject rates at the threshold, and the pairs behind "
+            "each rate: a rate of few pairs is uncertain. The dashed line is the rate of all pairs.",
             draw_worst,
-            (3.8, 7.2),
+            (4.4, 8.4),
         ),
     ]
 
 
-def _worst_classes(curves: UtilityCurves) -> list[int]:
-    low, high = curves.calibration_range
-    inside = (curves.thresholds >= low) & (curves.thresholds <= high)
-    if not inside.any():
-        inside[int((curves.thresholds - low).abs().argmin())] = True
-    worst: list[int] = curves.utilities[:, inside].mean(dim=1).argsort(stable=True)[:_WORST].tolist()
-    return worst
+def _curves(report: ThresholdFields) -> ThresholdCurves:
+    if report.curves is None:
+        raise ValueError("a loaded report has no curves to draw: draw it where it is made from embeddings")
+    return report.curves
 
 
-def _interesting(curves: UtilityCurves) -> tuple[float, float]:
-    """From where the first class has any utility, with the calibration range, to the end."""
-    some = (curves.utilities > 0.02).any(dim=0).nonzero()
-    first = float(curves.thresholds[some[0, 0]]) if len(some) else 0.0
-    return max(0.0, min(first, float(curves.calibration_range[0]) - 0.1)), 2.0
+def _draw_roc(axes: "Axes", report: ThresholdFields, curves: ThresholdCurves) -> None:
+    far, tar = curves.impostors / report.far.pairs, curves.genuine / report.frr.pairs
+    point = report.far.rate, 1 - report.frr.rate
+    label = f"threshold: FAR {point[0]:.3g}, TAR {100 * point[1]:.4g} %"
+    axes.plot(far[far > 0], tar[far > 0], color=BLUE, linewidth=1.8)
+    if report.far.errors:
+        axes.plot(*point, marker="D", markersize=9, color=ORANGE, markeredgecolor=BLACK, linestyle="", label=label)
+    else:
+        axes.axhline(point[1], color=ORANGE, linestyle="--", label=label)
+    axes.set(xscale="log", ylim=(0, 1.02), xlabel="false accept rate (FAR)", ylabel="true accept rate (TAR = 1 − FRR)")
+    axes.set_xlim(min(1 / report.far.pairs, 0.1), 1)
+    axes.minorticks_off()  # a third of the time to draw the picture
+    axes.grid(color=PALE)
+    add_legend(axes, beside=False)
 
 
-def _histograms(embeddings: Tensor, labels: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Shares of pairs of one and of different identities by cosine."""
-    counts = torch.zeros(2, _BINS, dtype=torch.float64)
-    for scores, same in labelled_pairs(embeddings, labels):
-        for row, wanted in ((0, same), (1, ~same)):
-            counts[row] += torch.histc(scores[wanted].double().clamp(-1, 1), _BINS, -1, 1)
-    edges = np.linspace(-1, 1, _BINS + 1)
-    first = int(counts.sum(dim=0).nonzero()[0, 0]) if counts.any() else 0
-    shares = (counts / counts.sum(dim=1, keepdim=True).clamp(min=1)).numpy()
-    return shares[0, first:], shares[1, first:], edges[first:]
-
-
-def _draw_roc(axes: "Axes", roc: ROC, far: float, tar: float) -> None:
-    lowest = 1 / max(roc.impostors, 1)
-    # Of millions of points as many as can be seen.
-    shown = np.unique(np.geomspace(1, len(roc.far), 2000).astype(int)) - 1
-    x, y = roc.far.numpy()[shown], roc.tar.numpy()[shown]
-    axes.plot(np.maximum(x, lowest), y, color=BLUE, linewidth=1.8)
-    axes.plot([max(far, lowest)], [tar], marker="D", markersize=9, color=ORANGE, markeredgecolor=BLACK)
-    said = f"FAR {far:.3g}\nTAR {100 * tar:#.4g} %"
-    axes.annotate(
-        said, (max(far, lowest), tar), xytext=(12, -30 if tar > 0.3 else 12), textcoords="offset points", fontsize=10
+def _draw_distances(axes: "Axes", report: ThresholdFields, curves: ThresholdCurves) -> None:
+    accepted = (curves.genuine + curves.impostors).numpy()
+    first, last = (int(np.searchsorted(accepted, count)) for count in (1, accepted[-1]))
+    step = max(1, (last - first) // _BARS)
+    first, last = max(0, first - step), last + step
+    edges = curves.distances[first : last + 1 : step]
+    looks: tuple[tuple[str, Tensor, dict[str, Any]], ...] = (
+        ("same identity", curves.genuine, {"fill": True, "color": SKY}),
+        ("different identities", curves.impostors, {"color": BLACK, "hatch": "////", "linewidth": 1.2}),
     )
-    axes.set(xscale="log", xlim=(lowest, 1), ylim=(0, 1.02), xlabel="false accept rate", ylabel="true accept rate")
-    axes.grid(color="#DDDDDD")
+    for name, counts, style in looks:
+        share = counts[first : last + 1 : step].double().diff() / counts[-1]
+        axes.stairs(share, edges, label=f"{name} ({int(counts[-1]):,} pairs)", **style)
+    _mark(axes, report)
+    axes.set(xlabel=_DISTANCE, ylabel="share of pairs")
+    add_legend(axes, beside=False)
+
+
+def _mark(axes: "Axes", report: ThresholdFields) -> str:
+    """Mark the threshold, and return its label."""
+    label = f"threshold: d ≤ {report.distance:.4f}, cosine ≥ {report.cosine:.4f}"
+    axes.axvline(report.distance, color=ORANGE, linestyle="--", linewidth=2, label=label)
+    return label
 
 
 def _draw_worst(
     axes: "Axes",
-    classes: tuple[ClassErrors, ...],
-    kind: str,
-    faces: Mapping[int, Tensor],
-    called: Callable[[int], str],
+    classes: Sequence[ClassErrors],
+    kind: Literal["far", "frr"],
+    pooled: ErrorRate,
+    face_of: FaceOf | None,
 ) -> None:
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
     from matplotlib.ticker import MaxNLocator
 
-    known = [(c, rate) for c in classes if (rate := c.far if kind == "far" else c.frr) is not None]
-    worst = sorted(known, key=lambda pair: -pair[1])[:_WORST_BARS]
-    for row, (errors, rate) in enumerate(worst):
-        wrong, pairs = (
-            (errors.false_accepts, errors.impostor_pairs)
-            if kind == "far"
-            else (errors.false_rejects, errors.genuine_pairs)
-        )
-        axes.barh(row, rate, color=ORANGE if kind == "far" else BLUE, hatch="//" if kind == "far" else None, alpha=0.8)
-        axes.text(rate, row, f" {wrong:,} of {pairs:,}", va="center", fontsize=9, color=BLACK)
-        pixels = thumbnail(faces[int(errors.label)], 48)
+    counts = {"far": ("false_accepts", "impostor_pairs"), "frr": ("false_rejects", "genuine_pairs")}[kind]
+    look: dict[str, Any] = {"far": {"color": ORANGE, "hatch": "//"}, "frr": {"color": BLUE}}[kind]
+    rates = [getattr(c, kind) for c in classes]
+    bars = axes.barh(range(len(classes)), rates, alpha=0.8, **look)
+    texts = [" of ".join(f"{getattr(c, count):,}" for count in counts) for c in classes]
+    # On white, so that the dashed line does not cross a number.
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    for text in axes.bar_label(bars, texts, padding=4, fontsize=9):
+        text.set(bbox=box, zorder=4)
+    for row, pixels in enumerate([shrink(face_of(c.label), 48) for c in classes] if face_of else ()):
         face = OffsetImage(pixels, zoom=_FACE / max(pixels.shape))
         place: dict[str, Any] = {"xybox": (-16, 0), "boxcoords": "offset points", "pad": 0.1}
         axes.add_artist(AnnotationBbox(face, (0, row), xycoords=("axes fraction", "data"), **place))
-    names = [short(called(int(errors.label))) for errors, _ in worst]
-    axes.set_yticks(range(len(worst)), names, parse_math=False)
-    axes.tick_params(axis="y", length=0, pad=36)
+    axes.set_yticks(range(len(classes)), [shorten(str(c.label)) for c in classes], parse_math=False)
+    axes.tick_params(axis="y", length=0, pad=36 if face_of else 4)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.35 * max((rate for _, rate in worst), default=0) or 1)
+    axes.axvline(pooled.rate, color=BLACK, linestyle="--")
+    axes.set_xlim(0, 1.35 * max([*rates, pooled.rate]) or 1)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1])  # beyond is room for the numbers of pairs
-    axes.set(ylabel="identity", xlabel="false accept rate" if kind == "far" else "false reject rate")
+    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1])  # the rest is room for the counts
+    name = {"far": "false accept rate", "frr": "false reject rate"}[kind]
+    axes.set(ylabel="identity", xlabel=f"{name} (all pairs: {pooled.rate:.3g})")
     axes.spines[["top", "right"]].set_color(GREY)

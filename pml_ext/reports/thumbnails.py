@@ -1,18 +1,38 @@
-"""Small pictures for a page, from the files that samples come from."""
+"""Small copies of pictures, from files and from tensors."""
 
 import base64
 import io
 from pathlib import Path
 
+import numpy as np
+from torch import Tensor
+
 _SIDE = 112
 
 
-def thumbnail(path: str) -> str | None:
-    """A picture as the text of an <img>'s source; None where there is no such file or it cannot be read.
+def shrink(image: Tensor, side: int) -> np.ndarray:
+    """(1 or 3, h, w) uint8 to (h', w', 3) uint8 with no side above `side`."""
+    from PIL import Image
+
+    small = Image.fromarray(image.permute(1, 2, 0).expand(-1, -1, 3).contiguous().numpy())
+    small.thumbnail((side, side))
+    return np.asarray(small)
+
+
+def data_uri(content: bytes, kind: str = "png") -> str:
+    """The content of a picture file as the source of an <img>."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def thumbnail(picture: str | Path | Tensor | None) -> str | None:
+    """A picture of at most 112 pixels a side as the source of an <img>; None where it cannot be read.
 
     Only regular files are opened, and pictures of up to Pillow's own limit of pixels.
+
+    Args:
+        picture: a file, or (1 or 3, h, w) uint8 pixels.
     """
-    if not Path(path).is_file():
+    if picture is None or (not isinstance(picture, Tensor) and not Path(picture).is_file()):
         return None
     try:
         from PIL import Image, ImageOps
@@ -20,11 +40,14 @@ def thumbnail(path: str) -> str | None:
         return None
     content = io.BytesIO()
     try:
-        with Image.open(path) as image:
-            image.draft("RGB", (_SIDE, _SIDE))
-            upright = ImageOps.exif_transpose(image).convert("RGB")
-            upright.thumbnail((_SIDE, _SIDE))
-            upright.save(content, "JPEG", quality=85)
+        if isinstance(picture, Tensor):
+            small = Image.fromarray(shrink(picture, _SIDE))
+        else:
+            with Image.open(picture) as image:
+                image.draft("RGB", (_SIDE, _SIDE))
+                small = ImageOps.exif_transpose(image).convert("RGB")
+                small.thumbnail((_SIDE, _SIDE))
+        small.save(content, "JPEG", quality=85)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning):
         return None
-    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode('ascii')}"
+    return data_uri(content.getvalue(), "jpeg")

@@ -1,11 +1,11 @@
-"""What happened while a run trained, from its metrics.csv."""
+"""Losses and metrics over a training, from its metrics.csv."""
 
 import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
-from pml_ext.reports.drawing import Picture, headed, in_notation, look, row_of_axes
+from pml_ext.reports.drawing import Picture, add_legend, format_axis, label_above, plot_series, row_of_axes
 from pml_ext.runner.evaluation.results import METRICS, NO_RATES, heading
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ def training_curves(series: dict[str, Series]) -> Picture:
             for i, (name, (steps, values)) in enumerate(shown.items()):
                 prefix, _, metric = name.rpartition("/")
                 label = f"{prefix} {heading(metric, METRICS[metric])}".strip() if metric in METRICS else name
-                axes.plot(steps, values, label=label, markevery=1 if len(steps) < 20 else (0, len(steps)), **look(i))
+                plot_series(axes, steps, values, label, i)
             axes.set(xlabel="step", ylim=(0, 1.08 * max(axes.dataLim.y1, 1e-12)))
-            headed(axes, what)
+            label_above(axes, what)
             if what in (_VALIDATION, _OPIS):
-                in_notation(axes.yaxis, OPIS if what == _OPIS else PRECISION_AT_1)
+                format_axis(axes.yaxis, OPIS if what == _OPIS else PRECISION_AT_1)
             if len(shown) > 1:
-                axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+                add_legend(axes, beside=False, names=[*shown])
 
     caption = "Losses, the metrics of every validation, learning rate and throughput, against training steps."
     return Picture("curves", "While it trained", caption, draw, (3.8, 3.3 * len(panels)))

@@ -10,21 +10,15 @@ _ROUNDING = 0.1
 
 
 def meaning(report: ThresholdFields) -> str:
-    """One sentence for somebody who has never heard of FAR."""
-    return (
-        f"O{_of(report.far, 'comparisons of two different identities')[1:]} {_is(report.far)} wrongly accepted; "
-        f"{_of(report.frr, 'comparisons of the same identity')} {_is(report.frr)} wrongly refused."
-    )
+    """One sentence for a reader who does not know FAR."""
+    accepted = _share(report.far, "comparisons of two different identities", "accepted")
+    return f"O{accepted[1:]}; {_share(report.frr, 'comparisons of the same identity', 'rejected')}."
 
 
-def _of(rate: ErrorRate, kind: str) -> str:
+def _share(rate: ErrorRate, kind: str, error: str) -> str:
     errors, pairs = as_counts(rate)
     count = "none" if not errors else f"{errors:,}" if errors == pairs else f"about {errors:,}"
-    return f"of {pairs:,} {kind} {count}"
-
-
-def _is(rate: ErrorRate) -> str:
-    return "is" if as_counts(rate)[0] <= 1 else "are"
+    return f"of {pairs:,} {kind}, {count} {'is' if errors <= 1 else 'are'} wrongly {error}"
 
 
 def as_counts(rate: ErrorRate) -> tuple[int, int]:
@@ -46,46 +40,54 @@ def percent(value: float) -> str:
 
 
 def with_interval(rate: ErrorRate) -> str:
+    """The rate with its 95 % interval."""
     return f"{percent(rate.rate)} ({percent(rate.low)} to {percent(rate.high)})"
 
 
-def chosen_for(report: ThresholdFields) -> str:
-    target = report.target
-    return "the best utility" if target.value is None else f"{target.kind.upper()} <= {target.value:g}"
-
-
-def chosen_so_that(report: ThresholdFields) -> str:
-    """The target in plain words."""
+def target_in_words(report: ThresholdFields) -> str:
+    """What the threshold was chosen for, for a reader who does not know FAR."""
     target = report.target
     if target.value is None:
-        return "so that both kinds of mistakes together are fewest"
-    return f"so that at most {percent(target.value)} are wrongly {'accepted' if target.kind == 'far' else 'refused'}"
+        return "so that both kinds of errors together are fewest"
+    return f"so that at most {percent(target.value)} are wrongly {'accepted' if target.kind == 'far' else 'rejected'}"
+
+
+def cameras_in_words(report: ThresholdFields) -> str:
+    """The error rates of genuine pairs by camera, as a sentence; empty where cameras are not known."""
+    cameras = report.cameras
+    if cameras is None or not cameras.across:
+        return ""
+    rejected = f"Of the pairs of one identity seen by two cameras, {with_interval(cameras.across)} are rejected"
+    within = f"; of those seen by one camera, {with_interval(cameras.within)}" if cameras.within else ""
+    counted = "both kinds count" if cameras.same_camera_pairs else "pairs of one camera do not count on this page"
+    return f"{rejected}{within}; {counted}."
 
 
 def facts(report: ThresholdFields) -> list[tuple[str, str]]:
     """The report as (name, text) lines."""
+    target, checkpoint = report.target, report.checkpoint
+    across = report.cameras is not None and not report.cameras.same_camera_pairs
+    copied = f", {report.copies} of them copies" if report.copies else ""
     rows = [
         ("in words", meaning(report)),
         ("threshold", f"cosine >= {report.cosine:.6f}, which is L2 distance <= {report.distance:.6f}"),
-        ("chosen for", chosen_for(report)),
-        ("FAR", _rate_text(report.far, "impostor")),
-        ("FRR", _rate_text(report.frr, _genuine(report))),
-        *_camera_facts(report),
-        ("worst by FAR", _names(report.worst_classes("far", _NAMED), "far")),
-        ("worst by FRR", _names(report.worst_classes("frr", _NAMED), "frr")),
+        ("chosen for", "the best utility" if target.value is None else f"{target.kind.upper()} <= {target.value:g}"),
+        ("FAR", _rate(report.far, "impostor")),
+        ("FRR", _rate(report.frr, "genuine, across cameras," if across else "genuine")),
+        *_cameras(report),
+        ("highest FAR", _names(report.worst_classes("far", _NAMED), "far")),
+        ("highest FRR", _names(report.worst_classes("frr", _NAMED), "frr")),
         ("OPIS", _consistency(report)),
-        ("between halves", _stability(report)),
-        ("measured on", _size(report)),
-    ]
-    if report.copied_rows:
-        rows.append(("copies", copies(report, _NAMED)))
-    checkpoint = report.checkpoint
-    return [
-        *rows,
-        ("data", report.data or "none named"),
-        ("checkpoint", f"{checkpoint.file}, SHA-256 {checkpoint.sha256}" if checkpoint else "none named"),
+        ("stability", _stability(report)),
+        (
+            "measured on",
+            f"{report.samples} samples{copied}, {len(report.classes)} classes, {report.embedding_dim} dimensions",
+        ),
+        ("data", report.data or "not named"),
+        ("checkpoint", f"{checkpoint.file}, SHA-256 {checkpoint.sha256}" if checkpoint else "not named"),
         ("made", f"{report.made or 'at an unknown time'} by pml_ext {report.version}"),
     ]
+    return [*rows, ("copies", copies(report, _NAMED))] if report.copied_rows else rows
 
 
 def copies(report: ThresholdFields, shown: int) -> str:
@@ -96,12 +98,7 @@ def copies(report: ThresholdFields, shown: int) -> str:
     return f"row {row} is a copy of row {first}{named}" + (f" and {more:,} more" if more > 0 else "")
 
 
-def _genuine(report: ThresholdFields) -> str:
-    apart = report.cameras is not None and not report.cameras.same_camera_pairs
-    return "genuine, across cameras," if apart else "genuine"
-
-
-def _camera_facts(report: ThresholdFields) -> list[tuple[str, str]]:
+def _cameras(report: ThresholdFields) -> list[tuple[str, str]]:
     cameras = report.cameras
     if cameras is None:
         return []
@@ -110,14 +107,14 @@ def _camera_facts(report: ThresholdFields) -> list[tuple[str, str]]:
         for where, rate in (("across cameras", cameras.across), ("within one camera", cameras.within))
         if rate
     ]
-    counted = "both kinds count" if cameras.same_camera_pairs else "pairs within one camera are left out above"
+    counted = "both kinds count" if cameras.same_camera_pairs else "pairs within one camera do not count above"
     return [("cameras", f"{cameras.cameras}; {'; '.join(kinds)}; {counted}")]
 
 
 def _consistency(report: ThresholdFields) -> str:
     consistency = report.consistency
     if consistency is None:
-        return "not measurable: fewer than two classes with a genuine and an impostor pair"
+        return "not measurable: fewer than two classes have a genuine and an impostor pair"
     far, d = consistency.far_range, consistency.distances
     over = f"over FAR {far[0]:g} to {far[1]:g} (distance {d[0]:.4f} to {d[1]:.4f})"
     return f"{consistency.opis:.3e}, ε-OPIS (ε = {consistency.epsilon:g}) {consistency.epsilon_opis:.3e}, {over}"
@@ -126,19 +123,14 @@ def _consistency(report: ThresholdFields) -> str:
 def _stability(report: ThresholdFields) -> str:
     stability = report.stability
     if stability is None:
-        return "not measured: half of the classes has too few pairs"
+        return "not measured: half of the classes have too few pairs"
     return (
-        f"the threshold differs by {stability.mean_shift:.4f} in distance (mean; at most "
-        f"{stability.max_shift:.4f}) between random halves of the classes, {stability.splits} splits"
+        f"thresholds of two random halves of the classes differ by {stability.mean_shift:.4f} in distance (mean of "
+        f"{stability.splits} splits; at most {stability.max_shift:.4f})"
     )
 
 
-def _size(report: ThresholdFields) -> str:
-    copied = f", {report.copies} of them copies" if report.copies else ""
-    return f"{report.samples} samples{copied}, {len(report.classes)} classes, {report.embedding_dim} dimensions"
-
-
-def _rate_text(rate: ErrorRate, kind: str) -> str:
+def _rate(rate: ErrorRate, kind: str) -> str:
     interval = f"95 % interval {rate.low:.3g} to {rate.high:.3g} for other classes"
     return f"{rate.rate:.4g} ({rate.errors} of {rate.pairs} {kind} pairs; {interval})"
 

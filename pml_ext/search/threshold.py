@@ -9,7 +9,7 @@ import torch
 from pml_ext._checks import warn_caller
 from pml_ext._errors import UserError
 from pml_ext.metrics import ThresholdReport
-from pml_ext.reports.threshold_files import write_files
+from pml_ext.reports.threshold_page import write_files
 from pml_ext.search.embedding_set import EmbeddingSet, pictures_inside, read_embeddings
 
 

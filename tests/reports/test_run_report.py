@@ -19,9 +19,7 @@ from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, principal_components, spectrum_picture
 from pml_ext.reports.ranked_lists import Confusion
 from pml_ext.reports.ranked_results import confused_identities
-from pml_ext.reports.run_report import write_report
-from pml_ext.reports.run_utility import utility_of_sets
-from pml_ext.reports.thresholds import error_pictures, utility_picture
+from pml_ext.reports.run_report import _pictures_of_thresholds, measure_utility, utility_of_set, write_report
 from pml_ext.reports.training_series import training_curves
 from pml_ext.runner.data.datasets import OpenSet, PairSet
 from pml_ext.runner.evaluation.baselines import Measured
@@ -46,7 +44,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
     baselines = {"raw pixels": measured(raw, 0.25), "untrained": measured([f.roll(1, 0) for f in features], 0.3)}
     return write_report(
         run, {"Set": data}, measured(features, 0.75), baselines,
-        far=1e-2, curves=utility_of_sets({"Set": data}, {"Set": features}, OPISSettings()), far_range=(1e-2, 1e-1),
+        far=1e-2, curves=measure_utility({"Set": data}, {"Set": features}, OPISSettings()), far_range=(1e-2, 1e-1),
         seed=0, facts={"weights": HOSTILE},
     )  # fmt: skip
 
@@ -77,14 +75,19 @@ def test_the_page_needs_nothing_but_itself(report: tuple[Path, list[Path]]) -> N
 def test_the_table_has_three_rows_in_one_notation(report: tuple[Path, list[Path]]) -> None:
     text = report[0].read_text(encoding="utf-8")
     assert "<th>R@1 ↑</th><th>OPIS ↓</th>" in text
-    rows = re.findall(r"<tr[^>]*><td>([a-z ]+)</td><td>([\d.]+ %)</td><td>1.000e-03</td>", text)
-    assert rows == [("raw pixels", "25.00 %"), ("untrained", "30.00 %"), ("trained", "75.00 %")]
+    cells = (
+        r'<td data-name="Set">([a-z ]+)</td><td data-name="R@1 ↑">([\d.]+ %)</td><td data-name="OPIS ↓">1.000e-03</td>'
+    )
+    rows = re.findall(rf"<tr([^>]*)>{cells}", text)
+    assert rows == [
+        ("", "raw pixels", "25.00 %"), ("", "untrained", "30.00 %"), (' class="marked"', "trained", "75.00 %"),
+    ]  # fmt: skip
 
 
 def test_names_of_files_stay_text(report: tuple[Path, list[Path]]) -> None:
     text = report[0].read_text(encoding="utf-8")
     assert "<script>alert" not in text
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;&#x27;" in text, "in the table of the run"
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;&#34;&#39;" in text, "in the table of the run"
     data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', text, re.S)[1])
     assert len(data["points"]) == len(data["names"]) == 36 + 8 * 12 + 5
     assert data["names"][0].endswith("script>&\"'_0.png")
@@ -97,7 +100,7 @@ def test_pairs_of_images_have_a_table_only(tmp_path: Path) -> None:
     options = {"far": 1e-3, "curves": {}, "far_range": (1e-2, 1e-1), "seed": 0, "facts": {}}
     page, files = write_report(tmp_path, {"LFW": data}, trained, {}, **options)
     assert files == []
-    assert "<td>trained</td><td>50.00 %</td>" in page.read_text(encoding="utf-8")
+    assert '<td data-name="LFW">trained</td><td data-name="accuracy ↑">50.00 %</td>' in page.read_text(encoding="utf-8")
 
 
 def test_a_set_with_too_few_classes_has_the_other_pictures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -108,7 +111,7 @@ def test_a_set_with_too_few_classes_has_the_other_pictures(tmp_path: Path, caplo
     with caplog.at_level("WARNING", logger="pml_ext"):
         _, files = write_report(
             tmp_path, {"Set": one}, measured(kept, 0.5), {}, far=1e-2, far_range=(1e-2, 1e-1), seed=0, facts={},
-            curves=utility_of_sets({"Set": one}, {"Set": kept}, OPISSettings()),
+            curves=measure_utility({"Set": one}, {"Set": kept}, OPISSettings()),
         )  # fmt: skip
     assert "no pictures of thresholds" in caplog.text
     assert {"map_1400.png", "ranked_worst_500.png"} <= {path.name for path in files}
@@ -134,10 +137,10 @@ def test_a_map_of_few_images_says_that_it_is_pca() -> None:
 
 def test_pictures_say_what_they_show() -> None:
     data, features = small_set()
-    curves = utility_of_sets({"Set": data}, {"Set": features}, OPISSettings())["Set"]
-    picture = utility_picture(curves, (1e-2, 1e-1))
-    assert "all of 12 classes" in picture.caption
-    assert spectrum_picture({"trained": features[0]}).png(False)[:4] == b"\x89PNG"
+    curves = measure_utility({"Set": data}, {"Set": features}, OPISSettings())["Set"]
+    picture = utility_of_set(data, curves, (1e-2, 1e-1))
+    assert "all 12 classes" in picture.caption
+    assert spectrum_picture({"trained": features[0]}).narrow.shape[1] == 500
 
 
 def drawn_texts(picture: Picture) -> str:
@@ -150,9 +153,9 @@ def test_identities_are_called_as_the_data_calls_them() -> None:
     data, features = small_set()
     names = {int(identity): f"person {identity}, known as X" for identity in np.unique(data.query.identities)}
     named = OpenSet(*(replace(part, identity_names=names) for part in (data.train, data.query, data.gallery)))
-    curves = utility_of_sets({"Set": data}, {"Set": features}, OPISSettings())["Set"]
+    curves = measure_utility({"Set": data}, {"Set": features}, OPISSettings())["Set"]
     worst = int(curves.classes[curves.utilities.mean(dim=1).argmin()])
-    assert f"person {worst}, known" in drawn_texts(utility_picture(curves, (1e-2, 1e-1), called=named.query.called))
+    assert f"person {worst}, known" in drawn_texts(utility_of_set(named, curves, (1e-2, 1e-1)))
     confused = [Confusion(1, 3, places=2, of=10, query=0, result=0)]
     assert "person 1, known" in drawn_texts(confused_identities(named, confused, name="confusions"))
     assert "1 → 3" in drawn_texts(confused_identities(data, confused, name="confusions"))
@@ -162,13 +165,11 @@ def test_names_are_no_formulas_and_nothing_written_is_cut() -> None:
     data, features = small_set()
     names = {identity: f"$\\frac$ of the identity {identity:09}" for identity in range(12)}
     named = OpenSet(*(replace(part, identity_names=names) for part in (data.train, data.query, data.gallery)))
-    curves = utility_of_sets({"Set": data}, {"Set": features}, OPISSettings())["Set"]
-    faces = dict(zip(data.query.identities.tolist(), data.query.images, strict=True))
+    curves = measure_utility({"Set": data}, {"Set": features}, OPISSettings())["Set"]
     series = {"loss/A": ([1.0, 2.0], [1e-4, 2e-4]), "opis": ([2.0], [1e-3]), "precision_at_1": ([2.0], [0.5])}
     pictures = [
-        utility_picture(curves, (1e-2, 1e-1), called=named.query.called),
+        *_pictures_of_thresholds("Set", named, features, curves, 1e-2, (1e-2, 1e-1)),
         confused_identities(named, [Confusion(1, 3, places=2, of=10, query=0, result=0)], name="confusions"),
-        *error_pictures(features[0], torch.from_numpy(data.query.identities), 1e-2, faces, called=named.query.called),
         training_curves(series),
     ]
     assert all(overhang(picture) <= 1 for picture in pictures)

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from pml_ext.reports.thumbnails import thumbnail
@@ -23,6 +24,7 @@ def test_a_picture_becomes_small_and_upright(tmp_path: Path) -> None:
     assert decoded(thumbnail(str(tmp_path / "wide.png"))).size == (112, 56)
     assert decoded(thumbnail(str(tmp_path / "turned.jpg"))).size == (56, 112)
     assert decoded(thumbnail(str(tmp_path / "wide.png"))).getpixel((5, 5))[0] > 150
+    assert decoded(thumbnail(torch.full((1, 200, 400), 90, dtype=torch.uint8))).getpixel((0, 0)) == (90, 90, 90)
 
 
 def test_what_is_no_picture_is_none(tmp_path: Path) -> None:

@@ -41,13 +41,13 @@ def test_a_rate_as_counts(errors: int, pairs: int, told: tuple[int, int]) -> Non
 def test_the_sentence_for_the_person_who_decides() -> None:
     found = dataclasses.replace(report(), far=ErrorRate(100, 100_000, 0.0, 0.1), frr=ErrorRate(633, 1000, 0.5, 0.7))
     assert meaning(found) == (
-        "Of 1,000 comparisons of two different identities about 1 is wrongly accepted; "
-        "of 10 comparisons of the same identity about 6 are wrongly refused."
+        "Of 1,000 comparisons of two different identities, about 1 is wrongly accepted; "
+        "of 10 comparisons of the same identity, about 6 are wrongly rejected."
     )
     found = dataclasses.replace(found, far=ErrorRate(0, 2000, 0.0, 0.1), frr=ErrorRate(9, 9, 0.5, 1.0))
     assert meaning(found) == (
-        "Of 2,000 comparisons of two different identities none is wrongly accepted; "
-        "of 9 comparisons of the same identity 9 are wrongly refused."
+        "Of 2,000 comparisons of two different identities, none is wrongly accepted; "
+        "of 9 comparisons of the same identity, 9 are wrongly rejected."
     )
 
 
@@ -64,7 +64,7 @@ def test_the_summary_says_what_and_when_and_by_camera() -> None:
         "FRR ",
         "across cameras",
         "within one camera",
-        "are left out above",
+        "do not count above",
         "+00:00 by",
     ):
         assert text in told

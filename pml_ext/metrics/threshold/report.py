@@ -168,7 +168,7 @@ class ThresholdReport(ThresholdFields):
             check_finite(rows, name)
             check_directions(rows, name)
         if len(a) != len(b):
-            raise ValueError(f"a and b must have as many rows; got {len(a)} and {len(b)}")
+            raise ValueError(f"a and b must have the same number of rows; got {len(a)} and {len(b)}")
         return self.accept((unit_rows(a.double()) * unit_rows(b.double())).sum(dim=1))
 
     def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
@@ -200,17 +200,18 @@ class ThresholdReport(ThresholdFields):
         return cls(**vars(read_report(Path(path), checkpoint)))
 
     def save_figure(self, path: str | Path) -> None:
-        """Draw utilities, ROC, scores and the worst classes as a PNG (needs matplotlib, and `curves`)."""
-        from pml_ext.reports.threshold_plots import figure_png
+        """Draw utilities, ROC, distances and the classes with the most errors as a PNG (needs matplotlib, `curves`)."""
+        from pml_ext.reports.threshold_page import png_of
+        from pml_ext.reports.thresholds import threshold_pictures
 
-        write_atomically(path, figure_png(self))
+        write_atomically(path, png_of(threshold_pictures(self)))
 
     def save_page(self, path: str | Path) -> None:
-        """Write one HTML page with tables and the figure, in one file without outside resources."""
-        from pml_ext.reports.threshold_page import page
-        from pml_ext.reports.threshold_plots import panels
+        """Write one HTML page with tables and the same pictures (needs matplotlib, `curves`)."""
+        from pml_ext.reports.threshold_page import page_of
+        from pml_ext.reports.thresholds import threshold_pictures
 
-        write_atomically(path, page(self, panels(self)))
+        write_atomically(path, page_of(self, threshold_pictures(self)))
 
     def summary(self) -> str:
         """The report as lines of text."""

@@ -154,7 +154,7 @@ def report_of_run(run: Path) -> Path:
     config, weights = run / "config.yaml", run / "checkpoints" / "last.ckpt"
     for needed in (config, weights):
         if not needed.is_file():
-            raise UserError(f"{run} is no folder of a finished run: it has no {needed.relative_to(run)}")
+            raise UserError(f"{run} is not the folder of a finished run: it has no {needed.relative_to(run)}")
     opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", str(weights), "TEST.REPORT", "True"]
     evaluate_only(load_config(config, opts), Launch())
     return run / "report.html"

@@ -12,14 +12,14 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 from yacs.config import CfgNode as CN
 
+from pml_ext._files import write_atomically
 from pml_ext._version import __version__
 from pml_ext.functional import UtilityCurves
 from pml_ext.metrics import keys
-from pml_ext.reports.drawing import Picture
+from pml_ext.reports.drawing import Picture, as_png
 from pml_ext.reports.losses_on_a_batch import loss_pictures, one_batch
-from pml_ext.reports.run_report import write_report
+from pml_ext.reports.run_report import measure_utility, utility_of_set, write_report
 from pml_ext.reports.run_threshold import write_threshold
-from pml_ext.reports.run_utility import draw_utility, utility_of_sets
 from pml_ext.runner.data.datasets import OpenSet
 from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.engine.loggers import show_in_tensorboard
@@ -56,13 +56,13 @@ def report_run(
     if any(keys.OPIS in found or keys.EPSILON_OPIS in found for found in module.results.values()):
         about["opis"] = asdict(opis)
     write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
-    curves = utility_of_sets(module.test_sets, module.features, opis)
+    curves = measure_utility(module.test_sets, module.features, opis)
     for name, data in module.test_sets.items():
         if isinstance(data, OpenSet):
             in_file_name = re.sub("[^A-Za-z0-9_.-]", "_", name)
             if name in curves:
                 figure = files[f"figure {name}"] = output / f"utility_{in_file_name}.png"
-                draw_utility(figure, curves[name], opis.far_range)
+                write_atomically(figure, as_png(utility_of_set(data, curves[name], opis.far_range).wide))
             if cfg.TEST.THRESHOLD.ENABLED:
                 stem = output / f"threshold_{in_file_name}"
                 files |= write_threshold(

@@ -190,7 +190,7 @@ def test_two_classes_of_which_one_has_genuine_pairs() -> None:
     found = report(torch.randn(4, 3), torch.tensor([0, 0, 0, 1]), far=0.5)
     assert found.consistency is None and found.stability is None
     assert "not measurable: fewer than two classes" in found.summary()
-    assert "not measured: half of the classes has too few pairs" in found.summary()
+    assert "not measured: half of the classes have too few pairs" in found.summary()
 
 
 def test_accept_takes_tensors_and_arrays() -> None:
@@ -217,7 +217,7 @@ def test_accept_pairs_refuses_another_model() -> None:
     found = report()
     with pytest.raises(ValueError, match=r"b must have 5 columns.*; got 6: is it another model's"):
         found.accept_pairs(torch.randn(3, 5), torch.randn(3, 6))
-    with pytest.raises(ValueError, match="as many rows; got 3 and 2"):
+    with pytest.raises(ValueError, match="same number of rows; got 3 and 2"):
         found.accept_pairs(torch.randn(3, 5), torch.randn(2, 5))
     with pytest.raises(ValueError, match="a must not be zero vectors"):
         found.accept_pairs(torch.zeros(3, 5), torch.randn(3, 5))
@@ -342,17 +342,18 @@ def test_the_page_stands_alone_and_escapes_names(tmp_path: Path) -> None:
     page = (tmp_path / "r.html").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;alert(2)&lt;/script&gt;$x_{y &amp; z" in page
-    sources = re.findall(r'(?:src|href|url)\s*[=(]\s*"?([^")>]*)', page)
-    assert len(sources) == 5 and all(source.startswith("data:image/png;base64,") for source in sources)
+    sources = re.findall(r'(?:src|srcset|url)\s*[=(]\s*"?([^")>]*)', page)
+    assert len(sources) == 6 and all(source.startswith("data:image/png;base64,") for source in sources)
     rest = page
     for source in sources:
         rest = rest.replace(source, "")
     assert "http" not in rest
-    pictures = [(b64decode(source.partition(",")[2]), (640, 460)) for source in sources]
-    for content, size in [*pictures, ((tmp_path / "r.png").read_bytes(), (1400, 900))]:
-        with Image.open(io.BytesIO(content)) as figure:
-            assert figure.size == size
-            assert len(np.unique(np.asarray(figure))) > 100, "an empty figure"
+    embedded = [Image.open(io.BytesIO(b64decode(source.partition(",")[2]))) for source in sources]
+    assert [figure.width for figure in embedded] == [1400, 500] * 3
+    with Image.open(tmp_path / "r.png") as figure:
+        pixels = np.asarray(figure)
+    assert np.array_equal(pixels, np.concatenate(embedded[::2])), "the PNG shows the pictures of the page"
+    assert all(len(np.unique(np.asarray(figure))) > 100 for figure in embedded), "an empty figure"
     for name, text in (("threshold", f"{found.cosine:.6f}"), ("FAR", f"{found.far.errors} of {found.far.pairs}")):
         assert name in page and text in page
         assert text in found.summary()
@@ -378,13 +379,10 @@ def test_page_and_summary_name_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_long_names_in_the_figure_keep_both_ends() -> None:
-    from matplotlib.figure import Figure
+    from pml_ext.reports.thresholds import error_pictures
 
-    from pml_ext.reports.threshold_plots import _draw_worst
-
-    axes = Figure().subplots()
     found = report(labels=[f"a customer with a long name {i}" for i in LABELS])
-    _draw_worst(axes, found, "frr")
+    axes = error_pictures(found)[1].figure(True).axes[1]
     worst = found.worst_classes("frr")
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         f"a customer … long name {c.label[-1]}" for c in worst
@@ -397,9 +395,11 @@ def test_figures_of_few_classes_and_of_many() -> None:
     labels = torch.arange(450).repeat_interleave(2)
     many = report(torch.eye(450)[labels] + 0.03 * torch.randn(900, 450), labels, target="utility", splits=0)
     assert many.far.errors == 0 == many.frr.errors
-    from pml_ext.reports.threshold_plots import figure_png
+    from pml_ext.reports.thresholds import threshold_pictures
 
-    assert all(figure_png(r).startswith(b"\x89PNG") for r in (few, many))
+    assert [[p.name for p in threshold_pictures(r) if p.wide.std()] for r in (few, many)] == [
+        ["roc", "worst_classes"], ["utility", "roc", "worst_classes"],
+    ]  # fmt: skip
 
 
 def test_a_loaded_report_has_no_curves_to_draw(tmp_path: Path) -> None:

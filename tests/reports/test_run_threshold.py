@@ -6,15 +6,13 @@ from base64 import b64decode
 from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from pml_ext.reports.pair_pictures import with_pictures
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.data.datasets import ImageSet, OpenSet, load
+from pml_ext.runner.data.datasets import OpenSet, load
 from pml_ext.runner.engine.messages import logged
 from tests.runner.data.published_layouts import picture
 
@@ -45,25 +43,9 @@ def test_the_page_has_the_users_names_and_the_pictures(people: OpenSet, tmp_path
     for shown in ("anna", "ben", "row 3", "0.png"):
         assert shown in page
     assert "carl" not in page and "row 4" not in page, "nobody looks for carl"
-    pictures = page.split("<h2>Different identities")[1].split("data:image/jpeg;base64,")[1:]
+    pictures = page.split("Different identities that look most alike")[1].split("data:image/jpeg;base64,")[1:]
     assert len(pictures) == 2 * (4 + 2), "four pairs of two people, two of one"
     Image.open(BytesIO(b64decode(pictures[0].split('"')[0]))).verify()
-
-
-def test_pictures_of_sets_that_are_no_files_are_there_as_long_as_they_are_needed() -> None:
-    from pml_ext.metrics import ThresholdReport
-
-    grey = [torch.full((1, 4, 4), 60 * i, dtype=torch.uint8) for i in range(4)]
-    images = ImageSet(grey, np.arange(4) // 2, np.arange(4), [f"table[{i}]: {i}/x" for i in range(4)])
-    report = ThresholdReport.from_embeddings(torch.rand(4, 3) + torch.eye(4, 3), [0, 0, 1, 1], far=0.5)
-    with with_pictures(report, images) as shown:
-        assert shown.worst_pairs is not None
-        for pair in (*shown.worst_pairs.impostors, *shown.worst_pairs.genuine):
-            for sample in (pair.one, pair.other):
-                assert sample.path is not None
-                with Image.open(sample.path) as seen:
-                    assert seen.getpixel((0, 0)) == 60 * sample.row
-    assert not Path(sample.path).exists()
 
 
 def test_a_warning_is_a_line_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
