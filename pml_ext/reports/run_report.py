@@ -10,7 +10,7 @@ import torch
 
 from pml_ext.functional import UtilityCurves
 from pml_ext.functional.operating_points.calibration import TooFewClassesError
-from pml_ext.functional.pairwise.pair_distances import PairDistances, accepted_in_all
+from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.fields import Target, ThresholdCurves, ThresholdFields
@@ -152,7 +152,7 @@ def _pictures_of_thresholds(
         return pictures
     classes, samples = identities.unique(return_counts=True)
     names = tuple(data.query.called(identity) for identity in classes.tolist())
-    counts = ThresholdCurves(curves.thresholds, *accepted_in_all(pairs, curves.thresholds), curves.utilities)
+    counts = ThresholdCurves(curves.thresholds, *count_accepted(pairs, curves.thresholds), curves.utilities)
     rates = error_rates(pairs, samples, names, distance)
     found = ThresholdFields(
         Target("far", far), 1 - distance**2 / 2, *rates, None, None, len(embeddings), embeddings.shape[1], 0,
