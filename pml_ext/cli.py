@@ -34,8 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         log.error("error: %s. The runner needs its extra: pip install 'pml_ext[train]'", error)
     except (UserError, OSError) as error:
-        if str(error):  # else another process has given the reason
-            log.error("error: %s", error)
+        log.error("error: %s", error)
     except KeyboardInterrupt:
         log.error("stopped before the end%s", continue_by)
         return 130
@@ -215,6 +214,10 @@ def _add_processes(add: Callable[..., Any]) -> None:
     add("--num-machines", type=int, default=1)
     add("--machine-rank", type=int, default=0, help="of this machine, from 0")
     add("--dist-url", default="auto", help="tcp://address:port of machine 0")
+    does = "how long a process waits for the others before the run ends; default: 1800"
+    add("--timeout", type=float, default=1800.0, metavar="SECONDS", help=does)
+    does = "how often a failed run goes on from its last checkpoint by itself; default: 0"
+    add("--max-restarts", type=int, default=0, metavar="N", help=does)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def train(
     """train, then evaluate"""
     from pml_ext.runner.checks.check import load_checked
     from pml_ext.runner.engine import run
-    from pml_ext.runner.engine.trainer import Launch
+    from pml_ext.runner.engine.launch import Launch
 
     cfg, launch = load_checked(config_file, overrides), Launch(**processes)
     if eval_only:
@@ -98,7 +98,7 @@ def embed(
     overwrite: bool, label_by_folder: bool, overrides: list[str], **processes: Any,
 ) -> None:  # fmt: skip
     """write the embeddings of pictures into a file; a run that was killed goes on where it was"""
-    from pml_ext.runner.engine.trainer import Launch
+    from pml_ext.runner.engine.launch import Launch
     from pml_ext.search import embedding_run
 
     embedding_run.embed(

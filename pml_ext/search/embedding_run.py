@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor
 from yacs.config import CfgNode as CN
 
@@ -14,9 +14,9 @@ from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext.runner.config.network_keys import SHAPING, load_for_embedding
 from pml_ext.runner.engine.failures import one_message
+from pml_ext.runner.engine.launch import Launch, is_first, start
 from pml_ext.runner.engine.messages import quiet_lightning
-from pml_ext.runner.engine.processes import bound_together
-from pml_ext.runner.engine.trainer import Launch, build_trainer
+from pml_ext.runner.engine.trainer import build_trainer
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.search.embedding_file import (
     SUFFIXES,
@@ -70,11 +70,17 @@ def embed(
     """
     output = _checked_output(output, add=add, overwrite=overwrite)
     cfg = _config(config_file, onnx, overrides, half)
+    if launch.needs_agent:
+        work = partial(
+            embed, images, output, config_file=config_file, onnx=onnx, overrides=overrides, half=half, add=add,
+            overwrite=overwrite, label_by_folder=label_by_folder,
+        )  # fmt: skip
+        return start(launch, work)
     with quiet_lightning():
         trainer = build_trainer(cfg, launch, output.parent, None)
     network, record = _network(cfg, onnx, half, trainer.strategy.root_device)
     old = _grown(output, record, label_by_folder) if add and output.exists() else None
-    first = getattr(rank_zero_only, "rank", 0) == 0 and launch.machine_rank == 0
+    first = is_first()
     listed = list_images(images, output.parent)
     known = set(old.paths()) if old else set[str]()
     fresh = [picture for picture in listed if picture.name not in known]
@@ -87,15 +93,12 @@ def embed(
         grown_from=old.versions[-1].name if old else "",
     )  # fmt: skip
     if first:
-        shards = run.begin(processes=launch.num_gpus * launch.num_machines, overwrite=overwrite)
+        shards = run.begin(processes=launch.processes, overwrite=overwrite)
         if done := sum(shards.is_done(shard) for shard in range(shards.count)):
             log.info("going on: %d of %d parts are in %s", done, shards.count, shards.folder)
     module = EmbeddingModule(cfg, network, record.embedding_dim, fresh, run.begun)
-    with quiet_lightning(), one_message(output.parent), bound_together(trainer):
-        try:
-            trainer.predict(module, return_predictions=False)
-        except SystemExit as stop:  # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0
-            raise KeyboardInterrupt from stop
+    with quiet_lightning(), one_message(output.parent):
+        trainer.predict(module, return_predictions=False)
         trainer.strategy.barrier()
         if not trainer.is_global_zero:
             return None

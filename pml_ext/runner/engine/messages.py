@@ -50,16 +50,18 @@ def logged(output: Path, file: str) -> Iterator[None]:
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
     """Lightning's messages only where something is wrong."""
-    lightning_log = logging.getLogger("lightning.pytorch")
-    level = lightning_log.level
-    lightning_log.setLevel(logging.WARNING)
+    logs = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
+    levels = [each.level for each in logs]
+    for each in logs:
+        each.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
             for advice in _UNFITTING_ADVICE:
                 warnings.filterwarnings("ignore", message=f".*{advice}.*")
             yield
     finally:
-        lightning_log.setLevel(level)
+        for each, level in zip(logs, levels, strict=True):
+            each.setLevel(level)
 
 
 def _for_the_terminal(record: logging.LogRecord) -> bool:

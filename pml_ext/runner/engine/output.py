@@ -1,6 +1,5 @@
 """OUTPUT_DIR: one run at a time, and no file of an earlier run that could be taken for this one's."""
 
-import fcntl
 import logging
 import os
 import shutil
@@ -9,6 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from pml_ext._errors import UserError
 
@@ -21,12 +22,13 @@ _RESULTS = ("metrics.json", "eval_metrics.json", "report.html", "threshold_*.*",
 # What else a run leaves; its logs are added to.
 _OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt", "csv/*", "tensorboard/*")
 # What a killed process did not put in place.
-_DRAFTS = (".*.part", f"{CHECKPOINTS}/.*.part")
+_TO_BE_REPLACED = ".to_be_replaced"
+_DRAFTS = (".*.part", f"{CHECKPOINTS}/.*.part", _TO_BE_REPLACED)
 
 
 @contextmanager
 def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
-    """OUTPUT_DIR, made where it is missing, and this run's alone until the block ends.
+    """OUTPUT_DIR, made where it is missing, and this run's alone until the block or the process ends.
 
     Args:
         first: whether this is the first process of the run, which holds the folder for the others too.
@@ -38,38 +40,49 @@ def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
         output.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=output):
             pass
-        lock = (output / LOCK).open("a+", encoding="utf-8") if first else None
     except OSError as error:
         raise UserError(f"OUTPUT_DIR {output} cannot be written: {error}") from error
-    if lock is None:
+    if not first:
         yield output
         return
-    with lock:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process, whatever ends it
-        except BlockingIOError as error:
-            lock.seek(0)
-            holder = lock.read(200).strip() or "another process"
-            raise UserError(
-                f"OUTPUT_DIR {output} is in use by another run ({holder}): wait for its end, or set another OUTPUT_DIR"
-            ) from error
-        except OSError as error:  # a file system without locks
-            log.warning("OUTPUT_DIR %s cannot be locked (%s): see that no other run writes there", output, error)
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        lock.flush()
+    lock, holder = FileLock(output / LOCK), output / f"{LOCK}.holder"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        by = holder.read_text(encoding="utf-8") if holder.is_file() else "another process"
+        raise UserError(
+            f"OUTPUT_DIR {output} is in use by another run ({by}): wait for its end, or set another OUTPUT_DIR"
+        ) from error
+    except OSError as error:  # a file system without locks
+        log.warning("OUTPUT_DIR %s cannot be locked (%s): see that no other run writes there", output, error)
+    else:
+        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+    try:
         yield output
+    finally:
+        lock.release()
 
 
-def require_no_checkpoints(output: Path) -> None:
-    """Raises a UserError where a new run would put its checkpoints over those of another."""
+def prepare_folder(output: Path, *, resume: bool, overwrite: bool) -> None:
+    """Check, before a run's first start, that its checkpoints do not replace those of another run.
+
+    Raises:
+        UserError: there are some, and the run neither resumes nor overwrites them.
+    """
     found = sorted((output / CHECKPOINTS).glob("*.ckpt"))
-    if found:
+    if overwrite:
+        (output / _TO_BE_REPLACED).touch()
+    elif found and not resume:
         names = ", ".join(file.name for file in found)
         raise UserError(
             f"OUTPUT_DIR {output} holds the checkpoints of another run ({names}): go on with it by --resume, replace "
             "it by --overwrite, or set another OUTPUT_DIR"
         )
+
+
+def is_to_be_replaced(output: Path) -> bool:
+    """Whether a run that overwrites another has not removed it yet: a restart must not go on from it."""
+    return (output / _TO_BE_REPLACED).exists()
 
 
 def left_by_earlier_runs(output: Path, *, whole_run: bool) -> list[Path]:

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import lightning
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
@@ -20,19 +20,20 @@ from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
 from pml_ext.runner.engine.failures import one_message
 from pml_ext.runner.engine.freezing import freeze_callbacks, frozen_iterations
+from pml_ext.runner.engine.launch import Launch, is_first, restarts, start
 from pml_ext.runner.engine.messages import logged
 from pml_ext.runner.engine.output import (
     CHECKPOINTS,
+    is_to_be_replaced,
     left_by_earlier_runs,
     output_folder,
+    prepare_folder,
     remove_earlier,
-    require_no_checkpoints,
 )
 from pml_ext.runner.engine.precise_bn import recompute_statistics
-from pml_ext.runner.engine.processes import bound_together
 from pml_ext.runner.engine.profiling import Profile
 from pml_ext.runner.engine.run_outputs import report_run
-from pml_ext.runner.engine.trainer import Launch, build_trainer
+from pml_ext.runner.engine.trainer import build_trainer
 from pml_ext.runner.evaluation.baselines import Measured, measure_baselines
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 
@@ -53,10 +54,16 @@ def train(
     """
     if resume and overwrite:
         raise UserError("--resume goes on with the run in OUTPUT_DIR and --overwrite replaces it: give one of them")
-    require_supported(cfg, processes=launch.num_gpus * launch.num_machines)
-    with _in_output_folder(cfg, launch, "train.log") as output:
-        if _is_first(launch) and not (resume or overwrite):
-            require_no_checkpoints(output)
+    require_supported(cfg, processes=launch.processes)
+    if launch.needs_agent:
+        return start(launch, partial(train, cfg, resume=resume, overwrite=overwrite, profile=profile)) or {}
+    with _in_output_folder(cfg, "train.log") as output:
+        if restarts():
+            log.info("restart %d of this run", restarts())
+            resume = not (overwrite and is_to_be_replaced(output))
+            overwrite = not resume
+        elif is_first():
+            prepare_folder(output, resume=resume, overwrite=overwrite)
         earlier = left_by_earlier_runs(output, whole_run=overwrite)
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
         train_set, test_sets = run_data.train_set(cfg), run_data.evaluation_sets(cfg)
@@ -92,21 +99,17 @@ def train(
                 log.info("resuming from %s", resumed or f"nothing: no {last}, so from the beginning")
             if resumed and cfg.INPUT.RPT.ENABLED:
                 log.warning("INPUT.RPT: patches seen before are lost, so this run goes on a little differently")
-        with bound_together(trainer):
-            try:
-                trainer.fit(module, loader, tests, ckpt_path=resumed, weights_only=True)
-            except SystemExit as stop:
-                # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0.
-                raise KeyboardInterrupt from stop
-            except Exception as error:
-                if resumed and trainer.train_dataloader is None:  # before the first batch, while all is restored
-                    raise not_of_a_run(resumed, error) from error
-                raise
-            if cfg.TEST.PRECISE_BN.ENABLED:
-                _recompute_statistics(cfg, module, trainer)
-            trainer.save_checkpoint(last)
-            if not module.results or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD or cfg.TEST.PRECISE_BN.ENABLED:
-                trainer.validate(module, tests, verbose=False)
+        try:
+            trainer.fit(module, loader, tests, ckpt_path=resumed, weights_only=True)
+        except Exception as error:
+            if resumed and trainer.train_dataloader is None:  # before the first batch, while all is restored
+                raise not_of_a_run(resumed, error) from error
+            raise
+        if cfg.TEST.PRECISE_BN.ENABLED:
+            _recompute_statistics(cfg, module, trainer)
+        trainer.save_checkpoint(last)
+        if not module.results or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD or cfg.TEST.PRECISE_BN.ENABLED:
+            trainer.validate(module, tests, verbose=False)
         if trainer.is_global_zero:
             for measured in profiles:
                 log.info("\n%s", measured.table())
@@ -120,29 +123,23 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
             "evaluation needs MODEL.WEIGHTS: the checkpoint to measure, such as logs/…/checkpoints/last.ckpt"
         )
     require_supported(cfg)
-    with _in_output_folder(cfg, launch, "eval.log") as output:
+    if launch.needs_agent:
+        return start(launch, partial(evaluate_only, cfg)) or {}
+    with _in_output_folder(cfg, "eval.log") as output:
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
         test_sets = run_data.evaluation_sets(cfg)
         module = Baseline(cfg, None, test_sets)
         trainer = build_trainer(cfg, launch, output, None)
         baselines = _baselines(cfg, module, trainer, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
-        with bound_together(trainer):
-            trainer.validate(module, run_data.evaluation_loaders(cfg, test_sets, trainer), verbose=False)
+        trainer.validate(module, run_data.evaluation_loaders(cfg, test_sets, trainer), verbose=False)
         return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
 
 
 @contextmanager
-def _in_output_folder(cfg: CN, launch: Launch, log_file: str) -> Iterator[Path]:
-    first = _is_first(launch)
-    with output_folder(cfg.OUTPUT_DIR, first=first) as output, logged(output, log_file), one_message(output):
+def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
+    with output_folder(cfg.OUTPUT_DIR, first=is_first()) as output, logged(output, log_file), one_message(output):
         yield output
-
-
-def _is_first(launch: Launch) -> bool:
-    """Whether this process is the first of all of the run's, found out before any other is started."""
-    rank: int = getattr(rank_zero_only, "rank", 0)
-    return rank == 0 and launch.machine_rank == 0
 
 
 def report_of_run(run: Path) -> Path:

@@ -1,51 +1,28 @@
 """Lightning's trainer as a config and a launch describe it."""
 
 import logging
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import lightning
 import torch
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import DDPStrategy
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.engine.address import host_and_port
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints
+from pml_ext.runner.engine.launch import Launch
 from pml_ext.runner.engine.loggers import build_loggers, flat
 from pml_ext.runner.engine.memory_format import ChannelsLast
 from pml_ext.runner.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
-from pml_ext.runner.engine.processes import require_free_port
 from pml_ext.runner.engine.progress import Progress
 from pml_ext.runner.evaluation.columns import columns_of_first
 from pml_ext.runner.evaluation.results import LOWER_IS_BETTER
 from pml_ext.runner.modeling.cuda import missing_device
 
 log = logging.getLogger("pml_ext")
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Processes of a run, FastReID's command-line names.
-
-    Args:
-        num_gpus: processes a machine (CPU processes with MODEL.DEVICE cpu).
-        dist_url: tcp://address:port of machine 0; its default lets Lightning choose a free port here.
-    """
-
-    num_gpus: int = 1
-    num_machines: int = 1
-    machine_rank: int = 0
-    dist_url: str = "auto"
-
-    @staticmethod
-    def by_torchrun() -> "Launch":
-        """As torchrun's environment variables say, which lets Lightning join its processes instead of starting any."""
-        processes, every = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
-        return Launch(processes, every // processes, int(os.environ["GROUP_RANK"]))
 
 
 def build_trainer(
@@ -56,26 +33,10 @@ def build_trainer(
     if missing := missing_device(cfg.MODEL.DEVICE):
         raise UserError(f"MODEL.DEVICE = {missing}")
     on_gpu = has_cuda and cfg.MODEL.DEVICE != "cpu"
-    if torch.distributed.is_torchelastic_launched():
-        started = Launch.by_torchrun()
-        if launch not in (Launch(), started):
-            raise UserError(
-                f"torchrun has started {started.num_gpus} processes on each of {started.num_machines} machines: "
-                "leave out --num-gpus, --num-machines, --machine-rank and --dist-url"
-            )
-        launch = started
-    if launch.num_gpus < 1 or not 0 <= launch.machine_rank < launch.num_machines:
-        raise UserError("--num-gpus must be 1 or more and --machine-rank below --num-machines")
+    launch = launch.joined()
     if on_gpu and launch.num_gpus > torch.cuda.device_count():
         raise UserError(f"--num-gpus is {launch.num_gpus}; torch sees {torch.cuda.device_count()} CUDA devices here")
-    if launch.dist_url != "auto":
-        host, port = host_and_port(launch.dist_url)
-        if launch.machine_rank == 0 and getattr(rank_zero_only, "rank", 0) == 0:
-            require_free_port(port)
-        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
-    if launch.num_machines > 1:
-        os.environ["NODE_RANK"] = str(launch.machine_rank)
-    several = launch.num_gpus * launch.num_machines > 1
+    several = launch.processes > 1
     index = cfg.MODEL.DEVICE.partition(":")[2]
     training = checkpoints is not None
     if training and cfg.SOLVER.AMP.ENABLED and not on_gpu:
@@ -88,7 +49,7 @@ def build_trainer(
         accelerator="gpu" if on_gpu else "cpu",
         devices=[int(index)] if index and on_gpu and not several else launch.num_gpus,
         num_nodes=launch.num_machines,
-        strategy="ddp" if several else "auto",
+        strategy=DDPStrategy(timeout=timedelta(seconds=launch.timeout)) if several else "auto",
         precision="16-mixed" if cfg.SOLVER.AMP.ENABLED and on_gpu else "32-true",
         max_epochs=cfg.SOLVER.MAX_EPOCH,
         check_val_every_n_epoch=cfg.TEST.EVAL_PERIOD,

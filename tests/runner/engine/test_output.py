@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from pml_ext._errors import UserError
-from pml_ext.runner.engine.output import left_by_earlier_runs, output_folder, remove_earlier, require_no_checkpoints
+from pml_ext.runner.engine.output import (
+    is_to_be_replaced,
+    left_by_earlier_runs,
+    output_folder,
+    prepare_folder,
+    remove_earlier,
+)
 
 HOLD = """
 import sys
@@ -38,17 +44,26 @@ def test_a_folder_is_one_runs_until_its_process_ends(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_another_run_are_not_written_over(tmp_path: Path) -> None:
-    require_no_checkpoints(tmp_path)
+    prepare_folder(tmp_path, resume=False, overwrite=False)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "notes.txt").touch()
-    require_no_checkpoints(tmp_path)
+    prepare_folder(tmp_path, resume=False, overwrite=False)
     for name in ("last.ckpt", "best.ckpt"):
         (tmp_path / "checkpoints" / name).touch()
+    prepare_folder(tmp_path, resume=True, overwrite=False)
     with pytest.raises(
         UserError,
         match=r"another run \(best\.ckpt, last\.ckpt\): go on with it by --resume, replace it by --overwrite, or set",
     ):
-        require_no_checkpoints(tmp_path)
+        prepare_folder(tmp_path, resume=False, overwrite=False)
+
+
+def test_a_restart_does_not_go_on_from_the_run_that_is_replaced(tmp_path: Path) -> None:
+    assert not is_to_be_replaced(tmp_path)
+    prepare_folder(tmp_path, resume=False, overwrite=True)
+    assert is_to_be_replaced(tmp_path)
+    remove_earlier(tmp_path, left_by_earlier_runs(tmp_path, whole_run=True))
+    assert not is_to_be_replaced(tmp_path)
 
 
 @pytest.mark.parametrize("whole_run", [False, True])

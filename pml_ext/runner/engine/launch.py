@@ -1,0 +1,195 @@
+"""The processes of a run: started, watched and ended by torch's elastic agent, the engine of torchrun."""
+
+import logging
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch.distributed import DistError
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from pml_ext._errors import UserError
+from pml_ext.runner.engine.address import host_and_port
+
+log = logging.getLogger("pml_ext")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Processes of a run, FastReID's command-line names.
+
+    Args:
+        num_gpus: processes a machine (CPU processes with MODEL.DEVICE cpu).
+        num_machines, machine_rank: how many machines take part, and which of them this is, from 0.
+        dist_url: tcp://address:port of machine 0; "auto" takes a free port of this machine.
+        timeout: seconds that a process waits for the others before it fails.
+        max_restarts: how often a run that has failed goes on from its last checkpoint by itself.
+    Raises:
+        UserError: values that make no sense.
+    """
+
+    num_gpus: int = 1
+    num_machines: int = 1
+    machine_rank: int = 0
+    dist_url: str = "auto"
+    timeout: float = 1800.0
+    max_restarts: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_gpus < 1 or not 0 <= self.machine_rank < self.num_machines:
+            raise UserError("--num-gpus must be 1 or more and --machine-rank below --num-machines")
+        if self.timeout <= 0 or self.max_restarts < 0:
+            raise UserError("--timeout must be above 0 and --max-restarts 0 or more")
+        if self.dist_url != "auto":
+            host_and_port(self.dist_url)
+
+    def joined(self) -> "Launch":
+        """With the counts of the agent or torchrun that has started this process.
+
+        Raises:
+            UserError: torchrun has started it and the launch asks for processes, too.
+        """
+        if not torch.distributed.is_torchelastic_launched():
+            return self
+        here, every = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+        started = Launch(here, every // here, int(os.environ["GROUP_RANK"]), timeout=self.timeout)
+        if self not in (Launch(timeout=self.timeout), started):
+            raise UserError(
+                f"torchrun has started {started.num_gpus} processes on each of {started.num_machines} machines: "
+                "leave out --num-gpus, --num-machines, --machine-rank, --dist-url and --max-restarts"
+            )
+        return started
+
+    @property
+    def processes(self) -> int:
+        """The processes of all machines."""
+        launch = self.joined()
+        return launch.num_gpus * launch.num_machines
+
+    @property
+    def needs_agent(self) -> bool:
+        """Whether `start` must start the processes: there are several, or restarts, and no torchrun."""
+        wanted = self.num_gpus > 1 or self.num_machines > 1 or self.max_restarts > 0
+        return wanted and not torch.distributed.is_torchelastic_launched()
+
+
+def is_first() -> bool:
+    """Whether this process has rank 0; Lightning knows that only once it has a trainer."""
+    return not torch.distributed.is_torchelastic_launched() or os.environ["RANK"] == "0"
+
+
+def restarts() -> int:
+    """How many times the agent has restarted the processes of this run."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+
+
+def start(launch: Launch, work: Callable[..., T]) -> T | None:
+    """Call `work(launch=…)` in each process of this machine, until all have returned or one has failed.
+
+    Args:
+        work: can be pickled, as can what it returns.
+    Returns:
+        what the process of rank 0 returned; None on machines without it.
+    Raises:
+        UserError: the first failure, where its message is enough; a port in use, machines that do not meet.
+        RuntimeError: any other error that a process raised, with its traceback.
+        KeyboardInterrupt: a signal has ended this process, and the others with it.
+    """
+    with tempfile.TemporaryDirectory(prefix="pml_ext_") as folder:
+        config = _configured(launch, DefaultLogsSpecs(log_dir=folder))
+        try:
+            with _quiet_agent():
+                results: dict[int, T] = elastic_launch(config, _call)(work, launch.timeout, log.getEffectiveLevel())
+        except ChildFailedError as error:
+            raise _explained(*error.get_first_failure()) from None
+        except SignalException as error:
+            raise KeyboardInterrupt from error
+        except (DistError, RendezvousError) as error:
+            raise UserError(_unmet(launch, error)) from error
+    return results.get(0)
+
+
+def _configured(launch: Launch, logs: DefaultLogsSpecs) -> LaunchConfig:
+    # torch's static rendezvous keeps the ranks of the machines; the other takes a free port
+    met: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "localhost"}
+    settings = {"timeout": max(1, round(launch.timeout))}
+    if launch.dist_url != "auto":
+        host, port = host_and_port(launch.dist_url)
+        met = {"rdzv_backend": "static", "rdzv_endpoint": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"}
+        settings["rank"] = launch.machine_rank
+    elif launch.num_machines > 1:
+        raise UserError("several machines need --dist-url tcp://address:port, an address and free port of machine 0")
+    return LaunchConfig(
+        min_nodes=launch.num_machines,
+        max_nodes=launch.num_machines,
+        nproc_per_node=launch.num_gpus,
+        run_id="pml_ext",
+        max_restarts=launch.max_restarts,
+        monitor_interval=0.1,
+        start_method="spawn",
+        rdzv_configs=settings,
+        logs_specs=logs,
+        **met,
+    )
+
+
+@contextmanager
+def _quiet_agent() -> Iterator[None]:
+    """Hides what the agent and multiprocessing log about a failure, and restores the signal handlers it replaces."""
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    warned = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join([*filter(None, [warned]), "ignore:resource_tracker:UserWarning"])
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        if warned is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = warned
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+
+def _call(work: Callable[..., T], timeout: float, level: int) -> T:
+    """What each process runs: rank 0 speaks for all, and the agent reads errors from a file."""
+    log.handlers, log.propagate = [logging.StreamHandler()], False
+    log.setLevel(level if is_first() else logging.ERROR)
+    try:
+        return work(launch=Launch(timeout=timeout))
+    except UserError as error:
+        raise UserError(str(error)) from error  # the file has the name of the class, which may be a subclass
+
+
+def _explained(rank: int, failure: ProcessFailure) -> Exception:
+    """The error of the rank that failed first."""
+    told = failure.message
+    if isinstance(told, dict):
+        kind, _, text = told["message"].partition(": ")
+        if kind == UserError.__name__:
+            return UserError(text)
+        return RuntimeError(f"rank {rank} has failed:\n{told['extraInfo']['py_callstack']}")
+    name = f" ({failure.signal_name()})" if failure.exitcode < 0 else ""
+    return UserError(
+        f"rank {rank} (process {failure.pid}) ended with exit code {failure.exitcode}{name}, so the run ends; "
+        "the last checkpoint can be resumed"
+    )
+
+
+def _unmet(launch: Launch, error: Exception) -> str:
+    """Why the machines have not met."""
+    if launch.num_machines == 1 or (launch.machine_rank == 0 and "in use" in str(error)):
+        return f"--dist-url: cannot listen at {launch.dist_url}: {error}"
+    return f"--dist-url: the {launch.num_machines} machines have not met at {launch.dist_url}: {error}"

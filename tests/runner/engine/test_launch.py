@@ -1,0 +1,133 @@
+"""The processes of a run end together, with one message, and a run with restarts goes on by itself."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from pml_ext._errors import UserError
+from pml_ext.cli import main
+from pml_ext.runner.engine.failures import one_message
+from pml_ext.runner.engine.launch import Launch, restarts, start
+
+DIGITS = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+
+
+def meet(fault: str, folder: Path, launch: Launch) -> int:
+    """Sums over the ranks; the fault of rank 1 is in its second sum."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=launch.timeout))
+    with one_message(folder):
+        for step in range(2):
+            if step and dist.get_rank() == 1:
+                happen(fault)
+            total = torch.ones(1)
+            dist.all_reduce(total)
+    (folder / str(dist.get_rank())).touch()
+    return int(total) + launch.processes
+
+
+def happen(fault: str) -> None:
+    if fault in ("SIGKILL", "SIGSTOP"):
+        os.kill(os.getpid(), getattr(signal, fault))
+    if fault == "killed once" and restarts() == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "user":
+        raise UserError("no such thing")
+    if fault == "bug":
+        raise ZeroDivisionError("in the code")
+
+
+def test_it_returns_what_rank_0_returned(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert start(Launch(2, timeout=20), partial(meet, "none", tmp_path)) == 4
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert start(Launch(2, timeout=20, max_restarts=1), partial(meet, "killed once", tmp_path)) == 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "message"),
+    [
+        ("SIGKILL", UserError, r"^rank 1 \(process \d+\) ended with exit code -9 \(SIGKILL\), so the run ends"),
+        ("SIGSTOP", UserError, r"^rank 0 has waited --timeout seconds for the other processes: one of them is stopped"),
+        ("user", UserError, "^no such thing$"),
+        ("bug", RuntimeError, r"^rank 1 has failed:\n(.|\n)*ZeroDivisionError: in the code"),
+    ],
+)
+def test_a_rank_that_fails_ends_all(
+    fault: str, kind: type, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        start(Launch(2, timeout=5), partial(meet, fault, tmp_path))
+    assert type(caught.value) is kind
+    assert not list(tmp_path.iterdir()), "none went on alone"
+    assert capfd.readouterr() == ("", ""), "the error says all"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--num-gpus", "0"], "--num-gpus must be 1 or more"),
+        (["--num-gpus", "2", "--machine-rank", "1"], "--machine-rank below --num-machines"),
+        (["--num-machines", "2"], "several machines need --dist-url tcp://address:port"),
+        (["--num-gpus", "2", "--timeout", "0"], "--timeout must be above 0"),
+    ],
+)
+def test_a_launch_that_makes_no_sense(
+    options: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(DIGITS), *options, "OUTPUT_DIR", str(tmp_path), "DATALOADER.NUM_INSTANCE", "20"]) == 2
+    assert message in capfd.readouterr().err
+
+
+def test_a_port_in_use_is_one_message(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=rf"--dist-url: cannot listen at tcp://127.0.0.1:{port}: .*in use"):
+            start(Launch(2, dist_url=f"tcp://127.0.0.1:{port}"), partial(meet, "none", tmp_path))
+
+
+def test_two_machines_meet_at_an_address(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    code = f"""
+from functools import partial
+from pathlib import Path
+from pml_ext.runner.engine.launch import Launch, start
+from tests.runner.engine.test_launch import meet
+if __name__ == "__main__":
+    print(start(Launch(1, 2, 1, "{url}", timeout=60), partial(meet, "none", Path("{tmp_path}"))))
+"""
+    second = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert start(Launch(1, 2, 0, url, timeout=60), partial(meet, "none", tmp_path)) == 4
+    assert second.communicate(timeout=60)[0] == "None\n", "rank 0 is on the first machine"
+
+
+def test_a_killed_run_goes_on_by_itself_to_the_same_end(tmp_path: Path) -> None:
+    short = f"{DIGITS} MODEL.DEVICE cpu SOLVER.MAX_EPOCH 3 TEST.EVAL_PERIOD 3 SOLVER.CHECKPOINT_PERIOD 1".split()
+    assert main(["train", *short, "OUTPUT_DIR", str(tmp_path / "whole")]) == 0
+    command = [sys.executable, "-m", "pml_ext", "train", "--max-restarts", "1", "--overwrite", *short]
+    output = tmp_path / "parts"
+    with subprocess.Popen([*command, "OUTPUT_DIR", str(output)], stderr=subprocess.PIPE, text=True) as running:
+        while not (output / "checkpoints" / "last.ckpt").exists():
+            assert running.poll() is None
+            time.sleep(0.02)
+        agent = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        (worker,) = (
+            int(pid) for pid in agent.read_text().split() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+        os.kill(worker, signal.SIGKILL)
+        said = running.communicate(timeout=300)[1]
+    assert running.returncode == 0, said
+    assert "restart 1 of this run" in said and "resuming from" in said
+    whole, parts = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "parts"))
+    assert parts["results"] == whole["results"]
