@@ -13,7 +13,7 @@ from pml_ext.runner.data.datasets.layout import dataset_root
 from pml_ext.runner.modeling.cuda import missing_device, norms_of_other_devices
 from pml_ext.runner.modeling.weights.imagenet import download_to_come as weights_to_come
 from pml_ext.runner.modeling.weights.imagenet import missing_file
-from pml_ext.runner.modeling.weights.paths import local_file
+from pml_ext.runner.modeling.weights.read import local_file
 
 
 def missing_here(cfg: CN) -> list[str]:

@@ -167,12 +167,12 @@ def test_names_end_in_a_hash_where_their_authors_gave_one() -> None:
 def test_a_page_in_place_of_a_file_without_a_hash_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [b"<html>Sign in</html>", b"PK weights"]
 
-    def answer(url: str, place: str) -> None:
+    def answer(url: str, place: str, **_: object) -> None:
         Path(place).write_bytes(answers.pop(0))
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", answer)
     url = URLS["build_osnet_backbone", "x1_0"]
-    with pytest.raises(UserError, match=r"gave a web page; fetch the file with a browser and put it at "):
+    with pytest.raises(UserError, match=r"returned a web page; fetch the file with a browser and put it at "):
         download(url)
     folder = cache / "hub" / "checkpoints"
     assert not list(folder.glob("*osnet*.pth")) and not list(folder.glob("*.draft"))

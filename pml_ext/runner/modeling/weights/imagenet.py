@@ -14,7 +14,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.config.rules import Problem
 from pml_ext.runner.modeling.names import BACKBONES, TIMM, TORCHVISION
-from pml_ext.runner.modeling.weights.paths import PACKAGE, local_file
+from pml_ext.runner.modeling.weights.read import PACKAGE, local_file
 
 log = logging.getLogger("pml_ext")
 
@@ -57,7 +57,6 @@ URLS = {
     ("build_resnest_backbone", "200x"): f"{_RESNEST}resnest200-75117900.pth",
     ("build_resnest_backbone", "269x"): f"{_RESNEST}resnest269-0cc87c48.pth",
 }
-_WITH_IBN = ("build_resnet_backbone", "build_resnext_backbone", "build_osnet_backbone")
 ALTERNATIVES = (
     "a local file in MODEL.BACKBONE.PRETRAIN_PATH, an installed package's as package:<name> there, or "
     "MODEL.BACKBONE.PRETRAIN False to begin with random weights"
@@ -71,22 +70,15 @@ def imagenet_url(options: CN) -> str | None:
         options: the config's MODEL.BACKBONE.
     """
     if options.NAME.startswith(TORCHVISION):
-        return _torchvisions_url(options.NAME.removeprefix(TORCHVISION))
-    name, kind = options.NAME.removesuffix("_distill"), options.DEPTH
-    # FastReID's other backbones have no such switches, its ResNeXt and OSNet no squeeze-and-excitation.
-    if options.WITH_IBN and name in _WITH_IBN:
-        kind = f"ibn_{kind}"
-    if options.WITH_SE and name == "build_resnet_backbone":
-        kind = f"se_{kind}"
-    return URLS.get((name, kind))
-
-
-def _torchvisions_url(model: str) -> str | None:
-    """torchvision's first weights of a network, from which older papers started."""
-    if model not in models.list_models(module=models):
-        return None
-    first = getattr(models.get_model_weights(model), "IMAGENET1K_V1", None)
-    return None if first is None else str(first.url)
+        model = options.NAME.removeprefix(TORCHVISION)
+        known = model in models.list_models(module=models)
+        # Older papers began with the first weights.
+        first = getattr(models.get_model_weights(model), "IMAGENET1K_V1", None) if known else None
+        return None if first is None else str(first.url)
+    switches = BACKBONES[options.NAME].options if options.NAME in BACKBONES else ()
+    chosen = [key for key in ("WITH_SE", "WITH_IBN") if options[key] and key in switches]
+    kind = "".join({"WITH_SE": "se_", "WITH_IBN": "ibn_"}[key] for key in chosen)
+    return URLS.get((options.NAME.removesuffix("_distill"), kind + options.DEPTH))
 
 
 def has_weights(options: CN) -> Iterator[Problem]:
@@ -102,16 +94,16 @@ def has_weights(options: CN) -> Iterator[Problem]:
         yield Problem("PRETRAIN", True, reason)
 
 
-def _hub() -> Path:
-    return Path(torch.hub.get_dir())
+def _checkpoints() -> Path:
+    return Path(torch.hub.get_dir()) / "checkpoints"
 
 
 def cached_file(url: str) -> Path | None:
     """The file of a URL in the cache of torch's hub, or FastReID's (`$TORCH_HOME/checkpoints`); None: in neither."""
-    name, hub = url.rpartition("/")[2], _hub()
-    for folder in (hub / "checkpoints", hub.parent / "checkpoints"):
-        if (folder / name).is_file():
-            return folder / name
+    for folder in (_checkpoints(), _checkpoints().parents[1] / "checkpoints"):
+        file = folder / url.rpartition("/")[2]
+        if file.is_file():
+            return file
     return None
 
 
@@ -123,7 +115,7 @@ def download(url: str) -> Path:
     Raises:
         UserError: it cannot be downloaded; names the URL, the place for the file, and what to set instead.
     """
-    file = _hub() / "checkpoints" / url.rpartition("/")[2]
+    file = _checkpoints() / url.rpartition("/")[2]
     try:
         if found := cached_file(url):
             return found
@@ -132,11 +124,8 @@ def download(url: str) -> Path:
             if not file.is_file():
                 log.info("downloading %s to %s", url, file)
                 _fetch(url, file)
-    except (
-        OSError,
-        HTTPException,
-        RuntimeError,
-    ) as error:  # no network or a full disk; an answer cut short; another hash
+    # no network or a full disk; a response cut short; another hash
+    except (OSError, HTTPException, RuntimeError) as error:
         raise UserError(
             f"MODEL.BACKBONE.PRETRAIN: {url} cannot be downloaded: {error}. "
             f"Put the file at {file}, or set {ALTERNATIVES}"
@@ -146,16 +135,13 @@ def download(url: str) -> Path:
 
 def _fetch(url: str, file: Path) -> None:
     digits = re.search(r"-([0-9a-f]{8})$", file.stem)
-    if digits:
-        torch.hub.download_url_to_file(url, str(file), hash_prefix=digits[1])
-        return
     draft = file.with_name(f".{file.name}.draft")
     try:
-        torch.hub.download_url_to_file(url, str(draft))
-        if draft.read_bytes()[:1] == b"<":
+        torch.hub.download_url_to_file(url, str(draft), hash_prefix=digits[1] if digits else None)
+        if not digits and draft.read_bytes()[:1] == b"<":
             raise UserError(
-                f"MODEL.BACKBONE.PRETRAIN: {url} gave a web page; fetch the file with a browser and put it at {file}, "
-                f"or set {ALTERNATIVES}"
+                f"MODEL.BACKBONE.PRETRAIN: {url} returned a web page; fetch the file with a browser and put it at "
+                f"{file}, or set {ALTERNATIVES}"
             )
         draft.replace(file)
     finally:
@@ -184,4 +170,4 @@ def download_to_come(options: CN) -> str | None:
     if url is None or cached_file(url):
         return None
     name = url.rpartition("/")[2]
-    return f"needs {name} from {url}: a run downloads it to {_hub() / 'checkpoints'}"
+    return f"needs {name} from {url}: a run downloads it to {_checkpoints()}"

@@ -11,8 +11,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import MGN_HEADS
 from pml_ext.runner.modeling.weights.bare import named_as_whole
 from pml_ext.runner.modeling.weights.names import backbone_names, library_names, own_names
-from pml_ext.runner.modeling.weights.paths import PACKAGE, packaged_file
-from pml_ext.runner.modeling.weights.read import read_state_dict
+from pml_ext.runner.modeling.weights.read import PACKAGE, packaged_file, read_state_dict
 
 log = logging.getLogger("pml_ext")
 

