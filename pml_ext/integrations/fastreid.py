@@ -21,8 +21,10 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.loss_nodes import LOSS_NODES
+from pml_ext.runner.config.rules import problems_of
 from pml_ext.runner.modeling.losses.factory import LossTerm, build_losses
 from pml_ext.runner.modeling.losses.kinds import facts_of_name
+from pml_ext.runner.modeling.rules import LOSSES_RULES
 
 FASTREIDS = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")
 """The names that FastReID's own Baseline knows."""
@@ -121,6 +123,8 @@ def _losses_of(cfg: Any) -> tuple[list[LossTerm], nn.ModuleDict]:
     for node in (LOSS_NODES[name] for name in OURS):
         tree.MODEL.LOSSES[node] = CN(dict(cfg.MODEL.LOSSES[node]))
     tree.MODEL.LOSSES.NAME = ours
+    for problem in problems_of(tree, "MODEL.LOSSES", LOSSES_RULES):
+        raise UserError(str(problem))
     after = cfg.MODEL.HEADS.NECK_FEAT == "after"
     size = (after and cfg.MODEL.HEADS.EMBEDDING_DIM) or cfg.MODEL.BACKBONE.FEAT_DIM
     return build_losses(tree.MODEL.LOSSES, num_classes=cfg.MODEL.HEADS.NUM_CLASSES, feature_size=size)

@@ -9,6 +9,7 @@ from torch import Tensor
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.modeling.cuda import missing_device
@@ -47,7 +48,7 @@ class Embedder:
         self.network, self.record, self.device, self.batch_size = network, record, device, batch_size
         cfg = record.cfg
         self._grey, self._size = len(cfg.MODEL.PIXEL_MEAN) == 1, list(cfg.INPUT.SIZE_TEST)
-        self._prepare = build_transform(cfg.INPUT, training=False, channels=len(cfg.MODEL.PIXEL_MEAN))
+        self._prepare = build_transform(cfg.INPUT, training=False)
 
     @classmethod
     def from_config(
@@ -89,6 +90,7 @@ class Embedder:
         """As `from_config`, of a config that `load_for_embedding` has read."""
         if not cfg.MODEL.WEIGHTS:
             raise UserError("weights must name a checkpoint, or the config's MODEL.WEIGHTS; got none")
+        require_network(cfg)
         where = _device(device)
         if half and where.type == "cpu":
             log.warning("half=True on a CPU is slower than 32 bits")

@@ -84,7 +84,7 @@ class EmbeddingModule(lightning.LightningModule):
         mine = range(self.global_rank, shards.count, self.trainer.world_size)
         rows = [row for shard in mine if not shards.is_done(shard) for row in shards.rows(shard)]
         channels = len(cfg.MODEL.PIXEL_MEAN)
-        transform = build_transform(cfg.INPUT, training=False, channels=channels)
+        transform = build_transform(cfg.INPUT, training=False)
         shown = self.trainer.is_global_zero and sys.stderr.isatty()
         self._bar = tqdm(total=len(rows), disable=not shown, dynamic_ncols=True, unit="picture")
         return DataLoader(

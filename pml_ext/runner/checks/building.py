@@ -9,11 +9,14 @@ from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext.runner.data.names import TRANSFORMS
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.evaluate import opis_settings, verification_evaluator
 from pml_ext.runner.modeling.architectures import architecture_of
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
+from pml_ext.runner.solver.optimizer import build_optimizer
+from pml_ext.runner.solver.schedule import build_schedule
 
 T = TypeVar("T")
 
@@ -33,12 +36,14 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
             return build()
         except UserError as error:
             found.append(str(error))
+        except (ValueError, TypeError) as error:  # a library's message, without the key
+            found.append(f"{depends_on[0]}: {error}")
         except (RuntimeError, OverflowError, MemoryError) as error:  # sizes that no memory holds
             found.append(f"{depends_on[0]} cannot be built with these sizes: {error}")
         return None
 
-    channels = len(model.PIXEL_MEAN)
-    attempt(lambda: build_transform(cfg.INPUT, training=True, channels=channels), "INPUT", "MODEL.PIXEL")
+    for switch in TRANSFORMS:
+        attempt(lambda switch=switch: _transform(cfg.INPUT, switch), f"INPUT.{switch}", "INPUT.SIZE")  # type: ignore[misc]
     if "MODEL.META_ARCHITECTURE" in wrong:  # the parts that every architecture has may have mistakes of their own
         model = model.clone()
         model.defrost()
@@ -57,9 +62,23 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
             *("MODEL.FREEZE_LAYERS", "MODEL.META_ARCHITECTURE", "SOLVER.FREEZE_ITERS", "SOLVER.FREEZE_EPOCHS"),
         )
     attempt(lambda: build_miner(model.MINER), "MODEL.MINER")
+    trained = nn.ModuleDict({"heads": nn.Linear(1, 1)})
+    optimizer = attempt(lambda: build_optimizer(cfg.SOLVER, trained), "SOLVER.OPT", "SOLVER.MOMENTUM", "SOLVER.BASE_LR")
+    if optimizer is not None:
+        schedule = "SOLVER.SCHED", "SOLVER.MAX_EPOCH"
+        attempt(lambda: build_schedule(cfg.SOLVER, optimizer, steps_per_epoch=1), *schedule)
     attempt(lambda: opis_settings(cfg.TEST.OPIS), "TEST.OPIS")
     attempt(lambda: verification_evaluator(cfg.TEST.VERIFICATION), "TEST.VERIFICATION")
     return [line for error in found for line in error.splitlines()]
+
+
+def _transform(options: CN, switch: str) -> object:
+    """The transform of a switch alone, so that each one's mistakes are found."""
+    alone = options.clone()
+    alone.defrost()
+    for other in TRANSFORMS:
+        alone[other].ENABLED = alone[other].ENABLED and other == switch
+    return build_transform(alone, training=True)
 
 
 def _network(options: CN, images: CN) -> nn.Module:

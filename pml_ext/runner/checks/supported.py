@@ -1,16 +1,18 @@
-"""Which keys of a config ask for something that is not built, or for nothing sensible: all of them at once, and why."""
+"""The keys of a config that ask for something not built, or for nothing sensible: all of them at once, and why."""
 
 from collections.abc import Iterator
-from functools import partial
 
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.rules import Problem, Rule, must, one_of, problems_of, value_of
+from pml_ext._errors import UserError
+from pml_ext.runner.config.network_keys import SHAPING
+from pml_ext.runner.config.rules import Problem, Rule, fits, must, one_of, problems_of
 from pml_ext.runner.data.aliases import aliases_of
 from pml_ext.runner.data.names import BY_IDENTITY
-from pml_ext.runner.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, batches, data_set, erasing
+from pml_ext.runner.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, data_set
 from pml_ext.runner.evaluation.columns import columns_of_first
 from pml_ext.runner.evaluation.rules import TEST_RULES
+from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.rules import (
     BACKBONE_RULES,
     HEADS_RULES,
@@ -18,10 +20,84 @@ from pml_ext.runner.modeling.rules import (
     LOSSES_RULES,
     MINER_RULES,
     MODEL_RULES,
-    one_size,
+    PATCH,
 )
-from pml_ext.runner.modeling.weights.imagenet import has_weights
+from pml_ext.runner.modeling.weights.imagenet import why_no_weights
 from pml_ext.runner.solver.rules import SOLVER_RULES
+
+LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
+"""What LOGGERS can name."""
+
+
+def unsupported(cfg: CN, *, processes: int = 1) -> list[Problem]:
+    """Every key or value of a config that is not supported, wrong values first, then what is not built.
+
+    Args:
+        processes: that share a batch.
+    """
+    found = [problem for node, rules in RULES.items() for problem in problems_of(cfg, node, rules)]
+    found += fits("SOLVER.IMS_PER_BATCH", lambda cfg: _batch(cfg, processes))(cfg)
+    return sorted(found, key=lambda problem: problem.not_built)
+
+
+def require_network(cfg: CN) -> None:
+    """Raise one UserError about the keys that shape the network; training and tests may be out of reach."""
+    found = [str(problem) for problem in unsupported(cfg) if problem.key.startswith(SHAPING)]
+    if found:
+        raise UserError("\n".join(found))
+
+
+def _batch(cfg: CN, processes: int) -> str | None:
+    """A batch holds something, and every process gets whole groups of NUM_INSTANCE images."""
+    size, loader = cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER
+    instances = max(loader.NUM_INSTANCE, 1) if loader.SAMPLER_TRAIN in BY_IDENTITY else 1
+    if size < 1:
+        return "must be 1 or more"
+    groups = f"DATALOADER.NUM_INSTANCE × processes = {instances} × {processes}"
+    return f"must be a multiple of {groups}" if size % (instances * processes) else None
+
+
+def _weights(cfg: CN) -> str | None:
+    return None if cfg.MODEL.WEIGHTS else why_no_weights(cfg.MODEL.BACKBONE)
+
+
+def _erasing(cfg: CN) -> str | None:
+    erasing, channels = cfg.INPUT.REA, len(cfg.MODEL.PIXEL_MEAN)
+    one_each = not erasing.ENABLED or len(erasing.VALUE) == channels
+    return None if one_each else f"must have one value for each of the {channels} channels of MODEL.PIXEL_MEAN"
+
+
+def _one_size(cfg: CN) -> str | None:
+    """A vision transformer sees images of one size."""
+    name, sizes = cfg.MODEL.BACKBONE.NAME, ImageSizes.of(cfg.INPUT)
+    one_size = len(sizes.train) == 2 and min(sizes.train) >= PATCH and sizes.train == sizes.test
+    if name != "build_vit_backbone" or one_size:
+        return None
+    return f"{name} needs one image size of {PATCH}×{PATCH} or more; of tests it is {sizes.test}"
+
+
+def _best(cfg: CN) -> str | None:
+    known = columns_of_first(cfg.DATASETS.TESTS, cfg.TEST)
+    is_known = not cfg.TEST.BEST or cfg.TEST.BEST in known
+    return None if is_known else f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}"
+
+
+def _tightness(cfg: CN) -> str | None:
+    losses, loader = cfg.MODEL.LOSSES, cfg.DATALOADER
+    is_on = "DiscriminativeLoss" in losses.NAME and losses.DISC.TIGHTNESS
+    if not is_on or (loader.SAMPLER_TRAIN in BY_IDENTITY and loader.NUM_INSTANCE >= 2):
+        return None
+    return (
+        "needs batches with 2 or more images of a class: set DATALOADER.NUM_INSTANCE to 2 or more and "
+        f"SAMPLER_TRAIN to one of {', '.join(BY_IDENTITY)}"
+    )
+
+
+def _precise_bn(cfg: CN) -> Iterator[Problem]:
+    if cfg.TEST.PRECISE_BN.ENABLED:
+        aliases = aliases_of(cfg.DATASETS.ALIASES)
+        yield from data_set("TEST.PRECISE_BN.DATASET", cfg.TEST.PRECISE_BN.DATASET, aliases)
+
 
 RULES: dict[str, list[Rule]] = {
     "MODEL": MODEL_RULES,
@@ -35,71 +111,15 @@ RULES: dict[str, list[Rule]] = {
     "DATALOADER": DATALOADER_RULES,
     "SOLVER": SOLVER_RULES,
     "TEST": TEST_RULES,
+    "": [  # about several nodes
+        one_of("LOGGERS", LOGGER_NAMES),
+        must("SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
+        fits("MODEL.BACKBONE.PRETRAIN", _weights),
+        fits("INPUT.REA.VALUE", _erasing),
+        fits("INPUT.SIZE_TRAIN", _one_size),
+        fits("TEST.BEST", _best),
+        fits("MODEL.LOSSES.DISC.TIGHTNESS", _tightness),
+        _precise_bn,
+    ],
 }
-"""Node -> what its values must be; those who build from a node apply the same list."""
-
-
-def unsupported(cfg: CN, *, processes: int = 1) -> list[Problem]:
-    """Every key or value of a config that is not supported, wrong values first, then what is not built.
-
-    Args:
-        processes: among which a batch is divided.
-    """
-    found = [problem for node, rules in RULES.items() for problem in problems_of(value_of(cfg, node), node, rules)]
-    for rule in _ACROSS_NODES:
-        found += rule(cfg)
-    found += batches(cfg.DATALOADER, cfg.SOLVER.IMS_PER_BATCH, processes)
-    return sorted(found, key=lambda problem: problem.not_built)
-
-
-def _pretrained(cfg: CN) -> Iterator[Problem]:
-    if not cfg.MODEL.WEIGHTS:
-        yield from problems_of(cfg.MODEL.BACKBONE, "MODEL.BACKBONE", [has_weights])
-
-
-def _precise_bn(cfg: CN) -> Iterator[Problem]:
-    if cfg.TEST.PRECISE_BN.ENABLED:
-        aliases = aliases_of(cfg.DATASETS.ALIASES)
-        yield from data_set("TEST.PRECISE_BN.DATASET", cfg.TEST.PRECISE_BN.DATASET, aliases)
-
-
-def _erasing(cfg: CN) -> Iterator[Problem]:
-    yield from problems_of(cfg.INPUT, "INPUT", [partial(erasing, len(cfg.MODEL.PIXEL_MEAN))])
-
-
-def _image_size(cfg: CN) -> Iterator[Problem]:
-    yield from problems_of(cfg.INPUT, "INPUT", [partial(one_size, cfg.MODEL.BACKBONE.NAME)])
-
-
-def _best(cfg: CN) -> Iterator[Problem]:
-    best = cfg.TEST.BEST
-    known = columns_of_first(cfg.DATASETS.TESTS, cfg.TEST)
-    if best and best not in known:
-        yield Problem("TEST.BEST", best, f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}")
-
-
-def _tightness(cfg: CN) -> Iterator[Problem]:
-    losses, loader = cfg.MODEL.LOSSES, cfg.DATALOADER
-    if "DiscriminativeLoss" not in losses.NAME or not losses.DISC.TIGHTNESS:
-        return
-    if loader.SAMPLER_TRAIN not in BY_IDENTITY or loader.NUM_INSTANCE < 2:
-        reason = (
-            "needs batches with 2 or more images of a class: set DATALOADER.NUM_INSTANCE to 2 or more and "
-            f"SAMPLER_TRAIN to one of {', '.join(BY_IDENTITY)}"
-        )
-        yield Problem("MODEL.LOSSES.DISC.TIGHTNESS", True, reason)
-
-
-LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
-"""What LOGGERS can name."""
-
-_ACROSS_NODES: list[Rule] = [
-    one_of("LOGGERS", LOGGER_NAMES),
-    must("SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
-    _pretrained,
-    _erasing,
-    _precise_bn,
-    _image_size,
-    _best,
-    _tightness,
-]
+"""Node -> rules about its values, relative to it."""

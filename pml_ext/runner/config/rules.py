@@ -1,4 +1,8 @@
-"""What the value of a config key must be: one table of rules, for check-config and for those who build from it."""
+"""What the values of config keys must be: rules, in a list for each node, which are applied once before a run.
+
+They state what no constructor of the thing itself does: names, relations between keys, and values that a library would
+take without a word. Whatever else is wrong with a value, building the thing finds out.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -6,7 +10,6 @@ from typing import Any
 
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
 from pml_ext.runner.config.load import known_values
 
 
@@ -29,31 +32,26 @@ class Problem:
 
 Rule = Callable[[CN], Iterable[Problem]]
 """Problems of a node, with keys relative to it."""
+Condition = Callable[[CN], object]
 
 
-def problems_of(options: CN, node: str, rules: Iterable[Rule]) -> list[Problem]:
-    """All that the rules find wrong with a node, by full keys.
+def _always(options: CN) -> bool:
+    return True
+
+
+def problems_of(cfg: CN, node: str, rules: Iterable[Rule]) -> list[Problem]:
+    """Everything that the rules find wrong with a node, by full keys.
 
     Args:
-        options: the node.
-        node: its name, such as MODEL.HEADS.
+        node: its name, such as MODEL.HEADS; empty: the whole config.
     """
-    return [replace(found, key=f"{node}.{found.key}") for rule in rules for found in rule(options)]
-
-
-def require_rules(options: CN, node: str, rules: Iterable[Rule]) -> None:
-    """Raise one UserError with all that the rules find wrong with a node."""
-    found = problems_of(options, node, rules)
-    if found:
-        raise UserError("\n".join(map(str, found)))
+    if not node:
+        return [found for rule in rules for found in rule(cfg)]
+    return [replace(found, key=f"{node}.{found.key}") for rule in rules for found in rule(value_of(cfg, node))]
 
 
 def one_of(
-    key: str,
-    known: Collection[str],
-    *,
-    not_built: Mapping[str, str] | None = None,
-    where: Callable[[CN], object] = lambda options: True,
+    key: str, known: Collection[str], *, not_built: Mapping[str, str] | None = None, where: Condition = _always
 ) -> Rule:
     """A key, or each entry of a key's list, holds one of the known names.
 
@@ -66,51 +64,53 @@ def one_of(
         if where(options):
             value = value_of(options, key)
             for name in [value] if isinstance(value, str) else value:
-                yield from named(key, name, known, not_built or {})
+                if name in (not_built or {}):
+                    yield Problem(key, name, (not_built or {})[name], not_built=True)
+                elif name not in known:
+                    yield Problem(key, name, f"unknown{known_values(name, known)}")
 
     return rule
 
 
-def named(key: str, name: str, known: Collection[str], not_built: Mapping[str, str]) -> Iterator[Problem]:
-    """The problem with a name that is not among the known."""
-    if name in not_built:
-        yield Problem(key, name, not_built[name], not_built=True)
-    elif name not in known:
-        yield Problem(key, name, f"unknown{known_values(name, known)}")
+def must(keys: str, reason: str, holds: Callable[[Any], object], *, where: Condition = _always) -> Rule:
+    """The value of each key (names with spaces between them) makes `holds` true; the reason says how."""
+    return _each(keys, lambda options, value: None if not where(options) or holds(value) else reason)
 
 
-def must(key: str, reason: str, holds: Callable[[Any], object]) -> Rule:
-    """A key's value makes `holds` true; the reason says how."""
-
-    def rule(options: CN) -> Iterator[Problem]:
-        value = value_of(options, key)
-        if not holds(value):
-            yield Problem(key, value, reason)
-
-    return rule
-
-
-def unset(key: str, reason: str) -> Rule:
+def unset(keys: str, reason: str) -> Rule:
     """A key is false, 0 or empty, because what it asks for is not built."""
+    return _each(keys, lambda options, value: reason if value else None, not_built=True)
 
+
+def fits(key: str, complaint: Callable[[CN], str | None]) -> Rule:
+    """A key's value goes with the other keys of the node; the complaint says why not, and is None where it does."""
+    return _each(key, lambda options, value: complaint(options))
+
+
+def _each(keys: str, complaint: Callable[[CN, Any], str | None], *, not_built: bool = False) -> Rule:
     def rule(options: CN) -> Iterator[Problem]:
-        value = value_of(options, key)
-        if value:
-            yield Problem(key, value, reason, not_built=True)
+        for key in keys.split():
+            value = value_of(options, key)
+            if reason := complaint(options, value):
+                yield Problem(key, value, reason, not_built)
 
     return rule
 
 
-def positive(*keys: str) -> list[Rule]:
-    return [must(key, "must be above 0", lambda value: value > 0) for key in keys]
+def positive(keys: str) -> Rule:
+    return must(keys, "must be above 0", lambda value: value > 0)
 
 
-def not_negative(*keys: str) -> list[Rule]:
-    return [must(key, "must be 0 or more", lambda value: value >= 0) for key in keys]
+def not_negative(keys: str) -> Rule:
+    return must(keys, "must be 0 or more", lambda value: value >= 0)
 
 
-def counts(*keys: str) -> list[Rule]:
-    return [must(key, "must be 1 or more", lambda value: value >= 1) for key in keys]
+def at_least_one(keys: str, *, where: Condition = _always) -> Rule:
+    return must(keys, "must be 1 or more", lambda value: value >= 1, where=where)
+
+
+def below_one(keys: str, *, where: Condition = _always) -> Rule:
+    return must(keys, "must be in [0, 1)", lambda value: 0 <= value < 1, where=where)
 
 
 def value_of(options: CN, key: str) -> Any:

@@ -14,6 +14,7 @@ from torch.jit._trace import TracerWarning
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError, import_library
+from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord, report_for
@@ -45,6 +46,7 @@ def export(
     """
     if not cfg.MODEL.WEIGHTS:
         raise UserError("export needs MODEL.WEIGHTS: the checkpoint to write")
+    require_network(cfg)
     size = ImageSizes.of(cfg.INPUT).test
     if not 1 <= len(size) <= 2 or min(size) < 1:
         raise UserError(f"export needs one image size: INPUT.SIZE_TEST must be height and width; got {size}")

@@ -25,7 +25,7 @@ def evaluation_loaders(
     cfg: CN, test_sets: dict[str, TestSet], trainer: lightning.Trainer | None = None
 ) -> list[DataLoader[Sample]]:
     """Of each part of each test set what this process embeds; without a trainer, all of it."""
-    transform = build_transform(cfg.INPUT, training=False, channels=len(cfg.MODEL.PIXEL_MEAN))
+    transform = build_transform(cfg.INPUT, training=False)
     rank, world_size = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
     share = {"batch_size": cfg.TEST.IMS_PER_BATCH, "rank": rank, "world_size": world_size}
     parts = [part for data in test_sets.values() for part in data.parts]
@@ -36,7 +36,7 @@ def train_loader(cfg: CN, images: ImageSet, trainer: lightning.Trainer) -> DataL
     return shuffled_loader(
         cfg.DATALOADER,
         images,
-        build_transform(cfg.INPUT, training=True, channels=len(cfg.MODEL.PIXEL_MEAN)),
+        build_transform(cfg.INPUT, training=True),
         batch_size=cfg.SOLVER.IMS_PER_BATCH,
         seed=cfg.SEED,
         rank=trainer.global_rank,

@@ -16,10 +16,8 @@ from pml_ext.functional.retrieval.protocol import GalleryProtocol
 from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator, keys
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TestSet
 from pml_ext.runner.evaluation.columns import columns_of_queries
-from pml_ext.runner.evaluation.rules import TEST_RULES
 
 log = logging.getLogger("pml_ext")
 
@@ -41,7 +39,6 @@ class Evaluation:
     """
 
     def __init__(self, test: CN) -> None:
-        require_rules(test, "TEST", TEST_RULES)
         self.columns, self.ranks = columns_of_queries(test), tuple(test.RANKS)
         self.calculator = AccuracyCalculator(
             include=self.columns,

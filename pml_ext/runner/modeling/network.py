@@ -1,19 +1,15 @@
 """The network of a config: its backbone, and its head on top of that."""
 
-from functools import partial
-
 import torch
 from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.backbones.convnet import ConvNet
 from pml_ext.runner.modeling.heads import EmbeddingHead, build_head
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.names import BACKBONES
-from pml_ext.runner.modeling.rules import one_size
 
 
 def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Module, EmbeddingHead]:
@@ -29,7 +25,6 @@ def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Modu
         UserError: an option that is unknown, not built, or does not fit the others; a pretrained file of another
             architecture, or one that cannot be downloaded.
     """
-    require_rules(images, "INPUT", [partial(one_size, options.BACKBONE.NAME)])
     channels, sizes = len(options.PIXEL_MEAN), ImageSizes.of(images)
     backbone = build_backbone(
         options.BACKBONE,

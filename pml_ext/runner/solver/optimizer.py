@@ -7,9 +7,6 @@ import torch
 from torch import nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.rules import require_rules
-from pml_ext.runner.solver.rules import SOLVER_RULES
-
 log = logging.getLogger("pml_ext")
 
 _NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: batch and instance norms
@@ -25,7 +22,6 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
     Args:
         options: the config's SOLVER.
     """
-    require_rules(options, "SOLVER", SOLVER_RULES)
     if options.HEADS_LR_FACTOR != 1 and not hasattr(model, "heads"):
         log.warning("SOLVER.HEADS_LR_FACTOR has no effect on heads that are not named heads (MGN's), as in FastReID")
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}

@@ -8,10 +8,6 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext.runner.config.rules import require_rules
-from pml_ext.runner.solver.rules import SOLVER_RULES
-
 
 def build_schedule(options: CN, optimizer: torch.optim.Optimizer, *, steps_per_epoch: int) -> LRScheduler:
     """Warm-up, then SOLVER.SCHED; stepped once an iteration.
@@ -19,15 +15,11 @@ def build_schedule(options: CN, optimizer: torch.optim.Optimizer, *, steps_per_e
     Args:
         options: the config's SOLVER.
     """
-    require_rules(options, "SOLVER", SOLVER_RULES)
     rates = [group["lr"] for group in optimizer.param_groups]
     if options.SCHED != "OneCycleLR":
         return LambdaLR(optimizer, [_factor(options, steps_per_epoch, rate) for rate in rates])
     shape = {key.lower(): value for key, value in options.ONECYCLE.items()}
-    try:
-        return OneCycleLR(optimizer, rates, options.MAX_EPOCH * steps_per_epoch, **shape)
-    except ValueError as error:
-        raise UserError(f"SOLVER.SCHED OneCycleLR: {error}") from error
+    return OneCycleLR(optimizer, rates, options.MAX_EPOCH * steps_per_epoch, **shape)
 
 
 def _factor(options: CN, steps_per_epoch: int, rate: float) -> Callable[[int], float]:

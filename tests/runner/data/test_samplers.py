@@ -119,14 +119,7 @@ def test_set_weight_gives_each_camera_its_identities() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (
-            "UniformIdentitySampler",
-            {"instances": 5},
-            r"IMS_PER_BATCH = 24: must be a multiple of DATALOADER.NUM_INSTANCE × processes = 5 × 1",
-        ),
-        ("UniformIdentitySampler", {"batch_size": 16, "world_size": 3}, r"= 16: must be .* = 4 × 3"),
         ("NaiveIdentitySampler", {"instances": 1}, r"= 24 identities; the training set has 12"),
-        ("TrainingSampler", {"batch_size": 0}, "must be 1 or more"),
         ("SetReWeightSampler", {"cameras": CAMERAS % 2}, r"for each of the 2 cameras.*got \[1, 2, 3\]"),
         ("SetReWeightSampler", {"batch_size": 20}, "a multiple of their sum × NUM_INSTANCE"),
         (
@@ -134,7 +127,6 @@ def test_set_weight_gives_each_camera_its_identities() -> None:
             {"cameras": np.where(LABELS == 3, 2, CAMERAS % 2)},
             "asks for 3 identities of camera 2: it saw 1",
         ),
-        ("RandomIdentitySampler", {}, "SAMPLER_TRAIN = 'RandomIdentitySampler': unknown.*Known: 'TrainingSampler'"),
     ],
 )
 def test_errors(name: str, options: dict, message: str) -> None:

@@ -14,6 +14,7 @@ from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.functional import opis
 from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
+from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
@@ -154,7 +155,7 @@ def test_pairs_of_images_are_verified_in_folds() -> None:
         ([("TEST.OPIS.EPSILON", 2.0)], r"TEST.OPIS: epsilon must be in"),
         (
             [("TEST.OPIS.NEGATIVES_PER_POSITIVE", -1)],
-            r"TEST.OPIS.NEGATIVES_PER_POSITIVE = -1: must be 0 \(all",
+            r"TEST.OPIS: negatives_per_positive must be at least 1, or None; got -1",
         ),
         ([("TEST.OPIS.SEED", -1)], r"TEST.OPIS.SEED = -1: must be in"),
         ([("TEST.RANKS", (1, 0))], r"TEST.RANKS = \(1, 0\): must be one or more different whole numbers from 1"),
@@ -168,7 +169,7 @@ def test_pairs_of_images_are_verified_in_folds() -> None:
 )
 def test_options_out_of_range(options: list, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Evaluation(config(*options).TEST)
+        require_supported(config(*options))
 
 
 def test_refinements_need_a_gallery_and_enough_of_it() -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
+from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling import names
 from pml_ext.runner.modeling.backbones import build_backbone, build_norm
@@ -105,10 +106,10 @@ def test_the_vision_transformer() -> None:
     with pytest.raises(
         UserError, match=r"INPUT\.SIZE_TRAIN = \[64, 32\]: .*needs one image size .*of tests it is \[64, 64\]"
     ):
-        backbone_of(cfg)
+        require_supported(cfg)
     cfg.INPUT.SIZE_TEST, cfg.MODEL.BACKBONE.STRIDE_SIZE = [64, 32], (17, 16)
     with pytest.raises(UserError, match=r"STRIDE_SIZE = \(17, 16\): must be two numbers from 1 to 16"):
-        backbone_of(cfg)
+        require_supported(cfg)
 
 
 def tiny_vit(size: tuple[int, int] = (64, 32), stride: int = 16) -> ViT:
@@ -412,7 +413,7 @@ def test_mistakes_are_named() -> None:
         ({"NAME": "torchvision:vgg16"}, r"FEAT_DIM must be 512 for torchvision:vgg16; got 2048"),
         (
             {"NAME": "torchvision:resnet18", "WITH_SE": True},
-            r"WITH_SE = True: is not an option of torchvision:resnet18",
+            r"WITH_SE = True: is not an option of this backbone",
         ),
         ({"DEPTH": "18x"}, r"FEAT_DIM must be 512 for build_resnet_backbone of DEPTH 18x; got 2048"),
         ({"DEPTH": "20x"}, r"DEPTH = '20x': unknown.* Known: '18x', '34x', '50x', '101x'"),
@@ -426,7 +427,7 @@ def test_mistakes_are_named() -> None:
         ({"NAME": "build_effnet_backbone"}, r"NAME = 'build_effnet_backbone': its parameters have other names in timm"),
         ({"NAME": "build_convnet_backbone", "DEPTH": "50x"}, r"DEPTH = '50x': unknown.* Known: '1x', '2x'"),
         ({"NAME": "timm:convnext_atto", "NORM": "GN"}, r"NORM GN .* network has no batch norms: set BN"),
-        ({"NAME": "timm:resnet18", "WITH_IBN": True}, r"WITH_IBN = True: is not an option of timm:resnet18"),
+        ({"NAME": "timm:resnet18", "WITH_IBN": True}, r"WITH_IBN = True: is not an option of this backbone"),
         (
             {"PRETRAIN": True, "WITH_SE": True},
             r"PRETRAIN = True: FastReID names no weights for this backbone to download.*PRETRAIN_PATH",
@@ -435,7 +436,7 @@ def test_mistakes_are_named() -> None:
         cfg = config("build_resnet_backbone")
         cfg.MODEL.BACKBONE.update(options)
         with pytest.raises(UserError, match=message):
-            backbone_of(cfg)
+            require_supported(cfg)
     assert not names.BACKBONES.keys() & names.BACKBONES_NOT_BUILT.keys()
 
 

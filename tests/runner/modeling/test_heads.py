@@ -7,6 +7,7 @@ from torch import nn
 from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
+from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS, EmbeddingHead
 from pml_ext.runner.modeling.heads.pooling import TrainedGeneralizedMean
@@ -210,8 +211,8 @@ def test_mistakes_are_named() -> None:
         ({"CLS_LAYER": "ArcFace"}, r"CLS_LAYER = 'ArcFace': unknown.*'ArcSoftmax'"),
         ({"NECK_FEAT": "both"}, r"NECK_FEAT = 'both': unknown"),
         ({"WITH_BNNECK": True, "NORM": "LN"}, r"HEADS.NORM = 'LN': unknown"),
-        ({"EMBEDDING_DIM": -1}, r"EMBEDDING_DIM = -1: must be 0 \(no reduction\) or more"),
-        ({"HIDDEN_DIM": 8}, r"HIDDEN_DIM = 8: must be 0 \(none\) or more, and then needs an EMBEDDING_DIM"),
+        ({"EMBEDDING_DIM": -1}, r"EMBEDDING_DIM = -1: must be 0 or more"),
+        ({"HIDDEN_DIM": 8}, r"HIDDEN_DIM = 8: needs an EMBEDDING_DIM"),
         (
             {"PFC": CfgNode({"ENABLED": True, "SAMPLE_RATE": 0.1})},
             r"PFC.ENABLED = True: .* \(Partial FC\) is not built",
@@ -219,4 +220,4 @@ def test_mistakes_are_named() -> None:
     ]:
         cfg = config(**options)
         with pytest.raises(UserError, match=message):
-            head_of(cfg, 2)
+            require_supported(cfg)

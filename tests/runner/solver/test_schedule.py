@@ -6,6 +6,7 @@ from torch import nn
 from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
+from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.solver.schedule import build_schedule
 
@@ -74,10 +75,10 @@ def test_one_cycle_is_torchs_at_the_rate_of_each_group() -> None:
     assert seen.index(max(seen)) == 9
     assert seen[-1] == pytest.approx(0.1 / 1e4)
     cfg.SOLVER.ONECYCLE.PCT_START = 2.0
-    with pytest.raises(UserError, match=r"SOLVER\.SCHED OneCycleLR: Expected float between 0 and 1 pct_start"):
-        rates(cfg)
+    with pytest.raises(UserError, match=r"SOLVER\.SCHED: Expected float between 0 and 1 pct_start"):
+        require_supported(cfg)
 
 
 def test_an_unknown_name_lists_the_known() -> None:
     with pytest.raises(UserError, match=r"SOLVER\.SCHED = 'Poly': unknown.* Known: 'MultiStepLR'"):
-        rates(config(SCHED="Poly"))
+        require_supported(config(SCHED="Poly"))

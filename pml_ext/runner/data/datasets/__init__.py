@@ -12,7 +12,6 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext.runner.config.load import require
-from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.data.aliases import aliases_of
 from pml_ext.runner.data.datasets import (
     digits,
@@ -27,7 +26,7 @@ from pml_ext.runner.data.datasets import (
     training_sets,
 )
 from pml_ext.runner.data.datasets.data_set import DataSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
-from pml_ext.runner.data.datasets.image_files import MAX_UNREADABLE, without_unreadable
+from pml_ext.runner.data.datasets.image_files import without_unreadable
 from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.layout import dataset_root
 from pml_ext.runner.data.datasets.record_io import record_set
@@ -184,7 +183,6 @@ def _contents(images: ImageSet, nobody: tuple[int, ...]) -> str:
 
 def _readable(name: str, part: str, images: ImageSet, options: CN) -> ImageSet:
     """The readable images; logs what was found and what is skipped."""
-    require_rules(options, "DATASETS", [MAX_UNREADABLE])
     unreadable: list[str] = []
     if options.CHECK_IMAGES:
         images, unreadable = without_unreadable(images, options.MAX_UNREADABLE, os.cpu_count() or 1)

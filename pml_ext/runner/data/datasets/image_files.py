@@ -10,7 +10,6 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular
-from pml_ext.runner.config.rules import must
 from pml_ext.runner.data.datasets.data_set import OpenSet
 from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
@@ -18,7 +17,6 @@ from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_UNREADABLE = must("MAX_UNREADABLE", "must be in [0, 1]", lambda value: 0 <= value <= 1)
 """The rule of the limit in `without_unreadable`, a key of DATASETS."""
 
 

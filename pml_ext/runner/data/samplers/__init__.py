@@ -3,9 +3,6 @@
 import numpy as np
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext.runner.config.rules import require_rules
-from pml_ext.runner.data.rules import DATALOADER_RULES, batches
 from pml_ext.runner.data.samplers.identities import (
     identities_across_cameras,
     identities_by_camera,
@@ -37,9 +34,6 @@ def build_sampler(
         batch_size: of the joint batch of all ranks, SOLVER.IMS_PER_BATCH.
     """
     name, instances = options.SAMPLER_TRAIN, options.NUM_INSTANCE
-    require_rules(options, "DATALOADER", DATALOADER_RULES)
-    for problem in batches(options, batch_size, world_size):
-        raise UserError(str(problem))
     draw: Draw
     if name == "TrainingSampler":
         draw = shuffled(labels, batch_size)

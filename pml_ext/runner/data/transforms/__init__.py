@@ -1,26 +1,20 @@
 """Image transforms with torchvision v2, in FastReID's order. Pixels stay 0–255; the model subtracts PIXEL_MEAN."""
 
-from functools import partial
-
 import torch
 from torch import nn
 from torchvision.transforms import InterpolationMode, v2
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.rules import require_rules
-from pml_ext.runner.data.rules import INPUT_RULES, erasing
 from pml_ext.runner.data.transforms.random_patch import RandomPatch
 
 
-def build_transform(options: CN, *, training: bool, channels: int) -> v2.Compose:
+def build_transform(options: CN, *, training: bool) -> v2.Compose:
     """uint8 (C, h, w) to float (C, H, W) in 0–255.
 
     Args:
         options: the config's INPUT.
         training: with the random steps, to SIZE_TRAIN.
-        channels: of the images, as many as MODEL.PIXEL_MEAN has values.
     """
-    require_rules(options, "INPUT", [*INPUT_RULES, partial(erasing, channels)])
     size = list(options.SIZE_TRAIN if training else options.SIZE_TEST)
     interpolation = InterpolationMode(options.INTERPOLATION)
     steps: list[nn.Module] = []
@@ -46,7 +40,6 @@ def input_size(options: CN) -> list[int] | None:
     Args:
         options: the config's INPUT.
     """
-    require_rules(options, "INPUT", INPUT_RULES)
     if options.CROP.ENABLED:
         return [options.CROP.SIZE[0], options.CROP.SIZE[-1]]
     size = list(options.SIZE_TRAIN)

@@ -31,6 +31,8 @@ class RandomPatch(nn.Module):
 
     def __init__(self, probability: float) -> None:
         super().__init__()
+        if not 0 <= probability <= 1:
+            raise ValueError(f"probability must be in [0, 1]; got {probability}")
         self.probability = probability
         self.pool: deque[Tensor] = deque(maxlen=POOL)
 

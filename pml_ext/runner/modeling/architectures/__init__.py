@@ -2,11 +2,9 @@
 
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.modeling.architectures.mgn import MGN
 from pml_ext.runner.modeling.architectures.one_head import OneHead
 from pml_ext.runner.modeling.architectures.parts import Architecture, NetworkOutput
-from pml_ext.runner.modeling.rules import ARCHITECTURE_RULES
 
 __all__ = ["Architecture", "NetworkOutput", "architecture_of"]
 
@@ -21,5 +19,4 @@ def architecture_of(options: CN) -> Architecture:
     Raises:
         UserError: it is unknown or not built.
     """
-    require_rules(options, "MODEL", ARCHITECTURE_RULES)
     return _ARCHITECTURES[options.META_ARCHITECTURE]

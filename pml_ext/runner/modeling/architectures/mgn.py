@@ -8,14 +8,12 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.modeling.architectures.parts import NetworkOutput
 from pml_ext.runner.modeling.backbones import warn_of_unused
 from pml_ext.runner.modeling.backbones.resnet import remove_stride
 from pml_ext.runner.modeling.heads import HeadOutput, build_head
 from pml_ext.runner.modeling.names import MGN_HEADS
 from pml_ext.runner.modeling.network import build_network
-from pml_ext.runner.modeling.rules import stages_and_stripes
 
 
 class MGN:
@@ -34,7 +32,6 @@ class MGN:
     """
 
     def parts(self, options: CN, images: CN, *, num_classes: int) -> dict[str, nn.Module]:
-        require_rules(options, "MODEL", [stages_and_stripes])
         warn_of_unused(options.BACKBONE, "WITH_NL", on="MGN")
         net: Any = build_network(options, images, num_classes=0)[0]
         whole, striped = net.layer4, copy.deepcopy(net.layer4)

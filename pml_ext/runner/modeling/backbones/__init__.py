@@ -7,12 +7,10 @@ from typing import Any
 from torch import nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.modeling.backbones.norms import build_norm, replace_batch_norms
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.names import BACKBONES, LIBRARIES
-from pml_ext.runner.modeling.rules import BACKBONE_RULES
-from pml_ext.runner.modeling.weights.imagenet import download, has_weights, imagenet_url
+from pml_ext.runner.modeling.weights.imagenet import download, imagenet_url
 from pml_ext.runner.modeling.weights.load import load_pretrained
 
 __all__ = ["build_backbone", "build_norm", "warn_of_unused"]
@@ -34,7 +32,6 @@ def build_backbone(options: CN, *, channels: int, sizes: ImageSizes, pretrained:
         UserError: an option that the backbone does not have; a file of another architecture, or one that cannot be
             downloaded.
     """
-    require_rules(options, "MODEL.BACKBONE", [*BACKBONE_RULES, has_weights] if pretrained else BACKBONE_RULES)
     library = next((f"{start}<model>" for start in LIBRARIES if options.NAME.startswith(start)), None)
     entry = BACKBONES[library or options.NAME]
     warn_of_unused(options, *(key for key in ("WITH_IBN", "WITH_SE", "WITH_NL") if key not in entry.options))

@@ -2,11 +2,9 @@
 
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.modeling.heads.classification import CLS_LAYERS
 from pml_ext.runner.modeling.heads.embedding_head import EmbeddingHead, HeadOutput
 from pml_ext.runner.modeling.heads.pooling import POOL_LAYERS
-from pml_ext.runner.modeling.rules import HEADS_RULES
 
 __all__ = ["CLS_LAYERS", "POOL_LAYERS", "EmbeddingHead", "HeadOutput", "build_head"]
 
@@ -21,7 +19,6 @@ def build_head(options: CN, *, feat_dim: int, num_classes: int) -> EmbeddingHead
     Raises:
         UserError: an option that is unknown or not built.
     """
-    require_rules(options, "MODEL.HEADS", HEADS_RULES)
     return EmbeddingHead(
         feat_dim,
         options.EMBEDDING_DIM,

@@ -11,9 +11,7 @@ import pml_ext.miners
 from pml_ext._errors import UserError
 from pml_ext.runner.config.load import require
 from pml_ext.runner.config.loss_nodes import LOSS_NODES, MINER_NODES
-from pml_ext.runner.config.rules import require_rules
 from pml_ext.runner.modeling.losses.kinds import facts_of_name, loss_class
-from pml_ext.runner.modeling.rules import LOSSES_RULES, MINER_RULES
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,6 @@ def build_losses(options: CN, *, num_classes: int, feature_size: int) -> tuple[l
     Raises:
         UserError: an unknown or repeated name, an argument that the loss refuses.
     """
-    require_rules(options, "MODEL.LOSSES", LOSSES_RULES)
     terms, modules = [], nn.ModuleDict()
     for name in options.NAME:
         modules[name] = _build_loss(options, name, {"num_classes": num_classes, "embedding_size": feature_size})
@@ -53,7 +50,6 @@ def build_miner(options: CN) -> nn.Module | None:
     Raises:
         UserError: an unknown name, an argument that the miner refuses.
     """
-    require_rules(options, "MODEL.MINER", MINER_RULES)
     return _build_miner(options, options.NAME) if options.NAME else None
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import re
-from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from torchvision import models
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.rules import Problem
 from pml_ext.runner.modeling.names import BACKBONES, TIMM, TORCHVISION
 from pml_ext.runner.modeling.weights.read import PACKAGE, local_file
 
@@ -81,17 +79,17 @@ def imagenet_url(options: CN) -> str | None:
     return URLS.get((options.NAME.removesuffix("_distill"), kind + options.DEPTH))
 
 
-def has_weights(options: CN) -> Iterator[Problem]:
-    """The rule that PRETRAIN needs a file that exists for the backbone.
+def why_no_weights(options: CN) -> str | None:
+    """Why PRETRAIN has no file to load for the backbone; None where it has one.
 
     Args:
         options: the config's MODEL.BACKBONE.
     """
     known = options.NAME in BACKBONES or options.NAME.startswith((TIMM, TORCHVISION))
-    if known and options.PRETRAIN and not options.PRETRAIN_PATH and imagenet_url(options) is None:
-        library = "torchvision" if options.NAME.startswith(TORCHVISION) else "FastReID"
-        reason = f"{library} names no weights for this backbone to download; set {ALTERNATIVES}"
-        yield Problem("PRETRAIN", True, reason)
+    if not known or not options.PRETRAIN or options.PRETRAIN_PATH or imagenet_url(options):
+        return None
+    library = "torchvision" if options.NAME.startswith(TORCHVISION) else "FastReID"
+    return f"{library} names no weights for this backbone to download; set {ALTERNATIVES}"
 
 
 def _checkpoints() -> Path:
