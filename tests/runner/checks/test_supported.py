@@ -207,7 +207,7 @@ def test_check_config_without_files_is_an_error(capsys: pytest.CaptureFixture[st
         ("miners", ["MultiSimilarityMiner   MS: EPSILON 0.1"]),
         ("backbones", ["build_resnet_backbone", "timm:<model>", "torchvision:<model>"]),
         ("heads", ["MODEL.HEADS.CLS_LAYER", "CircleSoftmax", "GeneralizedMeanPooling", "EmbeddingHead"]),
-        ("datasets", ["Market1501", "LFW", "folder:<path>", "(identities 800)"]),
+        ("datasets", ["Market1501", "LFW", "folder:<path>", "VehicleID with 800 test identities"]),
         ("transforms", ["REA      random erasing"]),
         ("schedulers", ["OneCycleLR"]),
         ("optimizers", ["AdamW"]),
