@@ -16,6 +16,7 @@ from pml_ext.metrics.threshold.class_ids import Labels
 from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report, write_report
 from pml_ext.metrics.threshold.measure import check_directions, measured_threshold
+from pml_ext.metrics.threshold.validity import ThresholdCheck, check_threshold
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,44 @@ class ThresholdReport(ThresholdFields):
         if len(a) != len(b):
             raise ValueError(f"a and b must have the same number of rows; got {len(a)} and {len(b)}")
         return self.accept((unit_rows(a.double()) * unit_rows(b.double())).sum(dim=1))
+
+    def check(
+        self,
+        embeddings: Tensor,
+        *,
+        labels: Labels | None = None,
+        frames: Labels | None = None,
+        tracks: Labels | None = None,
+        tolerance: float = 2.0,
+        look: int = 1,
+    ) -> ThresholdCheck:
+        """Compare today's FAR and FRR at this threshold with the report's.
+
+        At work labels are unknown, but samples of one frame (picture, moment) are different people, and samples of one
+        track are the same. Without any of them every pair counts as an impostor pair: its acceptance rate bounds FAR
+        from above, so that it can confirm the threshold but not refute it. Intervals take classes, frames or tracks
+        for independent: leave out most of many frames that show the same people.
+
+        Args:
+            embeddings: (N, D) of the same weights.
+            labels: (N,) integers or strings, identities.
+            frames, tracks: (N,) instead of labels; one of them is enough.
+            tolerance: a rate holds up to so many times the report's, or up to the report's interval if that is wider.
+            look: 1 for the first check, 2 for the second, …: the n-th is made with an error rate of 0.05 · 6 / (π n)²,
+                so that over all checks a threshold that holds is refuted with a probability of at most 5 %.
+        Raises:
+            ValueError: another D; no pair known to be the same or different; labels beside frames or tracks.
+
+        >>> import torch
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> labels = torch.arange(1600) % 400
+        >>> people = torch.randn(400, 16, generator=generator)[labels]
+        >>> seen, drifted = (people + s * torch.randn(1600, 16, generator=generator) for s in (0.5, 1.5))
+        >>> report = ThresholdReport.from_embeddings(seen, labels, far=0.01)
+        >>> report.check(seen, labels=labels).verdict, report.check(drifted, labels=labels).verdict
+        ('holds', 'does not hold')
+        """
+        return check_threshold(self, embeddings, labels, frames, tracks, tolerance=tolerance, look=look)
 
     def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
         """The same report, with the name and the hash of the model file that the embeddings are from.
