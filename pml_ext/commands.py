@@ -33,6 +33,7 @@ def evaluate(
 ) -> None:  # fmt: skip
     """evaluate MODEL.WEIGHTS, or embeddings from files"""
     if config_file is not None:
+        options["eval_only"] = True
         return train(config_file, overrides, resume=False, overwrite=False, profile=False, **options)
     from pml_ext.search.evaluate import evaluate_files
 
