@@ -2,8 +2,9 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+from msgspec import Meta
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_whole
@@ -11,24 +12,33 @@ from pml_ext._version import __version__
 
 WORST = 10
 
+# With the range that a file may hold.
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+CountAbove0 = Annotated[int, Meta(gt=0, le=2**63 - 1)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
+Cosine = Annotated[float, Meta(ge=-1, le=1)]
+Distance = Annotated[float, Meta(ge=0, le=2)]
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
 
 @dataclass(frozen=True)
 class Target:
     """What the threshold was chosen for: kind "far" or "frr" with the rate it must not exceed, or "utility"."""
 
-    kind: str
-    value: float | None = None
+    kind: Literal["far", "frr", "utility"]
+    value: OpenFraction | None = None
 
 
 @dataclass(frozen=True)
 class Consistency:
     """OPIS and ε-OPIS of the set, and the range of FAR and of L2 distances they are taken over."""
 
-    opis: float
-    epsilon_opis: float
-    epsilon: float
-    far_range: tuple[float, float]
-    distances: tuple[float, float]
+    opis: Fraction
+    epsilon_opis: Fraction
+    epsilon: Fraction
+    far_range: tuple[Fraction, Fraction]
+    distances: tuple[Distance, Distance]
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class Checkpoint:
     """The model file that the embeddings come from: its name and the SHA-256 of its content."""
 
     file: str
-    sha256: str
+    sha256: Sha256
 
 
 @dataclass(frozen=True)
@@ -46,10 +56,10 @@ class ErrorRate:
     low, high: see `functional.class_interval`; the threshold is taken as given, not as chosen on these pairs.
     """
 
-    errors: int
-    pairs: int
-    low: float
-    high: float
+    errors: Count
+    pairs: CountAbove0
+    low: Fraction
+    high: Fraction
 
     @property
     def rate(self) -> float:
@@ -63,7 +73,7 @@ class CameraRates:
     same_camera_pairs: whether the threshold and the report's FRR count the pairs within a camera too.
     """
 
-    cameras: int
+    cameras: Count
     same_camera_pairs: bool
     across: ErrorRate | None
     within: ErrorRate | None
@@ -76,12 +86,12 @@ class Alternative:
     opis: over far_range, which contains the target; None where the set has too few classes or pairs for it.
     """
 
-    target: float
-    cosine: float
+    target: OpenFraction
+    cosine: Cosine
     far: ErrorRate
     frr: ErrorRate
-    opis: float | None
-    far_range: tuple[float, float]
+    opis: Fraction | None
+    far_range: tuple[Fraction, Fraction]
 
 
 @dataclass(frozen=True)
@@ -113,11 +123,11 @@ class ClassErrors:
     """One class: an impostor pair is one sample of it and one outside it, a genuine pair two samples of it."""
 
     label: int | str
-    samples: int
-    impostor_pairs: int
-    false_accepts: int
-    genuine_pairs: int
-    false_rejects: int
+    samples: CountAbove0
+    impostor_pairs: CountAbove0
+    false_accepts: Count
+    genuine_pairs: Count
+    false_rejects: Count
 
     @property
     def far(self) -> float:
@@ -136,9 +146,9 @@ class Stability:
     splits: how many random splits were measured.
     """
 
-    splits: int
-    mean_shift: float
-    max_shift: float
+    splits: CountAbove0
+    mean_shift: Distance
+    max_shift: Distance
 
 
 class ThresholdCurves(NamedTuple):

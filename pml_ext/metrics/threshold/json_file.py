@@ -5,19 +5,11 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
+
 from pml_ext._files import write_atomically
-from pml_ext.metrics.threshold.fields import (
-    Alternative,
-    CameraRates,
-    Checkpoint,
-    ClassErrors,
-    Consistency,
-    ErrorRate,
-    Stability,
-    Target,
-    ThresholdFields,
-)
-from pml_ext.metrics.threshold.file_checks import contradiction, fault_of_form, out_of_range
+from pml_ext.metrics.threshold.fields import Checkpoint, Cosine, ErrorRate, ThresholdFields
+from pml_ext.metrics.threshold.file_checks import contradiction
 
 FORMAT = "pml_ext threshold report 2"
 
@@ -30,23 +22,35 @@ def write_report(report: ThresholdFields, path: Path) -> None:
 
 
 def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
-    """Read a report; every field is checked, and the checkpoint's hash where one is given."""
+    """Read a report; every field is checked, and the checkpoint's hash where one is given.
+
+    Raises:
+        OSError: a file that cannot be read.
+        ValueError: another kind of file, a field of another type or out of range, fields that contradict each other,
+            another checksum or another checkpoint.
+    """
     try:
         content = json.loads(
             path.read_text(encoding="utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_without_duplicates
         )
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a threshold report: not readable as JSON ({error})") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        given = content.get("format") if isinstance(content, dict) else None
+    given = content.get("format") if isinstance(content, dict) else None
+    if given != FORMAT:
         raise ValueError(f'{path} is not a threshold report: expected the format "{FORMAT}"; got {given!r:.80}')
-    if fault := fault_of_form(content) or out_of_range(content):
-        raise ValueError(f"{path} is not a threshold report: {fault}")
-    report = _fields(content)
+    try:
+        cosine = msgspec.convert(content["threshold"]["cosine"], Cosine)
+        report = msgspec.convert({**content, "cosine": cosine}, ThresholdFields)
+        expected = _content(report) | {"checksum": content["checksum"]}
+    except KeyError as error:
+        raise ValueError(f"{path} is not a threshold report: it has no {error}") from error
+    except (msgspec.ValidationError, TypeError) as error:
+        raise ValueError(f"{path} is not a threshold report: {error}") from error
+    if differing := sorted(expected.keys() ^ content.keys()):
+        raise ValueError(f"{path} is not a threshold report: missing or unknown fields {', '.join(differing):.80}")
     # What follows from other fields (rates, the distance, the worst classes) must agree with them.
-    expected = _content(report)
     differing = [name for name in expected if expected[name] != content[name]]
-    if differing or (differing := contradiction(content)):
+    if differing or (differing := [*filter(None, [contradiction(report)])]):
         raise ValueError(f"{path} contradicts itself in {', '.join(differing)}: was it edited?")
     if _checksum(expected) != content["checksum"]:
         raise ValueError(f"{path} was changed after it was written: its checksum is another. Make the report again")
@@ -97,52 +101,9 @@ def _content(report: ThresholdFields) -> dict[str, Any]:
     }
 
 
-def _fields(content: dict[str, Any]) -> ThresholdFields:
-    consistency, stability, checkpoint = (content[name] for name in ("consistency", "stability", "checkpoint"))
-    if consistency:
-        consistency = {k: tuple(v) if isinstance(v, list) else v for k, v in consistency.items()}
-    cameras = content["cameras"]
-    if cameras:
-        cameras = CameraRates(**{**cameras, **{name: _read_rate(cameras[name]) for name in ("across", "within")}})
-    return ThresholdFields(
-        target=Target(**content["target"]),
-        cosine=content["threshold"]["cosine"],
-        far=ErrorRate(**_without(content["far"], "rate")),
-        frr=ErrorRate(**_without(content["frr"], "rate")),
-        classes=tuple(ClassErrors(**_without(c, "far", "frr")) for c in content["classes"]),
-        consistency=consistency and Consistency(**consistency),
-        stability=stability and Stability(**stability),
-        samples=content["samples"],
-        embedding_dim=content["embedding_dim"],
-        copies=content["copies"],
-        alternatives=tuple(
-            Alternative(
-                **_without(one, "far", "frr", "far_range"),
-                far=ErrorRate(**_without(one["far"], "rate")),
-                frr=ErrorRate(**_without(one["frr"], "rate")),
-                far_range=tuple(one["far_range"]),
-            )
-            for one in content["alternatives"]
-        ),
-        cameras=cameras,
-        data=content["data"],
-        version=content["version"],
-        checkpoint=checkpoint and Checkpoint(**checkpoint),
-        made=content["made"],
-    )
-
-
-def _read_rate(rate: dict[str, Any] | None) -> ErrorRate | None:
-    return None if rate is None else ErrorRate(**_without(rate, "rate"))
-
-
-def _without(values: dict[str, Any], *derived: str) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in derived}
-
-
 def _checksum(content: dict[str, Any]) -> str:
     """SHA-256 of all other fields, however they are laid out in the file."""
-    rest = _without(content, "checksum")
+    rest = {name: value for name, value in content.items() if name != "checksum"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
