@@ -1,5 +1,6 @@
-"""Losses over the batch of all ranks of a process group, of which each rank computes a part."""
+"""Losses over the batches of all ranks of a process group; each rank computes a part."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,23 +11,23 @@ from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, sum_of_own_r
 from pml_ext._ops.known_gradient import with_gradients
 from pml_ext._ops.precision import no_autocast
 from pml_ext.functional.tuples.pairs import class_sizes
-from pml_ext.losses._base import checked_batch
-from pml_ext.losses._facts import Part, Sums, facts_of
+from pml_ext.losses._batch import checked_batch
+from pml_ext.losses._facts import Part, facts_of
 from pml_ext.losses._shares import require_divisible, sums_of, why_undivided
 
 
 class ShardedLoss(nn.Module):
-    """A loss over the batches of all ranks together, the work divided: each rank takes a part of the anchors.
+    """A loss over the batches of all ranks together; each rank computes the part of its anchors.
 
-    Takes the place of PML's DistributedLossWrapper, with which every rank computes the whole loss. Embeddings are
-    gathered once, gradients summed once, both in the forward pass; the backward pass does not communicate. The ranks'
-    batches may differ in length. "Batch order", which LoOp's consecutive pairs go by, is that of the ranks.
+    Replaces PML's DistributedLossWrapper, with which every rank computes the whole loss. Embeddings are gathered
+    once, gradients summed once, both in the forward pass; the backward pass does not communicate. The ranks' batches
+    may differ in length. "Batch order", which defines LoOp's consecutive pairs, is the order of the ranks.
 
-    As from PML's wrapper, the loss comes out times the number of ranks, so that after DistributedDataParallel's mean
+    As with PML's wrapper, the loss is multiplied by the number of ranks, so that after DistributedDataParallel's mean
     the model gets the gradient of one process with the joint batch. Unlike with PML's wrapper, the same holds for the
-    loss's own parameters (each rank has its part of their gradient): wrap this in DistributedDataParallel, too, and do
+    loss's own parameters (each rank has its part of their gradient): wrap this in DistributedDataParallel too, and do
     not scale their gradients.
-    Without a process group, and with one rank, it is the loss as it is.
+    Without a process group, or with one rank, it is the plain loss.
 
     A batch without a positive or without a negative pair is not divided.
 
@@ -108,9 +109,9 @@ def _of_all_ranks(loss: nn.Module, embeddings: Tensor, labels: Tensor, ranks: in
     # Leaves in their place, so that hooks on the parameters run once, in the backward pass.
     leaves = {name: p.detach().requires_grad_(is_learning and p.requires_grad) for name, p in named.items()}
     if divides:
-        value, total = _divided(_Share(loss), leaves, x, labels, part)
+        value, total = _divided(loss, leaves, x, labels, part)
     else:
-        value = torch.func.functional_call(_Whole(loss), leaves, (x, labels))
+        value = torch.func.functional_call(_Calls(loss, lambda whole, *batch: whole(*batch)), leaves, (x, labels))
         total = value.detach()
 
     total = ranks * total
@@ -133,27 +134,22 @@ def _of_all_ranks(loss: nn.Module, embeddings: Tensor, labels: Tensor, ranks: in
     return with_gradients(total, given, gradients)
 
 
-class _Share(nn.Module):
-    def __init__(self, loss: nn.Module) -> None:
+class _Calls(nn.Module):
+    """Calls a function with a loss, so that torch.func can put other parameters into the loss."""
+
+    def __init__(self, loss: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.loss = loss
+        self.loss, self.function = loss, function
 
-    def forward(self, x: Tensor, labels: Tensor, part: Part) -> Sums:
-        return sums_of(self.loss, x, labels, part)
-
-
-class _Whole(nn.Module):
-    def __init__(self, loss: nn.Module) -> None:
-        super().__init__()
-        self.loss = loss
-
-    def forward(self, x: Tensor, labels: Tensor) -> Any:
-        return self.loss(x, labels)
+    def forward(self, *args: Any) -> Any:
+        return self.function(self.loss, *args)
 
 
-def _divided(share: _Share, leaves: dict[str, Tensor], x: Tensor, labels: Tensor, part: Part) -> tuple[Tensor, Tensor]:
+def _divided(
+    loss: nn.Module, leaves: dict[str, Tensor], x: Tensor, labels: Tensor, part: Part
+) -> tuple[Tensor, Tensor]:
     """This rank's part of the loss, with a graph where it has anchors, and the loss."""
-    sums, counts = torch.func.functional_call(share, leaves, (x, labels, part))
+    sums, counts = torch.func.functional_call(_Calls(loss, sums_of), leaves, (x, labels, part))
     both = torch.stack([sums.detach(), counts])
     distributed.all_reduce(both)
     factors = both[1].clamp(max=1) / both[1].clamp(min=1)
@@ -175,7 +171,7 @@ def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
 
 
 def _as_given(gradient: Tensor, embeddings: Tensor) -> Tensor:
-    """In the embeddings' type; 0 at those of 16 bits that have no direction, whose gradient would be endless there."""
+    """In the embeddings' type; 0 at 16-bit rows of zeros, whose gradient would be infinite."""
     if embeddings.dtype in (torch.float16, torch.bfloat16):
         gradient = gradient * (embeddings.detach() != 0).any(dim=1, keepdim=True)
     return gradient.to(embeddings.dtype)

@@ -1,4 +1,4 @@
-"""Which weight a loss gives to each pair of a batch, and which similarities that weight responds to."""
+"""The weight that a loss gives to each pair of a batch, and the similarities that this weight depends on."""
 
 import copy
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from pml_ext._checks import check_embeddings, check_in_range, check_indices_tupl
 from pml_ext._pml import BaseMetricLossFunction
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import at_least_float32
-from pml_ext.losses._tuple_loss import check_tuple_loss
+from pml_ext.losses._batch import at_least_float32
+from pml_ext.losses._facts import check_tuple_loss
 from pml_ext.losses.pair_weighting import PairWeightingLoss
 
-# The negative pairs that the perturbation of similarity_dependence singles out, each for two runs of the loss.
+# Negative pairs that similarity_dependence perturbs; each costs two runs of the loss.
 _PROBES = 16
 
 
@@ -56,7 +56,7 @@ def pair_weights(
 
 @dataclass(frozen=True)
 class SimilarityDependence:
-    """By which share the weight of a negative pair changes when similarities move, for the pair that changes most.
+    """The share by which the weight of a negative pair changes when similarities move, for the most sensitive pair.
 
     A share is 0 for no change, 1 for a weight that goes to or comes from 0.
 
@@ -171,12 +171,12 @@ def _weights_at(
     labels: Tensor,
     indices_tuple: tuple[Tensor, ...] | None,
 ) -> Tensor:
-    """The weights where the loss's matrix is the given one."""
+    """The weights for a given matrix of the loss."""
     matrix = matrix.detach().requires_grad_()
     # A gradient path of their own, on which PML's zero losses stand.
     points = at_least_float32(embeddings.detach()).clone().requires_grad_()
     injected = inject(loss.distance, matrix, points=(points, points))
-    own = _copy(loss)  # it counts, records and warns without a trace on the caller's
+    own = _copy(loss)  # the caller's statistics and warnings stay as they are
     with torch.enable_grad(), torch.autocast(embeddings.device.type, enabled=False):
         value = run_with_distance(own, injected, points, labels.to(points.device), indices_tuple)
         if not isinstance(value, Tensor) or value.ndim:
@@ -193,6 +193,6 @@ def _weights_at(
 
 
 def _copy(loss: BaseMetricLossFunction) -> BaseMetricLossFunction:
-    """A deep copy; what the loss keeps of its last step (DynamicSoftMarginLoss does) is cut from that step's graph."""
+    """A deep copy; tensors of the last step that the loss keeps (DynamicSoftMarginLoss) are cut from its graph."""
     kept = [value for part in loss.modules() for value in vars(part).values() if isinstance(value, Tensor)]
     return copy.deepcopy(loss, {id(value): value.detach().clone() for value in kept if not value.is_leaf})

@@ -24,9 +24,9 @@ def step(
 
     Takes the place of `loss(model(inputs), labels).backward()`: gradients are added to `.grad` of the model's and of
     the loss's parameters, and `optimizer.zero_grad()`, gradient clipping and `optimizer.step()` stay where they are.
-    The batch is embedded chunk by chunk without a graph, the loss sees all embeddings, and the chunks are embedded
-    again to take their gradients back. Beside the graph of one chunk the memory holds inputs, embeddings and what the
-    loss itself needs.
+    The batch is embedded chunk by chunk without a graph, the loss sees all embeddings, and each chunk is embedded a
+    second time to backpropagate. Beside the graph of one chunk the memory holds inputs, embeddings and what the loss
+    needs.
 
     Dropout, and whatever else draws from torch's generators of the CPU or a device, draws the same both times;
     Python's, NumPy's and own generators are not replayed. Autocast around the call holds for the embeddings and the
@@ -87,7 +87,7 @@ def step(
 
 
 def norms_by_chunk(modules: Iterable[nn.Module]) -> bool:
-    """Whether any batch norm of these takes the statistics of what it is given."""
+    """Whether any batch norm of these normalises by the statistics of its input."""
     norms = (
         norm for module in modules for norm in module.modules() if isinstance(norm, nn.modules.batchnorm._BatchNorm)
     )

@@ -72,7 +72,7 @@ def _add_supported(wrapper: type) -> None:
 
     def supported_losses() -> list[str]:
         names = list(before.__func__())
-        # Another's patch may hold on to this function after unregister(): it then adds nothing.
+        # Someone else's patch may keep this function after unregister(): it then adds nothing.
         ours = [getattr(losses, name) for name in losses.OURS if wrapper in _replaced]
         # To a classification loss a memory or a second view adds nothing.
         ours = [kind for kind in ours if facts_of(kind).compares == "samples"]
@@ -85,7 +85,7 @@ def _add_supported(wrapper: type) -> None:
 
 
 def _with_subclasses(kind: Any) -> list[str]:
-    """Its name and those of the classes that users have derived from it."""
+    """Its name and those of its subclasses."""
     return [kind.__name__, *(name for derived in kind.__subclasses__() for name in _with_subclasses(derived))]
 
 

@@ -1,4 +1,4 @@
-"""The order of the samples, alike on every rank, where PML's distributed wrappers have gathered the batch."""
+"""One order of the samples for all ranks, where PML's distributed wrappers have gathered the batch."""
 
 import sys
 
@@ -15,8 +15,8 @@ _GATHER_FOR_A_MEMORY = DistributedLossWrapper.forward_cross_batch.__code__
 def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
     """The samples of embeddings and of ref_emb in the order of the ranks; None where they were not gathered.
 
-    The wrappers put a rank's own samples first, so "the first and second sample of a class" are others on every rank.
-    The tensors do not show this, so the calling functions are searched for those of PML's wrappers.
+    The wrappers put a rank's own samples first, so "the first and second sample of a class" differ between ranks.
+    The tensors do not show this, so we look for PML's wrappers among the calling functions.
 
     Args:
         labels, ref_labels: (B,) and (R,) class ids; None where there is no ref_emb.
@@ -44,7 +44,7 @@ def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tupl
 
 
 def _check_memory(labels: Tensor | None, share: int) -> None:
-    """Refuses a memory whose arcs would join samples of two ranks: its order is another one on each rank."""
+    """Refuses a memory whose arcs would join samples of two ranks: its order differs between ranks."""
     if labels is None:
         return
     if len(labels) % share == 0:

@@ -1,4 +1,4 @@
-"""A distance that hands a loss or miner a given matrix in place of the one it would compute."""
+"""A distance that gives a loss or miner a prepared matrix."""
 
 import copy
 from types import MethodType
@@ -13,11 +13,10 @@ _CLASSES: dict[type, type] = {}  # one stand-in class for each class of distance
 
 
 class InjectedDistance(BaseDistance):
-    """Answers every call with a given matrix. Made by `inject`, never directly.
+    """Answers every call with a given matrix. `inject` makes it.
 
     It is also an instance of the distance's own class with all its settings, so `is_inverted`, `margin()`,
-    `normalize()`, `pairwise_distance()` and checks of the type behave as they do there. A loss with a faster way
-    than `self.distance(embeddings, ref_emb)` tests for this type and leaves that way.
+    `normalize()`, `pairwise_distance()` and checks of the type behave as they do there.
     """
 
     matrix: Tensor
@@ -94,16 +93,11 @@ def _rows_of(part: Tensor, whole: Tensor) -> Tensor | None:
 
 
 def run_with_distance(module: nn.Module, distance: BaseDistance, *args: Any, **kwargs: Any) -> Any:
-    """What a loss or miner returns when it has another distance; the module itself keeps its own.
+    """Calls a loss or miner with another distance; the module keeps its own.
 
     The call runs on a shallow copy, which shares parameters and buffers, so that threads do not see each
     other's distance and an exception leaves nothing behind. What the call records (statistics, running histograms)
     is written back when it has succeeded.
-
-    Args:
-        module: a PML loss or miner with a `distance`.
-        distance: the distance to run with.
-        args, kwargs: handed on.
     """
     twin = twin_of(module, {"distance": distance})
     before = dict(vars(twin))
@@ -114,13 +108,7 @@ def run_with_distance(module: nn.Module, distance: BaseDistance, *args: Any, **k
 
 
 def twin_of(module: nn.Module, parts: dict[str, nn.Module], **attributes: Any) -> Any:
-    """A shallow copy of a module with other parts and attributes; it shares parameters and buffers.
-
-    Args:
-        module: a PML loss or miner.
-        parts: modules by name, in place of its own.
-        attributes: set on the copy.
-    """
+    """A shallow copy of a PML loss or miner with other submodules (parts) and attributes; it shares parameters."""
     twin = copy.copy(module)
     twin._modules = {**module._modules, **parts}
     for name, value in vars(module).items():

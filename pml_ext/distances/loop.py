@@ -26,7 +26,7 @@ def check_loop_distance(distance: BaseDistance, geometry: str) -> None:
     if distance._forward_pre_hooks:
         raise TypeError(
             f"{type(distance).__name__} has a forward pre-hook, which could change the embeddings after LoOp has read "
-            "them; take it away, or use a forward hook"
+            "them; remove it, or use a forward hook"
         )
     is_lp = isinstance(distance, LpDistance) and distance.p == 2 and distance.power in (1, 2)
     is_cosine = isinstance(distance, DotProductSimilarity) and distance.p == 2 and distance.power == 1

@@ -1,4 +1,4 @@
-"""Where a distance is nothing but the cosine, its matrix may be computed in a cheaper way."""
+"""Whether a distance is a plain cosine, whose matrix has a faster kernel."""
 
 from pml_ext._pml import BaseDistance, CosineSimilarity
 
@@ -6,8 +6,5 @@ _AS_MADE = {**vars(CosineSimilarity(collect_stats=False)), "training": True}
 
 
 def is_plain_cosine(distance: BaseDistance) -> bool:
-    """A cosine matrix is all that this distance computes, and nobody watches it.
-
-    No subclass or stand-in, no statistics of norms, no hooks: a CosineSimilarity in the state in which it is made.
-    """
+    """A CosineSimilarity as it is made: not a subclass or stand-in, no statistics of norms, no hooks."""
     return type(distance) is CosineSimilarity and {**vars(distance), "training": True} == _AS_MADE

@@ -1,4 +1,4 @@
-"""Our losses in a real FastReID, for those who have one that imports.
+"""Our losses inside FastReID itself, for those whose FastReID imports.
 
     from fastreid.config import get_cfg
     from pml_ext.integrations import fastreid as pml_ext_fastreid
@@ -9,7 +9,7 @@
     cfg.merge_from_file("configs/Market1501/bagtricks_R50.yml")
 
 and in the YAML one line: `NAME: ("CrossEntropyLoss", "CITLoss")` under MODEL.LOSSES. FastReID's base files name the
-META_ARCHITECTURE Baseline; register() puts ours in its place, which is FastReID's own but for the losses.
+META_ARCHITECTURE Baseline; register() replaces it by ours, which differs from it in the losses only.
 """
 
 import functools
@@ -43,10 +43,10 @@ def add_config(cfg: Any) -> None:
 
 
 def register() -> None:
-    """Put our META_ARCHITECTURE into FastReID, under a name of its own and in the place of Baseline. Idempotent.
+    """Put our META_ARCHITECTURE into FastReID, under its own name and in place of Baseline. Idempotent.
 
-    On torch 2, FastReID's optimizer steps on stale gradients, and no weight changes: its zero_grad() sets them to None,
-    while its parameters are views into one buffer. The optimizers built after this call keep the buffers.
+    On torch 2 no weight changes in FastReID: zero_grad() sets gradients to None, but the optimizer's parameters are
+    views into one buffer and keep stale gradients. The optimizers built after this call keep the buffers.
 
     Raises:
         ImportError: FastReID cannot be imported; the message says how to run its YAMLs without it.

@@ -17,23 +17,13 @@ def sample_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
     return sums_of_terms(loss, x, part, lambda twin: twin(x[part.own], labels[part.own]))
 
 
-def pair_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    """Of a loss of pairs: the anchors' pairs with all samples."""
-
-    def call(twin: Any) -> None:
-        pairs = [index for mask in pair_masks_of(labels, part) for index in mask.nonzero(as_tuple=True)]
-        twin(x[part.own], labels[part.own], tuple(pairs), x, labels)
-
-    return sums_of_terms(loss, x, part, call)
-
-
-def triplet_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    """Of a loss of triplets: the anchors' triplets with all samples."""
+def tuple_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
+    """Of a loss of pairs or triplets: those of the anchors with all samples."""
 
     def call(twin: Any) -> None:
         same, different = pair_masks_of(labels, part)
         anchors, positives = same.nonzero(as_tuple=True)
-        twin(x[part.own], labels[part.own], with_every_negative(anchors, positives, different), x, labels)
+        twin(x[part.own], labels[part.own], tuples_for(loss, anchors, positives, different), x, labels)
 
     return sums_of_terms(loss, x, part, call)
 
@@ -60,8 +50,10 @@ def pair_masks_of(labels: Tensor, part: Part) -> tuple[Tensor, Tensor]:
     return same, different
 
 
-def with_every_negative(anchors: Tensor, positives: Tensor, different: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Triplets: each positive pair with every negative of its anchor."""
+def tuples_for(loss: Any, anchors: Tensor, positives: Tensor, different: Tensor) -> tuple[Tensor, ...]:
+    """Pairs, or for a loss of triplets each positive pair with every negative of its anchor."""
+    if not facts_of(type(loss)).makes_triplets:
+        return anchors, positives, *different.nonzero(as_tuple=True)
     pair, negatives = different[anchors].nonzero(as_tuple=True)
     return anchors[pair], positives[pair], negatives
 
@@ -83,9 +75,7 @@ def sums_of_terms(loss: Any, x: Tensor, part: Part, call: Callable[[Any], object
 class _Terms(nn.Module):
     """In a reducer's place: keeps the sums of terms and their numbers, which the reducer would divide.
 
-    Args:
-        loss: whose reducer is a MeanReducer or AvgNonZeroReducer, or has one of these for each sub-loss.
-        empty: how many terms of 0 count for a sub-loss that has found no pair.
+    empty: the number of terms of 0 that count for a sub-loss without a pair.
     """
 
     def __init__(self, loss: Any, *, empty: int) -> None:

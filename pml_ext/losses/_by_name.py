@@ -1,4 +1,4 @@
-"""A loss inside another one, as an object, by its name, or by name and arguments as configurations write it."""
+"""The loss inside another one: an object, a name, or a name with arguments as in configuration files."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from torch import nn
 from pml_ext._checks import check_choice
 
 KNOWN: dict[str, type[nn.Module]] = {}
-"""Every name of pml_ext.losses, which fills this in: the losses of this package and those of PML."""
+"""Every loss of this package and of PML; pml_ext.losses fills it."""
 
 _PACKAGES = ("", "pml_ext.losses", "pytorch_metric_learning.losses")
 
@@ -19,9 +19,9 @@ def loss_by_name(loss: nn.Module | str | Mapping[str, Any]) -> Any:
     Args:
         loss: a loss; or a name in pml_ext.losses, "TripletMarginLoss"; or that with arguments,
             {"class_path": "TripletMarginLoss", "init_args": {"margin": 0.1}}, as jsonargparse writes it. The name may
-            have "pml_ext.losses." or "pytorch_metric_learning.losses." in front. Nothing else is imported.
+            start with "pml_ext.losses." or "pytorch_metric_learning.losses.". Nothing else is imported.
     Returns:
-        an object as it was given, whatever it is; otherwise a new loss.
+        a given object as it is, of any type; otherwise a new loss.
     Raises:
         TypeError: a mapping of other keys, or arguments that the loss does not take.
         ValueError: a name that is not in pml_ext.losses.

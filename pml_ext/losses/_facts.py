@@ -6,6 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from pml_ext._pml import BaseMetricLossFunction
+
 
 class Part(NamedTuple):
     """The anchors of every rank: whole classes, as the embeddings of all ranks are sorted by class."""
@@ -86,3 +88,23 @@ def own_facts(kind: type) -> LossFacts | None:
     """The facts that are said of exactly this class."""
     facts: LossFacts | None = vars(kind).get("facts", PML_FACTS.get(kind))
     return facts
+
+
+def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
+    """Raises a TypeError with the reason unless the loss compares pairs of samples through its own distance.
+
+    Args:
+        cannot: the beginning of the message: "LoOp cannot wrap".
+        nested: what to do with a loss that contains another one.
+    """
+    name = type(loss).__name__
+    if not isinstance(loss, BaseMetricLossFunction):
+        raise TypeError(
+            f"loss must be a loss with a `distance` (BaseMetricLossFunction); got {name}. Take its inner loss"
+        )
+    if any(isinstance(part, BaseMetricLossFunction) for part in loss.modules() if part is not loss):
+        raise TypeError(f"{name} contains another loss; {nested}")
+    if why := facts_of(type(loss)).reads_no_pairs:
+        raise TypeError(f"{cannot} {name}: {why}")
+    if any(parameter.ndim > 1 for parameter in loss.parameters()):
+        raise TypeError(f"{cannot} {name}: it has class weights (proxies), so its negatives are not pairs of samples")

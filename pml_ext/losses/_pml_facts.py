@@ -4,7 +4,7 @@ from typing import Any
 
 from pml_ext._checks import check_choice
 from pml_ext._pml import AvgNonZeroReducer, MeanReducer, losses
-from pml_ext.losses._anchor_sums import pair_sums, sample_sums, triplet_sums
+from pml_ext.losses._anchor_sums import sample_sums, tuple_sums
 from pml_ext.losses._facts import PML_FACTS, LossFacts, needs
 
 _REDUCERS: dict[str, Any] = {"AvgNonZeroReducer": AvgNonZeroReducer, "MeanReducer": MeanReducer}
@@ -20,8 +20,8 @@ def _angular_margin(options: dict[str, Any], *_: Any) -> dict[str, Any]:
     return {**{key: value for key, value in options.items() if key != "logit_scale"}, "scale": options["logit_scale"]}
 
 
-_ANCHOR_BY_ANCHOR = LossFacts(sums=pair_sums, term_of_each_anchor=True)
-_PAIR_BY_PAIR = LossFacts(sums=pair_sums)
+_ANCHOR_BY_ANCHOR = LossFacts(sums=tuple_sums, term_of_each_anchor=True)
+_PAIR_BY_PAIR = LossFacts(sums=tuple_sums)
 _CLASS_VECTORS = LossFacts(compares="class vectors", sums=sample_sums)
 _TRIPLETS = LossFacts(makes_triplets=True)
 
@@ -53,7 +53,7 @@ _BY_NAME = {
     ),
     "TripletMarginLoss": LossFacts(
         makes_triplets=True,
-        sums=triplet_sums,
+        sums=tuple_sums,
         undivided=needs(triplets_per_anchor="all", swap=False),
         arguments=with_reducer,
     ),

@@ -1,4 +1,4 @@
-"""The positive pairs that a loss sums over, and the pairs that it chooses its negatives from."""
+"""The positive pairs that a loss sums over, and the negative pairs that it chooses from."""
 
 import torch
 from torch import Tensor
@@ -17,11 +17,7 @@ def pair_masks(
     *,
     with_itself: bool,
 ) -> tuple[Tensor, Tensor]:
-    """(B, R) masks of the positive and of the negative pairs: those of an indices_tuple, or all that the labels give.
-
-    Args:
-        like: (B, R), for the shape and the device.
-    """
+    """(B, R) masks, like `like`, of the positive and the negative pairs of an indices_tuple, or else of the labels."""
     if indices_tuple is None:
         assert labels is not None
         return same_and_different(labels, None if with_itself else ref_labels)
@@ -33,7 +29,7 @@ def pair_masks(
 
 
 def consecutive_among(positive: Tensor, labels: Tensor | None, *, with_itself: bool) -> tuple[Tensor, Tensor]:
-    """(anchors, positives): the consecutive samples of a class that the (B, B) mask of positive pairs holds."""
+    """(anchors, positives): consecutive samples of a class among the (B, B) mask of positive pairs."""
     if not with_itself or labels is None:
         raise ValueError(
             "positives='consecutive' needs labels and no ref_emb: its pairs are consecutive samples of the batch; "

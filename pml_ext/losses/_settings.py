@@ -1,4 +1,4 @@
-"""A wrapper's distance, reducer and regularizer are those of what it wraps, to read and to replace."""
+"""A wrapper reads and replaces the distance, reducer and regularizer of what it wraps."""
 
 from typing import Any
 
@@ -8,23 +8,20 @@ SETTINGS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weigh
 
 
 class SettingsOfTheWrapped(nn.Module):
-    """Base of a loss or miner around another one, for which `_wrap` is to be called at the end of its construction.
-
-    Attributes:
-        WRAPPED: the name of the attribute that holds the other one.
-    """
+    """Base of a loss or miner around another one; its constructor ends with `_wrap`."""
 
     WRAPPED = "loss"
+    """The attribute that holds the other one."""
 
     def _wrap(self, module: nn.Module) -> None:
-        """Holds the module and drops the settings that PML's constructor has made: the module's are used."""
+        """Keeps the module and drops the settings that PML's constructor has made, in favour of the module's."""
         for name in SETTINGS:
             self._modules.pop(name, None)
             self.__dict__.pop(name, None)
         self.add_module(self.WRAPPED, module)
 
     def _check_setting(self, name: str, value: Any) -> None:
-        """Raises for a value that cannot take the place of the wrapped module's."""
+        """Raises for a value that the wrapped module cannot take."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in SETTINGS and self._holds():

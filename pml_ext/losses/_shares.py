@@ -11,7 +11,7 @@ from pml_ext.losses._facts import LossFacts, Part, Sums, own_facts
 
 
 def require_divisible(loss: nn.Module) -> None:
-    """A TypeError with the reason where the loss, or a setting of it, mixes the anchors."""
+    """Raises a TypeError with the reason if the loss, or a setting of it, mixes the anchors."""
     if why := why_undivided(loss):
         raise TypeError(
             f"{type(loss).__name__} cannot be divided over ranks: {why}. What can: {', '.join(divisible())}, with "

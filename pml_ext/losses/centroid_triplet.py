@@ -9,7 +9,8 @@ from torch.nn.functional import softplus
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, LpDistance, loss_and_miner_utils
 from pml_ext.functional.losses.centroid_triplet import class_counts, class_means, means_of_others
-from pml_ext.losses._base import EmbeddingLoss, is_with_itself
+from pml_ext.losses._base import EmbeddingLoss
+from pml_ext.losses._batch import is_with_itself
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._pml_facts import with_reducer
 

@@ -12,7 +12,6 @@ from pml_ext._pml import (
     CosineSimilarity,
     DotProductSimilarity,
     LpDistance,
-    MeanReducer,
     loss_and_miner_utils,
 )
 from pml_ext.functional.losses.cit import concordance_index, concordance_loss, triplet_losses
@@ -23,6 +22,7 @@ from pml_ext.losses._base import (
     NO_TRIPLET,
     EmbeddingLoss,
     describe_distance,
+    is_on_sphere,
     reduces_by_mean,
     undivided_unless_mean_of_cosines,
 )
@@ -78,6 +78,7 @@ class CITLoss(EmbeddingLoss):
     (0.012, 0.215)
     """
 
+    default_distance = CosineSimilarity
     facts = LossFacts(makes_triplets=True, sums=_sums, undivided=undivided_unless_mean_of_cosines)
 
     def __init__(
@@ -98,12 +99,6 @@ class CITLoss(EmbeddingLoss):
         self.hinge_partial_likelihood = hinge_partial_likelihood
         self.add_to_recordable_attributes(name="gamma", is_stat=False)
         self.add_to_recordable_attributes(name="concordance_index", is_stat=True)
-
-    def get_default_distance(self) -> BaseDistance:
-        return CosineSimilarity()
-
-    def get_default_reducer(self) -> Any:
-        return MeanReducer()
 
     def _value_at_once(self, embeddings: Tensor, labels: Tensor, on_host: Tensor) -> Tensor | None:
         options = (self.gamma, self.similarity, self.hinge_partial_likelihood)
@@ -163,9 +158,7 @@ def _concordance_index(similarities: Tensor, labels: Tensor | None, ref_labels: 
 
 
 def _check_distance(distance: BaseDistance, similarity: str) -> None:
-    settings = {name: getattr(distance, name, None) for name in ("p", "power", "normalize_embeddings")}
-    bounded = isinstance(distance, (DotProductSimilarity, LpDistance))
-    if not bounded or settings != {"p": 2, "power": 1, "normalize_embeddings": True}:
+    if not is_on_sphere(distance, DotProductSimilarity, LpDistance):
         raise TypeError(
             "CITLoss needs a similarity with bounds: distance must be CosineSimilarity(), or LpDistance(p=2, power=1, "
             f"normalize_embeddings=True) for S = 1 − d/2; got {describe_distance(distance)}"

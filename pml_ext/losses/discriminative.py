@@ -6,20 +6,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from pml_ext._checks import check_choice, check_embeddings, check_labels_below, check_seed, check_switch, check_whole
+from pml_ext._checks import check_embeddings, check_labels_below, check_seed, check_switch, check_whole
 from pml_ext._ops.normalize import to_sphere
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import LpDistance, loss_and_miner_utils, reducers
-from pml_ext.functional.losses.centroids import check_num_classes, kmeans_centroids, simplex_centroids
+from pml_ext.functional.losses.centroids import check_num_classes
 from pml_ext.functional.losses.discriminative import centroid_values
 from pml_ext.functional.losses.discriminative_one_hot import one_hot_values
 from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
 from pml_ext.losses._anchor_sums import sample_sums
-from pml_ext.losses._base import EmbeddingLoss, at_least_float32, describe_distance
+from pml_ext.losses._base import EmbeddingLoss, describe_distance, is_on_sphere
+from pml_ext.losses._batch import at_least_float32
+from pml_ext.losses._class_centroids import make_centroids, problem_with_saved
 from pml_ext.losses._facts import LossFacts, needs
-
-_KINDS = ("one_hot", "kmeans", "simplex", "given")  # a kind's position is stored in state_dict: append only
-_NORM_TOLERANCE = 1e-3  # what rounding to 16 bits does to a unit vector
 
 
 def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
@@ -108,11 +107,10 @@ class DiscriminativeLoss(EmbeddingLoss):
         self.paper_scale = paper_scale
         self.add_to_recordable_attributes(list_of_names=["num_classes", "embedding_size"], is_stat=False)
 
-        kind, values = _make_centroids(centroids, num_classes, embedding_size, centroid_size, seed)
-        size = num_classes if values is None else values.shape[1]
+        values, self._layout = make_centroids(centroids, num_classes, embedding_size, centroid_size, seed)
+        size = self._layout[-1]
         self.centroids: Tensor | None
         self.register_buffer("centroids", values)
-        self._layout = [_KINDS.index(kind), num_classes, size]
         self.centroid_layout: Tensor  # the copy in state_dict: after to_empty() its values are anything
         self.register_buffer("centroid_layout", torch.tensor(self._layout))
         self.projection = nn.Linear(embedding_size, size, bias=False) if size != embedding_size else None
@@ -197,68 +195,16 @@ class DiscriminativeLoss(EmbeddingLoss):
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, *lists: list[str]
     ) -> None:
         """Refuses, before anything is copied, centroids of another kind or size, or that are not unit vectors."""
-        problem = self._problem_with(state_dict.get(prefix + "centroid_layout"), state_dict.get(prefix + "centroids"))
-        if problem:
-            raise RuntimeError(
-                problem
-            )  # not one more entry in the list of errors: the projection would still be loaded
+        saved = (state_dict.get(prefix + name) for name in ("centroid_layout", "centroids"))
+        if problem := problem_with_saved(self._layout, *saved):
+            # Raised at once: with one more entry in the list of errors the projection would still be loaded.
+            raise RuntimeError(problem)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
-
-    def _problem_with(self, layout: Tensor | None, centroids: Tensor | None) -> str | None:
-        if layout is not None and layout.tolist() != self._layout:
-            own = _describe(self._layout)
-            return f"{_describe(layout.tolist())} in state_dict do not fit a DiscriminativeLoss with {own}"
-        if centroids is not None:
-            try:
-                _check_unit_vectors(centroids, "centroids in state_dict")
-            except ValueError as error:
-                return str(error)
-        return None
-
-
-def _describe(layout: list[int]) -> str:
-    kind, num_classes, size = layout
-    return f"{_KINDS[kind]} centroids of shape ({num_classes}, {size})"
 
 
 def _check_distance(distance: Any) -> None:
-    euclidean = isinstance(distance, LpDistance) and distance.p == 2 and distance.power == 1
-    if not (euclidean and distance.normalize_embeddings):
+    if not is_on_sphere(distance, LpDistance):
         raise TypeError(
             "distance of DiscriminativeLoss must be LpDistance(p=2, power=1, normalize_embeddings=True), the "
             f"Euclidean distance on the sphere that eq. 8 is made of; got {describe_distance(distance)}. Leave it out"
         )
-
-
-def _check_unit_vectors(centroids: Tensor, name: str) -> None:
-    if not centroids.isfinite().all():
-        raise ValueError(f"{name} must be finite; got nan or infinite values")
-    norms = torch.linalg.vector_norm(centroids.double(), dim=1)
-    if (norms - 1).abs().max() > _NORM_TOLERANCE:
-        raise ValueError(
-            f"{name} must be unit vectors; got norms from {norms.min():.4g} to {norms.max():.4g}. "
-            "Normalise with torch.nn.functional.normalize(centroids)"
-        )
-
-
-def _make_centroids(
-    centroids: str | Tensor, num_classes: int, embedding_size: int, size: int | None, seed: int
-) -> tuple[str, Tensor | None]:
-    """Kind and (C, size) values; no values for one-hot centroids, which their kind says all about."""
-    if isinstance(centroids, Tensor):
-        given = tuple(centroids.shape)
-        if centroids.ndim != 2 or given[0] != num_classes or size not in (None, given[1]):
-            expected = f"({num_classes}, {'centroid_size' if size is None else size})"
-            raise ValueError(f"centroids must have shape {expected}, one row per class; got {given}")
-        if not centroids.is_floating_point():
-            raise ValueError(f"centroids must be of floating type; got {centroids.dtype}")
-        _check_unit_vectors(centroids, "centroids")
-        return "given", centroids.detach().clone()
-    check_choice(centroids, _KINDS[:-1], "centroids")
-    if centroids == "kmeans":
-        return centroids, kmeans_centroids(num_classes, num_classes if size is None else size, seed)
-    if centroids == "simplex":
-        return centroids, simplex_centroids(num_classes, max(embedding_size, num_classes - 1) if size is None else size)
-    if size not in (None, num_classes):
-        raise ValueError(f"centroid_size of one_hot centroids is num_classes={num_classes}; got {size}")
-    return centroids, None

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_in_range
-from pml_ext._pml import LpDistance
 from pml_ext.functional.tuples.hardest import hardest_of_pairs, hardest_triplets
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, is_with_itself
+from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss
+from pml_ext.losses._batch import is_with_itself
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
 
@@ -51,9 +51,6 @@ class HPHNTripletLoss(EmbeddingLoss):
         self.margin = margin
         self.positives = positives
         self.add_to_recordable_attributes(name="margin", is_stat=False)
-
-    def get_default_distance(self) -> LpDistance:
-        return LpDistance()
 
     def compute_loss(
         self,

@@ -5,9 +5,9 @@ from typing import Any
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_in_range
-from pml_ext._pml import LpDistance
 from pml_ext.functional.losses.lifted_hinge import hinges_of_pairs
-from pml_ext.losses._base import EmbeddingLoss, is_with_itself
+from pml_ext.losses._base import EmbeddingLoss
+from pml_ext.losses._batch import is_with_itself
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
 
@@ -43,9 +43,6 @@ class LiftedHingeLoss(EmbeddingLoss):
         self.margin = margin
         self.positives = positives
         self.add_to_recordable_attributes(name="margin", is_stat=False)
-
-    def get_default_distance(self) -> LpDistance:
-        return LpDistance()
 
     def compute_loss(
         self,

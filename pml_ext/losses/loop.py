@@ -14,13 +14,13 @@ from pml_ext.distances.injected import inject, run_with_distance, twin_of
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, consecutive_pairs
 from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
-from pml_ext.losses._anchor_sums import pair_masks_of, sums_of_terms, with_every_negative
-from pml_ext.losses._base import OF_THE_WRAPPED, checked_batch, refuse_unknown
+from pml_ext.losses._anchor_sums import pair_masks_of, sums_of_terms, tuples_for
+from pml_ext.losses._base import OF_THE_WRAPPED, refuse_unknown
+from pml_ext.losses._batch import checked_batch
 from pml_ext.losses._by_name import loss_by_name
-from pml_ext.losses._facts import LossFacts, Part, Sums, facts_of
+from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.losses._shares import why_inner_undivided
-from pml_ext.losses._tuple_loss import check_tuple_loss
 
 
 def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:
@@ -32,9 +32,7 @@ def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:
         if loss.positives == "arc" and loss.pairing == "consecutive":
             anchors, partners = consecutive_pairs(labels[part.own])
             positives = part.own.start + partners
-        tuples: tuple[Tensor, ...] = (anchors, positives, *different.nonzero(as_tuple=True))
-        if facts_of(type(inner)).makes_triplets:
-            tuples = with_every_negative(anchors, positives, different)
+        tuples = tuples_for(inner, anchors, positives, different)
         del same, different  # memory that the loss can use
         twin_of(loss, {"loss": inner})(x[part.own], labels[part.own], tuples, x, labels)
 
@@ -48,10 +46,10 @@ def _arguments(options: dict[str, Any], build: Any) -> dict[str, Any]:
 
 
 class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
-    """Runs a tuple loss with the negative distances replaced by those of the closest points of two arcs.
+    """Runs a tuple loss with each negative distance replaced by that of the closest points of two arcs.
 
     A sample and its partner of the same class span an arc on the sphere; the distance of a negative pair becomes the
-    smallest distance between the arcs of the two. Positive distances stay. The loss sees it in its own measure.
+    smallest distance between the arcs of the two. Positive distances stay. The loss sees both in its own measure.
 
     Args:
         loss: a PML loss (or one of ours) that reads its pairs through `self.distance`: cosine similarity, or
@@ -59,18 +57,19 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
             a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
         pairing: "consecutive" (the 1st and 2nd sample of a class, the 3rd and 4th, …, in batch order) or "all"
             (every pair of a class; the closest of the arcs through the two samples counts). A sample left over is
-            its own arc. In PML's DistributedLossWrapper "batch order" is that of the ranks, whichever computes.
+            its own arc. In PML's DistributedLossWrapper "batch order" is the order of the ranks, on every rank.
         geometry: "arc" for distances that normalise, "segment" (straight, in the space itself) for those that do not.
         positives: "arc": only two samples that an arc joins are a positive pair, so that the positive of an anchor is
-            its partner on the arc that the negative distance is of; other tuples of an indices_tuple are dropped.
-            "all": the loss takes the positives that it takes without LoOp. The same for two samples a class and for
-            pairing="all", where each positive pair is an arc. With ref_emb no arc joins a positive pair: all count.
+            its partner on the arc of the negative distance; other tuples of an indices_tuple are dropped.
+            "all": the loss takes the positives that it takes without LoOp. Both are the same for two samples a class
+            and for pairing="all", where each positive pair is an arc. With ref_emb no arc joins a positive pair, and
+            all count.
     Attributes:
         distance, reducer, embedding_regularizer, embedding_reg_weight: the wrapped loss's; setting one sets it there.
     Raises:
         TypeError: a loss with class weights, one that does not read pairs or (positives="arc") always takes all
             positives, a distance without a LoOp form, or an unknown argument.
-        ValueError: no labels: the arcs are inside classes, so indices_tuple alone does not do.
+        ValueError: no labels: the arcs are inside classes, so an indices_tuple is not enough.
         RuntimeError: a second derivative (a gradient penalty on the embeddings), the gradient of a torch.jit.trace.
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021, algorithm 1; eq. 15 is
         LoOp(TripletMarginLoss(reducer=MeanReducer())), eq. 16 LoOp(LiftedHingeLoss()).
@@ -116,7 +115,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         self._wrap(loss)
 
     def _check_setting(self, name: str, value: Any) -> None:
-        """Another distance must have a LoOp form, too."""
+        """Another distance must have a LoOp form too."""
         if name == "distance":
             check_loop_distance(value, self.geometry)
 
@@ -128,21 +127,14 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Tensor:
-        """What the wrapped loss makes of the batch.
-
-        Args:
-            embeddings: (B, D), need not be normalised; 16-bit floats are computed in float32.
-            labels: (B,) integer class ids.
-            indices_tuple: a miner's pairs or triplets, handed on.
-            ref_emb, ref_labels: (R, D) and (R,): negatives are from here, and so are their arcs.
-        """
+        """The wrapped loss of the batch; arguments as in every loss. Of ref_emb are the negatives and their arcs."""
         if labels is None or (ref_emb is not None and ref_labels is None):
             raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
         batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         embeddings, labels, ref_emb, ref_labels = batch[:4]
         assert labels is not None and batch.on_host is not None
-        # Read once: where the arcs lie follows from the labels alone, and is found on the CPU.
+        # Read once: the labels alone say where the arcs lie, which is found on the CPU.
         on_host = batch.on_host.cpu()
         ref_on_host = None if batch.ref_on_host is None else batch.ref_on_host.cpu()
         is_mined = indices_tuple is not None
@@ -163,7 +155,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
             warn_once(
                 self,
                 f"LoOp: a batch with {positives} positive and {negatives} negative pairs has nothing to replace or "
-                "nothing to put there; the wrapped loss is as it is without LoOp",
+                "nothing to replace it with; the wrapped loss is computed as without LoOp",
             )
         elif not injected.was_read and not is_mined and _has_triplet(on_host, ref_on_host):
             raise TypeError(
@@ -175,7 +167,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
     def _tuples_on_arcs(
         self, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None, is_negative: Tensor
     ) -> tuple[Tensor, ...]:
-        """Those tuples whose positive pair is an arc: of all, or of the given ones."""
+        """Those of all tuples, or of the given ones, whose positive pair is an arc."""
         device = is_negative.device
         ends = consecutive_pairs(labels, orders_if_gathered(labels)[0])
         anchors, positives = (index.to(device, non_blocking=True) for index in ends)
@@ -185,8 +177,8 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
             if len(on_arc) and not bool(on_arc.any()):
                 warn_once(
                     self,
-                    "LoOp: no positive pair of the indices_tuple is an arc, so nothing of it is left; the miner must "
-                    "choose consecutive samples of a class, or use LoOp(..., positives='all')",
+                    "LoOp: no positive pair of the indices_tuple is an arc, so none of its tuples is used; the miner "
+                    "must choose consecutive samples of a class, or use LoOp(..., positives='all')",
                 )
             count = 3 if len(indices_tuple) == 3 else 2
             return *(part[on_arc] for part in indices_tuple[:count]), *indices_tuple[count:]
@@ -210,6 +202,6 @@ def _every_negative(labels: Tensor, anchors: Tensor, candidates: Tensor) -> tupl
 
 
 def _has_triplet(labels: Tensor, ref_labels: Tensor | None) -> bool:
-    """Whether a sample has both a positive and a negative, without which a loss may have nothing to read."""
+    """Whether any sample has both a positive and a negative; without, a loss may have nothing to read."""
     same, different = same_and_different(labels, ref_labels)
     return bool((same.any(1) & different.any(1)).any())

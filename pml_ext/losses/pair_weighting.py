@@ -68,6 +68,7 @@ class PairWeightingLoss(EmbeddingLoss):
     0.05
     """
 
+    default_distance = CosineSimilarity
     facts = LossFacts(sums=anchors_first_sums, term_of_each_anchor=True, undivided=_undivided, arguments=_arguments)
 
     def __init__(
@@ -119,9 +120,6 @@ class PairWeightingLoss(EmbeddingLoss):
         self.options = options
         self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # the weighting checks its options
         self.add_to_recordable_attributes(list_of_names=["weighting", "mining"], is_stat=False)
-
-    def get_default_distance(self) -> CosineSimilarity:
-        return CosineSimilarity()
 
     def weights(self, similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """w of a (B, R) similarity matrix and masks of its positive and negative pairs; no mining, no gradient."""

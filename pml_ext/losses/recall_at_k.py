@@ -10,7 +10,8 @@ from pml_ext._checks import check_above_zero
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.recall_at_k import check_short_lists, smooth_recall_at_k
 from pml_ext.losses._anchor_sums import anchors_first_sums
-from pml_ext.losses._base import EmbeddingLoss, describe_distance, is_with_itself
+from pml_ext.losses._base import EmbeddingLoss, describe_distance
+from pml_ext.losses._batch import is_with_itself
 from pml_ext.losses._facts import LossFacts
 
 
@@ -42,6 +43,7 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
     0.467
     """
 
+    default_distance = CosineSimilarity
     facts = LossFacts(
         takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples",
         sums=anchors_first_sums,
@@ -66,9 +68,6 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         self.temperature = temperature
         self.rank_temperature = rank_temperature
         self.add_to_recordable_attributes(list_of_names=["temperature", "rank_temperature"], is_stat=False)
-
-    def get_default_distance(self) -> CosineSimilarity:
-        return CosineSimilarity()
 
     def compute_loss(
         self,

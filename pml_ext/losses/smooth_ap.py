@@ -8,7 +8,8 @@ from pml_ext._checks import check_above_zero
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.smooth_ap import smooth_average_precision
 from pml_ext.losses._anchor_sums import anchors_first_sums
-from pml_ext.losses._base import EmbeddingLoss, describe_distance, is_with_itself
+from pml_ext.losses._base import EmbeddingLoss, describe_distance
+from pml_ext.losses._batch import is_with_itself
 from pml_ext.losses._facts import LossFacts
 
 
@@ -32,6 +33,7 @@ class SmoothAPLoss(EmbeddingLoss):
     0.092
     """
 
+    default_distance = CosineSimilarity
     facts = LossFacts(
         takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples",
         sums=anchors_first_sums,
@@ -71,6 +73,3 @@ class SmoothAPLoss(EmbeddingLoss):
         )
         losses = (1 - precision) * weights[queries]
         return {"loss": {"losses": losses, "indices": queries, "reduction_type": "element"}}
-
-    def get_default_distance(self) -> CosineSimilarity:
-        return CosineSimilarity()

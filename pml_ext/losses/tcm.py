@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
-from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, MeanReducer
+from pml_ext._pml import CosineSimilarity, DotProductSimilarity
 from pml_ext.functional.losses.tcm import DIVISORS, hard_negatives, hard_positives
 from pml_ext.functional.losses.tcm_kernel import AT_ONCE, fast_threshold_consistency
 from pml_ext.functional.losses.tcm_rows import threshold_consistency_sums_of_rows
@@ -15,6 +15,7 @@ from pml_ext.losses._base import (
     EmbeddingLoss,
     ReducersOfTerms,
     describe_distance,
+    is_on_sphere,
     undivided_unless_mean_of_cosines,
 )
 from pml_ext.losses._facts import LossFacts, Part, Sums
@@ -35,11 +36,10 @@ class TCMLoss(EmbeddingLoss):
 
         λ⁺ · mean of (m⁺ − s) over positive pairs with s ≤ m⁺  +  λ⁻ · mean of (s − m⁻) over negative pairs with s ≥ m⁻
 
-    A term whose set is empty is 0. The paper's ablations are TCM⁺ (lambda_minus=0), TCM⁻ (lambda_plus=0), TCM′
+    A term without pairs is 0. The paper's ablations are TCM⁺ (lambda_minus=0), TCM⁻ (lambda_plus=0), TCM′
     (indicator=False) and ROADMAP's regularizer (divide_by="all").
-    The sets are made of *all* pairs of the batch (batch × ref_emb where that is given): an indices_tuple is accepted,
-    since trainers pass it, and not used, since the paper defines the term over all pairs whatever a miner picked for
-    the base loss.
+    The pairs are *all* pairs of the batch (batch × ref_emb where that is given). An indices_tuple is accepted, since
+    trainers pass one, and ignored: the paper's term does not depend on what a miner picked for the base loss.
     torch.compile makes one graph of it (fullgraph=True) with the default reducer and without ref_emb, and then warns of
     nothing; otherwise it breaks the graph.
 
@@ -68,6 +68,7 @@ class TCMLoss(EmbeddingLoss):
     (0.5, 0.2)
     """
 
+    default_distance = CosineSimilarity
     facts = LossFacts(
         takes_all_positives="it is defined over all positive pairs",
         sums=_sums,
@@ -100,7 +101,11 @@ class TCMLoss(EmbeddingLoss):
                 "should be closer than negative ones"
             )
         super().__init__(**pml)
-        _check_cosine(self.distance)
+        if not is_on_sphere(self.distance, DotProductSimilarity):
+            raise TypeError(
+                "TCMLoss needs cosines, which its margins are: distance must be CosineSimilarity(); "
+                f"got {describe_distance(self.distance)}"
+            )
         self.lambda_plus = lambda_plus
         self.lambda_minus = lambda_minus
         self.margin_plus = margin_plus
@@ -109,12 +114,6 @@ class TCMLoss(EmbeddingLoss):
         self.divide_by = divide_by
         names = ["lambda_plus", "lambda_minus", "margin_plus", "margin_minus"]
         self.add_to_recordable_attributes(list_of_names=names, is_stat=False)
-
-    def get_default_distance(self) -> BaseDistance:
-        return CosineSimilarity()
-
-    def get_default_reducer(self) -> Any:
-        return MeanReducer()
 
     def set_reducer(self, reducer: Any) -> None:
         super().set_reducer(reducer)
@@ -125,7 +124,7 @@ class TCMLoss(EmbeddingLoss):
         return ["pos_loss", "neg_loss"]
 
     def _value_at_once(self, embeddings: Tensor, labels: Tensor, on_host: Tensor) -> Tensor:
-        """The weighted sum of both terms. It goes to the reducer of the first; the second gets nothing."""
+        """The weighted sum of both terms. It goes to the reducer of the first term; the second gets nothing."""
         spans = None
         if not torch.compiler.is_compiling():  # reading the sizes of classes would break the graph
             spans = class_spans(on_host, embeddings.device) if len(labels) > AT_ONCE else None
@@ -185,13 +184,3 @@ class TCMLoss(EmbeddingLoss):
         ]
         if missing:
             self._warn(f"this batch has no {' and no '.join(missing)} pair, so that term is 0")
-
-
-def _check_cosine(distance: BaseDistance) -> None:
-    settings = {name: getattr(distance, name, None) for name in ("p", "power", "normalize_embeddings")}
-    is_dot_product = isinstance(distance, DotProductSimilarity)
-    if not is_dot_product or settings != {"p": 2, "power": 1, "normalize_embeddings": True}:
-        raise TypeError(
-            "TCMLoss needs cosines, which its margins are: distance must be CosineSimilarity(); "
-            f"got {describe_distance(distance)}"
-        )

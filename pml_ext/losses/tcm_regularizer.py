@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from pml_ext._pml import (
-    BaseDistance,
     BaseMetricLossFunction,
-    CosineSimilarity,
     DistributedLossWrapper,
     SelfSupervisedLoss,
 )
-from pml_ext.losses._base import OF_THE_WRAPPED, EmbeddingLoss, checked_batch, refuse_unknown
+from pml_ext.losses._base import OF_THE_WRAPPED, EmbeddingLoss, refuse_unknown
+from pml_ext.losses._batch import checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums
 from pml_ext.losses._settings import SettingsOfTheWrapped
@@ -38,7 +37,7 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
     takes the pairs of the batch; inside CrossBatchMemory both take batch × memory. Around SelfSupervisedLoss it is
     called as that is, with the embeddings of two views; around DistributedLossWrapper TCM is of all ranks, too.
 
-    The loss gets 16-bit embeddings as float32: most of PML's own do not run, or not well, on 16 bits.
+    The loss gets 16-bit embeddings as float32: most of PML's losses fail or are inaccurate in 16 bits.
 
     Args:
         loss: any loss of pytorch-metric-learning or of this package, with parameters or without; MultipleLosses;
@@ -91,9 +90,6 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         )
         is_gathered = isinstance(wrapped, DistributedLossWrapper)
         self.tcm = DistributedLossWrapper(tcm, efficient=wrapped.efficient) if is_gathered else tcm
-
-    def get_default_distance(self) -> BaseDistance:
-        return CosineSimilarity()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OF_TCM:
@@ -158,11 +154,7 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
 
 
 def _arguments_of(loss: Any) -> tuple[str, ...]:
-    """Which of the three arguments beside (embeddings, labels) a loss takes.
-
-    Raises:
-        TypeError: something that is no such loss.
-    """
+    """Which of the three arguments beside (embeddings, labels) a loss takes; a TypeError if it is not such a loss."""
     names: list[str] = []
     if isinstance(loss, nn.Module):
         names = list(inspect.signature(loss.forward).parameters)

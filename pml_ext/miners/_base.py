@@ -1,4 +1,4 @@
-"""What the miners of this package share, from the check of their input to the pairs that they choose from."""
+"""What the miners of this package share: checks of the input, and the pairs that they choose from."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ from pml_ext._checks import check_embeddings
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseMiner
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import Batch, checked_batch, is_with_itself, refuse_unknown
+from pml_ext.losses._base import refuse_unknown
+from pml_ext.losses._batch import Batch, checked_batch, is_with_itself
 
 PML_ARGUMENTS = ("distance", "collect_stats")
 
@@ -16,7 +17,7 @@ PML_ARGUMENTS = ("distance", "collect_stats")
 class EmbeddingMiner(BaseMiner):
     """A PML miner that checks its input before any work and computes in float32 or better.
 
-    A subclass has `_choose`.
+    A subclass defines `_choose`.
 
     Raises:
         TypeError: an argument that neither the miner nor PML knows.
@@ -46,7 +47,7 @@ class EmbeddingMiner(BaseMiner):
         return mined
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
-        """What PML's `forward` asks for: the tuples."""
+        """The tuples, for PML's `forward`."""
         with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
         same, different = same_and_different(labels, None if with_itself else ref_labels)
         matrix = self.distance(embeddings, ref_emb)
@@ -63,7 +64,7 @@ class EmbeddingMiner(BaseMiner):
 def batch_to_mine(
     embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor | None, ref_labels: Tensor | None
 ) -> Batch:
-    """The input of a miner, checked and converted: nothing can be chosen without labels."""
+    """Checks and converts the input of a miner, which needs labels."""
     check_embeddings(embeddings)
     if labels is None:
         raise ValueError(f"labels must have shape ({len(embeddings)},), one label per embedding; got None")

@@ -10,15 +10,15 @@ from pml_ext.miners._base import EmbeddingMiner
 
 
 class DisjointTripletMiner(EmbeddingMiner):
-    """Random (anchor, positive, negative) triplets in which each sample of the batch stands at most once.
+    """Random (anchor, positive, negative) triplets; each sample of the batch is in at most one.
 
-    Random pairs of a class become anchors and positives; the samples of other classes that are left, and those of pairs
-    taken apart for them, become the negatives. Where classes are balanced nearly all samples are used.
+    Random pairs of a class become anchors and positives. Negatives are the samples of other classes that are left, and
+    those of pairs that are broken up for them. Where classes are balanced nearly all samples are used.
 
     Args:
         seed: None: drawn from torch's own generator, anew at every call. A number: the same labels give the same
             triplets at every call.
-        **pml: distance (not looked at), collect_stats.
+        **pml: distance (ignored), collect_stats.
             With ref_emb the anchors are of the batch, positives and negatives of ref_emb, each at most once.
     Source: "Rand-disjoint" in Vasudeva et al., "LoOp", ICCV 2021, Table 3: the sampler of its triplet baseline.
         Paper: how they are drawn is not stated; here: as above.
@@ -63,10 +63,7 @@ def _random_pairs(order: list[int], ids: list[int]) -> tuple[list[tuple[int, int
 
 
 def _with_negatives(pairs: list[tuple[int, int]], single: list[int], ids: list[int]) -> list[tuple[int, int, int]]:
-    """Gives each pair a negative: a single sample of another class, or one of the last pair of another class.
-
-    A pair for which there is none is left out.
-    """
+    """Adds a negative to each pair: a single sample, or one of the last pair, of another class; else drops the pair."""
     triplets = []
     while pairs:
         anchor, positive = pairs.pop(0)

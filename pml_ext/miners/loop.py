@@ -11,7 +11,7 @@ from pml_ext._pml import BaseMiner
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS
-from pml_ext.losses._base import is_with_itself
+from pml_ext.losses._batch import is_with_itself
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.miners._base import batch_to_mine
 
@@ -25,8 +25,8 @@ _REFUSED = {
 class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
     """Runs a pair or triplet miner with the negative distances replaced by LoOp's.
 
-    Of a pair miner only the negative pairs are chosen by LoOp's distances; the positive pairs are those that it finds
-    without LoOp. The loss that gets them computes with its own, plain distances.
+    A pair miner chooses only its negative pairs by LoOp's distances; its positive pairs are those without LoOp. The
+    loss that gets them computes its own, plain distances.
 
     Args:
         miner: a PML miner (or one of ours) that reads its pairs through `self.distance`: cosine similarity, or
@@ -67,7 +67,7 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         self._wrap(miner)
 
     def _check_setting(self, name: str, value: Any) -> None:
-        """Another distance must have a LoOp form, too."""
+        """Another distance must have a LoOp form too."""
         if name == "distance":
             check_loop_distance(value, self.geometry)
 
@@ -80,7 +80,7 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         return mined
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
-        """The wrapped miner's pairs or triplets."""
+        """The tuples, for PML's `forward`."""
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
         with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
         other, other_ids = (None, None) if with_itself else (ref_emb, ref_labels)
