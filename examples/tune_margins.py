@@ -15,8 +15,8 @@ import numpy as np
 
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import DATASETS, OpenSet, load_train_set
-from pml_ext.runner.engine.launch import Launch
 from pml_ext.runner.engine.run import train
+from pml_ext.runner.launch import Launch
 
 TCM, NAME = "MODEL.LOSSES.TCM.MARGIN_", "HeldOutClasses"
 DATA = ["DATASETS.NAMES", (NAME,), "DATASETS.TESTS", (NAME,), "DATASETS.REC_PATH", "", "DATASETS.COMBINEALL", False]

@@ -18,7 +18,7 @@ def train(
     """train, then evaluate"""
     from pml_ext.runner.checks.check import load_checked
     from pml_ext.runner.engine import run
-    from pml_ext.runner.engine.launch import Launch
+    from pml_ext.runner.launch import Launch
 
     cfg, launch = load_checked(config_file, overrides), Launch(**processes)
     if eval_only:
@@ -35,7 +35,7 @@ def evaluate(
     if config_file is not None:
         options["eval_only"] = True
         return train(config_file, overrides, resume=False, overwrite=False, profile=False, **options)
-    from pml_ext.search.evaluate import evaluate_files
+    from pml_ext.search.evaluate_command import evaluate_files
 
     with _plain_warnings():
         print(evaluate_files(str(embeddings), gallery, out or "."))
@@ -43,7 +43,7 @@ def evaluate(
 
 def threshold(embeddings: str, *, max_utility: bool, **options: Any) -> None:
     """choose a decision threshold on embeddings, and report what it does to each class"""
-    from pml_ext.search.threshold import report_threshold
+    from pml_ext.search.threshold_command import report_threshold
 
     with _plain_warnings():
         print(report_threshold(embeddings, target="utility" if max_utility else None, **options))
@@ -99,10 +99,10 @@ def embed(
     overwrite: bool, label_by_folder: bool, overrides: list[str], **processes: Any,
 ) -> None:  # fmt: skip
     """write the embeddings of pictures into a file; a run that was killed goes on where it was"""
-    from pml_ext.runner.engine.launch import Launch
-    from pml_ext.search import embedding_run
+    from pml_ext.runner.launch import Launch
+    from pml_ext.search import embed_command
 
-    embedding_run.embed(
+    embed_command.embed(
         images, output, Launch(**processes), config_file=config_file, onnx=onnx, half=half, add=add,
         overwrite=overwrite, label_by_folder=label_by_folder, overrides=overrides,
     )  # fmt: skip
@@ -110,9 +110,9 @@ def embed(
 
 def search(query: str, index: str, **options: Any) -> None:
     """find the pictures that are closest to one, or to each of some"""
-    from pml_ext.search import search_run
+    from pml_ext.search import search_command
 
-    print(search_run.search(query, index, **options))
+    print(search_command.search(query, index, **options))
 
 
 @contextmanager

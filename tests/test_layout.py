@@ -26,12 +26,14 @@ FLOORS = [
     ("pml_ext.metrics",),
     ("pml_ext.runner.config",),
     ("pml_ext.runner.data",),
+    ("pml_ext.runner.launch", "pml_ext.runner.address", "pml_ext.runner.failures"),
     ("pml_ext.runner.modeling",),
     ("pml_ext.runner.solver",),
     ("pml_ext.runner.evaluation",),
     ("pml_ext.reports",),
     ("pml_ext.runner.checks",),
-    ("pml_ext.runner.engine", "pml_ext.search"),
+    ("pml_ext.search",),
+    ("pml_ext.runner.engine",),
     (
         "pml_ext",
         "pml_ext.runner",
@@ -48,12 +50,11 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 SAME_PART = {
     "_base": "what the classes of a room share",
     "distributed": "work shared by the ranks of a process group",
-    "evaluate": "metrics, of a run's test sets or of a file",
     "load": "reads what a file has into what is there: a config, a network",
     "loop": "LoOp for losses, for miners, as a distance",
     "names": "the names that a room knows",
     "rules": "what the config values of a room must be",
-    "threshold": "one threshold for all pairs, and the command that chooses it",
+    "threshold": "one threshold for all pairs",
 }
 # Rooms whose functions build from their own part of the config. What reads the whole of it: the config itself, checks
 # across its parts, the engine that hands them out, and the record of a model.

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from pml_ext.search.embedding_file import Block, EmbeddingFile, write_embeddings
+from pml_ext.search.exact_or_indexed import open_nearest
 from pml_ext.search.model_record import ModelRecord
-from pml_ext.search.nearest import open_nearest
 
 _BLOCK, _QUERIES = 50_000, 50
 

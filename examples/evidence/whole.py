@@ -55,8 +55,8 @@ from pml_ext._files import write_atomically
 from pml_ext.runner.checks.check import load_checked
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.data.datasets import load as load_set
-from pml_ext.runner.engine.launch import Launch
 from pml_ext.runner.engine.run import train
+from pml_ext.runner.launch import Launch
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "fastreid_configs"

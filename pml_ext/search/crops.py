@@ -1,4 +1,4 @@
-"""Crops as other programs have them, turned into what data sets hold: uint8 (C, h, w) tensors."""
+"""Crops as arrays, tensors or Pillow images, converted to the uint8 (C, h, w) tensors that transforms take."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -15,24 +15,26 @@ ORDERS = ("RGB", "BGR")
 
 
 def crop_tensors(crops: Crop | Sequence[Crop], *, order: str, grey: bool) -> list[Tensor]:
-    """One crop or several as tensors of 1 channel (grey) or 3 (RGB).
+    """Convert one crop or several to tensors of 1 channel (grey) or 3 (RGB).
 
     Args:
         crops: each a uint8 array (h, w), (h, w, 1) or (h, w, 3), a uint8 tensor (1 or 3, h, w), or a Pillow image; all
             in a list, or of one size in an array (N, h, w, 1 or 3) or tensor (N, 1 or 3, h, w).
         order: RGB or BGR, of the channels of arrays and tensors; a Pillow image knows its own.
     Raises:
-        TypeError: something that is no image.
-        ValueError: pixels of another type or shape, an empty crop; names which.
+        TypeError: a value that is not an image.
+        ValueError: pixels of another type or shape, or an empty crop; the message says which crop.
     """
     if order not in ORDERS:
         raise ValueError(f"order must be {' or '.join(ORDERS)}; got {order!r}")
     several = isinstance(crops, Sequence) or (isinstance(crops, (np.ndarray, Tensor)) and crops.ndim == 4)
     each: Any = crops if several else [crops]
-    return [_pixels(crop, f"crop {place}" if several else "the crop", order, grey) for place, crop in enumerate(each)]
+    return [
+        _to_tensor(crop, f"crop {place}" if several else "the crop", order, grey) for place, crop in enumerate(each)
+    ]
 
 
-def _pixels(crop: Crop, name: str, order: str, grey: bool) -> Tensor:
+def _to_tensor(crop: Crop, name: str, order: str, grey: bool) -> Tensor:
     if isinstance(crop, Image.Image):
         if 0 in crop.size:
             raise ValueError(f"{name} is empty, {crop.height}×{crop.width}: is the box outside of the frame?")

@@ -1,4 +1,7 @@
-"""A trained model as a function from crops to embeddings."""
+"""`Embedder`: a trained model that takes crops of any size and gives embeddings.
+
+It resizes the crops and sends them through `PixelsToEmbedding` or an exported ONNX file.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -12,7 +15,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.data.transforms import build_transform
-from pml_ext.runner.modeling.cuda import missing_device
+from pml_ext.runner.modeling.cuda import kind_and_index, missing_device
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.search.crops import Crop, crop_tensors
 from pml_ext.search.model_record import ModelRecord
@@ -24,14 +27,14 @@ log = logging.getLogger("pml_ext")
 class Embedder:
     """A trained model: crops in, embeddings of unit length out. Several threads may call it at once.
 
-    Make one with `from_config` or `from_onnx`. Crops are resized by the transforms of the runner's own tests
-    (INPUT.SIZE_TEST, INTERPOLATION, CROP), on the CPU.
+    Make one with `from_config` or `from_onnx`. Crops are resized on the CPU, by the transforms that tests of the runner
+    use (INPUT.SIZE_TEST, INTERPOLATION, CROP).
 
     Args:
-        network: (B, C, H, W) float32 pixels in 0–255, on the device, to (B, D) of unit length.
-        record: the model that makes the embeddings, and its input.
-        device: where the network expects its pixels.
-        batch_size: crops that go through the network at once.
+        network: maps (B, C, H, W) float32 pixels in 0–255, on the device, to (B, D) of unit length.
+        record: the model and its input.
+        device: of the network's input.
+        batch_size: the most crops that go through the network at once.
 
     ```python
     embedder = pml_ext.Embedder.from_config("config.yaml", "last.ckpt", device="cuda", half=True)
@@ -47,8 +50,8 @@ class Embedder:
             raise ValueError(f"batch_size must be 1 or more; got {batch_size}")
         self.network, self.record, self.device, self.batch_size = network, record, device, batch_size
         cfg = record.cfg
-        self._grey, self._size = len(cfg.MODEL.PIXEL_MEAN) == 1, list(cfg.INPUT.SIZE_TEST)
-        self._prepare = build_transform(cfg.INPUT, training=False)
+        self.is_grey, self._size = len(cfg.MODEL.PIXEL_MEAN) == 1, list(cfg.INPUT.SIZE_TEST)
+        self.prepare = build_transform(cfg.INPUT, training=False)
 
     @classmethod
     def from_config(
@@ -62,18 +65,18 @@ class Embedder:
         batch_size: int = 32,
         overrides: Sequence[str] = (),
     ) -> "Embedder":
-        """A YAML and a checkpoint, of this package or of FastReID. Nothing is downloaded.
+        """Load the model of a YAML and a checkpoint, of this package or of FastReID. Nothing is downloaded.
 
-        Only what shapes the network and its input is read from the YAML. A key that is not known is an error under
-        MODEL, and a warning elsewhere.
+        Only what shapes the network and its input is read from the YAML. An unknown key is an error under MODEL, and a
+        warning elsewhere.
 
         Args:
             config_file: as for training, for example a run's own config.yaml.
             weights: None: the config's MODEL.WEIGHTS.
-            device: cpu, cuda, cuda:1 …, or auto: a CUDA device where there is one.
-            half: compute all but the heads in 16 bits, for CUDA devices; on a CPU it is slower.
-            flip: average the features of a crop and of its mirror image; None: as the config's TEST.FLIP.ENABLED.
-            overrides: KEY VALUE words that replace what the YAML says.
+            device: cpu, cuda, cuda:1 …, or auto: a CUDA device if there is one.
+            half: compute all but the heads in 16 bits, which is faster on CUDA devices and slower on a CPU.
+            flip: average the features of a crop and of its mirror image; None: the config's TEST.FLIP.ENABLED.
+            overrides: KEY VALUE words that replace values of the YAML.
         Raises:
             UserError: a YAML that cannot be read, a key under MODEL that is not known, an option that is not built, a
                 device that is not there; weights that cannot be read, or of another model.
@@ -87,7 +90,7 @@ class Embedder:
 
     @classmethod
     def of(cls, cfg: CN, *, device: str, half: bool, batch_size: int) -> "Embedder":
-        """As `from_config`, of a config that `load_for_embedding` has read."""
+        """`from_config` for a config that `load_for_embedding` has read."""
         if not cfg.MODEL.WEIGHTS:
             raise UserError("weights must name a checkpoint, or the config's MODEL.WEIGHTS; got none")
         require_network(cfg)
@@ -101,10 +104,10 @@ class Embedder:
 
     @classmethod
     def from_onnx(cls, path: str | Path, *, device: str = "auto", batch_size: int = 32) -> "Embedder":
-        """A file that `pml-ext export --format onnx` has written; flip test and 16 bits are as it was exported.
+        """Load a file of `pml-ext export --format onnx`, with the flip test and precision it was exported with.
 
         Args:
-            device: cpu, cuda, cuda:1 …, or auto: a CUDA device where onnxruntime sees one.
+            device: cpu, cuda, cuda:1 …, or auto: a CUDA device if onnxruntime sees one.
         Raises:
             UserError: onnxruntime is not installed, or cannot read the file; a file of another program; a device that
                 is not there.
@@ -119,7 +122,7 @@ class Embedder:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width that crops are resized to; crops of that size stay as they are.
+        """Height and width that crops are resized to.
 
         Raises:
             UserError: INPUT.SIZE_TEST is not a height and a width.
@@ -130,7 +133,7 @@ class Embedder:
 
     @property
     def threshold(self) -> float | None:
-        """The cosine from which on two crops are one identity; None where the ONNX file was exported without one."""
+        """Two crops of at least this cosine are one identity; None if the ONNX file was exported without one."""
         return self.record.threshold
 
     def __call__(self, crops: Crop | Sequence[Crop], *, order: str = "RGB") -> Tensor:
@@ -143,38 +146,44 @@ class Embedder:
         Returns:
             (N, D) float32 on the CPU, rows of unit length; N = 1 for one crop.
         Raises:
-            TypeError, ValueError: something that is no crop; an embedding that is not finite.
+            TypeError, ValueError: a value that is not a crop; an embedding that is not finite.
         """
-        pixels = [self._prepare(crop) for crop in crop_tensors(crops, order=order, grey=self._grey)]
-        embeddings = in_batches(self.network, pixels, self.embedding_dim, self.device, self.batch_size)
+        pixels = [self.prepare(crop) for crop in crop_tensors(crops, order=order, grey=self.is_grey)]
+        embeddings = self.embed_prepared(pixels)
         bad = (~torch.isfinite(embeddings).all(dim=1)).nonzero().flatten().tolist()
         if bad:
             advice = "; 16 bits may be too few for this model" if self.record.precision == "float16" else ""
             raise ValueError(f"the embeddings of {len(bad)} crops are not finite, first of crop {bad[0]}{advice}")
         return embeddings
 
+    def embed_prepared(self, pixels: Sequence[Tensor]) -> Tensor:
+        """Embed images that `prepare` has made, (C, H, W) each; those of one size go through the network together.
 
-def in_batches(
-    network: Callable[[Tensor], Tensor], pixels: Sequence[Tensor], dim: int, device: torch.device, batch_size: int
-) -> Tensor:
-    """(N, dim) on the CPU: images of one size go through the network together."""
-    embeddings = torch.empty(len(pixels), dim)
-    rows_by_size: dict[torch.Size, list[int]] = {}
-    for row, image in enumerate(pixels):
-        rows_by_size.setdefault(image.shape, []).append(row)
-    with torch.inference_mode():
-        for rows in rows_by_size.values():
-            for start in range(0, len(rows), batch_size):
-                batch = rows[start : start + batch_size]
-                found = network(torch.stack([pixels[row] for row in batch]).to(device))
-                embeddings[torch.tensor(batch)] = found.cpu()
-    return embeddings
+        Returns:
+            (N, D) on the CPU.
+        """
+        embeddings = torch.empty(len(pixels), self.embedding_dim)
+        rows_by_size: dict[torch.Size, list[int]] = {}
+        for row, image in enumerate(pixels):
+            rows_by_size.setdefault(image.shape, []).append(row)
+        with torch.inference_mode():
+            for rows in rows_by_size.values():
+                for start in range(0, len(rows), self.batch_size):
+                    batch = rows[start : start + self.batch_size]
+                    images = torch.stack([pixels[row] for row in batch]).to(self.device)
+                    embeddings[torch.tensor(batch)] = self.network(images).cpu()
+        return embeddings
 
 
 def _device(name: str) -> torch.device:
-    """The device of a name; an error where it is not there."""
-    if missing := missing_device(name):
+    """The device of a name such as cuda:1, or auto.
+
+    Raises:
+        UserError: it does not exist.
+    """
+    kind, index = kind_and_index(name)
+    if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if missing := missing_device(f"cuda:{index}"):
         raise UserError(f"device = {missing}")
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    return torch.device("cuda", index)

@@ -13,11 +13,6 @@ from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext.search.file_formats import READERS, read_arrays
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_INTEGERS = (
-    torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class EmbeddingSet:
@@ -93,46 +88,33 @@ def pictures_inside(paths: Iterable[str], folder: str | Path) -> tuple[list[Path
 
 
 def _check_floats(values: Any, path: Path) -> Tensor:
-    x = values
-    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
-        # torch needs the machine's byte order, at most 64 bits, and memory that it may write to.
-        x = torch.from_numpy(np.require(values, f"f{min(values.dtype.itemsize, 8)}", ["C", "W"]))
-    if not isinstance(x, Tensor) or x.dtype not in _FLOATS or not _has_plain_values(x):
-        raise UserError(
-            f"{path}: embeddings must be an array of floating type; got {_kind(values)}, and 16, 32 or 64 bits are read"
-        )
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
+        given = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise UserError(f"{path}: embeddings must be an array of floating type; got {given}")
+    # torch needs the machine's byte order, at most 64 bits, and memory that it may write to.
+    x = torch.from_numpy(np.require(values, f"f{min(values.dtype.itemsize, 8)}", ["C", "W"]))
     if x.ndim != 2 or 0 in x.shape:
         raise UserError(f"{path}: embeddings must have shape (N, D), one row per sample; got {tuple(x.shape)}")
     for what, bad in (("not finite", ~torch.isfinite(x).all(dim=1)), ("zero", (x == 0).all(dim=1))):
         if bad.any():
             first = int(bad.nonzero()[0])
             raise UserError(f"{path}: {int(bad.sum())} of {len(x)} embeddings are {what}, first row {first}")
-    return x.detach()
-
-
-def _has_plain_values(x: Tensor) -> bool:
-    """Whether a tensor is dense and in memory: not on a meta device, sparse, quantized or nested."""
-    return x.device.type == "cpu" and x.layout == torch.strided and not x.is_quantized and not x.is_nested
-
-
-def _kind(values: Any) -> str:
-    """The type of a value, for messages."""
-    if not isinstance(values, Tensor):
-        return str(getattr(values, "dtype", type(values).__name__))
-    form = "" if _has_plain_values(values) else f" on {values.device}, {values.layout}"
-    return f"{values.dtype}{form}"
+    return x
 
 
 def _check_ids(values: Any, count: int, what: str) -> np.ndarray:
     """Labels, cameras or paths as an array (N,) of int64 or of strings."""
-    if isinstance(values, Tensor):
-        if values.dtype not in _INTEGERS or not _has_plain_values(values):
-            raise UserError(f"{what} must be integers or strings; got {_kind(values)}")
-        ids = values.numpy()
-    else:
-        if isinstance(values, (list, tuple)):
-            _check_list(values, what)
-        ids = np.asarray(values)
+    if isinstance(values, (list, tuple)):
+        # numpy would turn [1, "a"] into strings, and 2^63 into a float.
+        kinds = {type(value) for value in values}
+        if kinds not in ({int}, {str}):
+            names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
+            raise UserError(f"{what} must be integers or strings, one per embedding; got {names}")
+        if kinds == {int} and not all(-(2**63) <= value < 2**63 for value in values):
+            raise UserError(f"{what} must be below 2^63; got {max(values, key=abs):.3g}")
+        if kinds == {str} and any("\0" in value for value in values):
+            raise UserError(f"{what} must be text; got a NUL character")
+    ids = np.asarray(values)
     if ids.shape != (count,):
         raise UserError(f"{what} must have shape ({count},), one per embedding; got {ids.shape}")
     if ids.dtype.kind not in "iuU":
@@ -140,15 +122,3 @@ def _check_ids(values: Any, count: int, what: str) -> np.ndarray:
     if ids.dtype == np.uint64 and (ids > np.iinfo(np.int64).max).any():
         raise UserError(f"{what} must be below 2^63; got {ids.max()}")
     return ids if ids.dtype.kind == "U" else ids.astype(np.int64)
-
-
-def _check_list(values: list[Any] | tuple[Any, ...], what: str) -> None:
-    """All integers below 2^63, or all strings: numpy would turn [1, "a"] into strings, and 2^63 into a float."""
-    kinds = {type(value) for value in values}
-    if kinds not in ({int}, {str}):
-        names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
-        raise UserError(f"{what} must be integers or strings, one per embedding; got {names}")
-    if kinds == {int} and not all(-(2**63) <= value < 2**63 for value in values):
-        raise UserError(f"{what} must be below 2^63; got {max(values, key=abs):.3g}")
-    if kinds == {str} and any("\0" in value for value in values):
-        raise UserError(f"{what} must be text; got a NUL character")

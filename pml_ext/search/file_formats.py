@@ -74,7 +74,14 @@ def _read_torch(path: Path) -> _Read:
         ) from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold a dict of tensors; got {type(content).__name__}")
-    return map(str, content), {name: content[name] for name in NAMES if name in content}
+    return map(str, content), {name: _to_numpy(content[name]) for name in NAMES if name in content}
+
+
+def _to_numpy(value: Any) -> Any:
+    """A tensor as an array, bfloat16 as float32; torch refuses sparse, quantized and meta tensors."""
+    if isinstance(value, torch.Tensor):
+        return (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
+    return value
 
 
 def _read_safetensors(path: Path) -> _Read:
@@ -82,7 +89,7 @@ def _read_safetensors(path: Path) -> _Read:
     from safetensors.torch import load_file
 
     content = load_file(path)
-    return content, {name: content[name] for name in NAMES if name in content}
+    return content, {name: _to_numpy(content[name]) for name in NAMES if name in content}
 
 
 def _read_parquet(path: Path) -> _Read:

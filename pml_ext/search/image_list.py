@@ -12,7 +12,7 @@ KINDS = (*SUFFIXES, ".tif", ".tiff", ".gif")
 
 
 class Listed(NamedTuple):
-    """A picture: where it is, the name it gets in the file of features, and the folder it lies in."""
+    """A picture: its absolute path, its name in the file of embeddings, and the name of its folder."""
 
     path: Path
     name: str
@@ -20,13 +20,13 @@ class Listed(NamedTuple):
 
 
 def list_images(words: Sequence[str], beside: Path) -> list[Listed]:
-    """The pictures, folders in the order of their names and at any depth; a picture that is named twice is listed once.
+    """The named pictures and those below the named folders, sorted; a picture that is named twice is listed once.
 
     Args:
         words: files, and folders.
-        beside: the folder of the file of features. Names are relative to it; pictures outside of it have whole paths.
+        beside: the folder of the output. Names are relative to it; pictures outside it have absolute names.
     Raises:
-        UserError: a word that is neither file nor folder, a folder without pictures, nothing at all.
+        UserError: a word that is neither a file nor a folder, a folder without pictures, no words.
     """
     if not words:
         raise UserError("no pictures to embed: name image files, or folders with some")
@@ -54,10 +54,9 @@ def _in_folder(folder: Path) -> list[Path]:
     return paths
 
 
-def unwritable(name: str) -> str | None:
-    """Why a picture's name cannot go into a file of features; None where it can."""
+def require_writable_name(name: str) -> None:
+    """Raise a UserError where a picture's name cannot go into a file of embeddings."""
     try:
         name.encode("utf-8")
-    except UnicodeEncodeError:
-        return f"image {os.fsencode(name)!r}: its name is no UTF-8 text; rename it"
-    return None
+    except UnicodeEncodeError as error:
+        raise UserError(f"image {os.fsencode(name)!r}: its name is no UTF-8 text; rename it") from error

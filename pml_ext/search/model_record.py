@@ -1,4 +1,4 @@
-"""What made an embedding, kept beside it: in a file of features and in an exported model."""
+"""The model that made an embedding, as a file of embeddings and an exported model record it."""
 
 import json
 from collections.abc import Mapping
@@ -15,25 +15,30 @@ from pml_ext.metrics.threshold.json_file import checkpoint_of
 from pml_ext.runner.config.network_keys import config_of, shaping
 
 KEY = "pml_ext"
-"""Under which a file keeps its record."""
+"""The name of the record in a file's metadata."""
 
 FORMAT = "pml_ext model 1"
 PIXEL_RANGE = (0, 255)
 INPUT, OUTPUT = "images", "embeddings"  # of an exported model
 _PRECISIONS = ("float32", "float16")
+_FIELDS = {
+    "config": dict, "weights": str, "sha256": str, "embedding_dim": int, "precision": str, "threshold": float | None,
+    "onnx": str | None,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """What made an embedding.
+    """The model that made an embedding.
 
     Attributes:
         config: the config's keys that shape the network and its input, with their values.
-        weights: the file of weights, its name or its whole path; sha256: of its content.
+        weights: the name or the absolute path of the file of weights.
+        sha256: of that file's content.
+        embedding_dim: D, the columns.
         precision: float16: all but the heads were computed in 16 bits.
-        embedding_dim: columns.
-        threshold: cosine from which on two embeddings are one identity, from a threshold report; None without.
-        onnx: the whole path of the exported file that made it; None where it was the network itself.
+        threshold: two embeddings of at least this cosine are one identity, says a threshold report; None without one.
+        onnx: the absolute path of the exported file; None if the network itself made the embedding.
     """
 
     config: Mapping[str, Any]
@@ -46,7 +51,7 @@ class ModelRecord:
 
     @classmethod
     def of(cls, cfg: CN, *, embedding_dim: int, half: bool, threshold: float | None = None) -> "ModelRecord":
-        """Of a config with MODEL.WEIGHTS."""
+        """The record of a config with MODEL.WEIGHTS."""
         path = Path(cfg.MODEL.WEIGHTS).expanduser()
         kind = _PRECISIONS[int(half)]
         return cls(shaping(cfg), path.name, checkpoint_of(path).sha256, embedding_dim, kind, threshold)
@@ -56,11 +61,11 @@ class ModelRecord:
         return config_of(self.config)
 
     def same_model(self, other: "ModelRecord") -> bool:
-        """Whether both give an image the same embedding, but for rounding."""
+        """Whether both give an image the same embedding, apart from rounding."""
         return self.sha256 == other.sha256 and _plain(self.config) == _plain(other.config)
 
     def as_json(self) -> str:
-        """For a file: the fields, and what other programs need to know about the input and the output."""
+        """The fields, and what other programs need to know about the input and the output, for a file."""
         cfg = self.cfg
         about = {
             "size": list(cfg.INPUT.CROP.SIZE if cfg.INPUT.CROP.ENABLED else cfg.INPUT.SIZE_TEST),
@@ -74,12 +79,10 @@ class ModelRecord:
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str | Path) -> "ModelRecord":
-        """Read `as_json`; untrusted text stays data.
+        """Read what `as_json` wrote; `source` is the file, for messages.
 
-        Args:
-            source: the file, for messages.
         Raises:
-            UserError: another form.
+            UserError: the text is something else.
         """
         try:
             content = json.loads(text)
@@ -88,27 +91,18 @@ class ModelRecord:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             given = content.get("format") if isinstance(content, dict) else None
             raise UserError(f'{source}: expected a record of the format "{FORMAT}"; got {given!r:.80}')
-        kinds: dict[str, tuple[type, ...]] = {
-            "config": (dict,),
-            "weights": (str,),
-            "sha256": (str,),
-            "embedding_dim": (int,),
-            "precision": (str,),
-            "threshold": (float, type(None)),
-            "onnx": (str, type(None)),
-        }
-        wrong = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
+        wrong = [name for name, kind in _FIELDS.items() if not isinstance(content.get(name), kind)]
         if wrong or content["precision"] not in _PRECISIONS or content["embedding_dim"] < 1:
             raise UserError(f"{source}: the record of its model is damaged in {', '.join(wrong) or 'its numbers'}")
-        return cls(**{name: content[name] for name in kinds})
+        return cls(**{name: content[name] for name in _FIELDS})
 
 
 def report_for(report: str | Path, record: ModelRecord) -> ThresholdReport:
-    """A threshold report for embeddings of a model.
+    """Read a threshold report and check that it is about a model's embeddings.
 
     Raises:
         OSError: a file that cannot be read.
-        UserError: no threshold report; of another model, or of none that it names.
+        UserError: it is no threshold report, names no model, or is about another model.
     """
     try:
         found = ThresholdReport.load(report)
@@ -121,7 +115,7 @@ def report_for(report: str | Path, record: ModelRecord) -> ThresholdReport:
         )
     advice = "make it by pml-ext threshold --checkpoint with the file of weights that the embeddings are from"
     if found.checkpoint is None:
-        raise UserError(f"{report} names no model, so nothing says that its threshold is this one's: {advice}")
+        raise UserError(f"{report} names no model, so its threshold may be another model's: {advice}")
     if found.checkpoint.sha256 != record.sha256:
         raise UserError(
             f"{report} is of the model {found.checkpoint.file} (SHA-256 {found.checkpoint.sha256[:12]}…), the "

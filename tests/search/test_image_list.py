@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pml_ext._errors import UserError
-from pml_ext.search.image_list import list_images, unwritable
+from pml_ext.search.image_list import list_images, require_writable_name
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -39,5 +39,6 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_text() -> None:
-    assert unwritable("ä.jpg") is None
-    assert "its name is no UTF-8 text; rename it" in str(unwritable(os.fsdecode(b"\xff.jpg")))
+    require_writable_name("ä.jpg")
+    with pytest.raises(UserError, match="its name is no UTF-8 text; rename it"):
+        require_writable_name(os.fsdecode(b"\xff.jpg"))

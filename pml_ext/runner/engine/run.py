@@ -18,9 +18,7 @@ from pml_ext.runner.data.samplers import JointBatchSampler, steps_per_epoch
 from pml_ext.runner.engine import run_data
 from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
-from pml_ext.runner.engine.failures import one_message
 from pml_ext.runner.engine.freezing import freeze_callbacks, frozen_iterations
-from pml_ext.runner.engine.launch import Launch, is_first, restarts, start
 from pml_ext.runner.engine.messages import logged
 from pml_ext.runner.engine.output import (
     CHECKPOINTS,
@@ -35,6 +33,8 @@ from pml_ext.runner.engine.profiling import Profile
 from pml_ext.runner.engine.run_outputs import report_run
 from pml_ext.runner.engine.trainer import build_trainer
 from pml_ext.runner.evaluation.baselines import Measured, measure_baselines
+from pml_ext.runner.failures import one_message
+from pml_ext.runner.launch import Launch, is_first, restarts, start
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 
 log = logging.getLogger("pml_ext")

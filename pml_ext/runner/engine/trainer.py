@@ -13,13 +13,13 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints
-from pml_ext.runner.engine.launch import Launch
 from pml_ext.runner.engine.loggers import build_loggers, flat
 from pml_ext.runner.engine.memory_format import ChannelsLast
 from pml_ext.runner.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
 from pml_ext.runner.engine.progress import Progress
 from pml_ext.runner.evaluation.columns import columns_of_first
 from pml_ext.runner.evaluation.results import LOWER_IS_BETTER
+from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.cuda import missing_device
 
 log = logging.getLogger("pml_ext")

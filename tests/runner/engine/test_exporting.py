@@ -117,7 +117,7 @@ def test_a_threshold_of_these_weights_goes_along(trained: CfgNode, tmp_path: Pat
     with pytest.raises(UserError, match=r"--threshold: .*t.json is of the model other.pth .* the embeddings are of"):
         export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
     report.save(tmp_path / "t.json")
-    with pytest.raises(UserError, match=r"names no model, so nothing says that its threshold is this one's"):
+    with pytest.raises(UserError, match=r"names no model, so its threshold may be another model's"):
         export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
     wider = ThresholdReport.from_embeddings(torch.randn(40, 7), torch.arange(40) // 4, far=0.1, splits=0)
     wider.save(tmp_path / "t.json", checkpoint=trained.MODEL.WEIGHTS)

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.engine.launch import Launch
 from pml_ext.runner.engine.memory_format import ChannelsLast
 from pml_ext.runner.engine.trainer import build_trainer
+from pml_ext.runner.launch import Launch
 
 
 def test_the_layout_changes_and_the_weights_stay() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.engine.launch import Launch
 from pml_ext.runner.engine.trainer import build_trainer
+from pml_ext.runner.launch import Launch
 
 
 @pytest.mark.filterwarnings("ignore:.*exists and is not empty")

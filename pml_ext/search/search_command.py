@@ -13,9 +13,9 @@ from pml_ext.runner.data.datasets.image_files import ImageFiles
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.embedding_file import EmbeddingFile
 from pml_ext.search.embedding_set import pictures_inside
+from pml_ext.search.exact_or_indexed import open_nearest
 from pml_ext.search.file_formats import READERS
 from pml_ext.search.model_record import ModelRecord, report_for
-from pml_ext.search.nearest import Nearest, open_nearest
 
 log = logging.getLogger("pml_ext")
 
@@ -36,15 +36,15 @@ def search(
 
     Args:
         query: a picture, which the model of the index embeds; or a file of embeddings of that model.
-        index: a file of features.
-        threshold: a threshold report of the model: whether each hit is the query's identity.
+        index: a file of embeddings.
+        threshold: a threshold report of the model, which accepts or rejects each hit.
         page: an HTML page to write.
-        images: the folder that the index's paths are in; None: the index's own.
-        overrides: MODEL.WEIGHTS where the model's file is now, MODEL.DEVICE.
+        images: the folder that the index's paths are relative to; None: the index's own.
+        overrides: MODEL.WEIGHTS if the model's file has moved, MODEL.DEVICE.
     Returns:
         what to print: a line for each hit, below each query.
     Raises:
-        UserError: what does not fit.
+        UserError: arguments or files that do not fit together.
         OSError: a file that cannot be read or written.
     """
     if k < 1:
@@ -55,27 +55,26 @@ def search(
     nearest = open_nearest(file)
     cosines, rows = nearest.search(vectors, k)
     found = np.unique(rows[rows >= 0]).tolist()
-    paths = file.paths(found)
-    texts = dict(zip(found, paths or [""] * len(found), strict=True))
+    paths = dict(zip(found, file.paths(found) or [""] * len(found), strict=True))
     pictures: dict[int, Path | None] = {}
-    if paths and page is not None:
-        inside, outside = pictures_inside(texts.values(), Path(index).parent if images is None else images)
-        pictures = dict(zip(texts, inside, strict=True))
-        if outside is not None:
-            log.warning("%s", outside)
+    if page is not None and any(paths.values()):
+        inside, warning = pictures_inside(paths.values(), Path(index).parent if images is None else images)
+        pictures = dict(zip(paths, inside, strict=True))
+        if warning is not None:
+            log.warning("%s", warning)
+
+    def hit(row: int, score: float) -> Hit:
+        return Hit(row, score, paths[row], pictures.get(row), None if cosine is None else score >= cosine)
+
     answers = [
-        Answer(
-            name,
-            picture,
-            [
-                Hit(row, score, texts[row], pictures.get(row), None if cosine is None else score >= cosine)
-                for score, row in zip(scores, places, strict=True)
-                if row >= 0
-            ],
-        )
+        Answer(name, picture, [hit(row, score) for score, row in zip(scores, places, strict=True) if row >= 0])
         for name, picture, scores, places in zip(names, shown, cosines.tolist(), rows.tolist(), strict=True)
     ]
-    facts = {"index": f"{index}, {file.rows:,} rows of {file.dim} dimensions", "searched": _manner(nearest)}
+    compared = "all rows compared"
+    if not nearest.is_exact:
+        share = f"{nearest.recall:.1%} of the true ten neighbours"
+        compared = f"{nearest.probes} of {nearest.lists} lists, which hold {share}"
+    facts = {"index": f"{index}, {file.rows:,} rows of {file.dim} dimensions", "searched": compared}
     if chosen:
         facts["threshold"] = chosen
     if page is not None:
@@ -84,20 +83,20 @@ def search(
     return "\n".join([*lines, "", *(f"{name}: {text}" for name, text in facts.items()), *([page] if page else [])])
 
 
-def embedder_of(record: ModelRecord, overrides: Sequence[str] = ()) -> Embedder:
-    """The model that a record names.
+def load_embedder(record: ModelRecord, overrides: Sequence[str] = ()) -> Embedder:
+    """The model that a record names; `overrides` as in `search`.
 
-    Args:
-        overrides: as in `search`.
     Raises:
-        UserError: other overrides; the model's file is not there, or another.
+        UserError: other overrides; the model's file is missing, or is another model's.
     """
     given = dict(zip(overrides[::2], overrides[1::2], strict=False))
     if unknown := [key for key in given if key not in _OVERRIDES]:
         raise UserError(f"{', '.join(unknown)}: search takes {' and '.join(_OVERRIDES)}; the index says the rest")
     path = Path(given.get("MODEL.WEIGHTS") or record.onnx or record.weights).expanduser()
     if not path.is_file():
-        raise UserError(f"the index is of the model {path}, which is not there: say where it is by MODEL.WEIGHTS PATH")
+        raise UserError(
+            f"the index is of the model {path}, which does not exist: say where it is now with MODEL.WEIGHTS PATH"
+        )
     device = given.get("MODEL.DEVICE", "auto")
     if path.suffix == ".onnx":
         embedder = Embedder.from_onnx(path, device=device)
@@ -139,20 +138,20 @@ def _queries(
             f"{file.path} does not say which model made it, so a picture cannot be embedded: give a file of embeddings "
             f"({', '.join(READERS)}) as QUERY, or make the index with pml-ext embed"
         )
-    embedder = embedder_of(file.record, overrides)
-    pixels = ImageFiles([path], grey=len(embedder.record.cfg.MODEL.PIXEL_MEAN) == 1)[0]
+    embedder = load_embedder(file.record, overrides)
+    pixels = ImageFiles([path], grey=embedder.is_grey)[0]
     return [query], embedder(pixels).numpy(), [path]
 
 
 def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, str]:
-    """The cosine from which on a hit is accepted, and a line that describes it."""
+    """The least cosine of an accepted hit, and a line that describes it."""
     if report is None:
         cosine = file.record.threshold if file.record else None
         return cosine, "" if cosine is None else f"cosine {cosine:.4f}, as the exported model says"
     if file.record is None:
         raise UserError(
-            f"{file.path} does not say which model made it, so nothing says that {report} is about it: make the index "
-            "with pml-ext embed"
+            f"{file.path} does not say which model made it, so {report} may be about another: make the index with "
+            "pml-ext embed"
         )
     found = report_for(report, file.record)
     chosen = f"{found.target.kind} {'' if found.target.value is None else format(found.target.value, 'g')}".strip()
@@ -161,12 +160,6 @@ def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, s
         found.cosine,
         f"cosine {found.cosine:.4f}, chosen for {chosen}{on}: FAR {found.far.rate:.3g}, FRR {found.frr.rate:.3g}",
     )
-
-
-def _manner(nearest: Nearest) -> str:
-    if nearest.is_exact:
-        return "all rows compared"
-    return f"{nearest.probes} of {nearest.lists} lists, which hold {nearest.recall:.1%} of the true ten neighbours"
 
 
 def _lines(answer: Answer) -> list[str]:

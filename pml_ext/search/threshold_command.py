@@ -1,4 +1,4 @@
-"""`pml-ext threshold`: choose a threshold on embeddings from a file, and leave the report."""
+"""`pml-ext threshold`: choose a threshold on embeddings from a file, and write the report."""
 
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,19 @@ def report_threshold(
     images: str | None = None,
     **target: Any,
 ) -> str:
-    """Make the report of a file of embeddings; leaves threshold.json, .html and .png.
+    """Write threshold.json, .html and .png for a file of embeddings.
 
     Args:
-        file: see `read_embeddings`; with cameras, label −1 is junk and left out.
-        checkpoint: the model file that the embeddings come from; its hash is kept in the report.
-        out: folder; None: the checkpoint's, or the current one.
-        same_camera_pairs: count genuine pairs of one camera too, where the file has cameras.
-        images: the folder that the file's paths are in; None: the file's own.
-        target: as of `ThresholdReport.from_embeddings`.
+        file: as `read_embeddings` reads it; with cameras, samples of label −1 are ignored.
+        checkpoint: the model file that the embeddings come from; the report records its SHA-256.
+        out: the folder to write into; None: the checkpoint's, or the current one.
+        same_camera_pairs: also count genuine pairs of one camera, if the file has cameras.
+        images: the folder that the file's paths are relative to; None: the file's own.
+        target: as for `ThresholdReport.from_embeddings`.
     Returns:
-        what to print.
+        the text to print.
     Raises:
-        UserError: files that cannot be read, or that the target does not fit.
+        UserError: a file that cannot be read, or too small for the target.
         OSError: a folder that cannot be written.
     """
     if checkpoint is not None and not Path(checkpoint).is_file():
@@ -50,7 +50,7 @@ def report_threshold(
             cameras=None if data.cameras is None else data.cameras[rows],
             same_camera_pairs=same_camera_pairs,
             rows=rows.tolist(),
-            paths=_pictures(data, rows, file, images),
+            paths=_picture_paths(data, rows, file, images),
             data=Path(file).name,
             **target,
         )
@@ -64,8 +64,8 @@ def report_threshold(
     return "\n".join([report.summary(), "", *map(str, files)])
 
 
-def _pictures(data: EmbeddingSet, rows: np.ndarray, file: str, images: str | None) -> list[Path | None] | None:
-    """The samples' pictures; None for those that lie outside the folder."""
+def _picture_paths(data: EmbeddingSet, rows: np.ndarray, file: str, images: str | None) -> list[Path | None] | None:
+    """The samples' pictures, None for those outside the folder."""
     if data.paths is None:
         if images is not None:
             raise UserError(f"--images needs the pictures' paths; {file} has none")

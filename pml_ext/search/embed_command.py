@@ -1,35 +1,29 @@
 """`pml-ext embed`: the embeddings of pictures as a file, by one process or several."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext.runner.config.network_keys import SHAPING, load_for_embedding
-from pml_ext.runner.engine.failures import one_message
-from pml_ext.runner.engine.launch import Launch, is_first, start
-from pml_ext.runner.engine.messages import quiet_lightning
-from pml_ext.runner.engine.trainer import build_trainer
-from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
-from pml_ext.search.embedding_file import (
-    SUFFIXES,
-    Block,
-    EmbeddingFile,
-    require_pyarrow,
-    write_embeddings,
-)
-from pml_ext.search.embedding_module import EmbeddingModule
+from pml_ext.runner.failures import one_message
+from pml_ext.runner.launch import Launch, start
+from pml_ext.search.embedder import Embedder
+from pml_ext.search.embedding_file import SUFFIXES, Block, EmbeddingFile, require_pyarrow, write_embeddings
+from pml_ext.search.embedding_loop import embed_shards
 from pml_ext.search.image_list import Listed, list_images
 from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.onnx_model import OnnxModel
-from pml_ext.search.shards import RunOfShards, ShardFolder
+from pml_ext.search.shards import Shards
 
 log = logging.getLogger("pml_ext")
 
@@ -48,7 +42,7 @@ def embed(
     add: bool = False,
     overwrite: bool = False,
     label_by_folder: bool = False,
-) -> EmbeddingFile | None:
+) -> None:
     """Embed pictures and write the file; a run that was killed goes on after its last shard.
 
     Pictures that cannot be embedded are listed in `<output>.unreadable.txt`, the first of them in the log, too.
@@ -62,69 +56,80 @@ def embed(
         add: keep what the output holds, and add the pictures that it does not.
         overwrite: replace the output, and the shards of an unfinished run.
         label_by_folder: each picture's label is the name of its folder.
-    Returns:
-        the file; None on processes other than the first.
     Raises:
         UserError: a config that cannot be used, an output that cannot be written or is there already; no pictures, or
             none that can be read; parts of another run; a file that cannot be used.
     """
-    output = _checked_output(output, add=add, overwrite=overwrite)
-    cfg = _config(config_file, onnx, overrides, half)
+    launch = launch.joined()
+    output = _check_output(output, add=add, overwrite=overwrite)
     if launch.needs_agent:
-        work = partial(
+        start(launch, partial(
             embed, images, output, config_file=config_file, onnx=onnx, overrides=overrides, half=half, add=add,
             overwrite=overwrite, label_by_folder=label_by_folder,
-        )  # fmt: skip
-        return start(launch, work)
-    with quiet_lightning():
-        trainer = build_trainer(cfg, launch, output.parent, None)
-    network, record = _network(cfg, onnx, half, trainer.strategy.root_device)
-    old = _grown(output, record, label_by_folder) if add and output.exists() else None
-    first = is_first()
+        ))  # fmt: skip
+        return
+    cfg, embedder = _load_model(config_file, onnx, overrides, half)
+    record = embedder.record
+    old = _open_old(output, record, label_by_folder) if add and output.exists() else None
     listed = list_images(images, output.parent)
     known = set(old.paths()) if old else set[str]()
     fresh = [picture for picture in listed if picture.name not in known]
-    if first and len(fresh) < len(listed):
-        log.info("%d of %d pictures are in %s already", len(listed) - len(fresh), len(listed), output)
-    if old is not None and not fresh:
-        return old if first else None
-    run = RunOfShards(
-        output.with_name(f"{output.name}.shards"), [_identity(picture, label_by_folder) for picture in fresh], record,
-        grown_from=old.versions[-1].name if old else "",
-    )  # fmt: skip
-    if first:
-        shards = run.begin(processes=launch.processes, overwrite=overwrite)
-        if done := sum(shards.is_done(shard) for shard in range(shards.count)):
-            log.info("going on: %d of %d parts are in %s", done, shards.count, shards.folder)
-    module = EmbeddingModule(cfg, network, record.embedding_dim, fresh, run.begun)
-    with quiet_lightning(), one_message(output.parent):
-        trainer.predict(module, return_predictions=False)
-        trainer.strategy.barrier()
-        if not trainer.is_global_zero:
-            return None
-        return _joined(output, run.begun(), fresh, record, old, label_by_folder=label_by_folder)
+    with one_message(output.parent), _process_group(launch.timeout) as (rank, processes):
+        if rank == 0 and len(fresh) < len(listed):
+            log.info("%d of %d pictures are in %s already", len(listed) - len(fresh), len(listed), output)
+        if old is not None and not fresh:
+            return
+        identities = [_identity(picture, label_by_folder) for picture in fresh]
+        shards = Shards(output.with_name(f"{output.name}.shards"), identities, record)
+        parts, missing = len(shards.rows), shards.missing()
+        if rank == 0:
+            shards.clear_others(overwrite=overwrite)
+            if len(missing) < parts:
+                log.info("going on: %d of %d parts are in %s", parts - len(missing), parts, shards.folder)
+        mine = [shard for shard in missing if shard % processes == rank]
+        embed_shards(embedder, fresh, shards, mine, workers=cfg.DATALOADER.NUM_WORKERS, show=rank == 0)
+        if processes > 1:
+            torch.distributed.barrier()
+        if rank == 0:
+            _join(output, shards, fresh, record, old, label_by_folder=label_by_folder)
 
 
-def _joined(
+@contextmanager
+def _process_group(timeout: float) -> Iterator[tuple[int, int]]:
+    """This process's rank, and how many processes there are; in the block they can wait for each other."""
+    if not torch.distributed.is_torchelastic_launched():
+        yield 0, 1
+        return
+    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    try:
+        yield torch.distributed.get_rank(), torch.distributed.get_world_size()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def _join(
     output: Path,
-    shards: ShardFolder,
+    shards: Shards,
     listed: Sequence[Listed],
     record: ModelRecord,
     old: EmbeddingFile | None,
     *,
     label_by_folder: bool,
-) -> EmbeddingFile:
-    """All shards as one file; the log names what could not be embedded."""
-    told = [shards.told(shard) for shard in range(shards.count)]
-    problems = [problem for _, found in told for problem in found]
+) -> None:
+    """Write all shards as one file; the log names what could not be embedded."""
+    counts, problems = list[int](), list[str]()
+    for shard in range(len(shards.rows)):
+        content = shards.read(shard)
+        counts.append(len(content.rows))
+        problems += content.problems
     if len(problems) == len(listed):
         raise UserError(f"none of {len(listed)} pictures could be embedded: {problems[0]}")
 
     def blocks() -> Iterator[Block]:
         if old is not None:
             yield from old.blocks()
-        for shard, (rows, _) in enumerate(told):
-            if rows:
+        for shard, count in enumerate(counts):
+            if count:
                 content = shards.read(shard)
                 pictures = [listed[row] for row in content.rows]
                 labels = [picture.folder for picture in pictures] if label_by_folder else None
@@ -142,10 +147,9 @@ def _joined(
         for problem in problems[:_SHOWN]:
             log.warning("  %s", problem)
     log.info("%s: %d embeddings of %d dimensions", output, written.rows, written.dim)
-    return written
 
 
-def _checked_output(output: str | Path, *, add: bool, overwrite: bool) -> Path:
+def _check_output(output: str | Path, *, add: bool, overwrite: bool) -> Path:
     path = Path(output).expanduser()
     if path.suffix not in SUFFIXES:
         raise UserError(f"--output must be one of {', '.join(SUFFIXES)}; got {path.name}")
@@ -160,36 +164,37 @@ def _checked_output(output: str | Path, *, add: bool, overwrite: bool) -> Path:
     return path
 
 
-def _config(config_file: str | None, onnx: str | None, overrides: Sequence[str], half: bool) -> CN:
-    """The config to run with; for an exported file, the one recorded in it."""
+def _load_model(config_file: str | None, onnx: str | None, overrides: Sequence[str], half: bool) -> tuple[CN, Embedder]:
+    """The config to run with, for an exported file the one recorded in it; and the model, on this process's device."""
     if (config_file is None) == (onnx is None):
         raise UserError("embed needs a model: either --config-file, with MODEL.WEIGHTS, or --onnx")
     if onnx is None:
         cfg = load_for_embedding(config_file, [*overrides])
         if not cfg.MODEL.WEIGHTS:
             raise UserError("embed needs MODEL.WEIGHTS: the checkpoint, such as logs/…/checkpoints/last.ckpt")
-        return cfg
+        embedder = Embedder.of(cfg, device=_device(cfg), half=half, batch_size=cfg.TEST.IMS_PER_BATCH)
+        path = Path(cfg.MODEL.WEIGHTS).expanduser().resolve()
+        embedder.record = replace(embedder.record, weights=str(path))
+        return cfg, embedder
     fixed = [key for key in overrides[::2] if key.startswith((*SHAPING, "MODEL.WEIGHTS"))]
     if fixed or half:
         raise UserError(f"{', '.join(fixed) or '--half'}: an exported file computes as it was exported")
     known = OnnxModel(onnx, "cpu").record.config
     words = [str(word) for pair in known.items() for word in pair]
-    return load_for_embedding(None, [*words, "MODEL.DEVICE", "auto", *overrides])
+    cfg = load_for_embedding(None, [*words, "MODEL.DEVICE", "auto", *overrides])
+    embedder = Embedder.from_onnx(onnx, device=_device(cfg), batch_size=cfg.TEST.IMS_PER_BATCH)
+    embedder.record = replace(embedder.record, onnx=str(Path(onnx).expanduser().resolve()))
+    return cfg, embedder
 
 
-def _network(
-    cfg: CN, onnx: str | None, half: bool, device: torch.device
-) -> tuple[Callable[[Tensor], Tensor], ModelRecord]:
-    if onnx is not None:
-        model = OnnxModel(onnx, "cpu" if device.type == "cpu" else f"auto:{device.index or 0}")
-        return model, replace(model.record, onnx=str(Path(onnx).expanduser().resolve()))
-    network = PixelsToEmbedding.load(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED).requires_grad_(False)
-    record = ModelRecord.of(cfg, embedding_dim=network.embedding_dim, half=half)
-    whole = str(Path(cfg.MODEL.WEIGHTS).expanduser().resolve())
-    return network.to_float16() if half else network, replace(record, weights=whole)
+def _device(cfg: CN) -> str:
+    """MODEL.DEVICE; each of several processes of a machine has its own GPU."""
+    kind = cfg.MODEL.DEVICE.partition(":")[0]
+    several = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1
+    return f"{kind}:{os.environ['LOCAL_RANK']}" if several and kind != "cpu" else cfg.MODEL.DEVICE
 
 
-def _grown(output: Path, record: ModelRecord, label_by_folder: bool) -> EmbeddingFile:
+def _open_old(output: Path, record: ModelRecord, label_by_folder: bool) -> EmbeddingFile:
     """The output that pictures are added to; an error where it is of another model."""
     old = EmbeddingFile.open(output)
     if old.record is None or not old.record.same_model(record):
@@ -205,7 +210,7 @@ def _grown(output: Path, record: ModelRecord, label_by_folder: bool) -> Embeddin
 
 
 def _identity(picture: Listed, label_by_folder: bool) -> str:
-    """Tells pictures apart in a resumed run; a changed file is another picture."""
+    """A text that tells pictures apart in a resumed run; a changed file is another picture."""
     try:
         state = picture.path.stat()
     except OSError:

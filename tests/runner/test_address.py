@@ -1,7 +1,7 @@
 import pytest
 
 from pml_ext._errors import UserError
-from pml_ext.runner.engine.address import host_and_port
+from pml_ext.runner.address import host_and_port
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(
     assert first == [(1.0, "accept", str(pictures[2]))]
     (tmp_path / "model.onnx").rename(tmp_path / "moved.onnx")
     assert main(searching) == 2
-    assert "which is not there: say where it is by MODEL.WEIGHTS PATH" in capsys.readouterr().err
+    assert "which does not exist: say where it is now with MODEL.WEIGHTS PATH" in capsys.readouterr().err
     for moved in (tmp_path / "moved.onnx", weights):  # the checkpoint gives the same embeddings
         assert main([*searching, "MODEL.WEIGHTS", str(moved)]) == 0
         assert hits(capsys.readouterr().out) == first

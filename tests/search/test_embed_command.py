@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import lightning
 import numpy as np
 import pytest
 import torch
@@ -15,10 +14,10 @@ from PIL import Image
 
 from pml_ext import Embedder
 from pml_ext.cli import main
-from pml_ext.search import embedding_module, shards
+from pml_ext.search import embed_command, embedding_loop, shards
 from pml_ext.search.embedding_file import EmbeddingFile
 from pml_ext.search.embedding_set import read_embeddings
-from pml_ext.search.shards import ShardFolder
+from pml_ext.search.shards import Shards
 from tests.search.models import small_model
 from tests.search.pictures import extract
 
@@ -78,33 +77,33 @@ def test_a_run_that_was_killed_goes_on_after_its_last_part(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     pictures = extract(tmp_path / "pictures", 50)
-    write, written = ShardFolder.write, list[int]()
+    write, written = Shards.write, list[int]()
 
-    def killed(self: ShardFolder, shard: int, content: shards.Shard) -> None:
+    def killed(self: Shards, shard: int, content: shards.Shard) -> None:
         if shard == 2:
             raise OSError(5, "the machine is gone")
         written.append(shard)
         write(self, shard, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShardFolder, "write", killed)
+        patch.setattr(Shards, "write", killed)
         assert main([*words, str(tmp_path / "pictures")]) == 2
     assert "the machine is gone" in capsys.readouterr().err
     assert written == [0, 1] and not (tmp_path / "f.npz").exists()
     decoded = list[int]()
-    prepare = embedding_module.Pictures.__getitem__
+    prepare = embedding_loop.Pictures.__getitem__
 
-    def counted(self: embedding_module.Pictures, place: int) -> embedding_module.Prepared:
-        decoded.append(self.rows[place])
-        return prepare(self, place)
+    def counted(self: embedding_loop.Pictures, row: int) -> tuple[int, torch.Tensor | None, str]:
+        decoded.append(row)
+        return prepare(self, row)
 
-    monkeypatch.setattr(embedding_module.Pictures, "__getitem__", counted)
+    monkeypatch.setattr(embedding_loop.Pictures, "__getitem__", counted)
     other = [*words, str(pictures[0])]
     assert main(other) == 2
-    assert "holds the parts of a run over other pictures or with another model" in capsys.readouterr().err
+    assert "holds the parts of an unfinished run over other pictures or with another model" in capsys.readouterr().err
     assert main([*words, str(tmp_path / "pictures")]) == 0
-    assert "going on: 2 of 4 parts are in" in capsys.readouterr().err
-    assert decoded == list(range(32, 50))
+    assert "going on: 2 of 8 parts are in" in capsys.readouterr().err
+    assert decoded == list(range(14, 50))
     found = read_embeddings(tmp_path / "f.npz", need_labels=False)
     torch.testing.assert_close(found.embeddings, expected(model, sorted(pictures)), atol=1e-5, rtol=0)
 
@@ -113,10 +112,10 @@ def test_a_run_that_is_stopped_says_how_to_go_on(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stopped(*_: object, **__: object) -> None:
-        raise SystemExit(0)
+        raise KeyboardInterrupt
 
     extract(tmp_path / "pictures", 2)
-    monkeypatch.setattr(lightning.Trainer, "predict", stopped)
+    monkeypatch.setattr(embed_command, "embed_shards", stopped)
     assert main([*words, str(tmp_path / "pictures")]) == 130
     assert "the same command goes on after its last part" in capsys.readouterr().err
 

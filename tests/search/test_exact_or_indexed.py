@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from pml_ext._errors import UserError
-from pml_ext.search import nearest
+from pml_ext.search import exact_or_indexed
 from pml_ext.search.embedding_file import Block, EmbeddingFile, write_embeddings
+from pml_ext.search.exact_or_indexed import Nearest
 from pml_ext.search.model_record import ModelRecord
-from pml_ext.search.nearest import Nearest
 
 pytest.importorskip("faiss")
 DIM = 8
 
 
-open_nearest = partial(nearest.open_nearest, exact_up_to=500)
+open_nearest = partial(exact_or_indexed.open_nearest, exact_up_to=500)
 
 
 def rows(count: int, seed: int = 0) -> np.ndarray:
@@ -68,7 +68,7 @@ def test_an_index_is_built_once_and_finds_what_it_says(tmp_path: Path, monkeypat
     names = sorted(path.name for path in tmp_path.iterdir())
     assert len(names) == 3 and names[0] == "f.npz" and names[1].endswith(".faiss") and names[2] == "f.npz.faiss.json"
     with monkeypatch.context() as patch:
-        patch.setattr(nearest, "_built", None)  # calling it would fail
+        patch.setattr(exact_or_indexed, "_build", None)  # calling it would fail
         again = open_nearest(EmbeddingFile.open(file.path))
     np.testing.assert_array_equal(again.search(queries, 10)[1], found.search(queries, 10)[1])
     assert (again.lists, again.probes, again.recall) == (found.lists, found.probes, found.recall)
@@ -79,7 +79,7 @@ def test_more_rows_go_into_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyP
     open_nearest(first)
     more = rows(300, seed=3)
     with monkeypatch.context() as patch:
-        patch.setattr(nearest, "_built", None)
+        patch.setattr(exact_or_indexed, "_build", None)
         grown = open_nearest(written(first.path, more, first))
     places = grown.search(more[:50], 1)[1][:, 0]
     np.testing.assert_array_equal(places, 800 + np.arange(50))
@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_written(
         raise OSError(28, "No space left on device")
 
     file = written(tmp_path / "f.npz", rows(600))
-    monkeypatch.setattr(nearest, "write_atomically", full)
+    monkeypatch.setattr(exact_or_indexed, "write_atomically", full)
     with caplog.at_level("WARNING", logger="pml_ext"):
         found = open_nearest(file)
     assert "cannot be kept and is built each time" in caplog.text

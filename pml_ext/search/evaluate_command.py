@@ -1,6 +1,5 @@
 """`pml-ext eval --embeddings`: the metrics of embeddings made elsewhere."""
 
-import importlib.util
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._errors import UserError
+from pml_ext._errors import UserError, import_library
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import to_sphere
 from pml_ext.metrics import AccuracyCalculator
@@ -24,21 +23,20 @@ from pml_ext.search.embedding_set import EmbeddingSet, read_embeddings
 
 
 def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
-    """Measure a file of queries against a gallery, or against each other; leaves metrics.json.
+    """Measure a file of queries against a gallery, or against each other, and write metrics.json.
 
-    With cameras, gallery items of the query's label and camera do not count, and label −1 is junk. Without, all do.
+    With cameras, gallery items of the query's label and camera are ignored, as are samples of label −1.
 
     Args:
-        file, gallery_file: see `read_embeddings`; labels and cameras of both of the same kind.
-        out: folder.
+        file, gallery_file: as `read_embeddings` reads them; labels and cameras of both of the same kind.
+        out: the folder to write into.
     Returns:
-        what to print: the table.
+        the table to print.
     Raises:
         UserError: files that cannot be read or do not fit together; faiss is not installed.
         OSError: a folder that cannot be written.
     """
-    if importlib.util.find_spec("faiss") is None:
-        raise UserError("the clustering behind NMI needs faiss: pip install faiss-cpu")
+    import_library("faiss", needed_for="the clustering behind NMI", install="faiss-cpu")
     query = read_embeddings(file)
     gallery = None if gallery_file is None else read_embeddings(gallery_file)
     if gallery is not None and gallery.embeddings.shape[1] != query.embeddings.shape[1]:
@@ -46,7 +44,7 @@ def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
             f"{gallery_file} must have {query.embeddings.shape[1]} dimensions, as {file}; "
             f"got {gallery.embeddings.shape[1]}"
         )
-    labels, gallery_labels = _numbered("labels", query.labels, None if gallery is None else gallery.labels)
+    labels, gallery_labels = _number("labels", query.labels, None if gallery is None else gallery.labels)
     cameras, gallery_cameras = _cameras(query, gallery)
     labels[torch.from_numpy(query.is_junk)] = JUNK
     reference: dict[str, Any] = {}
@@ -73,7 +71,7 @@ def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
 
 
 def _cameras(query: EmbeddingSet, gallery: EmbeddingSet | None) -> tuple[Tensor, Tensor | None]:
-    """Cameras as numbers; where there are none, such that nothing is removed."""
+    """Cameras as numbers; without cameras, numbers that make the camera rule remove nothing."""
     if gallery is not None and (query.cameras is None) != (gallery.cameras is None):
         with_cameras = "queries have" if gallery.cameras is None else "gallery has"
         raise UserError(f"cameras must be in both files or in none; only the {with_cameras} them")
@@ -81,11 +79,11 @@ def _cameras(query: EmbeddingSet, gallery: EmbeddingSet | None) -> tuple[Tensor,
         if gallery is None:
             return torch.arange(len(query.labels)), None
         return torch.zeros(len(query.labels)).long(), torch.ones(len(gallery.labels)).long()
-    return _numbered("cameras", query.cameras, None if gallery is None else gallery.cameras)
+    return _number("cameras", query.cameras, None if gallery is None else gallery.cameras)
 
 
-def _numbered(what: str, one: np.ndarray, other: np.ndarray | None) -> tuple[Tensor, Tensor | None]:
-    """Ids 0, 1, … of two arrays of integers or of strings, equal where the values are."""
+def _number(what: str, one: np.ndarray, other: np.ndarray | None) -> tuple[Tensor, Tensor | None]:
+    """Replace the integers or strings of two arrays by 0, 1, …, equal values by equal numbers."""
     if other is not None and one.dtype.kind != other.dtype.kind:
         raise UserError(f"{what} must be of the same kind in both files; got {one.dtype} and {other.dtype}")
     joined = one if other is None else np.concatenate([one, other])

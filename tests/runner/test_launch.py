@@ -17,8 +17,8 @@ from torch import distributed as dist
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.runner.engine.failures import one_message
-from pml_ext.runner.engine.launch import Launch, restarts, start
+from pml_ext.runner.failures import one_message
+from pml_ext.runner.launch import Launch, restarts, start
 
 DIGITS = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 
@@ -102,8 +102,8 @@ def test_two_machines_meet_at_an_address(tmp_path: Path) -> None:
     code = f"""
 from functools import partial
 from pathlib import Path
-from pml_ext.runner.engine.launch import Launch, start
-from tests.runner.engine.test_launch import meet
+from pml_ext.runner.launch import Launch, start
+from tests.runner.test_launch import meet
 if __name__ == "__main__":
     print(start(Launch(1, 2, 1, "{url}", timeout=60), partial(meet, "none", Path("{tmp_path}"))))
 """

@@ -17,7 +17,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pml_ext._errors import UserError
-from pml_ext.runner.engine.address import host_and_port
+from pml_ext.runner.address import host_and_port
 
 log = logging.getLogger("pml_ext")
 
@@ -78,8 +78,8 @@ class Launch:
 
     @property
     def needs_agent(self) -> bool:
-        """Whether `start` must start the processes: there are several, or restarts, and no torchrun."""
-        wanted = self.num_gpus > 1 or self.num_machines > 1 or self.max_restarts > 0
+        """Whether `start` must start the processes: not one alone, or with restarts, and no torchrun."""
+        wanted = (self.num_gpus, self.num_machines) != (1, 1) or self.max_restarts > 0
         return wanted and not torch.distributed.is_torchelastic_launched()
 
 
