@@ -54,7 +54,6 @@ SAME_PART = {
     "loop": "LoOp for losses, for miners, as a distance",
     "names": "the names that a room knows",
     "rules": "what the config values of a room must be",
-    "threshold": "one threshold for all pairs",
 }
 # Rooms whose functions build from their own part of the config. What reads the whole of it: the config itself, checks
 # across its parts, the engine that hands them out, and the record of a model.
