@@ -1,8 +1,6 @@
 """What a config can name, for `pml-ext list`."""
 
-import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
@@ -21,14 +19,14 @@ def _with_options(nodes: Mapping[str, str], parent: str) -> dict[str, str]:
     }
 
 
-def _datasets() -> dict[str, Mapping[str, object]]:
+def _datasets() -> dict[str, Mapping[str, str]]:
     from pml_ext.runner.data.datasets import DATASETS  # takes seconds, and the other lists need nothing of it
 
     return {"DATASETS.NAMES, DATASETS.TESTS": {**{name: found.about for name, found in DATASETS.items()}, **OWN_DATA}}
 
 
 # kind -> config key -> name -> what it is
-_LISTS: dict[str, Callable[[], dict[str, Mapping[str, object]]]] = {
+_LISTS: dict[str, Callable[[], dict[str, Mapping[str, str]]]] = {
     "losses": lambda: {"MODEL.LOSSES.NAME": _with_options(LOSS_NODES, "LOSSES")},
     "miners": lambda: {"MODEL.MINER.NAME": _with_options(MINER_NODES, "MINER")},
     "backbones": lambda: {"MODEL.BACKBONE.NAME": {name: str(entry) for name, entry in BACKBONES.items()}},
@@ -61,16 +59,5 @@ def list_names(kind: str) -> str:
     for key, names in _LISTS[kind]().items():
         width = max(map(len, names))
         lines.append(key)
-        lines += [f"  {name:{width}}  {_description(entry)}".rstrip() for name, entry in names.items()]
+        lines += [f"  {name:{width}}  {about}" for name, about in names.items()]
     return "\n".join(lines)
-
-
-def _description(entry: object) -> str:
-    """A text as it is; of a class or function the first line that it says about itself."""
-    if isinstance(entry, str):
-        return entry
-    if isinstance(entry, partial):
-        options = ", ".join(f"{key} {value}" for key, value in entry.keywords.items())
-        return f"{_description(entry.func)} ({options})"
-    is_named = inspect.isclass(entry) or (inspect.isfunction(entry) and entry.__name__ != "<lambda>")
-    return (inspect.getdoc(entry) or "").partition("\n")[0] if is_named else ""

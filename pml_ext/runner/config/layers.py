@@ -1,8 +1,10 @@
-"""The files of a config one over the other, before they are checked: keys taken out and put in, with their places."""
+"""The files of a config, one over the other, before they are checked: keys are taken out and put in."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from pml_ext.runner.config.yaml_file import shown
 
 
 @dataclass
@@ -22,7 +24,7 @@ class Layer:
         return node
 
     def pop(self, key: str) -> Any:
-        """The value of a key that is there no longer."""
+        """Remove a key; its value."""
         value = self.get(key)
         if value is not None:
             *path, last = key.split(".")
@@ -33,6 +35,29 @@ class Layer:
         """Set a key; what stands in its way on the path is replaced."""
         *path, last = key.split(".")
         self._node(path)[last] = value
+
+    def convert(self, old: str, new: str, converted: Callable[[Any], Any] = lambda value: value) -> list[str]:
+        """Move a key's value, converted, to a new key, or replace it; a line about it.
+
+        Args:
+            converted: old value -> new value; None for one that stays, to be refused as unknown.
+        """
+        given = self.get(old)
+        value = None if given is None else converted(given)
+        if value is None:
+            return []
+        self.pop(old)
+        self.put(new, value)
+        was = old if value is given else f"{old} {shown(given)}"
+        return [f"{self.source}: {was} is {new} {shown(value)} today"]
+
+    def rename(self, key: str, names: Mapping[str, str]) -> list[str]:
+        """Replace the name that a key holds, where it is an old one; a line about it."""
+        name = self.get(key)
+        if not isinstance(name, str) or name not in names:
+            return []
+        self.put(key, names[name])
+        return [f"{self.source}: {key} {name} is {names[name]} today"]
 
     def _node(self, path: list[str]) -> dict[str, Any]:
         """The node of a path, copied on the way: a YAML's anchors may share it with others."""

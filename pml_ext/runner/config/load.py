@@ -14,7 +14,6 @@ from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.hints import meant
 from pml_ext.runner.config.layers import Layer, Layers
 from pml_ext.runner.config.old_names import WITHOUT_MEANING, read_old_names
-from pml_ext.runner.config.projects import read_projects_names
 from pml_ext.runner.config.stock import find_stock
 from pml_ext.runner.config.yaml_file import read_tree, shown
 
@@ -97,7 +96,7 @@ def read_config(
     for key, value in zip(overrides[::2], overrides[1::2], strict=False):
         layers.layers.append(Layer("the command line", {}))
         layers.layers[-1].put(key, value if _is_known(cfg, key) else _literal(value))
-    notes = read_projects_names(layers) + read_old_names(layers)
+    notes = read_old_names(layers)
     for layer in layers:
         _merge(cfg, layer.tree, "", layer.source, lambda key: mistakes if is_needed(key) else harmless)
     cfg.freeze()

@@ -58,7 +58,9 @@ CLS_LAYERS = {
 }
 HEADS = {"BNneckHead": True, "LinearHead": False, "ReductionHead": True}
 """Head of version 0.1 -> whether it has a BNNeck."""
-# Keys whose other values than these asked for something: they are left where they are, and refused as unknown.
+BY_PROJECTS = {"TEST.RECALLS": "TEST.RANKS"}
+"""Keys of FastReID's projects; FastRetri's Recall@K is a query's first match at rank K or before."""
+# Keys with these values asked for nothing; with others they stay, to be refused as unknown.
 WITHOUT_EFFECT: dict[str, Callable[[Any], bool]] = {
     "MODEL.BACKBONE.NORM_SPLIT": lambda value: True,  # GhostBN's, which NORM names
     "MODEL.HEADS.NORM_SPLIT": lambda value: True,
@@ -69,7 +71,6 @@ WITHOUT_EFFECT: dict[str, Callable[[Any], bool]] = {
     "KD.MODEL_CONFIG": lambda value: value == "",
     "KD.MODEL_WEIGHTS": lambda value: value == "",
 }
-
 WITHOUT_MEANING = {
     "SOLVER.MAX_ITER": "counts iterations, as before FastReID 0.2; set SOLVER.MAX_EPOCH, STEPS and WARMUP_EPOCHS",
     "SOLVER.DELAY_ITERS": "counts iterations, as before FastReID 0.2; set SOLVER.DELAY_EPOCHS",
@@ -81,25 +82,38 @@ WITHOUT_MEANING = {
 
 
 def read_old_names(layers: Layers) -> list[str]:
-    """Put today's keys and names in the places of old ones; what was done, a line each, empty where nothing is old.
+    """Replace old keys and names by today's; a line for each replacement, none where nothing is old.
 
     Args:
-        layers: changed in place. What an old key says that has no meaning here stays, to be refused as unknown.
+        layers: changed in place. An old key whose value has no meaning here stays, to be refused as unknown.
     """
-    first_heads = _of_the_first_heads(layers)
-    by_epochs = counts_epochs(layers)
-    left_out, notes = list[str](), read_mgn(layers) if first_heads else list[str]()
+    first_heads, by_epochs = _has_first_heads(layers), counts_epochs(layers)
+    harmless, notes = list[str](), read_mgn(layers) if first_heads else list[str]()
+    pools = POOL_LAYERS | ({"gempool": "GeneralizedMeanPoolingP"} if first_heads else {})
     for layer in layers:
-        left_out += _without_effect(layer)
-        notes += _padding(layer) + _renamed(layer)
-        notes += _depth(layer) + _heads(layer) + _layers(layer, first_heads) + _open_layers(layer)
+        for old, new in BY_PROJECTS.items():
+            harmless += layer.convert(old, new)
+        harmless += _without_effect(layer)
+        notes += layer.convert(
+            "INPUT.PADDING", "INPUT.PADDING.SIZE", lambda size: _unless(isinstance(size, dict), size)
+        )
+        for old, new in RENAMED.items():
+            notes += layer.convert(old, new)
+        notes += layer.convert("MODEL.BACKBONE.DEPTH", "MODEL.BACKBONE.DEPTH", _depth) + _heads(layer)
+        for key, names in (("POOL_LAYER", pools), ("CLS_LAYER", CLS_LAYERS)):
+            notes += layer.rename(f"MODEL.HEADS.{key}", names)
+        notes += layer.convert("MODEL.OPEN_LAYERS", "MODEL.FREEZE_LAYERS", _frozen)
     notes += _sampler(layers) + read_schedule(layers, by_epochs=by_epochs)
     if notes:
         notes += _linear_scale(layers) + set_old_defaults(layers, by_epochs=by_epochs or first_heads)
-    return left_out + notes
+    return harmless + notes
 
 
-def _of_the_first_heads(layers: Layers) -> bool:
+def _unless(refused: bool, value: Any) -> Any:
+    return None if refused else value
+
+
+def _has_first_heads(layers: Layers) -> bool:
     """Whether this is version 0.1."""
     return any(
         layer.get("MODEL.HEADS.NAME") in HEADS
@@ -108,29 +122,6 @@ def _of_the_first_heads(layers: Layers) -> bool:
         for layer in layers
         if isinstance(layer.get("MODEL.HEADS.NAME"), str | None)
     )
-
-
-def _moved(layer: Layer, old: str, new: str, value: Any, why: str = "") -> str:
-    layer.put(new, value)
-    return f"{layer.source}: {old} is {new} {shown(value)} today{why}"
-
-
-def _padding(layer: Layer) -> list[str]:
-    """INPUT.PADDING, a number of pixels, became a node."""
-    size = layer.get("INPUT.PADDING")
-    if size is None or isinstance(size, dict):
-        return []
-    layer.pop("INPUT.PADDING")
-    return [_moved(layer, "INPUT.PADDING", "INPUT.PADDING.SIZE", size)]
-
-
-def _renamed(layer: Layer) -> list[str]:
-    found = []
-    for old, new in RENAMED.items():
-        value = layer.pop(old)
-        if value is not None:
-            found.append(_moved(layer, old, new, value))
-    return found
 
 
 def _without_effect(layer: Layer) -> list[str]:
@@ -144,19 +135,19 @@ def _without_effect(layer: Layer) -> list[str]:
     return found
 
 
-def _depth(layer: Layer) -> list[str]:
-    depth = layer.get("MODEL.BACKBONE.DEPTH")
-    if isinstance(depth, bool) or not (isinstance(depth, int) or (isinstance(depth, str) and depth.isdecimal())):
-        return []
-    return [_moved(layer, "the number in MODEL.BACKBONE.DEPTH", "MODEL.BACKBONE.DEPTH", f"{depth}x")]
+def _depth(depth: Any) -> str | None:
+    is_number = not isinstance(depth, bool) and (
+        isinstance(depth, int) or (isinstance(depth, str) and depth.isdecimal())
+    )
+    return f"{depth}x" if is_number else None
 
 
 def _heads(layer: Layer) -> list[str]:
     """Version 0.1's heads; the reduced size of a ReductionHead alone had an effect."""
     name = layer.get("MODEL.HEADS.NAME")
-    size = layer.pop("MODEL.HEADS.REDUCTION_DIM")
     if not isinstance(name, str) or name not in HEADS:
-        return [] if size is None else [_moved(layer, "MODEL.HEADS.REDUCTION_DIM", "MODEL.HEADS.EMBEDDING_DIM", size)]
+        return layer.convert("MODEL.HEADS.REDUCTION_DIM", "MODEL.HEADS.EMBEDDING_DIM")
+    size = layer.pop("MODEL.HEADS.REDUCTION_DIM")
     layer.put("MODEL.HEADS.NAME", "EmbeddingHead")
     layer.put("MODEL.HEADS.WITH_BNNECK", HEADS[name])
     neck = "with" if HEADS[name] else "without"
@@ -170,26 +161,12 @@ def _heads(layer: Layer) -> list[str]:
     ]
 
 
-def _layers(layer: Layer, first_heads: bool) -> list[str]:
-    found = []
-    for key, names in (("POOL_LAYER", POOL_LAYERS), ("CLS_LAYER", CLS_LAYERS)):
-        name = layer.get(f"MODEL.HEADS.{key}")
-        if isinstance(name, str) and name in names:
-            new = "GeneralizedMeanPoolingP" if name == "gempool" and first_heads else names[name]
-            layer.put(f"MODEL.HEADS.{key}", new)
-            found.append(f"{layer.source}: MODEL.HEADS.{key} {name} is {new} today")
-    return found
-
-
-def _open_layers(layer: Layer) -> list[str]:
+def _frozen(given: Any) -> list[str] | None:
     """Version 0.1 named the parts that train during FREEZE_ITERS, not those that do not."""
-    given = layer.get("MODEL.OPEN_LAYERS")
     opened = [given] if isinstance(given, str) else given
     if not isinstance(opened, list | tuple) or not all(name in ("", "backbone", "heads") for name in opened):
-        return []  # refused as unknown, where it is there
-    layer.pop("MODEL.OPEN_LAYERS")
-    frozen = [part for part in ("backbone", "heads") if part not in opened] if any(opened) else []
-    return [_moved(layer, f"MODEL.OPEN_LAYERS {shown(given)}", "MODEL.FREEZE_LAYERS", frozen)]
+        return None
+    return [part for part in ("backbone", "heads") if part not in opened] if any(opened) else []
 
 
 def _sampler(layers: Layers) -> list[str]:
@@ -208,12 +185,13 @@ def _sampler(layers: Layers) -> list[str]:
     name = "TrainingSampler"
     if by_identity:
         name = "NaiveIdentitySampler" if naive else "BalancedIdentitySampler"
+    last.put("DATALOADER.SAMPLER_TRAIN", name)
     old = f"DATALOADER.PK_SAMPLER {by_identity} with NAIVE_WAY {naive}"
-    return [_moved(last, old, "DATALOADER.SAMPLER_TRAIN", name)]
+    return [f"{last.source}: {old} is DATALOADER.SAMPLER_TRAIN {name!r} today"]
 
 
 def _linear_scale(layers: Layers) -> list[str]:
-    """The linear layer had no SCALE, which files set all the same."""
+    """The linear layer had no SCALE, but files set it."""
     scale = layers.last("MODEL.HEADS.SCALE")
     if scale is None or layers.value("MODEL.HEADS.CLS_LAYER", "Linear") != "Linear":
         return []

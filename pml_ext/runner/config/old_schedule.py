@@ -1,7 +1,5 @@
 """FastReID's schedules before version 1.1."""
 
-from typing import Any
-
 from pml_ext.runner.config.layers import Layers
 from pml_ext.runner.config.yaml_file import shown
 
@@ -21,22 +19,19 @@ def counts_epochs(layers: Layers) -> bool:
     """Whether this is version 0.2, whose schedules are in epochs; before July 2020 they were in iterations."""
     most = layers.value("SOLVER.MAX_ITER", 0)
     told = any(layer.get(key) is not None for layer in layers for key in _TELLING)
-    told |= any(_named_schedule(layer.get("SOLVER.SCHED")) for layer in layers)
+    told |= any(layer.get("SOLVER.SCHED") in [*_SCHEDULES] for layer in layers)
     return told and isinstance(most, int | float) and most <= _MOST_EPOCHS
 
 
 def read_schedule(layers: Layers, *, by_epochs: bool) -> list[str]:
-    """Put today's keys of SOLVER in the places of version 0.2's; what was done, a line each.
+    """Replace version 0.2's keys of SOLVER by today's; a line for each.
 
     Its STEPS were counted from the beginning, today's are from the end of the warm-up. How many epochs a number of
     iterations is depends on the data: such a MAX_ITER stays, to be refused.
     """
     notes = list[str]()
     for layer in layers:
-        name = layer.get("SOLVER.SCHED")
-        if _named_schedule(name):
-            layer.put("SOLVER.SCHED", _SCHEDULES[name])
-            notes.append(f"{layer.source}: SOLVER.SCHED {name} is {_SCHEDULES[name]} today")
+        notes += layer.rename("SOLVER.SCHED", _SCHEDULES)
         for key, new in _IN_EPOCHS.items() if by_epochs else ():
             value = layer.pop(key)
             if value is not None:
@@ -49,10 +44,6 @@ def read_schedule(layers: Layers, *, by_epochs: bool) -> list[str]:
         if layer is not last:
             layer.pop("SOLVER.MAX_ITER")  # another has the last word, and it is one refusal
     return notes
-
-
-def _named_schedule(name: Any) -> bool:
-    return isinstance(name, str) and name in _SCHEDULES
 
 
 def _steps(layers: Layers) -> list[str]:
