@@ -14,18 +14,12 @@ from pml_ext._checks import (
     check_embeddings,
     check_finite,
     check_fraction,
-    check_in_range,
     check_items,
-    check_seed,
     check_switch,
     check_whole,
     warn_caller,
 )
-from pml_ext.functional.operating_points.calibration import (
-    TooFewClassesError,
-    check_far_range_and_grid,
-    curves_of_pairs,
-)
+from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.threshold import (
@@ -34,49 +28,42 @@ from pml_ext.functional.verification.threshold import (
     threshold_at_frr,
     threshold_of_best_utility,
 )
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.alternatives import other_thresholds
 from pml_ext.metrics.threshold.camera_pairs import CameraPairs
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
-from pml_ext.metrics.threshold.curves import threshold_curves
 from pml_ext.metrics.threshold.fields import CameraRates, Consistency, Target, ThresholdFields, distance_of
-from pml_ext.metrics.threshold.rates import error_rates, false_reject_rate, threshold_stability
+from pml_ext.metrics.threshold.rates import error_rates, false_reject_rate, threshold_curves, threshold_stability
 from pml_ext.metrics.threshold.worst_pairs import most_wrong_pairs
 
-_MOST_SPLITS = 1000
+_MOST_SPLITS = 1000  # each a pass over the pairs
 
 
-def measured_threshold(
+def measure_threshold(
     embeddings: Tensor,
     labels: Labels,
+    goal: tuple[float | None, float | None, str | None],
+    opis: OPISSettings,
     *,
-    far: float | None,
-    frr: float | None,
-    target: str | None,
+    splits: int,
     cameras: Labels | None,
     same_camera_pairs: bool,
-    far_range: tuple[float, float],
-    grid: int,
-    epsilon: float,
-    splits: int,
-    seed: int,
     rows: Sequence[int] | None,
     paths: Sequence[str | Path | None] | None,
     data: str | None,
 ) -> ThresholdFields:
-    """Does the work of `ThresholdReport.from_embeddings`; see there."""
-    chosen, choose = _target(far, frr, target)
+    """Choose and measure the threshold of `ThresholdReport.from_embeddings`.
+
+    Args:
+        goal: far, frr, target.
+        opis: its seed is that of the splits.
+    """
+    target, choose = _target(*goal)
     check_embeddings(embeddings)
     check_finite(embeddings)
     check_directions(embeddings, "embeddings")
-    check_whole(splits, "splits")
-    if splits < 0:
-        raise ValueError(f"splits must be 0 or more; got {splits!r}")
-    if splits > _MOST_SPLITS:
-        raise ValueError(f"splits must be at most {_MOST_SPLITS}, each a pass over the pairs; got {splits!r}")
-    check_seed(seed)
+    check_whole(splits, "splits", 0, _MOST_SPLITS)
     check_switch(same_camera_pairs, "same_camera_pairs")
-    check_far_range_and_grid(far_range, grid)
-    check_in_range(epsilon, 0, 1, "epsilon")
     if not isinstance(data, (str, type(None))):
         raise TypeError(f"data must be a text, or None; got {type(data).__name__}")
     count = len(embeddings)
@@ -92,7 +79,12 @@ def measured_threshold(
     if not pairs.total_negative_pairs:
         raise ValueError(f"a threshold needs impostor pairs; all {count} samples are of class {names[0]!r}")
     if not pairs.total_positive_pairs:
-        _refuse_no_genuine_pairs(pairs, count)
+        if isinstance(pairs, CameraPairs) and pairs.of_one_camera().total_positive_pairs:
+            raise ValueError(
+                "a threshold needs genuine pairs of two cameras; no class is seen by two of them. Give "
+                "same_camera_pairs=True to count pairs of one camera, or leave cameras out"
+            )
+        raise ValueError(f"a threshold needs genuine pairs; each of the {count} samples is a class of its own")
     copied = _copied_rows(embeddings, rows)
     if copied:
         warn_caller(
@@ -100,24 +92,24 @@ def measured_threshold(
             "look better than they are; leave copies out"
         )
     cosine = 1 - middle_of_gap(pairs, choose(pairs)) ** 2 / 2
-    far_measured, frr_measured, classes = error_rates(pairs, torch.bincount(ids), names, distance_of(cosine))
+    far, frr, classes = error_rates(pairs, torch.bincount(ids), names, distance_of(cosine))
     narrow = embeddings.float()
 
     def half(kept: Tensor) -> PairDistances:
         return _pairs(narrow[kept.to(narrow.device)], ids[kept], None if told_apart is None else told_apart[kept])
 
     return ThresholdFields(
-        target=chosen,
+        target=target,
         cosine=cosine,
-        far=far_measured,
-        frr=frr_measured,
+        far=far,
+        frr=frr,
         classes=classes,
-        consistency=_consistency(pairs, far_range, grid, epsilon),
-        stability=threshold_stability(half, ids, choose, splits=splits, seed=seed),
+        consistency=_consistency(pairs, opis),
+        stability=threshold_stability(half, ids, choose, splits=splits, seed=opis.seed),
         samples=count,
         embedding_dim=embeddings.shape[1],
         copies=len(copied),
-        alternatives=other_thresholds(pairs, grid=grid),
+        alternatives=other_thresholds(pairs, grid=opis.grid),
         cameras=None if camera_ids is None else _by_camera(pairs, embeddings, ids, camera_ids, distance_of(cosine)),
         data=data,
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -155,15 +147,6 @@ def _pairs(embeddings: Tensor, ids: Tensor, cameras: Tensor | None) -> PairDista
     return PairDistances(embeddings, ids) if cameras is None else CameraPairs(embeddings, ids, cameras)
 
 
-def _refuse_no_genuine_pairs(pairs: PairDistances, count: int) -> None:
-    if isinstance(pairs, CameraPairs) and pairs.of_one_camera().total_positive_pairs:
-        raise ValueError(
-            "a threshold needs genuine pairs of two cameras; no class is seen by two of them. Give same_camera_pairs="
-            "True to count pairs of one camera, or leave cameras out"
-        )
-    raise ValueError(f"a threshold needs genuine pairs; each of the {count} samples is a class of its own")
-
-
 def _by_camera(pairs: PairDistances, embeddings: Tensor, ids: Tensor, cameras: Tensor, distance: float) -> CameraRates:
     """Both kinds of genuine pairs, whichever of them `pairs` counts."""
     apart = isinstance(pairs, CameraPairs)
@@ -175,14 +158,14 @@ def _by_camera(pairs: PairDistances, embeddings: Tensor, ids: Tensor, cameras: T
     return CameraRates(len(torch.unique(cameras)), not apart, *rates)
 
 
-def _consistency(pairs: PairDistances, far_range: tuple[float, float], grid: int, epsilon: float) -> Consistency | None:
+def _consistency(pairs: PairDistances, opis: OPISSettings) -> Consistency | None:
     try:
-        curves = curves_of_pairs(pairs, far_range=far_range, grid=grid)
+        curves = curves_of_pairs(pairs, far_range=opis.far_range, grid=opis.grid)
     except TooFewClassesError:
         return None
     low, high = curves.calibration_range.tolist()
-    values = float(opis_of_curves(curves)), float(epsilon_opis_of_curves(curves, epsilon))
-    return Consistency(*values, float(epsilon), (float(far_range[0]), float(far_range[1])), (low, high))
+    values = float(opis_of_curves(curves)), float(epsilon_opis_of_curves(curves, opis.epsilon))
+    return Consistency(*values, float(opis.epsilon), (float(opis.far_range[0]), float(opis.far_range[1])), (low, high))
 
 
 def _copied_rows(embeddings: Tensor, rows: Sequence[int] | None) -> tuple[tuple[int, int], ...]:

@@ -5,9 +5,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pml_ext.functional.operating_points.utility import utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.class_interval import class_rate_interval
-from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, Stability
+from pml_ext.functional.verification.threshold import grid_size
+from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, Stability, ThresholdCurves
+
+_POINTS = 301
 
 
 def error_rates(
@@ -42,6 +46,18 @@ def false_reject_rate(pairs: PairDistances, distance: float) -> ErrorRate:
     at = torch.tensor([distance], dtype=torch.float64)
     accepted = pairs.accepted(at, positives_only=True)[0][:, 0]
     return _pooled(pairs.positive_pairs - accepted, pairs.positive_pairs, False)
+
+
+def threshold_curves(pairs: PairDistances) -> ThresholdCurves:
+    """Curves of all pairs of a set, in two passes: the first finds the range of distances, the second counts in it."""
+    low, high = _span(pairs)
+    distances = torch.linspace(low, high, min(_POINTS, grid_size(pairs)), dtype=torch.float64)
+    genuine, impostors = pairs.accepted(distances)
+    kept = (pairs.positive_pairs > 0) & (pairs.negative_pairs > 0)
+    tpr = genuine[kept].double() / pairs.positive_pairs[kept, None]
+    tnr = 1 - impostors[kept].double() / pairs.negative_pairs[kept, None]
+    pooled = genuine.sum(dim=0).cpu(), impostors.sum(dim=0).cpu() // 2
+    return ThresholdCurves(distances, *pooled, utility_of_rates(tpr, tnr).cpu())
 
 
 def threshold_stability(
@@ -96,3 +112,14 @@ def _pooled(errors: Tensor, pairs: Tensor, pairs_span_classes: bool) -> ErrorRat
     share = 2 if pairs_span_classes else 1
     low, high = class_rate_interval(errors, pairs, pairs_span_classes=pairs_span_classes)
     return ErrorRate(int(errors.sum()) // share, int(pairs.sum()) // share, low, high)
+
+
+def _span(pairs: PairDistances) -> tuple[float, float]:
+    """Thresholds within 1/32 of the closest and the farthest pair."""
+    coarse = torch.linspace(0, 2, 65, dtype=torch.float64)
+    positives, negatives = pairs.accepted(coarse)
+    accepted = (positives.sum(dim=0) + negatives.sum(dim=0) // 2).cpu()
+    total = pairs.total_positive_pairs + pairs.total_negative_pairs
+    first = int(torch.searchsorted(accepted, 1))
+    last = int(torch.searchsorted(accepted, total))
+    return float(coarse[max(0, first - 1)]), float(coarse[last])

@@ -12,10 +12,11 @@ from torch import Tensor
 from pml_ext._checks import check_embeddings, check_finite, check_tensor
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import unit_rows
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.class_ids import Labels
 from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report, write_report
-from pml_ext.metrics.threshold.measure import check_directions, measured_threshold
+from pml_ext.metrics.threshold.measure import check_directions, measure_threshold
 from pml_ext.metrics.threshold.validity import ThresholdCheck, check_threshold
 
 
@@ -102,23 +103,14 @@ class ThresholdReport(ThresholdFields):
         Warns:
             UserWarning: samples that are copies of others.
         """
-        fields = measured_threshold(
-            embeddings,
-            labels,
-            far=far,
-            frr=frr,
-            target=target,
-            cameras=cameras,
-            same_camera_pairs=same_camera_pairs,
-            far_range=far_range,
-            grid=grid,
-            epsilon=epsilon,
-            splits=splits,
-            seed=seed,
-            rows=rows,
-            paths=paths,
-            data=data,
-        )
+        opis = OPISSettings(far_range, grid, epsilon, seed=seed)
+        options: dict[str, Any] = {
+            "cameras": cameras,
+            "same_camera_pairs": same_camera_pairs,
+            "rows": rows,
+            "paths": paths,
+        }
+        fields = measure_threshold(embeddings, labels, (far, frr, target), opis, splits=splits, data=data, **options)
         return cls(**vars(fields))
 
     @overload

@@ -169,7 +169,7 @@ def test_targets_that_cannot_be() -> None:
         report(far=0)
     with pytest.raises(ValueError, match=r"far=1e-06 needs at least 1000000 impostor pairs.*; the set has 352"):
         report(far=1e-6)
-    with pytest.raises(ValueError, match="splits must be 0 or more"):
+    with pytest.raises(ValueError, match="splits must be at least 0; got -1"):
         report(far=0.1, splits=-1)
 
 
