@@ -12,7 +12,7 @@ from torch import Tensor
 
 _INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _INDEX_DTYPES = (torch.int32, torch.int64)  # torch cannot index with other integers and treats uint8 as a mask
-_CALLED_THROUGH = ("pml_ext", "pytorch_metric_learning", "torch", "functools")
+_CALLED_THROUGH = ("pml_ext", "pytorch_metric_learning", "torch", "torchmetrics", "functools")
 _INDICES = {
     3: ("anchors", "positives", "negatives"),
     4: ("anchors", "positives", "anchors", "negatives"),

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from functools import partial, partialmethod
 from typing import Any
 
+import numpy as np
 import torch
 
 from pml_ext._checks import check_items, check_switch, check_whole
-from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.retrieval.ranking import check_ranks
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.roc import equal_error_rate, roc_auc
@@ -17,11 +18,12 @@ from pml_ext.metrics.clustering_metrics import CLUSTERING_METRICS, ClusteringMet
 from pml_ext.metrics.evaluation_set import EvaluationSet, make_evaluation_set
 from pml_ext.metrics.neighbor_metrics import NEIGHBOR_METRICS, RANK_METRICS, NeighborMetrics
 from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.undefined import NO_CLASSES, NO_MATCH, lacking_pairs, warn_undefined
 
 FARS = (1e-2, 1e-3, 1e-4)
 
-_VERIFICATION = (*map(keys.tar_at_far, FARS), keys.VERIFICATION_AUC, keys.EQUAL_ERROR_RATE)
-_ONE_VALUE = (keys.OPIS, keys.EPSILON_OPIS, keys.SPECTRAL_VARIANCE)
+_VERIFICATION = keys.names_over(keys.ALL_PAIRS)
+_ONE_VALUE = keys.names_over(keys.WHOLE_SET)
 _SINGLE_VALUED = (*_VERIFICATION, *_ONE_VALUE, keys.F1)
 
 
@@ -193,15 +195,29 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
         for name in mine:
             of_set = partial(self._of_neighbors, name) if name in ranked else self.original_function_dict[name]
             results[name] = of_set(measured)
+        ours = [name for name in names if name in (*keys.FACTS, *self._per_query)]  # not those of a subclass
+        undefined = [name for name in ours if np.isnan(results[name]).all()]
+        warn_undefined((name, reason) for name in undefined if (reason := self._lacking(name, measured)))
         return {name: results[name] for name in names}
+
+    def _lacking(self, name: str, measured: EvaluationSet) -> str:
+        """What lacks for a metric that is nan; "" where nothing does."""
+        if name in (keys.OPIS, keys.EPSILON_OPIS):
+            return "" if isinstance(measured.curves, UtilityCurves) else str(measured.curves)
+        if name in _VERIFICATION:
+            return lacking_pairs(measured.roc)
+        if name == keys.F1:
+            return NO_CLASSES
+        return NO_MATCH if name in (*self._per_query, *NEIGHBOR_METRICS) and not bool(measured.matches.any()) else ""
 
     def calculate_opis(self, measured: EvaluationSet) -> float:
         curves = measured.curves
-        return float("nan") if curves is None else float(opis_of_curves(curves))
+        return float(opis_of_curves(curves)) if isinstance(curves, UtilityCurves) else float("nan")
 
     def calculate_epsilon_opis(self, measured: EvaluationSet) -> float:
-        curves = measured.curves
-        return float("nan") if curves is None else float(epsilon_opis_of_curves(curves, self.opis_settings.epsilon))
+        if not isinstance(curves := measured.curves, UtilityCurves):
+            return float("nan")
+        return float(epsilon_opis_of_curves(curves, self.opis_settings.epsilon))
 
     def calculate_verification_auc(self, measured: EvaluationSet) -> float:
         return float(roc_auc(measured.roc))

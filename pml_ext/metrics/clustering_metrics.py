@@ -9,7 +9,7 @@ from pml_ext import _pml
 from pml_ext.functional.clustering import adjusted_mutual_information, clustering_f1
 from pml_ext.metrics import keys
 
-CLUSTERING_METRICS = (keys.NMI, keys.AMI, keys.F1)
+CLUSTERING_METRICS = keys.names_over(keys.CLUSTERS)
 
 
 class ClusteringMetrics(_pml.AccuracyCalculator):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_finite, check_labels, check_tensor, warn_caller
+from pml_ext._checks import check_finite, check_labels, check_tensor
 from pml_ext._identities import JUNK
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves
@@ -145,14 +145,13 @@ class EvaluationSet:
         return labelled_pairs_roc(*self._with_query, fars=self.fars)
 
     @cached_property
-    def curves(self) -> UtilityCurves | None:
-        """None, with a warning, where the set has too few classes to compare, or too few pairs for far_range."""
+    def curves(self) -> UtilityCurves | TooFewClassesError:
+        """Of OPIS; the error where the set has too few classes to compare, or too few pairs for far_range."""
         try:
             pairs = self.opis.pairs(*self._with_query)
             return curves_of_pairs(pairs, far_range=self.opis.far_range, grid=self.opis.grid)
         except TooFewClassesError as error:
-            warn_caller(f"opis and epsilon_opis are nan: {error}")
-            return None
+            return error
 
 
 def make_evaluation_set(

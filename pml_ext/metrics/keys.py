@@ -1,4 +1,4 @@
-"""The keys of what the metrics return: one name for each, defined here alone.
+"""The keys of what the metrics return, and what is known of each metric beside its formula.
 
 Keys on one line are the same quantity under the name that its field uses. All values are fractions, never × 100.
 
@@ -16,6 +16,7 @@ mean_average_precision and precision_at_1 are PML's: the same as ours where k is
 ties (`functional.rank_matches` counts them against the query).
 """
 
+from dataclasses import dataclass
 from decimal import Decimal
 
 # Retrieval, in PML's names.
@@ -79,3 +80,61 @@ def tar_at_far(far: float) -> str:
 def threshold_at_far(far: float) -> str:
     """threshold_at_far_1e-3: the threshold there."""
     return f"threshold_at_far_{rate(far)}"
+
+
+# What a metric is taken over.
+NEIGHBORS = "neighbours"  # PML's metrics of ranks
+RANKS = "ranks"  # ours
+CLUSTERS = "clusters"
+WHOLE_SET = "set"
+ALL_PAIRS = "all pairs"
+LISTED_PAIRS = "listed pairs"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a metric beside its formula.
+
+    Attributes:
+        heading: what tables call it; "" where the runner does not offer it.
+        over: what it is taken over, one of the constants above; those of neighbours and ranks have a value per class.
+        lower_is_better: None where neither is.
+        is_rate: a fraction that people read in percent.
+        standard: whether a run measures it where nobody says otherwise.
+    """
+
+    heading: str
+    over: str
+    lower_is_better: bool | None = False
+    is_rate: bool = True
+    standard: bool = False
+
+
+FACTS = {
+    PRECISION_AT_1: Facts("R@1", NEIGHBORS),
+    MEAN_AVERAGE_PRECISION: Facts("", NEIGHBORS),
+    MEAN_AVERAGE_PRECISION_AT_R: Facts("mAP@R", NEIGHBORS, standard=True),
+    REID_MEAN_AVERAGE_PRECISION: Facts("mAP", RANKS, standard=True),
+    MEAN_INVERSE_NEGATIVE_PENALTY: Facts("mINP", RANKS, standard=True),
+    R_PRECISION: Facts("RP", NEIGHBORS),
+    MEAN_RECIPROCAL_RANK: Facts("MRR", NEIGHBORS),
+    OPIS: Facts("OPIS", WHOLE_SET, lower_is_better=True, is_rate=False, standard=True),
+    EPSILON_OPIS: Facts("ε-OPIS", WHOLE_SET, lower_is_better=True, is_rate=False, standard=True),
+    NMI: Facts("NMI", CLUSTERS, standard=True),
+    AMI: Facts("AMI", CLUSTERS),
+    F1: Facts("F1", CLUSTERS),
+    SPECTRAL_VARIANCE: Facts("SV", WHOLE_SET, lower_is_better=True, is_rate=False),
+    VERIFICATION_AUC: Facts("AUC", ALL_PAIRS),
+    EQUAL_ERROR_RATE: Facts("EER", ALL_PAIRS, lower_is_better=True),
+    **{tar_at_far(far): Facts(f"TAR@{rate(far)}", ALL_PAIRS) for far in (1e-2, 1e-3, 1e-4)},
+    ACCURACY: Facts("accuracy", LISTED_PAIRS),
+    ACCURACY_STD: Facts("± std", LISTED_PAIRS, lower_is_better=None),
+    AUC: Facts("AUC", LISTED_PAIRS),
+    EER: Facts("EER", LISTED_PAIRS, lower_is_better=True),
+}
+"""By key, in the order in which tables show them; cmc_rank_<r> and other rates of tar_at_far are named as needed."""
+
+
+def names_over(*kinds: str) -> tuple[str, ...]:
+    """The metrics that are taken over one of these."""
+    return tuple(name for name, facts in FACTS.items() if facts.over in kinds)

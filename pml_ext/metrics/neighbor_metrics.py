@@ -8,14 +8,8 @@ from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.metrics import keys
 from pml_ext.metrics.evaluation_set import EvaluationSet
 
-NEIGHBOR_METRICS = (
-    keys.PRECISION_AT_1,
-    keys.MEAN_AVERAGE_PRECISION,
-    keys.MEAN_AVERAGE_PRECISION_AT_R,
-    keys.R_PRECISION,
-    keys.MEAN_RECIPROCAL_RANK,
-)
-RANK_METRICS = (keys.MEAN_INVERSE_NEGATIVE_PENALTY, keys.REID_MEAN_AVERAGE_PRECISION)  # and CMC
+NEIGHBOR_METRICS = keys.names_over(keys.NEIGHBORS)
+RANK_METRICS = keys.names_over(keys.RANKS)  # and CMC
 
 
 class NeighborMetrics(_pml.AccuracyCalculator):

@@ -6,18 +6,22 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels, check_switch
 from pml_ext._ops.distributed import gather_rows
-from pml_ext.functional.operating_points.calibration import utility_curves
+from pml_ext.functional.operating_points.calibration import TooFewClassesError, utility_curves
 from pml_ext.functional.operating_points.score import OPISAtRange, opis_sensitivity
-from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.metrics import keys
 from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.undefined import warn_undefined
 
 
-class OPIS:
-    """OPIS and ε-OPIS of all batches handed to `update`, with the calling convention of torchmetrics.
+class OPIS(Metric):
+    """OPIS and ε-OPIS of all batches handed to `update`: a torchmetrics.Metric.
 
     >>> angles = torch.tensor([0.0, 0.4, 1.0, 1.3, 3.1, 2.2])
     >>> embeddings, labels = torch.stack([angles.cos(), angles.sin()], dim=1), torch.tensor([0, 0, 1, 1, 2, 2])
@@ -29,7 +33,8 @@ class OPIS:
     (0.0235, 3)
 
     Where torch.distributed is initialised, every rank updates with its own batches, and `compute`, called on all of
-    them, gathers the embeddings, shares the pairs among the ranks and returns the same result on each.
+    them, gathers the embeddings, shares the pairs among the ranks and returns the same result on each. Calling the
+    object (torchmetrics' forward) measures one batch and copies all earlier ones: use `update` in a loop.
 
     Args:
         far_range, grid, negatives_per_positive, seed, exact: see `functional.utility_curves`.
@@ -37,6 +42,7 @@ class OPIS:
         device: where the batches are kept and compared; None: where the first one is.
         sync_on_compute: False: each rank's own batches alone.
         process_group: the ranks that compute together; None: all.
+        options: other options of torchmetrics.Metric.
     Raises:
         ValueError: far_range, grid, epsilon or negatives_per_positive out of range.
     """
@@ -44,6 +50,8 @@ class OPIS:
     higher_is_better = False
     is_differentiable = False
     full_state_update = False
+    embeddings: list[Tensor] | Tensor
+    labels: list[Tensor] | Tensor
 
     def __init__(
         self,
@@ -57,10 +65,14 @@ class OPIS:
         device: torch.device | str | None = None,
         sync_on_compute: bool = True,
         process_group: dist.ProcessGroup | None = None,
+        **options: Any,
     ) -> None:
         OPISSettings(far_range, grid, epsilon, negatives_per_positive, seed)  # raises where one is out of range
         check_switch(exact, "exact")
         check_switch(sync_on_compute, "sync_on_compute")
+        # A cached result would miss states that were merged.
+        options = {"compute_with_cache": False} | options
+        super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, **options)
         self.far_range, self.grid, self.epsilon = far_range, grid, epsilon
         self._options: dict[str, Any] = {
             "grid": grid,
@@ -68,14 +80,9 @@ class OPIS:
             "seed": seed,
             "exact": exact,
         }
-        self._device = None if device is None else torch.device(device)
-        self._sync, self._group = sync_on_compute, process_group
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all batches."""
-        self._embeddings: list[Tensor] = []
-        self._labels: list[Tensor] = []
+        self._kept_on = None if device is None else torch.device(device)
+        self.add_state("embeddings", [], dist_reduce_fx="cat")
+        self.add_state("labels", [], dist_reduce_fx="cat")
 
     def update(self, embeddings: Tensor, labels: Tensor) -> None:
         """Add a batch.
@@ -89,15 +96,16 @@ class OPIS:
         check_embeddings(embeddings)
         labels = check_labels(labels, len(embeddings))
         check_finite(embeddings)
-        if self._embeddings and embeddings.shape[1] != self._embeddings[0].shape[1]:
+        assert isinstance(self.embeddings, list) and isinstance(self.labels, list)
+        if self.embeddings and embeddings.shape[1] != self.embeddings[0].shape[1]:
             raise ValueError(
-                f"embeddings must have {self._embeddings[0].shape[1]} columns as in the batches before; "
+                f"embeddings must have {self.embeddings[0].shape[1]} columns as in the batches before; "
                 f"got {embeddings.shape[1]}. Call reset() before measuring another model"
             )
-        device = self._device or (self._embeddings[0].device if self._embeddings else embeddings.device)
+        device = self.embeddings[0].device if self.embeddings else self._kept_on or embeddings.device
         # Copies: the caller may write the next batch into the same memory.
-        self._embeddings.append(embeddings.detach().to(device, copy=True))
-        self._labels.append(labels.detach().to(device, torch.int64, copy=True))
+        self.embeddings.append(embeddings.detach().to(device, copy=True))
+        self.labels.append(labels.detach().to(device, torch.int64, copy=True))
 
     def compute(self) -> dict[str, Any]:
         """Measure all batches so far.
@@ -106,51 +114,54 @@ class OPIS:
             opis, epsilon_opis, d_min, d_max: floats, the last two the distances that bound the calibration range;
             classes: how many were compared; samples: how many there were, of all ranks;
             curves: `UtilityCurves` behind the scores, on the device.
+            With fewer than two classes with positive and negative pairs, or too few negative pairs for far_range, the
+            floats are nan, with a warning, curves None and classes 0.
         Raises:
             RuntimeError: before any update.
-            TooFewClassesError: (a ValueError) fewer than two classes with positive and negative pairs, or too few
-                negative pairs for far_range.
         """
         embeddings, labels, group = self._collected()
-        curves: UtilityCurves = utility_curves(
-            embeddings, labels, far_range=self.far_range, group=group, **self._options
-        )
+        found: dict[str, Any] = dict.fromkeys((keys.OPIS, keys.EPSILON_OPIS, "d_min", "d_max"), float("nan"))
+        found |= {"classes": 0, "samples": len(labels), "curves": None}
+        try:
+            curves = utility_curves(embeddings, labels, far_range=self.far_range, group=group, **self._options)
+        except TooFewClassesError as error:
+            warn_undefined((name, str(error)) for name in (keys.OPIS, keys.EPSILON_OPIS))
+            return found
         d_min, d_max = curves.calibration_range.tolist()
-        return {
+        scores = {
             keys.OPIS: float(opis_of_curves(curves)),
             keys.EPSILON_OPIS: float(epsilon_opis_of_curves(curves, self.epsilon)),
-            "d_min": d_min,
-            "d_max": d_max,
-            "classes": len(curves.classes),
-            "samples": len(labels),
-            "curves": curves,
         }
+        return found | scores | {"d_min": d_min, "d_max": d_max, "classes": len(curves.classes), "curves": curves}
 
     def sensitivity(self, far_ranges: Sequence[tuple[float, float]]) -> list[OPISAtRange]:
-        """The scores over several calibration ranges, see `functional.opis_sensitivity`."""
-        embeddings, labels, group = self._collected()
-        return opis_sensitivity(
-            embeddings, labels, far_ranges=far_ranges, epsilon=self.epsilon, group=group, **self._options
-        )
+        """The scores over several calibration ranges, and errors, as of `functional.opis_sensitivity`."""
+        with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
+            embeddings, labels, group = self._collected()
+            return opis_sensitivity(
+                embeddings, labels, far_ranges=far_ranges, epsilon=self.epsilon, group=group, **self._options
+            )
 
     def _collected(self) -> tuple[Tensor, Tensor, dist.ProcessGroup | None]:
-        """All samples, of all ranks where they compute together, and the group of these ranks."""
-        together = self._sync and dist.is_available() and dist.is_initialized()
-        group = (self._group or dist.group.WORLD) if together else None
-        if group is None:
-            if not self._embeddings:
-                raise RuntimeError("compute() needs at least one update(embeddings, labels) before it; got none")
-            return torch.cat(self._embeddings), torch.cat(self._labels), None
-        embeddings, labels = self._own(group)
-        return gather_rows(embeddings, group), gather_rows(labels, group), group
+        """All samples, of all ranks where torchmetrics has gathered them, and then the group of these ranks."""
+        if not len(self.embeddings):
+            raise RuntimeError("compute() needs at least one update(embeddings, labels) before it; got none")
+        group = (self.process_group or dist.group.WORLD) if self._is_synced else None
+        return dim_zero_cat(self.embeddings), dim_zero_cat(self.labels), group
 
-    def _own(self, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
-        """This rank's samples in the columns and the type that all ranks agree on; it may have none."""
-        device = self._embeddings[0].device if self._embeddings else self._device or _device_of(group)
-        dtype = torch.promote_types(self._embeddings[0].dtype, torch.float32) if self._embeddings else torch.float32
-        columns = self._embeddings[0].shape[1] if self._embeddings else 0
-        given = torch.tensor([[columns, int(dtype == torch.float64)]], device=device)
-        all_given = gather_rows(given, group)
+    def _sync_dist(self, dist_sync_fn: Any = gather_all_tensors, process_group: Any = None) -> None:
+        """torchmetrics' gathering, of tensors in the columns and the type that all ranks agree on."""
+        self.embeddings, self.labels = self._own(process_group or self.process_group or dist.group.WORLD)
+        super()._sync_dist(dist_sync_fn, process_group)
+
+    def _own(self, group: Any) -> tuple[list[Tensor], list[Tensor]]:
+        """This rank's samples, ready to be gathered; it may have none."""
+        kept = dim_zero_cat(self.embeddings) if len(self.embeddings) else None
+        # Where a rank without data takes part in the exchange.
+        elsewhere = self._kept_on or torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+        device = elsewhere if kept is None else kept.device
+        shape = [0, 0] if kept is None else [kept.shape[1], int(kept.dtype == torch.float64)]
+        all_given = gather_rows(torch.tensor([shape], device=device), group)
         known = all_given[all_given[:, 0] > 0]
         if not len(known):
             raise RuntimeError("compute() needs at least one update(embeddings, labels) on some rank; got none on any")
@@ -159,13 +170,7 @@ class OPIS:
                 f"embeddings must have the same number of columns on all ranks; got {all_given[:, 0].tolist()}"
             )
         dtype = torch.float64 if bool(known[:, 1].any()) else torch.float32
-        empty = torch.empty((0, int(known[0, 0])), dtype=dtype, device=device)
-        no_labels = torch.empty(0, dtype=torch.int64, device=device)
-        return torch.cat([empty, *(x.to(dtype) for x in self._embeddings)]), torch.cat([no_labels, *self._labels])
-
-
-def _device_of(group: dist.ProcessGroup) -> torch.device:
-    """Where a rank without data takes part in the exchange."""
-    return (
-        torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else torch.device("cpu")
-    )
+        if kept is None:
+            labels = torch.empty(0, dtype=torch.int64, device=device)
+            return [torch.empty((0, int(known[0, 0])), dtype=dtype, device=device)], [labels]
+        return [kept.to(dtype)], [dim_zero_cat(self.labels)]

@@ -20,6 +20,7 @@ from pml_ext.functional.retrieval.ranking import (
 from pml_ext.functional.retrieval.reranking import rerank_blocks
 from pml_ext.functional.retrieval.single_shot import check_repeats, rank_single_shot, rank_single_shot_from_distances
 from pml_ext.metrics import keys
+from pml_ext.metrics.undefined import NO_MATCH, warn_undefined
 
 _RERANK_OPTIONS = ("k1", "k2", "lambda_", "definition")
 _EXPANSION_OPTIONS = ("k", "alpha", "times")
@@ -163,10 +164,14 @@ class ReIDEvaluator:
             ranking: of `per_query` or `per_query_from_distances`.
             query_ids: (Q,) identities.
         Returns:
-            rank_1, rank_5, … , mAP, mINP (fractions, nan where no query has a match; means over the draws of single
-            shots), and how many queries count (queries) and how many had no match left (queries_without_match).
+            rank_1, rank_5, … , mAP, mINP (fractions, means over the draws of single shots; nan, with a warning, where
+            no query has a match), and how many queries count (queries) and how many had no match left
+            (queries_without_match).
         """
         counted = ranking.matches > 0
+        if not bool(counted.any()):
+            names = (*map(keys.rank, self.ranks), keys.MAP, keys.MINP)
+            warn_undefined((name, NO_MATCH) for name in names)
         shares = cumulative_matches(ranking, self.ranks)
         results = {keys.rank(rank): float(share) for rank, share in zip(self.ranks, shares, strict=True)}
         results[keys.MAP] = float(ranking.average_precision[counted].mean())

@@ -15,7 +15,9 @@ from pml_ext.functional.verification.tar_at_far_rule import operating_point
 from pml_ext.functional.verification.templates import pair_cosines, template_embeddings
 from pml_ext.metrics import keys
 from pml_ext.metrics.pair_lists import ImagePairs, TemplatePairs
+from pml_ext.metrics.undefined import lacking_pairs, warn_undefined
 
+_ACCURACIES = (keys.ACCURACY, keys.ACCURACY_STD, keys.ACCURACY_STANDARD_ERROR)
 FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
@@ -31,7 +33,7 @@ class VerificationEvaluator:
     - auc, eer, eer_threshold: see `functional.roc_auc`, `functional.equal_error_rate`.
     - accuracy, accuracy_std, accuracy_standard_error: mean over folds, sample standard deviation, and the latter
       divided by sqrt(folds), which LFW reports. Only for pairs that come in folds. See `functional.fold_accuracy`.
-    - genuine, impostors: how many pairs there are.
+    - genuine, impostors: how many pairs there are. Where there are none of a kind, all else is nan, with a warning.
 
     Args:
         fars: the false accept rates to report, in (0, 1].
@@ -66,8 +68,8 @@ class VerificationEvaluator:
             same: (P,) bool, True for pairs of one subject.
             fold_ids: (P,) integers; None: `folds` contiguous blocks.
         Raises:
-            ValueError: shapes that differ, values that are not finite, no genuine or no impostor pair, folds that
-                hold only one kind (pass fold_ids, or folds=None for no accuracy).
+            ValueError: shapes that differ, values that are not finite, folds that hold only one kind of pair of a
+                list with both (pass fold_ids, or folds=None for no accuracy).
         """
         for name, x in (("embeddings_a", embeddings_a), ("embeddings_b", embeddings_b)):
             check_embeddings(x, name)
@@ -100,16 +102,15 @@ class VerificationEvaluator:
         else:
             check_tensor(same, "same", "(P,)")
         same = torch.as_tensor(same, device=scores.device)
-        results = rates_of(roc_curve(scores, same), self.fars)
-        if fold_ids is None and self.folds is None:
+        accuracies = () if fold_ids is None and self.folds is None else _ACCURACIES
+        results = rates_of(roc_curve(scores, same), self.fars, accuracies)
+        if not accuracies or keys.ACCURACY in results:
             return results
         if fold_ids is None:
             fold_ids = contiguous_folds(len(scores), self.folds or 0, device=scores.device)
         found = fold_accuracy(scores, same, fold_ids)
-        results[keys.ACCURACY] = float(found.mean)
-        results[keys.ACCURACY_STD] = float(found.accuracies.std())
-        results[keys.ACCURACY_STANDARD_ERROR] = float(found.standard_error)
-        return results
+        values = (found.mean, found.accuracies.std(), found.standard_error)
+        return results | dict(zip(accuracies, map(float, values), strict=True))
 
     def of_image_pairs(
         self, embeddings: Mapping[str, Tensor] | Callable[[str], Tensor], pairs: ImagePairs
@@ -147,8 +148,7 @@ class VerificationEvaluator:
             embeddings, template_ids, media_ids: (N, D), (N,), (N,): see `functional.template_embeddings`.
             pairs: `read_template_pairs`, or tensors of one's own.
         Raises:
-            ValueError: as of `functional.template_embeddings`; a pair of a template without an image; no genuine or
-                no impostor pair.
+            ValueError: as of `functional.template_embeddings`; a pair of a template without an image.
         """
         if not isinstance(pairs, TemplatePairs):
             raise TypeError(f"pairs must be TemplatePairs; got {type(pairs).__name__}")
@@ -167,7 +167,7 @@ class VerificationEvaluator:
             embeddings: (N, D), finite.
             labels: (N,) integer ids of the subjects.
         Raises:
-            ValueError: embeddings or labels of another shape or type; no genuine or no impostor pair.
+            ValueError: embeddings or labels of another shape or type.
         """
         return rates_of(labelled_pairs_roc(embeddings, labels, fars=self.fars), self.fars)
 
@@ -181,28 +181,23 @@ def checked_fars(fars: Sequence[float]) -> tuple[float, ...]:
     return tuple(fars)
 
 
-def check_both_kinds(roc: ROC) -> None:
-    if not roc.genuine or not roc.impostors:
-        raise ValueError(
-            "verification needs genuine and impostor pairs (same True and False); "
-            f"got {roc.genuine} genuine and {roc.impostors} impostor pairs"
-        )
+def rates_of(roc: ROC, fars: Sequence[float], others: Sequence[str] = ()) -> dict[str, float]:
+    """What `VerificationEvaluator` reports of a ROC curve.
 
-
-def rates_of(roc: ROC, fars: Sequence[float]) -> dict[str, float]:
-    """What `VerificationEvaluator` reports of a ROC curve."""
-    check_both_kinds(roc)
+    Where the curve lacks a kind of pair all of it, and the other metrics that are asked for, is nan, with a warning.
+    """
     results = {}
     for far in fars:
         point = operating_point(roc, far)
         results[keys.tar_at_far(far)] = float(point.tar)
         results[keys.threshold_at_far(far)] = float(point.threshold)
     equal = equal_error_rate(roc)
+    results |= {keys.AUC: float(roc_auc(roc)), keys.EER: float(equal.far), keys.EER_THRESHOLD: float(equal.threshold)}
+    if lacking := lacking_pairs(roc):
+        results |= dict.fromkeys(others, float("nan"))
+        warn_undefined((name, lacking) for name in results)
     return results | {
-        keys.AUC: float(roc_auc(roc)),
-        keys.EER: float(equal.far),
-        keys.EER_THRESHOLD: float(equal.threshold),
-        keys.SMALLEST_FAR: 1 / roc.impostors,
+        keys.SMALLEST_FAR: 1 / roc.impostors if roc.impostors else float("nan"),
         keys.GENUINE: float(roc.genuine),
         keys.IMPOSTORS: float(roc.impostors),
     }

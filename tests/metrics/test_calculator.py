@@ -103,13 +103,6 @@ def test_each_metric_can_be_asked_for_alone(name: str) -> None:
     assert calculator(include=(name,)).get_accuracy(x, y, query_cameras=cameras).keys() == {name}
 
 
-def test_too_few_classes_for_opis_is_nan_with_the_reason() -> None:
-    with pytest.warns(UserWarning, match="opis and epsilon_opis are nan: OPIS needs at least 2 classes") as warned:
-        found = calculator(include=("opis", "epsilon_opis")).get_accuracy(torch.randn(6, 4), torch.zeros(6).long())
-    assert all(math.isnan(value) for value in found.values())
-    assert warned[0].filename == __file__, "the user's line, past functools"
-
-
 def test_errors() -> None:
     x, y, cameras = a_set()
     with pytest.raises(ValueError, match=r"include must name known metrics; got 'opsi'; known: AMI, .*opis"):

@@ -1,5 +1,4 @@
 import copy
-import math
 import pickle
 from typing import Any
 
@@ -169,12 +168,3 @@ def test_embeddings_of_any_kind_give_pmls_values() -> None:
     expected = calculator(PMLAccuracyCalculator, include=KNN).get_accuracy(half, y)
     assert calculator(include=KNN).get_accuracy(half, y) == pytest.approx(expected, rel=1e-6)
     assert calculator(include=KNN).get_accuracy(half.numpy(), y.numpy()) == pytest.approx(expected, rel=1e-6)
-
-
-def test_queries_without_any_match_are_nan(recwarn: pytest.WarningsRecorder) -> None:
-    x, y = torch.randn(6, 4), torch.arange(6)
-    found = calculator(include=(*KNN, *PER_QUERY)).get_accuracy(x, y, query_cameras=y)
-    assert all(math.isnan(value) for value in found.values())
-    by_class = calculator(include=PER_QUERY, return_per_class=True).get_accuracy(x, y)
-    assert all(len(value) == 6 and all(map(math.isnan, value)) for value in by_class.values())
-    assert not recwarn.list

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from pml_ext.functional import epsilon_opis, opis, opis_sensitivity
-from pml_ext.functional.operating_points.calibration import TooFewClassesError
-from pml_ext.metrics import OPIS
+from pml_ext.metrics import OPIS, StreamingVerification
 
 FAR_RANGES = [(1e-2, 1e-1), (5e-2, 5e-1)]
 # More samples than are counted pair by pair.
@@ -28,6 +27,12 @@ def a_large_set() -> tuple[Tensor, Tensor]:
     torch.manual_seed(5)
     labels = torch.arange(LARGE) % 100
     return torch.randn(100, 8)[labels] + 2 * torch.rand(100, 1)[labels] * torch.randn(LARGE, 8), labels
+
+
+def scored_pairs() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(5)
+    same = torch.rand(501) < 0.3
+    return 0.2 * torch.randn(501) + 0.4 * same, same
 
 
 def test_batches_of_any_size_are_one_set() -> None:
@@ -70,14 +75,14 @@ def test_half_precision_is_kept_small_and_measured_in_float32() -> None:
     x, y = a_set()
     metric = OPIS(device="cpu")
     metric.update(x.half(), y)
-    assert metric._embeddings[0].dtype == torch.float16
+    assert metric.embeddings[0].dtype == torch.float16
     assert metric.compute()["opis"] == opis(x.half(), y).item()
 
 
 def test_errors() -> None:
     x, y = a_set()
     metric = OPIS()
-    with pytest.raises(RuntimeError, match=r"compute\(\) needs at least one update"):
+    with pytest.raises(RuntimeError, match=r"compute\(\) needs at least one update"), pytest.warns(match="before the"):
         metric.compute()
     with pytest.raises(ValueError, match="labels must have shape"):
         metric.update(x, y[1:])
@@ -87,10 +92,6 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match=r"must have 6 columns as in the batches before; got 5. Call reset"):
         metric.update(x[:, :5], y)
     assert metric.compute()["opis"] == opis(x, y).item()  # nothing of the refused batches stayed
-    alone = OPIS()
-    alone.update(x, torch.zeros_like(y))
-    with pytest.raises(TooFewClassesError):
-        alone.compute()
     with pytest.raises(ValueError, match="far_range must be"):
         OPIS(far_range=(0.1, 0.1))
     with pytest.raises(ValueError, match="grid must be"):
@@ -130,6 +131,11 @@ def _rank(rank: int, port: int, folder: str) -> None:
             metric.compute()
         except (RuntimeError, ValueError) as error:
             found[name] = str(error)
+    streaming = StreamingVerification(fars=(0.1,))
+    streaming.update(*(part[rank::2] for part in scored_pairs()))
+    found["streaming"], own = streaming.compute(), streaming.histogram.counts.sum()
+    streaming.update(*(part[:2] for part in scored_pairs()))  # what was gathered is this rank's own again
+    found["own"] = [int(own), int(streaming.histogram.counts.sum())]
     torch.save(found, f"{folder}/{rank}.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -141,7 +147,7 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
         port = free.getsockname()[1]
     torch.multiprocessing.spawn(_rank, (port, str(tmp_path)), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
-    for name in ("all", "sampled", "large", "one rank has none", "sensitivity", "none on any", "columns"):
+    for name in ("all", "sampled", "large", "one rank has none", "sensitivity", "none on any", "columns", "streaming"):
         assert first[name] == second[name], name
     for name, metric in {"all": OPIS(), "sampled": OPIS(negatives_per_positive=5), "large": OPIS()}.items():
         metric.update(*(a_large_set() if name == "large" else a_set()))
@@ -158,3 +164,7 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
     assert (first["alone"]["samples"], second["alone"]["samples"]) == (80, 120)
     assert "on some rank; got none on any" in first["none on any"]
     assert "got [3, 4]" in first["columns"]
+    whole = StreamingVerification(fars=(0.1,))
+    whole.update(*scored_pairs())
+    assert first["streaming"] == whole.compute()
+    assert (first["own"], second["own"]) == ([251, 253], [250, 252])

@@ -133,10 +133,6 @@ def test_thresholds_in_16_bits_are_those_of_the_scores() -> None:
 def test_errors() -> None:
     a, b, same = face_like_pairs()
     evaluate = VerificationEvaluator()
-    with pytest.raises(ValueError, match="got 0 genuine and 200 impostor pairs"):
-        evaluate(a, b, same & False)
-    with pytest.raises(ValueError, match="got 200 genuine and 0 impostor pairs"):
-        evaluate(a, b, same | True)
     with pytest.raises(ValueError, match="embeddings_b must have the shape of embeddings_a"):
         evaluate(a, b[1:], same)
     with pytest.raises(ValueError, match="same must be bool of shape"):
@@ -149,7 +145,7 @@ def test_errors() -> None:
         evaluate.of_scores(a[:, 0] / 0, same)
     with pytest.raises(ValueError, match="10 folds need at least 10 pairs; got 9"):
         evaluate(a[:9], b[:9], same[:9])
-    with pytest.raises(ValueError, match="fold 0 holds 20 genuine pairs only"):
+    with pytest.raises(ValueError, match=r"fold 0 has only genuine pairs \(20\)"):
         evaluate(a, b, torch.arange(200) < 100)
     for fars in ((0.0,), (0.1, 1.5)):
         with pytest.raises(ValueError, match=r"far must be in \(0, 1\]"):

@@ -15,40 +15,20 @@ Results = dict[str, dict[str, float]]
 CMC = "cmc"
 """In a list of metrics: all ranks."""
 
-# the name in metrics.json -> what the table calls it; cmc_rank_5 is R@5, tar_at_far_1e-3 TAR@1e-3
-METRICS = {
-    keys.PRECISION_AT_1: "R@1",
-    keys.MEAN_AVERAGE_PRECISION_AT_R: "mAP@R",
-    keys.REID_MEAN_AVERAGE_PRECISION: "mAP",
-    keys.MEAN_INVERSE_NEGATIVE_PENALTY: "mINP",
-    keys.R_PRECISION: "RP",
-    keys.MEAN_RECIPROCAL_RANK: "MRR",
-    keys.OPIS: "OPIS",
-    keys.EPSILON_OPIS: "ε-OPIS",
-    keys.NMI: "NMI",
-    keys.AMI: "AMI",
-    keys.F1: "F1",
-    keys.SPECTRAL_VARIANCE: "SV",
-}
-ALL_PAIRS = {
-    keys.VERIFICATION_AUC: "AUC",
-    keys.EQUAL_ERROR_RATE: "EER",
-    keys.tar_at_far(1e-2): "TAR@1e-2",
-    keys.tar_at_far(1e-3): "TAR@1e-3",
-    keys.tar_at_far(1e-4): "TAR@1e-4",
-}
-VERIFICATION = {keys.ACCURACY: "accuracy", keys.ACCURACY_STD: "± std", keys.AUC: "AUC", keys.EER: "EER"}
+# The name in metrics.json -> what the table calls it; cmc_rank_5 is R@5, tar_at_far_1e-3 TAR@1e-3.
+_HEADINGS = {name: facts.heading for name, facts in keys.FACTS.items() if facts.heading}
+VERIFICATION = {name: _HEADINGS[name] for name in keys.names_over(keys.LISTED_PAIRS)}
+ALL_PAIRS = {name: _HEADINGS[name] for name in keys.names_over(keys.ALL_PAIRS)}
+METRICS = {name: heading for name, heading in _HEADINGS.items() if name not in VERIFICATION | ALL_PAIRS}
+TEMPLATES = {name: _HEADINGS[name] for name in (keys.EER, keys.AUC)}
 
-TEMPLATES = {keys.EER: "EER", keys.AUC: "AUC"}
-
-_STANDARD = (keys.MEAN_AVERAGE_PRECISION_AT_R, keys.REID_MEAN_AVERAGE_PRECISION, keys.MEAN_INVERSE_NEGATIVE_PENALTY)
-STANDARD_METRICS = (CMC, *_STANDARD, keys.OPIS, keys.EPSILON_OPIS, keys.NMI)
+STANDARD_METRICS = (CMC, *(name for name, facts in keys.FACTS.items() if facts.standard))
 STANDARD_RANKS = (1, 5, 10)
 """What is measured where nobody says otherwise, see `named_metrics`."""
 
-LOWER_IS_BETTER = (keys.OPIS, keys.EPSILON_OPIS, keys.EER, keys.EQUAL_ERROR_RATE, keys.SPECTRAL_VARIANCE)
-NO_RATES = (keys.OPIS, keys.EPSILON_OPIS, keys.SPECTRAL_VARIANCE)
-_NEITHER = (keys.ACCURACY_STD,)
+LOWER_IS_BETTER = tuple(name for name, facts in keys.FACTS.items() if facts.lower_is_better)
+NO_RATES = tuple(name for name, facts in keys.FACTS.items() if not facts.is_rate)
+_NEITHER = tuple(name for name, facts in keys.FACTS.items() if facts.lower_is_better is None)
 
 
 def named_metrics(metrics: Sequence[str], ranks: Sequence[int]) -> list[str]:
@@ -146,7 +126,7 @@ def label_of(name: str) -> str | None:
     for start, label in (("cmc_rank_", "R@"), ("tar_at_far_", "TAR@")):
         if name.startswith(start):
             return label + name.removeprefix(start)
-    return {**METRICS, **VERIFICATION, **ALL_PAIRS}.get(name)
+    return _HEADINGS.get(name)
 
 
 def _table(corner: str, rows: dict[str, dict[str, float]]) -> list[str]:

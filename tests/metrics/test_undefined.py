@@ -1,0 +1,95 @@
+"""One rule for every metric that lacks the pairs it measures: nan, and one warning that says what lacks."""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pml_ext.metrics import OPIS, ReIDEvaluator, StreamingVerification, VerificationEvaluator, keys
+from tests.metrics.calculators import calculator
+
+X = torch.nn.functional.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
+ALONE, TOGETHER = torch.arange(6), torch.zeros(6, dtype=torch.int64)
+NO_MATCH, FEW_CLASSES = "no query has a match to find", "OPIS needs at least 2 classes"
+# What lacks where every sample is a class of its own, and where all are of one class; "" for what is defined there.
+LACKING = {
+    keys.NEIGHBORS: (NO_MATCH, ""),
+    keys.RANKS: (NO_MATCH, ""),
+    keys.ALL_PAIRS: ("there is no genuine pair", "there is no impostor pair"),
+    keys.OPIS: (FEW_CLASSES, FEW_CLASSES),
+    keys.EPSILON_OPIS: (FEW_CLASSES, FEW_CLASSES),
+    keys.F1: ("no two samples share a class or a cluster", ""),
+    keys.NMI: ("", ""),  # PML's: 1 where classes and clusters agree
+    keys.AMI: ("", ""),
+    keys.SPECTRAL_VARIANCE: ("", ""),  # of the embeddings alone
+}
+SAME = {0: TOGETHER > 0, 1: TOGETHER == 0}
+
+
+def opis(labels: torch.Tensor) -> dict[str, Any]:
+    metric = OPIS()
+    metric.update(X, labels)
+    found = metric.compute()
+    return {name: found[name] for name in ("opis", "epsilon_opis")}
+
+
+def reid(ids: torch.Tensor) -> dict[str, Any]:
+    found = ReIDEvaluator()(X[:3], ids[:3], None, X[3:], ids[3:], None)
+    return {name: value for name, value in found.items() if not name.startswith("queries")}
+
+
+def streaming(case: int) -> StreamingVerification:
+    metric = StreamingVerification()
+    metric.update(X[:, 0], SAME[case])
+    return metric
+
+
+def of_calculator(name: str, **options: Any) -> Callable[[int], dict[str, Any]]:
+    return lambda case: calculator(include=(name,), **options).get_accuracy(X, (ALONE, TOGETHER)[case])
+
+
+def nearest(query: torch.Tensor, k: int, reference: torch.Tensor, ref_includes_query: bool) -> Any:
+    return torch.cdist(query, reference).fill_diagonal_(torch.inf).topk(k, largest=False)
+
+
+def rates(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name not in ("genuine", "impostors", "smallest_far")}
+
+
+PAIRS = LACKING[keys.ALL_PAIRS]
+CASES: dict[str, tuple[Callable[[int], dict[str, Any]], tuple[str, str]]] = {
+    **{
+        name: (of_calculator(name), LACKING.get(name) or LACKING[facts.over])
+        for name, facts in keys.FACTS.items()
+        if facts.over != keys.LISTED_PAIRS
+    },
+    "cmc_rank_5": (of_calculator("cmc_rank_5"), LACKING[keys.RANKS]),
+    "by class": (of_calculator("r_precision", return_per_class=True), LACKING[keys.RANKS]),
+    "PML's neighbours": (of_calculator("precision_at_1", knn_func=nearest), LACKING[keys.RANKS]),
+    "VerificationEvaluator": (lambda case: rates(VerificationEvaluator()(X, X.flip(0), SAME[case])), PAIRS),
+    "of_all_pairs": (lambda case: rates(VerificationEvaluator().of_all_pairs(X, (ALONE, TOGETHER)[case])), PAIRS),
+    "StreamingVerification": (lambda case: rates(streaming(case).compute()), PAIRS),
+    "bounds": (lambda case: {name: sum(ends) for name, ends in streaming(case).bounds().items()}, PAIRS),
+    "OPIS": (lambda case: opis((ALONE, TOGETHER)[case]), (FEW_CLASSES, FEW_CLASSES)),
+    "ReIDEvaluator": (lambda case: reid((ALONE, TOGETHER)[case]), LACKING[keys.RANKS]),
+}
+
+
+@pytest.mark.parametrize("case", [0, 1], ids=["every sample alone", "one class"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_metric_without_its_pairs_is_nan_and_says_what_lacks(name: str, case: int) -> None:
+    measure, lacking = CASES[name]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        found = measure(case)
+    values = [value for entry in found.values() for value in (entry if isinstance(entry, list) else [entry])]
+    assert values and all(math.isnan(value) is bool(lacking[case]) for value in values), found
+    if not lacking[case]:
+        assert not seen
+        return
+    (warning,) = seen
+    assert issubclass(warning.category, UserWarning) and warning.filename == __file__
+    assert f"nan: {lacking[case]}" in str(warning.message) and all(key in str(warning.message) for key in found)
