@@ -1,6 +1,6 @@
-"""What metrics of FastReID, torchmetrics and pytorch-metric-learning give on small made data, and what is right.
+"""Faults of metrics in FastReID, torchmetrics and pytorch-metric-learning on small synthetic data.
 
-FastReID's and torchmetrics' are a few lines here, from their definitions; pytorch-metric-learning's runs itself.
+FastReID's and torchmetrics' metrics are reimplemented here in a few lines; pytorch-metric-learning's is called.
 """
 
 import numpy as np
@@ -19,14 +19,14 @@ def show(fault: str, given: float | str, right: float) -> None:
 torch.manual_seed(0)
 print(f"{'':<66}{'given':>10}{'right':>8}")
 
-# FastReID's TPR@FPR: impostor pairs are labelled 1, the score is the distance, and the nearest FPR is taken.
+# FastReID's TPR@FPR labels impostor pairs 1, scores by distance and takes the nearest FPR.
 same = torch.arange(20_000) % 100 == 0
 distances = torch.where(same, 0.6, 1.0) + 0.15 * torch.randn(len(same))
 false_positives, true_positives, _ = roc_curve(~same, distances)
 tpr = true_positives[np.argmin(np.abs(false_positives - 1e-2))]
 show("FastReID TPR@FPR=1e-2: impostors rejected, not genuine accepted", tpr, float(tar_at_far(-distances, same, 1e-2)))
 
-# FastReID's CMC stacks rows of what stays of the gallery: 4 items for the first query, 5 for the second.
+# FastReID's CMC stacks rows of the gallery without junk: 4 items for the first query, 5 for the second.
 query, gallery = torch.tensor([1, 2]), torch.tensor([1, 1, 2, 3, 3])
 cameras = {"query_cameras": torch.tensor([0, 0]), "gallery_cameras": torch.tensor([0, 1, 1, 0, 1])}
 distances = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5], [0.1, 0.3, 0.2, 0.4, 0.5]])
@@ -39,7 +39,7 @@ except ValueError as error:
 right = float(cumulative_matches(rank_matches_from_distances(distances, query, gallery, **cameras), [1]))
 show("FastReID rank-1, junk removal leaves fewer than max_rank items", rank_1, right)
 
-# Distances in 16 bits are full of ties: sorted, matches that come first in the gallery win. Ours are pessimistic.
+# 16-bit distances have many ties, which sorting gives to the first in the gallery. We break ties pessimistically.
 is_match = torch.arange(2000) < 40
 distances = 1 - 0.02 * is_match + 0.01 * torch.randn(2000)
 found = is_match[distances.half().argsort(stable=True)].double()

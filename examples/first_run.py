@@ -1,4 +1,4 @@
-"""Run the README's first command on one thread, and keep what it measures in examples/first_run.json.
+"""Run the README's first command on one thread and write its results to examples/first_run.json.
 
     python examples/first_run.py
 

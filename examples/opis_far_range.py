@@ -1,8 +1,7 @@
-"""How much OPIS depends on the calibration range: raw pixels of handwritten digits, one pass over all pairs.
+"""How OPIS depends on the calibration range: raw pixels of handwritten digits, one pass over all pairs.
 
-The paper calibrates between false accept rates of 1 % and 10 % and varies the two in its Fig. 8. Prints OPIS and
-ε-OPIS for several ranges, and the same from 10 random negative pairs per positive pair, as the paper takes them of its
-large sets.
+The paper calibrates between false accept rates of 1 % and 10 % and varies them in Fig. 8. Prints OPIS and ε-OPIS for
+several ranges, also with 10 random negative pairs per positive pair, which the paper uses for large sets.
 """
 
 import torch

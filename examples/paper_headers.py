@@ -1,16 +1,16 @@
-"""What configs say at their top about the papers' results that they reproduce.
+"""Reads the comments at the top of configs about the papers' results that they reproduce.
 
-Comments above the first key; text that goes on in a next line is indented there by three spaces after the `#`:
+Comments come before the first key; continuation lines are indented by three spaces after the `#`:
 
     # Paper: LoOp, Table 2, row "LoOp (triplet)", CUB
     # Reported: NMI 59.9, F1 26.5, R@1 50.3        (the paper's numbers; or that the text has none)
-    # With: MODEL.LOSSES.TRIPLETMARGIN.MARGIN 0.1  (KEY VALUE pairs that the row needs beside the file)
+    # With: MODEL.LOSSES.TRIPLETMARGIN.MARGIN 0.1  (KEY VALUE pairs that the row needs in addition)
     # Ours: R@1 49.8; CUB; 2026-11-22; 1f2e3d4     (numbers; data; date; commit)
     # Differs: the paper has …, here …
 
-`Paper` opens a row, and `Reported` must follow; the others may be left out. `Differs` before the first row is of the
-whole file, and of the files that have it as _BASE_. A config that goes with a paper and is in none of its tables says
-so by one line, which its own _BASE_ may have for it:
+`Paper` opens a row and `Reported` must follow; the others are optional. `Differs` before the first row applies to the
+whole file and to files that have it as _BASE_. A config that belongs to a paper but to none of its tables has one line,
+possibly in its _BASE_:
 
     # Beside: TCM, ResNet-50 on test classes that training has not seen, where the paper has ViT-B
 """
@@ -31,7 +31,7 @@ _OURS = re.compile(r"[^;]+; [^;]+; \d{4}-\d\d-\d\d; [0-9a-f]{7,40}")
 
 
 class HeaderError(Exception):
-    """A header or papers.yml that cannot be read; the message says where and what is expected."""
+    """A header or papers.yml cannot be read; the message says where and what is expected."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Row:
     differs: list[str] = field(default_factory=list)
 
     def opts(self) -> list[str]:
-        """The overrides as load_config takes them."""
+        """The overrides for load_config."""
         return shlex.split(self.overrides)
 
 
@@ -57,7 +57,7 @@ def rows_of(config: Path) -> list[Row]:
     """The rows in a config's header.
 
     Raises:
-        HeaderError: a line that starts like one of ours and is not, or a row without the paper's numbers.
+        HeaderError: a malformed line, or a row without the paper's numbers.
     """
     found = list[Row]()
     for label, text in _fields(config):
@@ -85,14 +85,14 @@ def rows_of(config: Path) -> list[Row]:
     for row in found:
         if not row.reported:
             _fail(config, f"the row {row.name!r} of {row.experiment} needs a line Reported")
-        row.differs = [*_of_the_file(config), *row.differs]
+        row.differs = [*_differences_of_file(config), *row.differs]
     return found
 
 
-def _of_the_file(config: Path) -> list[str]:
-    """What differs in the whole file, with its bases' before it."""
+def _differences_of_file(config: Path) -> list[str]:
+    """The differences that apply to the whole file, those of its bases first."""
     base = base_of(config)
-    above = _of_the_file(base) if base else []
+    above = _differences_of_file(base) if base else []
     for label, text in _fields(config):
         if label == "Paper":
             break
@@ -102,7 +102,7 @@ def _of_the_file(config: Path) -> list[str]:
 
 
 def beside(config: Path) -> tuple[str, str] | None:
-    """The paper that a config without rows goes with, and what it is; its own line, or the nearest of its bases'."""
+    """The paper of a config without rows, and a description, from its own line or its nearest base's."""
     for label, text in _fields(config):
         if label == "Beside":
             match = _BESIDE.fullmatch(text) or _fail(config, f"expected PAPER, what it is; got {text!r}")
@@ -112,7 +112,7 @@ def beside(config: Path) -> tuple[str, str] | None:
 
 
 def base_of(config: Path) -> Path | None:
-    """The file that its _BASE_ names, if it has one."""
+    """The file in _BASE_, if any."""
     match = _BASE.search(config.read_text(encoding="utf-8"))
     return (config.parent / match[1]).resolve() if match else None
 
@@ -137,7 +137,7 @@ def _fail(config: Path, reason: str) -> Any:
 
 
 def name_of(config: Path) -> str:
-    """Where it is in fastreid_configs/."""
+    """The path in fastreid_configs/."""
     return config.relative_to(CONFIGS).as_posix()
 
 
@@ -147,12 +147,12 @@ def leaves() -> list[Path]:
 
 
 def all_rows() -> list[Row]:
-    """Of every config.
+    """The rows of all configs.
 
     Raises:
-        HeaderError: a header that is wrong, or a row in a file that is only a base of others.
+        HeaderError: a malformed header, or a row in a file that is only a base of others.
     """
     for base in CONFIGS.rglob("Base-*.yml"):
         if rows_of(base):
-            _fail(base, "a base is not run: its rows belong to the configs that have it as _BASE_")
+            _fail(base, "a base cannot be run: move its rows to the configs that have it as _BASE_")
     return [row for path in leaves() for row in rows_of(path)]

@@ -1,7 +1,7 @@
-"""Write PAPERS.md, each paper's experiments and what runs them; --check says whether it is up to date.
+"""Write PAPERS.md, the papers' experiments and the configs that run them; --check tells whether it is up to date.
 
-The experiments are listed in papers.yml. The rows of their tables stand at the top of the configs that reproduce them;
-paper_headers.py reads them.
+papers.yml lists the experiments. The configs have the rows of their tables in comments at the top, which
+paper_headers.py reads.
 """
 
 import argparse
@@ -16,18 +16,18 @@ from pml_ext._files import replacing
 
 HERE = Path(__file__).parent
 PAGE = HERE / "PAPERS.md"
-NOT_RUN = "not run: no data here"
+NOT_RUN = "not run: data unavailable"
 _START = """# The papers' experiments
 
-Every table and figure of the five papers, the configs or commands that run them, what the papers report and what came
-out here. Numbers are percent unless said otherwise. A config runs by
-`pml-ext train --config-file fastreid_configs/FILE [KEY VALUE …]`, with the keys that stand beside its name.
-[papers.py](papers.py) writes this page, from the comments at the top of the configs and from [papers.yml](papers.yml).
+All tables and figures of the five papers, the configs or commands that run them, the papers' numbers and ours. Numbers
+are percent unless stated otherwise. Run a config, with the keys next to its name, by
+`pml-ext train --config-file fastreid_configs/FILE [KEY VALUE …]`.
+[papers.py](papers.py) writes this page from the comments at the top of the configs and from [papers.yml](papers.yml).
 """
 
 
-def listed() -> dict[str, Any]:
-    """papers.yml."""
+def read_experiments() -> dict[str, Any]:
+    """Read papers.yml."""
     return yaml.safe_load((HERE / "papers.yml").read_text(encoding="utf-8"))
 
 
@@ -35,9 +35,9 @@ def page(rows: list[Row]) -> str:
     """PAPERS.md.
 
     Raises:
-        HeaderError: a row of an unlisted experiment, or an experiment with nothing to say about it.
+        HeaderError: a row of an unlisted experiment, or an experiment without config, command or reason.
     """
-    papers = listed()["papers"]
+    papers = read_experiments()["papers"]
     for row in rows:
         if row.experiment not in papers.get(row.paper, {"experiments": {}})["experiments"]:
             raise HeaderError(f"{row.config}: papers.yml has no {row.experiment} of {row.paper}")
@@ -54,7 +54,9 @@ def _section(key: str, paper: dict[str, Any], rows: list[Row]) -> str:
         elif "missing" in experiment:
             without += f"| {name} | {experiment['shows']} | {experiment['missing']} |\n"
         else:
-            raise HeaderError(f"papers.yml: {name} of {key} has no config: give its `command`, or why it is `missing`")
+            raise HeaderError(
+                f"papers.yml: {name} of {key} has no config: give its `command`, or the reason as `missing`"
+            )
     if without:
         text += f"\n### {key}, without a config\n\n| experiment | what it shows | why |\n| --- | --- | --- |\n{without}"
     for path in leaves():
@@ -62,7 +64,7 @@ def _section(key: str, paper: dict[str, Any], rows: list[Row]) -> str:
         if found and found[0] == key and not rows_of(path):
             more.setdefault(found[1], []).append(_link(name_of(path)))
     if more:
-        text += f"\n### {key}, beside the paper\n\n"
+        text += f"\n### {key}, related configs\n\n"
         text += "".join(f"- {what}: {', '.join(configs)}\n" for what, configs in more.items())
     return text
 
@@ -88,7 +90,7 @@ def _table(rows: list[Row], experiment: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where the page differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if the page differs")
     try:
         text = page(all_rows())
     except HeaderError as error:

@@ -1,8 +1,8 @@
-"""Write the README's tables from what was measured; --check says whether they are so.
+"""Write the README's tables from measurements; --check tells whether they are up to date.
 
-Each table stands between a line `<!-- written by examples/readme_tables.py: NAME -->` and `<!-- end -->`. It comes from
-examples/first_run.json, which examples/first_run.py writes, from examples/evidence/results/guide.json, which
-examples/evidence/run.py writes, and from the tables in examples/benchmarks/RESULTS.md.
+Each table is between a line `<!-- written by examples/readme_tables.py: NAME -->` and `<!-- end -->`. The data is in
+examples/first_run.json (written by examples/first_run.py), examples/evidence/results/guide.json (written by
+examples/evidence/run.py) and examples/benchmarks/RESULTS.md.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
 _BLOCK = re.compile(r"(<!-- written by examples/readme_tables\.py: ([\w ]+) -->\n)(.*?)(<!-- end -->)", re.S)
-# name in metrics.json -> heading with the better direction, and how a value is shown
+# name in metrics.json -> heading with an arrow to the better side, and format
 COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "precision_at_1": ("R@1 ↑", lambda value: f"{100 * value:.1f} %"),
     "mean_average_precision_at_r": ("mAP@R ↑", lambda value: f"{100 * value:.1f} %"),
@@ -30,7 +30,7 @@ COMPARED = [
 
 
 def first_run() -> str:
-    """Raw pixels, untrained, trained: what the README's first command prints."""
+    """Raw pixels, untrained and trained network: the output of the README's first command."""
     run = json.loads((HERE / "first_run.json").read_text(encoding="utf-8"))
     found = {**run["baselines"], "trained": run["results"]}
     rows = {name: [show(sets["Glyphs"][key]) for key, (_, show) in COLUMNS.items()] for name, sets in found.items()}
@@ -39,14 +39,14 @@ def first_run() -> str:
 
 
 def goals() -> str:
-    """What each loss gained where all were tuned at equal cost."""
+    """The gain of each loss, all tuned at equal cost."""
     rows = json.loads((HERE / "evidence" / "results" / "guide.json").read_text(encoding="utf-8"))
     about = "A linear layer on frozen ImageNet features. mAP@R in points; cost per step with a batch of 80."
     return table(["goal", "loss", "measured gain [95 %]", "cost"], rows) + f"\n{about}\n"
 
 
 def speed() -> str:
-    """Time and memory of a step with PML's loss and with ours, of the benchmark's last run."""
+    """Time and memory of a step with PML's loss and with ours, from the last run of the benchmark."""
     text = (HERE / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
     row = r"^\| (\d+) \| (.+?) \| ([\d.]+) ms \| \S+ \| ([\d.]+) MB \|$"
     measured = {(int(size), name): (float(ms), float(mb)) for size, name, ms, mb in re.findall(row, text, re.M)}
@@ -70,8 +70,8 @@ def table(headings: list[str], rows: dict[str, list[str]]) -> str:
 TABLES = {"first run": first_run, "goals": goals, "speed": speed}
 
 
-def rewritten(text: str) -> str:
-    """The page with its tables as they are now."""
+def rewrite(text: str) -> str:
+    """Replace the tables of a page by the current ones."""
     if unknown := [name for _, name, _, _ in _BLOCK.findall(text) if name not in TABLES]:
         raise SystemExit(f"no table {', '.join(unknown)}; known: {', '.join(TABLES)}")
     return _BLOCK.sub(lambda block: f"{block[1]}\n{TABLES[block[2]]()}\n{block[4]}", text)
@@ -79,9 +79,9 @@ def rewritten(text: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where a table differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a table differs")
     before = README.read_text(encoding="utf-8")
-    after = rewritten(before)
+    after = rewrite(before)
     if parser.parse_args().check:
         return int(before != after)
     README.write_text(after, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Why pml_ext has a SmoothAPLoss of its own: PML's is right only for C classes × C samples.
+"""Why pml_ext has its own SmoothAPLoss: PML's is only correct for C classes × C samples.
 
-Prints, for well separated classes in batches of several shapes, 1 − mean average precision (exact, by sorting) and what
-the two losses say. At this temperature a smoothed value should be close to the exact one.
+Prints the exact 1 − mean average precision and both losses, for well separated classes in batches of several shapes. At
+this temperature a smoothed value should be close to the exact one.
 """
 
 import torch
@@ -12,7 +12,7 @@ from pml_ext.losses import SmoothAPLoss
 
 
 def exact(embeddings: torch.Tensor, labels: torch.Tensor) -> float:
-    """1 − mean average precision of every sample's ranking of the batch, itself included."""
+    """1 − mean average precision of each sample's ranking of the batch, itself included."""
     order = (normalize(embeddings) @ normalize(embeddings).T).argsort(dim=1, descending=True)
     hits = (labels[order] == labels[:, None]).float()
     precision = hits.cumsum(dim=1) / torch.arange(1, len(labels) + 1)

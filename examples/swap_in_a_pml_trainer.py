@@ -1,6 +1,6 @@
-"""PML's own trainer with a loss of ours, found by its name in pytorch_metric_learning.losses.
+"""PML's trainer with one of our losses, looked up by name in pytorch_metric_learning.losses.
 
-Trains on every other image of scikit-learn's digits and prints Recall@1 among the rest, before and after.
+Trains on every other image of scikit-learn's digits and prints Recall@1 on the rest, before and after.
 """
 
 import numpy

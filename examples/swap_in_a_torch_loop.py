@@ -1,6 +1,6 @@
 """One training loop, one changed line: the loss.
 
-Trains a small network on every other image of scikit-learn's digits and prints Recall@1 among the rest.
+Trains a small network on every other image of scikit-learn's digits and prints Recall@1 on the rest.
 """
 
 import numpy

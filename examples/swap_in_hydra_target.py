@@ -1,6 +1,6 @@
-"""Losses named in a Hydra config: after register() ours are found under pytorch_metric_learning.losses.
+"""Losses named in a Hydra config: after register() Hydra finds ours in pytorch_metric_learning.losses.
 
-Trains on every other image of scikit-learn's digits and prints Recall@1 among the rest, before and after.
+Trains on every other image of scikit-learn's digits and prints Recall@1 on the rest, before and after.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""A loss with parameters of its own in a LightningModule: they are the module's, so its optimizer trains them.
+"""A loss with parameters in a LightningModule, whose optimizer trains them too.
 
-Trains on every other image of scikit-learn's digits and prints Recall@1 among the rest, before and after.
+Trains on every other image of scikit-learn's digits and prints Recall@1 on the rest, before and after.
 """
 
 import lightning

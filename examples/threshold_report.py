@@ -1,7 +1,7 @@
-"""Choose one decision threshold for a matcher, and see how unevenly it treats the classes.
+"""Choose one decision threshold for a matcher and see how its error rates differ between classes.
 
-Scikit-learn's digits: a PCA is fitted on the digits 0–4, the threshold is chosen on half of the digits' images and
-tried on the other half. Writes threshold.json, .html and .png to a temporary folder.
+On scikit-learn's digits: fits a PCA on the digits 0–4, chooses the threshold on half of the images and tests it on the
+other half. Writes threshold.json, .html and .png to a temporary folder.
 """
 
 import tempfile
@@ -24,12 +24,12 @@ report = ThresholdReport.from_embeddings(*validation, far=FAR)
 print(report.summary())
 
 folder = Path(tempfile.mkdtemp())
-report.save(folder / "threshold.json")  # checkpoint="model.ckpt" keeps the model's hash, and load() compares it
+report.save(folder / "threshold.json")  # checkpoint="model.ckpt" stores the model's hash, which load() compares
 report.save_page(folder / "threshold.html")
 report.save_figure(folder / "threshold.png")
 print(f"\nwritten to {folder}")
 
-# Where the model is deployed: the file, and cosines or embeddings.
+# In deployment: load the file, pass cosines or embeddings.
 matcher = ThresholdReport.load(folder / "threshold.json")
 unit = torch.nn.functional.normalize(test[0], dim=1)
 accepted = matcher.accept(unit @ unit.T)

@@ -1,7 +1,7 @@
-"""Appearance features for BoT-SORT, Deep-OC-SORT and StrongSORT without FastReID: put one of these in their place.
+"""Drop-in appearance features for BoT-SORT, Deep-OC-SORT and StrongSORT without FastReID.
 
-Each cuts and resizes the boxes as its tracker's own interface does (bilinearly by OpenCV or Pillow, where tests of the
-model resize bicubically), so that thresholds tuned with that stay as they are; `Embedder` does the rest.
+Each crops and resizes boxes like the tracker's own interface (bilinearly, by OpenCV or Pillow; evaluation of the model
+resizes bicubically), so that existing thresholds stay valid. `Embedder` does the rest.
 
     python examples/tracker.py config.yaml last.ckpt frame.jpg
 """
@@ -39,7 +39,7 @@ class FastReIDInterface:
 
 
 class EmbeddingComputer(FastReIDInterface):
-    """Deep-OC-SORT's, for its FastReID models and without the grid: crops of 384×128, whatever the config says."""
+    """Deep-OC-SORT's interface for its FastReID models, without the grid: always crops of 384×128."""
 
     overrides = ("INPUT.SIZE_TEST", "[384, 128]")
 
@@ -49,7 +49,7 @@ class EmbeddingComputer(FastReIDInterface):
 
 
 def strongsort_features(embedder: Embedder, frame: Image.Image, boxes: np.ndarray) -> np.ndarray:
-    """StrongSORT's others/generate_detections.py: boxes (N, 4: left, top, width, height) to (N, D), of unit length."""
+    """StrongSORT's others/generate_detections.py: boxes (N, 4: left, top, width, height) to (N, D) unit vectors."""
     crops = [frame.crop((x, y, x + w, y + h)) for x, y, w, h in boxes[:, :4].tolist()]
     high, wide = embedder.size
     return embedder([crop.resize((wide, high), Image.Resampling.BILINEAR) for crop in crops]).numpy()

@@ -1,8 +1,8 @@
-"""Choose TCM's margins for a config by a grid, on held-out classes of its training set.
+"""Choose TCM's margins for a config by grid search on held-out classes of its training set.
 
-A share of the training classes is held out by the config's SEED. The config trains on the others with each pair of
-margins and each seed, and the held-out images search each other. Zhang et al. (arXiv 2307.04047) search a grid on 10 %
-of the training data and do not say by which metric; here: by R@1, among equals by OPIS.
+The config's SEED chooses the held-out classes. The config trains on the others with each pair of margins and each seed,
+and the held-out images search each other. Zhang et al. (arXiv 2307.04047) hold out 10 % of the training data and do not
+state the metric; here: R@1, with OPIS to break ties.
 """
 
 import argparse

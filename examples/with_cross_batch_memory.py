@@ -1,6 +1,6 @@
 """CITLoss with PML's CrossBatchMemory: negatives and positives from the last 200 samples, at a batch size of 20.
 
-Trains on every other image of scikit-learn's digits and prints Recall@1 among the rest, before and after.
+Trains on every other image of scikit-learn's digits and prints Recall@1 on the rest, before and after.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""Two processes with PML's DistributedLossWrapper: the loss sees the batches of both, its parameters learn too.
+"""Two processes with PML's DistributedLossWrapper: the loss sees both batches, and its parameters are trained too.
 
-Trains on every other image of scikit-learn's digits and prints Recall@1 among the rest, before and after.
+Trains on every other image of scikit-learn's digits and prints Recall@1 on the rest, before and after.
 """
 
 import tempfile

@@ -56,7 +56,7 @@ def _python() -> Iterator[tuple[str, str]]:
 
 
 def _members(owner: str, kind: type) -> Iterator[tuple[str, str]]:
-    """What a class of this package adds to those of other libraries: methods, properties, fields; and its forward."""
+    """The methods, properties and fields that a class adds to other libraries' bases, and its forward."""
     foreign = {name for base in kind.__mro__ if not base.__module__.startswith("pml_ext") for name in vars(base)}
     ours = {
         name: vars(base)
@@ -79,7 +79,7 @@ def _members(owner: str, kind: type) -> Iterator[tuple[str, str]]:
 def _signature(thing: Any) -> str:
     if not callable(thing):
         return type(thing).__name__
-    # Modules may move, the names in them may not.
+    # Modules may move; the names in them may not.
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])", "", str(inspect.signature(thing)))
 
 

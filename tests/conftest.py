@@ -9,7 +9,7 @@ from filelock import FileLock
 DATA = Path(os.environ.get("PML_EXT_DATA", Path(__file__).parents[1] / ".." / "shared" / "data")).resolve()
 
 
-# Small work: a parallel region costs more than it gives, and stalls where other processes use the cores.
+# The work is small: threads cost more than they save, and stall when other processes use the cores.
 torch.set_num_threads(1)
 
 
@@ -19,7 +19,7 @@ def _seeded() -> None:
 
 
 def real_data(name: str) -> Path:
-    """The folder of a real data set, or a skip that says what is missing."""
+    """The folder of a real data set; skip if it is missing."""
     folder = DATA / name
     if not folder.is_dir():
         pytest.skip(f"{folder} is missing: set PML_EXT_DATA to the folder that holds {name}/")
@@ -28,7 +28,7 @@ def real_data(name: str) -> Path:
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
-    """(name, make) -> a folder that `make` filled, once for all of pytest's processes: for what takes seconds."""
+    """(name, make) -> a folder that `make` fills once for all of pytest's processes."""
     of_all = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         of_all = of_all.parent

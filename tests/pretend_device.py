@@ -1,4 +1,4 @@
-"""A device that is none: its tensors keep their values on the CPU and say that they are elsewhere.
+"""A pretend device: its tensors keep their values on the CPU but report another device.
 
 What a CUDA device would complain about or wait for can so be seen without one: operators that mix devices raise, and
 every point where the host would wait for the device is written down with the line that asks for it.
@@ -22,7 +22,7 @@ NAME = "pretend"
 ROOT = Path(__file__).parents[1]
 aten = torch.ops.aten
 
-# Operators whose result's size, or whose result itself, the host must wait for.
+# Operators that synchronise, because the host needs their result or its size.
 _WAITS = {
     aten._local_scalar_dense: "item",
     aten.nonzero: "nonzero",
@@ -45,7 +45,7 @@ class _Module(_DummyBackendModule):
 
 
 class Wait(NamedTuple):
-    """Where the host waited: what for, and the innermost line outside of torch."""
+    """A synchronisation: the operator, and the innermost line outside torch."""
 
     what: str
     file: str
@@ -53,7 +53,7 @@ class Wait(NamedTuple):
 
 
 class PretendTensor(Tensor):
-    """A tensor of the device; `raw` has its values."""
+    """A tensor on the device; `raw` has its values."""
 
     raw: Tensor
 
@@ -154,7 +154,7 @@ def _look_for_a_wait(function: Any, packet: Any, args: Any, kwargs: dict[str, An
 
 
 class _FromData(TorchFunctionMode):
-    """Sends torch.tensor(data, device=…) and new_tensor by way of the CPU, as torch does for a GPU."""
+    """Routes torch.tensor(data, device=…) and new_tensor through the CPU, as torch does for a GPU."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -167,7 +167,7 @@ class _FromData(TorchFunctionMode):
 
 
 class _Factories(TorchDispatchMode):
-    """Sends operators that make a tensor of the device to it."""
+    """Routes operators that create tensors on the device to it."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(function, args, kwargs or {})
@@ -175,7 +175,7 @@ class _Factories(TorchDispatchMode):
 
 @contextmanager
 def pretend_device() -> Iterator[torch.device]:
-    """The device, while the block runs."""
+    """The device, inside the block."""
     if torch._C._get_privateuse1_backend_name() != NAME:
         _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
     _WAITED.clear()
@@ -185,7 +185,7 @@ def pretend_device() -> Iterator[torch.device]:
 
 @contextmanager
 def waits() -> Iterator[Counter[Wait]]:
-    """What the host waited for inside the block, after it."""
+    """The synchronisations inside the block, available after it."""
     found: Counter[Wait] = Counter()
     before = len(_WAITED)
     yield found
@@ -193,6 +193,6 @@ def waits() -> Iterator[Counter[Wait]]:
 
 
 def values(tensor: Tensor) -> Tensor:
-    """A tensor of the device on the CPU, without being counted."""
+    """A device tensor on the CPU, without counting."""
     assert isinstance(tensor, PretendTensor)
     return tensor.raw

@@ -27,12 +27,12 @@ from pml_ext.runner.engine.baseline import Baseline
 from tests.pretend_device import ROOT, PretendTensor, pretend_device, values, waits
 
 CLASSES, PER_CLASS, SIZE = 8, 4, 16
-# Numbers of classes at which another kernel runs than for a small batch.
+# Numbers of classes that select another kernel than small batches.
 LARGE = {"TCMLoss": 34, "TCMLoss(divide_by='all')": 34, "CITLoss": 34, "LoOp(MultiSimilarityLoss)": 130}
 
 
 class Mined(nn.Module):
-    """A loss on what a miner finds."""
+    """A loss with a miner."""
 
     def __init__(self, loss: nn.Module, miner: nn.Module) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def batch(classes: int = CLASSES, dtype: torch.dtype = torch.float32) -> tuple[T
 
 
 def on_both(make: Callable[[], nn.Module], embeddings: Tensor, labels: Tensor, *, on_host: bool) -> dict[str, Any]:
-    """Value and gradient on the CPU and on the device, as differences, and what was waited for there."""
+    """Differences of value and gradient between CPU and device, and the synchronisations."""
     torch.manual_seed(0)
     loss = make()
     torch.manual_seed(0)
@@ -129,7 +129,7 @@ def on_both(make: Callable[[], nn.Module], embeddings: Tensor, labels: Tensor, *
 
 
 def of_metrics() -> dict[str, Any]:
-    """What measurements give on the CPU and on the device."""
+    """Results of measurements on the CPU and on the device."""
     embeddings, labels = batch()
     names = ("precision_at_1", "mean_average_precision_at_r", "opis", "tar_at_far_1e-2", "spectral_variance")
     calculator = metrics.AccuracyCalculator(include=names, device=torch.device("cpu"))
@@ -151,7 +151,7 @@ def of_metrics() -> dict[str, Any]:
 
 
 def of_a_training_step() -> dict[str, Any]:
-    """One step of the runner, without a trainer: its loss and gradients here and there, and what was waited for."""
+    """One step of the runner without a trainer: loss and gradients on both devices, and the synchronisations."""
     cfg = load_config(ROOT / "fastreid_configs" / "Digits" / "sap_tcm.yml")
     train_set = load_train_set(cfg.DATASETS, grey=True)
     rows = torch.arange(32)
@@ -192,7 +192,7 @@ def of_a_training_step() -> dict[str, Any]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """How often the host waits, as Markdown."""
+    """The number of synchronisations, as Markdown."""
     lines = ["| a step of | labels on the device | labels on the CPU |", "|---|---|---|"]
     for name, found in report["losses"].items():
         counts = [len(found[way]["waits"]) for way in ("labels on the device", "labels on the host")]
@@ -203,7 +203,7 @@ def table(report: dict[str, Any]) -> str:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    pml_ext.register()  # CrossBatchMemory takes what it knows
+    pml_ext.register()  # CrossBatchMemory accepts losses by name
     with pretend_device():
         pass
     report: dict[str, Any] = {"losses": {}, "metrics": None}
@@ -238,4 +238,4 @@ def main() -> None:
 if __name__ == "__main__":
     main()
     sys.stdout.flush()
-    os._exit(0)  # torch's thread for the device is still there, and its end may abort the process
+    os._exit(0)  # torch's thread for the device still runs, and ending it may abort the process

@@ -1,4 +1,4 @@
-"""The benchmark runs; what it measures is not tested."""
+"""The benchmarks run; their results are not tested."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def test_tables_of_metrics(tmp_path: Path) -> None:
     assert all(row["seconds"] > 0 and row["size"] == [1000] for row in rows)
 
 
-def test_search_finds_what_it_says(tmp_path: Path) -> None:
+def test_search_reports_the_recall_it_has(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     pytest.importorskip("pyarrow")
     words = ["--rows", "2000", "--dim", "8", "--kind", "clustered", "--folder", str(tmp_path)]

@@ -20,7 +20,7 @@ def test_booleans_and_whole_numbers_become_int64(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0.5, torch.nan, torch.inf, -torch.inf, 1e30])
-def test_other_numbers_are_refused_with_the_first_of_them(wrong: float) -> None:
+def test_fractional_labels_are_errors_that_quote_the_first(wrong: float) -> None:
     with pytest.raises(ValueError, match=r"^cameras must be of integer type.*whole numbers; got torch\.float64 with"):
         check_labels(torch.tensor([0.0, wrong], dtype=torch.float64), 2, "cameras")
     with pytest.raises(ValueError, match=r"got torch\.complex64"):
@@ -44,7 +44,7 @@ def test_indices() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["0.1", None, [0.1], 1j, True, b"1", object(), 10**30])
-def test_what_is_no_number_is_refused_wherever_a_number_is_meant(wrong: object) -> None:
+def test_non_numbers_are_errors(wrong: object) -> None:
     scores, same = torch.rand(4), torch.tensor([True, False, True, False])
     x, labels = torch.randn(12, 4), torch.arange(12) // 3
     calls = {
@@ -86,13 +86,13 @@ def test_a_switch_is_true_or_false(wrong: object) -> None:
             call()
 
 
-def test_numbers_of_numpy_and_of_torch_are_numbers() -> None:
+def test_numpy_and_torch_scalars_are_numbers() -> None:
     scores, same = torch.tensor([0.9, 0.1]), torch.tensor([True, False])
     for far in (np.float32(1), np.int64(1), torch.tensor(1.0), 1):
         assert functional.tar_at_far(scores, same, far) == 1
 
 
-def test_what_would_take_all_memory_or_time_is_refused_with_a_bound() -> None:
+def test_excessive_sizes_are_errors_that_state_the_bound() -> None:
     x, labels = torch.randn(6, 4), torch.arange(6) // 2
     with pytest.raises(ValueError, match=r"at most 128 apart \(1075 MB\).*Divide wider scores"):
         functional.ScoreHistogram(-1, 10**9)
@@ -110,7 +110,7 @@ def test_what_would_take_all_memory_or_time_is_refused_with_a_bound() -> None:
         functional.bootstrap_tar_at_far(torch.rand(6), labels, labels.flip(0), 0.5, resamples=10**9)
 
 
-def test_a_reference_of_another_width_or_type_is_refused_by_every_loss_and_miner() -> None:
+def test_references_of_another_width_or_type_are_errors() -> None:
     x, labels = torch.randn(6, 4), torch.arange(6) // 2
     for wrong in (torch.randn(6, 3), torch.randn(6, 4).double()):
         for compare in (losses.TCMLoss(), losses.LoOp("TripletMarginLoss"), losses.RecallAtKSurrogateLoss()):
@@ -120,7 +120,7 @@ def test_a_reference_of_another_width_or_type_is_refused_by_every_loss_and_miner
             miners.LoOpMiner(MultiSimilarityMiner())(x, labels, wrong, labels)
 
 
-def test_arguments_of_another_kind_are_one_clear_error() -> None:
+def test_arguments_of_the_wrong_type_give_clear_errors() -> None:
     scores, same = torch.rand(4), torch.tensor([True, False, True, False])
     x = torch.eye(4)
     for call, message in {
@@ -147,7 +147,7 @@ def test_weights_of_arcs_whose_cosine_needs_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
-def test_indices_that_torch_takes_for_a_mask_or_not_at_all_are_refused(dtype: torch.dtype) -> None:
+def test_indices_of_unsupported_integer_types_are_errors(dtype: torch.dtype) -> None:
     x, labels = torch.randn(4, 2), torch.tensor([0, 0, 1, 1])
     indices = tuple(torch.tensor([i], dtype=dtype) for i in (0, 1, 2))
     for loss in (losses.CITLoss(), losses.HPHNTripletLoss()):
@@ -158,7 +158,7 @@ def test_indices_that_torch_takes_for_a_mask_or_not_at_all_are_refused(dtype: to
         )
 
 
-def test_numbers_that_only_some_libraries_take_are_refused_before_they_get_there() -> None:
+def test_values_outside_what_all_libraries_accept_are_errors() -> None:
     x, rows = torch.eye(3), torch.tensor([0, 1])
     with pytest.raises(ValueError, match=r"ref_rows must be a .* tensor of integers; got torch\.uint16"):
         functional.pair_cosines(x, x, rows, rows.to(torch.uint16))

@@ -1,4 +1,4 @@
-"""Files and functions that CONTRIBUTING names are there."""
+"""Files and functions named in CONTRIBUTING exist."""
 
 import re
 from pathlib import Path
@@ -20,14 +20,14 @@ NAMED = sorted(
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_the_file_is_there(file: str) -> None:
+def test_the_file_exists(file: str) -> None:
     assert (ROOT / file).exists()
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED)
-def test_the_name_is_there(file: str, name: str) -> None:
+def test_the_name_exists(file: str, name: str) -> None:
     assert re.search(rf"^(?:def|class) {name}\b|^{name}\b", (ROOT / file).read_text(encoding="utf-8"), re.M)
 
 
-def test_there_are_names_to_look_up() -> None:
+def test_names_were_found() -> None:
     assert len(FILES) > 20 and len(NAMED) > 12

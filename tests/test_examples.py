@@ -1,4 +1,4 @@
-"""Every example runs as a user would run it, and prints what it should."""
+"""Every example runs as a user would run it and prints the right result."""
 
 import importlib.util
 import math
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# These write tables, and the first trains; tests/test_readme.py and tests/test_papers.py check the others.
+# Scripts that write tables (first_run trains); tests/test_readme.py and tests/test_papers.py check the rest.
 _RESULTS = ("first_run", "readme_tables", "papers", "paper_headers")
 # Needs a model and a frame: tests/test_tracker_example.py has both.
 _WITH_ARGUMENTS = ("tracker",)
@@ -44,7 +44,7 @@ def printed_by(path: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.stem)
-def test_training_helps(path: Path) -> None:
+def test_training_improves_recall(path: Path) -> None:
     pytest.importorskip("sklearn")
     if missing := [name for name in NEEDS.get(path.stem, ()) if importlib.util.find_spec(name) is None]:
         pytest.skip(f"needs {', '.join(missing)}")
@@ -54,7 +54,7 @@ def test_training_helps(path: Path) -> None:
     assert after and all(value > 0.6 for value in after), shown
 
 
-def test_smooth_ap_is_the_exact_one_in_any_batch() -> None:
+def test_smooth_ap_is_close_to_exact_in_any_batch() -> None:
     rows = re.findall(r"(\d+) × (\d+) +(\S+) +(\S+) +(\S+)$", printed_by(SMOOTH_AP), re.M)
     assert len(rows) == 4
     for classes, samples, exact, ours, theirs in rows:
@@ -62,7 +62,7 @@ def test_smooth_ap_is_the_exact_one_in_any_batch() -> None:
         assert (abs(float(theirs) - float(exact)) < 1e-3) == (classes == samples)
 
 
-def test_verification_supports_what_its_impostors_allow() -> None:
+def test_verification_rates_need_enough_impostors() -> None:
     pytest.importorskip("sklearn")
     shown = printed_by(VERIFICATION)
     rows = dict(re.findall(r"^(.+? pairs|all pairs, streamed) +(\S.*)$", shown, re.M))
@@ -75,7 +75,7 @@ def test_verification_supports_what_its_impostors_allow() -> None:
     assert listed[:3] == pytest.approx(exact[:3], abs=0.05)
 
 
-def test_faults_of_other_metrics_show() -> None:
+def test_faults_of_other_metrics_are_shown() -> None:
     pytest.importorskip("sklearn")
     rows = re.findall(r"^(.+?) {2,}(\S+) +(\d\.\d{3})$", printed_by(FAULTS), re.M)
     given, right = zip(*(row[1:] for row in rows), strict=True)
@@ -99,7 +99,7 @@ def test_opis_depends_on_the_calibration_range() -> None:
         assert sampled == pytest.approx(opis, rel=0.02)
 
 
-def test_the_threshold_holds_on_other_images() -> None:
+def test_the_threshold_generalises_to_other_images() -> None:
     pytest.importorskip("sklearn")
     shown = printed_by(THRESHOLD)
     asked, on_validation, elsewhere = map(float, re.findall(r"\d\.\d{3}", shown.partition("\nFAR: ")[2]))

@@ -32,7 +32,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_a_writer_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_failing_writer_leaves_the_old_file(tmp_path: Path) -> None:
     write_atomically(tmp_path / "f", b"old")
     with pytest.raises(ZeroDivisionError), replacing(tmp_path / "f") as file:
         file.write(b"half")
@@ -42,7 +42,7 @@ def test_a_writer_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_readers_never_see_half_a_file(tmp_path: Path) -> None:
+def test_readers_never_see_a_partial_file(tmp_path: Path) -> None:
     path, contents = tmp_path / "f", {letter * 200_000 for letter in (b"a", b"b", b"c")}
     write_atomically(path, b"a" * 200_000)
     threads = [threading.Thread(target=lambda c=c: [write_atomically(path, c) for _ in range(4)]) for c in contents]
@@ -55,7 +55,7 @@ def test_readers_never_see_half_a_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_links_are_followed_and_devices_written_to(tmp_path: Path) -> None:
+def test_links_are_followed_and_devices_written_directly(tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"old")
     (tmp_path / "link").symlink_to("real")
     write_atomically(tmp_path / "link", b"new")

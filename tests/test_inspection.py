@@ -25,7 +25,7 @@ from pml_ext.losses import (
 
 COSINE: dict[str, Any] = {"distance": distances.CosineSimilarity()}
 
-# Every loss with pair weights in which no pair has a derivative of the wrong sign.
+# Losses with pair weights whose derivatives all have the right sign.
 OF_ONE_SIGN = {
     "CITLoss": lambda: CITLoss(gamma=0.5),
     "CircleLoss": lambda: losses.CircleLoss(),
@@ -46,10 +46,10 @@ OF_ONE_SIGN = {
     "TripletMarginLoss": lambda: losses.TripletMarginLoss(margin=0.3),
     "TupletMarginLoss": lambda: losses.TupletMarginLoss(),
 }
-# Those that push some positives apart or pull some negatives together, against the paper's assumption.
+# Losses that push some positives apart or pull some negatives together, against the paper's assumption.
 OF_BOTH_SIGNS = {
     "FastAPLoss": lambda: losses.FastAPLoss(),  # a negative that moves past a bin's centre may lift the precision
-    "IntraPairVarianceLoss": lambda: losses.IntraPairVarianceLoss(),  # every pair towards the mean of its kind
+    "IntraPairVarianceLoss": lambda: losses.IntraPairVarianceLoss(),  # pulls every pair towards the mean of its kind
     "RankedListLoss": lambda: losses.RankedListLoss(margin=0.4, Tn=5),  # its weights e^(T (α − d)) are differentiated
     "RecallAtKSurrogateLoss": lambda: RecallAtKSurrogateLoss(),  # positives compete for the first k ranks
     "SupConLoss": lambda: losses.SupConLoss(),  # positives are in the denominator too
@@ -76,7 +76,7 @@ def masks(labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def general_pair_weighting_error(name: str, seed: int) -> float:
-    """How far the gradient of F = Σ_N w S − Σ_P w S, w constant, is from the loss's, relative to that."""
+    """Relative difference between the loss's gradient and that of F = Σ_N w S − Σ_P w S with constant w."""
     x, labels = batch(seed)
     loss = ALL[name]()
     weights = pair_weights(loss, x, labels)
@@ -89,12 +89,12 @@ def general_pair_weighting_error(name: str, seed: int) -> float:
 
 @quiet
 @pytest.mark.parametrize("name", OF_ONE_SIGN)
-def test_weights_carry_the_gradient_of_the_loss(name: str) -> None:
+def test_weights_reproduce_the_gradient_of_the_loss(name: str) -> None:
     assert max(general_pair_weighting_error(name, seed) for seed in range(3)) < 1e-6
 
 
 @pytest.mark.parametrize("name", OF_BOTH_SIGNS)
-def test_losses_with_pairs_of_the_wrong_sign(name: str) -> None:
+def test_losses_with_gradients_of_the_wrong_sign(name: str) -> None:
     assert max(general_pair_weighting_error(name, seed) for seed in range(3)) > 1e-3
 
 
@@ -140,7 +140,7 @@ def test_weights_equal_finite_differences(name: str) -> None:
                 return moved.clone()
 
         twin = copy.deepcopy(loss)
-        # collect_stats, so that no loss takes a faster way than its distance
+        # collect_stats, so that no loss bypasses its distance
         twin.distance = Fixed(power=loss.distance.power, collect_stats=True)
         return float(twin(x, labels))
 
@@ -152,7 +152,7 @@ def test_weights_equal_finite_differences(name: str) -> None:
         assert float(weights[i, j]) == pytest.approx(abs(slope), rel=1e-5, abs=1e-8), (i, j)
 
 
-def test_weights_of_a_distance_loss_are_those_of_its_distances() -> None:
+def test_weights_of_distance_losses_refer_to_distances() -> None:
     x, labels = batch()
     loss = losses.ContrastiveLoss(pos_margin=0.1, neg_margin=1.1, reducer=reducers.SumReducer())
     d = torch.cdist(normalize(x), normalize(x))
@@ -164,7 +164,7 @@ def test_weights_of_a_distance_loss_are_those_of_its_distances() -> None:
     assert torch.equal(pair_weights(squared, x, labels), 12.0 * positive + 2.0 * negative)
 
 
-def test_weights_of_a_pair_weighting_loss_are_its_own() -> None:
+def test_weights_of_pair_weighting_losses_are_exact() -> None:
     x, labels = batch()
     loss = PairWeightingLoss("nca", scale=5.0)
     own = loss.weights(normalize(x) @ normalize(x).T, *masks(labels))
@@ -200,12 +200,12 @@ def test_other_types_and_autocast(dtype: torch.dtype) -> None:
 
 @quiet
 @pytest.mark.parametrize("name", ALL)
-def test_the_loss_is_left_as_found(name: str) -> None:
+def test_the_loss_is_left_unchanged(name: str) -> None:
     x, labels = batch()
     x.requires_grad_()
     loss = ALL[name]()
     loss.distance.collect_stats = loss.collect_stats = True
-    loss(x, labels).backward()  # some keep what they saw
+    loss(x, labels).backward()  # some store their input
     assert x.grad is not None
     x.grad = None
     loss.zero_grad()
@@ -221,7 +221,7 @@ def test_the_loss_is_left_as_found(name: str) -> None:
         assert set(was) == set(now) and all(was[k] is now[k] or was[k] == now[k] for k in was)
 
 
-def test_warnings_of_the_loss_stay_its_own() -> None:
+def test_warnings_of_the_loss_are_not_consumed() -> None:
     loss, x = TCMLoss(), torch.randn(3, 4)
     with pytest.warns(UserWarning, match="no positive"):
         pair_weights(loss, x, torch.arange(3))
@@ -229,7 +229,7 @@ def test_warnings_of_the_loss_stay_its_own() -> None:
         loss(x, torch.arange(3))
 
 
-def test_threads_do_not_see_each_other() -> None:
+def test_threads_do_not_interfere() -> None:
     loss = losses.MultiSimilarityLoss()
     batches = [batch(seed) for seed in range(8)]
     weights = [pair_weights(loss, *one) for one in batches]
@@ -241,7 +241,7 @@ def test_threads_do_not_see_each_other() -> None:
                 assert torch.equal(w, expected) and torch.equal(v, value)
 
 
-def test_n_pairs_which_asks_for_some_rows_of_the_batch() -> None:
+def test_n_pairs_uses_some_rows_of_the_batch() -> None:
     labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
     x = torch.randn(8, 5, dtype=torch.float64)
     unit = torch.nn.functional.normalize(x)
@@ -315,12 +315,12 @@ TABLE_1 = {
     ("multi_similarity", 0.1): "SNP",
 }
 # Paper: N; but the weight e^(S_in − S_ip) / (1 + …) compares with the positive too.
-# Paper: SP; but eq. 10 divides by the number of negatives, and how many are mined is their own affair.
+# Paper: SP; but eq. 10 divides by the number of negatives, which is independent of mining.
 DIFFERENT = {("n_pairs", None): "NP", ("binomial_deviance", 0.1): "SNP", ("uniform", None): ""}
 
 
 def trained_batch() -> tuple[Tensor, Tensor]:
-    """Classes that overlap: positives from 0.20, negatives up to 0.88, nothing beyond 0.9 that a shift would clip."""
+    """Overlapping classes: positives from 0.20, negatives up to 0.88, nothing beyond 0.9 that a shift would clip."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(5).repeat_interleave(4)
     centres, noise = torch.randn(2, 20, 8, dtype=torch.float64, generator=generator)
@@ -335,7 +335,7 @@ def test_table_1(weighting: str, mining: float | None) -> None:
         assert similarity_dependence(weighting, *trained_batch()) == found
 
 
-def test_a_reducer_that_counts_hides_the_weighting_of_the_loss() -> None:
+def test_counting_reducers_hide_the_weighting() -> None:
     options = {"pos_margin": 1, "neg_margin": 0.5, **COSINE}
     alone = similarity_dependence(losses.ContrastiveLoss(reducer=reducers.SumReducer(), **options), *trained_batch())
     assert (alone.kinds, alone.negative_relative) == ("S", 0.0)
@@ -350,8 +350,8 @@ def test_similarity_is_the_negative_of_a_distance() -> None:
     assert similarity_dependence(triplet, *trained_batch()).kinds == "P"
 
 
-def test_the_histogram_loss_depends_on_the_level_through_its_bins_only() -> None:
-    """Paper: P. A shift by whole bins moves all pairs and the histograms alike, up to the end of the last bin."""
+def test_the_histogram_loss_depends_on_the_level_only_through_bins() -> None:
+    """Paper: P. A shift by whole bins moves pairs and histograms equally, up to the last bin."""
     x, labels = trained_batch()
     bins = 2 / 100
     for shift in (bins, 5 * bins):

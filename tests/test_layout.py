@@ -1,4 +1,4 @@
-"""The rules that keep the tree walkable: arrows run down, names say one thing, only one door to PML."""
+"""The rules of the source tree: imports run down, names are unique, one module imports PML."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ MODULES = {
     for path in PACKAGE.rglob("*.py")
 }
 
-# From the ground up: a room imports from its own and from those before it. The last name that fits counts.
+# From the bottom up: a folder imports from itself and from those before it. The longest matching name counts.
 FLOORS = [
     ("pml_ext._version", "pml_ext._errors", "pml_ext._checks", "pml_ext._pml", "pml_ext._files", "pml_ext._identities"),
     ("pml_ext._ops",),
@@ -46,7 +46,7 @@ FLOORS = [
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
-# Modules of one name mean one thing: a formula and its shell, or the same part of several rooms.
+# Modules that share a name: a formula and its wrapper, or the same part of several folders.
 SAME_PART = {
     "_base": "what the classes of a room share",
     "distributed": "work shared by the ranks of a process group",
@@ -107,7 +107,7 @@ def test_imports_run_down(module: str) -> None:
     assert not up, f"{module} imports from a room above its own"
 
 
-def test_no_circle_of_imports() -> None:
+def test_no_import_cycles() -> None:
     arrows = {module: {found for found, _ in imports_of(module)} - {module} for module in MODULES}
     done: set[str] = set()
 
@@ -123,12 +123,12 @@ def test_no_circle_of_imports() -> None:
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
-def test_no_module_has_the_name_of_what_it_exports(module: str) -> None:
-    # Where both are reachable under one name, which of them one gets depends on the order of imports.
+def test_no_module_is_named_like_its_exports(module: str) -> None:
+    # Otherwise the order of imports decides which of the two a name refers to.
     assert module.rsplit(".", 1)[-1] not in exported_by(module)
 
 
-def test_modules_of_one_name_mean_one_thing() -> None:
+def test_shared_module_names_mean_one_thing() -> None:
     found: dict[str, list[str]] = {}
     for module in MODULES:
         room, _, name = module.rpartition(".")
@@ -140,7 +140,7 @@ def test_modules_of_one_name_mean_one_thing() -> None:
 
 
 @pytest.mark.parametrize("module", sorted(m for m in MODULES if m.startswith(OF_THEIR_PART)))
-def test_builders_take_their_own_node(module: str) -> None:
+def test_builders_take_their_own_config_node(module: str) -> None:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     whole = [
         f"line {node.lineno}: {node.name}({argument.arg})"
@@ -152,7 +152,7 @@ def test_builders_take_their_own_node(module: str) -> None:
     assert not whole, f"{module} takes the whole config where its own node would do"
 
 
-def test_imports_inside_functions_are_for_lightness() -> None:
+def test_late_imports_are_listed() -> None:
     inside = {
         module
         for module in MODULES
@@ -164,8 +164,8 @@ def test_imports_inside_functions_are_for_lightness() -> None:
     assert inside == LATE
 
 
-def test_public_names_hide_no_module() -> None:
-    """`from pml_ext.functional import x` is one thing, whatever was imported before."""
+def test_public_names_do_not_hide_modules() -> None:
+    """`from pml_ext.functional import x` does not depend on earlier imports."""
     import pml_ext.functional
     import pml_ext.losses
     import pml_ext.metrics
@@ -180,9 +180,9 @@ def test_only_one_module_imports_pytorch_metric_learning() -> None:
     assert [m for m in sorted(MODULES) if "pytorch_metric_learning" in imported_libraries(m)] == ["pml_ext._pml"]
 
 
-def test_rows_are_normalised_in_one_place() -> None:
+def test_rows_are_normalised_by_one_module() -> None:
     for module in MODULES:
-        # Layers of networks are torch's, as in the projects whose weights they load, and exporters know them.
+        # Networks use torch's layers like the projects whose weights they load, and exporters support them.
         if module.startswith("pml_ext.runner.modeling."):
             continue
         for node in ast.walk(tree_of(module)):
@@ -193,7 +193,7 @@ def test_rows_are_normalised_in_one_place() -> None:
             assert not wrong, f"{module} line {node.lineno}: rows are normalised by pml_ext._ops.normalize"
 
 
-def test_sizes_of_blocks_are_given_and_not_patched() -> None:
+def test_block_sizes_are_arguments_not_patches() -> None:
     constants = {
         target.id
         for module in MODULES
@@ -208,12 +208,12 @@ def test_sizes_of_blocks_are_given_and_not_patched() -> None:
         assert not constants & set(patched), f"{test}: give the kernel another size as an argument"
 
 
-def test_no_module_name_says_nothing() -> None:
+def test_no_meaningless_module_names() -> None:
     empty = {"utils", "util", "helpers", "helper", "common", "misc", "tools"}
     assert [m for m in sorted(MODULES) if m.rsplit(".", 1)[-1] in empty] == []
 
 
-def test_tests_stand_in_the_folders_of_the_package() -> None:
+def test_test_folders_match_the_package() -> None:
     for test in sorted((ROOT / "tests").rglob("test_*.py")):
         room = ".".join(("pml_ext", *test.relative_to(ROOT / "tests").parts[:-1]))
         of_everything = room in ("pml_ext.properties", "pml_ext.campaign")
@@ -221,7 +221,7 @@ def test_tests_stand_in_the_folders_of_the_package() -> None:
 
 
 def imported_libraries(module: str) -> set[str]:
-    """The first names of everything that a module imports."""
+    """The top-level packages that a module imports."""
     found = set()
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Import):

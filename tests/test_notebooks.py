@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom, and ends in a picture; so does the copy that is stored."""
+"""Every notebook runs from top to bottom and ends with a figure, like its stored copy."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
-# Every line of them runs here; they are stored with the outputs of whole runs.
+# All lines run here, with smaller settings; the stored outputs are from full runs.
 SHORTER = {
     "swap_one_loss": ("steps=150", "steps=10"),
     "from_yaml_to_ranked_results": (
@@ -33,7 +33,7 @@ def last_output(notebook: dict[str, Any]) -> dict[str, Any]:
 
 
 def shortened(notebook: dict[str, Any], words: str, instead: str) -> dict[str, Any]:
-    """The notebook with other words where these stand."""
+    """The notebook with some words replaced."""
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert any(words in line for cell in code for line in cell["source"]), words
     for cell in code:
@@ -42,12 +42,12 @@ def shortened(notebook: dict[str, Any], words: str, instead: str) -> dict[str, A
     return notebook
 
 
-def test_there_are_notebooks() -> None:
+def test_notebooks_exist() -> None:
     assert len(NOTEBOOKS) == 4
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs_and_ends_in_a_picture(path: Path, tmp_path: Path) -> None:
+def test_notebook_runs_and_ends_with_a_figure(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     stored = json.loads(path.read_text(encoding="utf-8"))
@@ -55,7 +55,7 @@ def test_it_runs_and_ends_in_a_picture(path: Path, tmp_path: Path) -> None:
     shorter, result = tmp_path / "shorter.ipynb", tmp_path / "run.ipynb"
     shorter.write_text(json.dumps(shortened(stored, *SHORTER.get(path.stem, ("", "")))), encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    environment.pop("MPLBACKEND", None)  # the kernel's own makes outputs of pictures
+    environment.pop("MPLBACKEND", None)  # the kernel's backend embeds figures in outputs
     command = [sys.executable, "-c", _RUN, str(shorter), str(result), str(path.parent)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

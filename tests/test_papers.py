@@ -1,4 +1,4 @@
-"""The papers' experiments: the headers of configs, the list of tables and figures, and the page made from both."""
+"""The papers' experiments: config headers, the list of tables and figures, and the page."""
 
 import re
 import subprocess
@@ -32,7 +32,9 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_every_config_of_a_paper_is_on_the_page() -> None:
-    papers_of = {CONFIGS / base: key for key, paper in papers.listed()["papers"].items() for base in paper["bases"]}
+    papers_of = {
+        CONFIGS / base: key for key, paper in papers.read_experiments()["papers"].items() for base in paper["bases"]
+    }
     assert [base for base in papers_of if not base.is_file()] == []
     checked = 0
     for path in paper_headers.leaves():
@@ -45,13 +47,13 @@ def test_every_config_of_a_paper_is_on_the_page() -> None:
     assert checked > 20
 
 
-def test_no_row_is_there_twice() -> None:
+def test_no_duplicate_rows() -> None:
     keys = [(row.paper, row.experiment, row.name, row.data) for row in ROWS]
     assert [key for key in keys if keys.count(key) > 1] == []
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.overrides], ids=lambda row: f"{row.config} {row.overrides}")
-def test_what_a_row_sets_beside_its_config_can_run(row: Any) -> None:
+def test_overrides_of_rows_can_run(row: Any) -> None:
     cfg = load_config(CONFIGS / row.config, FROM_SCRATCH + row.opts())
     assert [str(problem) for problem in unsupported(cfg)] == []
     build_losses(cfg.MODEL.LOSSES, num_classes=100, feature_size=512)
@@ -89,7 +91,7 @@ def test_a_header_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (second.experiment, second.opts()) == ("Fig. 3d", ["MODEL.LOSSES.MS.BASE", "0.2"])
     assert second.ours == "R@1 49.0; CUB; 2026-01-31; 0123abc" and second.differs == [*of_the_file, "the batch"]
     text = papers.page([*ROWS, first])
-    assert "| MS | CUB | [it.yml](../fastreid_configs/it.yml) | R@1 50.9 | not run: no data here |" in text
+    assert "| MS | CUB | [it.yml](../fastreid_configs/it.yml) | R@1 50.9 | not run: data unavailable |" in text
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_a_header_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("# Differs: the batch", "# Beside: LoOp, it", "Beside is for a config without rows"),
     ],
 )
-def test_a_header_that_is_wrong(
+def test_malformed_headers_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
 ) -> None:
     assert old in HEADER
@@ -114,11 +116,11 @@ def test_a_header_that_is_wrong(
 def test_a_base_has_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = config(tmp_path, monkeypatch, HEADER)
     path.rename(path.with_name("Base-it.yml"))
-    with pytest.raises(paper_headers.HeaderError, match=r"Base-it\.yml: a base is not run"):
+    with pytest.raises(paper_headers.HeaderError, match=r"Base-it\.yml: a base cannot be run"):
         paper_headers.all_rows()
 
 
-def test_a_config_without_rows_stands_beside_its_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configs_without_rows_are_listed_with_their_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = config(tmp_path, monkeypatch, "_BASE_: Base.yml\n")
     assert paper_headers.beside(path) is None
     path.with_name("Base.yml").write_text("# Beside: LoOp, another network\nSEED: 1\n", encoding="utf-8")
@@ -130,18 +132,20 @@ def test_a_config_without_rows_stands_beside_its_paper(tmp_path: Path, monkeypat
         paper_headers.beside(path)
 
 
-def test_an_experiment_that_is_not_listed() -> None:
+def test_unlisted_experiments_are_errors() -> None:
     with pytest.raises(paper_headers.HeaderError, match=r"it\.yml: papers\.yml has no Table 99 of LoOp"):
         papers.page([*ROWS, paper_headers.Row("it.yml", "LoOp", "Table 99", "MS", "CUB", "R@1 50.9")])
 
 
-def test_an_experiment_with_nothing_to_run_says_why() -> None:
-    with pytest.raises(paper_headers.HeaderError, match=r"Fig\. 3d of LoOp has no config: give its `command`, or why"):
+def test_experiments_without_configs_have_a_reason() -> None:
+    with pytest.raises(paper_headers.HeaderError, match=r"Fig\. 3d of LoOp has no config: give its `command`, or the reason"):
         papers.page([row for row in ROWS if row.experiment != "Fig. 3d"])
 
 
-def test_files_that_commands_name_are_there() -> None:
-    experiments = [one for paper in papers.listed()["papers"].values() for one in paper["experiments"].values()]
+def test_files_in_commands_exist() -> None:
+    experiments = [
+        one for paper in papers.read_experiments()["papers"].values() for one in paper["experiments"].values()
+    ]
     commands = [one["command"] for one in experiments if "command" in one]
     files = [file for command in commands for file in re.findall(r"(?:tests|examples|fastreid_configs)/\S+", command)]
     assert len(files) > 3

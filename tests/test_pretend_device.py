@@ -1,4 +1,4 @@
-"""What losses, miners and metrics do on a device, seen without one: see tests/pretend_device.py.
+"""How losses, miners and metrics behave on a device, tested without one: see tests/pretend_device.py.
 
 The numbers of waits are a budget: a step that makes the host wait for the device more often is a slower step, and has
 to be allowed here. `python -m tests.pretend_report` prints where each of them is.
@@ -16,15 +16,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ON_DEVICE, ON_HOST = "labels on the device", "labels on the host"
 
-# Waits of the host in a forward and backward pass, with the labels on the device and with the labels on the CPU.
+# Synchronisations in a forward and backward pass, with labels on the device and on the CPU.
 BUDGET = {
     "CITLoss": (1, 0),
     "CITLoss(gamma=0.5)": (1, 0),
     "TCMLoss": (1, 0),
     "TCMLoss(divide_by='all')": (1, 0),
     "LoOp(TripletMarginLoss, mean)": (1, 0),
-    "LoOp(TripletMarginLoss)": (3, 2),  # two of PML's reducer
-    "LoOp(MultiSimilarityLoss)": (2, 1),  # one of PML's loss
+    "LoOp(TripletMarginLoss)": (3, 2),  # two in PML's reducer
+    "LoOp(MultiSimilarityLoss)": (2, 1),  # one in PML's loss
     "LoOp(pairing='all')": (4, 3),  # three of PML's
     "DiscriminativeLoss": (1, 0),
     "DiscriminativeLoss(kmeans)": (1, 0),
@@ -35,14 +35,14 @@ BUDGET = {
     "LiftedHingeLoss": (2, 2),
     "CentroidTripletLoss": (2, 2),
     "SmoothAPLoss": (3, 3),
-    "TCMRegularizer(TripletMarginLoss)": (4, 3),  # three of PML's loss
-    "CrossBatchMemory(CITLoss)": (16, 17),  # most of PML's memory
+    "TCMRegularizer(TripletMarginLoss)": (4, 3),  # three in PML's loss
+    "CrossBatchMemory(CITLoss)": (16, 17),  # most in PML's memory
     "TripletMarginLoss, ConcordanceMiner": (4, 5),
     "TripletMarginLoss, HPHNMiner": (3, 4),
     "TripletMarginLoss, DisjointTripletMiner": (3, 4),
     "MultiSimilarityLoss, LoOpMiner": (10, 11),  # it mines twice with PML's miner
 }
-# PML's nearest loss: ours may not wait more often.
+# PML's closest loss: ours must not synchronise more often.
 TWINS = {
     "TCMLoss": "PML ThresholdConsistentMarginLoss",
     "CITLoss": "PML TripletMarginLoss",
@@ -67,12 +67,12 @@ def report() -> dict[str, Any]:
     return found
 
 
-def test_every_case_has_a_budget(report: dict[str, Any]) -> None:
+def test_each_case_has_a_budget(report: dict[str, Any]) -> None:
     assert {name for name in report["losses"] if not name.startswith("PML")} == BUDGET.keys()
 
 
 @pytest.mark.parametrize("name", BUDGET)
-def test_values_and_gradients_are_the_cpus(report: dict[str, Any], name: str) -> None:
+def test_values_and_gradients_equal_the_cpu(report: dict[str, Any], name: str) -> None:
     for way, found in report["losses"][name].items():
         assert "error" not in found, (way, found)
         assert found["size"] > 0, way
@@ -81,7 +81,7 @@ def test_values_and_gradients_are_the_cpus(report: dict[str, Any], name: str) ->
 
 
 @pytest.mark.parametrize("name", BUDGET)
-def test_the_host_waits_as_often_as_allowed(report: dict[str, Any], name: str) -> None:
+def test_the_host_waits_no_more_than_allowed(report: dict[str, Any], name: str) -> None:
     for way, allowed in zip((ON_DEVICE, ON_HOST), BUDGET[name], strict=True):
         found = report["losses"][name][way]["waits"]
         assert len(found) <= allowed, f"{way}: {len(found)} waits, {allowed} allowed: {'; '.join(found)}"
@@ -104,19 +104,19 @@ def test_a_training_step_of_the_runner(report: dict[str, Any]) -> None:
     assert found["size"] > 0
     assert found["value"] <= 1e-6
     assert found["gradient"] <= 1e-5 * found["size"]
-    # Three of SmoothAP, one of TCM, and one look whether the loss is finite.
+    # Three in SmoothAP, one in TCM, and one check that the loss is finite.
     assert len(found["waits"]) <= 5, found["waits"]
 
 
-def test_metrics_are_the_cpus(report: dict[str, Any]) -> None:
+def test_metrics_equal_the_cpu(report: dict[str, Any]) -> None:
     here, there = report["metrics"]["here"], report["metrics"]["there"]
     assert there["ranks"] == here["ranks"]
     assert there["opis"] == pytest.approx(here["opis"], rel=1e-6)
     assert there["calculator"] == pytest.approx(here["calculator"], rel=1e-6)
 
 
-def test_the_device_notices_what_a_gpu_would() -> None:
-    """Mixed devices raise, and waits are counted with their line: else the budgets above would say nothing."""
+def test_the_device_detects_what_a_gpu_would() -> None:
+    """Mixed devices raise, and synchronisations are counted; otherwise the budgets above would be meaningless."""
     script = """
 import torch
 from tests.pretend_device import pretend_device, values, waits

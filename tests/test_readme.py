@@ -1,4 +1,4 @@
-"""README and the pages under examples/: their Python runs as it stands, and what they name is there."""
+"""README and the pages in examples/: their Python code runs, and the files they name exist."""
 
 import re
 import subprocess
@@ -23,11 +23,11 @@ def test_python_blocks_run(page: str, code: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_there_is_python_to_run() -> None:
+def test_python_blocks_were_found() -> None:
     assert len(PYTHON) >= 6
 
 
-def test_the_first_two_shell_blocks_are_the_main_command_and_the_tests() -> None:
+def test_the_first_shell_blocks_are_the_main_command_and_the_tests() -> None:
     assert "pml-ext train --config-file fastreid_configs/Glyphs/smoothap_tcm.yml" in SHELL[0]
     assert SHELL[1].rstrip().endswith("pytest -n auto")
     assert all("python3 -m venv .venv" in code for code in SHELL[:2]), "each must work alone in a fresh clone"
@@ -38,14 +38,14 @@ def test_the_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_what_is_named_is_there(page: str) -> None:
+def test_named_files_exist(page: str) -> None:
     configs = set(re.findall(r"fastreid_configs/[\w./-]+\.yml", TEXTS[page]))
     assert [path for path in sorted(configs) if not (ROOT / path).is_file()] == []
     links = {link for link in re.findall(r"\]\(([^)#]+)", TEXTS[page]) if "://" not in link}
     assert [link for link in sorted(links) if not ((ROOT / page).parent / link).exists()] == []
 
 
-def test_the_readmes_tables_are_those_of_the_measurements() -> None:
+def test_the_readmes_tables_are_up_to_date() -> None:
     script = ROOT / "examples" / "readme_tables.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, f"run python examples/readme_tables.py: {done.stderr}"

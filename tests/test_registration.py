@@ -26,7 +26,7 @@ def state() -> tuple[object, ...]:
     return set(vars(PML_LOSSES)), set(vars(PML_MINERS)), *(vars(wrapper)["supported_losses"] for wrapper in WRAPPERS)
 
 
-def test_names_appear_once_and_go() -> None:
+def test_names_are_registered_once_and_removed() -> None:
     before = state()
     assert pml_ext.register() == [*losses.OURS, *miners.OURS]
     for name in losses.OURS:
@@ -41,7 +41,7 @@ def test_names_appear_once_and_go() -> None:
     assert pml_ext.register() != []
 
 
-def test_wrappers_accept_what_compares_embeddings() -> None:
+def test_wrappers_accept_registered_losses() -> None:
     before = [wrapper.supported_losses() for wrapper in WRAPPERS]
     pml_ext.register()
     for wrapper, names in zip(WRAPPERS, before, strict=True):
@@ -53,7 +53,7 @@ def test_wrappers_accept_what_compares_embeddings() -> None:
     assert [wrapper.supported_losses() for wrapper in WRAPPERS] == before
 
 
-def test_another_object_under_a_name_is_an_error_and_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_conflicts_are_errors_without_side_effects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PML_LOSSES, "DiscriminativeLoss", torch.nn.MSELoss, raising=False)
     before = state()
     with pytest.raises(ValueError, match=r"is already torch\.nn\.modules\.loss\.MSELoss.*pml_ext\.losses\.disc"):
@@ -63,7 +63,7 @@ def test_another_object_under_a_name_is_an_error_and_nothing_changes(monkeypatch
     assert PML_LOSSES.DiscriminativeLoss is torch.nn.MSELoss
 
 
-def test_a_later_patch_by_others_survives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_patches_by_others_survive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CrossBatchMemory, "supported_losses", vars(CrossBatchMemory)["supported_losses"])
     pml_ext.register()
     ours = CrossBatchMemory.supported_losses
@@ -78,7 +78,7 @@ def test_a_later_patch_by_others_survives(monkeypatch: pytest.MonkeyPatch) -> No
     assert "LoOp" in names and len(names) == len(set(names))
 
 
-def test_import_brings_torch_and_pml_only() -> None:
+def test_import_loads_only_torch_and_pml() -> None:
     code = (
         "import sys, pml_ext, pml_ext.losses, pml_ext.miners, pml_ext.functional\n"
         "print([m for m in ('lightning', 'yacs', 'timm', 'torchvision', 'matplotlib', 'faiss', 'sklearn')"
@@ -93,7 +93,7 @@ def test_public_names() -> None:
     assert all(hasattr(pml_ext, name) for name in pml_ext.__all__)
 
 
-def test_a_class_derived_from_ours_works_in_a_memory() -> None:
+def test_derived_classes_work_in_a_memory() -> None:
     class Derived(losses.CITLoss):
         pass
 

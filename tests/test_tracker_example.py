@@ -1,4 +1,4 @@
-"""examples/tracker.py against the trackers' published preprocessing, written anew; the network is called directly."""
+"""examples/tracker.py against a reimplementation of the trackers' preprocessing and a direct call of the network."""
 
 import importlib.util
 from pathlib import Path
@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def frame(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    """Six pictures of emoji as one BGR frame of 96 × 128 or so."""
+    """Six emoji images as one BGR frame of about 96 × 128."""
     pictures = [cv2.imread(str(path)) for path in extract(tmp_path_factory.mktemp("pictures"), 6)]
     rows = [np.hstack([cv2.resize(picture, (44, 50)) for picture in pictures[i : i + 3]]) for i in (0, 3)]
     return np.vstack(rows)

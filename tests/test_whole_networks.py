@@ -1,4 +1,4 @@
-"""The runs of whole networks: their grid and their page, checked for structure and never for a wished result."""
+"""The runs of whole networks: grid and page, checked for structure, never for a desired result."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
-def test_every_method_gets_as_many_trials_and_its_configs_take_them() -> None:
+def test_methods_have_equal_trials_and_configs_accept_them() -> None:
     from whole import config_of, words
     from whole_grid import METHODS, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
 
@@ -27,7 +27,7 @@ def test_every_method_gets_as_many_trials_and_its_configs_take_them() -> None:
                 assert points[0]["SOLVER.BASE_LR"] == cfg.SOLVER.BASE_LR
 
 
-def test_comparisons_are_of_methods_that_are_run_here_and_by_the_heads() -> None:
+def test_compared_methods_are_run_here_and_by_the_heads() -> None:
     import methods
     from whole_grid import ADDED, COMPARISONS, METHODS
 
@@ -36,7 +36,7 @@ def test_comparisons_are_of_methods_that_are_run_here_and_by_the_heads() -> None
         assert {base.head, method.head.removesuffix("@added")} <= methods.METHODS.keys()
 
 
-def test_a_run_is_known_by_its_whole_config() -> None:
+def test_runs_are_identified_by_their_full_config() -> None:
     from store import TEST
     from whole import made
 
@@ -47,7 +47,7 @@ def test_a_run_is_known_by_its_whole_config() -> None:
         made("glyphs", TEST, "triplet_tcm", {"SOLVER.BASE_LR": 0.01}, 0),
     ]
     assert len({run.key, *(other.key for other in others)}) == 4
-    # Where a picture is written to and what is measured do not change the network.
+    # Output paths and metrics do not change the network.
     assert made("glyphs", TEST, "triplet", {"SOLVER.BASE_LR": 0.01, "TEST.REPORT": False}, 0).fingerprint == (
         run.fingerprint
     )
@@ -73,7 +73,7 @@ def test_validation_classes_are_not_trained_on(monkeypatch: pytest.MonkeyPatch, 
     assert values == list(range(30))
 
 
-def test_the_page_is_written_from_the_kept_runs(tmp_path: Path) -> None:
+def test_the_page_is_written_from_stored_runs(tmp_path: Path) -> None:
     from store import TEST, Run, Store
     from whole_grid import METHODS, WHOLE_SCHEDULE
     from whole_report import write_report
@@ -96,25 +96,25 @@ def test_the_page_is_written_from_the_kept_runs(tmp_path: Path) -> None:
     assert "| smoothap" not in page
 
 
-def test_configs_carry_what_validation_chose() -> None:
+def test_configs_have_the_validated_settings() -> None:
     from store import Store
     from whole import RESULTS, best_point, config_of, trials
     from whole_grid import METHODS, SETS
 
-    # Its rate was compared at the config's own size too (SCHEDULES), and that comparison counts.
+    # Its learning rate was also compared at the config's own size (SCHEDULES), which takes precedence.
     elsewhere = [("smoothap_tcm", "SOLVER.BASE_LR")]
     store = Store(RESULTS)
     tried = [name for name in SETS if any(result["set"] == name for result in store.found.values())]
     assert "glyphs" in tried
     for set_name in tried:
         for method in METHODS:
-            # Else the trials were made with another config than is there now.
+            # Otherwise the trials used a different config.
             assert all(store.get(run) for run in trials(set_name, method, store)), (
                 f"{set_name}, {method}: run whole.py again"
             )
             found = load_config(config_of(set_name, method), [])
             for key, value in best_point(set_name, method, store).items():
-                # Omniglot's configs keep their schedule and with it their rate; the trials had another.
+                # Omniglot's configs keep their schedule and learning rate; the trials used another.
                 other_schedule = set_name == "omniglot" and key == "SOLVER.BASE_LR"
                 if other_schedule or (set_name == "glyphs" and (method, key) in elsewhere):
                     continue

@@ -49,15 +49,15 @@ def _against(base: str, methods: tuple[str, ...], expected: tuple[tuple[str, str
 CLAIMS = (
     Claim(
         "tcm",
-        "TCM lowers OPIS, and R@1 stays, whatever the loss it is added to.",
+        "TCM lowers OPIS of any loss without lowering R@1.",
         "TCM paper, Tables 2, 3 and 5",
         tuple(Comparison(base, f"{base} + tcm", _STEADIER) for base in _BASES),
         ("tcm",),
     ),
     Claim(
         "tcm",
-        "Added to a loss that stays as it was tuned, TCM lowers OPIS, and R@1 stays.",
-        "the same; this comparison was added after the first figures were seen",
+        "Added to a loss with unchanged settings, TCM lowers OPIS without lowering R@1.",
+        "the same; added after the first figures were seen",
         tuple(Comparison(base, f"{base} + tcm@added", _STEADIER) for base in _BASES),
     ),
     Claim(
@@ -72,7 +72,7 @@ CLAIMS = (
     ),
     Claim(
         "tcm",
-        "Dividing by the number of hard pairs is better than dividing by that of all pairs.",
+        "Dividing by the number of hard pairs is better than by the number of all pairs.",
         "TCM paper, Table 8",
         (Comparison("smoothap + tcm@divided_by_all", "smoothap + tcm", (("r1", HIGHER), ("opis", LOWER))),),
     ),
@@ -98,14 +98,14 @@ CLAIMS = (
     ),
     Claim(
         "tcm",
-        "TCM's term alone is as good as the best bases (no claim of the paper).",
+        "TCM's term alone is as good as the best bases (not a claim of the paper).",
         "ours",
         tuple(Comparison(base, "tcm", _ON_PAR) for base in ("smoothap", "ms", "triplet")),
         ("contrastive",),
     ),
     Claim(
         "cit",
-        "CIT, without a margin, equals the other losses at their best margins.",
+        "CIT, which has no margin, equals the other losses at their best margins.",
         "CIT paper, Tables 1 and 7",
         tuple(Comparison(other, "cit@1.0", _ON_PAR) for other in ("triplet", "angular", "circle", "centroid_triplet")),
         ("cit", "cit@cosine"),
@@ -136,7 +136,7 @@ CLAIMS = (
     ),
     Claim(
         "cit",
-        "Beside an ID loss CIT does as well as the triplet loss (no claim of the paper).",
+        "With an ID loss, CIT does as well as the triplet loss (not a claim of the paper).",
         "ours",
         (Comparison("id + triplet", "id + cit", _ON_PAR),),
         ("id",),
@@ -162,7 +162,7 @@ CLAIMS = (
     ),
     Claim(
         "loop",
-        "With two samples a class LoOp raises R@1 of triplet and HPHN.",
+        "With two samples per class LoOp raises R@1 of triplet and HPHN.",
         "LoOp paper, Table 2 (its pairs are consecutive)",
         tuple(Comparison(f"{base}@k2", f"loop_{base}@k2", _BETTER) for base in ("triplet", "hphn")),
     ),
@@ -177,7 +177,7 @@ CLAIMS = (
     ),
     Claim(
         "loop",
-        "Tying positives to their arc, as in Alg. 1, is no worse than taking all; nor are consecutive pairs.",
+        "Tying positives to their arc, as in Alg. 1, is no worse than using all; neither are consecutive pairs.",
         "LoOp paper, Alg. 1",
         (  # HPHN's pairs are consecutive: they are tied to their arcs in any case
             Comparison("loop_triplet@positives_all", "loop_triplet", _ON_PAR),
@@ -197,7 +197,7 @@ CLAIMS = (
     ),
     Claim(
         "discriminative",
-        "The discriminative loss is better than softmax and than semi-hard triplets.",
+        "The discriminative loss is better than softmax and semi-hard triplets.",
         "Discriminative loss paper, Tables 4 and 5",
         (
             Comparison("softmax", "discriminative@one_hot", _BETTER),
@@ -214,13 +214,13 @@ CLAIMS = (
     ),
     Claim(
         "discriminative",
-        "One-hot and k-means centroids differ little; so does the simplex (ours).",
+        "One-hot, k-means and (ours) simplex centroids differ little.",
         "Discriminative loss paper, Table 3",
         _against("discriminative@one_hot", ("discriminative@kmeans", "discriminative@simplex"), _ALIKE),
     ),
     Claim(
         "ms",
-        "Each kind of similarity that is added to the weights helps, and MS with all three is best.",
+        "Each kind of similarity added to the weights helps, and MS with all three is best.",
         "MS paper, Table 2",
         _against("gpw@binomial", ("gpw@binomial+mining",), _BETTER)
         + _against("gpw@lifted_star", ("gpw@lifted_star+mining",), _BETTER)

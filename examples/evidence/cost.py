@@ -62,7 +62,7 @@ def kept_cost(path: Path) -> dict[str, dict[str, float]]:
 
 def table(cost: Mapping[str, Mapping[str, float]]) -> list[str]:
     """A row a method, in the order of methods.py."""
-    lines = [f"| loss | {' | '.join(f'ms a step, batch of {batch}' for batch in BATCHES)} |", "|---|---|---|"]
+    lines = [f"| loss | {' | '.join(f'ms per step, batch of {batch}' for batch in BATCHES)} |", "|---|---|---|"]
     for name in (name for name in METHODS if name in cost):
         lines.append(f"| {name} | {' | '.join(f'{cost[name][str(batch)]:.2f}' for batch in BATCHES)} |")
     return [*lines, ""]

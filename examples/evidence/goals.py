@@ -52,19 +52,18 @@ GOALS = (
             Group("on classification losses", _with_tcm(_CLASSIFIERS, "@added")),
             Group("on SmoothAP and Recall@k", _with_tcm(_RANKINGS, "@added")),
             Group("on triplet and MS", _with_tcm(_PAIRS, "@added")),
-            Group("with the base tuned anew beside TCM", _with_tcm(_BASES, ""), in_readme=False),
+            Group("with the base tuned together with TCM", _with_tcm(_BASES, ""), in_readme=False),
         ),
         (("smoothap", "smoothap + tcm"), ("triplet", "triplet + tcm")),
-        "Added to a loss that keeps its tuned settings, TCM lowers OPIS of classification losses on every set, and "
-        "of SmoothAP and Recall@k on most. It does not lower that of the triplet and multi-similarity losses, which "
-        "have a low OPIS without it: on three sets of four MS alone is as even as the best loss with TCM, or more "
-        "so. This comparison was added after the first figures of the planned one (the last table) were seen. In "
-        "the planned one the base's own settings are chosen anew together with TCM's, by mAP@R and out of a larger "
-        "grid with no more trials, so part of its difference comes from the base's settings. TCM's margins matter: "
-        "beside SmoothAP, m⁻ = 0.4 to 0.6 lowered OPIS on Emoji at every m⁺ and 0.6 did on Omniglot, where 0.25 "
-        "raised it; on Glyphs nearly all of 16 pairs raised it. TCM without its indicator costs 3 to 13 points of R@1 "
-        "on every set. Whole networks agree on Omniglot; on Glyphs TCM lowered OPIS of the triplet loss and not of "
-        "SmoothAP.",
+        "Added to a tuned loss, TCM lowers OPIS of classification losses on every set, and of SmoothAP and Recall@k "
+        "on most. It does not lower OPIS of the triplet and multi-similarity losses, which is low without it: on "
+        "three of four sets MS alone is at least as even as the best loss with TCM. We added this comparison after "
+        "seeing the first figures of the planned one (the last table). The planned one tunes the base's settings "
+        "together with TCM's, by mAP@R, from a larger grid with the same number of trials, so part of its "
+        "difference comes from the base's settings. TCM's margins matter: with SmoothAP, m⁻ = 0.4 to 0.6 lowered "
+        "OPIS on Emoji at every m⁺, and 0.6 did on Omniglot, where 0.25 raised it; on Glyphs nearly all of 16 pairs "
+        "raised it. TCM without its indicator costs 3 to 13 points of R@1 on every set. Whole networks agree on "
+        "Omniglot; on Glyphs TCM lowered OPIS of the triplet loss but not of SmoothAP.",
     ),
     Goal(
         "no margin to tune",
@@ -77,35 +76,35 @@ GOALS = (
             ),
             Group("against a triplet margin of 1", (("triplet@1.0", "cit@1.0"),)),
             Group(
-                "beside an ID loss, against the triplet loss there", (("id + triplet", "id + cit"),), in_readme=False
+                "with an ID loss, against the triplet loss with one", (("id + triplet", "id + cit"),), in_readme=False
             ),
         ),
         (("triplet", "cit@1.0"),),
-        "A tuned margin is better than none, on every set. CIT is the safer choice where nothing is tuned: "
-        "a triplet loss whose margin is ten times too large falls behind it. With γ < 1 CIT alone was worse on "
-        "every set. Beside an ID loss, in whole networks, CIT was on par with the triplet loss.",
+        "A tuned margin beats CIT on every set. CIT is the safer choice without tuning: a triplet loss with a "
+        "margin ten times too large is worse. CIT alone with γ < 1 was worse on every set. With an ID loss, in "
+        "whole networks, CIT was on par with the triplet loss.",
     ),
     Goal(
         "harder negatives from the same batch",
         "`LoOp(loss)`",
         "map_at_r",
         (
-            Group("against one random triplet a sample", (("triplet_disjoint", "loop_triplet"),)),
+            Group("against one random triplet per sample", (("triplet_disjoint", "loop_triplet"),)),
             Group(
-                "around losses of the whole batch",
+                "around losses that use the whole batch",
                 (("triplet", "loop_triplet"), ("hphn", "loop_hphn"), ("lifted", "loop_lifted"), ("ms", "loop_ms")),
             ),
             Group("with all arcs of a class", (("triplet", "loop_triplet@pairing_all"),), in_readme=False),
         ),
         (("triplet", "loop_triplet"), ("hphn", "loop_hphn")),
-        "LoOp beats its paper's baseline, one random triplet a sample, on every set. But all triplets of the batch "
-        "beat LoOp; around losses that use the whole batch it gains on Glyphs only, around HPHN and MS. "
-        '`pairing="all"`, an arc for every pair of a class and not only for consecutive samples, is better than '
-        "consecutive arcs and a little better than the triplet loss; the last comparison was added after its figures "
-        "were seen.",
+        "LoOp beats its paper's baseline, one random triplet per sample, on every set. But all triplets of the "
+        "batch beat LoOp; around losses that use the whole batch it gains only on Glyphs, around HPHN and MS. "
+        '`pairing="all"`, an arc for every pair of a class instead of consecutive samples, is better than '
+        "consecutive arcs and a little better than the triplet loss. We added the last comparison after seeing its "
+        "figures.",
     ),
     Goal(
-        "cost linear in the batch",
+        "linear cost in the batch size",
         "`DiscriminativeLoss`",
         "map_at_r",
         (
@@ -113,12 +112,12 @@ GOALS = (
             Group("against semi-hard triplets", (("triplet_semihard", "discriminative@one_hot"),)),
         ),
         (("triplet_semihard", "discriminative@one_hot"),),
-        "It wins on the photographs of Grocery and loses on the other sets, whose many classes have few pictures. "
-        "Simplex centroids, which the paper does not have, were better than one-hot ones on Emoji and Glyphs and could "
-        "not be told from them on the others.",
+        "It wins on the photographs of Grocery and loses on the other sets, which have many classes with few "
+        "images. Simplex centroids, which are not in the paper, beat one-hot centroids on Emoji and Glyphs; on the "
+        "other sets the difference is within noise.",
     ),
     Goal(
-        "weights of pairs by rule",
+        "rule-based pair weights",
         '`PairWeightingLoss("multi_similarity")`',
         "map_at_r",
         (
@@ -126,17 +125,18 @@ GOALS = (
             Group("against the triplet loss", (("triplet", "ms"),)),
         ),
         (("triplet", "ms"),),
-        "With its mining, multi-similarity is the most accurate loss here, or near it, and has a low OPIS without "
-        "further help: the first to try. Batches of 320 in place of 40 gained 1 to 7 points of R@1, and 512 "
-        "dimensions in place of 64 gained 2 to 5.",
+        "With its mining, multi-similarity is the most accurate loss here or close to it, and has a low OPIS by "
+        "itself: try it first. Batches of 320 instead of 40 gained 1 to 7 points of R@1, and 512 dimensions instead "
+        "of 64 gained 2 to 5.",
     ),
     Goal(
-        "a ranking measure itself",
+        "a ranking metric as the loss",
         "`SmoothAPLoss`, `RecallAtKSurrogateLoss`",
         "map_at_r",
         (Group("against the triplet loss", (("triplet", "smoothap"), ("triplet", "recall")), in_readme=False),),
         (("triplet", "smoothap"), ("triplet", "recall")),
-        "A little more accurate than the triplet loss, at a higher OPIS; both were made for larger batches than 80.",
+        "A little more accurate than the triplet loss, with a higher OPIS. Both were designed for batches larger "
+        "than 80.",
     ),
 )
 METHODS_OF_GOALS = tuple(

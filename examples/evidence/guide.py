@@ -92,17 +92,17 @@ def write_guide(folder: Path, results: Tested, sets: Sequence[str]) -> None:
     """WHICH_LOSS.md in the folder, and guide.json beside the results: the rows of the README's table."""
     costs = cost.kept_cost(folder / "results" / "cost.json")
     lines = [
-        "# Which loss when",
+        "# Which loss for which goal",
         "",
-        "Written by `python examples/evidence/run.py` from the results in `results/`; every claim of the papers and "
-        "every setting are in [EVIDENCE.md](EVIDENCE.md). Each loss was tuned with the same number of trials on "
-        "validation classes (a smaller grid was tried whole, and TCM was added to losses that were tuned before) and "
-        "tested once with five seeds, as a linear layer on frozen ImageNet features, on "
-        f"{', '.join(sets)}. [WHOLE_NETWORKS.md](WHOLE_NETWORKS.md) says whether whole networks agree.",
+        "`python examples/evidence/run.py` writes this page from `results/`. [EVIDENCE.md](EVIDENCE.md) has the "
+        "papers' claims and all settings. Each loss was tuned on validation classes with the same number of trials "
+        "(smaller grids were searched exhaustively, and TCM was added to tuned losses) and tested once with five "
+        f"seeds, as a linear layer on frozen ImageNet features, on {', '.join(sets)}. For whole networks see "
+        "[WHOLE_NETWORKS.md](WHOLE_NETWORKS.md).",
         "",
         "Differences have 95 % intervals over seeds and test classes. Better and worse mean that the interval excludes "
-        "0; where neither is written, the results do not decide. Settings were chosen once, so the intervals do not "
-        "include the luck of tuning. Of some dozens of comparisons one or two exclude 0 by chance.",
+        "0; otherwise the result is undecided. Settings were chosen once, so the intervals do not include the "
+        "randomness of tuning. Of some dozens of comparisons one or two exclude 0 by chance.",
         "",
     ]
     table: dict[str, list[str]] = {}
@@ -125,9 +125,9 @@ def write_guide(folder: Path, results: Tested, sets: Sequence[str]) -> None:
 def _leaders(results: Tested, sets: Sequence[str]) -> list[str]:
     """The methods of the picture that came first on each set."""
     lines = [
-        "## Which came first",
+        "## Best methods by set",
         "",
-        "Of the methods in the picture below, by the mean of five seeds on the test set; neighbours often differ by "
+        "The methods of the figure below by their mean over five seeds on the test set. Neighbours often differ by "
         "less than their intervals.",
         "",
         f"| | {' | '.join(sets)} |",
@@ -153,7 +153,7 @@ def _of_goal(
 ) -> list[str]:
     lines = [f"## {goal.goal[0].upper()}{goal.goal[1:]}: {goal.loss}", "", goal.reading]
     if added:
-        lines[-1] += f" A step of 80 takes {added} beside the base's."
+        lines[-1] += f" A step with a batch of 80 takes {added} compared with the base."
     lines.append("")
     for group, rows in of_groups:
         heading = f"{HEADINGS[goal.measure]}, {'%' if goal.measure == 'opis' else 'points'}"

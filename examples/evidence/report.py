@@ -43,23 +43,23 @@ def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequ
 def _about(results: Tested, sets: Sequence[str]) -> list[str]:
     runs = sum(results.trials.values()) + sum(map(len, results.tests.values()))
     return [
-        "# Which loss helps when: the papers' claims, tested",
+        "# The papers' claims, tested",
         "",
-        "Written by `python examples/evidence/run.py`; the data is in `results/`. One linear layer on the frozen "
-        "features of an ImageNet network is trained with each loss. Every method had "
-        f"{TRIALS} trials, drawn from its grid in `methods.py` (a smaller grid is tried whole), and more where the "
-        "best lay at an end of an axis, judged by mAP@R on validation classes; then it was trained on all training "
-        "classes with five seeds and tested once. Differences are paired (same seeds, batches and first weights); "
-        "intervals are 95 %, over seeds and test classes. R@1 and mAP@R in points, OPIS × 1000. Settings were chosen "
-        "once, so the intervals do not include the luck of tuning.",
+        "`python examples/evidence/run.py` writes this page; the data is in `results/`. Each loss trains one linear "
+        f"layer on frozen features of an ImageNet network. Every method had {TRIALS} trials, drawn from its grid in "
+        "`methods.py` (smaller grids are searched exhaustively), plus more if the best was at an end of an axis, "
+        "judged by mAP@R on validation classes. It was then trained on all training classes with five seeds and tested "
+        "once. Differences are paired (same seeds, batches and initial weights); intervals are 95 %, over seeds and "
+        "test classes. R@1 and mAP@R in points, OPIS × 1000. Settings were chosen once, so the intervals do not "
+        "include the randomness of tuning.",
         "",
-        "A claim of lower (↓) or higher (↑) values holds where the interval lies on that side of 0, and is reversed "
-        "where it lies on the other. “≥” holds where the interval excludes a loss of more than a point, “≈” where it "
-        "excludes a loss and a gain of more than that; they are reversed where it excludes 0 but not these. “Least "
-        "seen” is the smallest difference that the comparison could have told from none. That claims 11, 21 and 24 are "
-        "read in both directions was decided after their figures were seen.",
+        "A claim of lower (↓) or higher (↑) values holds if the interval is on that side of 0, and is reversed if it "
+        "is on the other side. “≥” holds if the interval excludes a loss of more than a point, “≈” if it also excludes "
+        "a gain of more than a point; they are reversed if it excludes 0 but not these. “Detectable” is the smallest "
+        "difference that the comparison could detect. We decided to read claims 11, 21 and 24 in both directions after "
+        "seeing their figures.",
         "",
-        "Which loss to take is in [WHICH_LOSS.md](WHICH_LOSS.md).",
+        "[WHICH_LOSS.md](WHICH_LOSS.md) recommends losses.",
         "",
         f"{runs} runs on {', '.join(sets)}: {results.hours():.1f} hours of processor time; torch {torch.__version__}.",
         "",
@@ -81,9 +81,10 @@ def _over_training(folder: Path, sets: Sequence[str]) -> list[str]:
     return [
         "## Over training",
         "",
-        "Trained on the training classes without the validation classes, at the settings that validation chose; "
-        "γ = 0.5 and margin 0 are at the rate chosen for γ = 1 and for the best margin. Seconds are of one core, "
-        "beside other work. The last column is Lemma 3.1's gap, the discriminative loss less the mean triplet term.",
+        "Trained on the training classes without the validation classes, with the settings that validation chose; "
+        "γ = 0.5 and margin 0 use the learning rate chosen for γ = 1 and for the best margin. Seconds are on one core "
+        "with other work running. The last column is Lemma 3.1's gap, the discriminative loss minus the mean "
+        "triplet term.",
         "",
         *lines,
     ]
@@ -93,8 +94,8 @@ def _cost(folder: Path) -> list[str]:
     found = cost.kept_cost(folder / "results" / "cost.json")
     if not found:
         return []
-    about = "Forward and backward pass of the loss alone, 128 dimensions, one thread, all in one run."
-    return ["## Cost a step", "", about, "", *cost.table(found)]
+    about = "Forward and backward pass of the loss only, 128 dimensions, one thread, all in one run."
+    return ["## Cost per step", "", about, "", *cost.table(found)]
 
 
 def _second(folder: Path) -> list[str]:
@@ -103,9 +104,9 @@ def _second(folder: Path) -> list[str]:
         return []
     text = kept.read_text(encoding="utf-8")
     return [
-        "## Computed a second time",
+        "## Second implementation",
         "",
-        "Written by `python examples/evidence/second_implementation.py`.",
+        "`python examples/evidence/second_implementation.py` writes this table.",
         "",
         text,
     ]
@@ -126,7 +127,7 @@ def _summary(results: Tested, claims: Sequence[Claim], sets: Sequence[str]) -> l
     lines = [
         "## Summary",
         "",
-        "Comparisons that hold / that are reversed / all; the others are undecided. A dash: not run yet.",
+        "Comparisons that hold / are reversed / all; the others are undecided. –: not run.",
         "",
     ]
     lines += [f"| | claim | {' | '.join(sets)} |", f"|---|---|{'---|' * len(sets)}"]
@@ -158,7 +159,7 @@ def _of_claim(number: int, claim: Claim, results: Tested, sets: Sequence[str]) -
         "",
         f"Source: {claim.source}.",
         "",
-        "| set | base | method | measure | base's value | difference [95 %] | verdict | least seen |",
+        "| set | base | method | measure | base's value | difference [95 %] | verdict | detectable |",
         "|---|---|---|---|---|---|---|---|",
         *rows,
         "",

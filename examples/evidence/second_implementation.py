@@ -56,9 +56,9 @@ def main() -> None:
     agreed = sum(line.endswith("agrees |") for line in lines)
     text = (
         f"On {SET}, {len(SEEDS)} seeds each, with the settings that validation chose: a plain PyTorch loop with "
-        "pytorch-metric-learning's losses, its own batches, and metrics of NumPy and scikit-learn. Means with 95 % "
-        f"intervals over seeds; {agreed} of {len(lines) - 2} differences have 0 in their interval (Welch). At 95 %, "
-        "one in twenty is expected not to where both codes are right.\n\n" + "\n".join(lines) + "\n"
+        "pytorch-metric-learning's losses, other random batches, and metrics from NumPy and scikit-learn. Means with "
+        f"95 % intervals over seeds; {agreed} of {len(lines) - 2} differences have 0 in their interval (Welch). One in "
+        "twenty is expected not to, even if both programs are correct.\n\n" + "\n".join(lines) + "\n"
     )
     print(text)
     (HERE / "second_implementation.md").write_text(text, encoding="utf-8")

@@ -21,27 +21,26 @@ def write_report(folder: Path, whole: Store, heads: Store) -> None:
     results, of_heads = Tested(whole), Tested(heads)
     sets = [name for name in SETS if any(of == name for of, _ in results.tests)]
     lines = [
-        "# Whole networks: do the verdicts of the heads carry over?",
+        "# Do the results carry over to whole networks?",
         "",
-        "Written by `python examples/evidence/whole.py`; the data is in `results/whole/`, the grid in `whole_grid.py`. "
-        "Small convolutional networks are trained from scratch by the runner with its configs, on pictures of 16×16 "
-        "pixels. Every method had the same number of trials "
-        f"({len(METHODS['triplet'])}) of fewer epochs on validation classes, 30 % of the training classes, judged by "
-        "mAP@R; then the best settings were trained on all training classes and tested once. Differences are paired "
-        "(same seeds); intervals are 95 %, over seeds and test classes. R@1 and mAP@R in points, OPIS × 1000. Beside "
-        "each verdict stands that of the heads (EVIDENCE.md) for the same comparison on the same set; a dash: not run.",
+        "`python examples/evidence/whole.py` writes this page; the data is in `results/whole/`, the grid in "
+        "`whole_grid.py`. The runner trains small convolutional networks from scratch with its configs, on images of "
+        f"16×16 pixels. Every method had {len(METHODS['triplet'])} trials with fewer epochs on validation classes, 30 "
+        "% of the training classes, judged by mAP@R. The best settings were then trained on all training classes and "
+        "tested once. Differences are paired (same seeds); intervals are 95 %, over seeds and test classes. R@1 and "
+        "mAP@R in points, OPIS × 1000. The column “heads” has the verdict for linear heads (EVIDENCE.md) in the same "
+        "comparison on the same set; –: not run.",
         "",
-        "The grid was not extended where the best value lay at its end. Trials of about 90 steps favour losses that "
-        "learn fast: `discriminative` was still at the start of its training there. In `triplet_tcm` and "
-        "`smoothap_tcm` the base has the config's own margin or temperature, and TCM's margins and the rate are "
-        "tuned; in `…_added` the base has the settings that were best for it alone, and TCM's margins are tuned. "
-        "These two were added after Glyphs' other test figures were seen, since the base of `smoothap_tcm` was not at "
-        "its best.",
+        "The grid was not extended if the best value was at its end. Trials of about 90 steps favour losses that learn "
+        "fast: `discriminative` had hardly started to learn. In `triplet_tcm` and `smoothap_tcm` the base uses the "
+        "config's margin or temperature, and TCM's margins and the learning rate are tuned; in `…_added` the base uses "
+        "its own best settings and only TCM's margins are tuned. We added these two after seeing Glyphs' other test "
+        "figures, because the base of `smoothap_tcm` was not at its best.",
         "",
-        "“≥” holds where the interval excludes a loss of more than a point; the other signs and “least seen” are "
-        "those of [EVIDENCE.md](EVIDENCE.md).",
+        "“≥” holds if the interval excludes a loss of more than a point; [EVIDENCE.md](EVIDENCE.md) explains the other "
+        "signs and “detectable”.",
         "",
-        f"torch {torch.__version__}, one thread a run.",
+        f"torch {torch.__version__}, one thread per run.",
         "",
     ]
     for set_name in sets:
@@ -71,7 +70,7 @@ def _comparisons(set_name: str, results: Tested, heads: Tested) -> list[str]:
     if not rows:
         return []
     return [
-        "| base | method | measure | base's value | difference [95 %] | verdict | heads | least seen |",
+        "| base | method | measure | base's value | difference [95 %] | verdict | heads | detectable |",
         "|---|---|---|---|---|---|---|---|",
         *rows,
         "",
@@ -106,9 +105,9 @@ def _schedules(whole: Store) -> list[str]:
     return [
         "## The schedule of Glyphs' configs",
         "",
-        "`smoothap_tcm.yml` at its defaults on the validation classes, pictures of 32×32 pixels, one seed. The first "
-        "row has the configs as they were; now they are as in the row with the best mAP@R, except for the rates of "
-        "the losses tuned above.",
+        "`smoothap_tcm.yml` with its defaults on the validation classes, images of 32×32 pixels, one seed. The first "
+        "row has the original configs; they now use the row with the best mAP@R, except for the learning rates of the "
+        "losses tuned above.",
         "",
         f"| schedule | {' | '.join(HEADINGS.values())} |",
         f"|---|{'---|' * len(HEADINGS)}",

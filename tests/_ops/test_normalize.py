@@ -7,7 +7,7 @@ from pml_ext._ops.products import add_transpose_, gram, inner_products
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-def test_value_and_gradient_are_those_of_normalize(dtype: torch.dtype, tolerance: float) -> None:
+def test_value_and_gradient_equal_normalize(dtype: torch.dtype, tolerance: float) -> None:
     x = (torch.randn(7, 5, dtype=dtype) * torch.logspace(-3, 3, 7, dtype=dtype)[:, None]).requires_grad_()
     weight = torch.randn(7, 5, dtype=dtype)
     ours, theirs = to_sphere(x), normalize(x)
@@ -22,7 +22,7 @@ def test_gradcheck_and_second_derivative() -> None:
     assert torch.autograd.gradgradcheck(to_sphere, x)
 
 
-def test_a_row_of_zeros_stays_and_has_the_gradient_of_normalize() -> None:
+def test_zero_rows_stay_zero_with_the_gradient_of_normalize() -> None:
     x = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
     ours, theirs = to_sphere(x), normalize(x)
     assert torch.equal(ours, theirs)
@@ -48,7 +48,7 @@ def test_inner_products_and_their_derivatives(count: int) -> None:
     assert torch.autograd.gradgradcheck(inner_products, x)
 
 
-def test_kernel_steps_are_those_of_autograd() -> None:
+def test_kernel_steps_equal_autograd() -> None:
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(5, 3, dtype=torch.float64)
     unit, inverse = unit_and_inverse_norms(x.detach())
@@ -58,7 +58,7 @@ def test_kernel_steps_are_those_of_autograd() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4, 7])
-def test_blocks_of_square_matrices_change_nothing(count: int) -> None:
+def test_block_size_does_not_change_square_matrices(count: int) -> None:
     x = torch.randn(count, 2, dtype=torch.float64)
     torch.testing.assert_close(gram(x, -0.5, side=3), -0.5 * x @ x.T, rtol=0, atol=1e-14)
     assert torch.equal(gram(x, side=3), gram(x, side=3).T)

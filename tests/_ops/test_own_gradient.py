@@ -8,7 +8,7 @@ from pml_ext._ops.own_gradient import OwnGradient, first_derivative
 
 
 class Square(OwnGradient):
-    """x² with its own gradient, as a kernel has it, for one row at a time."""
+    """x² with its own gradient, like a kernel, for one batch."""
 
     @staticmethod
     def forward(x: Tensor) -> tuple[Tensor]:
@@ -33,8 +33,8 @@ def square(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("factor", [1.0, torch.tensor(3.0, requires_grad=True)])
-def test_the_first_derivative_is_right_and_the_second_refused(factor: float | Tensor) -> None:
-    """Also where the gradient from above is a constant, and where it is not."""
+def test_first_derivative_is_correct_and_second_is_an_error(factor: float | Tensor) -> None:
+    """For constant and non-constant incoming gradients."""
     x = torch.tensor([1.0, -2.0], requires_grad=True)
     value = (factor * square(x)).sum()
     (plain,) = torch.autograd.grad(value, x, retain_graph=True)
@@ -44,7 +44,7 @@ def test_the_first_derivative_is_right_and_the_second_refused(factor: float | Te
         first.sum().backward()
 
 
-def test_torch_func_takes_the_first_derivative() -> None:
+def test_torch_func_computes_the_first_derivative() -> None:
     x = torch.tensor([1.0, -2.0])
     first = torch.func.grad(lambda x: square(x).sum())
     assert torch.equal(first(x), 2 * x)
@@ -52,7 +52,7 @@ def test_torch_func_takes_the_first_derivative() -> None:
         torch.func.grad(lambda x: first(x).sum())(x)
 
 
-def test_torch_func_maps_over_batches_and_over_gradients() -> None:
+def test_vmap_over_batches_and_gradients() -> None:
     x = torch.tensor([[1.0, -2.0], [3.0, 0.5], [0.0, 1.0]])
     assert torch.equal(torch.func.vmap(square)(x), x.square())
     assert torch.equal(torch.func.vmap(square, in_dims=1)(x.T), x.square())

@@ -47,7 +47,7 @@ def test_first_second_and_third_derivative(function: Callable[..., Tensor]) -> N
 @each
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("second", [False, True])
-def test_as_many_backward_passes_as_wanted(function: Callable[..., Tensor], first: bool, second: bool) -> None:
+def test_repeated_backward_passes(function: Callable[..., Tensor], first: bool, second: bool) -> None:
     x, labels = given()
     weights = torch.tensor(2.0) if function is ONE else torch.arange(1.0, 5.0)[:, None]
     value = (function(x, labels, 3) * weights.squeeze().double()).sum()
@@ -61,7 +61,7 @@ def test_as_many_backward_passes_as_wanted(function: Callable[..., Tensor], firs
 
 
 @each
-def test_no_gradient_is_computed_where_none_is_wanted(function: Callable[..., Tensor]) -> None:
+def test_no_gradient_is_computed_unless_needed(function: Callable[..., Tensor]) -> None:
     x, labels = given()
     calls.clear()
     function(x.detach(), labels, 2)

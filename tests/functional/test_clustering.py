@@ -20,13 +20,13 @@ def test_names_do_not_matter_and_equal_partitions_score_one() -> None:
     assert clustering_f1(torch.arange(60), torch.arange(60)).isnan()
 
 
-def test_another_length_is_refused() -> None:
+def test_other_lengths_are_errors() -> None:
     with pytest.raises(ValueError, match="cluster_labels must have shape"):
         clustering_f1(torch.zeros(3).long(), torch.zeros(4).long())
 
 
 @pytest.mark.parametrize(("classes", "clusters"), [(2, 2), (7, 7), (40, 9), (300, 30)])
-def test_adjusted_mutual_information_is_scikit_learns(classes: int, clusters: int) -> None:
+def test_adjusted_mutual_information_equals_scikit_learn(classes: int, clusters: int) -> None:
     labels = torch.randint(0, classes, (300,))
     found = torch.where(torch.rand(300) < 0.5, labels * clusters // classes, torch.randint(0, clusters, (300,)))
     for a, b in ((found, labels), (labels, found), (torch.arange(300), labels), (found * 2**40, -labels)):
@@ -34,7 +34,7 @@ def test_adjusted_mutual_information_is_scikit_learns(classes: int, clusters: in
         assert adjusted_mutual_information(a, b) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-def test_adjusted_mutual_information_where_the_quotient_is_0_by_0() -> None:
+def test_adjusted_mutual_information_of_0_by_0() -> None:
     one, each = torch.zeros(5).long(), torch.arange(5)
     assert adjusted_mutual_information(each, each) == adjusted_mutual_information(one, one) == 1
     assert adjusted_mutual_information(one, each) == adjusted_mutual_information(each, one) == 0

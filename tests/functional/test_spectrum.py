@@ -15,18 +15,18 @@ def test_equals_the_formula(shape: tuple[int, int], dtype: torch.dtype, rel: flo
     assert spectral_variance(x).item() == pytest.approx(expected, rel=rel, abs=1e-12)
 
 
-def test_even_use_is_zero_and_an_unused_direction_infinite() -> None:
+def test_even_spectra_are_zero_and_unused_directions_infinite() -> None:
     assert spectral_variance(torch.eye(5)).item() == pytest.approx(0, abs=1e-12)
     assert spectral_variance(torch.randn(20, 1) * torch.randn(1, 3)).item() == math.inf
     assert spectral_variance(torch.zeros(4, 3)).isnan()
 
 
-def test_neither_order_nor_rotation_nor_scale_matter() -> None:
+def test_order_rotation_and_scale_do_not_matter() -> None:
     x = torch.randn(30, 6).double() * torch.arange(1, 7)
     rotation = torch.linalg.qr(torch.randn(6, 6).double())[0]
     torch.testing.assert_close(spectral_variance(3 * (x @ rotation)[torch.randperm(30)]), spectral_variance(x))
 
 
-def test_nan_is_refused() -> None:
+def test_nan_is_an_error() -> None:
     with pytest.raises(ValueError, match="embeddings must be finite"):
         spectral_variance(torch.full((3, 3), torch.nan))

@@ -1,4 +1,4 @@
-"""LoOp by brute force and by loops, in float64: the closest points of arcs and segments from their definition."""
+"""LoOp by brute force and loops in float64, from the definition of closest points."""
 
 import math
 
@@ -95,7 +95,7 @@ def trigonometric_similarity(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> 
 
 
 def partners(labels: list[int], pairing: str) -> list[list[int]]:
-    """For each sample the other ends of the arcs it is on."""
+    """For each sample, the other ends of its arcs."""
     result = []
     for i, label in enumerate(labels):
         members = [j for j, other in enumerate(labels) if other == label]
@@ -111,7 +111,7 @@ def partners(labels: list[int], pairing: str) -> list[list[int]]:
 def loop_distances(
     x: Tensor, labels: list[int], ref: Tensor, ref_labels: list[int], pairing: str, geometry: str = "arc"
 ) -> list[list[float]]:
-    """The LoOp distance of every negative pair; plain distances (of unit vectors for arcs) of the others."""
+    """The LoOp distance of each negative pair; plain distances (of unit vectors for arcs) of the others."""
     if geometry == "arc":
         x, ref = x / x.norm(dim=1, keepdim=True), ref / ref.norm(dim=1, keepdim=True)
     own, others = partners(labels, pairing), partners(ref_labels, pairing)
@@ -141,7 +141,7 @@ def consecutive_arcs(labels: list[int]) -> list[tuple[int, int]]:
 
 
 def arc_distances(x: Tensor, labels: list[int]) -> tuple[list[float], list[list[float]]]:
-    """d_ij of each consecutive pair, and d_ijkl of every two of different classes (inf where they are of one)."""
+    """d_ij of each consecutive pair, and d_ijkl of each two pairs of different classes (inf if of one class)."""
     x = x / x.norm(dim=1, keepdim=True)
     arcs = consecutive_arcs(labels)
     own = [float((x[i] - x[j]).norm()) for i, j in arcs]

@@ -1,4 +1,4 @@
-"""FastReID's classification layers and GeM, number by number from their formulas."""
+"""FastReID's classification layers and GeM as loops, from their formulas."""
 
 import math
 

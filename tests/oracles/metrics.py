@@ -51,7 +51,7 @@ def rates(pairs, thresholds):
 
 def grid_of(pairs, far_range, grid):
     low, high = calibration_range(pairs, far_range)
-    # the two ends as they are: rounding must not turn away the pairs that define them
+    # use the exact ends: rounding must not exclude the pairs that define them
     return [low] + [low + (high - low) * i / (grid - 1) for i in range(1, grid - 1)] + [high]
 
 
@@ -84,7 +84,7 @@ def epsilon_opis(embeddings, labels, far_range, grid, epsilon):
 
 
 def ranking(distances, query_labels, gallery_labels, query_cameras=None, gallery_cameras=None, includes_query=False):
-    """Per query (matches, first rank, AP, INP, AP at R, R-precision); None where it has no match.
+    """Per query (matches, first rank, AP, INP, AP at R, R-precision); None without a match.
 
     Ties: non-matches first.
     """

@@ -1,11 +1,11 @@
-"""The pair-based losses of Wang et al., CVPR 2019, anchor by anchor, from their formulas; to be differentiated."""
+"""The pair-based losses of Wang et al., CVPR 2019, per anchor, from their formulas; differentiable."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-Pairs = Sequence[Sequence[int]]  # for each anchor the columns of its positives or negatives
+Pairs = Sequence[Sequence[int]]  # the columns of each anchor's positives or negatives
 
 
 def total_loss(name: str, s: Tensor, positives: Pairs, negatives: Pairs, **options: float) -> Tensor:
@@ -63,7 +63,7 @@ def bin_lifted(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5, bounded=
     lifted = lifted_star(s, positives, negatives, alpha, beta)
     if not bounded:
         return (binomial_deviance(s, positives, negatives, alpha, beta, base) + lifted) / 2
-    # The loss whose derivative is 1/(1 + e^(…)) for every pair, whatever the number of pairs.
+    # The loss whose derivative is 1/(1 + e^(…)) for each pair, regardless of their number.
     binomial = sum(torch.log(1 + torch.exp(-alpha * (s[p] - base))) / alpha for p in positives)
     binomial = binomial + sum(torch.log(1 + torch.exp(beta * (s[n] - base))) / beta for n in negatives)
     return (binomial + lifted) / 2

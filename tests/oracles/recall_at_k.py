@@ -22,7 +22,7 @@ def smooth_recall(
 
 
 def recall(similarities: list[float], positives: list[int], ranked: list[int], k: int) -> float:
-    """The share of the k places (of the positives, where there are fewer) that hold a positive; ranks by sorting."""
+    """The share of positives among the first k, over min(k, positives); ranks by sorting."""
     order = sorted(ranked, key=lambda z: -similarities[z])
     return len(set(order[:k]) & set(positives)) / min(k, len(positives))
 

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def distances(x, metric):
-    """All squared distances; of the directions for the cosine."""
+    """All squared distances (of unit vectors for the cosine)."""
     x = np.asarray(x, dtype=np.float64)
     if metric == "cosine":
         x = x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -14,12 +14,12 @@ def distances(x, metric):
 
 
 def in_order(row, itself):
-    """All from the nearest on, itself before its duplicates."""
+    """All samples from the nearest, itself before its duplicates."""
     return sorted(range(len(row)), key=lambda j: (j != itself, row[j]))
 
 
 def reciprocal(order, i, count):
-    """The members of i's list that have i in theirs."""
+    """The samples in i's list that have i in theirs."""
     return {j for j in order[i][:count] if i in order[j][:count]}
 
 

@@ -18,7 +18,7 @@ def pair_distances(embeddings, labels):
 
 
 def rates(pairs, threshold):
-    """FAR, FRR over all pairs; accepted when distance <= threshold."""
+    """FAR, FRR over all pairs; a pair is accepted if distance <= threshold."""
     genuine = [d for d, a, b in pairs if a == b]
     impostors = [d for d, a, b in pairs if a != b]
     return (
@@ -63,13 +63,13 @@ def best_far_within_frr(pairs, frr):
 
 
 def candidates(pairs):
-    """Below everything, and between all neighbours: every decision a threshold can make, free of rounding."""
+    """Thresholds below all distances and between all neighbours: every possible decision, free of rounding."""
     ends = sorted({round(d, 12) for d, _, _ in pairs})
     return [-1.0, *((a + b) / 2 for a, b in itertools.pairwise(ends)), ends[-1] + 1]
 
 
 def jackknife_variance(errors, pairs, share):
-    """Of the pooled rate, one class left out at a time; a pair is in `share` classes."""
+    """The pooled rate without one class at a time; a pair is in `share` classes."""
     total_errors, total_pairs = sum(errors) / share, sum(pairs) / share
     without = [(total_errors - e) / (total_pairs - n) for e, n in zip(errors, pairs, strict=True) if n]
     mean = sum(without) / len(without)

@@ -20,7 +20,7 @@ def mean(vectors: list[Vector]) -> Vector:
 
 
 def hphn_triplets(d: list[list[float]], labels: list[int], ref_labels: list[int] | None = None) -> list[Triplet]:
-    """For each sample the farthest positive; of the two, the one with the nearest negative is the anchor.
+    """For each sample, the farthest positive; the one with the nearer negative is the anchor.
 
     d is (samples, samples), or (samples, ref): then the positive is no sample and only the sample can be the anchor.
     """

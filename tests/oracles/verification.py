@@ -5,7 +5,7 @@ from itertools import pairwise
 
 
 def operating_points(scores, same):
-    """(threshold, true accepts, false accepts) for every threshold that matters, strictest first."""
+    """(threshold, true accepts, false accepts) at each distinct score, strictest first."""
     return [
         (
             threshold,
@@ -17,7 +17,7 @@ def operating_points(scores, same):
 
 
 def auc(scores, same):
-    """How often a genuine pair beats an impostor pair, half a point for a draw."""
+    """How often a genuine pair beats an impostor pair; a tie counts half."""
     won = pairs = 0
     for s, g in zip(scores, same, strict=True):
         for other, h in zip(scores, same, strict=True):
@@ -39,7 +39,7 @@ def equal_error_rate(scores, same):
 
 
 def fold_accuracies(scores, same, folds):
-    """(accuracy, threshold) of each fold; the strictest of the best thresholds on the others, halfway to the next."""
+    """(accuracy, threshold) of each fold, at the strictest best threshold of the others, halfway to the next."""
     results = []
     for fold in sorted(set(folds)):
         others = [(s, g) for s, g, f in zip(scores, same, folds, strict=True) if f != fold]

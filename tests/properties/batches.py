@@ -1,4 +1,4 @@
-"""Batches as clients send them: any size and type, strides, duplicates, zero rows, one class or all distinct."""
+"""Batches of any size and type, with strides, duplicates, zero rows, one class or all distinct."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Batch:
 
     @property
     def reference(self) -> tuple[Tensor, Tensor]:
-        """What the batch is compared with."""
+        """The reference of a batch."""
         if self.ref_emb is None or self.ref_labels is None:
             return self.embeddings, self.labels
         return self.ref_emb, self.ref_labels
@@ -29,7 +29,7 @@ class Batch:
 
 
 def _rows(draw: st.DrawFn, count: int, size: int, dtype: torch.dtype) -> Tensor:
-    """Random rows; some of them zero, some copies or opposites of the first, some nearly so; any strides."""
+    """Random rows: some zero, some exact or near copies or opposites of the first; any strides."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))
     rows = torch.randn(count, size, generator=generator, dtype=torch.float64)
     rows *= 10.0 ** draw(st.integers(-2, 2))
@@ -62,7 +62,7 @@ def _labels(draw: st.DrawFn, count: int) -> Tensor:
 def batches(
     draw: st.DrawFn, *, dtypes: tuple[torch.dtype, ...] = DTYPES, reference: bool = True, most: int = 12
 ) -> Batch:
-    """A batch, compared with itself, with the same objects as its reference, or with other samples."""
+    """A batch with itself, the same tensors or other samples as its reference."""
     count, size = draw(st.integers(1, most)), draw(st.integers(1, 5))
     dtype = draw(st.sampled_from(dtypes))
     x, labels = _rows(draw, count, size, dtype), _labels(draw, count)
@@ -77,7 +77,7 @@ def batches(
 
 @st.composite
 def indices_tuples(draw: st.DrawFn, batch: Batch) -> tuple[Tensor, ...] | None:
-    """None, pairs or triplets that a miner could have found in the batch."""
+    """None, pairs or triplets that a miner could return for the batch."""
     kind = draw(st.sampled_from(["none", "pairs", "triplets"]))
     if kind == "none":
         return None

@@ -1,6 +1,6 @@
-"""Two ways to run the property tests: fixed examples (the default), or new ones for as long as one likes.
+"""Two ways to run the property tests: fixed examples (the default), or new ones for any time.
 
-pytest tests/properties --unlimited 20000      # so many examples a test, another seed each time; ends with their counts
+pytest tests/properties --unlimited 20000      # examples per test, with a new seed; prints their counts
 """
 
 import functools
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.errors import UnsatisfiedAssumption
 
-_EXAMPLES = 60  # a test; all of them together stay well under three minutes
+_EXAMPLES = 60  # per test; all together stay well under three minutes
 settings.register_profile("fixed", max_examples=_EXAMPLES, derandomize=True, deadline=None, database=None)
 settings.load_profile("fixed")
 
@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count the examples of every test."""
+    """Count the examples of each test."""
     handles = {id(handle): handle for item in items if (handle := getattr(item.obj, "hypothesis", None))}  # type: ignore[attr-defined]
     for handle in handles.values():
         handle.inner_test = _counted(handle.inner_test)
@@ -46,7 +46,7 @@ def _counted(test: Any) -> Any:
         except Exception as error:
             _counts["wrong value" if isinstance(error, AssertionError) else f"error: {type(error).__name__}"] += 1
             raise
-        except BaseException:  # hypothesis ends an example that draws more than it keeps in mind
+        except BaseException:  # hypothesis aborts examples that draw too much data
             _counts["given up by hypothesis"] += 1
             raise
         _counts["as the loops have it"] += 1

@@ -1,4 +1,4 @@
-"""Every loss on any batch: what must hold whatever it computes, and its value against loops."""
+"""Every loss on any batch: general properties, and its value against loops."""
 
 import math
 import warnings
@@ -31,7 +31,7 @@ def make(name: str, batch: Batch) -> Any:
 
 
 def fits(name: str, batch: Batch) -> bool:
-    """DiscriminativeLoss knows four classes, and no reference."""
+    """DiscriminativeLoss has four classes and takes no reference."""
     return name not in WITHOUT_REFERENCES or (batch.with_itself and int(batch.labels.max()) < 4)
 
 
@@ -57,7 +57,7 @@ def test_value_and_gradient_are_finite(name: str, data: st.DataObject) -> None:
 
 @every_loss
 @given(data=st.data())
-def test_16_bits_are_the_32_bits_that_they_stand_for(name: str, data: st.DataObject) -> None:
+def test_16_bit_input_equals_its_32_bit_values(name: str, data: st.DataObject) -> None:
     batch = data.draw(batches(dtypes=(torch.float16, torch.bfloat16)))
     assume(fits(name, batch) and not (name in WITHOUT_REFERENCES and batch.ref_emb is not None))
     indices = data.draw(indices_tuples(batch))
@@ -69,7 +69,7 @@ def test_16_bits_are_the_32_bits_that_they_stand_for(name: str, data: st.DataObj
 
 @every_loss
 @given(data=st.data())
-def test_names_and_types_of_labels_and_strides_mean_nothing(name: str, data: st.DataObject) -> None:
+def test_label_names_types_and_strides_do_not_matter(name: str, data: st.DataObject) -> None:
     batch = data.draw(batches(dtypes=(torch.float64,), reference=False))
     assume(fits(name, batch))
     value = value_of(make(name, batch), batch)
@@ -94,7 +94,7 @@ def test_indices_out_of_range_are_an_error(name: str, data: st.DataObject) -> No
 
 
 def unit(x: Tensor) -> list[list[float]]:
-    """Rows of length 1; a zero row stays one."""
+    """Rows of length 1; zero rows stay zero."""
     rows = x.double()
     return (rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-12)).tolist()
 
@@ -124,7 +124,7 @@ def test_cit(batch: Batch, gamma: float, hinge: bool, data: st.DataObject) -> No
     elif len(indices) == 3:
         chosen = list(zip(*(part.tolist() for part in indices), strict=True))
     else:
-        return  # pairs are made triplets of by pytorch-metric-learning
+        return  # pytorch-metric-learning turns pairs into triplets
     value = value_of(losses.CITLoss(gamma=gamma, hinge_partial_likelihood=hinge), batch, indices)
     expected = concordance_oracle.cit(s, s_ref, chosen, gamma, hinge) if chosen else 0.0
     assert float(value) == pytest.approx(expected, abs=1e-9)
@@ -139,7 +139,7 @@ def test_cit(batch: Batch, gamma: float, hinge: bool, data: st.DataObject) -> No
 def test_tcm(batch: Batch, form: dict[str, Any], plus: float, minus: float) -> None:
     cosines, labels, ref_labels = compared(batch)
     positives, negatives = tcm_oracle.split(cosines, labels, ref_labels)
-    # A cosine on a margin counts or not by a rounding.
+    # Rounding decides whether a cosine on a margin counts.
     assume(all(abs(s - plus) > 1e-9 for s in positives) and all(abs(s - minus) > 1e-9 for s in negatives))
     shortfall, excess = tcm_oracle.terms(positives, negatives, plus, minus, **form)
     loss = losses.TCMLoss(lambda_plus=0.7, lambda_minus=1.3, margin_plus=plus, margin_minus=minus, **form)
@@ -167,7 +167,7 @@ def test_hphn(batch: Batch) -> None:
     labels, ref_labels = batch.labels.tolist(), None if batch.with_itself else batch.reference[1].tolist()
     d = [[triplet_oracle.distance(v, w) for w in others] for v in x]
     found = triplet_oracle.triplet_losses(d, triplet_oracle.hphn_triplets(d, labels, ref_labels), 0.2)
-    # Which of two equally far positives is taken matters where their nearest negatives differ.
+    # The choice between equally far positives matters if their nearest negatives differ.
     for row, label in zip(d, labels, strict=True):
         positives = sorted(c for c, other in zip(row, ref_labels or labels, strict=True) if other == label)
         assume(len(positives) < 2 or positives[-1] - positives[-2] > 1e-6)

@@ -1,4 +1,4 @@
-"""The measurements on any input against loops: ties, one class, zero rows, every rank and rate."""
+"""Measurements on any input against loops: ties, one class, zero rows, every rank and rate."""
 
 import math
 from itertools import pairwise
@@ -56,7 +56,7 @@ def test_auc_and_equal_error_rate(pairs: tuple[Tensor, Tensor]) -> None:
 
 
 @given(pairs=scored_pairs(), far=st.sampled_from([0.5, 0.1]))
-def test_streamed_bounds_hold_the_exact_value(pairs: tuple[Tensor, Tensor], far: float) -> None:
+def test_streamed_bounds_contain_the_exact_value(pairs: tuple[Tensor, Tensor], far: float) -> None:
     scores, same = pairs
     assume(bool(same.any()) and far * int((~same).sum()) >= 1)
     streaming = StreamingVerification(fars=(far,))
@@ -117,11 +117,11 @@ def test_opis(batch: Batch, grid: int) -> None:
         return
     assume(bool(batch.embeddings.any(dim=1).all()))  # the loops have no zero rows
     x = batch.embeddings / batch.embeddings.norm(dim=1, keepdim=True)
-    # A distance on a threshold counts or not by a rounding: then the loops may decide otherwise.
+    # Rounding decides whether a distance on a threshold counts, so the loops may decide differently.
     pairs = oracle.all_pairs(x.tolist(), labels)
     thresholds = oracle.grid_of(pairs, far_range, grid)
     assume(all(abs(d - t) > 1e-9 for d, _, _ in pairs for t in thresholds[1:-1]) and thresholds[-1] > thresholds[0])
-    # The ends of the range are distances of pairs themselves, so a copy of such a pair must count there too.
+    # The ends of the range are distances of pairs, so copies of such a pair must count too.
     ends = [d for d, _, _ in pairs if min(abs(d - thresholds[0]), abs(d - thresholds[-1])) < 1e-9]
     assume(len(ends) == 2)
     expected = oracle.opis(x.tolist(), labels, far_range, grid)
@@ -148,7 +148,7 @@ def test_threshold_at_a_false_accept_rate(batch: Batch, far: float) -> None:
     rows = (x / x.norm(dim=1, keepdim=True)).tolist()
     pairs = threshold_oracle.pair_distances(rows, labels.tolist())
     distances = sorted(distance for distance, _, _ in pairs)
-    # Equal distances are accepted together, and which are equal is a matter of rounding.
+    # Equal distances are accepted together, and rounding decides which are equal.
     assume(all(b - a > 1e-6 for a, b in pairwise([0.0, *distances])))
     impostors = sum(a != b for _, a, b in pairs)
     assume(impostors * far >= 1 and impostors < len(pairs))

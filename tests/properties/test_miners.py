@@ -1,4 +1,4 @@
-"""Every miner on any batch: what it picks are pairs or triplets of the batch, in 16 bits as in 32."""
+"""Every miner on any batch: it returns pairs or triplets of the batch, the same in 16 and 32 bits."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_pairs_are_positive_and_negative(name: str, data: st.DataObject) -> None
 
 @every_miner
 @given(data=st.data())
-def test_16_bits_are_the_32_bits_that_they_stand_for(name: str, data: st.DataObject) -> None:
+def test_16_bit_input_equals_its_32_bit_values(name: str, data: st.DataObject) -> None:
     batch = data.draw(batches(dtypes=(torch.float16, torch.bfloat16)))
     x = batch.embeddings.float()
     ref = None if batch.ref_emb is None else x if batch.ref_emb is batch.embeddings else batch.ref_emb.float()
@@ -48,7 +48,7 @@ def test_16_bits_are_the_32_bits_that_they_stand_for(name: str, data: st.DataObj
     kind=st.sampled_from(["discordant", "hard", "semihard", "easy"]),
     margin=st.floats(0, 1),
 )
-def test_concordance_miner_takes_every_triplet_of_its_kind(batch: Batch, kind: str, margin: float) -> None:
+def test_concordance_miner_returns_all_triplets_of_its_kind(batch: Batch, kind: str, margin: float) -> None:
     is_kind = {
         "discordant": lambda gap: gap < 0,
         "hard": lambda gap: gap <= 0,
@@ -56,7 +56,7 @@ def test_concordance_miner_takes_every_triplet_of_its_kind(batch: Batch, kind: s
         "easy": lambda gap: gap > margin,
     }[kind]
     miner = miners.ConcordanceMiner(type_of_triplets=kind, margin=margin)
-    # Compared with what the miner compares: of equals, which product is larger is a rounding.
+    # Compares the miner's own products: rounding decides between equal ones.
     s = miner.distance(batch.embeddings, batch.reference[0]).tolist()
     labels, others = batch.labels.tolist(), batch.reference[1].tolist()
     expected = [
@@ -70,13 +70,13 @@ def test_concordance_miner_takes_every_triplet_of_its_kind(batch: Batch, kind: s
 
 
 @given(batch=batches(dtypes=(torch.float64,)))
-def test_hphn_miner_takes_the_hardest(batch: Batch) -> None:
+def test_hphn_miner_returns_the_hardest(batch: Batch) -> None:
     miner = miners.HPHNMiner()
     d = miner.distance(batch.embeddings, batch.reference[0]).tolist()
     ref_labels = None if batch.with_itself else batch.reference[1].tolist()
     found = list(zip(*(part.tolist() for part in mined(miner, batch)), strict=True))
     expected = oracle.hphn_triplets(d, batch.labels.tolist(), ref_labels)
     assert len(found) == len(expected)
-    # Of equals either may be taken: what counts is how far they are.
+    # Ties may go either way; only the distance matters.
     for (a, p, n), (b, q, m) in zip(found, expected, strict=True):
         assert (a, p, n) == (b, q, m) or (d[a][p] == d[b][q] and d[a][n] == pytest.approx(d[b][m]))

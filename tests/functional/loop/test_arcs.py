@@ -50,7 +50,7 @@ def test_equals_brute_force_on_degenerate_arcs(kind: str, size: int) -> None:
     ends = degenerate(kind, 60, size)
     excess = arc_distance(*ends) - brute_force_arcs(*ends)
     assert excess.abs().max() <= 1e-6
-    assert excess.max() <= 1e-7  # coinciding ends agree only to rounding, which a brute force divides by
+    assert excess.max() <= 1e-7  # coinciding ends differ by rounding, which brute force divides by
 
     if kind not in ("point", "two points"):
         assert arc_distance(*ends).max() <= 1e-7
@@ -63,10 +63,10 @@ def test_antipodal_ends_count_as_two_points() -> None:
     assert torch.allclose(distance, by_point, atol=1e-12)
 
 
-def test_value_of_a_hand_made_case() -> None:
+def test_value_of_an_example() -> None:
     x1, x2 = torch.tensor([1.0, 0, 0]), torch.tensor([0, 1.0, 0])
     y = torch.tensor([1.0, 1, 1]) / 3**0.5
-    cosine = (2 / 3) ** 0.5  # at the middle of the quarter circle
+    cosine = (2 / 3) ** 0.5  # at the midpoint of the quarter circle
     assert arc_distance(x1, x2, y, y).item() == pytest.approx((2 - 2 * cosine) ** 0.5, abs=1e-6)
     assert arc_distance(3 * x1, 2 * x2, y, 5 * y).item() == pytest.approx((2 - 2 * cosine) ** 0.5, abs=1e-6)
 
@@ -97,7 +97,7 @@ def test_gradient_is_finite_at_singular_points(kind: str, dtype: torch.dtype) ->
     assert all(end.grad is not None and end.grad.isfinite().all() for end in ends)
 
 
-def test_no_farther_than_any_two_ends_and_symmetric_and_rotation_invariant() -> None:
+def test_at_most_the_distance_of_any_ends_symmetric_and_rotation_invariant() -> None:
     x1, x2, y1, y2 = four(500, 4)
     distance = arc_distance(x1, x2, y1, y2)
     for x in (x1, x2):
@@ -110,7 +110,7 @@ def test_no_farther_than_any_two_ends_and_symmetric_and_rotation_invariant() -> 
     assert torch.allclose(distance, arc_distance(*(end @ rotation for end in (x1, x2, y1, y2))), atol=1e-10)
 
 
-def test_weights_give_points_on_the_arcs_at_that_cosine() -> None:
+def test_weights_give_points_on_the_arcs_with_the_returned_cosine() -> None:
     x1, x2, y1, y2 = four(500, 5)
     pairs = ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))
     h, *weights = closest_on_arcs(*((a * b).sum(1) for a, b in pairs))

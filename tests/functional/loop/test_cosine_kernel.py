@@ -26,7 +26,7 @@ def test_negatives_equal_the_oracle_and_positives_keep_their_cosine(dtype: torch
 
 
 @pytest.mark.parametrize("block", [1, 20, 2**16])
-def test_value_and_gradient_are_those_of_the_pair_matrix_whatever_the_blocks(block: int) -> None:
+def test_value_and_gradient_equal_the_pair_matrix_for_any_block_size(block: int) -> None:
     x, labels = unit(len(LABELS)).requires_grad_(), torch.tensor(LABELS)
     products = x @ x.T
     plain = torch.where(is_negative(labels), loop_pairs(products, labels), products)
@@ -37,7 +37,7 @@ def test_value_and_gradient_are_those_of_the_pair_matrix_whatever_the_blocks(blo
     torch.testing.assert_close(by_ours, by_plain, rtol=0, atol=1e-12)
 
 
-def test_gradient_equals_finite_differences_and_can_be_asked_for_twice() -> None:
+def test_gradient_equals_finite_differences_and_can_be_computed_twice() -> None:
     x, labels = torch.randn(7, 5, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 0, 1, 1, 2, 2])
     assert torch.autograd.gradcheck(lambda x: loop_cosines(normalize(x, dim=1), labels), x)
     value = loop_cosines(x, labels).square().sum()
@@ -47,7 +47,7 @@ def test_gradient_equals_finite_differences_and_can_be_asked_for_twice() -> None
 
 @pytest.mark.parametrize("labels", [[0, 0, 1, 1], [0, 0, 0, 0], [0, 1, 2, 3], [5]])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_finite_where_all_is_one_line(labels: list[int], sign: int) -> None:
+def test_finite_for_degenerate_batches(labels: list[int], sign: int) -> None:
     """Identical or antipodal samples, one class, classes of one sample, one sample."""
     x = torch.tensor([[1.0, 0, 0]]).repeat(len(labels), 1)
     x[1::2] *= sign
@@ -66,14 +66,14 @@ def test_permuting_whole_pairs_and_renaming_and_rotating() -> None:
     torch.testing.assert_close(permuted, found[order][:, order], rtol=0, atol=1e-10)
 
 
-def test_nan_of_a_sample_reaches_its_arc_only() -> None:
+def test_nan_of_a_sample_stays_on_its_arc() -> None:
     x, labels = unit(8), torch.arange(8) // 4
     x[1] = float("nan")
     found = loop_cosines(x, labels)
     assert found[:2, 4:].isnan().all() and found[2:4, 4:].isfinite().all()
 
 
-def test_second_derivatives_are_refused_and_first_ones_may_keep_their_graph() -> None:
+def test_second_derivatives_are_errors_but_create_graph_is_allowed() -> None:
     x, labels = unit(8).requires_grad_(), torch.arange(8) // 4
     value = loop_cosines(x, labels).sum()
     (plain,) = torch.autograd.grad(value, x, retain_graph=True)

@@ -128,8 +128,8 @@ def test_nan_of_a_sample_reaches_its_arcs(pairing: str) -> None:
         assert found[0, 4:].isnan().all() and found[2, 4:].isfinite().all()
 
 
-def test_within_a_batch_is_a_batch_against_itself() -> None:
-    """There the arcs' grid is its own mirror image, and only one half of it is computed."""
+def test_a_batch_equals_the_batch_with_itself_as_reference() -> None:
+    """The grid of arcs is then symmetric, and only one half is computed."""
     x, labels = unit(len(LABELS), 4).requires_grad_(), torch.tensor(LABELS)
     within = loop_pairs(x @ x.t(), labels)
     between = loop_pairs(x @ x.t(), labels, labels, points=x, ref_points=x)
@@ -140,9 +140,9 @@ def test_within_a_batch_is_a_batch_against_itself() -> None:
 
 
 @pytest.mark.parametrize("pairing", ["consecutive", "all"])
-def test_second_derivatives_are_refused_and_first_ones_may_keep_their_graph(pairing: str) -> None:
+def test_second_derivatives_are_errors_but_create_graph_is_allowed(pairing: str) -> None:
     x, labels = unit(8, 5).requires_grad_(), torch.arange(8) // 4
-    value = loop_pairs(x @ x.t(), labels, pairing=pairing).sum()  # its gradient from above is a constant
+    value = loop_pairs(x @ x.t(), labels, pairing=pairing).sum()  # its incoming gradient is a constant
     (plain,) = torch.autograd.grad(value, x, retain_graph=True)
     (first,) = torch.autograd.grad(value, x, create_graph=True)
     assert torch.equal(first, plain)
@@ -150,7 +150,7 @@ def test_second_derivatives_are_refused_and_first_ones_may_keep_their_graph(pair
         first.square().sum().backward()
 
 
-def test_unknown_pairing_and_geometry_are_refused() -> None:
+def test_unknown_pairing_and_geometry_are_errors() -> None:
     x, labels = unit(4, 3), torch.tensor([0, 0, 1, 1])
     with pytest.raises(ValueError, match="pairing must be one of 'consecutive', 'all'; got 'consectutive'"):
         loop_pairs(x @ x.t(), labels, pairing="consectutive")

@@ -8,10 +8,10 @@ LABELS = [4, 1, 4, 2, 1, 4, 1, 7, 4, 2, 4, 1, 1]  # classes of 5, 5, 2 and 1, mi
 
 
 @pytest.mark.parametrize("pairing", ["consecutive", "all"])
-def test_partners_are_those_of_the_oracle(pairing: str) -> None:
+def test_partners_equal_the_oracle(pairing: str) -> None:
     rounds = class_pairings(torch.tensor(LABELS), pairing)
     itself = torch.arange(len(LABELS))
-    assert (rounds.gather(1, rounds) == itself).all()  # whoever is my partner has me as partner
+    assert (rounds.gather(1, rounds) == itself).all()  # partners are mutual
     for i, expected in enumerate(partners(LABELS, pairing)):
         met = set(rounds[:, i].tolist()) - {i}
         assert met == set(expected) - {i}

@@ -26,7 +26,7 @@ def test_one_hot_centroids() -> None:
     assert torch.equal(one_hot_centroids(3), torch.eye(3))
 
 
-def test_kmeans_has_the_papers_statistics() -> None:
+def test_kmeans_matches_the_papers_statistics() -> None:
     """C = 100 in R^100: pairwise distances of 1.21 to 1.63, 1.418 ± 0.061."""
     distances = torch.pdist(kmeans_centroids(100, 100))
     assert distances.min().item() == pytest.approx(1.21, abs=0.05)
@@ -58,7 +58,7 @@ def test_kmeans_is_deterministic_unit_and_spread(monkeypatch: pytest.MonkeyPatch
     assert torch.pdist(first).min() > 0.8
     state = torch.get_rng_state()
     kmeans_centroids(8, 6)
-    assert torch.equal(state, torch.get_rng_state())  # a training's own random numbers stay as they were
+    assert torch.equal(state, torch.get_rng_state())  # the global random state is unchanged
 
 
 def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +80,6 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         kmeans_centroids(3, 4)
 
 
-def test_every_pair_of_one_hot_centroids_is_sqrt_2_apart() -> None:
+def test_one_hot_centroids_are_sqrt_2_apart() -> None:
     for a, b in itertools.combinations(one_hot_centroids(5), 2):
         assert (a - b).norm().item() == pytest.approx(2**0.5)

@@ -74,8 +74,8 @@ def test_fast_and_plain_gradient_agree(labels, gamma, kind, hinge, dtype, tolera
 
 
 @pytest.mark.parametrize(("gamma", "kind", "hinge"), OPTIONS)
-def test_classes_above_the_largest_that_is_compared_at_once(gamma, kind, hinge):
-    """L_e comes from sorted negatives there, and L_p still from the kernel; a tie in similarity is no discordance."""
+def test_classes_larger_than_largest_class(gamma, kind, hinge):
+    """L_e then uses sorted negatives, L_p still the kernel; ties are not discordant."""
     labels = torch.tensor([7] * (LARGEST_CLASS + 6) + [2] * (LARGEST_CLASS + 1) + [5] * 3 + [9])
     labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
     x = scaled(unit_vectors(len(labels), 5))
@@ -84,12 +84,12 @@ def test_classes_above_the_largest_that_is_compared_at_once(gamma, kind, hinge):
     expected, got = plain(x, labels, gamma, kind, hinge), fast_concordance_loss(x, labels, gamma, kind, hinge)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
     gradients = [torch.autograd.grad(value, x)[0] for value in (expected, got)]
-    # Where S_an = S_ap the term has no derivative, and the two may take either side.
+    # At S_an = S_ap the term has no derivative, and either side is valid.
     others = torch.ones(len(labels), dtype=torch.bool).index_fill_(0, torch.tensor([3, 4, 5]), False)
     torch.testing.assert_close(gradients[1][others], gradients[0][others], rtol=1e-9, atol=1e-13)
 
 
-def test_the_sum_by_sorting_has_the_derivatives_of_the_plain_one():
+def test_discordance_by_sorting_equals_autograd():
     same, different = same_and_different(torch.tensor(LABELS["one huge class"]), torch.tensor([5, 1, 5, 2, 5, 9]))
     similarities = unit_vectors(15) @ unit_vectors(6).T
     value, by_similarity = discordance_by_sorting(similarities, same, different)
@@ -131,7 +131,7 @@ def test_gradcheck_and_second_derivative(loss, gamma):
     torch.autograd.gradgradcheck(lambda x: loss(x, labels, gamma), (x,))
 
 
-def test_two_uses_of_one_fast_value_sum_their_gradients():
+def test_gradients_of_two_uses_add_up():
     x, labels = unit_vectors(6).requires_grad_(), torch.tensor([0, 1, 2, 0, 1, 2])
     (once,) = torch.autograd.grad(fast_concordance_loss(x, labels), x)
     (scaled,) = torch.autograd.grad(-3 * fast_concordance_loss(x, labels), x)
@@ -161,14 +161,14 @@ def test_concordance_index_without_triplets_is_nan():
     assert concordance_index(torch.rand(3, 3), torch.zeros(3, dtype=torch.long)).isnan()
 
 
-def test_partial_likelihood_needs_the_pairs_of_positives_and_negatives():
+def test_partial_likelihood_needs_ref_similarities():
     with pytest.raises(ValueError, match="ref_similarities must be"):
         concordance_loss(torch.rand(4, 4), None, *same_and_different(torch.tensor([0, 0, 1, 1])), gamma=0.5)
 
 
 @pytest.mark.parametrize("loss", [plain, fast_concordance_loss])
-def test_a_tie_is_no_discordance_and_has_no_gradient(loss):
-    """relu at 0: a negative exactly as similar as the positive neither costs nor pulls."""
+def test_ties_are_not_discordant_and_have_no_gradient(loss):
+    """relu at 0: a negative exactly as similar as the positive adds neither loss nor gradient."""
     x = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, -1]], dtype=torch.float64, requires_grad=True)
     value = loss(x, torch.tensor([0, 0, 1, 2]))
     value.backward()

@@ -18,7 +18,7 @@ def expected(x: Tensor, labels: Tensor, centroids: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("spread", [0.0, 1e-3, 0.3, 3.0])
-def test_value_from_on_the_own_centroid_to_anywhere(dtype: torch.dtype, spread: float) -> None:
+def test_value_near_and_far_from_the_own_centroid(dtype: torch.dtype, spread: float) -> None:
     centroids = sphere(7, 5, dtype)
     labels = torch.arange(21) % 7
     x = normalize(centroids[labels].double() + spread * torch.randn(21, 5, dtype=torch.float64)).to(dtype)
@@ -28,13 +28,13 @@ def test_value_from_on_the_own_centroid_to_anywhere(dtype: torch.dtype, spread: 
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-def test_one_hot_without_a_matrix_is_one_hot_with_one(dtype: torch.dtype) -> None:
+def test_one_hot_with_and_without_a_matrix(dtype: torch.dtype) -> None:
     x, labels = sphere(20, 6, dtype), torch.randint(0, 6, (20,))
     value = discriminative_loss(x, labels, None).double()
     torch.testing.assert_close(value, expected(x, labels, torch.eye(6)), rtol=0, atol=TOLERANCES[dtype])
 
 
-def test_own_distance_keeps_its_digits_near_the_centroid() -> None:
+def test_own_distance_is_precise_near_the_centroid() -> None:
     labels = torch.tensor([2])
     for centroids, given in ((one_hot_centroids(4), None), (sphere(4, 4, torch.float32), ...)):
         x = normalize(centroids[labels] + torch.tensor([[1e-5, 0.0, 0.0, 0.0]]))
@@ -69,9 +69,9 @@ def test_gradcheck(one_hot: bool) -> None:
 
 @pytest.mark.parametrize("one_hot", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_no_gradient_from_a_centroid_that_the_sample_sits_on(one_hot: bool, dtype: torch.dtype) -> None:
+def test_no_gradient_from_a_centroid_at_the_sample(one_hot: bool, dtype: torch.dtype) -> None:
     centroids = one_hot_centroids(4).to(dtype) if one_hot else sphere(4, 4, dtype)
-    for label in (1, 2):  # the sample sits on centroid 1: its own, then another's
+    for label in (1, 2):  # the sample is on centroid 1: its own, then another's
         x = centroids[1:2].clone().requires_grad_()
         discriminative_loss(x, torch.tensor([label]), None if one_hot else centroids).sum().backward()
         rest = centroids[1:2].clone().requires_grad_()
@@ -82,7 +82,7 @@ def test_no_gradient_from_a_centroid_that_the_sample_sits_on(one_hot: bool, dtyp
         torch.testing.assert_close(x.grad, rest.grad, rtol=0, atol=1e-4 if dtype == torch.float32 else 1e-7)
 
 
-def test_no_gradient_asked_none_kept() -> None:
+def test_no_gradient_is_stored_unless_needed() -> None:
     x, labels = sphere(5, 4).requires_grad_(), torch.tensor([0, 1, 2, 3, 3])
     with torch.no_grad():
         value = discriminative_loss(x, labels, None)

@@ -20,7 +20,7 @@ def test_equals_the_oracle(dtype: torch.dtype, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("block", [1, 3 * 10, 2**18])
-def test_value_and_gradient_are_those_of_unit_vectors_whatever_the_blocks(block: int) -> None:
+def test_value_and_gradient_equal_unit_vectors_for_any_block_size(block: int) -> None:
     x, labels = (3 * torch.randn(9, 10, dtype=torch.float64)).requires_grad_(), torch.randint(0, 10, (9,))
     value = one_hot_discriminative_loss(x, labels, entries=block)
     plain = discriminative_loss(normalize(x), labels, None)
@@ -30,7 +30,7 @@ def test_value_and_gradient_are_those_of_unit_vectors_whatever_the_blocks(block:
     torch.testing.assert_close(ours, theirs)
 
 
-def test_gradient_equals_finite_differences_and_can_be_asked_for_twice() -> None:
+def test_gradient_equals_finite_differences_and_can_be_computed_twice() -> None:
     x, labels = torch.randn(5, 4, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 2, 3, 3])
     assert torch.autograd.gradcheck(lambda x: one_hot_discriminative_loss(x, labels), x)
     value = one_hot_discriminative_loss(x, labels).sum()
@@ -39,7 +39,7 @@ def test_gradient_equals_finite_differences_and_can_be_asked_for_twice() -> None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("label", [1, 2])  # the sample sits on centroid 1: its own, then another's
+@pytest.mark.parametrize("label", [1, 2])  # the sample is on centroid 1: its own, then another's
 def test_on_a_centroid(dtype: torch.dtype, label: int) -> None:
     x = torch.tensor([[0.0, 2, 0, 0]], dtype=dtype, requires_grad=True)
     value = one_hot_discriminative_loss(x, torch.tensor([label]))
@@ -47,12 +47,12 @@ def test_on_a_centroid(dtype: torch.dtype, label: int) -> None:
     expected = -(2**0.5) / 3 if label == 1 else 2**0.5 * 7 / 9
     assert value.item() == pytest.approx(expected, abs=3e-3 if dtype == torch.float32 else 1e-7)
     other = -1 / (9 * 2**0.5 * 2)  # ∂‖u − e_m‖/∂x_m = −1/(√2 ‖x‖), here with weight −1/9
-    assert gradient[0, 1].abs() < 1e-3  # along x itself there is none
+    assert gradient[0, 1].abs() < 1e-3  # there is none along x
     for m in (0, 3):
         assert gradient[0, m].item() == pytest.approx(-other, abs=1e-6)
 
 
-def test_digits_near_the_own_centroid() -> None:
+def test_precise_near_the_own_centroid() -> None:
     x = torch.tensor([[1e-5, 0.0, 1.0, 0.0]])
     value = one_hot_discriminative_loss(x, torch.tensor([2]))
     unit = normalize(x.double())
@@ -61,14 +61,14 @@ def test_digits_near_the_own_centroid() -> None:
     assert (value + others).item() == pytest.approx(own.item(), abs=2e-7)
 
 
-def test_a_row_of_zeros_is_finite() -> None:
+def test_zero_rows_are_finite() -> None:
     x = torch.zeros(2, 3, requires_grad=True)
     value = one_hot_discriminative_loss(x, torch.tensor([0, 1]))
     value.sum().backward()
     assert value.isfinite().all() and x.grad is not None and x.grad.isfinite().all()
 
 
-def test_a_row_of_zeros_is_as_far_from_every_centroid() -> None:
+def test_zero_rows_are_equally_far_from_all_centroids() -> None:
     x = torch.zeros(2, 5, requires_grad=True)
     value = one_hot_discriminative_loss(x, torch.tensor([0, 3]))
     torch.testing.assert_close(value, torch.full((2,), 2 / 3))

@@ -23,7 +23,7 @@ every_weighting = pytest.mark.parametrize(("name", "options"), OPTIONS)
 
 
 def case(rows: int = 7, columns: int = 9) -> tuple[Tensor, Tensor, Tensor]:
-    """Similarities over the whole range; some pairs are in no mask, some anchors lack a kind of pair."""
+    """Similarities over the full range; some pairs are in no mask, some anchors lack positives or negatives."""
     similarity = torch.rand(rows, columns, dtype=torch.float64) * 2 - 1
     kind = torch.randint(0, 5, (rows, columns))
     kind[0, kind[0] < 2] = 4  # no positives
@@ -63,7 +63,7 @@ def test_weights_are_the_derivatives_of_the_loss(
 
 
 @every_weighting
-def test_order_of_anchors_and_samples_does_not_matter(name: str, options: dict[str, float]) -> None:
+def test_order_does_not_matter(name: str, options: dict[str, float]) -> None:
     similarity, positive, negative = case()
     rows, cols = torch.randperm(7), torch.randperm(9)
     permuted = [x[rows][:, cols] for x in (similarity, positive, negative)]
@@ -82,7 +82,7 @@ def test_finite_at_the_ends_of_the_range(name: str, options: dict[str, float]) -
 
 
 @every_weighting
-def test_a_lone_kind_of_pair(name: str, options: dict[str, float]) -> None:
+def test_anchors_with_only_one_kind_of_pair(name: str, options: dict[str, float]) -> None:
     similarity, positive, negative = case()
     none = torch.zeros_like(positive)
     for masks in ((positive, none), (none, negative)):
@@ -90,7 +90,7 @@ def test_a_lone_kind_of_pair(name: str, options: dict[str, float]) -> None:
         torch.testing.assert_close(weights, derivative(name, similarity, *masks, **options).abs())
 
 
-def test_triplets_on_the_margin_are_not_violated_on_either_side() -> None:
+def test_triplets_on_the_margin_are_not_violated() -> None:
     similarity = torch.tensor([[0.5, 0.75, 0.25, 0.5, 0.75]])
     positive = torch.tensor([[True, True, False, False, False]])
     weights = WEIGHTINGS["triplet"](similarity, positive, ~positive, margin=0.25)
@@ -98,7 +98,7 @@ def test_triplets_on_the_margin_are_not_violated_on_either_side() -> None:
     assert weights.tolist() == [[2, 1, 0, 1, 2]]
 
 
-def test_the_extra_one_of_multi_similarity_is_all_that_lifted_star_lacks() -> None:
+def test_multi_similarity_is_lifted_star_plus_one() -> None:
     similarity, positive, negative = case()
     easy = WEIGHTINGS["multi_similarity"](similarity, positive, negative, base=2.0)
     hard = WEIGHTINGS["multi_similarity"](similarity, positive, negative, base=-2.0)

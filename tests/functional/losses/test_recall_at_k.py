@@ -17,7 +17,7 @@ def rows(count: int = 6, width: int = 11) -> tuple[Tensor, Tensor]:
     return similarities, positive
 
 
-def test_value_of_every_query_and_k() -> None:
+def test_value_for_each_query_and_k() -> None:
     similarities, positive = rows()
     similarities[2, ~positive[2]] = similarities[2, ~positive[2]].where(similarities[2, ~positive[2]] > 0, -torch.inf)
     value = smooth_recall_at_k(similarities, positive, KS, 0.1, 0.7)
@@ -30,7 +30,7 @@ def test_value_of_every_query_and_k() -> None:
     assert (similarities[2] == -torch.inf).any()
 
 
-def test_blocks_do_not_change_it() -> None:
+def test_block_size_does_not_change_the_value() -> None:
     similarities, positive = rows()
     similarities.requires_grad_()
     whole = smooth_recall_at_k(similarities, positive, KS, 0.1)
@@ -47,8 +47,8 @@ def test_gradient_equals_finite_differences() -> None:
     )
 
 
-def test_towards_no_temperature_it_is_recall_with_rank_k_counted_one_half() -> None:
-    """σ(0) = ½ at rank k, so the limit is the mean of what the first k − 1 and the first k places hold."""
+def test_the_limit_is_recall_with_rank_k_counted_one_half() -> None:
+    """σ(0) = ½ at rank k, so the limit averages the matches among the first k − 1 and the first k places."""
     similarities, positive = rows(8, 12)
     value = smooth_recall_at_k(similarities, positive, KS, 1e-6, 1e-3)
     for q in range(8):
@@ -60,7 +60,7 @@ def test_towards_no_temperature_it_is_recall_with_rank_k_counted_one_half() -> N
             assert value[q, j].item() == pytest.approx((before + exact) / 2 / least, abs=1e-9)
 
 
-def test_a_row_without_positives_is_nan_and_ties_share_their_ranks() -> None:
+def test_rows_without_positives_are_nan_and_ties_share_ranks() -> None:
     similarities = torch.zeros(2, 3, dtype=torch.float64)
     positive = torch.tensor([[False, False, False], [True, False, False]])
     value = smooth_recall_at_k(similarities, positive, (2,), 0.01, 1.0)
@@ -68,6 +68,6 @@ def test_a_row_without_positives_is_nan_and_ties_share_their_ranks() -> None:
     assert value[1].item() == 0.5  # of rank 1 + ½ + ½ = k
 
 
-def test_many_tied_positives_may_pass_one() -> None:
+def test_many_tied_positives_can_exceed_one() -> None:
     value = smooth_recall_at_k(torch.zeros(1, 10, dtype=torch.float64), torch.ones(1, 10, dtype=torch.bool), (6,))
     assert value.item() == pytest.approx(10 * 0.6224593312018546 / 6, abs=1e-12)

@@ -8,7 +8,7 @@ from pml_ext.functional.losses.smooth_rank import smooth_ranks
 
 
 def given() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Similarities with an item that is not ranked, 9 pairs and what is counted beside them."""
+    """Similarities with an unranked item, 9 pairs and a mask."""
     similarities = 2 * torch.rand(4, 6, dtype=torch.float64) - 1
     queries, items = torch.tensor([0, 0, 0, 1, 1, 3, 3, 3, 3]), torch.tensor([0, 2, 5, 1, 2, 0, 1, 2, 3])
     among = torch.rand(4, 6) > 0.5
@@ -22,7 +22,7 @@ def rank(row: list[float], item: int, counted: list[bool], temperature: float) -
     return 1 + sum(1 / (1 + math.exp((row[item] - s) / temperature)) for s in others)
 
 
-def test_both_ranks_of_every_pair() -> None:
+def test_both_ranks_of_each_pair() -> None:
     similarities, queries, items, among = given()
     ranks, ranks_among = smooth_ranks(similarities, queries, items, 0.2, among)
     for pair, (q, i) in enumerate(zip(queries.tolist(), items.tolist(), strict=True)):
@@ -35,9 +35,9 @@ def test_both_ranks_of_every_pair() -> None:
 
 @pytest.mark.parametrize("block", [1, 20, 2**18])
 @pytest.mark.parametrize("marked", [True, False])
-def test_gradient_equals_finite_differences_whatever_the_blocks(block: int, marked: bool) -> None:
+def test_gradient_equals_finite_differences_for_any_block_size(block: int, marked: bool) -> None:
     similarities, queries, items, among = given()
-    similarities[3, 5] = -0.5  # no differences at −inf
+    similarities[3, 5] = -0.5  # finite differences fail at −inf
     similarities.requires_grad_()
     assert torch.autograd.gradcheck(
         lambda s: smooth_ranks(s, queries, items, 0.3, among if marked else None, entries=block), similarities

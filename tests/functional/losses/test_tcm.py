@@ -52,7 +52,7 @@ def test_pairs_exactly_on_a_margin_count():
     assert shortfall.item() == excess.item() == 0.125
 
 
-def test_no_pairs_give_zero_with_a_gradient():
+def test_no_pairs_give_zero_with_a_gradient_path():
     cosines = torch.rand(3, requires_grad=True)
     shortfall, excess = shortfall_and_excess(cosines[:0], cosines[:0], 0.9, 0.5)
     (shortfall + excess).backward()
@@ -93,7 +93,7 @@ def test_gradcheck_and_second_derivative(loss, form):
 
 
 @pytest.mark.parametrize("loss", [plain, fast_threshold_consistency])
-def test_the_sum_over_all_pairs_is_zero_where_none_is_hard(loss):
+def test_zero_if_no_pair_is_hard(loss):
     x = torch.eye(4, dtype=torch.float64).repeat_interleave(2, dim=0).requires_grad_()
     labels = torch.arange(4).repeat_interleave(2)
     value = loss(x, labels, margin_plus=0.9, margin_minus=0.1, indicator=False)
@@ -109,7 +109,7 @@ def test_the_sum_over_all_pairs_is_zero_where_none_is_hard(loss):
         lambda **form: fast_threshold_consistency(torch.ones(1, 2), torch.ones(1), **form),
     ],
 )
-def test_an_unknown_divisor_is_refused(of):
+def test_unknown_divisors_are_errors(of):
     with pytest.raises(ValueError, match="divide_by must be one of 'hard', 'all'; got 'hart'"):
         of(divide_by="hart")
 

@@ -16,7 +16,7 @@ def batch(spread: float, centroids: Tensor, each: int = 3) -> tuple[Tensor, Tens
 
 @pytest.mark.parametrize("kind", ["one_hot", "simplex", "sphere"])
 @pytest.mark.parametrize("spread", [0.0, 0.05, 0.5, 5.0])
-def test_both_sides_are_the_papers(kind: str, spread: float) -> None:
+def test_both_sides_equal_the_paper(kind: str, spread: float) -> None:
     centroids = {"one_hot": torch.eye(5), "simplex": simplex_centroids(5, 5), "sphere": normalize(torch.randn(5, 5))}
     given = normalize(centroids[kind].double())
     x, labels = batch(spread, given)
@@ -34,7 +34,7 @@ def test_both_sides_are_the_papers(kind: str, spread: float) -> None:
     assert -1e-12 <= found.upper_bound - found.triplet_mean <= found.limit + 1e-12
 
 
-def test_on_the_corners_of_a_simplex_the_bound_is_reached() -> None:
+def test_the_bound_is_tight_on_a_simplex() -> None:
     centroids = normalize(simplex_centroids(4, 3).double())
     x, labels = batch(0.0, centroids)
     found = discriminative_tightness(x, labels, centroids)
@@ -43,7 +43,7 @@ def test_on_the_corners_of_a_simplex_the_bound_is_reached() -> None:
     assert found.triplet_mean == pytest.approx(-((8 / 3) ** 0.5))
 
 
-def test_only_the_classes_of_the_batch_count() -> None:
+def test_only_classes_of_the_batch_count() -> None:
     centroids = normalize(torch.randn(9, 5).double())
     x, labels = batch(0.3, centroids[[2, 7, 4]])
     of_batch = discriminative_tightness(x, labels, centroids[[2, 7, 4]])
@@ -52,7 +52,7 @@ def test_only_the_classes_of_the_batch_count() -> None:
     assert discriminative_tightness(x[order], labels[order], centroids[[2, 7, 4]]) == pytest.approx(of_batch)
 
 
-def test_the_loss_measures_behind_its_projection() -> None:
+def test_the_loss_measures_after_its_projection() -> None:
     loss = DiscriminativeLoss(6, 8, centroids="kmeans")
     x, labels = 3 * torch.randn(12, 8), torch.arange(12) % 6
     behind = normalize(x @ loss.projection.weight.T)

@@ -1,4 +1,4 @@
-"""The range of cosines that a sample of the set places."""
+"""The bracket of cosines estimated from a sample."""
 
 import torch
 
@@ -18,6 +18,6 @@ def test_the_bracket_encloses_the_range() -> None:
     assert bracket[0] - bracket[1] < 3 * (d_max**2 - d_min**2) / 2
 
 
-def test_a_sample_of_equal_distances_gives_none() -> None:
+def test_equal_distances_give_no_bracket() -> None:
     y = torch.arange(2000) // 4
     assert calibration_bracket(PairDistances(torch.randn(2000, 16).sign(), y), (1e-2, 1e-1)) is None

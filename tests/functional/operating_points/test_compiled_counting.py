@@ -1,4 +1,4 @@
-"""Compiling the loops that count, and every way in which that can fail."""
+"""Compiling the counting loops, and every way that can fail."""
 
 import logging
 import sys
@@ -23,18 +23,18 @@ def nothing_compiled_before() -> Iterator[None]:
     compiled_count_rows.cache_clear()
 
 
-def test_it_compiles_once_a_process_for_each_type() -> None:
+def test_compiles_once_per_process_and_type() -> None:
     assert compiled_count_rows(*TYPES) is not None
     assert compiled_count_rows(*TYPES) is compiled_count_rows(*TYPES)
 
 
-def test_without_numba_nothing_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_numba_is_silent(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
     assert compiled_count_rows(*TYPES) is None
     assert not caplog.records
 
 
-def test_a_numba_that_refuses_is_named_once(
+def test_a_broken_numba_warns_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 9 or less.')\n")
@@ -49,7 +49,7 @@ def test_a_numba_that_refuses_is_named_once(
 
 
 @pytest.mark.parametrize("fails", ["to compile", "to count"])
-def test_where_compiling_fails_the_search_counts(
+def test_failed_compilation_falls_back_to_search(
     fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def njit(**options: Any) -> Any:
@@ -66,7 +66,7 @@ def test_where_compiling_fails_the_search_counts(
     assert [r.getMessage().rsplit(": ")[-1] for r in caplog.records] == [reason]
 
 
-def test_without_a_folder_to_keep_it_in_it_is_compiled_each_time(
+def test_without_a_cache_folder_each_process_compiles(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     compile_with, asked = numba.njit, []
@@ -83,6 +83,6 @@ def test_without_a_folder_to_keep_it_in_it_is_compiled_each_time(
     assert asked[-2:] == [True, False]
 
 
-def test_compilation_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba, "njit", lambda **options: lambda function: function)
     assert compiled_count_rows(*TYPES) is None

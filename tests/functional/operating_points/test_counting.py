@@ -1,4 +1,4 @@
-"""Counting by compiled loops against counting by search: equal counters, and OPIS without numba as with it."""
+"""Compiled loops and search give equal counters and equal OPIS."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def counted(
 ) -> tuple[Tensor, Tensor]:
     pairs = PairDistances(x, y, block_rows=block_rows)
     width = 1 + round((bins.top - bins.bottom) / bins.width)
-    row = pairs.index.clamp_max(len(pairs.classes) // 2)  # the last row is of several classes
+    row = pairs.index.clamp_max(len(pairs.classes) // 2)  # the last row collects several classes
     by_class = torch.from_numpy(np.zeros((int(row.max()) + 1) * width, counters))
     pooled = torch.from_numpy(np.zeros(width << bins.log_parts, counters))
     arguments = pairs, bins, (row * width).int(), by_class, pooled
@@ -43,12 +43,12 @@ def counted(
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize(("top", "bottom"), [(0.6, 0.2), (0.02, -0.03), (1.001, -1.001), (0.999, 0.99)])
-def test_loops_count_what_the_search_counts(name: str, top: float, bottom: float) -> None:
+def test_loops_and_search_give_equal_counts(name: str, top: float, bottom: float) -> None:
     bins = Bins(top, bottom, (top - bottom) / 64, 4)
     by_loops, by_search = (counted(SETS[name], LABELS, bins, np.int32, by_loops=way) for way in (True, False))
     for found, expected in zip(by_loops, by_search, strict=True):
         assert torch.equal(found, expected)
-    if bottom < -1:  # every negative pair, for each of its classes and once pooled
+    if bottom < -1:  # each negative pair, for both its classes and once pooled
         negatives = PairDistances(SETS[name], LABELS).total_negative_pairs
         assert [int(each.sum()) for each in by_loops] == [2 * negatives, negatives]
 
@@ -70,7 +70,7 @@ def test_tiny_sets(labels: list[int]) -> None:
         assert torch.equal(found, expected)
 
 
-def test_large_sets_are_counted_by_loops_where_they_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_sets_use_compiled_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = normalize(torch.randn(300, 4)), torch.arange(300) // 3
     pairs, bins = PairDistances(x, y), Bins(0.9, 0.5, 0.01, 3)
     used: list[str] = []
@@ -85,7 +85,7 @@ def test_large_sets_are_counted_by_loops_where_they_can_be_compiled(monkeypatch:
     assert used == ["search", "loops", "search"]
 
 
-def test_opis_is_the_same_number_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opis_is_the_same_with_loops_and_search(monkeypatch: pytest.MonkeyPatch) -> None:
     y = torch.arange(5000) // 5
     x = torch.randn(1000, 16)[y] + torch.rand(1000, 1)[y] * torch.randn(5000, 16)
     by_search = opis(x, y)

@@ -1,4 +1,4 @@
-"""Counts read off bins against exact counts, and the sets that bins cannot serve."""
+"""Counts from bins against exact counts, and sets for which bins fail."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ COUNT = 2000
 
 
 def a_set(labels: Tensor, size: int = 24, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """Classes around their own centres, each of its own spread."""
+    """Classes around random centres, with different spreads."""
     labels = labels[torch.randperm(len(labels))]
     centres, spread = torch.randn(int(labels.max()) + 1, size), torch.rand(int(labels.max()) + 1, 1) * 2
     return (centres[labels] + spread[labels] * torch.randn(len(labels), size)).to(dtype), labels
@@ -29,7 +29,7 @@ LABELS = {
 
 
 def curves_over(x: Tensor, y: Tensor, *far_ranges: tuple[float, float], exact: bool = False) -> list[UtilityCurves]:
-    """`utility_curves` for which no set is too small for bins."""
+    """`utility_curves` that uses bins for sets of any size."""
     return calibrated_curves(PairDistances(x, y), far_ranges=far_ranges, grid=100, exact=exact, exact_up_to=0)
 
 
@@ -57,20 +57,20 @@ def test_one_pass_is_within_1e_5_of_exact_counts(name: str, dtype: torch.dtype) 
     torch.testing.assert_close(found.tnr, expected.tnr, rtol=0, atol=2e-3)
 
 
-def test_bins_are_used_where_they_can_be() -> None:
+def test_bins_are_used_if_possible() -> None:
     x, y = a_set(torch.arange(4000) // 40, size=8)
     curves = binned(x, y)
     assert not is_exact(curves, x, y)
 
 
-def test_counts_of_bins_are_those_of_the_pairs() -> None:
+def test_bins_count_all_pairs() -> None:
     x, y = a_set(LABELS["singletons"], dtype=torch.float64)
     pairs = PairDistances(x, y, block_rows=500)
     kept = pairs.positive_pairs > 0
     histogram = make_negative_histogram(pairs, (1e-2, 1e-1), kept)
     assert histogram is not None
     edges = 1 - (histogram.top - histogram.width * torch.tensor([1.0, 3, 17, 200]).double())
-    thresholds = (2 * edges).sqrt()  # on the edges nothing is read between them
+    thresholds = (2 * edges).sqrt()  # no interpolation at the edges
     torch.testing.assert_close(histogram.accepted(thresholds), pairs.accepted(thresholds)[1][kept].double())
     for rank in (int(far * pairs.total_negative_pairs) for far in (0.01, 0.03, 0.1)):
         distance, error = histogram.distance_at(rank) or (0, 0)
@@ -82,12 +82,12 @@ def test_counts_of_bins_are_those_of_the_pairs() -> None:
 
 
 def test_equal_distances_are_counted_exactly() -> None:
-    # Codes of 16 bits: a pair's distance is one of 17, and reading between the edges of a bin would be wrong.
+    # 16-bit codes: a distance is one of 17, so interpolation inside a bin would be wrong.
     y = LABELS["four a class"]
     codes = torch.randn(COUNT // 4, 16)[y] + 0.7 * torch.randn(COUNT, 16)
     codes = codes.sign()
     assert is_exact(binned(codes, y), codes, y)
-    # Whole classes on one point each: the distances come in groups of 400.
+    # Each class is one point: distances come in groups of 400.
     y = torch.arange(COUNT) // 20
     points = torch.randn(100, 8)[y]
     assert is_exact(binned(points, y), points, y)
@@ -113,7 +113,7 @@ def test_concentrated_cosines_are_counted_in_bins() -> None:
 
 
 @pytest.mark.parametrize(("count", "size", "noise"), [(6000, 64, 1), (5000, 512, 2)])
-def test_small_sets_of_small_classes_have_bins_enough(count: int, size: int, noise: float) -> None:
+def test_small_sets_of_small_classes_have_enough_bins(count: int, size: int, noise: float) -> None:
     y = torch.arange(count) // 4
     x = torch.randn(count // 4, size)[y] + noise * torch.randn(count, size)
     curves, expected = binned(x, y), utility_curves(x, y, exact=True)
@@ -131,7 +131,7 @@ def test_low_scores_and_low_rates_are_counted_exactly() -> None:
     assert torch.equal(curves.tnr, expected.tnr)
 
 
-def test_the_whole_range_of_rates() -> None:
+def test_the_full_range_of_rates() -> None:
     x, y = a_set(LABELS["four a class"])
     ranges = [(1e-2, 1e-1), (1e-3, 1e-2), (0.2, 1.0), (1e-2, 1e-1)]
     found, expected = curves_over(x, y, *ranges), curves_over(x, y, *ranges, exact=True)
@@ -147,7 +147,7 @@ def test_the_whole_range_of_rates() -> None:
     assert opis_of_curves(expected[2]).item() == pytest.approx(alone.item(), rel=1e-9)
 
 
-def test_order_and_duplicates_change_little() -> None:
+def test_order_and_duplicates_hardly_matter() -> None:
     x, y = a_set(LABELS["four a class"])
     expected = opis_of_curves(binned(x, y)).item()
     order = torch.randperm(COUNT)

@@ -84,7 +84,7 @@ def test_sensitivity_is_a_row_for_each_range() -> None:
         opis_sensitivity(x, y, far_ranges=[])
 
 
-def test_neither_order_nor_rotation_nor_names_nor_scale_matter() -> None:
+def test_order_rotation_names_and_scale_do_not_matter() -> None:
     x, y = a_set()
     expected = opis(x, y)
     order = torch.randperm(len(y))
@@ -120,7 +120,7 @@ def test_ties_at_the_ends_of_the_range_are_accepted_together() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_copies_are_at_distance_zero(dtype: torch.dtype) -> None:
+def test_copies_have_distance_zero(dtype: torch.dtype) -> None:
     x, y = a_set(200, dtype=dtype, size=64)
     x[100:] = x[:100]  # copies under other labels: a negative pair each
     y[100:] += 1000
@@ -131,7 +131,7 @@ def test_copies_are_at_distance_zero(dtype: torch.dtype) -> None:
     assert pairs.accepted(torch.zeros(1, dtype=dtype))[1].sum() == 200  # for both of their classes
 
 
-def test_a_rate_below_one_pair_is_refused() -> None:
+def test_rates_below_one_pair_are_errors() -> None:
     x, y = a_set()
     total = PairDistances(x, y).total_negative_pairs
     needed = int(1 / 1e-3)
@@ -164,12 +164,12 @@ def test_errors() -> None:
 
 
 @pytest.mark.parametrize("labels", [torch.zeros(10).long(), torch.arange(10), torch.tensor([0] * 9 + [1])])
-def test_fewer_than_two_classes_to_compare(labels: Tensor) -> None:
+def test_fewer_than_two_classes_are_an_error(labels: Tensor) -> None:
     with pytest.raises(TooFewClassesError, match="OPIS needs at least 2 classes"):
         opis(torch.randn(10, 4), labels)
 
 
-def test_sizes_that_are_no_whole_numbers_are_refused() -> None:
+def test_sizes_must_be_whole_numbers() -> None:
     x, y = a_set()
     with pytest.raises(ValueError, match=r"grid must be a whole number; got 10\.5"):
         opis(x, y, grid=10.5)

@@ -1,4 +1,4 @@
-"""The pairs that the search finds are those of two loops."""
+"""The search finds the same pairs as two loops."""
 
 import pytest
 import torch

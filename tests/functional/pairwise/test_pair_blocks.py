@@ -9,7 +9,7 @@ def a_set(count: int = 50) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("block_rows", [1, 7, 1000])
-def test_every_pair_is_in_one_block(block_rows: int) -> None:
+def test_each_pair_is_in_one_block(block_rows: int) -> None:
     x, y = a_set()
     pairs = PairBlocks(x, y, block_rows=block_rows)
     negative, positive = torch.zeros(2, 50, 50, dtype=torch.int64)
@@ -27,7 +27,7 @@ def test_every_pair_is_in_one_block(block_rows: int) -> None:
     assert torch.equal(positive.bool(), same.triu(1)) and positive.max() == 1
 
 
-def test_blocks_hold_no_more_than_their_rows() -> None:
+def test_blocks_respect_block_rows() -> None:
     x, y = a_set(100)
     pairs = PairBlocks(x, y, block_rows=16)
     shapes = [tuple(block.cosines.shape) for block in pairs.blocks()]
@@ -37,6 +37,6 @@ def test_blocks_hold_no_more_than_their_rows() -> None:
 
 
 @pytest.mark.parametrize("block_rows", [0, -1, 2.5, float("nan")])
-def test_blocks_of_no_rows_are_refused(block_rows: float) -> None:
+def test_block_rows_below_one_are_errors(block_rows: float) -> None:
     with pytest.raises(ValueError, match="block_rows must be"):
         PairBlocks(*a_set(), block_rows=block_rows)

@@ -37,8 +37,8 @@ def test_order_statistics_of_the_negative_distances(block_rows: int) -> None:
     assert found.tolist() == pytest.approx([ordered[k - 1] for k in ranks], abs=3e-8)
 
 
-def test_collected_values_are_folded_where_they_are_equal() -> None:
-    # All negative distances fall into one bin, far more of them than are held at once.
+def test_equal_values_are_merged() -> None:
+    # All negative distances fall into one bin, far more than fit at once.
     y = torch.arange(40) % 4
     pairs = PairDistances(torch.eye(4, dtype=torch.float64)[y], y, block_rows=8)
     assert pairs.negative_distances_at([1, 300, 600]).tolist() == pytest.approx([2**0.5] * 3)
@@ -58,7 +58,7 @@ def test_counts_of_all_classes_together(block_rows: int) -> None:
     assert count_accepted(pairs, torch.tensor([2.0]))[1] == pairs.total_negative_pairs
 
 
-def test_autocast_and_fast_matmul_do_not_reach_the_distances() -> None:
+def test_autocast_and_tf32_do_not_affect_distances() -> None:
     x, y = a_set()
     x = x.float()
     expected = PairDistances(x, y).negative_distances_at([1, 100])
@@ -74,7 +74,7 @@ def test_autocast_and_fast_matmul_do_not_reach_the_distances() -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-def test_ranks_outside_the_pairs_are_refused() -> None:
+def test_ranks_out_of_range_are_errors() -> None:
     x, y = a_set()
     pairs = PairDistances(x, y)
     for rank in (0, pairs.total_negative_pairs + 1):
@@ -83,14 +83,14 @@ def test_ranks_outside_the_pairs_are_refused() -> None:
 
 
 @pytest.mark.parametrize("thresholds", [[], [0.5, 0.1], [0.1, float("nan"), 0.5], [float("nan")], [[0.1, 0.2]]])
-def test_thresholds_that_do_not_ascend_are_refused(thresholds: list) -> None:
+def test_unsorted_thresholds_are_errors(thresholds: list) -> None:
     pairs = PairDistances(*a_set())
     for count in (pairs.accepted, lambda limits: count_accepted(pairs, limits)):
         with pytest.raises(ValueError, match="thresholds must be an ascending, non-empty"):
             count(torch.tensor(thresholds))
 
 
-def test_tensors_without_values_are_refused() -> None:
+def test_meta_tensors_are_errors() -> None:
     x, y = a_set()
     for bad in (x.to("meta"), x.to_sparse(), x.to(torch.float8_e4m3fn)):
         with pytest.raises(ValueError, match="embeddings must be a dense tensor of 16 bits or more"):

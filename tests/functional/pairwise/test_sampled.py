@@ -11,7 +11,7 @@ def a_set() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(5, 4).double()[labels] + torch.randn(60, 4).double(), labels
 
 
-def test_positives_are_all_and_negatives_as_many_as_asked_for() -> None:
+def test_all_positives_and_the_requested_number_of_negatives() -> None:
     x, y = a_set()
     every, some = PairDistances(x, y), SampledPairDistances(x, y, negatives_per_positive=3, seed=0)
     thresholds = torch.tensor([0.3, 1.0, 2.0]).double()
@@ -21,7 +21,7 @@ def test_positives_are_all_and_negatives_as_many_as_asked_for() -> None:
     assert some.total_negative_pairs == int(some.negative_pairs.sum())
 
 
-def test_only_negative_pairs_are_drawn_and_all_of_them_can_be() -> None:
+def test_every_negative_pair_and_no_other_can_be_drawn() -> None:
     # One-hot classes: a positive pair is at 0, a negative pair between classes i and j has its own distance.
     y = torch.arange(4).repeat_interleave(6)
     centres = torch.randn(4, 3).double()
@@ -35,7 +35,7 @@ def test_only_negative_pairs_are_drawn_and_all_of_them_can_be() -> None:
         assert set(nearest.tolist()) == set(range(4)) - {c}
 
 
-def test_rates_come_near_those_of_all_pairs() -> None:
+def test_rates_approximate_those_of_all_pairs() -> None:
     x, y = a_set()
     thresholds = torch.linspace(0, 2, 9).double()
     expected = utility_curves(x, y, thresholds=thresholds)
@@ -45,7 +45,7 @@ def test_rates_come_near_those_of_all_pairs() -> None:
     assert (found.tnr != expected.tnr).any()
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_determines_the_draw() -> None:
     x, y = a_set()
     for metric in (opis, epsilon_opis):
         first = metric(x, y, negatives_per_positive=10, seed=1)

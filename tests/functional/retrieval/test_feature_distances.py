@@ -12,7 +12,7 @@ from pml_ext.functional.retrieval.feature_distances import (
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("entries", [1, 50, None])
-def test_blocks_hold_the_distances(metric: str, entries: int | None) -> None:
+def test_blocks_contain_the_distances(metric: str, entries: int | None) -> None:
     query, gallery = torch.randn(7, 4).double(), torch.randn(12, 4).double()
     blocks = distance_blocks(*prepare_features(query, gallery, metric), metric, entries=entries)
     found = torch.cat([block.clone() for block in blocks])
@@ -24,7 +24,7 @@ def test_blocks_hold_the_distances(metric: str, entries: int | None) -> None:
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_one_set_compared_with_itself_is_copied_once(metric: str) -> None:
+def test_a_set_compared_with_itself_is_copied_once(metric: str) -> None:
     x = torch.randn(9, 4)
     rows, columns = prepare_features(x, x, metric)
     assert rows is columns
@@ -42,7 +42,7 @@ def test_unit_rows() -> None:
 
 @pytest.mark.parametrize("entries", [1, 50, None])
 @pytest.mark.parametrize("scale", [1.0, 2.0**600, 2.0**-600])
-def test_one_product_orders_by_both_distances(entries: int | None, scale: float) -> None:
+def test_one_product_gives_the_order_of_both_distances(entries: int | None, scale: float) -> None:
     query, gallery = torch.randn(7, 4).double(), torch.randn(12, 4).double() * torch.rand(12, 1)
     query[2] = 0
     gallery[5] = 0
@@ -53,7 +53,7 @@ def test_one_product_orders_by_both_distances(entries: int | None, scale: float)
     assert torch.equal(euclidean.argsort(dim=1), expected.argsort(dim=1))
 
 
-def test_features_far_from_the_origin_are_told() -> None:
+def test_features_far_from_the_origin_are_detected() -> None:
     x = torch.randn(50, 8)
     assert is_spread_around_origin(x) and is_spread_around_origin(x + 0.5) and is_spread_around_origin(x * 1e30)
     assert not is_spread_around_origin(x + 10) and not is_spread_around_origin((x + 10) * 1e30)

@@ -19,7 +19,7 @@ def test_equals_the_loops(k: int, alpha: float, times: int) -> None:
 
 
 @pytest.mark.parametrize("entries", [1, 50, 2**20])
-def test_blocks_of_any_size_are_the_whole(entries: int) -> None:
+def test_block_size_does_not_matter(entries: int) -> None:
     x = torch.randn(30, 4).double()
     found = average_with_neighbors(x, 5, 2.5, entries=entries)
     np.testing.assert_allclose(found.numpy(), oracle.expand(x.numpy(), 5, 2.5, 1), rtol=0, atol=1e-10)
@@ -58,6 +58,6 @@ def test_errors() -> None:
 
 @pytest.mark.parametrize("option", ["k", "times"])
 @pytest.mark.parametrize("value", [float("nan"), 2.5])
-def test_counts_that_are_no_whole_numbers_are_refused(option: str, value: float) -> None:
+def test_counts_must_be_whole_numbers(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{option} must be a whole number; got"):
         expand_features(torch.randn(3, 4), torch.randn(5, 4), **{option: value})

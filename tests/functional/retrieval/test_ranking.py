@@ -55,7 +55,7 @@ def test_equals_the_loops(cameras: bool, block: int, ties: bool, seed: int) -> N
 
 
 def test_wide_galleries_equal_the_loops() -> None:
-    # Enough columns that some queries' matches are all near and others' are not.
+    # Wide enough that some queries have only near matches and others do not.
     query, gallery = torch.randn(6, 8).double(), torch.randn(900, 8).double()
     labels, gallery_labels = torch.arange(6), torch.randint(-1, 40, (900,))
     gallery[gallery_labels == 1] = query[1] + 0.1 * torch.randn(int((gallery_labels == 1).sum()), 8).double()
@@ -66,7 +66,7 @@ def test_wide_galleries_equal_the_loops() -> None:
     assert_equals_loops(rank_matches_from_distances(distances.split([1, 0, 4, 1]), labels, gallery_labels), expected)
 
 
-def test_euclidean_distances_keep_their_digits_far_from_the_origin() -> None:
+def test_euclidean_distances_are_precise_far_from_the_origin() -> None:
     protocol = a_protocol()
     query, gallery = torch.randn(23, 5), torch.randn(60, 5)
     expected = rank_matches(query.double(), gallery=gallery.double(), metric="euclidean", **protocol)
@@ -78,7 +78,7 @@ def test_euclidean_distances_keep_their_digits_far_from_the_origin() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("column", [0, 17, 899])
 @pytest.mark.parametrize("query", [0, 1, 2])
-def test_a_distance_that_is_not_finite_is_an_error(value: float, column: int, query: int) -> None:
+def test_non_finite_distances_are_errors(value: float, column: int, query: int) -> None:
     # Query 0 finds its match near, query 1 far, query 2 has none.
     distances = torch.rand(3, 900) + 1
     distances[0, 5], distances[1, 6] = 0, 3
@@ -98,7 +98,7 @@ def test_huge_distances_are_finite() -> None:
     assert rank_matches_from_distances(distances, torch.tensor([1]), gallery).first_match_rank.item() == 1
 
 
-def test_no_gallery_is_left_after_junk() -> None:
+def test_a_gallery_of_junk_only() -> None:
     found = rank_matches(torch.randn(2, 5), torch.tensor([7, -1]), torch.randn(3, 5), torch.tensor([-1, -1, -1]))
     assert found.matches.tolist() == [0, 0]
     assert all(field.isnan().all() for field in found[1:])
@@ -130,8 +130,8 @@ def test_a_query_does_not_find_itself(junk: bool) -> None:
     assert_equals_loops(found, expected)
 
 
-def test_ties_count_against_the_match() -> None:
-    # Gallery rows all equal: two matches behind three non-matches, wherever they stand.
+def test_ties_are_pessimistic() -> None:
+    # All gallery rows are equal: two matches rank after three non-matches, in any order.
     for labels in ([1, 1, 2, 2, 2], [2, 2, 2, 1, 1], [2, 1, 2, 1, 2]):
         found = rank_matches(torch.ones(1, 2), torch.tensor([1]), torch.ones(5, 2), torch.tensor(labels))
         assert found.first_match_rank.item() == 4
@@ -148,7 +148,7 @@ def test_average_precision_agrees_with_scikit_learn() -> None:
         assert found[q].item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_within_cuts_the_precisions() -> None:
+def test_within_limits_the_precisions() -> None:
     distances = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
     query, gallery = torch.tensor([1]), torch.tensor([1, 0, 1, 1])
     found = rank_matches_from_distances(distances, query, gallery, within=2)
@@ -158,7 +158,7 @@ def test_within_cuts_the_precisions() -> None:
     assert found.inverse_negative_penalty.item() == pytest.approx(3 / 4)
 
 
-def test_neither_order_nor_rotation_nor_names_matter() -> None:
+def test_order_rotation_and_names_do_not_matter() -> None:
     protocol = a_protocol()
     query, gallery = torch.randn(23, 5).double(), torch.randn(60, 5).double()
     expected = rank_matches(query, gallery=gallery, **protocol)
@@ -171,7 +171,7 @@ def test_neither_order_nor_rotation_nor_names_matter() -> None:
         torch.testing.assert_close(a, b, equal_nan=True)
 
 
-def test_integer_types_of_the_two_sides_may_differ() -> None:
+def test_integer_types_may_differ() -> None:
     protocol = a_protocol()
     query, gallery = torch.randn(23, 5), torch.randn(60, 5)
     expected = rank_matches(query, gallery=gallery, **protocol)
@@ -183,7 +183,7 @@ def test_integer_types_of_the_two_sides_may_differ() -> None:
         torch.testing.assert_close(a, b, equal_nan=True, rtol=0, atol=0)
 
 
-def test_labels_may_be_every_other_one_of_a_tensor() -> None:
+def test_strided_labels() -> None:
     query, gallery = torch.tensor([1, 9, 2, 9])[::2], torch.tensor([2, 9, 1, 9])[::2]
     found = rank_matches_from_distances(torch.tensor([[0.5, 0.1], [0.1, 0.5]]), query, gallery)
     assert found.first_match_rank.tolist() == [1, 1]
@@ -234,7 +234,7 @@ def test_errors() -> None:
 
 
 @pytest.mark.parametrize("within", [float("nan"), 2.5, True])
-def test_a_limit_that_is_no_rank_is_refused(within: float) -> None:
+def test_limits_must_be_ranks(within: float) -> None:
     protocol = a_protocol()
     with pytest.raises(ValueError, match="within must be a whole number; got"):
         rank_matches(torch.randn(23, 4), gallery=torch.randn(60, 4), within=within, **protocol)
@@ -245,9 +245,9 @@ def test_a_limit_that_is_no_rank_is_refused(within: float) -> None:
 
 @pytest.mark.parametrize(("dtype", "scale"), [(torch.float64, 1e160), (torch.float64, 1e-310), (torch.float32, 1e20)])
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_the_scale_of_the_features_does_not_matter(dtype: torch.dtype, scale: float, metric: str) -> None:
+def test_feature_scale_does_not_matter(dtype: torch.dtype, scale: float, metric: str) -> None:
     protocol = a_protocol()
-    scale = 2.0 ** round(math.log2(scale))  # so that nothing is rounded but where numbers lose digits
+    scale = 2.0 ** round(math.log2(scale))  # powers of two round nothing, except where numbers lose digits
     query, gallery = torch.randint(-9, 9, (23, 6)).to(dtype) + 0.5, torch.randint(-9, 9, (60, 6)).to(dtype) + 0.25
     expected = rank_matches(query, gallery=gallery, metric=metric, **protocol)
     found = rank_matches(query * scale, gallery=gallery * scale, metric=metric, **protocol)
@@ -255,7 +255,7 @@ def test_the_scale_of_the_features_does_not_matter(dtype: torch.dtype, scale: fl
     assert torch.equal(found.average_precision.nan_to_num(), expected.average_precision.nan_to_num())
 
 
-def test_distances_that_are_no_numbers_are_refused() -> None:
+def test_distances_must_be_real_numbers() -> None:
     labels, gallery_labels = torch.arange(4), torch.arange(6) % 4
     with pytest.raises(ValueError, match=r"distances must be real numbers; got torch\.complex64"):
         rank_matches_from_distances([torch.rand(4, 6).cfloat()], labels, gallery_labels)

@@ -27,7 +27,7 @@ def test_equals_the_loops(definition: str, metric: str, k1: int, k2: int, lambda
     np.testing.assert_allclose(single.numpy(), expected, rtol=0, atol=1e-4 if metric == "euclidean" else 1e-5)
 
 
-def test_blocks_of_any_size_are_the_whole() -> None:
+def test_block_size_does_not_matter() -> None:
     query, gallery = clusters()
     expected = rerank(query, gallery)
     torch.testing.assert_close(torch.cat(list(rerank_blocks(query, gallery))), expected, rtol=0, atol=0)
@@ -48,7 +48,7 @@ def test_it_ranks_noisy_clusters_better() -> None:
     assert better.average_precision.mean() > plain.average_precision.mean() + 0.02
 
 
-def test_neither_order_nor_rotation_nor_scale_matter() -> None:
+def test_order_rotation_and_scale_do_not_matter() -> None:
     query, gallery = clusters()
     expected = rerank(query, gallery)
     rotation = torch.linalg.qr(torch.randn(6, 6).double())[0]
@@ -57,7 +57,7 @@ def test_neither_order_nor_rotation_nor_scale_matter() -> None:
     torch.testing.assert_close(found, expected[:, order])
 
 
-def test_weight_one_is_the_feature_distance() -> None:
+def test_lambda_one_gives_the_feature_distance() -> None:
     query, gallery = clusters()
     cosines = torch.nn.functional.cosine_similarity(query[:, None], gallery, dim=2)
     torch.testing.assert_close(rerank(query, gallery, lambda_=1, definition="fastreid"), 1 - cosines)
@@ -77,7 +77,7 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="k1 must be from 1 to 39, fewer than queries and gallery items; got 40"):
         rerank(query, gallery, k1=40)
     with pytest.raises(ValueError, match="k2 must be from 1 to k1 = 4; got 6"):
-        rerank_blocks(query, gallery, k1=4)  # before the first block is asked for
+        rerank_blocks(query, gallery, k1=4)  # before the first block is requested
     with pytest.raises(ValueError, match=r"lambda_ must be in \[0, 1\]; got 1.5"):
         rerank(query, gallery, lambda_=1.5)
     with pytest.raises(ValueError, match="definition must be one of 'zhong', 'fastreid'; got 'cvpr'"):
@@ -88,7 +88,7 @@ def test_errors() -> None:
 
 
 @pytest.mark.parametrize("option", ["k1", "k2"])
-def test_counts_that_are_no_whole_numbers_are_refused(option: str) -> None:
+def test_counts_must_be_whole_numbers(option: str) -> None:
     with pytest.raises(ValueError, match=f"{option} must be a whole number; got"):
         rerank(*clusters(), **{option: 2.5})
 

@@ -11,7 +11,7 @@ from pml_ext.functional import (
 )
 
 
-def test_one_image_an_identity_is_the_whole_gallery() -> None:
+def test_one_image_per_identity_equals_the_full_gallery() -> None:
     distances, labels = torch.rand(9, 12), torch.arange(9)
     gallery = torch.randperm(12)
     whole = rank_matches_from_distances(distances, labels, gallery)
@@ -20,7 +20,7 @@ def test_one_image_an_identity_is_the_whole_gallery() -> None:
         assert torch.equal(a, b.expand(3, -1))
 
 
-def test_the_mean_over_draws_is_the_expectation() -> None:
+def test_the_mean_over_draws_approaches_the_expectation() -> None:
     # Identity 1 has matches at 2 and 5 (the one at 0 shares the camera), identity 2 images at 1 and 3, identity 3 at 4.
     distances = torch.tensor([[2.0, 5.0, 0.0, 1.0, 3.0, 4.0]])
     gallery, cameras = torch.tensor([1, 1, 1, 2, 2, 3]), torch.tensor([1, 1, 0, 0, 0, 0])
@@ -40,7 +40,7 @@ def test_the_mean_over_draws_is_the_expectation() -> None:
     assert torch.equal(ranking.average_precision, 1 / ranking.first_match_rank)
 
 
-def test_ties_count_against_the_match() -> None:
+def test_ties_are_pessimistic() -> None:
     found = rank_single_shot_from_distances(torch.ones(1, 5), torch.tensor([1]), torch.tensor([1, 1, 2, 2, 3]))
     assert (found.first_match_rank == 3).all()
 
@@ -79,6 +79,6 @@ def test_errors() -> None:
         rank_single_shot_from_distances(torch.full((1, 2), torch.nan), torch.tensor([1]), torch.tensor([1, 2]))
 
 
-def test_repeats_that_are_no_whole_number_are_refused() -> None:
+def test_repeats_must_be_whole_numbers() -> None:
     with pytest.raises(ValueError, match="repeats must be a whole number; got nan"):
         rank_single_shot_from_distances(torch.ones(1, 2), torch.tensor([1]), torch.tensor([1, 2]), repeats=float("nan"))

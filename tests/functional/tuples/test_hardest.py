@@ -8,7 +8,7 @@ from tests.oracles.triplets import hphn_triplets
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 
 
-def test_every_triplet_of_a_set_among_itself_and_between_two_sets() -> None:
+def test_triplets_within_a_set_and_between_two_sets() -> None:
     labels, ref_labels = torch.tensor(LABELS), torch.tensor([1, 0, 5, 1, 0, 0, 2])
     turned = 0
     for _ in range(20):
@@ -26,7 +26,7 @@ def test_every_triplet_of_a_set_among_itself_and_between_two_sets() -> None:
     assert 0 < turned < 180  # both ends are taken
 
 
-def test_only_the_pairs_that_are_allowed() -> None:
+def test_only_allowed_pairs_are_used() -> None:
     d = torch.tensor([[0.0, 1, 2, 3], [1, 0, 3, 1], [2, 3, 0, 2], [3, 1, 2, 0]])
     positive, negative = torch.zeros(2, 4, 4, dtype=torch.bool)
     positive[0, 1] = True  # not 1, 0: sample 1 gets no triplet of its own
@@ -43,13 +43,13 @@ def test_only_the_pairs_that_are_allowed() -> None:
     assert all(len(i) == 0 for i in hardest_triplets(d, positive, negative, among_themselves=True))
 
 
-def test_of_equals_the_first_and_the_row_before_its_positive() -> None:
+def test_ties_go_to_the_first_and_to_the_row() -> None:
     labels = torch.tensor([0, 0, 0, 1, 1])
     a, p, n = hardest_triplets(torch.ones(5, 5), *same_and_different(labels), among_themselves=True)
     assert (a.tolist(), p.tolist(), n.tolist()) == ([0, 1, 2, 3, 4], [1, 0, 0, 4, 3], [3, 3, 3, 0, 0])
 
 
-def test_hardest_of_pairs_are_those_of_the_loops() -> None:
+def test_hardest_of_pairs_equals_the_loops() -> None:
     d = torch.rand(9, 9, dtype=torch.float64)
     labels = torch.arange(9) % 3
     positive = (labels[:, None] == labels).fill_diagonal_(False)

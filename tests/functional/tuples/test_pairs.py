@@ -12,7 +12,7 @@ from pml_ext.functional.tuples.pairs import (
 from tests.oracles.concordance import triplets
 
 
-def test_masks_leave_out_self_only_within_the_batch():
+def test_masks_skip_self_pairs_only_within_the_batch():
     labels = torch.tensor([3, 1, 3])
     same, different = same_and_different(labels)
     assert same.tolist() == [[False, False, True], [False, False, False], [True, False, False]]
@@ -28,7 +28,7 @@ def test_count_triplets():
     assert count_triplets(*same_and_different(labels, ref)) == len(triplets(labels.tolist(), ref.tolist()))
 
 
-def test_class_columns_lists_the_others_of_each_class_and_then_itself():
+def test_class_columns_lists_the_class_then_the_sample():
     labels = torch.tensor([7, -1, 7, 2, -1, 7, 9])
     spans = class_spans(labels)
     assert (min(spans.sizes), spans.largest) == (1, 3)
@@ -42,7 +42,7 @@ def test_class_columns_lists_the_others_of_each_class_and_then_itself():
         assert torch.equal(of_rows, of_all[2:5])
 
 
-def test_class_columns_of_singletons_hold_themselves_alone():
+def test_class_columns_of_singletons():
     columns, valid = class_columns(class_spans(torch.arange(4)))
     assert columns.tolist() == [[0], [1], [2], [3]] and valid.shape == (4, 0)
 
@@ -51,7 +51,7 @@ def test_class_spans_of_strided_labels():
     assert torch.equal(class_spans(torch.tensor([[1, 5], [0, 5], [1, 5]])[:, 0]).size, torch.tensor([[2], [1], [2]]))
 
 
-def test_counts_of_pairs_are_those_of_the_masks() -> None:
+def test_counts_of_pairs_match_the_masks() -> None:
     for labels, ref_labels in (([3, 1, 3, 3, 2], None), ([3, 1, 3], [3, 3, 2, 1]), ([5], None), ([5, 5], [4])):
         ids, ref_ids = torch.tensor(labels), None if ref_labels is None else torch.tensor(ref_labels)
         same, different = same_and_different(ids, ref_ids)
@@ -59,7 +59,7 @@ def test_counts_of_pairs_are_those_of_the_masks() -> None:
 
 
 @pytest.mark.parametrize("labels", [[3, 1, 3, 3, 2, 1], [7, 7], [0, 1, 2], [4]])
-def test_every_negative_is_found_as_by_nonzero(labels: list[int]) -> None:
+def test_every_negative_matches_nonzero(labels: list[int]) -> None:
     ids = torch.tensor(labels)
     for anchors in (torch.arange(len(ids)), torch.arange(len(ids)).flip(0)[::2], torch.arange(0)):
         rows, negatives = every_negative(ids, anchors, torch.device("cpu"))

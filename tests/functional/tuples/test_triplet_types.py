@@ -37,7 +37,7 @@ def oracle(s: Tensor, same: Tensor, different: Tensor, kind: str, margin: float)
 
 @pytest.mark.parametrize("block", [1, 40, 1 << 18])
 @pytest.mark.parametrize("with_ref", [False, True])
-def test_every_triplet_of_every_kind(with_ref: bool, block: int) -> None:
+def test_all_triplets_of_each_kind(with_ref: bool, block: int) -> None:
     pairs = same_and_different(LABELS, REF_LABELS if with_ref else None)
     s = rounded(10, 7 if with_ref else 10)
     counts = count_triplet_kinds(s, *pairs, 0.5, entries=block)

@@ -44,10 +44,10 @@ def test_pairs_equal_the_loops(block_rows: int) -> None:
     assert found[1][order].tolist() == list(same)
 
 
-# The noise of 1e-4 crowds all genuine pairs into few bins.
+# Noise of 1e-4 puts all genuine pairs into a few bins.
 @pytest.mark.parametrize("noise", [1.0, 1e-4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rates_are_those_of_all_scores_at_once(noise: float, dtype: torch.dtype) -> None:
+def test_rates_equal_those_of_all_scores(noise: float, dtype: torch.dtype) -> None:
     x, labels = a_set(1100, noise)
     x, labels = x.to(dtype), torch.where(torch.rand(1100) < 0.9, labels, torch.randint(0, 12, (1100,)))
     scores, same = all_at_once(x, labels)
@@ -88,7 +88,7 @@ def test_errors() -> None:
         labelled_pairs_roc(x, labels)
 
 
-def test_a_bin_too_full_to_take_apart_stays_whole() -> None:
+def test_full_bins_are_not_resolved() -> None:
     x, labels = a_set(1100, 1e-4)
     scores, same = all_at_once(x, labels)
     roc = roc_of_all_pairs(x, labels, FARS, kept_at_most=2)
@@ -99,6 +99,6 @@ def test_a_bin_too_full_to_take_apart_stays_whole() -> None:
 
 
 @pytest.mark.parametrize("block_rows", [0, -1, 2.5, float("nan")])
-def test_blocks_of_no_rows_are_refused(block_rows: float) -> None:
+def test_block_rows_below_one_are_errors(block_rows: float) -> None:
     with pytest.raises(ValueError, match="block_rows must be"):
         next(labelled_pairs(*a_set(), block_rows=block_rows))

@@ -9,7 +9,7 @@ from pml_ext.functional import bootstrap_tar_at_far, rate_interval, tar_at_far
 
 
 def all_pairs(subjects: int, images: int, spread: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores whose subjects differ by `spread` in how well they match themselves."""
+    """Scores whose subjects differ by `spread` in their genuine scores."""
     ids = torch.arange(subjects).repeat_interleave(images)
     a, b = torch.triu_indices(len(ids), len(ids), 1)
     quality = spread * torch.randn(subjects)
@@ -18,7 +18,7 @@ def all_pairs(subjects: int, images: int, spread: float) -> tuple[Tensor, Tensor
 
 
 def test_is_a_percentile_of_resampled_subjects() -> None:
-    """The same draws, each resample's pairs written out and handed to tar_at_far."""
+    """The same draws, with each resample's pairs listed and passed to tar_at_far."""
     scores, a, b = all_pairs(8, 3, 1.0)
     a, b = a * 10 - 3, b * 10 - 3
     scores = (scores * 2).round()
@@ -39,7 +39,7 @@ def test_is_a_percentile_of_resampled_subjects() -> None:
     assert lower < upper
 
 
-def test_is_wider_than_that_of_independent_pairs_where_subjects_differ() -> None:
+def test_is_wider_than_for_independent_pairs_if_subjects_differ() -> None:
     scores, a, b = all_pairs(20, 6, 2.0)
     genuine = int((a == b).sum())
     rate = tar_at_far(scores, a == b, 0.01)
@@ -72,6 +72,6 @@ def test_errors() -> None:
         bootstrap_tar_at_far(scores * torch.nan, a, b, 0.1)
 
 
-def test_resamples_that_are_no_whole_number_are_refused() -> None:
+def test_resamples_must_be_whole_numbers() -> None:
     with pytest.raises(ValueError, match="resamples must be a whole number; got nan"):
         bootstrap_tar_at_far(torch.rand(9), torch.arange(9), torch.arange(9) // 2, 0.5, resamples=float("nan"))

@@ -29,14 +29,14 @@ def test_effective_pairs_come_from_leaving_classes_out(kind: str) -> None:
     assert found[0] < rate < found[1]
 
 
-def test_alike_classes_count_every_pair() -> None:
+def test_similar_classes_count_every_pair() -> None:
     errors, pairs = torch.full((10,), 3), torch.full((10,), 30)
     found = class_rate_interval(errors, pairs, pairs_span_classes=False)
     assert found == pytest.approx([float(end) for end in rate_interval(30, 300)])
 
 
 @pytest.mark.parametrize("errors", [0, 30])
-def test_without_errors_a_class_is_one_trial(errors: int) -> None:
+def test_without_errors_each_class_is_one_trial(errors: int) -> None:
     pairs = torch.tensor([30] * 10 + [0] * 5)  # five classes of one sample
     found = class_rate_interval(pairs * (errors // 30), pairs, pairs_span_classes=False, confidence=0.9)
     assert found == pytest.approx([float(end) for end in rate_interval(errors // 3, 10, 0.9)])

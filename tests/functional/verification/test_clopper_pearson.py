@@ -13,14 +13,14 @@ def test_equals_scipy_and_covers(confidence: float) -> None:
     for k, n, low, high in zip(errors.tolist(), trials.tolist(), lower, upper, strict=True):
         expected = binomtest(k, n).proportion_ci(confidence, method="exact")
         assert (low.item(), high.item()) == pytest.approx((expected.low, expected.high), rel=1e-9)
-    # Its meaning: for any true rate, the counts whose interval covers it have at least this probability together.
+    # Coverage: for any true rate, the counts whose interval contains it have at least this total probability.
     lower, upper = rate_interval(torch.arange(21), 20, confidence)
     for rate in (0.01, 0.2, 0.5, 0.93):
         covering = (lower <= rate) & (rate <= upper)
         assert sum(binom.pmf(k, 20, rate) for k in range(21) if covering[k]) >= confidence
 
 
-def test_shapes_broadcast_and_integers_are_taken() -> None:
+def test_shapes_broadcast_and_integers_are_accepted() -> None:
     lower, upper = rate_interval(0, 100)
     assert lower.shape == () and lower.dtype == torch.float64
     assert lower.item() == 0 and upper.item() == pytest.approx(1 - 0.025**0.01)

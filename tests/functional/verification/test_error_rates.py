@@ -13,7 +13,7 @@ def test_errors_at_thresholds_equal_the_loops(dtype: torch.dtype) -> None:
         found = errors_at(scores, same, point[0])
         assert (30 - int(found.false_rejects), int(found.false_accepts)) == point[1:]
         assert (found.far.item(), found.frr.item()) == pytest.approx((point[2] / 60, 1 - point[1] / 30))
-    # A threshold that float16 would round onto a score.
+    # float16 would round this threshold to a score.
     assert errors_at(scores, same, float(scores.max()) + 1e-6).false_accepts == 0
     assert errors_at(scores, same, torch.zeros(2, 3)).far.shape == (2, 3)
     with pytest.raises(ValueError, match="thresholds must be numbers; got nan"):

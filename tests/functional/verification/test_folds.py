@@ -27,8 +27,8 @@ def test_equals_the_loops(ties: bool, dtype: torch.dtype) -> None:
     assert found.standard_error.item() == pytest.approx(deviation / 2)
 
 
-def test_a_fold_does_not_choose_its_own_threshold() -> None:
-    # Fold 1 would want a threshold of 10; folds 0 and 2 want 0.5.
+def test_folds_do_not_choose_their_own_threshold() -> None:
+    # Fold 1 alone would choose 10; folds 0 and 2 choose 0.5.
     scores = torch.tensor([1.0, 0.0, 20.0, 9.0, 1.0, 0.0])
     found = fold_accuracy(scores, torch.tensor([1, 0, 1, 0, 1, 0]).bool(), torch.tensor([0, 0, 1, 1, 2, 2]))
     assert found.accuracies[1] == 0.5
@@ -44,7 +44,7 @@ def test_thresholds_beyond_all_scores() -> None:
     assert fold_accuracy(-wrong, ~same, folds).thresholds.tolist() == [-math.inf] * 2
 
 
-def test_a_threshold_between_neighbouring_16_bit_scores() -> None:
+def test_threshold_between_adjacent_16_bit_scores() -> None:
     scores = torch.tensor([1 + 2**-10, 1.0] * 2, dtype=torch.float16)
     found = fold_accuracy(scores, torch.tensor([True, False] * 2), torch.tensor([0, 0, 1, 1]))
     assert found.mean == 1
@@ -77,7 +77,7 @@ def test_errors() -> None:
         fold_accuracy(scores.log() * torch.inf, same, folds)
 
 
-def test_folds_that_are_no_whole_number_are_refused() -> None:
+def test_folds_must_be_whole_numbers() -> None:
     for folds in (float("nan"), 2.5):
         with pytest.raises(ValueError, match="folds must be a whole number; got"):
             contiguous_folds(10, folds)

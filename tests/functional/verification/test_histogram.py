@@ -29,16 +29,16 @@ def counted(scores: Tensor, same: Tensor, **options: int) -> ScoreHistogram:
     return histogram
 
 
-# The spread of 1e-5 puts thousands of scores into one bin.
+# A spread of 1e-5 puts thousands of scores into one bin.
 @pytest.mark.parametrize("spread", [0.2, 1e-3, 1e-5])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_the_exact_values_lie_within_the_bounds(spread: float, dtype: torch.dtype) -> None:
+def test_bounds_contain_the_exact_values(spread: float, dtype: torch.dtype) -> None:
     scores, same = pairs(200_000, spread, dtype)
     exact, binned = roc_curve(scores, same), counted(scores, same).roc()
     for far in FARS:
         lower, upper = tar_bounds(binned, far)
         assert lower <= operating_point(exact, far).tar <= upper
-        # The lower bound is reached, within the rate, at the threshold that is reported.
+        # The reported threshold reaches the lower bound within the rate.
         point = operating_point(binned, far)
         at_threshold = errors_at(scores, same, point.threshold)
         assert point.tar == lower and point.far <= far
@@ -50,7 +50,7 @@ def test_the_exact_values_lie_within_the_bounds(spread: float, dtype: torch.dtyp
         assert lower - 1e-12 <= value(binned) <= upper + 1e-12
 
 
-def test_a_million_scores_lose_almost_nothing() -> None:
+def test_bounds_are_tight_for_a_million_scores() -> None:
     scores, same = pairs(1_000_000)
     exact, binned = roc_curve(scores, same), counted(scores, same).roc()
     found = [*(tar_bounds(binned, far) for far in FARS), auc_bounds(binned), eer_bounds(binned)]
@@ -60,7 +60,7 @@ def test_a_million_scores_lose_almost_nothing() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_no_score_is_on_the_wrong_side_of_an_edge(dtype: torch.dtype) -> None:
+def test_scores_are_on_the_right_side_of_edges(dtype: torch.dtype) -> None:
     edges = torch.tensor([-1 + 2**-19, -0.25, 0.0, 2**-19, 0.3125, 1 - 2**-19, 1.0], dtype=dtype)
     scores = torch.cat(
         [edges, edges.nextafter(torch.tensor(-2.0, dtype=dtype)), torch.tensor([1e-30, -1e-30]).to(dtype)]
@@ -105,7 +105,7 @@ def test_negated_distances() -> None:
 
 
 @pytest.mark.parametrize(("genuine", "impostors"), [((1, 2, 1), (0, 2, 2)), ((2, 2, 0), (1, 3, 0))])
-def test_the_bounds_of_the_equal_error_rate_are_reached(
+def test_the_bounds_of_the_equal_error_rate_are_tight(
     genuine: tuple[int, int, int], impostors: tuple[int, int, int]
 ) -> None:
     """Pairs above a bin, in it and below it; in the bin all genuine pairs score higher, or all impostor pairs."""

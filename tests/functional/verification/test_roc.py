@@ -55,7 +55,7 @@ def test_equal_error_rate_crosses_between_points_and_at_them() -> None:
     assert equal_error_rate(roc).far.item() == pytest.approx(1 / 3)
     assert equal_error_rate(roc).threshold.item() == pytest.approx(0.7)
     assert equal_error_rate(roc).tar.item() == pytest.approx(2 / 3)
-    # One tie of everything: from (0, 1) to (1, 0) in one step.
+    # All scores tie: from (0, 1) to (1, 0) in one step.
     # 3 of 10 on both sides, and 1 - 0.7 > 0.3 in float64
     scores = torch.tensor([0.9] * 7 + [0.1] * 3 + [0.8] * 3 + [0.2] * 7)
     assert equal_error_rate(roc_curve(scores, torch.arange(20) < 10)).threshold.item() == pytest.approx(0.8)
@@ -63,7 +63,7 @@ def test_equal_error_rate_crosses_between_points_and_at_them() -> None:
     assert equal_error_rate(roc_curve(torch.tensor([2.0, 1.0]), torch.tensor([True, False]))).far == 0
 
 
-def test_order_and_monotone_maps_change_nothing() -> None:
+def test_order_and_monotone_maps_do_not_matter() -> None:
     scores, same = pairs(True)
     order = torch.randperm(len(scores))
     expected = roc_curve(scores, same)
@@ -73,7 +73,7 @@ def test_order_and_monotone_maps_change_nothing() -> None:
         assert torch.equal(found.false_accepts, expected.false_accepts)
 
 
-def test_impostors_that_tie_above_all_others_allow_nothing() -> None:
+def test_impostors_tied_at_the_top_allow_no_accepts() -> None:
     scores = torch.cat([torch.zeros(5), torch.ones(10)])
     point = operating_point(roc_curve(scores, torch.arange(15) < 5), 0.5)
     assert (point.threshold.item(), point.tar.item(), point.far.item()) == (math.inf, 0, 0)

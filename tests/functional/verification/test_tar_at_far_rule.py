@@ -22,7 +22,7 @@ def test_equals_the_loops_and_scikit_learn(far: float, ties: bool) -> None:
     assert found == pytest.approx(np.max(true_accepts[false_accepts <= far + 1e-12]), rel=1e-12)
 
 
-def test_a_rate_that_the_impostors_support_exactly_is_not_lost_to_rounding() -> None:
+def test_exactly_supported_rates_survive_rounding() -> None:
     # 0.29 * 100 is 28.999999999999996
     same = torch.cat([torch.ones(1), torch.zeros(100)]).bool()
     scores = torch.cat([torch.tensor([70.5]), torch.arange(100.0)])  # 29 impostors pass above the genuine pair
@@ -56,7 +56,7 @@ def test_errors() -> None:
         tar_at_far(scores, same.tolist(), 0.1)
 
 
-def test_fastreids_rate_is_another_one() -> None:
+def test_fastreid_computes_a_different_rate() -> None:
     """FastReID calls roc_curve with impostors as 1 and distances as scores, and takes the nearest FAR: the share of
     impostors refused where about `far` of the genuine pairs are refused."""
     same = torch.arange(1100) < 100
@@ -69,8 +69,8 @@ def test_fastreids_rate_is_another_one() -> None:
 
 
 @pytest.mark.parametrize("far", [0.002, 0.01, 0.07, 0.29, 1.0])
-def test_scores_curves_histograms_and_pairs_of_a_set_agree(far: float) -> None:
-    # Corners of a cube, whose cosines are exact: many pairs tie, also genuine ones with impostor ones.
+def test_scores_curves_histograms_and_pair_distances_agree(far: float) -> None:
+    # Corners of a cube have exact cosines: many genuine and impostor pairs tie.
     x, labels = torch.randint(0, 2, (40, 4)).double() * 2 - 1, torch.randint(0, 4, (40,))
     i, j = torch.triu_indices(40, 40, 1)
     scores, same = (x @ x.T)[i, j] / 4, labels[i] == labels[j]

@@ -18,16 +18,16 @@ def test_templates_equal_the_loops(dtype: torch.dtype, tolerance: float) -> None
     assert found.rows(found.ids.flip(0)).tolist() == list(range(len(expected)))[::-1]
 
 
-def test_frames_of_one_video_weigh_as_one_image() -> None:
+def test_frames_of_a_video_count_as_one_image() -> None:
     x = torch.tensor([[1.0, 0], [0, 1], [0, 1], [0, 1]])
     media = torch.tensor([5, 9, 9, 9])
     found = template_embeddings(x, torch.zeros(4).long(), media).embeddings
     torch.testing.assert_close(found, torch.full((1, 2), 0.5**0.5))
-    # The same medium id in another template is another medium.
+    # The same medium id in another template is a different medium.
     assert template_embeddings(x, torch.arange(4), torch.zeros(4).long()).embeddings.tolist() == x.tolist()
 
 
-def test_a_template_that_cancels_out_stays_zero() -> None:
+def test_templates_that_cancel_out_stay_zero() -> None:
     found = template_embeddings(torch.tensor([[1.0, 2], [-1, -2]]), torch.zeros(2).long(), torch.arange(2))
     assert found.embeddings.tolist() == [[0, 0]]
 
@@ -57,7 +57,7 @@ def test_errors() -> None:
         pair_cosines(torch.randn(4, 3), x, ids[:2], ids[:2])
 
 
-def test_rows_outside_the_embeddings_are_refused() -> None:
+def test_rows_out_of_range_are_errors() -> None:
     x, one = torch.randn(4, 3), torch.tensor([0])
     for rows in (torch.tensor([4]), torch.tensor([-1])):
         with pytest.raises(ValueError, match=r"rows must be rows in \[0, 4\); got rows from"):

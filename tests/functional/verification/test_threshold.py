@@ -30,7 +30,7 @@ def same_decisions(measured: PairDistances, *thresholds: float) -> bool:
 
 
 @pytest.mark.parametrize("far", [0.006, 0.05, 0.3, 0.999])
-def test_far_is_met_and_no_threshold_that_meets_it_rejects_fewer(far: float) -> None:
+def test_far_is_met_with_the_fewest_rejects(far: float) -> None:
     measured, pairs = pairs_of(clustered())
     found = threshold_at_far(measured, far)
     middle = middle_of_gap(measured, found)
@@ -41,7 +41,7 @@ def test_far_is_met_and_no_threshold_that_meets_it_rejects_fewer(far: float) -> 
 
 
 @pytest.mark.parametrize("frr", [0.02, 0.2, 0.6])
-def test_frr_is_met_and_no_threshold_that_meets_it_accepts_fewer(frr: float) -> None:
+def test_frr_is_met_with_the_fewest_accepts(frr: float) -> None:
     measured, pairs = pairs_of(clustered())
     found = threshold_at_frr(measured, frr)
     middle = middle_of_gap(measured, found)
@@ -74,8 +74,8 @@ def on_a_circle(*degrees: float) -> torch.Tensor:
     return torch.stack([angles.cos(), angles.sin()], dim=1)
 
 
-def test_tied_impostors_are_refused_together() -> None:
-    """Impostor pairs at 10° (once), at 40° (three times) and farther: 3 of 15 may pass, and only 1 can."""
+def test_tied_impostors_are_rejected_together() -> None:
+    """Impostor pairs at 10° (once), at 40° (three times) and beyond: 3 of 15 are allowed, but only 1 can pass."""
     embeddings = on_a_circle(0, 10, 50, 90, 130, 131)
     measured, pairs = pairs_of(embeddings, torch.tensor([0, 1, 2, 3, 4, 4]))
     assert len([d for d, a, b in pairs if a != b]) == 14
@@ -85,7 +85,7 @@ def test_tied_impostors_are_refused_together() -> None:
     assert threshold == pytest.approx(float(at.mean()), abs=1e-6), "the middle between the two pairs"
 
 
-def test_copies_in_two_classes_leave_no_threshold() -> None:
+def test_copies_in_two_classes_allow_no_threshold() -> None:
     embeddings = on_a_circle(0, 0, 20, 20, 90, 95)  # the first four: two samples, each in both classes
     measured, _ = pairs_of(embeddings, torch.tensor([0, 1, 0, 1, 2, 2]))
     assert threshold_at_far(measured, 2 / 12) > 0
@@ -93,7 +93,7 @@ def test_copies_in_two_classes_leave_no_threshold() -> None:
         threshold_at_far(measured, 0.1)
 
 
-def test_separated_classes_leave_the_middle_for_the_best_utility() -> None:
+def test_separated_classes_have_the_best_utility_midway() -> None:
     embeddings = on_a_circle(0, 10, 100, 115)
     measured, _ = pairs_of(embeddings, torch.tensor([0, 0, 1, 1]))
     nearest = 2 * torch.tensor([15.0, 90.0]).div(2).deg2rad().sin()
@@ -101,7 +101,7 @@ def test_separated_classes_leave_the_middle_for_the_best_utility() -> None:
     assert found == pytest.approx(float(nearest.mean()), abs=1e-6)
 
 
-def test_everything_accepted_and_everything_refused() -> None:
+def test_everything_accepted_and_everything_rejected() -> None:
     measured, pairs = pairs_of(clustered())
     assert oracle.rates(pairs, middle_of_gap(measured, 2.0)) == (1, 0)
     assert oracle.rates(pairs, middle_of_gap(measured, 0.0)) == (0, 1)
@@ -135,7 +135,7 @@ def test_errors_say_how_many_pairs_are_needed() -> None:
             threshold_at_far(measured, rate)
 
 
-def test_several_rates_from_one_look_are_those_of_each() -> None:
+def test_several_rates_in_one_pass_equal_single_calls() -> None:
     measured, _ = pairs_of(clustered())
     fars = [0.3, 1e-9, 0.05, 0.006]
     found = thresholds_at_far(measured, fars)
