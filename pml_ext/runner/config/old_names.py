@@ -94,9 +94,7 @@ def read_old_names(layers: Layers) -> list[str]:
         for old, new in BY_PROJECTS.items():
             harmless += layer.convert(old, new)
         harmless += _without_effect(layer)
-        notes += layer.convert(
-            "INPUT.PADDING", "INPUT.PADDING.SIZE", lambda size: _unless(isinstance(size, dict), size)
-        )
+        notes += layer.convert("INPUT.PADDING", "INPUT.PADDING.SIZE", _pixels)
         for old, new in RENAMED.items():
             notes += layer.convert(old, new)
         notes += layer.convert("MODEL.BACKBONE.DEPTH", "MODEL.BACKBONE.DEPTH", _depth) + _heads(layer)
@@ -107,10 +105,6 @@ def read_old_names(layers: Layers) -> list[str]:
     if notes:
         notes += _linear_scale(layers) + set_old_defaults(layers, by_epochs=by_epochs or first_heads)
     return harmless + notes
-
-
-def _unless(refused: bool, value: Any) -> Any:
-    return None if refused else value
 
 
 def _has_first_heads(layers: Layers) -> bool:
@@ -135,11 +129,13 @@ def _without_effect(layer: Layer) -> list[str]:
     return found
 
 
+def _pixels(padding: Any) -> Any:
+    """INPUT.PADDING was a number of pixels; today it is a node."""
+    return None if isinstance(padding, dict) else padding
+
+
 def _depth(depth: Any) -> str | None:
-    is_number = not isinstance(depth, bool) and (
-        isinstance(depth, int) or (isinstance(depth, str) and depth.isdecimal())
-    )
-    return f"{depth}x" if is_number else None
+    return f"{depth}x" if not isinstance(depth, bool) and str(depth).isdecimal() else None
 
 
 def _heads(layer: Layer) -> list[str]:

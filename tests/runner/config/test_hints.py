@@ -9,8 +9,7 @@ from pml_ext.runner.data.datasets import DATASETS
     ("value", "known", "expected"),
     [
         ("Adan", ["Adam", "AdamW"], "Adam"),
-        ("Amda", ["Adam"], None),  # two swaps
-        ("Adma", ["Adam"], "Adam"),  # one
+        ("Adma", ["Adam"], "Adam"),
         ("linear", ["CircleSoftmax", "Linear"], "Linear"),
         ("Cross_Entropy_Loss", ["CrossEntropyLoss"], "CrossEntropyLoss"),
         ("CrosEntropyLos", ["CrossEntropyLoss"], "CrossEntropyLoss"),
