@@ -19,10 +19,7 @@ _PROBES = 16
 
 
 def pair_weights(
-    loss: BaseMetricLossFunction,
-    embeddings: Tensor,
-    labels: Tensor,
-    indices_tuple: tuple[Tensor, ...] | None = None,
+    loss: BaseMetricLossFunction, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
 ) -> Tensor:
     """The weight |∂L/∂S_ij| of every pair, for any loss that reads its pairs through `self.distance`.
 

@@ -10,7 +10,7 @@ from pml_ext._checks import warn_once
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseDistance, BaseMetricLossFunction, LpDistance, MeanReducer, reducers
 from pml_ext.distances.plain_cosine import is_plain_cosine
-from pml_ext.losses._batch import checked_batch
+from pml_ext.losses._batch import Tuples, checked_batch
 
 PML_ARGUMENTS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight", "collect_stats")
 NO_TRIPLET = "this batch has no triplet (two samples of a class and one of another)"
@@ -53,7 +53,7 @@ class EmbeddingLoss(BaseMetricLossFunction):
         self,
         embeddings: Tensor,
         labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
+        indices_tuple: Tuples | None = None,
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Tensor:
@@ -116,7 +116,7 @@ class EmbeddingLoss(BaseMetricLossFunction):
         reduced: Tensor = self.reducer(terms, embeddings, labels)
         return reduced
 
-    def _no_terms(self, what: str, indices_tuple: tuple[Tensor, ...] | None = None) -> dict[str, Any]:
+    def _no_terms(self, what: str, indices_tuple: Tuples | None = None) -> dict[str, Any]:
         """A loss of 0; warns once of what is missing, unless a miner chose the terms."""
         if indices_tuple is None:
             self._warn(f"{what}, so its loss is 0")

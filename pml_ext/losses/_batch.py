@@ -7,6 +7,9 @@ from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_indices_tuple, check_labels
 
+Tuples = tuple[Tensor, ...]
+"""A miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices."""
+
 
 class Batch(NamedTuple):
     """Checked input: floats of 32 bits or more, labels on their device.
@@ -27,7 +30,7 @@ def checked_batch(
     labels: Tensor | None,
     ref_emb: Tensor | None = None,
     ref_labels: Tensor | None = None,
-    indices_tuple: tuple[Tensor, ...] | None = None,
+    indices_tuple: Tuples | None = None,
 ) -> Batch:
     """Checks and converts the input of a loss or miner. The indices_tuple is only checked.
 

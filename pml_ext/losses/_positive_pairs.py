@@ -7,15 +7,11 @@ from pml_ext._pml import loss_and_miner_utils
 from pml_ext.distances.gathered import orders_if_gathered
 from pml_ext.functional.loop.partners import consecutive_pairs
 from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.losses._batch import Tuples
 
 
 def pair_masks(
-    like: Tensor,
-    labels: Tensor | None,
-    ref_labels: Tensor | None,
-    indices_tuple: tuple[Tensor, ...] | None,
-    *,
-    with_itself: bool,
+    like: Tensor, labels: Tensor | None, ref_labels: Tensor | None, indices_tuple: Tuples | None, *, with_itself: bool
 ) -> tuple[Tensor, Tensor]:
     """(B, R) masks, like `like`, of the positive and the negative pairs of an indices_tuple, or else of the labels."""
     if indices_tuple is None:

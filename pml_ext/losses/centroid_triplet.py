@@ -10,7 +10,7 @@ from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, LpDistance, loss_and_miner_utils
 from pml_ext.functional.losses.centroid_triplet import class_counts, class_means, means_of_others
 from pml_ext.losses._base import EmbeddingLoss
-from pml_ext.losses._batch import is_with_itself
+from pml_ext.losses._batch import Tuples, is_with_itself
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._pml_facts import with_reducer
 
@@ -90,12 +90,7 @@ class CentroidTripletLoss(EmbeddingLoss):
         return LpDistance(power=2)
 
     def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        indices_tuple: tuple[Tensor, ...] | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor,
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Tensor
     ) -> dict[str, Any]:
         with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
         points = self.distance.maybe_normalize(embeddings)

@@ -7,13 +7,7 @@ from torch import Tensor, distributed
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._ops.distributed import add_transpose_of_ranks_
-from pml_ext._pml import (
-    BaseDistance,
-    CosineSimilarity,
-    DotProductSimilarity,
-    LpDistance,
-    loss_and_miner_utils,
-)
+from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, loss_and_miner_utils
 from pml_ext.functional.losses.cit import concordance_index, concordance_loss, triplet_losses
 from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
 from pml_ext.functional.losses.cit_rows import concordance_sum_of_rows
@@ -26,6 +20,7 @@ from pml_ext.losses._base import (
     reduces_by_mean,
     undivided_unless_mean_of_cosines,
 )
+from pml_ext.losses._batch import Tuples
 from pml_ext.losses._facts import LossFacts, Part, Sums
 
 
@@ -82,12 +77,7 @@ class CITLoss(EmbeddingLoss):
     facts = LossFacts(makes_triplets=True, sums=_sums, undivided=undivided_unless_mean_of_cosines)
 
     def __init__(
-        self,
-        *,
-        gamma: float = 1.0,
-        similarity: str = "unit",
-        hinge_partial_likelihood: bool = False,
-        **pml: Any,
+        self, *, gamma: float = 1.0, similarity: str = "unit", hinge_partial_likelihood: bool = False, **pml: Any
     ) -> None:
         check_in_range(gamma, 0, 1, "gamma")
         check_choice(similarity, ("unit", "cosine"), "similarity")
@@ -115,7 +105,7 @@ class CITLoss(EmbeddingLoss):
         self,
         embeddings: Tensor,
         labels: Tensor | None,
-        indices_tuple: tuple[Tensor, ...] | None,
+        indices_tuple: Tuples | None,
         ref_emb: Tensor,
         ref_labels: Tensor | None,
     ) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pml_ext.functional.losses.discriminative_one_hot import one_hot_values
 from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
 from pml_ext.losses._anchor_sums import sample_sums
 from pml_ext.losses._base import EmbeddingLoss, describe_distance, is_on_sphere
-from pml_ext.losses._batch import at_least_float32
+from pml_ext.losses._batch import Tuples, at_least_float32
 from pml_ext.losses._class_centroids import make_centroids, problem_with_saved
 from pml_ext.losses._facts import LossFacts, needs
 
@@ -116,12 +116,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         self.projection = nn.Linear(embedding_size, size, bias=False) if size != embedding_size else None
 
     def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        indices_tuple: tuple[Tensor, ...] | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor,
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Tensor
     ) -> dict[str, dict[str, Any]]:
         if ref_emb is not embeddings:
             raise ValueError(

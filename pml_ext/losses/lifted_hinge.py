@@ -7,7 +7,7 @@ from torch import Tensor
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext.functional.losses.lifted_hinge import hinges_of_pairs
 from pml_ext.losses._base import EmbeddingLoss
-from pml_ext.losses._batch import is_with_itself
+from pml_ext.losses._batch import Tuples, is_with_itself
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
 
@@ -48,7 +48,7 @@ class LiftedHingeLoss(EmbeddingLoss):
         self,
         embeddings: Tensor,
         labels: Tensor | None,
-        indices_tuple: tuple[Tensor, ...] | None,
+        indices_tuple: Tuples | None,
         ref_emb: Tensor,
         ref_labels: Tensor | None,
     ) -> dict[str, Any]:

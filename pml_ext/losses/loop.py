@@ -16,7 +16,7 @@ from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, consecutive_p
 from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
 from pml_ext.losses._anchor_sums import pair_masks_of, sums_of_terms, tuples_for
 from pml_ext.losses._base import OF_THE_WRAPPED, refuse_unknown
-from pml_ext.losses._batch import checked_batch
+from pml_ext.losses._batch import Tuples, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of
 from pml_ext.losses._settings import SettingsOfTheWrapped
@@ -123,7 +123,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         self,
         embeddings: Tensor,
         labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
+        indices_tuple: Tuples | None = None,
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Tensor:
@@ -164,9 +164,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
             )
         return value
 
-    def _tuples_on_arcs(
-        self, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None, is_negative: Tensor
-    ) -> tuple[Tensor, ...]:
+    def _tuples_on_arcs(self, labels: Tensor, indices_tuple: Tuples | None, is_negative: Tensor) -> tuple[Tensor, ...]:
         """Those of all tuples, or of the given ones, whose positive pair is an arc."""
         device = is_negative.device
         ends = consecutive_pairs(labels, orders_if_gathered(labels)[0])

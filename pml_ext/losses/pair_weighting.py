@@ -12,6 +12,7 @@ from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, weighted_sums
 from pml_ext.losses._anchor_sums import anchors_first_sums
 from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, describe_distance
+from pml_ext.losses._batch import Tuples
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._positive_pairs import pair_masks
 
@@ -131,7 +132,7 @@ class PairWeightingLoss(EmbeddingLoss):
         self,
         embeddings: Tensor,
         labels: Tensor | None,
-        indices_tuple: tuple[Tensor, ...] | None,
+        indices_tuple: Tuples | None,
         ref_emb: Tensor,
         ref_labels: Tensor | None,
     ) -> dict[str, dict[str, Any]]:

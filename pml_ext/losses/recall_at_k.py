@@ -11,7 +11,7 @@ from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.recall_at_k import check_short_lists, smooth_recall_at_k
 from pml_ext.losses._anchor_sums import anchors_first_sums
 from pml_ext.losses._base import EmbeddingLoss, describe_distance
-from pml_ext.losses._batch import is_with_itself
+from pml_ext.losses._batch import Tuples, is_with_itself
 from pml_ext.losses._facts import LossFacts
 
 
@@ -70,12 +70,7 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         self.add_to_recordable_attributes(list_of_names=["temperature", "rank_temperature"], is_stat=False)
 
     def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        indices_tuple: tuple[Tensor, ...] | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor,
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Tensor
     ) -> dict[str, Any]:
         with_itself = self.reference_begins_with_batch or is_with_itself(embeddings, labels, ref_emb, ref_labels)
         positive = labels[:, None] == ref_labels[None, :]

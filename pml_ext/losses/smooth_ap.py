@@ -9,7 +9,7 @@ from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.smooth_ap import smooth_average_precision
 from pml_ext.losses._anchor_sums import anchors_first_sums
 from pml_ext.losses._base import EmbeddingLoss, describe_distance
-from pml_ext.losses._batch import is_with_itself
+from pml_ext.losses._batch import Tuples, is_with_itself
 from pml_ext.losses._facts import LossFacts
 
 
@@ -49,12 +49,7 @@ class SmoothAPLoss(EmbeddingLoss):
         self.add_to_recordable_attributes(name="temperature", is_stat=False)
 
     def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        indices_tuple: tuple[Tensor, ...] | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor,
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Tensor
     ) -> dict[str, Any]:
         with_itself = self.reference_begins_with_batch or is_with_itself(embeddings, labels, ref_emb, ref_labels)
         positive = labels[:, None] == ref_labels[None, :]

@@ -18,6 +18,7 @@ from pml_ext.losses._base import (
     is_on_sphere,
     undivided_unless_mean_of_cosines,
 )
+from pml_ext.losses._batch import Tuples
 from pml_ext.losses._facts import LossFacts, Part, Sums
 
 
@@ -136,12 +137,7 @@ class TCMLoss(EmbeddingLoss):
         )
 
     def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        indices_tuple: tuple[Tensor, ...] | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor,
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Tensor
     ) -> dict[str, Any]:
         cosines = self.distance(embeddings, ref_emb)
         same, different = same_and_different(labels, None if ref_labels is labels else ref_labels)

@@ -7,13 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pml_ext._pml import (
-    BaseMetricLossFunction,
-    DistributedLossWrapper,
-    SelfSupervisedLoss,
-)
+from pml_ext._pml import BaseMetricLossFunction, DistributedLossWrapper, SelfSupervisedLoss
 from pml_ext.losses._base import OF_THE_WRAPPED, EmbeddingLoss, refuse_unknown
-from pml_ext.losses._batch import checked_batch
+from pml_ext.losses._batch import Tuples, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums
 from pml_ext.losses._settings import SettingsOfTheWrapped
@@ -108,7 +104,7 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         self,
         embeddings: Tensor,
         labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
+        indices_tuple: Tuples | None = None,
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Tensor:

@@ -13,11 +13,6 @@ _PML_MINERS = {name: miner for name, miner in vars(_pml.miners).items() if inspe
 globals().update(_PML_MINERS)
 
 # Ours; each also registers into PML, see pml_ext.registration.
-OURS: list[str] = [
-    "LoOpMiner",
-    "ConcordanceMiner",
-    "HPHNMiner",
-    "DisjointTripletMiner",
-]
+OURS: list[str] = ["LoOpMiner", "ConcordanceMiner", "HPHNMiner", "DisjointTripletMiner"]
 
 __all__ = [*OURS, *sorted(_PML_MINERS)]
