@@ -6,14 +6,14 @@ from yacs.config import CfgNode as CN
 
 
 class ImageSizes(NamedTuple):
-    """Height and width in pixels, of training and of tests; one number: of the shorter side; 0: images as they are."""
+    """Height and width in pixels, for training and for tests; one number: the shorter side; 0: as they are."""
 
     train: list[int]
     test: list[int]
 
     @classmethod
     def of(cls, options: CN) -> "ImageSizes":
-        """From the config's INPUT; where CROP is on, its size counts."""
+        """From the config's INPUT; CROP's size if CROP is enabled."""
         if options.CROP.ENABLED:
             size = [options.CROP.SIZE[0], options.CROP.SIZE[-1]]
             return cls(size, size)

@@ -33,8 +33,8 @@ class Backbone(NamedTuple):
     note: str = ""
 
     def __str__(self) -> str:
-        depths = [f"DEPTH {', '.join(self.depths)}"] if self.depths else []
-        return "; ".join([*depths, f"with {', '.join(self.options)}", *([self.note] if self.note else [])])
+        depths = f"DEPTH {', '.join(self.depths)}" if self.depths else ""
+        return "; ".join(filter(None, (depths, f"with {', '.join(self.options)}", self.note)))
 
 
 BACKBONES = {
@@ -59,9 +59,7 @@ BACKBONES = {
     "build_iresnet_backbone": Backbone(
         "iresnet:build_iresnet", ("18x", "34x", "50x", "100x", "200x"), ("NORM", "DROPOUT")
     ),
-    "build_osnet_backbone": Backbone(
-        "osnet:build_osnet", ("x1_0", "x0_75", "x0_5", "x0_25"), ("WITH_IBN", "NORM")
-    ),
+    "build_osnet_backbone": Backbone("osnet:build_osnet", ("x1_0", "x0_75", "x0_5", "x0_25"), ("WITH_IBN", "NORM")),
     "build_mobilenetv2_backbone": Backbone(
         "mobilenet:build_mobilenetv2", ("1.0x", "0.75x", "0.5x", "0.35x", "0.25x", "0.1x")
     ),

@@ -26,12 +26,8 @@ def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Modu
             architecture, or one that cannot be downloaded.
     """
     channels, sizes = len(options.PIXEL_MEAN), ImageSizes.of(images)
-    backbone = build_backbone(
-        options.BACKBONE,
-        channels=channels,
-        sizes=sizes,
-        pretrained=options.BACKBONE.PRETRAIN and not options.WEIGHTS,
-    )
+    pretrained = options.BACKBONE.PRETRAIN and not options.WEIGHTS
+    backbone = build_backbone(options.BACKBONE, channels=channels, sizes=sizes, pretrained=pretrained)
     if options.HEADS.POOL_LAYER == "Flatten":
         features = _flat_size(options.BACKBONE, backbone, channels, sizes)
     else:

@@ -10,7 +10,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS, EmbeddingHead
-from pml_ext.runner.modeling.heads.pooling import TrainedGeneralizedMean
+from pml_ext.runner.modeling.heads.pooling import GeneralizedMean
 from pml_ext.runner.modeling.network import build_network
 from tests.oracles.heads import class_score, generalized_mean
 from tests.runner.modeling.networks import head_of
@@ -119,7 +119,7 @@ def test_pooling_against_loops(name: str, expected: Any) -> None:
 
 
 def test_the_trained_power_of_generalized_mean() -> None:
-    layer = TrainedGeneralizedMean(2.0).double()
+    layer = GeneralizedMean(2.0, trained=True).double()
     maps = torch.rand(2, 3, 4, 2, dtype=torch.float64) + 0.1
     assert dict(layer.named_parameters()).keys() == {"p"}
     pool = lambda x, p: torch.func.functional_call(layer, {"p": p}, (x,))  # noqa: E731

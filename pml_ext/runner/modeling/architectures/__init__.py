@@ -3,15 +3,14 @@
 from yacs.config import CfgNode as CN
 
 from pml_ext.runner.modeling.architectures.mgn import MGN
-from pml_ext.runner.modeling.architectures.one_head import OneHead
-from pml_ext.runner.modeling.architectures.parts import Architecture, NetworkOutput
+from pml_ext.runner.modeling.architectures.one_head import NetworkOutput, OneHead
 
-__all__ = ["Architecture", "NetworkOutput", "architecture_of"]
+__all__ = ["NetworkOutput", "architecture_of"]
 
-_ARCHITECTURES: dict[str, Architecture] = {"Baseline": OneHead(), "FaceBaseline": OneHead(), "MGN": MGN()}
+_ARCHITECTURES: dict[str, OneHead] = {"Baseline": OneHead(), "FaceBaseline": OneHead(), "MGN": MGN()}
 
 
-def architecture_of(options: CN) -> Architecture:
+def architecture_of(options: CN) -> OneHead:
     """The architecture of META_ARCHITECTURE.
 
     Args:

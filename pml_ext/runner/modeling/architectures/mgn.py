@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.architectures.parts import NetworkOutput
+from pml_ext.runner.modeling.architectures.one_head import NetworkOutput, OneHead
 from pml_ext.runner.modeling.backbones import warn_of_unused
 from pml_ext.runner.modeling.backbones.resnet import remove_stride
 from pml_ext.runner.modeling.heads import HeadOutput, build_head
@@ -16,13 +16,13 @@ from pml_ext.runner.modeling.names import MGN_HEADS
 from pml_ext.runner.modeling.network import build_network
 
 
-class MGN:
+class MGN(OneHead):
     """FastReID's form of the Multiple Granularity Network, with its names of weights.
 
     The ResNet's first stages up to the first block of the third are shared. Each branch (b1, b2, b3) has the rest of
     the third stage and the fourth as its own, in b2 and b3 without the last stride. A head is on each branch's whole
     map, on b2's two horizontal stripes and on b3's three. An ID loss is the mean over the eight heads; a metric loss
-    that over five features: the three of whole maps, those of the two stripes joined, and those of the three. The
+    over five features: those of the three whole maps, of the two stripes joined, and of the three stripes joined. The
     embedding is all eight features joined.
 
     Paper: the triplet loss sees whole maps only, and the ID loss their features before the reduction; FastReID and
@@ -69,7 +69,7 @@ class MGN:
 
 
 def _stripes(feature_map: Tensor, count: int) -> tuple[Tensor, ...]:
-    """The map cut into horizontal stripes of equal height, the last of which may be less high."""
+    """The map cut into horizontal stripes of equal height, the last may be lower."""
     found = feature_map.chunk(count, dim=2)
     if len(found) < count:
         raise UserError(

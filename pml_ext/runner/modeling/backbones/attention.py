@@ -10,7 +10,7 @@ from pml_ext.runner.modeling.backbones.norms import build_norm
 class SqueezeExcitation(nn.Module):
     """Channels scaled by a sigmoid of two linear layers over their means (Hu et al., CVPR 2018).
 
-    FastReID: no biases; timm's and torchvision's have them, so weights do not pass between the two.
+    Without biases, unlike timm's and torchvision's.
 
     Args:
         channels: of the feature map; the hidden layer has channels / 16.
@@ -36,7 +36,7 @@ class NonLocal(nn.Module):
     """x + W(softmax-free attention of all places), Wang et al. (CVPR 2018), "dot product" with division by N.
 
     FastReID's version embeds a place in one number (its reduction divides 2 by 2). W's norm starts at 0, so the
-    block starts as the identity.
+    block is the identity at first.
 
     Args:
         channels: of the feature map.

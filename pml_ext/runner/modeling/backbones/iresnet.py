@@ -72,5 +72,4 @@ class IResNet(nn.Module):
 
 
 def build_iresnet(options: CN, *, channels: int, **_: object) -> IResNet:
-    """DEPTH 18x, 34x, 50x, 100x, 200x with NORM and DROPOUT."""
     return IResNet(options.DEPTH, channels, options.DROPOUT)

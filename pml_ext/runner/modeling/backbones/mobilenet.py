@@ -12,13 +12,13 @@ _V3 = {"Large": (models.mobilenet_v3_large, 1280), "Small": (models.mobilenet_v3
 
 
 class MobileNet(nn.Module):
-    """Blocks and a 1×1 convolution behind them.
+    """Blocks followed by a 1×1 convolution.
 
     Args:
         features: torchvision's, the first of which is the stem.
         last: the 1×1 convolution, its norm and its activation.
         in_channels: of the images.
-        only_in_files: starts of names that a file and this network need not have in common.
+        only_in_files: starts of names that may be missing in the file or in this network.
     """
 
     def __init__(self, features: nn.Sequential, last: Any, in_channels: int, *, only_in_files: tuple[str, ...]) -> None:
@@ -37,7 +37,7 @@ class MobileNet(nn.Module):
 
 
 def build_mobilenetv2(options: CN, *, channels: int, **_: object) -> MobileNet:
-    """DEPTH 1.0x, 0.75x, 0.5x, 0.35x, 0.25x, 0.1x (factor of all channels but the last map's) with NORM."""
+    """DEPTH is the width: the factor of all channels but the last map's."""
     width = float(options.DEPTH.removesuffix("x"))
     *features, last = models.MobileNetV2(width_mult=width, round_nearest=4 if width == 0.1 else 8).features
     for block in features[1:]:  # FastReID's blocks are flat
@@ -48,7 +48,6 @@ def build_mobilenetv2(options: CN, *, channels: int, **_: object) -> MobileNet:
 
 
 def build_mobilenetv3(options: CN, *, channels: int, **_: object) -> MobileNet:
-    """DEPTH Large or Small with NORM."""
     build, num_features = _V3[options.DEPTH]
     # FastReID's batch norms have torch's defaults, torchvision's do not.
     features = build(weights=None, norm_layer=nn.BatchNorm2d).features

@@ -20,7 +20,7 @@ def conv_norm(
 
 
 def light_conv(channels: int) -> nn.Sequential:
-    """1×1 convolution, then a 3×3 one of each channel by itself, norm and ReLU."""
+    """1×1 convolution, depthwise 3×3 convolution, norm and ReLU."""
     layers = nn.Sequential()
     layers.add_module("conv1", nn.Conv2d(channels, channels, 1, bias=False))
     layers.add_module("conv2", nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False))
@@ -30,7 +30,7 @@ def light_conv(channels: int) -> nn.Sequential:
 
 
 class Gate(nn.Module):
-    """Channels weighted by a small network of their means."""
+    """Channels weighted by a small network applied to their means."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

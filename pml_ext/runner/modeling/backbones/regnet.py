@@ -24,7 +24,7 @@ _NAMES = {
 
 
 def build_regnet(options: CN, *, channels: int, **_: object) -> TimmBackbone:
-    """DEPTH 200x to 6400x and 200y to 6400y (millions of multiplications) with LAST_STRIDE and NORM."""
+    """DEPTH is millions of multiplications, and x or y (with squeeze-and-excitation)."""
     size, kind = int(options.DEPTH[:-1]), options.DEPTH[-1]
     backbone = TimmBackbone(f"regnet{kind}_{size // 100:03}", channels, other_names=_NAMES)
     net = backbone.net

@@ -19,10 +19,10 @@ _NAMES = {
 
 
 def build_repvgg(options: CN, *, channels: int, **_: object) -> TimmBackbone:
-    """DEPTH A0, A1, A2, B0, B1, B1g2, B1g4, B2, B2g2, B2g4, B3, B3g2, B3g4 with LAST_STRIDE and NORM."""
+    """DEPTH is the paper's name of the network; g2 and g4 are groups of the convolutions of every second block."""
     name, groups = f"repvgg_{options.DEPTH[:2].lower()}", int(options.DEPTH[3:] or 0)
     blocks: Any = model_cfgs[name].blocks
-    if groups:  # of every second block; timm has no g2
+    if groups:  # timm has no g2
         blocks = [replace(block, gs=lambda width, i: width // groups if i % 2 else 0) for block in blocks]
     backbone = TimmBackbone(name, channels, other_names=_NAMES, only_in_files=("linear.",), blocks=blocks)
     if options.LAST_STRIDE == 1:

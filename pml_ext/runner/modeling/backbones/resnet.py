@@ -73,7 +73,7 @@ class ResNet(resnet.ResNet):
 
 
 def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
-    """FastDistill's is without WITH_NL: its blocks begin with the ReLU that others end with."""
+    """FastDistill's has no WITH_NL: its blocks begin with the ReLU that others end with."""
     non_local = {} if options.NAME == "build_resnet_backbone_distill" else RESNET_NON_LOCAL
     net = ResNet(options, channels, non_local=non_local, ibn_stages=3)
     if options.WITH_NL and non_local and options.DEPTH not in non_local:

@@ -15,7 +15,7 @@ _STEM, _BLOCKS = 24, (4, 8, 4)
 
 
 class Block(nn.Module):
-    """Two branches: one computes, the other passes its channels on; at stride 2 both see all channels and compute.
+    """Two branches: one computes, the other passes its channels on; at stride 2 both compute on all channels.
 
     Args:
         channels: of the input of a branch.

@@ -13,7 +13,7 @@ from pml_ext.runner.modeling.names import TIMM
 
 
 class TimmBackbone(nn.Module):
-    """The network's feature map before pooling; for a network of tokens, what it pools them to.
+    """The network's feature map before pooling; for a network of tokens, its pooled token.
 
     Args:
         name: as in `timm.list_models()`.
@@ -36,7 +36,7 @@ class TimmBackbone(nn.Module):
         if not timm.is_model(name):
             near = timm.list_models(f"*{name.split('_')[0]}*")[:10]
             raise UserError(f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}; near: {near}")
-        # Weights come from PRETRAIN_PATH; nothing is downloaded unasked.
+        # Weights come from PRETRAIN_PATH, not from timm's downloads.
         net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0, **options)
         self.net, self.other_names = net, other_names or {}
         self.num_features = int(net.num_features)
@@ -58,7 +58,6 @@ class TimmBackbone(nn.Module):
 
 
 def build_timm(options: CN, *, channels: int, sizes: ImageSizes) -> TimmBackbone:
-    """MODEL.BACKBONE.NAME without its `timm:`; of the options only NORM applies."""
     backbone = TimmBackbone(options.NAME.removeprefix(TIMM), channels)
     size = backbone.image_size
     if size is not None and not list(size) == list(sizes.train) == list(sizes.test):
@@ -70,7 +69,7 @@ def build_timm(options: CN, *, channels: int, sizes: ImageSizes) -> TimmBackbone
 
 
 def reset_parameters(net: nn.Module) -> None:
-    """Initialise every layer as torch does, and not as timm."""
+    """Initialise every layer with torch's defaults instead of timm's."""
     module: Any
     for module in net.modules():
         if hasattr(module, "reset_parameters"):

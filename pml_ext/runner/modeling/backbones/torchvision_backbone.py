@@ -13,7 +13,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.config.load import known_values
 from pml_ext.runner.modeling.names import TORCHVISION
 
-# Their published weights expect images at half the usual contrast, which transform_input takes care of; the auxiliary
+# Their published weights expect images at half the usual contrast, which transform_input provides; the auxiliary
 # classifiers are for training only.
 _OF_INCEPTIONS = {"aux_logits": False, "transform_input": True, "init_weights": True}
 _INCEPTIONS = ("googlenet", "inception_v3")
@@ -21,7 +21,7 @@ _POOLING = ("avgpool", "adaptive_avg_pool2d", "mean")  # what torchvision's netw
 
 
 class TorchvisionBackbone(nn.Module):
-    """The network's last feature map, the one that its pooling gets.
+    """The feature map that the network pools.
 
     Args:
         name: as in `torchvision.models.list_models(module=torchvision.models)`.
@@ -61,7 +61,6 @@ class TorchvisionBackbone(nn.Module):
 
 
 def build_torchvision(options: CN, *, channels: int, **_: object) -> TorchvisionBackbone:
-    """MODEL.BACKBONE.NAME without its `torchvision:`; of the options only NORM applies."""
     if channels != 3:
         raise UserError(
             f"MODEL.BACKBONE.NAME: {options.NAME} is for RGB images, and MODEL.PIXEL_MEAN has {channels} value; give "

@@ -27,7 +27,7 @@ class OverlappingPatches(nn.Module):
     Args:
         img_size: height and width in pixels.
         stride: vertical and horizontal, 1 to 16; 16 does not overlap.
-        kwargs: timm's other options of its own patch layer, none of which applies.
+        kwargs: other options that timm passes to its own patch layer; unused.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ViT(VisionTransformer):
 
     cls_token: nn.Parameter
     pos_embed: nn.Parameter
-    only_in_files = ("head", "pre_logits", "dist_token")  # an ImageNet file's classifiers, DeiT's second token
+    only_in_files = ("head", "pre_logits", "dist_token")  # classifiers of ImageNet files, DeiT's second token
 
     def __init__(
         self,
@@ -116,10 +116,7 @@ class ViT(VisionTransformer):
 
 
 def build_vit(options: CN, *, channels: int, sizes: ImageSizes) -> ViT:
-    """DEPTH small or base, STRIDE_SIZE, DROP_RATIO, ATT_DROP_RATE, DROP_PATH_RATIO.
-
-    SIE_COE has no effect, as in FastReID: no camera reaches the net there.
-    """
+    """SIE_COE has no effect, as in FastReID: its network gets no cameras."""
     size, stride = (sizes.train[0], sizes.train[1]), tuple(options.STRIDE_SIZE)
     net = ViT(
         size,
@@ -133,6 +130,6 @@ def build_vit(options: CN, *, channels: int, sizes: ImageSizes) -> ViT:
     if options.DEPTH == "small":
         block: Any
         for block in net.blocks:
-            # FastReID scales by the whole width, which the fused kernel cannot.
+            # FastReID scales by the whole width, which the fused kernel cannot do.
             block.attn.scale, block.attn.fused_attn = WIDTH**-0.5, False
     return net

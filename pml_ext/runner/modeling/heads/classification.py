@@ -91,9 +91,4 @@ class CircleSoftmax(_CosineMargin):
         return (cosines.detach() + self.margin).clamp_min(0) * (cosines - self.margin)
 
 
-CLS_LAYERS: dict[str, type[Linear]] = {
-    "Linear": Linear,
-    "CosSoftmax": CosSoftmax,
-    "ArcSoftmax": ArcSoftmax,
-    "CircleSoftmax": CircleSoftmax,
-}
+CLS_LAYERS = {layer.__name__: layer for layer in (Linear, CosSoftmax, ArcSoftmax, CircleSoftmax)}

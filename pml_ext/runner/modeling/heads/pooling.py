@@ -1,21 +1,10 @@
 """Pooling layers: feature maps (B, C, h, w) to (B, C, 1, 1), by FastReID's names."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
-
-
-class GlobalAvg(nn.AdaptiveAvgPool2d):
-    """Mean over places."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-
-class GlobalMax(nn.AdaptiveMaxPool2d):
-    """Maximum over places."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
 
 
 class GeneralizedMean(nn.Module):
@@ -23,32 +12,18 @@ class GeneralizedMean(nn.Module):
 
     Args:
         p: 1 is the mean; the larger, the nearer to the maximum.
+        trained: p is the first value of a parameter.
     """
 
-    p: float | nn.Parameter
-
-    def __init__(self, p: float = 3.0) -> None:
+    def __init__(self, p: float = 3.0, *, trained: bool = False) -> None:
         super().__init__()
-        self.p = p
+        self.p = nn.Parameter(torch.tensor([p])) if trained else p
 
     def forward(self, x: Tensor) -> Tensor:
         """Computed in 32 bits or more: the cube of an activation overflows 16 bits."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32)).clamp(min=1e-6)
             return x.pow(self.p).mean(dim=(2, 3), keepdim=True).pow(1 / self.p)
-
-
-class TrainedGeneralizedMean(GeneralizedMean):
-    """Generalized mean whose power is trained.
-
-    Args:
-        p: its first value.
-    """
-
-    def __init__(self, p: float = 3.0) -> None:
-        super().__init__()
-        del self.p
-        self.p = nn.Parameter(torch.tensor([p]))
 
 
 class AvgPlusMax(nn.Module):
@@ -72,12 +47,12 @@ class Flatten(nn.Module):
         return x.flatten(1)[..., None, None]
 
 
-POOL_LAYERS: dict[str, type[nn.Module]] = {
-    "GlobalAvgPool": GlobalAvg,
-    "FastGlobalAvgPool": GlobalAvg,
-    "GlobalMaxPool": GlobalMax,
+POOL_LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "GlobalAvgPool": partial(nn.AdaptiveAvgPool2d, 1),
+    "FastGlobalAvgPool": partial(nn.AdaptiveAvgPool2d, 1),
+    "GlobalMaxPool": partial(nn.AdaptiveMaxPool2d, 1),
     "GeneralizedMeanPooling": GeneralizedMean,
-    "GeneralizedMeanPoolingP": TrainedGeneralizedMean,
+    "GeneralizedMeanPoolingP": partial(GeneralizedMean, trained=True),
     "AdaptiveAvgMaxPool": AvgPlusMax,
     "ClipGlobalAvgPool": ClippedAvg,
     "Identity": nn.Identity,

@@ -1,4 +1,4 @@
-"""Whole models of torchreid and Open Metric Learning: a backbone's weights by themselves, and a classifier's."""
+"""Whole models of torchreid and Open Metric Learning: the weights of a backbone, without prefix, and a classifier."""
 
 from pathlib import Path
 
@@ -19,12 +19,12 @@ _BEHIND = ("fc.", "projection.")  # layers of an embedding, with a bias or a ReL
 
 
 def named_as_whole(module: nn.Module, state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
-    """The state under the names of a module with the children backbone and heads, where it has none of these names.
+    """Rename a state for a module with the children backbone and heads, unless it has such names already.
 
-    What tests compare is then the pooled map in both, so the config's head has no reduction and no BNNeck.
+    Both projects compare pooled maps in tests, so the config's head must have no reduction and no BNNeck.
 
     Raises:
-        UserError: a network that is not built, or is built otherwise; a layer behind the pooling.
+        UserError: a network that is not built, or is built differently; a layer behind the pooling.
     """
     parts = [name for name, _ in module.named_children()]
     backbone = getattr(module, "backbone", None)

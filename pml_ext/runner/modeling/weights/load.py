@@ -15,10 +15,10 @@ from pml_ext.runner.modeling.weights.read import PACKAGE, packaged_file, read_st
 
 log = logging.getLogger("pml_ext")
 
-# What only one of checkpoint and model may have when only embeddings are wanted.
+# May be in only one of checkpoint and model, when only embeddings are needed.
 ONLY_FOR_TRAINING = ("heads.classifier", *(f"{head}.classifier" for head in MGN_HEADS), "losses.", "miner.")
 SHOWN = 8  # keys listed per kind of difference
-# Counts steps for batch norms without momentum, which none here is; files before 2018 lack it.
+# Counts steps for batch norms without momentum, which are not used here; files before 2018 lack it.
 _COUNTER = "num_batches_tracked"
 _PIXELS = ("pixel_mean", "pixel_std")  # FastReID 1.0 saved them
 
@@ -30,7 +30,7 @@ def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optio
 
     Args:
         prefix: keep only the file's keys under this prefix, without it.
-        optional: starts of names that may be in one and not in the other (an ID classifier, for example).
+        optional: starts of names that may be in only one of file and module (an ID classifier, for example).
     Raises:
         UserError: with the missing, unexpected and mis-shaped keys.
     """
@@ -70,7 +70,7 @@ def _fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optiona
         for n in expected
         if n in found and n not in usable and not n.startswith(optional)
     ]
-    # Copying would turn them into floats without a word: booleans, whole numbers, the real part of complex ones.
+    # Copying would silently convert booleans, whole numbers and the real part of complex ones to floats.
     of_other_kinds = [
         f"{n} ({str(usable[n].dtype).removeprefix('torch.')})"
         for n in usable
@@ -91,7 +91,7 @@ def _fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optiona
 def _by_order(module: nn.Module, found: dict[str, Tensor], path: str) -> dict[str, Tensor]:
     """The file's tensors under the module's names, each of the same shape and kind (weight, bias, running_mean, …).
 
-    The file may go on after the module's last tensor by a weight and a bias: its classifier.
+    After the module's last tensor the file may have the weight and the bias of a classifier.
     """
     expected = module.state_dict()
     if found.keys() & expected.keys():

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import MGN_HEADS
 
 # Old FastReID (0.x) and today's -> ours. No name of ours begins with one on the left, so translating twice changes
@@ -38,7 +39,7 @@ def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def backbone_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A backbone's own weights out of a whole model's, or of a file that prefixes all of them."""
+    """A backbone's weights from a whole model's file, or from a file that prefixes all names."""
     state = bare_names(state)
     for prefix in ("backbone.", "net."):  # FastReID's models and ours; ours around timm's nets
         inside = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
@@ -47,7 +48,7 @@ def backbone_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def bare_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A state without the prefixes that all of its names have, and without the losses of Open Metric Learning."""
+    """A state without the prefixes common to all names, and without the losses of Open Metric Learning."""
     state = {name: value for name, value in state.items() if not name.startswith("criterion.")}
     for prefix in ("module.", "encoder.", "model.", "extractor.", "model."):  # DataParallel; MoCo; Open Metric Learning
         state = without_prefix(state, prefix)
@@ -60,7 +61,9 @@ def library_names(backbone: nn.Module | None, state: dict[str, Tensor], prefix: 
     Args:
         backbone: has the library's network as `net`, and in `other_names` what replaces which regular expressions;
             where it has no `net`, nothing changes.
-        prefix: of the backbone's names in the state; behind it the result has `net.` too.
+        prefix: of the backbone's names in the state; the result has `net.` after it.
+    Raises:
+        UserError: a parameter under both names.
     """
     if not hasattr(backbone, "net"):
         return state
@@ -72,12 +75,14 @@ def library_names(backbone: nn.Module | None, state: dict[str, Tensor], prefix: 
             for pattern, new in other_names.items():
                 name = re.sub(pattern, new, name)
             name = inner + name
+        if name in found:
+            raise UserError(f"expected each parameter once in a weights file; got {name} under two names")
         found[name] = value
     return found
 
 
 def without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The state without a prefix that all of its names have; else as it is."""
+    """The state without this prefix if all names have it; otherwise unchanged."""
     if not all(name.startswith(prefix) for name in state):
         return state
     return {name.removeprefix(prefix): value for name, value in state.items()}

@@ -22,7 +22,7 @@ def local_file(path: str | Path) -> Path | None:
     try:
         file = Path(path).expanduser()
         return file if file.is_file() else None
-    except (OSError, RuntimeError, ValueError):  # a home that nobody has, a NUL
+    except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
         return None
 
 
@@ -57,7 +57,7 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
     if path is None:
         raise UserError(f"no weights file at {given}")
     if _has_changed(path):
-        raise UserError(f"{path} is damaged: its content does not fit the checksums in it; fetch or copy it anew")
+        raise UserError(f"{path} is damaged: its content does not fit the checksums in it; download or copy it again")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -68,7 +68,7 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
                 warnings.filterwarnings("ignore", "Validating sparse tensor")  # which are refused below
                 with _numpys_numbers_are_nothing():
                     content = torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:  # torch's text advises to load the file as code
+    except UnpicklingError as error:  # torch's message recommends loading the file as code
         raise UserError(
             f"{path} is not a readable weights file: it is damaged, or holds objects besides tensors, which are code "
             "to run and are not loaded"
@@ -91,7 +91,7 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
 
 
 class _Nothing:
-    """Stands for what a file names and nobody reads; it keeps nothing of it."""
+    """Stands in for objects of a file that nobody reads."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -100,7 +100,7 @@ class _Nothing:
         pass
 
 
-# torchreid keeps a score beside its weights, one of NumPy's numbers. NumPy's own code is not called to make it.
+# torchreid saves a score, a NumPy number, beside its weights. It is skipped without calling NumPy's code.
 _OF_NUMBERS = [
     type(name, (_Nothing,), {"__module__": module, "__qualname__": name})
     for module, name in (("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype"))
@@ -113,11 +113,11 @@ def _numpys_numbers_are_nothing() -> AbstractContextManager[object]:
 
 
 def _has_changed(path: Path) -> bool:
-    """Whether a file of torch, a zip archive, fails its own checksums, which torch.load does not look at."""
+    """Whether a zip archive, as torch saves it, fails its own checksums, which torch.load does not check."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is not None
-    except Exception:  # no archive, or one so damaged that torch.load says so too
+    except Exception:  # not an archive, or too damaged even for torch.load
         return False
 
 
