@@ -142,28 +142,19 @@ def airport_alert(root: Path, grey: bool) -> ImageSet:
 _R1, _R2, _CLEAN = "naic/2020_NAIC/chusai/train", "naic/2020_NAIC/fusai/train", "naic20r2_train_list_clean.txt"
 SETS = {
     "AirportALERT": DataSet(airport_alert, "Airport (Karanam et al., TPAMI 2019): to train on, 6 cameras", ImageSet),
-    "NAIC19": DataSet(
-        _naic("naic/2019_NAIC/fusai", ".", "train_list_clean.txt", between=" "),
-        "NAIC 2019, round 2: to train on",
-        ImageSet,
-    ),
+    "NAIC19": DataSet(_naic("naic/2019_NAIC/fusai", ".", "train_list_clean.txt", between=" "),
+        "NAIC 2019, round 2: to train on", ImageSet),
     "NAIC20_R1": DataSet(_naic(_R1, "images", "label.txt", first=40188), "NAIC 2020, round 1: to train on", ImageSet),
-    "NAIC20_R1CNV": DataSet(
-        _naic(_R1, "images_convert", "label.txt", first=40188), "NAIC20_R1 in converted colours: to train on", ImageSet
-    ),
+    "NAIC20_R1CNV": DataSet(_naic(_R1, "images_convert", "label.txt", first=40188),
+        "NAIC20_R1 in converted colours: to train on", ImageSet),
     "NAIC20_R2": DataSet(_naic(_R2, "images", _CLEAN, tested=True), "NAIC 2020, round 2"),
-    "NAIC20_R2CNV": DataSet(
-        _naic(_R2, "images_convert", _CLEAN, first=53000), "NAIC20_R2 in converted colours: to train on", ImageSet
-    ),
+    "NAIC20_R2CNV": DataSet(_naic(_R2, "images_convert", _CLEAN, first=53000),
+        "NAIC20_R2 in converted colours: to train on", ImageSet),
     "MSMT17": DataSet(msmt17, "MSMT17 (Wei et al., CVPR 2018): 15 cameras"),
     "VehicleID": DataSet(vehicle_id, "PKU VehicleID (Liu et al., CVPR 2016): 13,164 test identities, no cameras"),
-    **{
-        f"{size}VehicleID": DataSet(partial(vehicle_id, identities=count), f"VehicleID with {count:,} test identities")
-        for size, count in (("Small", 800), ("Medium", 1600), ("Large", 2400))
-    },
+    **{f"{size}VehicleID": DataSet(partial(vehicle_id, identities=count), f"VehicleID with {count:,} test identities")
+        for size, count in (("Small", 800), ("Medium", 1600), ("Large", 2400))},
     "VeRiWild": DataSet(veri_wild, "VERI-Wild (Lou et al., CVPR 2019): vehicles, 174 cameras, 10,000 test identities"),
-    **{
-        f"{size}VeRiWild": DataSet(partial(veri_wild, identities=count), f"VERI-Wild with {count:,} test identities")
-        for size, count in (("Small", 3000), ("Medium", 5000), ("Large", 10000))
-    },
-}
+    **{f"{size}VeRiWild": DataSet(partial(veri_wild, identities=count), f"VERI-Wild with {count:,} test identities")
+        for size, count in (("Small", 3000), ("Medium", 5000), ("Large", 10000))},
+}  # fmt: skip

@@ -37,7 +37,8 @@ def _reader(
     return read
 
 
-_of_occluded = _reader("OccludedREID", parts=("query", "gallery"), example="001_001.jpg", name=r"(-?\d+)_(\d+)")
+_NUMBERED = {"example": "001_001.jpg", "name": r"(-?\d+)_(\d+)"}
+_of_occluded = _reader("OccludedREID", parts=("query", "gallery"), **_NUMBERED)
 
 
 def occluded_reid(root: Path, grey: bool) -> OpenSet:
@@ -59,40 +60,23 @@ def occluded_reid(root: Path, grey: bool) -> OpenSet:
     return open_set([[], *parts], grey)
 
 
+# In Partial REID and Partial-iLIDS the number behind an image's identity counts as its camera, as in FastReID.
 SETS = {
-    "Market1501": DataSet(
-        _reader("Market-1501-v15.09.15", ".", example="0002_c1s1_000451_03.jpg"),
-        "Market-1501 (Zheng et al., ICCV 2015): 6 cameras",
-        nobody=(JUNK, DISTRACTOR),
-    ),
-    "DukeMTMC": DataSet(
-        _reader("DukeMTMC-reID", example="0001_c2_f0046182.jpg"),
-        "DukeMTMC-reID (Zheng et al., ICCV 2017): 8 cameras",
-    ),
-    "CUHK03": DataSet(
-        _reader("cuhk03-np/labeled", example="0003_c1_21.png"),
-        "CUHK03 (Li et al., CVPR 2014) in the protocol of Zhong et al. (CVPR 2017): 2 cameras, boxes drawn by hand",
-    ),
+    "Market1501": DataSet(_reader("Market-1501-v15.09.15", ".", example="0002_c1s1_000451_03.jpg"),
+        "Market-1501 (Zheng et al., ICCV 2015): 6 cameras", nobody=(JUNK, DISTRACTOR)),
+    "DukeMTMC": DataSet(_reader("DukeMTMC-reID", example="0001_c2_f0046182.jpg"),
+        "DukeMTMC-reID (Zheng et al., ICCV 2017): 8 cameras"),
+    "CUHK03": DataSet(_reader("cuhk03-np/labeled", example="0003_c1_21.png"),
+        "CUHK03 (Li et al., CVPR 2014) in the protocol of Zhong et al. (CVPR 2017): 2 cameras, boxes drawn by hand"),
     "CUHK03Detected": DataSet(_reader("cuhk03-np/detected", example="0003_c1_21.png"), "CUHK03 in detected boxes"),
     "VeRi": DataSet(
         _reader("veri", parts=("image_train", "image_query", "image_test"), example="0001_c001_00016450_0.jpg"),
-        "VeRi-776 (Liu et al., ECCV 2016): vehicles, 20 cameras",
-    ),
-    # As FastReID's project PartialReID arranges them: the number behind an image's identity counts as its camera.
+        "VeRi-776 (Liu et al., ECCV 2016): vehicles, 20 cameras"),
     "PartialREID": DataSet(
-        _reader(
-            "Partial_REID",
-            parts=("partial_body_images", "whole_body_images"),
-            example="001_001.jpg",
-            name=r"(-?\d+)_(\d+)",
-        ),
-        "Partial REID (Zheng et al., ICCV 2015): parts of people, searched among whole ones; tests only",
-    ),
-    "PartialiLIDS": DataSet(
-        _reader("PartialiLIDS", parts=("query", "gallery"), example="001_001.jpg", name=r"(-?\d+)_(\d+)"),
-        "Partial-iLIDS (He et al., CVPR 2018): parts of people, searched among whole ones; tests only",
-    ),
-    "OccludedREID": DataSet(
-        occluded_reid, "Occluded-REID (Zhuo et al., ICME 2018): occluded people among whole ones; tests only"
-    ),
-}
+        _reader("Partial_REID", parts=("partial_body_images", "whole_body_images"), **_NUMBERED),
+        "Partial REID (Zheng et al., ICCV 2015): parts of people, searched among whole ones; tests only"),
+    "PartialiLIDS": DataSet(_reader("PartialiLIDS", parts=("query", "gallery"), **_NUMBERED),
+        "Partial-iLIDS (He et al., CVPR 2018): parts of people, searched among whole ones; tests only"),
+    "OccludedREID": DataSet(occluded_reid,
+        "Occluded-REID (Zhuo et al., ICME 2018): occluded people among whole ones; tests only"),
+}  # fmt: skip

@@ -156,22 +156,18 @@ def _numbered(parts: list[Labelled], grey: bool) -> OpenSet:
 
 
 SETS = {
-    name: DataSet(partial(retrieval_set, name=name), about)
-    for name, about in {
-        "CUB": "CUB-200-2011 (Wah et al., 2011): birds, the first 100 classes train",
-        "Cars196": "Cars196 (Krause et al., 2013): the first 98 classes train",
-        "SOP": "Stanford Online Products (Song et al., CVPR 2016)",
-        "INaturalist2018": "iNaturalist 2018 (Van Horn et al., CVPR 2018)",
-    }.items()
-} | {
-    "CUBSharedClasses": DataSet(
-        partial(shared_classes_set, name="CUB"), "CUB-200-2011 with every class in training and test"
-    ),
-    "Cars196SharedClasses": DataSet(
-        partial(shared_classes_set, name="Cars196"), "Cars196 with every class in training and test"
-    ),
-    "CUBValidation": DataSet(
-        partial(validation_set, name="CUB"), "the training classes of CUB alone, half of them to test on"
-    ),
+    "CUB": DataSet(partial(retrieval_set, name="CUB"),
+        "CUB-200-2011 (Wah et al., 2011): birds, the first 100 classes train"),
+    "Cars196": DataSet(partial(retrieval_set, name="Cars196"),
+        "Cars196 (Krause et al., 2013): the first 98 classes train"),
+    "SOP": DataSet(partial(retrieval_set, name="SOP"), "Stanford Online Products (Song et al., CVPR 2016)"),
+    "INaturalist2018": DataSet(partial(retrieval_set, name="INaturalist2018"),
+        "iNaturalist 2018 (Van Horn et al., CVPR 2018)"),
+    "CUBSharedClasses": DataSet(partial(shared_classes_set, name="CUB"),
+        "CUB-200-2011 with every class in training and test"),
+    "Cars196SharedClasses": DataSet(partial(shared_classes_set, name="Cars196"),
+        "Cars196 with every class in training and test"),
+    "CUBValidation": DataSet(partial(validation_set, name="CUB"),
+        "the training classes of CUB alone, half of them to test on"),
     "InShop": DataSet(in_shop, "In-shop Clothes Retrieval (Liu et al., CVPR 2016)"),
-}
+}  # fmt: skip

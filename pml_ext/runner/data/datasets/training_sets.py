@@ -36,99 +36,43 @@ class Layout:
 
 # Published arrangements, and those that FastReID's readers expect where they are others.
 TRAINING_SETS = {
-    "VIPeR": Layout(
-        "Gray and Tao, ECCV 2008", "VIPeR", r"cam_(?P<camera>[ab])/(?P<identity>\d+)_\d+\.bmp", "cam_a/000_45.bmp"
-    ),
-    "GRID": Layout(
-        "Loy, Xiang and Gong, CVPR 2009",
-        "underground_reid",
-        # 0000 are passers-by whom nobody looks for
+    "VIPeR": Layout("Gray and Tao, ECCV 2008", "VIPeR",
+        r"cam_(?P<camera>[ab])/(?P<identity>\d+)_\d+\.bmp", "cam_a/000_45.bmp"),
+    # 0000 are passers-by whom nobody looks for
+    "GRID": Layout("Loy, Xiang and Gong, CVPR 2009", "underground_reid",
         r"(?:probe|gallery|images)/(?!0000_)(?P<identity>\d{4})_(?P<camera>\d+)_.+\.jpe?g",
-        "probe/0001_1_25004_169_98_82_214.jpeg",
-    ),
-    "PRID": Layout(
-        "Hirzer et al., SCIA 2011",
-        "prid_2011",
-        r"single_shot/cam_(?P<camera>[ab])/person_(?P<identity>\d+)\.png",
-        "single_shot/cam_a/person_0001.png",
-        r"slim_train/(?:.+/)?person_(?P<identity>\d+)/(?P<camera>[^_/]+)_[^/]*\.png",
-        shared=200,
-    ),
-    "iLIDS": Layout(
-        "Zheng, Gong and Xiang, BMVC 2009",
-        "iLIDS",
-        r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg",
-        "0001001.jpg",
-        r"(?P<identity>[^/]+)/(?P<camera>[^_/]+)_[^/]*\.png",
-    ),
-    "CAVIARa": Layout("Cheng et al., BMVC 2011", "CAVIARa", r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg", "0001001.jpg"),
-    "LPW": Layout(
-        "Song et al., AAAI 2018: three scenes with people of their own",
-        "pep_256x128/data_slim",
-        r"(?P<scene>scen\d+)/(?P<camera>view\d+)/(?P<identity>\d+)/\d+\.jpg",
-        "scen1/view1/1/0001.jpg",
-    ),
-    "SenseReID": Layout(
-        "Zhao et al., CVPR 2017",
-        "SenseReID",
-        r"(?:.+/)?test_(?:probe?|gallery)/(?P<identity>\d+)_(?P<camera>\d+)\.jpg",
-        "test_probe/00001_00.jpg",
-    ),
-    "PKU": Layout(
-        "Ma et al., Neurocomputing 2017",
-        "PKUv1a_128x48",
-        r"(?P<identity>\d+)_(?P<camera>\d+)_\d+\.png",
-        "001_01_01.png",
-    ),
-    "SYSU_mm": Layout(
-        "Wu et al., ICCV 2017: the visible cameras, without the infrared 3 and 6",
-        "SYSU-MM01",
-        r"(?P<camera>cam[1245])/(?P<identity>\d{4})/\d+\.jpg",
-        "cam1/0001/0001.jpg",
-    ),
-    "PRAI": Layout(
-        "Zhang et al., IEEE Transactions on Multimedia 2020",
-        "PRAI-1581",
-        r"images/(?P<identity>\d+)_(?P<camera>\d+)_\d+\.jpg",
-        "images/00000001_0000_00000020.jpg",
-    ),
-    "PeS3D": Layout(
-        "3DPeS (Baltieri, Vezzani and Cucchiara, J-HGBU 2011), in a folder for each person",
-        "3DPeS",
-        r"(?P<identity>[^/]+)/[^/]+\.bmp",
-        "1/1_1_FRAME_30_RGB.bmp",
-    ),
-    "cuhkSYSU": Layout(
-        "Xiao et al., CVPR 2017, people cut out",
-        "cuhk_sysu",
-        r"cropped_images/[^/]*p(?P<identity>-?\d+)_s\d[^/]*\.jpg",
-        "cropped_images/p1_s1.jpg",
-    ),
-    "SAIVT": Layout(
-        "Bialkowski et al., DICTA 2012",
-        "SAIVT-SoftBio",
+        "probe/0001_1_25004_169_98_82_214.jpeg"),
+    "PRID": Layout("Hirzer et al., SCIA 2011", "prid_2011",
+        r"single_shot/cam_(?P<camera>[ab])/person_(?P<identity>\d+)\.png", "single_shot/cam_a/person_0001.png",
+        r"slim_train/(?:.+/)?person_(?P<identity>\d+)/(?P<camera>[^_/]+)_[^/]*\.png", shared=200),
+    "iLIDS": Layout("Zheng, Gong and Xiang, BMVC 2009", "iLIDS",
+        r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg", "0001001.jpg", r"(?P<identity>[^/]+)/(?P<camera>[^_/]+)_[^/]*\.png"),
+    "CAVIARa": Layout("Cheng et al., BMVC 2011", "CAVIARa",
+        r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg", "0001001.jpg"),
+    "LPW": Layout("Song et al., AAAI 2018: three scenes with people of their own", "pep_256x128/data_slim",
+        r"(?P<scene>scen\d+)/(?P<camera>view\d+)/(?P<identity>\d+)/\d+\.jpg", "scen1/view1/1/0001.jpg"),
+    "SenseReID": Layout("Zhao et al., CVPR 2017", "SenseReID",
+        r"(?:.+/)?test_(?:probe?|gallery)/(?P<identity>\d+)_(?P<camera>\d+)\.jpg", "test_probe/00001_00.jpg"),
+    "PKU": Layout("Ma et al., Neurocomputing 2017", "PKUv1a_128x48",
+        r"(?P<identity>\d+)_(?P<camera>\d+)_\d+\.png", "001_01_01.png"),
+    "SYSU_mm": Layout("Wu et al., ICCV 2017: the visible cameras, without the infrared 3 and 6", "SYSU-MM01",
+        r"(?P<camera>cam[1245])/(?P<identity>\d{4})/\d+\.jpg", "cam1/0001/0001.jpg"),
+    "PRAI": Layout("Zhang et al., IEEE Transactions on Multimedia 2020", "PRAI-1581",
+        r"images/(?P<identity>\d+)_(?P<camera>\d+)_\d+\.jpg", "images/00000001_0000_00000020.jpg"),
+    "PeS3D": Layout("3DPeS (Baltieri, Vezzani and Cucchiara, J-HGBU 2011), in a folder for each person", "3DPeS",
+        r"(?P<identity>[^/]+)/[^/]+\.bmp", "1/1_1_FRAME_30_RGB.bmp"),
+    "cuhkSYSU": Layout("Xiao et al., CVPR 2017, people cut out", "cuhk_sysu",
+        r"cropped_images/[^/]*p(?P<identity>-?\d+)_s\d[^/]*\.jpg", "cropped_images/p1_s1.jpg"),
+    "SAIVT": Layout("Bialkowski et al., DICTA 2012", "SAIVT-SoftBio",
         r"cropped_images/(?P<identity>[^/]+)/[^/-]*-[^/-]*-(?P<camera>[^/.-]+)[^/]*\.jpeg",
-        "cropped_images/0001/0001-00045-C1-1.jpeg",
-    ),
-    "Shinpuhkan": Layout(
-        "Kawanishi et al., FCV 2014",
-        "shinpuhkan",
-        r"(?:.+/)?(?P<identity>[^_/]+)_[^_/]*_(?P<camera>[^_/.]+)[^/]*\.jpg",
-        "001/001_01_02_0001.jpg",
-    ),
-    "Thermalworld": Layout(
-        "Kniaz et al., ECCV workshops 2018: the visible half",
-        "thermalworld_rgb",
-        r"(?P<identity>[^/]+)/[^/]+\.jpg",
-        "1/0001.jpg",
-    ),
-    "WildTrackCrop": Layout(
-        "Chavdarova et al., CVPR 2018, people cut out",
-        "Wildtrack_crop_dataset",
-        r"crop/(?P<identity>[^/]+)/(?P<camera>[^_/]+)_[^/]*\.png",
-        "crop/1/0_00000000.png",
-    ),
-}
+        "cropped_images/0001/0001-00045-C1-1.jpeg"),
+    "Shinpuhkan": Layout("Kawanishi et al., FCV 2014", "shinpuhkan",
+        r"(?:.+/)?(?P<identity>[^_/]+)_[^_/]*_(?P<camera>[^_/.]+)[^/]*\.jpg", "001/001_01_02_0001.jpg"),
+    "Thermalworld": Layout("Kniaz et al., ECCV workshops 2018: the visible half", "thermalworld_rgb",
+        r"(?P<identity>[^/]+)/[^/]+\.jpg", "1/0001.jpg"),
+    "WildTrackCrop": Layout("Chavdarova et al., CVPR 2018, people cut out", "Wildtrack_crop_dataset",
+        r"crop/(?P<identity>[^/]+)/(?P<camera>[^_/]+)_[^/]*\.png", "crop/1/0_00000000.png"),
+}  # fmt: skip
 
 
 def training_set(root: Path, grey: bool, *, layout: Layout) -> ImageSet:
