@@ -119,9 +119,8 @@ class EmbeddingFile:
             with _open_parquet(self.path) as file:
                 column = file.read(columns=["path"])["path"]
             return [str(path) for path in (column if rows is None else column.take([*rows])).to_pylist()]
-        if self.content.paths is None:
-            return []
-        return [str(path) for path in (self.content.paths if rows is None else self.content.paths[[*rows]])]
+        paths = [] if self.content.paths is None else self.content.paths.tolist()
+        return paths if rows is None or not paths else [paths[row] for row in rows]
 
 
 def write_embeddings(
@@ -142,7 +141,10 @@ def write_embeddings(
 
 
 def _write_parquet(path: Path, blocks: Iterable[Block], record: ModelRecord, versions: tuple[Version, ...]) -> None:
-    pyarrow, parquet = require_pyarrow(path)
+    require_pyarrow(path)
+    import pyarrow
+    from pyarrow import parquet
+
     kind = pyarrow.list_(pyarrow.float32(), record.embedding_dim)
     rows, writer = 0, None
     with replacing(path) as file:
@@ -204,19 +206,16 @@ def _open_own_parquet(path: Path) -> EmbeddingFile | None:
 
 
 def _open_parquet(path: Path) -> Any:
-    parquet = require_pyarrow(path)[1]
+    require_pyarrow(path)
+    from pyarrow.parquet import ParquetFile
+
     try:
-        return parquet.ParquetFile(path)
+        return ParquetFile(path)
     except Exception as error:  # what pyarrow raises on damaged input is not documented
         raise UserError(f"{path} is not a readable .parquet file; is it whole? ({error})") from error
 
 
-def require_pyarrow(path: Path) -> tuple[Any, Any]:
-    """pyarrow and its parquet part.
-
-    Raises:
-        UserError: it is not installed.
-    """
+def require_pyarrow(path: Path) -> None:
+    """Raise a UserError where pyarrow is not installed."""
     advice = "'pml_ext[parquet]', or name an .npz file"
-    pyarrow = import_library("pyarrow", needed_for=f"{path}: a .parquet file", install=advice)
-    return pyarrow, import_library("pyarrow.parquet", needed_for=f"{path}: a .parquet file", install=advice)
+    import_library("pyarrow", needed_for=f"{path}: a .parquet file", install=advice)

@@ -84,7 +84,7 @@ def open_nearest(file: EmbeddingFile, *, exact_up_to: int = EXACT_UP_TO) -> Near
     rows_before = {past.name: past.rows for past in file.versions}.get(kept["version"]) if kept else None
     if kept is not None and rows_before is not None and file.rows <= 2 * kept["built_for"]:
         log.info("%s: adding %d rows to its index", file.path, file.rows - rows_before)
-        index = faiss.read_index(str(_index_path(file, kept)))
+        index = faiss.read_index(str(_beside(file, f"{kept['name']}.faiss")))
         for block in file.blocks(rows_before):
             index.add(block.embeddings)
         facts = {**kept, "version": version.name}
@@ -145,20 +145,16 @@ def _version(file: EmbeddingFile) -> Version:
     return Version(f"{state.st_size} {state.st_mtime_ns}", file.rows)
 
 
-def _kept_path(file: EmbeddingFile) -> Path:
-    return file.path.with_name(f"{file.path.name}.faiss.json")
-
-
-def _index_path(file: EmbeddingFile, kept: dict[str, Any]) -> Path:
-    return file.path.with_name(f"{file.path.name}.{kept['name']}.faiss")
+def _beside(file: EmbeddingFile, suffix: str) -> Path:
+    return file.path.with_name(f"{file.path.name}.{suffix}")
 
 
 def _read_kept(file: EmbeddingFile) -> dict[str, Any] | None:
     """What is kept of the index beside the file; None where there is none that can be used."""
     try:
-        kept: dict[str, Any] = json.loads(_kept_path(file).read_text(encoding="utf-8"))
+        kept: dict[str, Any] = json.loads(_beside(file, "faiss.json").read_text(encoding="utf-8"))
         whole = kept["format"] == _FORMAT and all(type(kept[key]) is kind for key, kind in _KEPT.items())
-        if whole and kept["name"].isalnum() and _index_path(file, kept).stat().st_size == kept["size"]:
+        if whole and kept["name"].isalnum() and _beside(file, f"{kept['name']}.faiss").stat().st_size == kept["size"]:
             return kept
     except (OSError, ValueError, KeyError, TypeError):
         pass
@@ -168,25 +164,25 @@ def _read_kept(file: EmbeddingFile) -> dict[str, Any] | None:
 def _keep(file: EmbeddingFile, index: Any, facts: dict[str, Any], old: dict[str, Any] | None, faiss: Any) -> Nearest:
     """The index written beside the file and mapped; in memory where the folder cannot be written."""
     facts["name"] = secrets.token_hex(6)
-    path = _index_path(file, facts)
+    path = _beside(file, f"{facts['name']}.faiss")
     draft = path.with_suffix(".part")
     try:
         faiss.write_index(index, str(draft))
         facts["size"] = draft.stat().st_size
         draft.replace(path)
-        write_atomically(_kept_path(file), json.dumps(facts))
+        write_atomically(_beside(file, "faiss.json"), json.dumps(facts))
     except (OSError, RuntimeError) as error:  # faiss raises RuntimeError
         log.warning("the index of %s cannot be kept and is built each time: %s", file.path, error)
         draft.unlink(missing_ok=True)
         index.nprobe = facts["probes"]
         return Nearest(index, facts["lists"], facts["probes"], facts["recall"])
     if old is not None:
-        _index_path(file, old).unlink(missing_ok=True)
+        _beside(file, f"{old['name']}.faiss").unlink(missing_ok=True)
     return _map(file, facts, faiss)
 
 
 def _map(file: EmbeddingFile, kept: dict[str, Any], faiss: Any) -> Nearest:
-    path = _index_path(file, kept)
+    path = _beside(file, f"{kept['name']}.faiss")
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
     except RuntimeError as error:

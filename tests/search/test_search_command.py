@@ -1,6 +1,8 @@
 """`pml-ext search` on pictures of EmojiReID."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +81,26 @@ def test_the_threshold_decides_and_the_page_shows_it(
     (tmp_path / "t.json").write_text("{}")
     assert main([*words, str(tmp_path / "t.json")]) == 2
     assert "t.json is not a threshold report" in capsys.readouterr().err
+
+
+WITHOUT_FCNTL = """
+import sys
+sys.modules["fcntl"] = None  # as on Windows
+from pml_ext.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_both_commands_run_without_fcntl(indexed: tuple[Path, Path, list[Path]], tmp_path: Path) -> None:
+    _, weights, pictures = indexed
+    index = str(tmp_path / "f.npz")
+    config = ["--config-file", str(weights.parent / "config.yml"), "MODEL.WEIGHTS", str(weights)]
+    for words in (
+        ["embed", *map(str, pictures[:3]), "--output", index, *config],
+        ["search", str(pictures[0]), "--index", index, "MODEL.DEVICE", "cpu"],
+    ):
+        done = subprocess.run([sys.executable, "-c", WITHOUT_FCNTL, *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_file_of_queries(
