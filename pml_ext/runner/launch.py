@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import torch
 from torch.distributed import DistError
@@ -17,7 +18,6 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pml_ext._errors import UserError
-from pml_ext.runner.address import host_and_port
 
 log = logging.getLogger("pml_ext")
 
@@ -51,7 +51,7 @@ class Launch:
         if self.timeout <= 0 or self.max_restarts < 0:
             raise UserError("--timeout must be above 0 and --max-restarts 0 or more")
         if self.dist_url != "auto":
-            host_and_port(self.dist_url)
+            _host_and_port(self.dist_url)
 
     def joined(self) -> "Launch":
         """With the counts of the agent or torchrun that has started this process.
@@ -124,7 +124,7 @@ def _configured(launch: Launch, logs: DefaultLogsSpecs) -> LaunchConfig:
     met: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "localhost"}
     settings = {"timeout": max(1, round(launch.timeout))}
     if launch.dist_url != "auto":
-        host, port = host_and_port(launch.dist_url)
+        host, port = _host_and_port(launch.dist_url)
         met = {"rdzv_backend": "static", "rdzv_endpoint": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"}
         settings["rank"] = launch.machine_rank
     elif launch.num_machines > 1:
@@ -193,3 +193,19 @@ def _unmet(launch: Launch, error: Exception) -> str:
     if launch.num_machines == 1 or (launch.machine_rank == 0 and "in use" in str(error)):
         return f"--dist-url: cannot listen at {launch.dist_url}: {error}"
     return f"--dist-url: the {launch.num_machines} machines have not met at {launch.dist_url}: {error}"
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    """Of tcp://address:port, with an IPv6 address in brackets."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # brackets without an IPv6 address in them, a port that is not a number
+        host, port = None, None
+    rest = parts.path or parts.query or parts.fragment or parts.username if host else ""
+    if not host or not port or rest or parts.scheme != "tcp" or any(not c.isprintable() or c.isspace() for c in host):
+        raise UserError(
+            "--dist-url must be tcp://address:port with a port from 1 to 65535, and an IPv6 address in brackets "
+            f"(tcp://[::1]:29500); got {url!r}"
+        )
+    return host, port

@@ -89,6 +89,24 @@ def test_a_launch_that_makes_no_sense(
     assert message in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "tcp://", "127.0.0.1:29500", "http://127.0.0.1:80", "tcp://127.0.0.1", "tcp://:80", "tcp://a:0",
+        "tcp://a:65536", "tcp://a:port", "tcp://a:-1", "tcp://::1:29500", "tcp://[::1", "tcp://[nonsense]:80",
+        "tcp://a:80/path", "tcp://user@a:80", "tcp://a b:80",
+    ],
+)  # fmt: skip
+def test_a_dist_url_that_is_not_an_address(url: str) -> None:
+    with pytest.raises(UserError, match="--dist-url must be tcp://address:port with a port from 1 to 65535"):
+        Launch(dist_url=url)
+
+
+def test_addresses() -> None:
+    for url in ("tcp://127.0.0.1:29500", "tcp://node-0.cluster:1", "tcp://[::1]:65535", "tcp://[fe80::2]:80"):
+        Launch(dist_url=url)
+
+
 def test_a_port_in_use_is_one_message(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

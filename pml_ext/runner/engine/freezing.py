@@ -1,7 +1,8 @@
-"""MODEL.FREEZE_LAYERS for SOLVER.FREEZE_ITERS: parameters that stay as they are while the rest begins to learn."""
+"""MODEL.FREEZE_LAYERS: parameters that stay fixed during the first steps."""
 
 import logging
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import lightning
@@ -12,10 +13,10 @@ log = logging.getLogger("pml_ext")
 
 
 class FreezeLayers(lightning.Callback):
-    """Leaves parameters out of the optimizer's first steps.
+    """Skips parameters in the optimizer's first steps.
 
     As in FastReID, a pattern is matched from the start of a parameter's name, and a part of the model whose whole
-    name is given (`backbone`, not `backbone.conv1`) is in evaluation mode meanwhile, its batch statistics fixed.
+    name is given (`backbone`, not `backbone.conv1`) is in evaluation mode meanwhile, with fixed batch statistics.
     Weight decay and momentum leave a frozen parameter alone too.
 
     Args:
@@ -41,25 +42,18 @@ class FreezeLayers(lightning.Callback):
                     parameter.grad = None
 
 
-def freeze_callbacks(patterns: list[str], *, iterations: int) -> list[lightning.Callback]:
-    """The callback for MODEL.FREEZE_LAYERS and SOLVER.FREEZE_ITERS, where they freeze anything.
+def freeze_callbacks(patterns: Sequence[str], solver: CN, *, steps_per_epoch: int) -> list[FreezeLayers]:
+    """The callback for MODEL.FREEZE_LAYERS, for SOLVER.FREEZE_ITERS steps and FREEZE_EPOCHS epochs.
 
     Args:
         patterns: an empty one is FastReID's old "nothing".
-        iterations: how many optimizer steps.
+    Returns:
+        nothing where nothing is frozen.
     """
-    if patterns and not any(patterns):
-        log.info("MODEL.FREEZE_LAYERS %s: nothing is frozen", patterns)
-    patterns = [pattern for pattern in patterns if pattern]
-    if patterns and not iterations:
-        log.warning("MODEL.FREEZE_LAYERS %s: nothing is frozen, SOLVER.FREEZE_ITERS is 0", patterns)
-    return [FreezeLayers(patterns, iterations)] if patterns and iterations else []
-
-
-def frozen_iterations(options: CN, *, steps_per_epoch: int) -> int:
-    """How long MODEL.FREEZE_LAYERS stay as they are: FREEZE_ITERS, and FREEZE_EPOCHS in iterations.
-
-    Args:
-        options: the config's SOLVER.
-    """
-    return int(options.FREEZE_ITERS + round(options.FREEZE_EPOCHS * steps_per_epoch))
+    iterations = int(solver.FREEZE_ITERS + round(solver.FREEZE_EPOCHS * steps_per_epoch))
+    wanted = [pattern for pattern in patterns if pattern]
+    if patterns and not wanted:
+        log.info("MODEL.FREEZE_LAYERS %s: nothing is frozen", list(patterns))
+    if wanted and not iterations:
+        log.warning("MODEL.FREEZE_LAYERS %s: nothing is frozen, SOLVER.FREEZE_ITERS is 0", wanted)
+    return [FreezeLayers(wanted, iterations)] if wanted and iterations else []

@@ -1,4 +1,4 @@
-"""OUTPUT_DIR: one run at a time, and no file of an earlier run that could be taken for this one's."""
+"""OUTPUT_DIR: one run at a time, without the results of earlier runs."""
 
 import logging
 import os
@@ -17,11 +17,11 @@ log = logging.getLogger("pml_ext")
 
 CHECKPOINTS = "checkpoints"
 LOCK = ".lock"
-# What a run says about its weights: wrong as soon as they change.
+# Results, which are wrong as soon as the weights change.
 _RESULTS = ("metrics.json", "eval_metrics.json", "report.html", "threshold_*.*", "utility_*.png", "pictures/*_*.png")
-# What else a run leaves; its logs are added to.
+# What else a run leaves. Its log files are appended to.
 _OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt", "csv/*", "tensorboard/*")
-# What a killed process did not put in place.
+# Drafts of a killed process.
 _TO_BE_REPLACED = ".to_be_replaced"
 _DRAFTS = (".*.part", f"{CHECKPOINTS}/.*.part", _TO_BE_REPLACED)
 
@@ -85,18 +85,13 @@ def is_to_be_replaced(output: Path) -> bool:
     return (output / _TO_BE_REPLACED).exists()
 
 
-def left_by_earlier_runs(output: Path, *, whole_run: bool) -> list[Path]:
-    """What is in the folder and will not be true any more once the weights change.
+def remove_earlier(output: Path, *, whole_run: bool) -> None:
+    """Remove what an earlier run left and what will not be true any more once the weights change; the log names it.
 
     Args:
-        whole_run: an earlier run's checkpoints and curves too, not only what it says about its weights.
+        whole_run: an earlier run's checkpoints and curves too, not only its results.
     """
-    patterns = _RESULTS + (_OF_A_RUN if whole_run else ())
-    return sorted(path for pattern in patterns for path in output.glob(pattern))
-
-
-def remove_earlier(output: Path, found: list[Path]) -> None:
-    """Remove what `left_by_earlier_runs` has found, and say so in the log."""
+    found = sorted(path for pattern in _RESULTS + (_OF_A_RUN if whole_run else ()) for path in output.glob(pattern))
     for path in found:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

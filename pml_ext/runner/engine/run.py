@@ -18,12 +18,11 @@ from pml_ext.runner.data.samplers import JointBatchSampler, steps_per_epoch
 from pml_ext.runner.engine import run_data
 from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
-from pml_ext.runner.engine.freezing import freeze_callbacks, frozen_iterations
+from pml_ext.runner.engine.freezing import freeze_callbacks
 from pml_ext.runner.engine.messages import logged
 from pml_ext.runner.engine.output import (
     CHECKPOINTS,
     is_to_be_replaced,
-    left_by_earlier_runs,
     output_folder,
     prepare_folder,
     remove_earlier,
@@ -64,7 +63,6 @@ def train(
             overwrite = not resume
         elif is_first():
             prepare_folder(output, resume=resume, overwrite=overwrite)
-        earlier = left_by_earlier_runs(output, whole_run=overwrite)
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
         train_set, test_sets = run_data.train_set(cfg), run_data.evaluation_sets(cfg)
         module = Baseline(cfg, train_set, test_sets)
@@ -73,8 +71,7 @@ def train(
         checkpoints = output / CHECKPOINTS
         profiles = [Profile()] if profile else []
         steps = steps_per_epoch(len(train_set), cfg.SOLVER.IMS_PER_BATCH)
-        iterations = frozen_iterations(cfg.SOLVER, steps_per_epoch=steps)
-        frozen = freeze_callbacks(list(cfg.MODEL.FREEZE_LAYERS), iterations=iterations)
+        frozen = freeze_callbacks(cfg.MODEL.FREEZE_LAYERS, cfg.SOLVER, steps_per_epoch=steps)
         trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *frozen)
         # Lightning knows the rank of this process only now, and the samplers need it.
         loader = run_data.train_loader(cfg, train_set, trainer)
@@ -91,7 +88,7 @@ def train(
             made = module.configure_optimizers()
             check_optimizer_state(resumed, made["optimizer"], made["lr_scheduler"]["scheduler"])
         if trainer.is_global_zero:
-            remove_earlier(output, earlier)
+            remove_earlier(output, whole_run=overwrite)
             write_atomically(output / "config.yaml", cfg.dump())
             identities = int(train_set.labels.max()) + 1
             log.info("%d images of %d identities, %d steps an epoch", len(train_set), identities, len(loader))

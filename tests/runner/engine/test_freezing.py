@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.engine.freezing import FreezeLayers, freeze_callbacks, frozen_iterations
+from pml_ext.runner.engine.freezing import FreezeLayers, freeze_callbacks
 
 # Lightning's advice about workers and steps, and what it calls in torch
 pytestmark = [
@@ -71,26 +71,15 @@ def test_patterns_match_from_the_start_of_parameter_names(tmp_path: Path) -> Non
     assert changes(model, "heads.1.running_mean") == [True] * 4, "statistics stay only for a whole named part"
 
 
-def test_nothing_is_frozen_for_no_iterations(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING", logger="pml_ext"):
-        assert freeze_callbacks(["backbone"], iterations=0) == []
-    assert "nothing is frozen, SOLVER.FREEZE_ITERS is 0" in caplog.text
-    (callback,) = freeze_callbacks(["backbone"], iterations=7)
-    assert isinstance(callback, FreezeLayers)
-    assert (callback.patterns, callback.iterations) == (["backbone"], 7)
-
-
-def test_an_empty_pattern_freezes_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "pml_ext"):
-        assert freeze_callbacks([""], iterations=3) == []
-    assert caplog.messages == ["MODEL.FREEZE_LAYERS ['']: nothing is frozen"]
-    (callback,) = freeze_callbacks(["", "backbone"], iterations=3)
-    assert isinstance(callback, FreezeLayers)
-    assert callback.patterns == ["backbone"]
-
-
-def test_epochs_and_iterations_of_freezing_add_up() -> None:
-    options = get_cfg().SOLVER
-    options.FREEZE_ITERS, options.FREEZE_EPOCHS = 5, 2.5
-    assert frozen_iterations(options, steps_per_epoch=8) == 25
-    assert frozen_iterations(get_cfg().SOLVER, steps_per_epoch=8) == 0
+def test_iterations_and_epochs_add_up_and_nothing_is_frozen_for_none(caplog: pytest.LogCaptureFixture) -> None:
+    solver = get_cfg().SOLVER
+    with caplog.at_level("INFO", logger="pml_ext"):
+        assert freeze_callbacks(["backbone"], solver, steps_per_epoch=8) == []
+        solver.FREEZE_ITERS, solver.FREEZE_EPOCHS = 5, 2.5
+        assert freeze_callbacks([""], solver, steps_per_epoch=8) == []
+    assert caplog.messages == [
+        "MODEL.FREEZE_LAYERS ['backbone']: nothing is frozen, SOLVER.FREEZE_ITERS is 0",
+        "MODEL.FREEZE_LAYERS ['']: nothing is frozen",
+    ]
+    (callback,) = freeze_callbacks(["", "backbone"], solver, steps_per_epoch=8)
+    assert (callback.patterns, callback.iterations) == (["backbone"], 25)

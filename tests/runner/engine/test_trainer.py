@@ -1,11 +1,14 @@
 import logging
 from pathlib import Path
 
+import lightning
 import pytest
+import torch
+from torch import nn
 
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.engine.trainer import build_trainer
 from pml_ext.runner.launch import Launch
+from pml_ext.runner.engine.trainer import ChannelsLast, build_trainer
 
 
 @pytest.mark.filterwarnings("ignore:.*exists and is not empty")
@@ -17,3 +20,30 @@ def test_amp_on_the_cpu_computes_in_32_bits_and_says_so(tmp_path: Path, caplog: 
         assert not caplog.messages, "evaluation has nothing to say about it"
         assert build_trainer(cfg, Launch(), tmp_path, tmp_path / "checkpoints").precision == "32-true"
     assert caplog.messages == ["SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits"]
+
+
+def test_the_layout_changes_and_the_weights_stay() -> None:
+    module = lightning.LightningModule()
+    module.conv = nn.Conv2d(3, 8, 3)
+    module.linear = nn.Linear(4, 2)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    layout = ChannelsLast()
+    layout.on_train_epoch_start(None, module)  # type: ignore[arg-type]
+    assert module.conv.weight.is_contiguous(memory_format=torch.channels_last)
+    layout.on_validation_start(None, module)  # type: ignore[arg-type]
+    assert module.conv.weight.is_contiguous()
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.filterwarnings("ignore:.*exists and is not empty")
+def test_one_process_on_a_cpu_trains_so(tmp_path: Path) -> None:
+    cfg = get_cfg()
+    cfg.MODEL.DEVICE = "cpu"
+
+    def has_it(checkpoints: Path | None) -> bool:
+        callbacks = build_trainer(cfg, Launch(), tmp_path, checkpoints).callbacks
+        return any(isinstance(callback, ChannelsLast) for callback in callbacks)
+
+    assert has_it(tmp_path / "checkpoints")
+    assert not has_it(None), "evaluation stays as it was"
