@@ -71,7 +71,8 @@ def prepare_folder(output: Path, *, resume: bool, overwrite: bool) -> None:
     """
     found = sorted((output / CHECKPOINTS).glob("*.ckpt"))
     if overwrite:
-        (output / _TO_BE_REPLACED).touch()
+        if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+            (output / _TO_BE_REPLACED).touch()
     elif found and not resume:
         names = ", ".join(file.name for file in found)
         raise UserError(

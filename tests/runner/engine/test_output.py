@@ -57,8 +57,12 @@ def test_checkpoints_of_another_run_are_not_written_over(tmp_path: Path) -> None
         prepare_folder(tmp_path, resume=False, overwrite=False)
 
 
-def test_a_restart_does_not_go_on_from_the_run_that_is_replaced(tmp_path: Path) -> None:
-    assert not is_to_be_replaced(tmp_path)
+def test_a_restart_does_not_go_on_from_the_run_that_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_folder(tmp_path, resume=False, overwrite=True)
+    assert not is_to_be_replaced(tmp_path), "without restarts there is nothing to remember"
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
     prepare_folder(tmp_path, resume=False, overwrite=True)
     assert is_to_be_replaced(tmp_path)
     remove_earlier(tmp_path, whole_run=True)
