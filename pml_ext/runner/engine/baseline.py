@@ -30,7 +30,7 @@ log = logging.getLogger("pml_ext")
 
 
 class Baseline(PixelsToEmbedding, lightning.LightningModule):
-    """A PixelsToEmbedding with losses, and how Lightning trains and tests it.
+    """A PixelsToEmbedding with its losses, as Lightning trains and tests it.
 
     On several ranks the metric losses see the joint batch, and DDP's mean gives the gradient of one process on it, for
     the losses' own parameters too. A loss that can be divided is (`ShardedLoss`); for others, and for those that get
@@ -104,7 +104,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         return total
 
     def _log_batch(self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor) -> None:
-        """What the losses at work say about the batch, of the first of an architecture's features."""
+        """Log what the losses measure on the batch; of several features, on the first."""
         if "CITLoss" in self.losses:
             found = triplet_statistics(features[0], joint_labels)
             if is_recorded(self.trainer):
@@ -119,7 +119,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
                     self.log_dict({f"batch/{k}": v for k, v in found.items()})
 
     def _joint_batch(self, output: NetworkOutput, labels: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Features and labels of all ranks; where the losses divide themselves, only what is logged about them."""
+        """Features and labels of all ranks; if every loss is divided, only the features needed for logging."""
         features = [part.float() for part in output.features]
         if self.trainer.world_size == 1:
             return features, labels
@@ -164,13 +164,13 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
 
     def on_train_start(self) -> None:
         if self.trainer.world_size > 1:
-            self._share_out()
+            self._divide_losses()
         chunk, images = self.cfg.SOLVER.CHUNK, self.cfg.SOLVER.IMS_PER_BATCH // self.trainer.world_size
         if 0 < chunk < images and norms_by_chunk(self._embedding_modules()):
             log.info("SOLVER.CHUNK: batch norm sees the statistics of %d images, not of %d", chunk, images)
 
-    def _share_out(self) -> None:
-        """Each rank computes its part of the metric losses that can be divided, and all of the others."""
+    def _divide_losses(self) -> None:
+        """Choose the metric losses of which each rank computes a part; it computes the others whole."""
         metric = [term for term in self.terms if not term.is_id_loss]
         names = [
             term.name
@@ -219,7 +219,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         self._collected = {}
         for name, data in self.test_sets.items():
             self.features[name] = [next(parts) for _ in data.parts]
-            # One rank measures, all need the numbers (the best checkpoint is chosen on every rank alike).
+            # One rank measures; all need the numbers, to choose the same best checkpoint.
             result = self.evaluation(data, self.features[name]) if self.trainer.is_global_zero else {}
             self.results[name] = self.trainer.strategy.broadcast(result)
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, and what of a config must stay when one is resumed."""
+"""Checkpoints are written whole or not at all; checks that a run can resume one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,18 +16,18 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._files import replacing
 
-# What the optimizer's and the schedule's state hold, so that a change in the config would have no effect.
+# Part of the state of the optimizer and the schedule, so that a change in the config would have no effect.
 _HELD = (
     "OPT", "SCHED", "BASE_LR", "HEADS_LR_FACTOR", "BIAS_LR_FACTOR", "MOMENTUM", "NESTEROV",
     "WEIGHT_DECAY", "WEIGHT_DECAY_NORM", "WEIGHT_DECAY_BIAS",
 )  # fmt: skip
 _HELD_BY_ONE_CYCLE = ("ONECYCLE", "MAX_EPOCH", "IMS_PER_BATCH")
 CONFIG = "config"
-"""The checkpoint's entry with the config's YAML."""
+"""The key of the config's YAML in a checkpoint."""
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Writes beside the file and then puts it in the old one's place, so that one or the other is there, whole."""
+    """Replaces a checkpoint atomically: the old or the new one is there, whole."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         path = Path(path)
@@ -37,13 +37,13 @@ class WholeCheckpoints(TorchCheckpointIO):
                 torch.save(checkpoint, file)
         except (OSError, RuntimeError) as error:  # the latter where torch's own writer fails
             kept = "the one before is kept as it was" if path.exists() else "there is none before it"
-            # torch's writer fails once more over what the system said
+            # torch's writer raises another error over the system's
             reason = error.__context__ if isinstance(error.__context__, OSError) else error
             raise UserError(f"checkpoint {path} cannot be written; {kept}: {reason}") from error
 
 
 def check_resumable(solver: CN, checkpoint: Path) -> int:
-    """How many epochs are behind a checkpoint that the config can go on from.
+    """The number of epochs behind a checkpoint that the config can resume.
 
     Args:
         solver: the config's SOLVER.
@@ -71,7 +71,7 @@ def check_resumable(solver: CN, checkpoint: Path) -> int:
 
 
 def check_optimizer_state(checkpoint: Path, optimizer: Optimizer, schedule: LRScheduler) -> None:
-    """Whether a checkpoint's optimizer and schedule can be restored, tried on new ones.
+    """Check that a checkpoint's optimizer and schedule can be restored, on new ones.
 
     Raises:
         UserError: they are damaged, or of another model.
@@ -99,7 +99,7 @@ def _read(checkpoint: Path) -> dict[str, Any]:
 
 @contextmanager
 def _of_a_run(checkpoint: Path) -> Iterator[None]:
-    """Whatever is raised over a checkpoint's content, as one message about it."""
+    """Turn any error over a checkpoint's content into one message about it."""
     try:
         yield
     except Exception as error:

@@ -19,11 +19,11 @@ LOGGERS: dict[str, Callable[[Path], Logger]] = {
     "wandb": lambda output: WandbLogger(name=output.name, save_dir=output),
     "mlflow": lambda output: _mlflow(output),
 }
-"""What LOGGERS can name."""
+"""The loggers by name."""
 
 
 def _mlflow(output: Path) -> MLFlowLogger:
-    """To $MLFLOW_TRACKING_URI, else into a database in the folder: mlflow 3 refuses a store of plain files."""
+    """Logs to $MLFLOW_TRACKING_URI, else to a database in the folder: mlflow 3 refuses a store of plain files."""
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri:
         return MLFlowLogger(run_name=output.name, tracking_uri=uri)
@@ -50,7 +50,7 @@ def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
 
 
 def show_in_tensorboard(logger: TensorBoardLogger, pictures: Sequence[Path], step: int) -> None:
-    """The wide ones of a report's PNG files as images."""
+    """Add a report's wide PNG files as images."""
     for path in pictures:
         if path.stem.endswith(f"_{WIDTHS[0]}"):
             with Image.open(path) as picture:
@@ -59,7 +59,7 @@ def show_in_tensorboard(logger: TensorBoardLogger, pictures: Sequence[Path], ste
 
 
 def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(KEY.OF.A.NODE, value) of every option; what is no number, text or bool as text."""
+    """(KEY.OF.A.NODE, value) of every option; other values than numbers, text and bools as text."""
     for key, value in options.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key}.")

@@ -1,4 +1,4 @@
-"""What a run says: to the terminal (standard error) and to its log file."""
+"""Messages of a run: on the terminal (standard error) and in its log file."""
 
 import logging
 import warnings
@@ -9,10 +9,10 @@ from pathlib import Path
 log = logging.getLogger("pml_ext")
 
 IN_THE_FILE_ONLY = {"in_the_file_only": True}
-"""`extra` of a message that the terminal shows in another way."""
+"""`extra` of a message that standard output or the progress bar shows."""
 
-# More workers than cores, metrics reduced over ranks that hold the same; what Lightning calls in torch; and a name in a
-# script that matplotlib's font lacks, which the page has in letters too.
+# Advice that does not fit: more workers than cores, metrics reduced over ranks that hold the same; what Lightning calls
+# in torch; and a name in a script that matplotlib's font lacks, which the page also has as text.
 _UNFITTING_ADVICE = (
     "does not have many workers",
     "This DataLoader will create",
@@ -28,7 +28,7 @@ _UNFITTING_ADVICE = (
 
 @contextmanager
 def logged(output: Path, file: str) -> Iterator[None]:
-    """Our messages and warnings also in a file; Lightning's only where something is wrong."""
+    """Write our messages and warnings to a file, too; of Lightning's show only warnings and errors."""
     handler = logging.FileHandler(output / file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     terminals = list(log.handlers)
@@ -37,7 +37,7 @@ def logged(output: Path, file: str) -> Iterator[None]:
         terminal.addFilter(_for_the_terminal)
     try:
         with quiet_lightning():
-            # A line like the others, without ours of the source.
+            # Log warnings without file and line.
             warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
             yield
     finally:
@@ -49,7 +49,7 @@ def logged(output: Path, file: str) -> Iterator[None]:
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Lightning's messages only where something is wrong."""
+    """Show only Lightning's warnings and errors, without advice that does not fit."""
     logs = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
     levels = [each.level for each in logs]
     for each in logs:

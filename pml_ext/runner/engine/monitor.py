@@ -1,4 +1,4 @@
-"""What the loggers get of each tenth step, beside the losses: learning rate, gradient norm and images a second."""
+"""What the loggers record every tenth step beside the losses: learning rate, gradient norm, images per second."""
 
 import time
 from typing import Any
@@ -18,16 +18,16 @@ STEPS_BETWEEN_ENTRIES = 10
 
 
 def is_recorded(trainer: lightning.Trainer) -> bool:
-    """Whether the loggers get what the present step logs."""
+    """Whether the loggers record the current step."""
     return (trainer.global_step + 1) % STEPS_BETWEEN_ENTRIES == 0
 
 
 class Monitor(lightning.Callback):
-    """Logs the learning rate, the norm of all gradients before clipping, and images a second of all processes.
+    """Logs the learning rate, the norm of all gradients before clipping, and images per second of all processes.
 
     Args:
         images_per_batch: of the joint batch.
-        hyperparameters: what the loggers get once, when training begins.
+        hyperparameters: logged once, when training begins.
     """
 
     def __init__(self, images_per_batch: int, hyperparameters: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ class Monitor(lightning.Callback):
             logger.log_hyperparams(self.hyperparameters)
 
     def on_train_epoch_start(self, *_: Any) -> None:
-        # What happened between two epochs is no training.
+        # The time between two epochs does not count.
         self._since, self._steps = time.perf_counter(), 0
 
     def on_before_optimizer_step(
@@ -58,7 +58,7 @@ class Monitor(lightning.Callback):
 
 @torch.no_grad()
 def triplet_statistics(embeddings: Tensor, labels: Tensor) -> dict[str, float]:
-    """What CIT works on in a batch: the concordance index, and the counts of hard and discordant triplets by cosine.
+    """The concordance index of a batch, and its numbers of hard and discordant triplets by cosine.
 
     Args:
         embeddings: (B, D).
@@ -77,9 +77,9 @@ def triplet_statistics(embeddings: Tensor, labels: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def bound_statistics(loss: DiscriminativeLoss, embeddings: Tensor, labels: Tensor) -> dict[str, float]:
-    """The two sides of the discriminative loss's Lemma 3.1 on a batch, what may lie between them, ε and the κ.
+    """Both sides of the discriminative loss's Lemma 3.1 on a batch, the largest possible gap, ε and the κ.
 
-    The lemma is about classes of one size: of each class the first samples count, as many as the smallest class has.
+    The lemma assumes classes of equal size: only as many samples of each class count as the smallest class has.
 
     Args:
         embeddings: (B, D), before the loss's projection.

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: shares of data loading, forward, loss, backward, optimizer and evaluation."""
+"""Shares of a run's time: data loading, forward, loss, backward, optimizer, evaluation."""
 
 import time
 from collections import defaultdict
@@ -13,8 +13,8 @@ PHASES = ("data loading", "forward", "loss", "backward", "optimizer", "evaluatio
 class Profile(lightning.Callback):
     """Adds up the time of each phase.
 
-    The first iteration of every epoch counts for all but data loading, which then includes starting the workers. On a
-    GPU every mark waits for the device, which itself costs some time.
+    Data loading includes the start of each epoch's workers. On a GPU every mark waits for the device, which itself takes
+    time.
 
     Attributes:
         seconds: by phase.
@@ -27,7 +27,7 @@ class Profile(lightning.Callback):
         self._last = 0.0
 
     def _mark(self, phase: str | None) -> None:
-        """The time since the last mark was this phase's; None leaves it out."""
+        """Add the time since the last mark to a phase; None discards it."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         now = time.perf_counter()
@@ -61,7 +61,7 @@ class Profile(lightning.Callback):
         self._mark("evaluation")
 
     def table(self) -> str:
-        """A row each: seconds, share of the whole, and milliseconds an iteration but for evaluation."""
+        """A row per phase: seconds, share and, except for evaluation, milliseconds per iteration."""
         total = sum(self.seconds.values())
         lines = [f"{'':12}  {'seconds':>9}  {'share':>7}  {'ms/iteration':>12}"]
         for phase in PHASES:

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, a line for each epoch in the log."""
+"""Progress of a run: a bar on a terminal, a line per epoch in the log."""
 
 import logging
 import sys
@@ -20,8 +20,7 @@ _STEPS_BETWEEN_NUMBERS = 10
 class Progress(lightning.Callback):
     """One bar over the whole run with the time left, the losses, the learning rate and the last validation's score.
 
-    The bar is on standard error where that is a terminal; elsewhere the line that each epoch has in the log is there
-    instead.
+    The bar is on standard error if that is a terminal; else standard error gets the log's line per epoch.
     """
 
     def __init__(self) -> None:
@@ -82,7 +81,7 @@ class Progress(lightning.Callback):
             self._close()
 
     def _numbers(self) -> str:
-        """Mean losses since the epoch began, and the learning rate of its last step."""
+        """Mean losses of the epoch so far, and the learning rate of its last step."""
         means = {name: float(value) / self._steps for name, value in self._sums.items()}
         parts = [f"{name.removeprefix('loss/')} {value:.4g}" for name, value in means.items()]
         return ", ".join([*parts, f"learning rate {self._rate:.3g}"])

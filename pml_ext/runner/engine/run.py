@@ -1,4 +1,4 @@
-"""One run from a config: train, or evaluate."""
+"""Train or evaluate a config."""
 
 import logging
 from collections.abc import Iterator
@@ -42,11 +42,11 @@ log = logging.getLogger("pml_ext")
 def train(
     cfg: CN, launch: Launch, *, resume: bool = False, overwrite: bool = False, profile: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Train, evaluate, and leave config.yaml, metrics.json, checkpoints, logs and figures in OUTPUT_DIR.
+    """Train and evaluate; config.yaml, metrics.json, checkpoints, logs and figures go to OUTPUT_DIR.
 
     Args:
-        resume: go on from OUTPUT_DIR's last checkpoint, where there is one.
-        overwrite: replace the run that is in OUTPUT_DIR, where there is one.
+        resume: continue from OUTPUT_DIR's last checkpoint, if there is one.
+        overwrite: replace the run in OUTPUT_DIR, if there is one.
         profile: log where the time went.
     Returns:
         metrics of the final model by test set; empty on ranks other than 0.
@@ -77,11 +77,11 @@ def train(
         loader = run_data.train_loader(cfg, train_set, trainer)
         tests = run_data.evaluation_loaders(cfg, test_sets, trainer)
         pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
-        baselines = _baselines(cfg, module, trainer, pretrained=pretrained)
+        baselines = _run_baselines(cfg, module, trainer, pretrained=pretrained)
         last = checkpoints / "last.ckpt"
         resumed = last if resume and last.exists() else None
         if resumed:
-            # Says which keys differ where the checkpoint is of another model; Lightning then restores all of it.
+            # Names the keys that differ if the checkpoint is of another model; Lightning then restores all of it.
             load_weights(module, resumed)
             # Lightning begins the first epoch's loading before it tells the sampler which epoch it is.
             cast(JointBatchSampler, loader.batch_sampler).set_epoch(check_resumable(cfg.SOLVER, resumed))
@@ -127,7 +127,7 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
         test_sets = run_data.evaluation_sets(cfg)
         module = Baseline(cfg, None, test_sets)
         trainer = build_trainer(cfg, launch, output, None)
-        baselines = _baselines(cfg, module, trainer, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)
+        baselines = _run_baselines(cfg, module, trainer, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer.validate(module, run_data.evaluation_loaders(cfg, test_sets, trainer), verbose=False)
         return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
@@ -140,7 +140,7 @@ def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
 
 
 def report_of_run(run: Path) -> Path:
-    """report.html of a finished run, whose last checkpoint is measured again for it.
+    """Write report.html of a finished run, whose last checkpoint is measured again.
 
     Raises:
         UserError: a folder that no run has left.
@@ -154,8 +154,8 @@ def report_of_run(run: Path) -> Path:
     return run / "report.html"
 
 
-def _baselines(cfg: CN, module: Baseline, trainer: lightning.Trainer, *, pretrained: bool) -> dict[str, Measured]:
-    """TEST.BASELINES, measured by the first process alone: nothing is shared out between processes yet."""
+def _run_baselines(cfg: CN, module: Baseline, trainer: lightning.Trainer, *, pretrained: bool) -> dict[str, Measured]:
+    """Measure TEST.BASELINES, in the first process alone: there is no process group yet."""
     if not cfg.TEST.BASELINES or not trainer.is_global_zero:
         return {}
     log.info("TEST.BASELINES: the raw pixels and the untrained network are measured first")
@@ -167,7 +167,7 @@ def _baselines(cfg: CN, module: Baseline, trainer: lightning.Trainer, *, pretrai
 
 
 def _recompute_statistics(cfg: CN, module: Baseline, trainer: lightning.Trainer) -> None:
-    """TEST.PRECISE_BN over the training images of its data set, with the transforms and batches of training."""
+    """Apply TEST.PRECISE_BN to the training images of its data set, with the transforms and batches of training."""
     cfg = cfg.clone()
     cfg.defrost()
     cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""

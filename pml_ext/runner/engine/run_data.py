@@ -1,4 +1,4 @@
-"""What a run reads: its training and test sets, and the batches of them that this process works on."""
+"""The training and test sets of a run, and this process's batches of them."""
 
 import lightning
 from torch.utils.data import DataLoader

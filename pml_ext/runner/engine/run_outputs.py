@@ -1,4 +1,4 @@
-"""What a run leaves when it has measured: metrics.json, the pictures and pages, and the table on the terminal."""
+"""Write and print the results of a run: metrics.json, pictures, pages, and the table on the terminal."""
 
 import logging
 import re
@@ -40,12 +40,12 @@ def report_run(
     metrics_file: str,
     baselines: dict[str, Measured],
 ) -> dict[str, dict[str, float]]:
-    """Write and print what was measured, and return it; other ranks than the first do nothing and return nothing.
+    """Write, print and return the results; ranks other than the first do nothing.
 
     Args:
         weights: what was measured, for the files.
         metrics_file: its name in the folder.
-        baselines: what the model is compared with.
+        baselines: results to compare with.
     """
     if not trainer.is_global_zero:
         return {}
@@ -85,7 +85,7 @@ def _write_page(
     baselines: dict[str, Measured],
     curves: dict[str, UtilityCurves],
 ) -> Path:
-    """report.html, whose pictures TensorBoard gets too."""
+    """Write report.html, and its pictures to TensorBoard."""
     facts = {
         "losses": ", ".join(cfg.MODEL.LOSSES.NAME),
         "trained on": ", ".join(cfg.DATASETS.NAMES),
@@ -113,7 +113,7 @@ def _write_page(
 
 
 def _pictures_of_losses(options: CN, module: Baseline, seed: int) -> list[Picture]:
-    """The losses on a batch of the first test set with queries."""
+    """Draw the losses on a batch of the first test set with queries."""
     data = next((data for data in module.test_sets.values() if isinstance(data, OpenSet)), None)
     if data is None:
         return []
