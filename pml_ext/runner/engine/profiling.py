@@ -13,7 +13,7 @@ PHASES = ("data loading", "forward", "loss", "backward", "optimizer", "evaluatio
 class Profile(lightning.Callback):
     """Adds up the time of each phase.
 
-    Data loading includes the start of each epoch's workers. On a GPU every mark waits for the device, which itself takes
+    Data loading includes the start of each epoch's workers. On a GPU every mark waits for the device, which takes
     time.
 
     Attributes:
