@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from pml_ext import commands
 from pml_ext.cli import main, parse
 
 EXPORT = ["--format", "onnx", "--output", "model.onnx"]
@@ -83,6 +84,29 @@ def test_help_and_lists_wait_for_no_library(words: list[str]) -> None:
     shown = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True).stdout
     assert shown.splitlines()[-1] == "[]"
     assert len(shown.splitlines()) > 5
+
+
+def test_the_list_of_data_sets_waits_for_no_torch() -> None:
+    code = "import sys; from pml_ext.cli import main; main(['list', 'datasets']); print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "False"
+
+
+def test_a_missing_package_is_named_and_a_module_of_python_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lack(module: str) -> None:
+        def command(kind: str | None) -> None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+        monkeypatch.setattr(commands, "list_names", command)
+
+    lack("lightning.pytorch")
+    assert main(["list"]) == 2
+    assert "error: No module named 'lightning.pytorch'. The runner needs its extra" in capsys.readouterr().err
+    lack("fcntl")
+    with pytest.raises(ModuleNotFoundError):
+        main(["list"])
 
 
 def test_the_package_is_the_command() -> None:
