@@ -1,4 +1,4 @@
-"""AccuracyCalculator as it is called, and what each group of its metrics takes of it, against the products."""
+"""AccuracyCalculator and each group of its metrics, compared with matrix products."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ VERIFICATION = ("tar_at_far_1e-2", "tar_at_far_1e-3", "tar_at_far_1e-4", "verifi
 
 
 def a_set(size: Size, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Classes of four around centres in random directions, with noise of twice their length."""
+    """Classes of four around random centres, with noise of twice their length."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(size[0]) // PER_CLASS
     centres = torch.randn(int(labels.max()) + 1, DIM, generator=generator)

@@ -1,4 +1,4 @@
-"""What is measured: each method is one step, forward and backward, on a batch of random embeddings."""
+"""The cases of the loss benchmark: each step is forward and backward on a batch of random embeddings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Method:
-    """`make` prepares a step; `needs` estimates its bytes, so that a size out of reach is skipped."""
+    """`make` prepares a step; `needs` estimates its bytes, to skip sizes that do not fit."""
 
     make: Callable[[Batch], Step]
     needs: Callable[[Batch], float] = lambda batch: 0.0
@@ -54,7 +54,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Case:
-    """Methods that are timed together; the ratios are to `floor`. Without `sizes`: those of the command line."""
+    """Methods timed together; ratios are to `floor`. `sizes` defaults to the command line's."""
 
     methods: dict[str, Method]
     floor: str
@@ -63,7 +63,7 @@ class Case:
 
 
 def embedding_step(value: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Batch], Step]:
-    """The step of a loss without parameters: its value and the gradient by the embeddings."""
+    """The step of a loss without parameters: value and gradient by the embeddings."""
 
     def make(batch: Batch) -> Step:
         x, labels = batch.tensors()
@@ -73,7 +73,7 @@ def embedding_step(value: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Batch
 
 
 def two_products(batch: Batch) -> Step:
-    """The least that a loss over all pairs costs: the similarities, and their gradient times the embeddings."""
+    """The minimum for a loss over all pairs: the similarities, and their gradient times the embeddings."""
     x = batch.tensors()[0].detach()
     return lambda: (x @ x.T) @ x
 
@@ -124,7 +124,7 @@ def _pml_smooth_ap_bytes(batch: Batch) -> float:
 
 
 def _one_hot_classes(size: int) -> Callable[[Batch], Step]:
-    """DiscriminativeLoss as a user meets it: embeddings of `size` dimensions, batch.dim classes."""
+    """DiscriminativeLoss as users call it: embeddings of `size` dimensions, batch.dim classes."""
 
     def make(batch: Batch) -> Step:
         x, labels = Batch(batch.size, size, batch.per_class, batch.device).tensors()
@@ -156,7 +156,7 @@ def _arcface(size: int) -> Callable[[Batch], Step]:
 
 
 def _given_centroids(num_classes: int, whole_loss: bool) -> Callable[[Batch], Step]:
-    """Random unit vectors in the place of k-means centroids, which cost the same in training."""
+    """Random unit vectors instead of k-means centroids, with the same cost in training."""
 
     def make(batch: Batch) -> Step:
         x, labels = batch.tensors()

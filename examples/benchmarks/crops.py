@@ -1,8 +1,8 @@
-"""Crops a second through `Embedder`: the network, and the ONNX file exported from it, for batches of 1, 8 and 32.
+"""Crops per second with `Embedder`: the network and its exported ONNX file, for batches of 1, 8 and 32.
 
     python examples/benchmarks/crops.py fastreid_configs/Market1501/bagtricks_R50.yml --device cpu
 
-Weights are random, crops are of random sizes. Resizing counts; its share is in a column of its own.
+Weights and the sizes of crops are random. Resizing counts; a separate column has its share.
 """
 
 import argparse
@@ -23,7 +23,7 @@ BATCHES = (1, 8, 32)
 
 
 def crops_a_second(embedder: Embedder, crops: list[np.ndarray], batch: int, seconds: float, on_cpu: bool) -> float:
-    """Of whole calls with `batch` crops each, after one to warm up; on a CPU, seconds of the processor."""
+    """For whole calls with `batch` crops each, after a warm-up call; CPU time on a CPU."""
     clock = time.process_time if on_cpu else time.perf_counter
     embedder.batch_size = batch
     embedder(crops[:batch], order="BGR")

@@ -1,4 +1,4 @@
-"""What the losses are to reach, judged by the rows of one run."""
+"""The goals of the losses, judged by the rows of one run."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,7 +14,7 @@ PML_TCM = "PML ThresholdConsistentMarginLoss"
 
 
 def judge(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """One entry a goal: its words, the value measured, the limit, whether it is met; None where rows are missing."""
+    """One entry per goal: text, measured value, limit, and whether it is met; None if rows are missing."""
     by_key = {(row["case"], row["size"], row["method"]): row for row in rows}
     results: list[dict[str, Any]] = []
 
@@ -92,7 +92,7 @@ def print_scale(rows: list[Row], ranks: int, batch: int = 65_536, classes: int =
     """Measured steps, extrapolated: B² from the largest size measured, C for class centroids, on one thread a rank.
 
     PML's distributed wrapper gathers all embeddings and computes the joint loss on every rank: it takes as long on
-    many ranks as on one. `a rank's share` is what dividing the pairs among ranks would leave to each.
+    many ranks as on one. `a rank's share` is the time if the pairs were divided among ranks.
     """
     print(f"\n## Scale: {ranks} ranks, {batch} samples, {classes} classes (extrapolated)\n")
     print("| method | from | every rank computes all | a rank's share |\n|---|---|---|---|")

@@ -1,4 +1,4 @@
-"""A training step in chunks beside one of the undivided batch: time and memory.
+"""Time and memory of a training step in chunks and of one with the full batch.
 
     python examples/benchmarks/large_batch.py [--sizes 256 1024] [--chunks 32 64] [--side 48] [--device cpu]
 
@@ -27,7 +27,7 @@ def main() -> None:
     torch.set_num_threads(1)
     device = torch.device(options.device)
     forms = [(size, chunk) for size in options.sizes for chunk in (size, *options.chunks) if chunk <= size]
-    # First, while nothing has run in this process that the forked ones would inherit.
+    # First, before this process has anything that forked ones would inherit.
     peaks = {}
     for form in forms:
         with ProcessPoolExecutor(1, mp_context=get_context("fork")) as fresh:

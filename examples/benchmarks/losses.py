@@ -33,7 +33,7 @@ def main() -> None:
     options = parse_arguments()
     torch.set_num_threads(1)
     device = torch.device(options.device)
-    # First, while nothing has run in this process that the forked ones would inherit.
+    # First, before this process has anything that forked ones would inherit.
     peaks = {} if options.quick else measure_peaks(options)
     machine = describe(device)
     print(machine)
@@ -107,7 +107,7 @@ def run_case(
 
 
 def print_growth(rows: list[dict[str, Any]]) -> None:
-    """Fitted where the growth shows: from 256 samples on."""
+    """Fitted from 256 samples on, where the growth shows."""
     for method in dict.fromkeys(row["method"] for row in rows):
         own = [row for row in rows if row["method"] == method and row["size"] >= 256]
         if len(own) < 2:
@@ -121,7 +121,7 @@ def print_growth(rows: list[dict[str, Any]]) -> None:
 
 
 def measure_peaks(options: argparse.Namespace) -> dict[tuple[str, int, str], int]:
-    """Peak bytes by case, size and method, each from a process of its own that has run nothing but a small batch."""
+    """Peak bytes by case, size and method, each from a separate process that has run only a small batch."""
     peaks = {}
     for name in options.cases:
         case = CASES[name]

@@ -1,4 +1,4 @@
-"""Time, memory and growth of a step, on a processor or a CUDA device."""
+"""Time, memory and growth of a step on a CPU or a CUDA device."""
 
 import math
 import re
@@ -15,7 +15,7 @@ Step = Callable[[], object]
 def median_times(steps: Mapping[str, Step], device: torch.device, budget: float) -> dict[str, float]:
     """Median seconds of each step, in rounds of one call each, until `budget` seconds are spent.
 
-    At least 3 rounds, but for steps so long that one round takes ten budgets; at most 200.
+    At least 3 rounds, unless one round takes ten budgets; at most 200.
 
     On a processor it is the process's CPU time, which another process on the machine does not lengthen (but for the
     caches that the two share). Rounds, so that a slow minute of the machine falls on all steps alike.
@@ -34,10 +34,10 @@ def median_times(steps: Mapping[str, Step], device: torch.device, budget: float)
 
 
 def peak_bytes(warm_up: Step, step: Step, device: torch.device) -> int:
-    """By how much a step raises the peak of the memory in use. On a processor: call it in a fresh process.
+    """By how much a step raises the peak memory. On a CPU, call it in a fresh process.
 
     Args:
-        warm_up: a small step of the same kind, so that libraries and their buffers are there before.
+        warm_up: a small step of the same kind, to load libraries and their buffers.
         step: the step to measure.
         device: on a CUDA device its allocator's peak, else the peak of the resident set (Linux only).
     """

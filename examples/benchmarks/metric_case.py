@@ -1,4 +1,4 @@
-"""What a benchmark of metrics is made of: methods that compute one thing on sets of several sizes, and goals."""
+"""The parts of a metrics benchmark: methods that compute the same on sets of several sizes, and goals."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Size = tuple[int, ...]  # (samples,) or (queries, gallery)
 
 @dataclass(frozen=True)
 class Method:
-    """`make` prepares a step for a set of a size on a device; sizes above `up_to` (by the first number) are skipped."""
+    """`make` prepares a step for a size and device; sizes above `up_to` (by the first number) are skipped."""
 
     make: Callable[[Size, torch.device], Step]
     up_to: int | None = None
@@ -19,7 +19,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Goal:
-    """`method` takes at most `ratio` times what `against` takes, or at most `megabytes`, from size `at` on."""
+    """`method` takes at most `ratio` times as long as `against`, or at most `megabytes`, from size `at` on."""
 
     method: str
     against: str = ""
@@ -30,7 +30,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class MetricCase:
-    """Methods that are timed together; ratios are to `floor`. `once`: from this first number on, one round only.
+    """Methods timed together; ratios are to `floor`. `once`: from this first number on, one round only.
 
     `small` warms a process up before its memory is measured; `quick` is the size of a trial run.
     """

@@ -33,7 +33,7 @@ def main() -> None:
     options = parse_arguments()
     torch.set_num_threads(1)
     device = torch.device(options.device)
-    # First, while nothing has run in this process that the forked ones would inherit.
+    # First, before this process has anything that forked ones would inherit.
     peaks = {} if options.quick else measure_peaks(options, device)
     machine = describe(device)
     print(machine)
@@ -95,7 +95,7 @@ def run_case(
 
 
 def seconds_of(step: Step, device: torch.device) -> float:
-    """One call, for steps of many seconds, in which a warm-up would not show."""
+    """One call, for steps of many seconds, where a warm-up does not matter."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     clock = time.perf_counter if device.type == "cuda" else time.process_time
@@ -123,7 +123,7 @@ def print_goal(goal: Goal, rows: list[dict[str, Any]]) -> None:
 
 
 def measure_peaks(options: argparse.Namespace, device: torch.device) -> dict[tuple[str, Size, str], int]:
-    """Peak bytes by case, size and method, each from a process of its own that has run nothing but a small set."""
+    """Peak bytes by case, size and method, each from a separate process that has run only a small set."""
     peaks = {}
     for name in options.cases:
         for size in sizes_of(CASES[name], options):

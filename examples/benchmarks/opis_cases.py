@@ -1,4 +1,4 @@
-"""OPIS over all pairs, against the matrix products that it cannot do without, and against its definition."""
+"""OPIS over all pairs, compared with the matrix products it needs and with its definition."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ OURS, EXACT, FLOOR = "opis", "opis(exact=True)", "half matmul"
 
 
 def a_set(size: Size, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Classes of four in random order, each around its own centre and of its own spread, as trained networks have."""
+    """Classes of four in random order, with different centres and spreads, as from trained networks."""
     (count,) = size
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(count) // PER_CLASS
@@ -49,7 +49,7 @@ def ours(exact: bool) -> Callable[[Size, torch.device], Step]:
 
 
 def naive(size: Size, device: torch.device) -> Step:
-    """The definition: every threshold against every pair, each class in turn."""
+    """The definition: every threshold and every pair, one class after another."""
     x, labels = a_set(size, device)
 
     def step() -> Tensor:

@@ -1,4 +1,4 @@
-"""A loss on two ranks that share it out against one process with the same joint batch, side by side.
+"""A loss divided among two ranks, compared with one process and the same joint batch.
 
     python examples/benchmarks/ranks.py [--size 2048] [--dim 512] [--ranks 2] [--rounds 5] [--losses CITLoss TCMLoss]
 
@@ -56,7 +56,7 @@ def _rank(rank: int, folder: str, options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     ranks = options.ranks
     distributed.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=ranks)
-    torch.zeros(31 * 2**20, dtype=torch.uint8)  # the allocator then keeps freed memory, as beside a network
+    torch.zeros(31 * 2**20, dtype=torch.uint8)  # makes the allocator keep freed memory, as with a network
     x, labels = torch.randn(options.size, options.dim), torch.arange(options.size) // CLASS_SIZE
     x = x + 2 * torch.randn(options.size // CLASS_SIZE + 1, options.dim)[labels]  # classes that can be told apart
     own, own_labels = x.chunk(ranks)[rank], labels.chunk(ranks)[rank]
@@ -106,7 +106,7 @@ def step(loss: torch.nn.Module, x: Tensor, labels: Tensor) -> None:
 
 def _memory(form: Callable[[], None]) -> int:
     form()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier steps have left with the allocator
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory that the allocator holds from earlier steps
     return peak_bytes(lambda: None, form, torch.device("cpu"))
 
 

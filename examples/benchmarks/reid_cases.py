@@ -43,7 +43,7 @@ def a_protocol(size: Size, device: torch.device) -> Protocol:
 
 
 def features(size: Size, protocol: Protocol, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Clusters in 64 of the dimensions, noisy enough for an mAP of about 0.9 at Market-1501's size."""
+    """Clusters in 64 of the dimensions, with noise for an mAP of about 0.9 at Market-1501's size."""
     generator = torch.Generator().manual_seed(1)
     centres = torch.randn(max(2, size[1] // PER_IDENTITY), 64, generator=generator)
     spread = torch.randn(64, DIM, generator=generator)

@@ -1,8 +1,8 @@
-"""Time and memory of `pml-ext search`'s index: building it, one query, and what it finds of the true neighbours.
+"""Time and memory of `pml-ext search`'s index: building, querying, and its recall of the true neighbours.
 
     python examples/benchmarks/search.py --rows 1000000 --dim 512 --kind random --folder /tmp/search
 
-Seconds are of the processor. Each step runs in a process of its own, whose peak memory is its own. `clustered` draws
+Seconds are CPU time. Each step runs in a separate process, to measure its peak memory. `clustered` draws
 the rows around one centre for every 20 of them, as embeddings of 20 pictures of a person lie; `random` rows have no
 neighbourhoods at all.
 """
@@ -27,7 +27,7 @@ _BLOCK, _QUERIES = 50_000, 50
 
 def vectors(rows: int, dim: int, kind: str, seed: int) -> Iterator[np.ndarray]:
     """Unit rows, block by block."""
-    # for 20 rows each; the noise is as long as a centre, so that two rows of one have a cosine near 0.5
+    # for 20 rows each; the noise is as long as a centre, so two rows of one have a cosine near 0.5
     clustered = kind == "clustered"
     centres = (
         np.random.default_rng(7).standard_normal((max(rows // 20, 1), dim), dtype=np.float32) if clustered else None
@@ -55,7 +55,7 @@ def built(path: Path, *_: object) -> dict[str, float]:
 
 
 def asked(path: Path, rows: int, dim: int, kind: str) -> dict[str, float]:
-    """Queries that are no rows, one at a time: the first with everything to open, then those after it."""
+    """New queries one at a time: the first, which opens everything, and the later ones."""
     start = time.process_time()
     file = EmbeddingFile.open(path)
     found = open_nearest(file)
@@ -91,7 +91,7 @@ def exact(file: EmbeddingFile, queries: np.ndarray) -> np.ndarray:
 
 
 def peak() -> float:
-    """Of this process so far, in GB."""
+    """Peak memory of this process so far, in GB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 

@@ -1,4 +1,4 @@
-"""Run a random tenth of the kept test results again, and compare."""
+"""Repeats a random tenth of the stored test results and compares them."""
 
 import random
 import sys
@@ -10,13 +10,13 @@ from training import train_and_measure
 from tuning import made
 
 SHARE = 0.1
-# Another processor rounds differently, and training amplifies that: up to a point of a rate, a tenth of OPIS.
+# Another CPU rounds differently, and training amplifies it: up to a point in rates, a tenth of OPIS.
 TOLERANCES = {"r1": 0.01, "map_at_r": 0.01, "opis": 0.1, "epsilon_opis": 0.1}
 RELATIVE = ("opis", "epsilon_opis")
 
 
 def check_again(store: Store, sets: list[str]) -> int:
-    """The exit status: 0 where all that was run again agrees."""
+    """The exit status: 0 if all repeated runs agree."""
     torch.set_num_threads(1)
     kept = [result for result in store.found.values() if result["stage"] == TEST and result["set"] in sets]
     if not kept:

@@ -1,4 +1,4 @@
-"""The papers' claims that are tested: one sentence, its source, and the comparisons that decide it."""
+"""The papers' claims that are tested: a sentence, its source, and the comparisons that decide it."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from statistics_of_pairs import HIGHER, KEPT, LOWER, SAME
 
 
 class Comparison(NamedTuple):
-    """A method against its base: which measures go which way if the claim is right."""
+    """A method and its base, and the direction of each measure if the claim is true."""
 
     base: str
     method: str
@@ -15,12 +15,12 @@ class Comparison(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A sentence that the comparisons support or not.
+    """A claim and the comparisons that test it.
 
     topic: the word that selects it on the command line.
     source: paper, and table or figure.
     comparisons: what decides the verdict.
-    shown: methods whose rows stand in the claim's table beside those compared.
+    shown: further methods in the claim's table.
     """
 
     topic: str

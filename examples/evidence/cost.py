@@ -1,4 +1,4 @@
-"""What a loss costs: processor time of its forward and backward pass, all methods measured in one run."""
+"""The CPU time of each loss's forward and backward pass, all measured in one run."""
 
 import json
 import platform
@@ -16,13 +16,13 @@ from pml_ext._files import write_atomically
 
 BATCHES = (80, 1024)
 ROUNDS = 11
-SECONDS = 0.5  # of one method's round at most, where a step takes long
+SECONDS = 0.5  # per method and round, for slow steps
 
 
 def measure(chosen: Mapping[str, Settings], path: Path, *, rounds: int = ROUNDS) -> None:
-    """Milliseconds a step of every method at both batch sizes, medians over rounds, into a JSON file.
+    """Write milliseconds per step of each method at both batch sizes, medians over rounds, to a JSON file.
 
-    The methods take turns, so that a busy moment of the machine falls on all alike.
+    The methods take turns, so that a busy moment of the machine affects all.
     """
     torch.set_num_threads(1)
     found: dict[str, dict[str, float]] = {}
@@ -53,7 +53,7 @@ def measure(chosen: Mapping[str, Settings], path: Path, *, rounds: int = ROUNDS)
 
 
 def kept_cost(path: Path) -> dict[str, dict[str, float]]:
-    """Method to batch size to milliseconds; empty where nothing was measured."""
+    """Method to batch size to milliseconds; empty if nothing was measured."""
     if not path.is_file():
         return {}
     found: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))["milliseconds"]
@@ -61,7 +61,7 @@ def kept_cost(path: Path) -> dict[str, dict[str, float]]:
 
 
 def table(cost: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """A row a method, in the order of methods.py."""
+    """One row per method, in the order of methods.py."""
     lines = [f"| loss | {' | '.join(f'ms per step, batch of {batch}' for batch in BATCHES)} |", "|---|---|---|"]
     for name in (name for name in METHODS if name in cost):
         lines.append(f"| {name} | {' | '.join(f'{cost[name][str(batch)]:.2f}' for batch in BATCHES)} |")

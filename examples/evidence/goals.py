@@ -1,4 +1,4 @@
-"""What somebody may want, the loss for it, and the comparisons that tell whether it helps."""
+"""Goals, the loss for each, and the comparisons that show whether it helps."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ Pair = tuple[str, str]
 class Group(NamedTuple):
     """Comparisons that are averaged.
 
-    words: what the loss is compared with.
+    words: the comparison in words.
     pairs: base and method.
     in_readme: whether the README's table has it.
     """
@@ -21,11 +21,11 @@ class Group(NamedTuple):
 class Goal(NamedTuple):
     """A row of the README's table and a section of the page.
 
-    goal, loss: what is wanted, and what to write.
-    measure: opis is given in per cent of the base's value, the others in points.
+    goal, loss: the goal, and the code to write.
+    measure: opis is in per cent of the base's value, the others in points.
     groups: of comparisons.
-    costs: base and method whose time a step is compared.
-    reading: what the results say, in words.
+    costs: base and method whose time per step is compared.
+    reading: the conclusion in words.
     """
 
     goal: str

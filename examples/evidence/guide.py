@@ -1,4 +1,4 @@
-"""Which loss when: the page WHICH_LOSS.md and the rows of the README's table, from the kept results alone."""
+"""Writes WHICH_LOSS.md and the rows of the README's table from the stored results."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class Found(NamedTuple):
 
 
 def found(group: Group, measure: str, results: Tested, sets: Sequence[str]) -> list[Found]:
-    """Every comparison of a group that there are results of."""
+    """The comparisons of a group that have results."""
     rows = []
     for set_name in sets:
         for pair in group.pairs:
@@ -52,7 +52,7 @@ def _in_unit(difference: Difference, measure: str) -> list[float]:
 def mean_of(rows: Sequence[Found]) -> tuple[float, float, float]:
     """Mean over comparisons and sets, with a 95 % interval for these sets and losses.
 
-    Comparisons on one set share its classes: their half-widths are averaged as if they went together; sets are
+    Comparisons on one set share its classes: their half-widths are averaged as if fully dependent; sets are
     independent.
     """
     by_set: dict[str, list[Found]] = {}
@@ -70,7 +70,7 @@ def _gain(measure: str, rows: Sequence[Found]) -> str:
 
 
 def _cost(goal: Goal, costs: Mapping[str, Mapping[str, float]]) -> str:
-    """Milliseconds that a step of 80 takes more, or less."""
+    """Additional milliseconds of a step with a batch of 80."""
     pairs = [pair for pair in goal.costs if pair[0] in costs and pair[1] in costs]
     added = [costs[method]["80"] - costs[base]["80"] for base, method in pairs]
     ends = sorted({f"{value:+.1f}" for value in (min(added), max(added))}, key=float) if added else []
@@ -78,7 +78,7 @@ def _cost(goal: Goal, costs: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _when(rows: Sequence[Found]) -> str:
-    """How many comparisons hold, and the bases and sets where the opposite holds."""
+    """The number of comparisons that hold, and the bases and sets with the opposite result."""
     holds = sum(row.verdict == HOLDS for row in rows)
     worse: dict[str, list[str]] = {}
     for row in rows:
@@ -89,7 +89,7 @@ def _when(rows: Sequence[Found]) -> str:
 
 
 def write_guide(folder: Path, results: Tested, sets: Sequence[str]) -> None:
-    """WHICH_LOSS.md in the folder, and guide.json beside the results: the rows of the README's table."""
+    """Write WHICH_LOSS.md, and the rows of the README's table to results/guide.json."""
     costs = cost.kept_cost(folder / "results" / "cost.json")
     lines = [
         "# Which loss for which goal",
@@ -123,7 +123,7 @@ def write_guide(folder: Path, results: Tested, sets: Sequence[str]) -> None:
 
 
 def _leaders(results: Tested, sets: Sequence[str]) -> list[str]:
-    """The methods of the picture that came first on each set."""
+    """The best methods of the figure on each set."""
     lines = [
         "## Best methods by set",
         "",

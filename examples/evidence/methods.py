@@ -1,6 +1,6 @@
-"""The methods and their grids, written down before any test figure: what is tuned, over which values, how often.
+"""The methods and their grids, fixed before any test result: settings, values and number of trials.
 
-Each method gets the same number of trials, drawn at random (by its name) from the product of its axes; a smaller
+Each method gets the same number of trials, drawn at random (seeded by its name) from the product of its axes; a smaller
 product is tried whole. Where the best value lies at an end of its axis, the next value beyond it is tried as well.
 A name is a sum of terms (terms.py) and, after an @, a variant: "loop_triplet@all" and "loop_triplet" differ in
 settings only.
@@ -20,7 +20,7 @@ STEPS, BATCH, PER_CLASS, DIMENSION = 300, 80, 4, 128
 
 
 class Axis(NamedTuple):
-    """The values that are tuned, ascending where they are numbers, and those beyond its ends, nearest first."""
+    """The values to tune, ascending if numbers, and those beyond its ends, nearest first."""
 
     values: tuple[Any, ...]
     below: tuple[Any, ...] = ()
@@ -28,13 +28,13 @@ class Axis(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A loss and what of it is tuned.
+    """A loss and its settings to tune.
 
     name: its terms, see terms.py.
     axes: setting to axis.
     fixed: settings that are not tuned; per_class, batch and dimension are settings too.
-    projected: whether test features are those after the loss's own last layer.
-    on: a method whose chosen settings, on the same set, are fixed too; None: none.
+    projected: whether tests use the features after the loss's own last layer.
+    on: a method whose chosen settings on the same set are fixed too, or None.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Method(NamedTuple):
         return [{**self.fixed, **point} for point in grid]
 
     def beyond(self, best: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The neighbours of the best settings outside the axes at whose end they lie."""
+        """The values next to the best settings, beyond the axes whose end they are."""
         for key, axis in self.axes.items():
             for ends in ((axis.values[0], *axis.below), (axis.values[-1], *axis.above)):
                 if len(axis.values) > 1 and best[key] in ends[:-1]:
@@ -63,7 +63,7 @@ class Method(NamedTuple):
 
 
 RATES = Axis((3e-4, 1e-3, 3e-3, 1e-2), below=(1e-4,), above=(3e-2, 1e-1))
-# For methods with little else to tune, so that they get as many trials.
+# For methods with few settings, so that they get the same number of trials.
 FINE_RATES = Axis((3e-4, 5e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 2e-2), RATES.below, (3e-2, 1e-1))
 # Rates of a loss's own parameters (proxies, a last layer), as a multiple of the head's.
 OWN_RATES = Axis((1.0, 10.0), below=(0.1,), above=(100.0,))
@@ -133,7 +133,7 @@ _HAS_PARAMETERS = {"proxy_nca", "arcface", "id", "softmax", "soft_triple", "disc
 
 
 def _method(name: str, fixed: Mapping[str, Any] | None = None, projected: bool = False, **axes: Axis) -> Method:
-    """A method over the axes of its terms; what is fixed is not tuned, axes that are given replace or are added."""
+    """A method with the axes of its terms; fixed settings are not tuned, given axes replace or extend them."""
     fixed, terms = dict(fixed or {}), name.split("@")[0].split(" + ")
     found = {"rate": RATES}
     if _HAS_PARAMETERS.intersection(terms):
@@ -152,7 +152,7 @@ def _all() -> Iterator[Method]:
         if name not in ("gpw", "discriminative"):
             yield _method(name)
 
-    # TCM beside each base, its ablations, and other terms in its place
+    # TCM added to each base, its ablations, and other terms instead of it
     for base in ("smoothap", "recall", "triplet", "ms", "proxy_nca", "arcface", "id"):
         yield _method(f"{base} + tcm")
     yield _method("smoothap + tcm@plus", {"tcm.lambda_minus": 0.0, "tcm.margin_minus": 0.5})
@@ -165,12 +165,12 @@ def _all() -> Iterator[Method]:
         for minus in (0.25, 0.4, 0.5, 0.6):
             yield _method(f"smoothap + tcm@{plus}/{minus}", {"tcm.margin_plus": plus, "tcm.margin_minus": minus})
 
-    # TCM on a base that stays as it was tuned: what its user does who adds it to a working trainer. Added after the
+    # TCM on a base with unchanged settings, as when adding it to a working trainer. Added after the
     # first test figures: where both are tuned anew, a change of the base's settings is part of the difference.
     for base in ("smoothap", "recall", "triplet", "ms", "proxy_nca", "arcface", "id"):
         yield Method(f"{base} + tcm@added", {f"tcm.{key}": axis for key, axis in _TCM.items()}, on=base)
 
-    # CIT beside and without an ID loss; γ; the similarity; other losses at margins that were not tuned
+    # CIT with and without an ID loss; γ; the similarity; other losses with untuned margins
     yield _method("id + triplet", **{"triplet__weight": _ADDED})
     yield _method("id + cit", **{"cit__weight": _ADDED})
     yield _method("cit@cosine", {"cit.similarity": "cosine"})
@@ -184,7 +184,7 @@ def _all() -> Iterator[Method]:
     for m in (0.1, 0.4, 0.6):
         yield _method(f"circle@{m}", {"circle.m": m, "circle.gamma": 80.0})
 
-    # LoOp: its options, two samples a class, batch sizes
+    # LoOp: its options, two samples per class, batch sizes
     yield _method("loop_triplet@positives_all", {"loop_triplet.positives": "all"})
     for base in ("triplet", "hphn"):
         yield _method(f"loop_{base}@pairing_all", {f"loop_{base}.pairing": "all"})

@@ -1,4 +1,4 @@
-"""What happens in training: accuracy against time, hard triplets, spectral variance, the bound's tightness."""
+"""Curves over training: accuracy against time, hard triplets, spectral variance, the bound's tightness."""
 
 import json
 import time
@@ -24,16 +24,16 @@ from pml_ext.losses import DiscriminativeLoss
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-EVERY = 20  # steps between two looks
-WATCHED = {"batch": 400, "per_class": 4}  # training pictures that hard triplets and the bound are counted on
+EVERY = 20  # steps between measurements
+WATCHED = {"batch": 400, "per_class": 4}  # training images for hard triplets and the bound
 SEEDS = (0, 1, 2)
 
 
 class Curve(NamedTuple):
-    """A method that is watched.
+    """A method to watch.
 
-    method: its settings are those that validation chose for it.
-    changed: settings that differ from those.
+    method: with the settings that validation chose.
+    changed: settings that differ from them.
     """
 
     method: str
@@ -53,13 +53,13 @@ CURVES = {
 
 
 class Look(NamedTuple):
-    """One look at a run.
+    """One measurement during a run.
 
-    step: steps done.
-    seconds: of processor time spent on training so far, without the looks.
+    step: number of steps so far.
+    seconds: CPU time of training so far, without measurements.
     map_at_r: of the validation classes.
-    hard_triplets: the share of triplets of the watched training pictures whose negative is nearer than the positive.
-    spectral_variance: of the watched training pictures.
+    hard_triplets: the share of triplets of the watched training images whose negative is nearer than the positive.
+    spectral_variance: of the watched training images.
     upper_bound, triplet_mean: both sides of Lemma 3.1 on them; None for losses without centroids.
     """
 
@@ -73,7 +73,7 @@ class Look(NamedTuple):
 
 
 class Watch:
-    """Looks at a run every few steps; the time that looking takes does not count."""
+    """Measures a run every few steps; measuring does not count as training time."""
 
     def __init__(self, data: Features) -> None:
         self.looks: list[Look] = []
@@ -107,7 +107,7 @@ class Watch:
 
 
 def watched_run(set_name: str, method: str, settings: Settings, seed: int) -> list[Look]:
-    """Train on the training classes that are not set aside for validation."""
+    """Train on the training classes without the validation classes."""
     torch.set_num_threads(1)
     data = features_of(set_name, settings.get("classes")).validation()
     watch = Watch(data)
@@ -118,7 +118,7 @@ def watched_run(set_name: str, method: str, settings: Settings, seed: int) -> li
 def watch_all(
     set_name: str, chosen: Mapping[str, Settings], path: Path, *, seeds: Sequence[int] = SEEDS, processes: int = 1
 ) -> None:
-    """Every curve whose method has chosen settings, with every seed, into a JSON file, unless it holds them already.
+    """Write every curve whose method has chosen settings, with every seed, to a JSON file, unless already there.
 
     Args:
         chosen: method to the settings that validation chose.
@@ -142,13 +142,13 @@ def watch_all(
 
 
 def kept_looks(path: Path) -> dict[str, np.ndarray]:
-    """Curve to (S, T, fields of a Look); nan where a value is None."""
+    """Curve to (S, T, fields of a Look); nan for None."""
     found = json.loads(path.read_text(encoding="utf-8"))["looks"]
     return {name: np.array(runs, dtype=float) for name, runs in found.items()}
 
 
 def table(looks: Mapping[str, np.ndarray]) -> list[str]:
-    """Steps and seconds until every method's accuracy is reached, and first and last values."""
+    """Steps and seconds until the common accuracy is reached, and first and last values."""
     field = Look._fields.index
     last = {name: runs[:, -1, field("map_at_r")].mean() for name, runs in looks.items() if not CURVES[name].changed}
     wanted = 0.98 * min(last.values())

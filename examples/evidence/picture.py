@@ -1,4 +1,4 @@
-"""The picture of all methods on one set: mAP@R against OPIS, with intervals and names that do not overlap."""
+"""The figure of all methods on one set: mAP@R against OPIS, with intervals and non-overlapping names."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def accuracy_and_opis(set_name: str, results: Tested, path: Path) -> None:
 
 
 def _name(axes: Axes, points: dict[str, tuple[float, float]]) -> None:
-    """Write each name as near its point as it fits without covering another name or point."""
+    """Write each name as close to its point as possible without covering another name or point."""
     places = {name: axes.transData.transform(point) for name, point in points.items()}
     markers = [(x - 5, y - 5, x + 5, y + 5) for x, y in places.values()]
     taken: list[tuple[float, float, float, float]] = []

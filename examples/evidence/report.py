@@ -1,4 +1,4 @@
-"""EVIDENCE.md and its figures, written from the kept results and from nothing else."""
+"""Writes EVIDENCE.md and its figures from the stored results."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ ARROWS = {LOWER: "↓", HIGHER: "↑", KEPT: "≥", SAME: "≈"}
 
 
 def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequence[str]) -> None:
-    """EVIDENCE.md and figures/ in the folder, of the sets and methods that there are results of."""
+    """Write EVIDENCE.md and figures/ for the sets and methods that have results."""
     results = Tested(store)
     sets = [name for name in sets if any(of == name for of, _ in results.tests)]
     (folder / "figures").mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ def _of_claim(number: int, claim: Claim, results: Tested, sets: Sequence[str]) -
 
 
 def means_and_deviations(set_name: str, method: str, results: Tested) -> list[str]:
-    """Of every metric over seeds, as cells of a table."""
+    """Mean and deviation of each metric over seeds, as cells of a table."""
     cells = []
     for metric, scale in SCALES.items():
         values = scale * results.values(set_name, method, metric)

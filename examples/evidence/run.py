@@ -1,14 +1,14 @@
-"""Which loss helps when: tune every method at equal cost, test it, and write the tables.
+"""Tests the papers' claims: tunes every method at equal cost, tests it, and writes the tables.
 
     python examples/evidence/run.py                 # all claims on all sets
     python examples/evidence/run.py tcm loop        # some claims
     python examples/evidence/run.py --sets emoji    # on some sets
-    python examples/evidence/run.py --quick         # a look at the machinery, in a folder of its own
-    python examples/evidence/run.py --check         # run a random tenth of the kept results again, and compare
-    python examples/evidence/run.py --tables        # only write the tables from the results that are there
+    python examples/evidence/run.py --quick         # a trial run in a separate folder
+    python examples/evidence/run.py --check         # repeat a random tenth of the stored results and compare
+    python examples/evidence/run.py --tables        # only write the tables from stored results
 
-It may be stopped at any moment and goes on where it was. Results are kept in examples/evidence/results, tables and
-figures beside this file.
+It can be stopped at any time and continues where it was. Results are stored in examples/evidence/results, tables and
+figures in this folder.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from multiprocessing import Manager, get_context
 from pathlib import Path
 from queue import Queue
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process: as many processes as cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per process, one process per core
 
 import torch
 
@@ -45,14 +45,14 @@ QUICK_METHODS = ("triplet", "loop_triplet", "smoothap", "smoothap + tcm")
 
 
 def work(folder: Path, set_name: str, method: str, plan: Plan, done: "Queue[bool]") -> None:
-    """One method on one set, in a process of its own."""
+    """Run one method on one set in its own process."""
     torch.set_num_threads(1)
     for was_run in run_method(set_name, method, plan, Store(folder)):
         done.put(was_run)
 
 
 def run_all(folder: Path, sets: list[str], methods: list[str], plan: Plan, processes: int) -> None:
-    """Every method on every set, with what is left and when it will end on standard error."""
+    """Run every method on every set; report the remaining runs and time on standard error."""
     jobs = [(set_name, method) for method in methods for set_name in sets]  # so that a stop leaves whole claims
     expected = sum(len(METHODS[method].trials()[: plan.trials]) + len(plan.seeds) for _, method in jobs)
     started, finished, fresh, over = time.monotonic(), 0, 0, 0
@@ -65,14 +65,14 @@ def run_all(folder: Path, sets: list[str], methods: list[str], plan: Plan, proce
             while not done.empty():
                 fresh += done.get()
                 finished += 1
-            each = (time.monotonic() - started) / max(fresh, 1)  # what was in the store took no time
+            each = (time.monotonic() - started) / max(fresh, 1)  # stored runs took no time
             left = max(expected - finished, 0)
             end = time.strftime("%H:%M", time.localtime(time.time() + each * left))
             print(f"{over} of {len(jobs)} methods; {left} runs left, done at about {end}", file=sys.stderr, flush=True)
 
 
 def look_closer(folder: Path, sets: list[str], processes: int, seeds: tuple[int, ...], rounds: int) -> None:
-    """Curves over training, and the cost of a step, at the settings that were chosen."""
+    """Curves over training and the cost per step, with the chosen settings."""
     tested = Tested(Store(folder))
     for set_name in sets:
         chosen = tested.all_settings(set_name)

@@ -1,11 +1,11 @@
-"""Some results of EVIDENCE.md computed a second time, by other code.
+"""Computes some results of EVIDENCE.md a second time with independent code.
 
     python examples/evidence/second_implementation.py
 
 A plain loop in PyTorch with pytorch-metric-learning's own losses and miner, batches drawn by NumPy, and metrics of
-NumPy and scikit-learn. Nothing comes from pml_ext or from the code of the evidence; only the frozen features (which
+NumPy and scikit-learn. Nothing is imported from pml_ext or the evidence code; only the frozen features (which
 run.py leaves in logs/evidence/features) and the settings that validation chose are read. The draws differ, so the
-values agree within their intervals and not to the digit. Writes second_implementation.md beside this file.
+values agree within their intervals, not exactly. Writes second_implementation.md in this folder.
 """
 
 import json
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def committed_runs(method: str) -> list[dict[str, Any]]:
-    """The kept test runs of a method with the settings of the last one, ordered by seed."""
+    """The stored test runs of a method with the settings of the last one, ordered by seed."""
     lines = (HERE / "results" / f"runs_{SET}.jsonl").read_text(encoding="utf-8").splitlines()
     runs = [run for run in map(json.loads, lines) if run["stage"] == "test" and run["method"] == method]
     last = (runs[-1]["settings"], runs[-1]["fingerprint"])
@@ -73,7 +73,7 @@ def committed_runs(method: str) -> list[dict[str, Any]]:
 
 
 def loss_of(method: str, settings: dict[str, Any]) -> Callable[[Tensor, Tensor], Tensor]:
-    """The method's loss made of pytorch-metric-learning's parts."""
+    """The method's loss built from pytorch-metric-learning's losses."""
     if method == "ms":
         ms = losses.MultiSimilarityLoss(alpha=2, beta=settings["ms.beta"], base=settings["ms.base"])
         miner = miners.MultiSimilarityMiner(epsilon=settings["ms.epsilon"])
@@ -98,7 +98,7 @@ def trained(loss: Callable[[Tensor, Tensor], Tensor], run: dict[str, Any], seed:
     for step in range(STEPS):
         optimizer.param_groups[0]["lr"] = run["settings"]["rate"] * (1 + np.cos(np.pi * step / STEPS)) / 2
         chosen = random.choice(len(members), CLASSES, replace=False)
-        # A class with fewer pictures than asked for repeats some.
+        # A class with too few images repeats some.
         rows = np.concatenate(
             [random.choice(members[c], PER_CLASS, replace=len(members[c]) < PER_CLASS) for c in chosen]
         )
@@ -111,7 +111,7 @@ def trained(loss: Callable[[Tensor, Tensor], Tensor], run: dict[str, Any], seed:
 
 
 def measured(layer: nn.Linear, query: Part, gallery: Part) -> dict[str, float]:
-    """R@1 and mAP@R of the queries in the gallery, without what is of their own camera and label; OPIS of both."""
+    """R@1 and mAP@R of the queries in the gallery, without items of their own camera and label; OPIS of both."""
     with torch.no_grad():
         q, g = (layer(part[0][0].float()).double().numpy() for part in (query, gallery))
     q, g = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (q, g))
@@ -136,7 +136,7 @@ def measured(layer: nn.Linear, query: Part, gallery: Part) -> dict[str, float]:
 
 
 def opis(unit: np.ndarray, labels: np.ndarray) -> float:
-    """Variance over classes of their utility, mean over the thresholds at which 1 to 10 % of all negatives pass.
+    """Variance of the utility over classes, averaged over thresholds at which 1 to 10 % of all negatives pass.
 
     The utility of a class at a threshold is 2 φ ψ / (φ + ψ) of its true positive rate ψ and true negative rate φ.
     """
@@ -169,7 +169,7 @@ def row(what: str, heading: str, first: np.ndarray, second: np.ndarray) -> str:
 
 
 def half_width(values: np.ndarray) -> float:
-    """Of the 95 % interval of the mean."""
+    """Half the width of the mean's 95 % interval."""
     return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
 
 

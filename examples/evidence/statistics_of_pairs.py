@@ -1,4 +1,4 @@
-"""Paired differences with 95 % intervals, and the verdict that they allow."""
+"""Paired differences with 95 % intervals, and verdicts."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ LOWER, HIGHER, KEPT, SAME = "lower", "higher", "kept", "same"
 TOLERANCE = {
     "r1": 0.01,
     "map_at_r": 0.01,
-}  # what may be lost and still counts as kept, or differ and still counts as the same
+}  # largest loss that still counts as kept, and largest difference that counts as the same
 HOLDS, REVERSED, OPEN = "holds", "reversed", "not distinguishable"
 
 
@@ -35,7 +35,7 @@ class Difference(NamedTuple):
 
 
 def paired_difference(base: np.ndarray, method: np.ndarray, *, seed: int = 0) -> Difference:
-    """Of two (S, C) arrays, a value for each seed and test class; nan where a class cannot be measured.
+    """The difference of two (S, C) arrays with a value per seed and test class; nan if a class cannot be measured.
 
     The interval is a bootstrap's over seeds and, within, over classes: S seeds are drawn with replacement, and for
     each of the 2,000 replicates C classes, the same ones for all its seeds.
@@ -56,8 +56,8 @@ def paired_difference(base: np.ndarray, method: np.ndarray, *, seed: int = 0) ->
 
 
 def verdict(found: Difference, direction: str, measure: str) -> str:
-    """Whether a claim holds: LOWER and HIGHER where the interval excludes 0 on that side, KEPT where it excludes a
-    loss of more than the tolerance, SAME where it excludes a loss and a gain of more than that."""
+    """Whether a claim holds: LOWER and HIGHER if the interval excludes 0 on that side, KEPT if it excludes a
+    loss of more than the tolerance, SAME if it also excludes a gain of more than that."""
     if direction == SAME:
         if max(-found.low, found.high) < TOLERANCE[measure]:
             return HOLDS

@@ -1,7 +1,7 @@
-"""Finished runs as data: one JSON line each, and the values by class of the test runs beside them.
+"""Stores finished runs: one JSON line each, and the test runs' values by class.
 
-A run is known by what decides its result: set, stage, method, settings, seed, the version of the recipe and the
-fingerprint of the loss's arithmetic. So nothing is run twice after a stop, and a run is repeated where its loss has
+A run is identified by everything that determines its result: set, stage, method, settings, seed, recipe version and
+fingerprint of the loss's arithmetic. So no run is repeated after a stop, and a run is repeated if its loss has
 changed.
 """
 
@@ -15,12 +15,12 @@ import numpy as np
 
 from pml_ext._files import replacing
 
-RECIPE = 1  # raise where image_sets.py or training.py changes what a run gives
+RECIPE = 1  # increase when image_sets.py or training.py changes results
 TEST, VALIDATION = "test", "validation"
 
 
 class Run(NamedTuple):
-    """What decides a result."""
+    """Everything that determines a result."""
 
     set: str
     stage: str
@@ -51,7 +51,7 @@ class Store:
         return self.found.get(run.key)
 
     def add(self, run: Run, metrics: dict[str, float], **more: Any) -> dict[str, Any]:
-        """Keep a result; several processes may write at a time, and a line is written whole or not at all."""
+        """Store a result; several processes may write at once, and each line is written atomically."""
         result = {"key": run.key, **run._asdict(), "metrics": metrics, **more}
         line = json.dumps(result, sort_keys=True) + "\n"
         with (self.folder / f"runs_{run.set}.jsonl").open("a", encoding="utf-8") as file:
@@ -61,7 +61,7 @@ class Store:
         return result
 
     def keep_by_class(self, run: Run, values: np.ndarray) -> None:
-        """(3, C) values of a test run, until `pack` puts them with the others."""
+        """Store the (3, C) values of a test run until `pack` merges them."""
         folder = self.folder / "by_class"
         folder.mkdir(exist_ok=True)
         with replacing(folder / f"{run.set}.{run.key}.npy") as file:
@@ -75,7 +75,7 @@ class Store:
             return packed[key].astype(float)
 
     def pack(self, sets: list[str]) -> None:
-        """One compressed file a set, of the runs that are still known."""
+        """Write one compressed file per set with the current runs."""
         for set_name in sets:
             path = self.folder / f"by_class_{set_name}.npz"
             wanted = [r["key"] for r in self.found.values() if r["set"] == set_name and r["stage"] == TEST]

@@ -1,4 +1,4 @@
-"""The losses that the runs compare, by name: each is built from a run's settings.
+"""The losses that the runs compare, by name, built from a run's settings.
 
 A method's name is one term or a sum, "smoothap + tcm". A term takes the settings that begin with its name:
 "tcm.margin_plus" is margin_plus of the term tcm. A term's weight in the sum is "tcm.weight", 1 where it is not set.
@@ -18,7 +18,7 @@ Settings = Mapping[str, Any]
 
 
 class Sizes(NamedTuple):
-    """What a loss must know of its run."""
+    """The sizes of a run that losses need."""
 
     classes: int
     dimension: int
@@ -26,7 +26,7 @@ class Sizes(NamedTuple):
 
 
 class Term(nn.Module):
-    """A loss with the miner that selects for it."""
+    """A loss with its miner."""
 
     def __init__(self, loss: nn.Module, miner: nn.Module | None = None) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Term(nn.Module):
 
 
 class Softmax(nn.Module):
-    """Cross-entropy of a linear layer with bias on the embeddings as they are."""
+    """Cross-entropy of a linear layer with bias on unnormalised embeddings."""
 
     def __init__(self, classes: int, dimension: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def of_method(name: str, settings: Settings, sizes: Sizes) -> Sum:
     """The loss of a method.
 
     Raises:
-        SystemExit: a term that is not known, or a setting that no term takes.
+        SystemExit: an unknown term, or a setting that no term takes.
     """
     parts = name.split("@")[0].split(" + ")
     if unknown := [part for part in parts if part not in TERMS]:
@@ -84,7 +84,7 @@ def of_method(name: str, settings: Settings, sizes: Sizes) -> Sum:
 
 
 def projected(loss: Sum, embeddings: Tensor) -> Tensor:
-    """What DiscriminativeLoss compares with its centroids: the embeddings after its own last layer."""
+    """The embeddings after DiscriminativeLoss's own last layer, which it compares with its centroids."""
     inner = loss.terms[0].loss
     layer = inner.layer if isinstance(inner, Softmax) else inner.projection
     return normalize(layer(embeddings))
@@ -180,7 +180,7 @@ def _circle(sizes: Sizes, *, m: float, gamma: float) -> Term:
 
 
 def _centroid_triplet(sizes: Sizes, *, margin: float) -> Term:
-    """As pytorch-metric-learning ≤ 1.7.3 computed it: Euclidean distances, mean over the terms that are not 0."""
+    """As in pytorch-metric-learning ≤ 1.7.3: Euclidean distances, mean over the non-zero terms."""
     distance, reducer = LpDistance(), reducers.AvgNonZeroReducer()
     return Term(losses.CentroidTripletLoss(margin=margin, distance=distance, reducer=reducer))
 
@@ -191,7 +191,7 @@ def _soft_triple(sizes: Sizes, *, la: float, gamma: float, margin: float = 0.01,
 
 
 def _discriminative(sizes: Sizes, *, centroids: str = "one_hot") -> Term:
-    size = sizes.classes  # the paper's last layer has C nodes, whatever the centroids
+    size = sizes.classes  # the paper's last layer always has C nodes
     loss = losses.DiscriminativeLoss(
         sizes.classes, sizes.dimension, centroids=centroids, centroid_size=size, seed=sizes.seed
     )
@@ -245,7 +245,7 @@ TERMS: dict[str, Callable[..., Term]] = {
 
 
 def fingerprint(name: str, settings: Settings) -> str:
-    """Value and gradient of a method's loss on a fixed batch, six digits: changes where its arithmetic changes."""
+    """Value and gradient of a method's loss on a fixed batch, to six digits: changes with its arithmetic."""
     sizes = Sizes(classes=8, dimension=12, seed=0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""The kept results by set and method: what was chosen, what it gave, and how two methods differ."""
+"""The stored results by set and method: chosen settings, values, and differences of methods."""
 
 from collections import Counter
 from typing import Any
@@ -9,7 +9,7 @@ from store import VALIDATION, Store
 
 
 class Tested:
-    """The kept results by set and method."""
+    """The stored results by set and method."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -22,7 +22,7 @@ class Tested:
             if result["stage"] == VALIDATION:
                 self.trials[which] += 1
             else:
-                # Of a method that was tuned anew the settings of the last run count.
+                # If a method was tuned again, the settings of the last run count.
                 settings = repr((result["settings"], result["fingerprint"]))
                 if chosen.get(which) != settings:
                     chosen[which], self.tests[which] = settings, []
@@ -34,7 +34,7 @@ class Tested:
         return np.array([result["metrics"][metric] for result in self.tests[set_name, method]])
 
     def settings(self, set_name: str, method: str) -> dict[str, Any]:
-        """Those that validation chose."""
+        """The settings that validation chose."""
         chosen: dict[str, Any] = self.tests[set_name, method][0]["settings"]
         return chosen
 
@@ -43,7 +43,7 @@ class Tested:
         return {method: self.settings(of, method) for of, method in self.tests if of == set_name}
 
     def hours(self) -> float:
-        """Of processor time behind all results; runs from before times were kept count as the mean."""
+        """Hours of CPU time of all results; runs without a recorded time count as the mean."""
         timed = [result["seconds"] for result in self.store.found.values() if "seconds" in result]
         return len(self.store.found) * sum(timed) / max(len(timed), 1) / 3600
 
@@ -53,7 +53,7 @@ class Tested:
         return np.stack(kept)[:, MEASURES[metric]]
 
     def difference(self, set_name: str, base: str, method: str, metric: str) -> Difference | None:
-        """Of two methods; None where one of them was not run with the same seeds. Kept: two pages ask for most."""
+        """The difference of two methods, cached; None unless both were run with the same seeds."""
         asked = (set_name, base, method, metric)
         if asked not in self._differences:
             seeds = [[result["seed"] for result in self.tests.get((set_name, name), [])] for name in (base, method)]

@@ -1,4 +1,4 @@
-"""One run: a linear layer trained on frozen features with one method's loss, and measured."""
+"""One run: trains a linear layer on frozen features with one method's loss, and measures it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -24,11 +24,11 @@ TRACED_EVERY = 50
 
 
 class Measured(NamedTuple):
-    """What a run gives.
+    """The results of a run.
 
     metrics: r1, map_at_r, opis and epsilon_opis as fractions.
     by_class: (3, C) float, each class's mean R@1 and mAP@R over its queries, and its share of OPIS, whose mean is
-        OPIS; nan where a class cannot be measured.
+        OPIS; nan if a class cannot be measured.
     """
 
     metrics: dict[str, float]
@@ -53,8 +53,8 @@ class Traced(NamedTuple):
 def train_and_measure(name: str, settings: Settings, seed: int, data: Features) -> tuple[Measured, list[Traced]]:
     """Train on data.train and measure on its queries.
 
-    The seed decides the layer's first weights, the batches and their views: the same for all methods of one batch
-    size, samples a class and dimension.
+    The seed determines the layer's initial weights, the batches and their views, the same for all methods of one batch
+    size, samples per class and dimension.
     """
     head, loss, trace = train(name, settings, seed, data.train)
     with torch.inference_mode():
@@ -71,7 +71,7 @@ def train(
     data: Pictures,
     watch: Callable[[int, nn.Linear, Sum], None] | None = None,
 ) -> tuple[nn.Linear, Sum, list[Traced]]:
-    """The trained layer, its loss, and what was traced on the way.
+    """The trained layer, its loss, and the traces.
 
     watch is called with the number of steps done, the layer and the loss, before every step and at the end.
     """
@@ -105,7 +105,7 @@ def train(
 
 
 def batches(data: Pictures, settings: Settings, seed: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of random classes with per_class random pictures each, each picture in a random view."""
+    """Batches of random classes with per_class random images each, in random views."""
     generator = torch.Generator().manual_seed(seed)
     per_class = settings.get("per_class", PER_CLASS)
     of_class = [(data.labels == label).nonzero()[:, 0] for label in range(int(data.labels.max()) + 1)]
@@ -124,7 +124,7 @@ def batches(data: Pictures, settings: Settings, seed: int, steps: int) -> Iterat
 
 @torch.no_grad()
 def traced(step: int, head: nn.Linear, loss: Sum, features: Tensor, labels: Tensor) -> Traced:
-    with torch.random.fork_rng(devices=[]):  # a miner that draws must not change what the run draws
+    with torch.random.fork_rng(devices=[]):  # a random miner must not change the run's random numbers
         embeddings = head(features)
         value = float(loss(embeddings, labels))
     unit = normalize(embeddings)
@@ -133,7 +133,7 @@ def traced(step: int, head: nn.Linear, loss: Sum, features: Tensor, labels: Tens
 
 
 def measured(embeddings: list[Tensor], parts: list[Pictures]) -> Measured:
-    """Every metric of queries against the gallery (or each other); a match by the query's camera does not count.
+    """All metrics of queries against the gallery (or each other); matches from the query's camera do not count.
 
     OPIS is over all pairs of queries and gallery together, of the classes that have a query.
     """

@@ -1,4 +1,4 @@
-"""What is run for one method on one set: its trials on validation classes, then the chosen settings on the test set."""
+"""The runs of one method on one set: trials on validation classes, then the chosen settings on the test set."""
 
 import time
 from collections.abc import Generator, Mapping
@@ -16,11 +16,11 @@ FARTHEST = 4  # steps beyond the ends of the axes, at most
 
 
 class Plan(NamedTuple):
-    """How much is done: less of it for a quick look.
+    """The amount of work; less for a quick run.
 
-    trials: at most, of each method's.
+    trials: at most, per method.
     seeds: of the test runs.
-    shortened: settings of every run beside the method's: steps, and classes of the set.
+    shortened: additional settings of every run: steps, and classes of the set.
     """
 
     trials: int | None = None
@@ -32,7 +32,7 @@ class Plan(NamedTuple):
 
 
 def run_method(set_name: str, method: str, plan: Plan, store: Store) -> Generator[bool, None, None]:
-    """Tune and test one method on one set. Yields when a run is done: whether it was run, or was in the store."""
+    """Tune and test one method on one set. Yields after each run whether it was run (or already stored)."""
     spec = METHODS[method]
     fixed: dict[str, Any] = {}
     if spec.on is not None:

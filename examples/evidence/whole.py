@@ -1,12 +1,12 @@
-"""Do the verdicts of the heads carry over to whole networks? Small networks from scratch, trained by the runner.
+"""Do the results for linear heads carry over to whole networks? The runner trains small networks from scratch.
 
     python examples/evidence/whole.py                  # both sets
     python examples/evidence/whole.py --sets glyphs
-    python examples/evidence/whole.py --tables         # only write WHOLE_NETWORKS.md from the runs that are there
+    python examples/evidence/whole.py --tables         # only write WHOLE_NETWORKS.md from stored runs
 
 A method is a config of fastreid_configs/Glyphs or Omniglot. Each gets the same number of trials with fewer epochs on
 validation classes (30 % of the training classes), judged by mAP@R; then its best settings are trained on all training
-classes with three seeds and tested once. It may be stopped at any moment and goes on where it was: finished runs are
+classes with three seeds and tested once. It can be stopped at any time and continues where it was: finished runs are
 kept in results/whole.
 """
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process
-# Memory of activations is kept for the next step, not given back to the system; for the processes that are started.
+# Keep the memory of activations for the next step instead of returning it to the system, in child processes.
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**32 - 1))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**32 - 1))
 
@@ -62,7 +62,7 @@ HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "fastreid_configs"
 RESULTS = HERE / "results" / "whole"
 SELECTED_BY = "map_at_r"
-# Of a config's content these do not change the trained network.
+# These keys do not change the trained network.
 WITHOUT_EFFECT = ("OUTPUT_DIR", "LOGGERS", "DATASETS", "TEST", "SEED")
 
 
@@ -80,7 +80,7 @@ def main() -> None:
     if not given.tables:
         for set_name in given.sets:
             validation_table(set_name)
-            for methods in (METHODS, ADDED):  # the latter start from what was chosen for the former
+            for methods in (METHODS, ADDED):  # the latter start from the settings chosen for the former
                 store = Store(RESULTS)
                 run_all([run for method in methods for run in trials(set_name, method, store)], given.processes)
             run_all(tests(set_name, Store(RESULTS)), given.processes)
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def run_all(runs: list[Run], processes: int) -> None:
-    """Every run that is not kept yet, with what is left on standard error."""
+    """Run everything that is not stored yet; report the remaining runs on standard error."""
     store = Store(RESULTS)
     left = [run for run in runs if store.get(run) is None]
     if processes == 1:
@@ -133,7 +133,7 @@ def trials(set_name: str, method: str, store: Store) -> list[Run]:
 
 
 def tests(set_name: str, store: Store) -> list[Run]:
-    """Every method with the settings that were best on the validation classes; a seed of all methods, then the next."""
+    """Every method with the settings that were best on the validation classes, one seed after another."""
     methods = [*METHODS, *ADDED]
     chosen = {method: WHOLE_SCHEDULE[set_name] | best_point(set_name, method, store) for method in methods}
     return [made(set_name, TEST, method, chosen[method], seed) for seed in SEEDS for method in methods]
@@ -149,7 +149,7 @@ def schedule_runs() -> list[Run]:
 
 
 def made(set_name: str, stage: str, method: str, settings: Mapping[str, Any], seed: int) -> Run:
-    """A run is known by its whole config: it is run anew where that has changed."""
+    """A run identified by its full config, so that it is repeated if the config changes."""
     cfg = load_checked(config_of(set_name, method), words(settings))
     cfg.defrost()
     for key in WITHOUT_EFFECT:
@@ -167,7 +167,7 @@ def words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def done(run: Run) -> dict[str, Any]:
-    """The result of a run, trained now where it is not kept."""
+    """The result of a run, trained now unless stored."""
     store = Store(RESULTS)
     if (kept := store.get(run)) is not None:
         return kept
@@ -179,7 +179,7 @@ def done(run: Run) -> dict[str, Any]:
         "OUTPUT_DIR": output,
         "SEED": run.seed,
         "DATASETS.NAMES": f'("{name}",)',
-        # All is measured below; the runner, which must have something to measure, gets a small set.
+        # Everything is measured below; the runner gets a small set because it must have one.
         "DATASETS.TESTS": '("Digits",)',
         "DATASETS.CHECK_IMAGES": False,
         "DATASETS.ROOT": DATA,
@@ -203,7 +203,7 @@ def done(run: Run) -> dict[str, Any]:
 
 
 def embedded(name: str, output: Path) -> tuple[list[Tensor], list[Pictures]]:
-    """The pictures that a run was tested with, embedded by its last checkpoint."""
+    """The test images of a run, embedded by its last checkpoint."""
     images = loaded(name).query
     embedder = Embedder.from_config(output / "config.yaml", output / "checkpoints" / "last.ckpt", batch_size=256)
     labels, cameras = torch.from_numpy(images.labels), torch.from_numpy(images.cameras)
@@ -218,7 +218,7 @@ def loaded(name: str) -> OpenSet:
 
 
 def validation_table(set_name: str) -> Path:
-    """The training classes as a data set of one's own: 30 % of the classes, by a fixed seed, are its queries."""
+    """The training classes as a custom data set: 30 % of the classes, by a fixed seed, are its queries."""
     folder = CACHE / "whole" / f"{set_name}_validation"
     table = folder / "table.csv"
     if table.is_file():

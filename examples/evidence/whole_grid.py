@@ -1,7 +1,7 @@
-"""What is tuned for whole networks, over which values: written down before any test figure.
+"""The settings tuned for whole networks and their values, fixed before any test result.
 
-Rates stand around the one that was best on Glyphs' validation classes (SCHEDULES), a loss's own settings around what
-the heads chose and its defaults. Every method has six trials; where there is nothing of its own to tune, six rates.
+Learning rates are around the best one on Glyphs' validation classes (SCHEDULES), a loss's settings around what
+validation chose for linear heads and its defaults. Every method has six trials; without own settings, six rates.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ Settings = dict[str, Any]  # config key to value
 class Set(NamedTuple):
     """A set of the runner.
 
-    folder: of its configs, below fastreid_configs.
+    folder: of its configs in fastreid_configs.
     data: its name in DATASETS.
-    configs: the config's name where it is not that of the method.
+    configs: the config's name if it differs from the method's.
     """
 
     folder: str
@@ -26,7 +26,7 @@ class Set(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A method here, and the heads' method that is the same loss."""
+    """A method here, and the method for linear heads with the same loss."""
 
     name: str
     head: str
@@ -49,9 +49,9 @@ SCHEDULES: list[Settings] = [
     {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 3, "SOLVER.BASE_LR": 0.01},
     {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 4, "SOLVER.BASE_LR": 0.015},
 ]
-# Pictures of half the side train four times faster.
+# Images of half the side train four times faster.
 _SMALL: Settings = {"INPUT.SIZE_TRAIN": "[16, 16]", "INPUT.SIZE_TEST": "[16, 16]"}
-# An epoch of the trials has 70 % of the classes and so of the steps.
+# An epoch of the trials has 70 % of the classes, hence of the steps.
 TRIAL_SCHEDULE: dict[str, Settings] = {
     "glyphs": {**_ONE_CYCLE, **_SMALL, "SOLVER.MAX_EPOCH": 1},
     "omniglot": {**_ONE_CYCLE, **_SMALL, "SOLVER.MAX_EPOCH": 4},
@@ -89,7 +89,7 @@ METHODS: dict[str, list[Settings]] = {
 
 
 class Added(NamedTuple):
-    """TCM beside a base at the settings that were chosen for the base alone; only TCM's margins are tuned.
+    """TCM added to a base with the settings chosen for the base alone; only TCM's margins are tuned.
 
     base: a method.
     config: its name with TCM.
@@ -99,7 +99,7 @@ class Added(NamedTuple):
     config: str
 
 
-# These came after Glyphs' first test figures: there TCM's bases had not the settings of the base alone.
+# Added after Glyphs' first test results, in which TCM's bases did not have the settings of the base alone.
 ADDED = {
     "triplet_tcm_added": Added("triplet", "triplet_tcm"),
     "smoothap_tcm_added": Added("smoothap", "smoothap_tcm"),

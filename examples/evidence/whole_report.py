@@ -1,4 +1,4 @@
-"""WHOLE_NETWORKS.md, written from the kept runs and from nothing else."""
+"""Writes WHOLE_NETWORKS.md from the stored runs."""
 
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from pml_ext._files import write_atomically
 
 
 def write_report(folder: Path, whole: Store, heads: Store) -> None:
-    """WHOLE_NETWORKS.md in the folder.
+    """Write WHOLE_NETWORKS.md.
 
     Args:
-        heads: the runs of run.py, whose verdicts stand beside.
+        heads: the runs of run.py, for the column of their verdicts.
     """
     results, of_heads = Tested(whole), Tested(heads)
     sets = [name for name in SETS if any(of == name for of, _ in results.tests)]
