@@ -1,4 +1,4 @@
-"""Every sample's best score with every identity, block by block: nothing of size N × N is stored."""
+"""The best score of each sample with each identity, in blocks, without an N × N matrix."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,8 +16,8 @@ class ProbeBlock(NamedTuple):
     """Scores of a block of probes.
 
     probes: (P,) rows of the embeddings.
-    own: (P,) each probe's best cosine with another sample of its identity; −inf where there is none.
-    others: (P, M) its best cosine with each of the M identities; −inf for its own.
+    own: (P,) each probe's best cosine with another sample of its identity; −inf if there is none.
+    others: (P, M) its best cosine with each of M identities; −inf for its own.
     """
 
     probes: Tensor
@@ -26,16 +26,16 @@ class ProbeBlock(NamedTuple):
 
 
 class BestScores:
-    """Best cosines of each sample with the samples of each identity, a sample never with itself.
+    """Best cosines of each sample with the samples of each identity, never with itself.
 
     Args:
         embeddings: (N, D), finite; normalised here.
         labels: (N,) identities.
     Attributes:
-        identities: M, how many there are.
-        samples, device: N, and where the scores are.
+        identities: M, the number of identities.
+        samples, device: N, and the device of the scores.
     Raises:
-        ValueError: embeddings or labels that are not these; fewer than two identities.
+        ValueError: malformed embeddings or labels; fewer than two identities.
     """
 
     def __init__(self, embeddings: Tensor, labels: Tensor) -> None:

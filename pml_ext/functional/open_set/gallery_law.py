@@ -1,4 +1,4 @@
-"""What a gallery of any size would do, from a set of more identities: exact means over all galleries."""
+"""Exact means over all galleries of a given size, from a set with more identities."""
 
 import numpy as np
 import torch
@@ -6,10 +6,10 @@ from torch import Tensor
 
 
 def share_with_any(above: Tensor, others: int, enrolled: int) -> Tensor:
-    """Probability that a random gallery holds at least one of the identities above a threshold.
+    """Probability that a random gallery has at least one of the identities above a threshold.
 
     Args:
-        above: (…) int64, how many of the others are above it, 0 to `others`.
+        above: (…) int64, number of the others above it, 0 to `others`.
         others: identities that the gallery is drawn from, without replacement.
         enrolled: identities in the gallery, 0 to `others`.
     Returns:
@@ -35,9 +35,9 @@ def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Te
 
 
 def share_by_pooled_rate(far: float, enrolled: int) -> float:
-    """1 − (1 − FAR)^N: the share of `share_with_any` if all probes had the same rate.
+    """1 − (1 − FAR)^N: `share_with_any` if all probes had the same rate.
 
-    It bounds the mean over unequal probes from above (Jensen's inequality); the gap shows how unequal they are.
+    It is an upper bound of the mean over unequal probes (Jensen's inequality); the gap shows how unequal they are.
     """
     return float(-np.expm1(enrolled * np.log1p(-far))) if far < 1 else 1.0
 

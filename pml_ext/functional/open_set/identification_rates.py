@@ -14,12 +14,12 @@ _TIED = 1e-6  # cosines closer than this are equal but for rounding
 
 
 class Identification(NamedTuple):
-    """Error rates of a search, as fractions; the means over all galleries of that size.
+    """Error rates of a search, as fractions, averaged over all galleries of a size.
 
-    threshold: a match is reported where the cosine is at least this.
-    fpir: share of non-mated probes for which at least one identity is reported.
-    fnir: share of mated probes whose own identity is not reported among the first `rank`; nan without any mated probe.
-    selectivity: mean number of identities that a non-mated probe gets reported.
+    threshold: a match is reported if its cosine is at least this.
+    fpir: share of non-mated probes with at least one reported identity.
+    fnir: share of mated probes whose own identity is not among the first `rank` reported; nan without mated probes.
+    selectivity: mean number of identities reported for a non-mated probe.
 
     >>> Identification(threshold=0.4, fpir=0.01, fnir=0.05, selectivity=0.01).fnir
     0.05
@@ -40,22 +40,22 @@ def identification(
     fpir: float | None = None,
     rank: int = 1,
 ) -> Identification:
-    """Rates of searches in a gallery of N identities, measured on a set with more, exactly.
+    """Exact rates of searches in a gallery of N identities, measured on a set with more identities.
 
     Every sample is a probe, once non-mated (N of the other M − 1 identities are enrolled) and, if its identity has
-    another sample, once mated (its own and N − 1 others are). An identity's score is its best sample's cosine. With m
-    identities of others at or above the threshold, a random gallery holds at least one of them with probability
-    1 − C(M − 1 − m, N) / C(M − 1, N), so the mean over all galleries needs no drawing.
+    another sample, once mated (its own and N − 1 others are). An identity's score is its best sample's cosine. If m
+    other identities reach the threshold, a random gallery has at least one of them with probability
+    1 − C(M − 1 − m, N) / C(M − 1, N), so the mean over all galleries needs no sampling.
 
     Args:
         embeddings: (N, D), finite; normalised here.
         labels: (N,) identities, two or more.
         gallery_size: identities enrolled, 1 to M − 1.
         threshold: cosine from which an identity is reported; −1 reports all, so that 1 − fnir is the CMC at `rank`.
-        fpir: instead of a threshold, the rate that it may not exceed; the lowest such threshold is taken, half-way
-            to the next score below; cosines within 1e-6 count as equal. Where the highest score alone exceeds the
-            rate, it is above that score.
-        rank: the own identity must be among so many. Equal scores count against it.
+        fpir: the highest rate allowed, instead of a threshold. The lowest threshold that meets it is chosen, midway to
+            the next lower score; cosines within 1e-6 count as equal. If the highest score alone exceeds the rate, the
+            threshold is above that score.
+        rank: the own identity must be among this many. Ties count against it.
     Returns:
         Identification, in float64; cosines are float32, or float64 for float64 embeddings.
     Raises:
@@ -90,11 +90,11 @@ def identification(
 
 
 class _Tail(NamedTuple):
-    """What of all scores decides from a lowest score on.
+    """The scores from a lowest score on.
 
-    value: (S,) scores of probes with other identities, falling.
-    reached: (S,) the false positive rate with all down to each accepted.
-    own, before: (P,) each probe's score with its own identity; how many others are not below that.
+    value: (S,) scores of probes with other identities, descending.
+    reached: (S,) the false positive rate if all scores down to each are accepted.
+    own, before: (P,) each probe's score with its own identity; the number of others not below it.
     """
 
     value: Tensor
@@ -118,7 +118,7 @@ def _at_threshold(scores: BestScores, enrolled: int, threshold: float, rank: int
 
 
 def _at_rate(scores: BestScores, enrolled: int, fpir: float, rank: int) -> Identification:
-    """At the lowest threshold with at most that rate, in one pass over all scores and one over a trial's."""
+    """Rates at the lowest threshold with at most this FPIR, in one pass over all scores and one over a sample's."""
     others = scores.identities - 1
     some = torch.randperm(scores.samples, generator=torch.Generator().manual_seed(0))[:_TRIAL]
     trial, rate, crossing = _tail(scores, enrolled, -2.0, some), fpir, None
@@ -139,7 +139,7 @@ def _at_rate(scores: BestScores, enrolled: int, fpir: float, rank: int) -> Ident
 
 
 def _tail(scores: BestScores, enrolled: int, low: float, probes: Tensor | None = None) -> _Tail:
-    """Of all scores, or those of some probes, what decides from `low` on."""
+    """The scores of all probes (or some) from `low` on."""
     others = scores.identities - 1
     law = share_with_any(torch.arange(others + 1), others, enrolled).to(scores.device)
     values, gains, own, before = [], [], [], []
@@ -159,7 +159,7 @@ def _tail(scores: BestScores, enrolled: int, low: float, probes: Tensor | None =
 
 
 def _crossing(tail: _Tail, rate: float) -> tuple[float, float] | None:
-    """The last score that may be accepted (inf: none) and the next below it; None where all may be."""
+    """The last score that may be accepted (inf: none) and the next lower one; None if all may be."""
     exceeding = torch.nonzero(tail.reached > rate * (1 + 1e-12))
     if not len(exceeding):
         return None
@@ -177,6 +177,6 @@ def _miss_rate(own: Tensor, before: Tensor, others: int, enrolled: int, threshol
 
 
 def _lowest_accepted(threshold: float, dtype: torch.dtype) -> Tensor:
-    """The smallest number of a type that is not below a float64 threshold."""
+    """The smallest number of a type that is at least a float64 threshold."""
     rounded = torch.tensor(threshold, dtype=dtype)
     return torch.nextafter(rounded, rounded.new_tensor(torch.inf)) if float(rounded) < threshold else rounded

@@ -1,4 +1,4 @@
-"""How close a sample is to a cohort of others: the number by which its scores are normalised."""
+"""The closeness of a sample to a cohort of others, for normalising its scores."""
 
 import torch
 from torch import Tensor
@@ -17,13 +17,13 @@ def cohort_offsets(
     Args:
         embeddings: (N, D), finite; normalised here.
         cohort: (M, D), finite; normalised here. It needs no labels.
-        k: how many of the cohort count, 1 to M, or to M − 1 with `rows`.
-        rows: (N,) int64, where each sample itself is in the cohort; it is left out there. None: no sample is in it.
-        entries: cosines held at once.
+        k: number of cohort samples that count, 1 to M, or to M − 1 with `rows`.
+        rows: (N,) int64, each sample's own row in the cohort, which is skipped. None: no sample is in the cohort.
+        entries: cosines per block.
     Returns:
         (N,) in [−1, 1], float32, or float64 for float64 embeddings.
     Raises:
-        ValueError: another D; k out of range; rows that are not (N,) positions in the cohort.
+        ValueError: another D; k out of range; rows are not (N,) indices into the cohort.
     Source: the mean of the adaptive symmetric normalisation of speaker verification (Matějka et al., 2017), and r(x) of
         CSLS (Conneau et al., arXiv 1710.04087).
 

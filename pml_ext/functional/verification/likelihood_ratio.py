@@ -1,4 +1,4 @@
-"""How good scores are as evidence: the cost of log-likelihood ratios, and its least value for their order."""
+"""The quality of scores as evidence: the cost of log-likelihood ratios, and its minimum over calibrations."""
 
 import math
 
@@ -13,13 +13,13 @@ from pml_ext.functional.verification.checks import check_scores
 def cllr(log_ratios: Tensor, same: Tensor) -> Tensor:
     """Cost of log-likelihood ratios in bits: ½ (mean log₂(1 + e^−l) of genuine + mean log₂(1 + e^l) of impostor pairs).
 
-    0 is perfect; 1 is what l = 0, no evidence, costs; calibrated ratios cost at most 1.
+    0 is perfect; 1 is the cost of no evidence (l = 0); calibrated ratios cost at most 1.
 
     Args:
         log_ratios: (P,) natural log-likelihood ratios, log p(score | same) − log p(score | different); may be infinite.
         same: (P,) bool, genuine pairs.
     Returns:
-        0-dim float64; nan without pairs of a kind, inf where an infinite ratio is wrong.
+        0-dim float64; nan without genuine or impostor pairs, inf if an infinite ratio is wrong.
     Raises:
         TypeError, ValueError: see `tar_at_far`; nan among the ratios.
     Source: Brümmer and du Preez, Application-independent evaluation of speaker detection, 2006, eq. 37.
@@ -34,13 +34,13 @@ def cllr(log_ratios: Tensor, same: Tensor) -> Tensor:
 
 
 def min_cllr(scores: Tensor, same: Tensor) -> Tensor:
-    """The least `cllr` of any rising function of scores: what their order alone is worth.
+    """The smallest `cllr` of any increasing function of scores, which depends only on their order.
 
     Args:
         scores, same: see `tar_at_far`.
     Returns:
-        0-dim float64, in [0, 1]; nan without pairs of a kind. cllr − min_cllr is what calibration could still gain.
-    Source: as of `cllr`, section 6: the ratios that pooling adjacent violators finds.
+        0-dim float64, in [0, 1]; nan without genuine or impostor pairs. cllr − min_cllr is the loss from calibration.
+    Source: see `cllr`, section 6: ratios by pooling adjacent violators.
 
     >>> float(min_cllr(torch.tensor([0.1, 0.2, 0.8, 0.9]), torch.tensor([False, False, True, True])))
     0.0
@@ -56,7 +56,7 @@ def min_cllr(scores: Tensor, same: Tensor) -> Tensor:
 
 
 def pool_adjacent_violators(values: Tensor, weights: Tensor) -> Tensor:
-    """The rising sequence closest to values in weighted least squares.
+    """The increasing sequence closest to values in weighted least squares.
 
     Args:
         values, weights: (N,) float64 on the CPU, weights above 0.
