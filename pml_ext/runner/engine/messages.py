@@ -21,7 +21,6 @@ _UNFITTING_ADVICE = (
     "number of training batches",
     "LeafSpec",
     "all_gather is deprecated",
-    "predict returned None",
     "missing from font",
 )
 
