@@ -166,17 +166,6 @@ def test_indices_tuple_limits_own_centroid_and_other_classes() -> None:
         assert value == 0 and torch.autograd.grad(value, x)[0].eq(0).all()
 
 
-@pytest.mark.parametrize("labels", [[3, 3, 3], [1, 2, 3], [1]])
-def test_a_batch_without_positives_or_negatives_is_zero_with_one_warning(labels: list[int]) -> None:
-    x = torch.randn(len(labels), 4, requires_grad=True)
-    loss = CentroidTripletLoss()
-    with pytest.warns(UserWarning, match="CentroidTripletLoss: this batch has no sample with both"):
-        value = loss(x, torch.tensor(labels))
-    value.backward()
-    assert value == 0 and x.grad is not None and x.grad.isfinite().all()
-    loss(x, torch.tensor(labels))  # a second warning would be an error
-
-
 def test_loop_refuses_it() -> None:
     with pytest.raises(TypeError, match="LoOp cannot wrap CentroidTripletLoss: it compares samples with centroids"):
         LoOp(CentroidTripletLoss(distance=distances.LpDistance()))

@@ -175,18 +175,33 @@ def test_nan_propagates(name: str) -> None:
     assert loss(broken.requires_grad_(), labels).isnan()
 
 
+# What each loss says of a batch without positive or without negative pairs.
+MISSING = {
+    "CentroidTripletLoss": "this batch has no sample with both",
+    "CITLoss": "this batch has no triplet",
+    "HPHNTripletLoss": "this batch has no triplet",
+    "LiftedHingeLoss": "this batch has no positive or no negative pair",
+    "LoOp": r"positive and .* negative pairs",
+    "PairWeightingLoss": "this batch has no positive or no negative pair",
+    "RecallAtKSurrogateLoss": "there is no (sample of another class|two samples of a class) to rank",
+    "SmoothAPLoss": "no sample of the batch has a positive|the batch has no negatives",
+    "TCMLoss": "this batch has no (positive|negative)",
+    "TCMRegularizer": "this batch has no (positive|negative)",
+}
+
+
 @every_loss
-@pytest.mark.parametrize("labels", [torch.zeros(3, dtype=torch.long), torch.arange(3)], ids=["one", "all different"])
-def test_no_negatives_or_no_positives(name: str, labels: Tensor) -> None:
-    loss, x = make(name), torch.randn(3, 8, requires_grad=True)
+@pytest.mark.parametrize("ids", [[3, 3, 3], [0, 1, 2], [1]], ids=["one class", "all different", "one sample"])
+def test_no_negatives_or_no_positives(name: str, ids: list[int]) -> None:
+    loss, x, labels = make(name), torch.randn(len(ids), 8, requires_grad=True), torch.tensor(ids)
     if name == "DiscriminativeLoss":  # a classification loss: its samples need no others
-        finite_with_gradient(loss(x, labels), x)
+        finite_with_gradient(loss(x, labels % 3), x)
         return
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match=MISSING[name]) as caught:
         value = loss(x, labels)
     assert [warning.filename for warning in caught] == [__file__], "one, at the user's line"
     finite_with_gradient(value, x)
-    if name not in ("TCMLoss", "TCMRegularizer"):  # of whose two terms one is left
+    if name not in ("TCMLoss", "TCMRegularizer") or len(ids) == 1:  # of whose two terms one is left
         assert value == 0
     finite_with_gradient(loss(x, labels), x)  # and no second warning
 

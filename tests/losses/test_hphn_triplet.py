@@ -129,17 +129,6 @@ def test_indices_tuple_limits_the_choice(with_labels: bool) -> None:
         assert value == 0 and torch.autograd.grad(value, x)[0].eq(0).all()
 
 
-@pytest.mark.parametrize("labels", [[3, 3, 3], [1, 2, 3], [1]])
-def test_a_batch_without_positives_or_negatives_is_zero_with_one_warning(labels: list[int]) -> None:
-    x = torch.randn(len(labels), 4, requires_grad=True)
-    loss = HPHNTripletLoss()
-    with pytest.warns(UserWarning, match="HPHNTripletLoss: this batch has no triplet"):
-        value = loss(x, torch.tensor(labels))
-    value.backward()
-    assert value == 0 and x.grad is not None and x.grad.isfinite().all()
-    loss(x, torch.tensor(labels))  # a second warning would be an error
-
-
 @pytest.mark.parametrize("pairing", ["consecutive", "all"])
 @pytest.mark.parametrize("kind", ["l2", "cosine"])
 def test_inside_loop_it_takes_its_triplets_from_the_distances_of_arcs(pairing: str, kind: str) -> None:

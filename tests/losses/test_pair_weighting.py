@@ -192,16 +192,6 @@ def test_mining_that_finds_nothing_is_zero_without_a_warning() -> None:
     assert value == 0 and x.grad is not None and x.grad.abs().sum() == 0
 
 
-@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2]])
-def test_a_batch_without_negatives_or_positives_is_zero_and_warns_once(labels: list[int]) -> None:
-    loss, x = PairWeightingLoss(), torch.randn(3, 4, requires_grad=True)
-    with pytest.warns(UserWarning, match="no positive or no negative pair"):
-        value = loss(x, torch.tensor(labels))
-    value.backward()
-    assert value == 0 and x.grad is not None
-    loss(x, torch.tensor(labels))  # a second warning would be an error
-
-
 @pytest.mark.usefixtures("_registered")
 def test_mining_in_a_memory() -> None:
     memory = losses.CrossBatchMemory(PairWeightingLoss(mining=0.1), embedding_size=4, memory_size=30)

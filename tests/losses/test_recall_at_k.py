@@ -96,17 +96,6 @@ def test_indices_tuple_weighs_the_queries() -> None:
     assert torch.equal(loss(x, labels, (none, none, none))["loss"]["losses"], plain["losses"])
 
 
-@pytest.mark.parametrize("labels", [[3, 3, 3], [1, 2, 3], [1]])
-def test_a_batch_without_positives_or_negatives_is_zero_with_one_warning(labels: list[int]) -> None:
-    x = torch.randn(len(labels), 4, requires_grad=True)
-    loss = RecallAtKSurrogateLoss()
-    with pytest.warns(UserWarning, match=r"there is no (sample of another class|two samples of a class) to rank"):
-        value = loss(x, torch.tensor(labels))
-    value.backward()
-    assert value == 0 and x.grad is not None and x.grad.isfinite().all()
-    loss(x, torch.tensor(labels))  # a second warning would be an error
-
-
 def test_towards_no_temperature_it_is_recall_at_k() -> None:
     """Rank k itself counts ½, so recall@k is twice the value less what k − 1 places hold; for k = 1 just twice it."""
     x, labels = batch()

@@ -112,16 +112,6 @@ def test_towards_no_temperature_it_is_average_precision() -> None:
     assert value.item() == pytest.approx((1 / 1 + 2 / 3) / 2, abs=1e-9)
 
 
-def test_a_batch_without_positives_is_zero_with_one_warning() -> None:
-    embeddings = torch.randn(3, 4, requires_grad=True)
-    loss = SmoothAPLoss()
-    with pytest.warns(UserWarning, match="no sample of the batch has a positive"):
-        value = loss(embeddings, torch.arange(3))
-    value.backward()
-    assert value == 0
-    loss(embeddings, torch.arange(3))  # a second warning would be an error
-
-
 def test_errors() -> None:
     with pytest.raises(ValueError, match="temperature must be above 0; got 0"):
         SmoothAPLoss(temperature=0)
