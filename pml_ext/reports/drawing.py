@@ -128,7 +128,8 @@ def add_legend(axes: "Axes", beside: bool, names: Sequence[str] = ()) -> None:
         legend = axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
     else:
         columns = columns_for(names) if names else 1
-        legend = axes.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns)
+        below: dict[str, Any] = {"bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5}  # room for ticks and their label
+        legend = axes.legend(fontsize=9, loc="upper center", ncols=columns, **below)
     show_as_text(legend.get_texts())
 
 

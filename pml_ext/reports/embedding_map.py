@@ -1,4 +1,4 @@
-"""Embeddings on a plane, with the pictures behind them, and how many directions they use."""
+"""A map of the embeddings with their pictures, and their singular values."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
         how = f"their first two principal components, which hold {100 * share:.3g} % of the variance"
     else:
         places = _tsne(chosen, seed)
-        how = f"t-SNE, perplexity {_PERPLEXITY:g}: neighbours stay neighbours, far distances mean little"
+        how = f"t-SNE, perplexity {_PERPLEXITY:g}: neighbours stay neighbours, large distances mean little"
     low, high = places.min(axis=0), places.max(axis=0)
     places = (places - low) / np.maximum(high - low, 1e-9)
 
@@ -53,9 +53,7 @@ def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
         axes.axis("off")
 
     number = len(np.unique(images.identities[rows]))
-    caption = (
-        f"{len(rows)} images of {number} identities by {how}. In the page: move over a point below to see its picture."
-    )
+    caption = f"{len(rows)} images of {number} identities by {how}. Move over a point below to see its picture."
     return Picture("map", "A map of the embeddings", caption, draw, (6.2, 5.0), _interactive(images, rows, places))
 
 
@@ -85,9 +83,7 @@ def spectrum_picture(embeddings: Mapping[str, Tensor]) -> Picture:
         axes.grid(color=PALE)
         axes.legend(fontsize=9)
 
-    caption = (
-        "A flat curve uses all directions of the space alike; one that falls steeply could do with fewer dimensions."
-    )
+    caption = "A flat curve uses all directions of the space equally; a steep one would need fewer dimensions."
     return Picture("spectrum", "Singular values of the embeddings", caption, draw, (3.8, 3.8))
 
 

@@ -1,4 +1,4 @@
-"""What losses make of one batch: pair weights, LoOp's synthetic points, CIT's gradient."""
+"""Losses on one batch: pair weights, LoOp's synthetic points, CIT's gradient."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -129,11 +129,11 @@ def _weights_picture(weights: Mapping[str, Tensor], labels: Tensor) -> Picture:
             bar.set_ticks([-4, -3, -2, -1, 0], labels=["≤ 1e-4", "1e-3", "1e-2", "0.1", "1"])
 
     caption = (
-        "How strongly each loss pulls at each pair of a batch, |∂L/∂S| as a share of the largest; white lines part the "
-        "identities, so the squares on the diagonal are pairs of one identity. Dark pairs teach nothing."
+        "How strongly each loss pulls at each pair of a batch, |∂L/∂S| as a share of the largest; white lines "
+        "separate the identities: the squares on the diagonal are pairs of one identity. Dark pairs contribute nothing."
     )
     heights = (5.2, 4.4 * len(weights))
-    return Picture("pair_weights", "Which pairs the loss looks at", caption, draw, heights)
+    return Picture("pair_weights", "Weight of each pair in the loss", caption, draw, heights)
 
 
 def _loop_picture(unit: Tensor, labels: Tensor, pairing: str, geometry: str, called: Callable[[int], str]) -> Picture:

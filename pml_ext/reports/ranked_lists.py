@@ -1,4 +1,4 @@
-"""The first results of every query, and which two identities are taken for each other."""
+"""The first results of every query, and the most confused identities."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class RankedLists:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Two identities of which one takes places of the other.
+    """Two identities, one of which appears in the results of the other's queries.
 
     Attributes:
         identity, taken_for: the queries' identity, and that of the wrong results.
@@ -74,7 +74,7 @@ def first_results(data: OpenSet, features: Features) -> RankedLists:
 
 
 def confusions(data: OpenSet, lists: RankedLists, most: int) -> list[Confusion]:
-    """The pairs of identities that cost most: by how many of the first ten places of one's queries the other takes."""
+    """The most confused pairs: those where one identity takes most of the first ten places of the other's queries."""
     asked, searched = data.query.identities, data.parts[-1].identities
     wrong = lists.counts & ~lists.right
     query, place = np.nonzero(wrong)

@@ -27,7 +27,7 @@ _MARKS = {True: "✓", False: "✗"}
 def results_picture(
     data: OpenSet, lists: Mapping[str, RankedLists], queries: Sequence[int], *, name: str, title: str, caption: str
 ) -> Picture:
-    """Queries with their first ten results, by each model beside the other.
+    """Queries with their first ten results by each model.
 
     Args:
         data: the test set.
@@ -48,7 +48,7 @@ def results_picture(
 
 
 def confused_identities(data: OpenSet, found: Sequence[Confusion], *, name: str) -> Picture:
-    """Pairs of identities of which one takes the other's places."""
+    """Pairs of identities, one of which appears in the other's results."""
 
     def draw(figure: "Figure", wide: bool) -> None:
         axes = figure.add_subplot()
@@ -64,12 +64,12 @@ def confused_identities(data: OpenSet, found: Sequence[Confusion], *, name: str)
         _bare(axes, columns * 4.6 if wide else _NARROW, -(-len(found) // columns) * 1.25)
 
     caption = (
-        "The most costly confusions of the trained model: how many of the first ten places of one identity's queries "
-        "(solid frame) another identity (dashed frame) takes; below, what the data set calls them."
+        "How many of the first ten results of one identity's queries (solid frame) show another identity (dashed "
+        "frame), by the trained model; below, their names in the data set."
     )
     rows = (-(-len(found) // 3), len(found))
     return Picture(
-        name, "Identities taken for each other", caption, draw, (1.25 * rows[0] + 0.2, 1.25 * 5 / _NARROW * rows[1])
+        name, "Most confused identities", caption, draw, (1.25 * rows[0] + 0.2, 1.25 * 5 / _NARROW * rows[1])
     )
 
 

@@ -10,7 +10,6 @@ from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, ThresholdCu
 from pml_ext.reports.drawing import (
     BLACK,
     BLUE,
-    GREY,
     LINE_STYLES,
     MARKERS,
     ORANGE,
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
 FaceOf = Callable[[int | str], Tensor]
 """(1 or 3, h, w) uint8 of a class, by its label."""
 
-_WORST = 5
-_BARS = 60
-_FACE = 20  # points
+_WORST, _BARS, _FACE = 5, 60, 20  # classes named, bars, points of a picture's side
 _DISTANCE = "distance d (L2, unit-norm embeddings)"
 
 
@@ -88,8 +85,7 @@ def utility_picture(
                 distances, utilities[row], label=labels[i], color=ORANGE, linestyle=LINE_STYLES[i], linewidth=1.3,
                 marker=MARKERS[i], markevery=(0.02 * i, 0.1), markersize=6, markeredgecolor=BLACK,
             )  # fmt: skip
-        useful = distances[(utilities > 0.02).any(dim=0)].tolist() or [low, high]
-        shown = [*useful, low, high]
+        shown = [low, high, *distances[(utilities > 0.02).any(dim=0)].tolist()]
         if threshold is not None:
             labels.append(_mark(axes, threshold))
             shown.append(threshold.distance)
@@ -222,4 +218,3 @@ def _draw_worst(
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1])  # the rest is room for the counts
     name = {"far": "false accept rate", "frr": "false reject rate"}[kind]
     axes.set(ylabel="identity", xlabel=f"{name} (all pairs: {pooled.rate:.3g})")
-    axes.spines[["top", "right"]].set_color(GREY)

@@ -55,7 +55,7 @@ def training_curves(series: dict[str, Series]) -> Picture:
             if what in (_VALIDATION, _OPIS):
                 format_axis(axes.yaxis, OPIS if what == _OPIS else PRECISION_AT_1)
             if len(shown) > 1:
-                add_legend(axes, beside=False, names=[*shown])
+                add_legend(axes, beside=False, names=[str(line.get_label()) for line in axes.lines])
 
     caption = "Losses, the metrics of every validation, learning rate and throughput, against training steps."
     return Picture("curves", "While it trained", caption, draw, (3.8, 3.3 * len(panels)))

@@ -40,12 +40,12 @@ def report_run(
     metrics_file: str,
     baselines: dict[str, Measured],
 ) -> dict[str, dict[str, float]]:
-    """Write, print and return the results; ranks other than the first do nothing.
+    """Write and print what was measured, and return it; other ranks than the first do nothing and return nothing.
 
     Args:
         weights: what was measured, for the files.
         metrics_file: its name in the folder.
-        baselines: results to compare with.
+        baselines: what the model is compared with.
     """
     if not trainer.is_global_zero:
         return {}
@@ -85,7 +85,7 @@ def _write_page(
     baselines: dict[str, Measured],
     curves: dict[str, UtilityCurves],
 ) -> Path:
-    """Write report.html, and its pictures to TensorBoard."""
+    """report.html, whose pictures TensorBoard gets too."""
     facts = {
         "losses": ", ".join(cfg.MODEL.LOSSES.NAME),
         "trained on": ", ".join(cfg.DATASETS.NAMES),
@@ -114,21 +114,21 @@ def _write_page(
 
 def _pictures_of_losses(options: CN, module: Baseline, seed: int) -> list[Picture]:
     """Draw the losses on a batch of the first test set with queries."""
-    data = next((data for data in module.test_sets.values() if isinstance(data, OpenSet)), None)
-    if data is None:
+    queries = {name: data.query for name, data in module.test_sets.items() if isinstance(data, OpenSet)}
+    if not queries:
         return []
-    features = module.features[next(name for name, found in module.test_sets.items() if found is data)][0]
-    rows = one_batch(data.query.identities, count=10, images=4, seed=seed)
-    identities, places = np.unique(data.query.identities[rows], return_inverse=True)
-    labels = torch.from_numpy(places)
-    order = labels.argsort(stable=True)
-    classes = max(int(labels.max()) + 1, 1) if len(labels) else 1
-    terms, losses = build_losses(options, num_classes=classes, feature_size=features.shape[1])
+    name, query = next(iter(queries.items()))
+    features = module.features[name][0]
+    rows = one_batch(query.identities, count=10, images=4, seed=seed)
+    rows = rows[query.identities[rows].argsort(kind="stable")]
+    identities, labels = np.unique(query.identities[rows], return_inverse=True)
+    if len(identities) < 2:
+        return []
+    terms, losses = build_losses(options, num_classes=len(identities), feature_size=features.shape[1])
     of_pairs = {term.name: losses[term.name] for term in terms if not term.is_id_loss}
-    if classes < 2:
-        return []
-
-    def called(label: int) -> str:
-        return data.query.called(int(identities[label]))
-
-    return loss_pictures(of_pairs, features[torch.from_numpy(rows)][order], labels[order], called=called)
+    return loss_pictures(
+        of_pairs,
+        features[torch.from_numpy(rows)],
+        torch.from_numpy(labels),
+        called=lambda label: query.called(int(identities[label])),
+    )
