@@ -32,7 +32,7 @@ def adjusted_mutual_information(cluster_labels: Tensor, labels: Tensor) -> float
     """Mutual information of clusters and classes, less what chance gives, as a share of what is possible.
 
     scikit-learn's `adjusted_mutual_info_score` with its defaults. The expectation depends on the sizes of clusters and
-    classes alone, so here every pair of sizes is worked out once, not every pair of a cluster and a class.
+    classes alone, so it is computed once for each pair of sizes, not for each pair of a cluster and a class.
 
     Args:
         cluster_labels, labels: as of `clustering_f1`, not empty.

@@ -29,7 +29,7 @@ class LabelledImages(Dataset[Sample]):
 
 
 class SeededImages(Dataset[Sample]):
-    """(image, class id, row) of what a sampler has drawn; the transforms' random numbers follow from its seed."""
+    """(image, class id, row) of what a sampler drew; its seed decides the transforms' random numbers."""
 
     def __init__(self, images: LabelledImages) -> None:
         self.images = images

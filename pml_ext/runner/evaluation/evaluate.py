@@ -43,7 +43,7 @@ class Evaluation:
         self.calculator = AccuracyCalculator(
             include=self.columns,
             device=torch.device("cpu"),
-            # Without this faiss advises more pictures a class, on a channel that no program can close.
+            # Without this faiss advises more pictures a class, which it prints from C++.
             kmeans_func=FaissKMeans(min_points_per_centroid=1),
             ranks=self.ranks,
             **asdict(opis_settings(test.OPIS)),
@@ -164,7 +164,7 @@ def _queries_without_match(data: OpenSet) -> int:
 def query_and_gallery_embeddings(data: OpenSet, features: Features) -> tuple[Tensor, Tensor]:
     """All embeddings of a test set and their identities; as in the metrics, of the identities that have a query.
 
-    What a gallery holds besides, junk (−1) and distractors, are no classes.
+    Junk (−1) and distractors of the gallery do not count as classes.
     """
     embeddings, identities = torch.cat(features), torch.cat([torch.from_numpy(part.identities) for part in data.parts])
     wanted = torch.isin(identities, torch.from_numpy(data.query.identities)) & (identities != JUNK)

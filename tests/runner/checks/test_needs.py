@@ -49,4 +49,4 @@ def test_glyphs_need_matplotlibs_fonts_and_draw_nothing(tmp_path: Path, monkeypa
 
 def test_a_retrieval_set_that_is_not_there(tmp_path: Path) -> None:
     (line,) = missing(tmp_path, "CUB")[0]
-    assert f"CUB at {tmp_path}: not the published files (no CUB_200_2011/image_class_labels.txt)" in line
+    assert f"CUB: not the published files in {tmp_path} (no CUB_200_2011/image_class_labels.txt)" in line

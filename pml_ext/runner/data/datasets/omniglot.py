@@ -84,7 +84,7 @@ def _drawings(root: Path, *, contents: bool = True) -> Iterator[Drawing]:
                 yield from _zipped(archive, contents)
             return
         if archives:
-            raise UserError(f"Omniglot needs both {' and '.join(ARCHIVES)}; {folder} holds only {archives[0].name}")
+            raise UserError(f"needs both {' and '.join(ARCHIVES)}; {folder} holds only {archives[0].name}")
     for path in sorted((root / _EXTRACTED).rglob("*.png")):
         if match := _MEMBER.search(path.as_posix()):
             yield match[1], int(match[2]), int(match[3]), str(path), read_regular(path) if contents else b""
@@ -111,7 +111,7 @@ def _download(root: Path) -> None:
         Omniglot(str(root), background=True, download=True)
     except (OSError, RuntimeError) as error:
         raise UserError(
-            f"no Omniglot at {root.resolve()} and torchvision could not download it ({error}). Put "
+            f"nothing at {root.resolve()} and torchvision could not download it ({error}). Put "
             f"{' and '.join(ARCHIVES)} there, or set DATASETS.ROOT (or the environment's FASTREID_DATASETS) "
             f"to the folder that has them"
         ) from error
