@@ -36,7 +36,15 @@ class Profile(lightning.Callback):
         self._last = now
 
     def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        pl_module.register_forward_hook(lambda module, *_: self._mark("forward") if module.training else None)
+        network_output: Any = pl_module.output
+
+        def timed(*batch: Any) -> Any:
+            output = network_output(*batch)
+            if pl_module.training:
+                self._mark("forward")
+            return output
+
+        pl_module.output = timed  # type: ignore[assignment]
 
     def on_train_epoch_start(self, *_: Any) -> None:
         self._mark(None)

@@ -350,19 +350,20 @@ def test_freezing_precise_statistics_flipped_tests_and_the_profile(
     shares = dict(re.findall(r"^([a-z ]+?) +[0-9.]+ +([0-9.]+) %", log, flags=re.MULTILINE))
     assert list(shares) == ["data loading", "forward", "loss", "backward", "optimizer", "evaluation"]
     assert sum(map(float, shares.values())) == pytest.approx(100, abs=0.5)
+    assert float(shares["forward"]) > 0 and float(shares["loss"]) > 0
 
 
 def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    forward = pml_ext.runner.engine.baseline.Baseline.forward
+    network_output = pml_ext.runner.engine.baseline.Baseline.output
 
     def spoiled(self: Any, *batch: torch.Tensor) -> Any:
-        output = forward(self, *batch)
+        output = network_output(self, *batch)
         spoil = self.training and self.global_step == 13
         return output._replace(features=tuple(part * torch.nan for part in output.features)) if spoil else output
 
-    monkeypatch.setattr(pml_ext.runner.engine.baseline.Baseline, "forward", spoiled)
+    monkeypatch.setattr(pml_ext.runner.engine.baseline.Baseline, "output", spoiled)
     assert train(tmp_path) == 2
     message = capfd.readouterr().err
     assert "SmoothAPLoss is nan at step 13 (epoch 1); the batch was sklearn.datasets.load_digits()[" in message
