@@ -15,7 +15,6 @@ from PIL import Image
 from yacs.config import CfgNode as CN
 
 from pml_ext.cli import main
-from pml_ext.runner.checks.building import found_by_building
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.load import load_config
@@ -46,7 +45,7 @@ def problems_of(cfg: CN) -> list[str]:
     """What keeps a config from running; its model is built once for all configs that have the same."""
     parts = "".join(cfg[part].dump() for part in ("MODEL", "INPUT", "TEST"))
     if parts not in _known:
-        _known[parts] = problems(cfg) + found_by_building(cfg, set())
+        _known[parts] = problems(cfg)
     return _known[parts] or [str(problem) for problem in unsupported(cfg)]
 
 
