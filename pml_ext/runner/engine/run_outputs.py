@@ -40,12 +40,12 @@ def report_run(
     metrics_file: str,
     baselines: dict[str, Measured],
 ) -> dict[str, dict[str, float]]:
-    """Write and print what was measured, and return it; other ranks than the first do nothing and return nothing.
+    """Write, print and return the results; ranks other than the first do nothing.
 
     Args:
         weights: what was measured, for the files.
         metrics_file: its name in the folder.
-        baselines: what the model is compared with.
+        baselines: results to compare with.
     """
     if not trainer.is_global_zero:
         return {}
@@ -85,7 +85,7 @@ def _write_page(
     baselines: dict[str, Measured],
     curves: dict[str, UtilityCurves],
 ) -> Path:
-    """report.html, whose pictures TensorBoard gets too."""
+    """Write report.html, and its pictures to TensorBoard."""
     facts = {
         "losses": ", ".join(cfg.MODEL.LOSSES.NAME),
         "trained on": ", ".join(cfg.DATASETS.NAMES),
