@@ -35,5 +35,5 @@ unit = torch.nn.functional.normalize(test[0], dim=1)
 accepted = matcher.accept(unit @ unit.T)
 different = test[1][:, None] != test[1]
 found = accepted[different].float().mean()
-print(f"FAR: at most {FAR:.3f} asked for, {report.far.rate:.3f} on validation, {found:.3f} on other images")
+print(f"FAR: at most {FAR:.3f} requested, {report.far.rate:.3f} on validation, {found:.3f} on other images")
 print(f"are images 1 and 11 one digit? {matcher.accept_pairs(test[0][:1], test[0][10:11]).item()}")

@@ -105,7 +105,7 @@ def test_the_threshold_generalises_to_other_images() -> None:
     asked, on_validation, elsewhere = map(float, re.findall(r"\d\.\d{3}", shown.partition("\nFAR: ")[2]))
     assert on_validation <= asked == 0.01
     assert elsewhere == pytest.approx(asked, rel=0.3)
-    assert all(f"worst by {rate}" in shown for rate in ("FAR", "FRR"))
+    assert all(f"highest {rate}" in shown for rate in ("FAR", "FRR"))
 
 
 def test_margins_are_chosen_on_held_out_classes() -> None:
