@@ -33,7 +33,7 @@ def test_omniglot_is_neither_downloaded_nor_decoded(tmp_path: Path) -> None:
     (damaged / "images_background_small1.zip").write_bytes(b"no archive")
     (half / "images_background_small1.zip").unlink()
     assert missing(whole, "Omniglot") == ([], [])
-    for folder, complaint in ((damaged, "images_background_small1.zip is damaged"), (half, "Omniglot needs both")):
+    for folder, complaint in ((damaged, "images_background_small1.zip is damaged"), (half, "needs both")):
         found, to_come = missing(folder, "Omniglot")
         assert complaint in found[0]
         assert not to_come
