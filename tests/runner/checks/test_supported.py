@@ -155,6 +155,8 @@ def test_all_problems_are_named_in_one_message(folder: Path) -> None:
         ("MODEL.BACKBONE.FEAT_DIM 512", r"FEAT_DIM must be 2048 for build_resnet_backbone of DEPTH 50x; got 512"),
         ("MODEL.LOSSES.CE.EPSILON 1.5", r"MODEL\.LOSSES\.CE: epsilon must be in \[0, 1\), or -1"),
         ("SOLVER.SCHED OneCycleLR", r"SOLVER\.WARMUP_ITERS = 2000: OneCycleLR begins with a warm-up of its own"),
+        ("SOLVER.IMS_PER_BATCH 0", r"SOLVER\.IMS_PER_BATCH = 0: must be 1 or more"),
+        ("DATALOADER.SAMPLER_TRAIN RandomIdentitySampler", r"SAMPLER_TRAIN = .*: unknown.*Known: 'TrainingSampler'"),
         ("SOLVER.WARMUP_FACTOR -1.0", r"SOLVER\.WARMUP_FACTOR = -1\.0: must be 0 or more"),
         ("TEST.PRECISE_BN.ENABLED True TEST.PRECISE_BN.DATASET None", r"PRECISE_BN\.DATASET = 'None': unknown\. Known"),
         ("MODEL.PIXEL_STD [1.0]", r"MODEL\.PIXEL_MEAN = .* must both have 1 value \(grey\) or 3"),
