@@ -139,11 +139,17 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--eval-only", action="store_true", help=argparse.SUPPRESS)  # FastReID's, said twice
 
     add = command("threshold", commands.threshold, **layout)
-    add("--embeddings", required=True, metavar="FILE", help="of validation, see below")
+    add("--embeddings", required=True, metavar="FILE", help="of validation, or new ones to --check; see below")
     target = subparsers.choices["threshold"].add_mutually_exclusive_group(required=True)
     target.add_argument("--far", type=float, metavar="RATE", help="the largest false accept rate")
     target.add_argument("--frr", type=float, metavar="RATE", help="the largest false reject rate")
     target.add_argument("--max-utility", action="store_true", help="the best harmonic mean of 1 - FAR and 1 - FRR")
+    does = "say whether this saved threshold still holds; exit status 0: yes, 1: no, 3: too few pairs to tell"
+    target.add_argument("--check", metavar="FILE", help=does)
+    add("--labels", metavar="NAME", help="of --check: the array or column with identities")
+    add("--frames", metavar="NAME", help="of --check: samples of one frame are different people")
+    add("--tracks", metavar="NAME", help="of --check: samples of one track are the same")
+    add("--look", type=int, metavar="N", help="of --check: which check this is: 1, 2, …; default: 1")
     add("--checkpoint", metavar="FILE", help="the model; its hash is kept in the report")
     add("--same-camera-pairs", action="store_true", help="count genuine pairs of one camera too")
     add("--images", metavar="FOLDER", help="of the file's paths; default: the file's folder")

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pml_ext._errors import UserError
+
 
 def train(
     config_file: str, overrides: list[str], *, resume: bool, overwrite: bool, profile: bool, eval_only: bool,
@@ -41,12 +43,30 @@ def evaluate(
         print(evaluate_files(str(embeddings), gallery, out or "."))
 
 
-def threshold(embeddings: str, *, max_utility: bool, **options: Any) -> None:
-    """choose a decision threshold on embeddings, and report what it does to each class"""
-    from pml_ext.search.threshold_command import report_threshold
+def threshold(
+    embeddings: str, *, check: str | None, labels: str | None, frames: str | None, tracks: str | None,
+    look: int | None, max_utility: bool, **options: Any,
+) -> int:  # fmt: skip
+    """choose a decision threshold on embeddings, and report what it does to each class; or check a saved one"""
+    from pml_ext.search import threshold_command
 
+    of_a_check = {"labels": labels, "frames": frames, "tracks": tracks, "look": look}
     with _plain_warnings():
-        print(report_threshold(embeddings, target="utility" if max_utility else None, **options))
+        if check is None:
+            if given := [f"--{name}" for name, value in of_a_check.items() if value is not None]:
+                raise UserError(f"{', '.join(given)} go with --check, and not with a new threshold")
+            target = "utility" if max_utility else None
+            print(threshold_command.report_threshold(embeddings, target=target, **options))
+            return 0
+        checkpoint = options.pop("checkpoint")
+        if given := [f"--{name.replace('_', '-')}" for name, value in options.items() if value]:
+            raise UserError(f"{', '.join(given)} go with a new threshold, and not with --check")
+        groups = {"labels": labels, "frames": frames, "tracks": tracks}
+        text, status = threshold_command.check_threshold_file(
+            check, embeddings, checkpoint=checkpoint, look=1 if look is None else look, **groups
+        )
+        print(text)
+        return status
 
 
 def check_config(files: list[str], overrides: list[str], *, num_gpus: int, num_machines: int) -> int:

@@ -1,7 +1,7 @@
 """Embeddings, labels, cameras and paths of pictures from a file of any program, read whole and checked."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,16 @@ from pml_ext.search.file_formats import READERS, read_arrays
 
 @dataclass(frozen=True)
 class EmbeddingSet:
-    """embeddings: (N, D) floating, on the CPU. labels, cameras: (N,) arrays of int64 or strings; paths: of strings."""
+    """embeddings: (N, D) floating, on the CPU. labels, cameras: (N,) arrays of int64 or strings; paths: of strings.
+
+    also: arrays like labels that were asked for by name.
+    """
 
     embeddings: Tensor
     labels: np.ndarray
     cameras: np.ndarray | None
     paths: np.ndarray | None = None
+    also: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def is_junk(self) -> np.ndarray:
@@ -49,17 +53,18 @@ def require_file(path: str | Path) -> Path:
     return path
 
 
-def read_embeddings(path: str | Path, *, need_labels: bool = True) -> EmbeddingSet:
+def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequence[str] = ()) -> EmbeddingSet:
     """Read a file; file_format_help says what it holds.
 
     Args:
         need_labels: False: labels that the file does not have are empty strings.
+        also: names of more arrays or columns of integers or strings.
     Raises:
         UserError: a missing, unreadable or damaged file, an unknown suffix, missing names, shapes or values that do
             not fit.
     """
     path = require_file(path)
-    arrays = read_arrays(path, need_labels=need_labels)
+    arrays = read_arrays(path, need_labels=need_labels, also=also)
     embeddings = _check_floats(arrays["embeddings"], path)
 
     def ids(name: str) -> np.ndarray | None:
@@ -68,7 +73,9 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True) -> EmbeddingS
     labels, paths = ids("labels"), ids("paths")
     if paths is not None and paths.dtype.kind != "U":
         raise UserError(f"{path}: paths must be strings; got {paths.dtype}")
-    return EmbeddingSet(embeddings, np.full(len(embeddings), "") if labels is None else labels, ids("cameras"), paths)
+    known = np.full(len(embeddings), "") if labels is None else labels
+    more = {name: _check_ids(arrays[name], len(embeddings), f"{path}: {name}") for name in also}
+    return EmbeddingSet(embeddings, known, ids("cameras"), paths, more)
 
 
 def pictures_inside(paths: Iterable[str], folder: str | Path) -> tuple[list[Path | None], str | None]:

@@ -2,7 +2,7 @@
 
 import pickle
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,16 @@ NAMES = ("embeddings", "labels", "cameras", "paths")
 _COLUMNS = dict(zip(NAMES, ("embedding (or e0, e1, …)", "label", "camera", "path"), strict=True))  # of a .parquet
 
 
-def read_arrays(path: Path, *, need_labels: bool) -> dict[str, Any]:
+def read_arrays(path: Path, *, need_labels: bool, also: Sequence[str] = ()) -> dict[str, Any]:
     """The arrays of a file that exists, unchecked, by those of NAMES that it has.
 
+    Args:
+        also: names of more arrays or columns, which the file must have.
     Raises:
         UserError: an unknown suffix, an unreadable file, or a missing array.
     """
     try:
-        present, arrays = READERS[path.suffix](path)
+        present, arrays = READERS[path.suffix](path, (*NAMES, *also))
     except UserError:
         raise
     except Exception as error:  # what readers raise on damaged input is not documented
@@ -32,7 +34,7 @@ def read_arrays(path: Path, *, need_labels: bool) -> dict[str, Any]:
     present = list(present)
     spelled = _COLUMNS if path.suffix == ".parquet" else dict(zip(NAMES, NAMES, strict=True))
     required = NAMES[:2] if need_labels else NAMES[:1]
-    if missing := [spelled[name] for name in required if name not in arrays]:
+    if missing := [spelled.get(name, name) for name in (*required, *also) if name not in arrays]:
         raise UserError(f"{path} lacks {', '.join(missing)}; it holds {', '.join(present) or 'nothing'}")
     if "cameras" not in arrays and (others := [name for name in present if name.lower().startswith("cam")]):
         # Ignoring them would change every result.
@@ -47,14 +49,14 @@ def read_arrays(path: Path, *, need_labels: bool) -> dict[str, Any]:
 _Read = tuple[Iterable[str], dict[str, Any]]  # all names in the file; the arrays by those of NAMES that it has
 
 
-def _read_npz(path: Path) -> _Read:
+def _read_npz(path: Path, names: Sequence[str]) -> _Read:
     # Opened here: numpy leaves a file open that it cannot read.
     with path.open("rb") as opened:
         file = np.load(opened, allow_pickle=False)
         if isinstance(file, np.ndarray):
             raise UserError(f"{path} holds one array; expected an archive made with numpy.savez")
         try:
-            return file.files, {name: file[name] for name in NAMES if name in file.files}
+            return file.files, {name: file[name] for name in names if name in file.files}
         except ValueError as error:
             if "Object arrays" not in str(error):
                 raise
@@ -64,7 +66,7 @@ def _read_npz(path: Path) -> _Read:
             ) from error
 
 
-def _read_torch(path: Path) -> _Read:
+def _read_torch(path: Path, names: Sequence[str]) -> _Read:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # torch's own text advises running the file's code
@@ -74,7 +76,7 @@ def _read_torch(path: Path) -> _Read:
         ) from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold a dict of tensors; got {type(content).__name__}")
-    return map(str, content), {name: _to_numpy(content[name]) for name in NAMES if name in content}
+    return map(str, content), {name: _to_numpy(content[name]) for name in names if name in content}
 
 
 def _to_numpy(value: Any) -> Any:
@@ -84,15 +86,15 @@ def _to_numpy(value: Any) -> Any:
     return value
 
 
-def _read_safetensors(path: Path) -> _Read:
+def _read_safetensors(path: Path, names: Sequence[str]) -> _Read:
     import_library("safetensors", needed_for=f"{path}: reading it", install="safetensors")
     from safetensors.torch import load_file
 
     content = load_file(path)
-    return content, {name: _to_numpy(content[name]) for name in NAMES if name in content}
+    return content, {name: _to_numpy(content[name]) for name in names if name in content}
 
 
-def _read_parquet(path: Path) -> _Read:
+def _read_parquet(path: Path, names: Sequence[str]) -> _Read:
     import_library("pyarrow", needed_for=f"{path}: reading it", install="pyarrow")
     from pyarrow.compute import list_value_length, unique
     from pyarrow.parquet import ParquetFile
@@ -107,11 +109,14 @@ def _read_parquet(path: Path) -> _Read:
             )
         if dimensions and "embedding" in columns:
             raise UserError(f"{path} must have either embedding or e0, e1, …; it has both")
+        more = names[len(NAMES) :]
         wanted = [name for name in ("label", "camera", "path", "embedding", *dimensions) if name in columns]
+        wanted += [name for name in more if name in columns and name not in wanted]
         table = file.read(columns=wanted)
     if holes := [name for name in wanted if table[name].null_count]:
         raise UserError(f"{path} has missing values in {', '.join(holes)}")
     arrays: dict[str, Any] = {f"{name}s": table[name].to_pylist() for name in wanted if f"{name}s" in NAMES[1:]}
+    arrays |= {name: table[name].to_pylist() for name in more if name in columns}
     if dimensions:
         arrays["embeddings"] = np.stack([table[name].to_numpy() for name in dimensions], axis=1)
     elif "embedding" in columns:
@@ -126,7 +131,7 @@ def _read_parquet(path: Path) -> _Read:
     return columns, arrays
 
 
-READERS: dict[str, Callable[[Path], _Read]] = {
+READERS: dict[str, Callable[[Path, Sequence[str]], _Read]] = {
     ".npz": _read_npz,
     ".pt": _read_torch,
     ".pth": _read_torch,

@@ -11,7 +11,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._version import __version__
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.json_file import checkpoint_of
+from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report
 from pml_ext.runner.config.network_keys import config_of, shaping
 
 KEY = "pml_ext"
@@ -105,7 +105,7 @@ def report_for(report: str | Path, record: ModelRecord) -> ThresholdReport:
         UserError: it is no threshold report, names no model, or is about another model.
     """
     try:
-        found = ThresholdReport.load(report)
+        found = ThresholdReport(**vars(read_report(Path(report), None)))  # compared with the record below
     except ValueError as error:
         raise UserError(str(error)) from error
     if found.embedding_dim != record.embedding_dim:

@@ -1,4 +1,4 @@
-"""`pml-ext threshold`: choose a threshold on embeddings from a file, and write the report."""
+"""`pml-ext threshold`: choose a threshold on embeddings from a file, or check one on new embeddings."""
 
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,38 @@ def report_threshold(
         report = report.with_checkpoint(checkpoint)
     files = write_files(report, folder / "threshold")
     return "\n".join([report.summary(), "", *map(str, files)])
+
+
+def check_threshold_file(
+    report_file: str,
+    file: str,
+    *,
+    checkpoint: str | None,
+    labels: str | None,
+    frames: str | None,
+    tracks: str | None,
+    look: int,
+) -> tuple[str, int]:
+    """Compare a saved threshold with the error rates of a file of new embeddings.
+
+    Args:
+        report_file: the threshold.json.
+        file: as `read_embeddings` reads it.
+        checkpoint: the model file in use, which must be the report's.
+        labels, frames, tracks: names of arrays or columns in the file, see `ThresholdReport.check`.
+        look: 1 for the first check, 2 for the second, …
+    Returns:
+        the text to print; 0 if the threshold holds, 1 if it does not, 3 if the data cannot tell.
+    """
+    names = tuple(name for name in (labels, frames, tracks) if name is not None)
+    data = read_embeddings(file, need_labels=False, also=names)
+    groups = [None if name is None else data.also[name] for name in (labels, frames, tracks)]
+    try:
+        report = ThresholdReport.load(report_file, checkpoint=checkpoint)
+        found = report.check(data.embeddings, labels=groups[0], frames=groups[1], tracks=groups[2], look=look)
+    except ValueError as error:
+        raise UserError(f"{file}: {error}") from error
+    return found.summary(), found.status
 
 
 def _picture_paths(data: EmbeddingSet, rows: np.ndarray, file: str, images: str | None) -> list[Path | None] | None:

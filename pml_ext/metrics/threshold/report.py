@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_tensor
+from pml_ext._checks import check_embeddings, check_finite, check_tensor, warn_caller
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.metrics.opis_settings import OPISSettings
@@ -224,11 +224,19 @@ class ThresholdReport(ThresholdFields):
 
         Args:
             checkpoint: the model file in use; it must be the one that the report was saved with.
+        Warns:
+            UserWarning: a report of a checkpoint, and none to compare it with.
         Raises:
             FileNotFoundError: no such file.
             ValueError: not such a report; a report of another checkpoint, or of none where one is given.
         """
-        return cls(**vars(read_report(Path(path), checkpoint)))
+        report = cls(**vars(read_report(Path(path), checkpoint)))
+        if checkpoint is None and report.checkpoint is not None:
+            warn_caller(
+                f"{path} is of the checkpoint {report.checkpoint.file}, which was compared with nothing: give "
+                "checkpoint=, the model file in use"
+            )
+        return report
 
     def save_figure(self, path: str | Path) -> None:
         """Draw utilities, ROC, distances and the classes with the most errors as a PNG (needs matplotlib, `curves`)."""
