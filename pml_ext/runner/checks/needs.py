@@ -6,10 +6,10 @@ from pathlib import Path
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.aliases import aliases_of
 from pml_ext.runner.data.datasets import download_to_come as data_to_come
 from pml_ext.runner.data.datasets import require_files
 from pml_ext.runner.data.datasets.layout import dataset_root
+from pml_ext.runner.data.names import aliases_of
 from pml_ext.runner.modeling.cuda import missing_device, norms_of_other_devices
 from pml_ext.runner.modeling.weights.imagenet import download_to_come as weights_to_come
 from pml_ext.runner.modeling.weights.imagenet import missing_file

@@ -7,8 +7,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.config.network_keys import SHAPING
 from pml_ext.runner.config.rules import Problem, Rule, fits, must, one_of, problems_of
-from pml_ext.runner.data.aliases import aliases_of
-from pml_ext.runner.data.names import BY_IDENTITY
+from pml_ext.runner.data.names import BY_IDENTITY, aliases_of
 from pml_ext.runner.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, data_set
 from pml_ext.runner.evaluation.columns import columns_of_first
 from pml_ext.runner.evaluation.rules import TEST_RULES

@@ -43,12 +43,7 @@ class SeededImages(Dataset[Sample]):
 def train_loader(
     options: CN, images: ImageSet, transform: v2.Compose, *, batch_size: int, seed: int, rank: int, world_size: int
 ) -> DataLoader[Sample]:
-    """This rank's part of every joint batch; the same for any number of workers.
-
-    Args:
-        options: the config's DATALOADER.
-        batch_size: of the joint batch of all ranks.
-    """
+    """This rank's part of every joint batch, of batch_size images; the same for any number of workers."""
     sampler = build_sampler(
         options, images.labels, images.cameras, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size
     )
@@ -65,12 +60,7 @@ def train_loader(
 def evaluation_loader(
     options: CN, images: ImageSet, transform: v2.Compose, *, batch_size: int, rank: int, world_size: int
 ) -> DataLoader[Sample]:
-    """Every world_size-th image, from this rank's on: no image twice, none left out.
-
-    Args:
-        options: the config's DATALOADER.
-        batch_size: of one rank.
-    """
+    """Every world_size-th image, from this rank's on: no image twice, none left out. batch_size is of one rank."""
     return DataLoader(
         LabelledImages(images, transform),
         batch_size=batch_size,

@@ -1,5 +1,7 @@
 """The names that INPUT, DATASETS and DATALOADER of a config can hold, and what each is."""
 
+from collections.abc import Iterable
+
 TRANSFORMS = {
     "AUTOAUG": "AutoAugment, the ImageNet policy (torchvision's; its ranges of rotation and colour are the paper's)",
     "CROP": "random resized crop; a centre crop in tests",
@@ -33,3 +35,12 @@ OWN_DATA = {
 # Data sets that FastReID registers and whose layouts are not read here: attributes, classes of insects, and test images
 # without identities (NAIC20_R2A).
 DATASETS_NOT_BUILT = ("DukeMTMCAttr", "Market1501Attr", "PA100K", "Hymenoptera", "NAIC20_R2A")
+
+
+def aliases_of(entries: Iterable[object]) -> dict[str, str]:
+    """DATASETS.ALIASES: name -> what it stands for, of entries NAME=file:people.csv or NAME=folder:path.
+
+    >>> aliases_of(["NAIC=file:naic/people.csv"])
+    {'NAIC': 'file:naic/people.csv'}
+    """
+    return {name: target for name, _, target in (str(entry).partition("=") for entry in entries)}

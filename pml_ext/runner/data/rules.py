@@ -7,9 +7,16 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.runner.config.load import known_values
 from pml_ext.runner.config.rules import Problem, Rule, at_least_one, fits, must, not_negative, one_of
-from pml_ext.runner.data.aliases import aliases_of
 from pml_ext.runner.data.datasets import DATASETS
-from pml_ext.runner.data.names import BY_IDENTITY, DATASETS_NOT_BUILT, INTERPOLATIONS, OWN_DATA, PADDINGS, SAMPLERS
+from pml_ext.runner.data.names import (
+    BY_IDENTITY,
+    DATASETS_NOT_BUILT,
+    INTERPOLATIONS,
+    OWN_DATA,
+    PADDINGS,
+    SAMPLERS,
+    aliases_of,
+)  # fmt: skip
 
 _LARGEST = 2**16  # side of an image in pixels
 _AS_OWN_DATA = (

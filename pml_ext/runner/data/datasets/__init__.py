@@ -12,7 +12,6 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext.runner.config.load import require
-from pml_ext.runner.data.aliases import aliases_of
 from pml_ext.runner.data.datasets import (
     digits,
     face_pairs,
@@ -31,7 +30,7 @@ from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.layout import dataset_root
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table import table_set
-from pml_ext.runner.data.names import OWN_DATA
+from pml_ext.runner.data.names import OWN_DATA, aliases_of
 
 log = logging.getLogger("pml_ext")
 
@@ -56,15 +55,7 @@ __all__ = [
 
 
 def load_train_set(options: CN, *, grey: bool) -> ImageSet:
-    """The training images of DATASETS.NAMES, or of DATASETS.REC_PATH; identities of different sets stay different.
-
-    Args:
-        options: the config's DATASETS.
-        grey: read the images as grey.
-
-    Raises:
-        UserError: an unknown name, or one without training images; a set that is missing or damaged.
-    """
+    """The training images of DATASETS.NAMES, or of DATASETS.REC_PATH; identities of different sets stay different."""
     images = _train_set(options, grey)
     if not options.RM_LT:
         return images
@@ -92,15 +83,7 @@ def _train_set(options: CN, grey: bool) -> ImageSet:
 
 
 def load_test_sets(options: CN, *, grey: bool) -> dict[str, TestSet]:
-    """The test sets of DATASETS.TESTS by name.
-
-    Args:
-        options: the config's DATASETS.
-        grey: read the images as grey.
-
-    Raises:
-        UserError: an unknown name, or one without test images; a set that is missing or damaged.
-    """
+    """The test sets of DATASETS.TESTS by name."""
     sets: dict[str, TestSet] = {}
     for name, data in _load_named(options, "TESTS", grey).items():
         if isinstance(data, ImageSet) or (isinstance(data, OpenSet) and not len(data.query)):

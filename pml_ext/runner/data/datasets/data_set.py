@@ -16,17 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenSet:
-    """A data set for retrieval; in most, training and test identities do not meet.
-
-    Attributes:
-        train: the training images.
-        query: the test queries.
-        gallery: what they search; None where every query searches all other queries.
-    """
+    """A data set for retrieval; in most, training and test identities do not meet."""
 
     train: ImageSet
     query: ImageSet
-    gallery: ImageSet | None = None
+    gallery: ImageSet | None = None  # None: every query searches all other queries
 
     @property
     def parts(self) -> list[ImageSet]:
@@ -36,15 +30,10 @@ class OpenSet:
 
 @dataclass(frozen=True)
 class PairSet:
-    """Images 2i and 2i + 1 are a pair.
-
-    Attributes:
-        images: the images of all pairs; their identities mean nothing.
-        same: (N,) bool, whether pair i shows one person.
-    """
+    """Images 2i and 2i + 1 are a pair; their identities mean nothing."""
 
     images: ImageSet
-    same: np.ndarray
+    same: np.ndarray  # (N,) bool, whether pair i shows one person
 
     @property
     def parts(self) -> list[ImageSet]:
@@ -54,13 +43,7 @@ class PairSet:
 
 @dataclass(frozen=True)
 class TemplateSet:
-    """Images of templates, and which templates are compared.
-
-    Attributes:
-        images: (N); their identities mean nothing.
-        media: template and medium of each image.
-        pairs: the comparisons.
-    """
+    """N images, the template and medium of each, and which templates are compared; the identities mean nothing."""
 
     images: ImageSet
     media: "TemplateMedia"

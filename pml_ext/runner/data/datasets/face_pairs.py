@@ -27,9 +27,6 @@ def pair_set(root: Path, grey: bool, *, name: str) -> PairSet:
 
     LFW also comes as its own folder `lfw/<person>/<person>_0001.jpg` with `pairs.txt` in it or beside it; the images
     should be aligned as those that the model was trained on.
-
-    Raises:
-        UserError: no such file; one that is damaged, of another form, or that asks for code to be run.
     """
     file = f"{name.lower()}.bin"
     for folder in FOLDERS:

@@ -13,11 +13,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 
 def folder_per_identity(root: Path, grey: bool, *, name: str) -> ImageSet:
-    """Every sub-folder of root/name with images is an identity, numbered in the order of their names; no cameras.
-
-    Raises:
-        UserError: no such folder, or no images one level below it.
-    """
+    """Every sub-folder of root/name with images is an identity, numbered in the order of their names; no cameras."""
     require_folder(root / name, f"{root / name}/<identity>/<image>.jpg")
     (files,), names = _numbered([_files(root / name)])
     return image_set(each_its_own_camera(files), grey, names)
@@ -28,9 +24,6 @@ def own_folder(root: Path, grey: bool, *, name: str) -> ImageSet | OpenSet:
 
     An identity has the same name in all of them. Without a gallery every query searches all other queries. There are no
     cameras: no image is left out of a search for its camera.
-
-    Raises:
-        UserError: no such folder, or no images one level below it, or below one of the three.
     """
     folder = root / name
     if not (folder / "query").is_dir():

@@ -32,9 +32,6 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
     and the family's styles are the pictures. Drawn once and kept in the user's cache folder ($XDG_CACHE_HOME/pml_ext,
     else ~/.cache/pml_ext), whatever the root is; the file's name has FreeType's version, as another one may smooth
     edges differently.
-
-    Raises:
-        UserError: matplotlib's fonts are missing, or others.
     """
     import torch  # as in pixels_of
 
@@ -63,30 +60,19 @@ def _check(root: Path) -> None:
 
 @dataclass(frozen=True)
 class GlyphTable:
-    """Every picture, with what it shows.
+    """Every picture, with what it shows."""
 
-    Attributes:
-        pictures: (N, 32, 32) uint8, black on white.
-        identities: (N,) int64, characters that look the same have one.
-        families: (N,) int64, a family's place in TYPEFACES.
-        characters: (N,) str.
-        fonts: (N,) str, the font's file without its ending.
-    """
-
-    pictures: np.ndarray
-    identities: np.ndarray
-    families: np.ndarray
-    characters: np.ndarray
-    fonts: np.ndarray
+    pictures: np.ndarray  # (N, 32, 32) uint8, black on white
+    identities: np.ndarray  # (N,) int64, characters that look the same have one
+    families: np.ndarray  # (N,) int64, a family's place in TYPEFACES
+    characters: np.ndarray  # (N,) str
+    fonts: np.ndarray  # (N,) str, the font's file without its ending
 
 
 def draw(characters: list[str] | None = None) -> GlyphTable:
     """All pictures of some characters; without any, of every letter that the three DejaVu families have.
 
     A picture that equals another one of its identity and family to the pixel is left out.
-
-    Raises:
-        UserError: matplotlib's fonts are missing, or others.
     """
     faces = {
         family: {Path(file).stem: Typeface(file, sha256) for file, sha256 in styles.items()}

@@ -27,9 +27,6 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
 
     Faces are aligned by the landmarks of `meta/ijbc_name_5pts_score.txt`. The detector's scores in that file are not
     used: every image of a medium weighs the same.
-
-    Raises:
-        UserError: another layout, a damaged list, an image without landmarks.
     """
     from pml_ext.metrics.pair_lists import read_template_media, read_template_pairs  # import torch
 
@@ -58,9 +55,7 @@ def _aligned_face(grey: bool, face: tuple[Path, np.ndarray]) -> "Tensor":
 def align(image: "Tensor", landmarks: np.ndarray) -> "Tensor":
     """uint8 (C, 112, 112): the image under the similarity transform that fits its landmarks best.
 
-    Args:
-        image: uint8 (C, h, w).
-        landmarks: (5, 2) x and y of the left eye, the right eye, the nose, and the left and right corner of the mouth.
+    landmarks: (5, 2) x and y of the left eye, the right eye, the nose, and the left and right corner of the mouth.
     Source: the least-squares similarity of Umeyama, TPAMI 1991, from the crop to the image.
     """
     import torch  # as in pixels_of

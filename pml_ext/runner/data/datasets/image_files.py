@@ -17,8 +17,6 @@ from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 if TYPE_CHECKING:
     from torch import Tensor
 
-"""The rule of the limit in `without_unreadable`, a key of DATASETS."""
-
 
 class ImageFile(NamedTuple):
     """One image: where it is, whose it is, what took it."""
@@ -36,11 +34,7 @@ class ImageFiles(LazyImages):
 
 
 def read_image(path: Path, grey: bool) -> "Tensor":
-    """An image file as `decode_image` gives it.
-
-    Raises:
-        UserError: it cannot be read or decoded.
-    """
+    """An image file as `decode_image` gives it; a UserError where it cannot be read or decoded."""
     try:
         content = read_regular(path)
     except OSError as error:
@@ -66,12 +60,9 @@ def open_set(
     *,
     cameras: bool = True,
 ) -> OpenSet:
-    """The data set of some files.
+    """The data set of training images, queries and, unless the queries search each other, the gallery.
 
-    Args:
-        parts: training images, queries and, unless the queries search each other, the gallery.
-        identity_names: as of ImageSet.
-        cameras: False gives each image a camera of its own, so that the camera protocol removes nothing.
+    Without cameras each image gets one of its own, so that the camera protocol removes nothing.
     """
     if not cameras:
         parts = [each_its_own_camera(files, len(parts[1]) if i == 2 else 0) for i, files in enumerate(parts)]
@@ -85,14 +76,9 @@ def each_its_own_camera(files: Sequence[ImageFile], first: int = 0) -> list[Imag
 
 
 def without_unreadable(images: ImageSet, limit: float, threads: int) -> tuple[ImageSet, list[str]]:
-    """The images that decode, and a message for each that does not.
+    """The images that decode, and a message for each that does not; a UserError where their share is over the limit.
 
-    Args:
-        images: of files; a set that is in memory already comes back as it is.
-        limit: the share of images, from 0 to 1, that may be unreadable.
-        threads: that decode.
-    Raises:
-        UserError: more of them than the limit.
+    A set that is in memory comes back as it is.
     """
     if not isinstance(images.images, ImageFiles):
         return images, []

@@ -12,15 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LazyImages(Sequence["Tensor"]):
-    """Images that are made each time they are asked for.
-
-    Attributes:
-        sources: what each image is made from.
-        make: of one source; the workers of a loader get it pickled.
-    """
+    """Images that are made each time they are asked for."""
 
     sources: Sequence[Any] | np.ndarray
-    make: Callable[[Any], "Tensor"]
+    make: Callable[[Any], "Tensor"]  # an image of one source; the workers of a loader get it pickled
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -31,21 +26,13 @@ class LazyImages(Sequence["Tensor"]):
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images with identities and cameras.
+    """Images with identities and cameras."""
 
-    Attributes:
-        images: uint8 (C, h, w) tensors.
-        identities: (N,) int64, the data set's own ids.
-        cameras: (N,) int64.
-        names: (N,) where each image came from, for messages.
-        identity_names: what the user calls an identity, where that is not its id.
-    """
-
-    images: Sequence["Tensor"]
-    identities: np.ndarray
-    cameras: np.ndarray
-    names: Sequence[str]
-    identity_names: Mapping[int, str] = field(default_factory=dict)
+    images: Sequence["Tensor"]  # uint8 (C, h, w)
+    identities: np.ndarray  # (N,) int64, the data set's own ids
+    cameras: np.ndarray  # (N,) int64
+    names: Sequence[str]  # (N,) where each image came from, for messages
+    identity_names: Mapping[int, str] = field(default_factory=dict)  # what the user calls it, where that is not its id
 
     def __len__(self) -> int:
         return len(self.images)

@@ -38,12 +38,8 @@ def found_in(folder: Path) -> str:
 def matching_files(folder: Path, form: str, example: str, otherwise: str = "") -> list[tuple[Path, re.Match[str]]]:
     """The files anywhere in a folder whose path in it has a form; others (Thumbs.db) are skipped.
 
-    Args:
-        form: regular expression of the whole path, with / between its parts.
-        example: of such a path.
-        otherwise: another form, which counts where no file has the first.
-    Raises:
-        UserError: there is none.
+    form is a regular expression of the whole path, with / between its parts; the form `otherwise` counts where no file
+    has the first. A UserError with the example where there is none.
     """
     paths, depth = sorted(folder.rglob("*")), len(folder.parts)
     for pattern in (form, otherwise):
@@ -54,11 +50,7 @@ def matching_files(folder: Path, form: str, example: str, otherwise: str = "") -
 
 
 def lines_of(path: Path) -> list[str]:
-    """The non-empty lines of a text file, stripped.
-
-    Raises:
-        UserError: it cannot be read or is not text.
-    """
+    """The non-empty lines of a text file, stripped; a UserError where it cannot be read or is not text."""
     try:
         text = read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -67,14 +59,9 @@ def lines_of(path: Path) -> list[str]:
 
 
 def matching_lines(listing: Path, form: str, expected: str, *, skip: int = 0) -> Iterator[re.Match[str]]:
-    """The non-empty lines of a list, all of which must have a form.
+    """The non-empty lines of a list below its heading of `skip` lines, all of which must have a form.
 
-    Args:
-        form: regular expression of a whole line.
-        expected: an example of such a line, for the error.
-        skip: lines of the heading.
-    Raises:
-        UserError: the list cannot be read, or has another line; the message gives its number.
+    A UserError, with the number of the line and the example `expected`, where one has not.
     """
     pattern = re.compile(form)
     for number, line in enumerate(lines_of(listing)[skip:], start=skip + 1):

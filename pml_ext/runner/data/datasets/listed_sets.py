@@ -16,11 +16,7 @@ _FIRST_AT_THE_AIRPORT = 11001  # smaller numbers are nobody's
 
 
 def msmt17(root: Path, grey: bool) -> OpenSet:
-    """MSMT17 by its list files. The lists' validation part is left out.
-
-    Raises:
-        UserError: another layout, or a line of a list that is not `path identity`.
-    """
+    """MSMT17 by its list files. The lists' validation part is left out."""
     for name, train, test in (("MSMT17_V1", "train", "test"), ("MSMT17_V2", "mask_train_v2", "mask_test_v2")):
         if (folder := root / name).is_dir():
             lists = {"train": train, "query": test, "gallery": test}
@@ -39,9 +35,6 @@ def vehicle_id(root: Path, grey: bool, *, identities: int = 13164) -> OpenSet:
 
     One image of each identity, drawn once with a fixed seed, is the gallery; the others are queries. It has no
     cameras: nothing is removed from a query's gallery.
-
-    Raises:
-        UserError: another layout, or a line of a list that is not `image identity`.
     """
     folder = root / "vehicleid"
     require_folder(folder / "image", f"{folder}/image and {folder}/train_test_split/train_list.txt")
@@ -61,11 +54,7 @@ def vehicle_id(root: Path, grey: bool, *, identities: int = 13164) -> OpenSet:
 
 
 def veri_wild(root: Path, grey: bool, *, identities: int = 10000) -> OpenSet:
-    """VERI-Wild, tested on its lists of so many identities.
-
-    Raises:
-        UserError: another layout, or a line of a list of another form.
-    """
+    """VERI-Wild, tested on its lists of so many identities."""
     folder = root / "VERI-Wild"
     require_folder(folder / "images", f"{folder}/images and {folder}/train_test_split/vehicle_info.txt")
     splits = folder / "train_test_split"
@@ -92,13 +81,8 @@ def _naic(
 ) -> Callable[[Path, bool], Loaded]:
     """A reader of a round of NAIC by the lists of FastReID's project NAIC20. Without cameras.
 
-    Args:
-        folder: under the root, with the lists.
-        images: the folder of the images in it.
-        train: the list of the training images.
-        between: an image's name and its identity.
-        first: how many lines of the list count.
-        tested: whether val_query.txt and val_gallery.txt are lists too.
+    `between` stands between an image's name and its identity; the `first` lines of the list `train` count; a round that
+    is `tested` has the lists val_query.txt and val_gallery.txt too.
     """
 
     def listed(listing: Path) -> list[ImageFile]:
@@ -119,11 +103,7 @@ def _naic(
 
 
 def airport_alert(root: Path, grey: bool) -> ImageSet:
-    """Airport's training images by its list filepath.txt.
-
-    Raises:
-        UserError: no such folder or list, or a line that is not camera\\identity\\image.
-    """
+    """Airport's training images by its list filepath.txt."""
     folder = root / "AirportALERT"
     listing = folder / "filepath.txt"
     require_folder(folder, str(listing))

@@ -33,9 +33,6 @@ def omniglot_set(root: Path, grey: bool) -> OpenSet:
 
     Reads `images_background_small1.zip` and `…small2.zip` in place, from the root or its `omniglot/`; else
     torchvision's folder `omniglot-py/images_background`, which torchvision downloads where it is missing.
-
-    Raises:
-        UserError: nothing there and no download; an empty folder; a damaged archive or image.
     """
     if is_to_come(root):
         _download(root)

@@ -24,13 +24,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 
 
 class RecordFile:
-    """Records of a .rec file by their offset. Reads by position, so that processes and threads can share it.
-
-    Args:
-        path: of the .rec file.
-    Raises:
-        UserError: (on reading) a damaged or truncated record.
-    """
+    """Records of a .rec file by their offset. Reads by position, so that processes and threads can share it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,14 +79,7 @@ class RecordFile:
 
 
 def record_set(path: Path, grey: bool) -> ImageSet:
-    """The images of a .rec file with their identities; no cameras.
-
-    Args:
-        path: the .rec file; the .idx file of the same name lies beside it.
-        grey: read the images as grey.
-    Raises:
-        UserError: a missing or damaged file.
-    """
+    """The images of a .rec file, beside which its .idx file lies, with their identities; no cameras."""
     offsets = _offsets(path.with_suffix(".idx"))
     file = RecordFile(path)
     keys = sorted(offsets)

@@ -15,13 +15,10 @@ _BOXES = ("bounding_box_train", "query", "bounding_box_test")
 def _reader(
     *folders: str, parts: tuple[str, ...] = _BOXES, example: str, name: str = r"(-?\d+)_c(\d+)"
 ) -> Callable[[Path, bool], OpenSet]:
-    """A reader of images with identity and camera in their names; other files (Thumbs.db) are skipped.
+    """A reader of the first of the folders that is there, whose images have identity and camera in their names.
 
-    Args:
-        folders: where the set may lie under the root; the first that is there counts.
-        parts: folders of the training images, queries and gallery, or of the last two.
-        example: of an image's name.
-        name: how it begins, with the groups identity and camera.
+    parts are the folders of the training images, queries and gallery, or of the last two; name is how an image's name
+    begins, with the groups identity and camera. Other files (Thumbs.db) are skipped.
     """
     form = rf"{name}[^/]*\{Path(example).suffix}"
 
@@ -45,9 +42,6 @@ def occluded_reid(root: Path, grey: bool) -> OpenSet:
     """Occluded people are queries, the same people whole the gallery, as two cameras.
 
     In FastReID's arrangement, OccludedREID/query and gallery, the number behind the identity is the camera.
-
-    Raises:
-        UserError: another layout, or no file name of the published form.
     """
     if (root / "OccludedREID").is_dir():
         return _of_occluded(root, grey)

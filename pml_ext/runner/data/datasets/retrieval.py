@@ -24,9 +24,6 @@ def retrieval_set(root: Path, grey: bool, *, name: str) -> OpenSet:
 
     Read from FastReID's lists (`train.txt` and `test.txt`, lines of `path,label`) where they are, else from the
     published files as pytorch-metric-learning reads them, in the root or in a folder of the set's name.
-
-    Raises:
-        UserError: neither is there, or a list is damaged.
     """
     return _numbered(_train_and_test(root, name), grey)
 
@@ -36,9 +33,6 @@ def validation_set(root: Path, grey: bool, *, name: str) -> OpenSet:
 
     For choosing an epoch or an option without a look at the test classes. The classes are halved in the order in which
     the lists name them first; of an odd number the middle one trains.
-
-    Raises:
-        UserError: as `retrieval_set`.
     """
     images = _train_and_test(root, name)[0]
     classes = list(dict.fromkeys(label for _, label in images))
@@ -53,8 +47,6 @@ def shared_classes_set(root: Path, grey: bool, *, name: str) -> OpenSet:
 
     Args:
         name: CUB, whose train_test_split.txt has the split, or Cars196, whose folders have it.
-    Raises:
-        UserError: the published files are not there, or do not say of an image whether it trains.
     Source: the main tables of Zhang et al., arXiv 2307.04047. Paper: 8,054 and 8,131 images of Cars196, the sizes of
         the split by classes; here: the published 8,144 and 8,041.
     """
@@ -71,9 +63,6 @@ def in_shop(root: Path, grey: bool) -> OpenSet:
 
     Read from FastReID's lists (`train.txt`, `test_query.txt`, `test_gallery.txt`) where they are, else from the
     published `list_eval_partition.txt`, in the root or its folder InShop.
-
-    Raises:
-        UserError: neither is there, or a list is damaged.
     """
     for folder in (root / "InShop", root):
         lists = [folder / f"{part}.txt" for part in ("train", "test_query", "test_gallery")]

@@ -16,22 +16,16 @@ from pml_ext.runner.data.datasets.layout import matching_files, require_folder
 class Layout:
     """Where a set's images are.
 
-    Attributes:
-        about: the set.
-        folder: under the root.
-        image: regular expression of an image's path in the folder, with the groups `identity` and, where the set
-            names them, `camera` and `scene` (which has identities and cameras of its own).
-        example: of such a path.
-        otherwise: of another arrangement of the same set, looked for where no image is as in the first.
-        shared: identities up to this number are the same in all cameras, above it each camera counts its own.
+    image is a regular expression of an image's path in the folder, with the groups `identity` and, where the set
+    names them, `camera` and `scene` (which has identities and cameras of its own).
     """
 
     about: str
     folder: str
     image: str
     example: str
-    otherwise: str = ""
-    shared: int | None = None
+    otherwise: str = ""  # the form of another arrangement, looked for where no image is as in the first
+    shared: int | None = None  # identities up to this number are the same in all cameras, above it each has its own
 
 
 # Published arrangements, and those that FastReID's readers expect where they are others.
@@ -79,9 +73,6 @@ def training_set(root: Path, grey: bool, *, layout: Layout) -> ImageSet:
     """A set of persons of which FastReID trains on every image; it has no test images here either.
 
     Identities are numbered in the order of their names.
-
-    Raises:
-        UserError: no such folder, or no image of the published form in it.
     """
     folder = root / layout.folder
     require_folder(folder, f"{folder}/{layout.example}")

@@ -41,14 +41,7 @@ TYPEFACES: dict[str, dict[str, str]] = {
 
 
 def font_path(file: str, sha256: str) -> Path:
-    """A font among matplotlib's, checked.
-
-    Args:
-        file: its name.
-        sha256: of the file's content.
-    Raises:
-        UserError: the file is missing, or another one than the data set was made with.
-    """
+    """A font among matplotlib's; a UserError where it is missing, or not the one that the data set is made of."""
     import matplotlib  # takes a moment, and only Glyphs needs it
 
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / file
@@ -65,7 +58,7 @@ def font_path(file: str, sha256: str) -> Path:
 
 
 class Typeface:
-    """One style of a family; arguments and errors as of `font_path`."""
+    """One style of a family; errors as of `font_path`."""
 
     def __init__(self, file: str, sha256: str) -> None:
         from matplotlib.ft2font import FT2Font  # the fonts are checked without it

@@ -6,8 +6,7 @@ from yacs.config import CfgNode as CN
 from pml_ext.runner.data.samplers.identities import (
     identities_across_cameras,
     identities_by_camera,
-    identities_until_used_up,
-    uniform_identities,
+    identities_in_decks,
 )
 from pml_ext.runner.data.samplers.images import balanced_by_frequency, shuffled
 from pml_ext.runner.data.samplers.joint import Draw, JointBatchSampler, steps_per_epoch
@@ -25,33 +24,18 @@ def build_sampler(
     rank: int = 0,
     world_size: int = 1,
 ) -> JointBatchSampler:
-    """The sampler named by DATALOADER.SAMPLER_TRAIN.
-
-    Args:
-        options: the config's DATALOADER.
-        labels: (N,) class ids.
-        cameras: (N,) camera ids.
-        batch_size: of the joint batch of all ranks, SOLVER.IMS_PER_BATCH.
-    """
+    """The sampler that the options, DATALOADER of the config, name; batch_size is of the joint batch of all ranks."""
     name, instances = options.SAMPLER_TRAIN, options.NUM_INSTANCE
     draw: Draw
     if name == "TrainingSampler":
         draw = shuffled(labels, batch_size)
     elif name == "ImbalancedDatasetSampler":
         draw = balanced_by_frequency(labels, batch_size)
-    elif name == "NaiveIdentitySampler":
-        draw = identities_until_used_up(labels, batch_size, instances)
     elif name == "BalancedIdentitySampler":
         draw = identities_across_cameras(labels, cameras, batch_size, instances)
     elif name == "SetReWeightSampler":
         draw = identities_by_camera(labels, cameras, batch_size, instances, options.SET_WEIGHT)
     else:
-        draw = uniform_identities(labels, batch_size, instances)
-    return JointBatchSampler(
-        draw,
-        steps_per_epoch(len(labels), batch_size),
-        batch_size,
-        seed=seed,
-        rank=rank,
-        world_size=world_size,
-    )
+        draw = identities_in_decks(labels, batch_size, instances, until_used_up=name == "NaiveIdentitySampler")
+    steps = steps_per_epoch(len(labels), batch_size)
+    return JointBatchSampler(draw, steps, batch_size, seed=seed, rank=rank, world_size=world_size)

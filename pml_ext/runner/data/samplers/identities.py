@@ -8,34 +8,13 @@ from pml_ext._errors import UserError
 from pml_ext.runner.data.samplers.joint import Draw
 
 
-def uniform_identities(labels: np.ndarray, batch_size: int, instances: int) -> Draw:
-    """P different identities a batch, all equally likely (Hermans et al. 2017).
+def identities_in_decks(labels: np.ndarray, batch_size: int, instances: int, *, until_used_up: bool) -> Draw:
+    """P different identities a batch, each with the next K images of its deck, a shuffle of all its images.
 
-    An identity's images come in rounds, each round a new shuffle; fewer than K left over are skipped. Images repeat
-    where an identity has fewer than K.
-    """
-    members, count = _members(labels), _identities_a_batch(labels, batch_size, instances)
-
-    def draw(random: np.random.Generator) -> Iterator[list[int]]:
-        decks: dict[int, list[int]] = {}
-        while True:
-            batch: list[int] = []
-            for c in random.choice(len(members), count, replace=False):
-                deck = decks.get(c, [])
-                if len(deck) < instances:
-                    deck = _at_least(instances, random.permutation(members[c]))
-                batch += deck[:instances]
-                decks[c] = deck[instances:]
-            yield batch
-
-    return draw
-
-
-def identities_until_used_up(labels: np.ndarray, batch_size: int, instances: int) -> Draw:
-    """FastReID's NaiveIdentitySampler: an identity leaves the round once fewer than K of its images are unused.
-
-    A round ends when fewer than P identities are left, so that identities come about as often as they have images.
-    Images repeat where an identity has fewer than K.
+    Fewer than K left over are skipped. Images repeat where an identity has fewer than K. Until used up (FastReID's
+    NaiveIdentitySampler) an identity with fewer than K unused images leaves the round, which ends when fewer than P are
+    left, so that identities come about as often as they have images. Otherwise all are equally likely (Hermans et al.
+    2017), and a deck that is used up is shuffled anew.
     """
     members, count = _members(labels), _identities_a_batch(labels, batch_size, instances)
 
@@ -47,10 +26,13 @@ def identities_until_used_up(labels: np.ndarray, batch_size: int, instances: int
                 batch: list[int] = []
                 chosen = random.choice(left, count, replace=False)
                 for c in chosen:
-                    deck = decks.get(c) or _at_least(instances, random.permutation(members[c]))
+                    deck = decks.get(c, [])
+                    if len(deck) < instances:
+                        deck = _at_least(instances, random.permutation(members[c]))
                     batch += deck[:instances]
                     decks[c] = deck[instances:]
-                left = np.setdiff1d(left, [c for c in chosen if len(decks[c]) < instances])
+                if until_used_up:
+                    left = np.setdiff1d(left, [c for c in chosen if len(decks[c]) < instances])
                 yield batch
 
     return draw

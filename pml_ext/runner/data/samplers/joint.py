@@ -23,22 +23,11 @@ class JointBatchSampler(Sampler[list[Drawn]]):
 
     Concatenating the ranks' batches in rank order gives the batch that one process would draw. Every sample brings
     its own seed, so that its transforms come out the same in whichever process it is loaded and after whichever others.
-
-    Args:
-        draw: gives the joint batches of an epoch.
-        steps: batches of an epoch.
-        batch_size: of the joint batch.
+    An epoch has `steps` batches; batch_size is of the joint batch.
     """
 
     def __init__(
-        self,
-        draw: Draw,
-        steps: int,
-        batch_size: int,
-        *,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
+        self, draw: Draw, steps: int, batch_size: int, *, seed: int, rank: int = 0, world_size: int = 1
     ) -> None:
         self.draw, self.steps, self.seed = draw, steps, seed
         self.share, self.rank, self.epoch = batch_size // world_size, rank, 0

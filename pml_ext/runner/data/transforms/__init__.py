@@ -9,12 +9,7 @@ from pml_ext.runner.data.transforms.random_patch import RandomPatch
 
 
 def build_transform(options: CN, *, training: bool) -> v2.Compose:
-    """uint8 (C, h, w) to float (C, H, W) in 0–255.
-
-    Args:
-        options: the config's INPUT.
-        training: with the random steps, to SIZE_TRAIN.
-    """
+    """uint8 (C, h, w) to float (C, H, W) in 0–255; in training with the random steps, to SIZE_TRAIN."""
     size = list(options.SIZE_TRAIN if training else options.SIZE_TEST)
     interpolation = InterpolationMode(options.INTERPOLATION)
     steps: list[nn.Module] = []
@@ -35,11 +30,7 @@ def build_transform(options: CN, *, training: bool) -> v2.Compose:
 
 
 def input_size(options: CN) -> list[int] | None:
-    """[height, width] of the images that the model sees in training; None where they keep a side of their own.
-
-    Args:
-        options: the config's INPUT.
-    """
+    """[height, width] of the images that the model sees in training; None where they keep a side of their own."""
     if options.CROP.ENABLED:
         return [options.CROP.SIZE[0], options.CROP.SIZE[-1]]
     size = list(options.SIZE_TRAIN)
