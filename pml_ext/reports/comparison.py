@@ -8,19 +8,8 @@ import yaml
 
 from pml_ext._errors import UserError
 from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
-from pml_ext.reports.drawing import (
-    BLACK,
-    PALE,
-    Picture,
-    add_legend,
-    columns_for,
-    format_axis,
-    label_above,
-    look,
-    plot_series,
-    row_of_axes,
-    show_as_text,
-)
+from pml_ext.reports import drawing
+from pml_ext.reports.drawing import Picture, columns_for, format_axis, label_above
 from pml_ext.reports.page import differences_table, metrics_table, write_page
 from pml_ext.reports.training_series import Series, read_series
 from pml_ext.runner.evaluation.results import METRICS, Results, heading, labels_of, read_results
@@ -31,13 +20,10 @@ if TYPE_CHECKING:
 
 
 def compare(runs: Sequence[Path], output: Path) -> Path:
-    """One page with a table for each test set, validation curves, accuracy against OPIS, and where settings differ.
+    """Write a page: a table for each test set, validation curves, accuracy against OPIS, and where settings differ.
 
-    Args:
-        runs: two or more folders of finished runs; each with metrics.json (or eval_metrics.json) and config.yaml.
-        output: the page; its pictures lie in a folder `pictures` beside it.
-    Raises:
-        UserError: no such files there, a run given twice, only one run, or no test set that all runs have.
+    Each run is a folder with metrics.json (or eval_metrics.json) and config.yaml. UserError: one without them or given
+    twice, a single run, or no test set that all runs have.
     """
     names = _short_names(runs)
     results = {name: _results(run) for name, run in zip(names, runs, strict=True)}
@@ -48,15 +34,15 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     if not shared:
         raise UserError(f"no test set is in all of {', '.join(map(str, runs))}")
     tables = [metrics_table(s, {n: r[s] for n, r in results.items()}, mark_last=False) for s in shared]
-    tables.append(differences_table({name: _settings(run) for name, run in zip(names, runs, strict=True)}))
-    series = {name: read_series(run) for name, run in zip(names, runs, strict=True)}
+    folders = dict(zip(names, runs, strict=True))
+    tables.append(differences_table({name: _settings(run) for name, run in folders.items()}))
+    series = {name: read_series(run) for name, run in folders.items()}
     pictures = [_trade_off(s, {name: found[s] for name, found in results.items()}) for s in shared]
     if any(series.values()):
         pictures.append(_curves(series))
     title = f"{len(runs)} runs compared"
-    facts = {name: str(run) for name, run in zip(names, runs, strict=True)}
-    shown = [picture for picture in pictures if picture is not None]
-    write_page(output, title=title, about="The runs", facts=facts, tables=tables, pictures=shown)
+    facts = {name: str(run) for name, run in folders.items()}
+    write_page(output, title=title, about="The runs", facts=facts, tables=tables, pictures=[*filter(None, pictures)])
     return output
 
 
@@ -69,22 +55,21 @@ def _trade_off(test_set: str, results: Results) -> Picture | None:
     def draw(figure: "Figure", wide: bool) -> None:
         axes = figure.add_subplot()
         for i, (name, values) in enumerate(results.items()):
-            style = look(i) | {"linestyle": "", "markersize": 10, "markeredgecolor": BLACK}
+            style = drawing.look(i) | {"linestyle": "", "markersize": 10, "markeredgecolor": drawing.BLACK}
             axes.plot(values[OPIS], values[accuracy], label=_in_legend(name), **style)
         axes.set(xlabel=heading(OPIS, METRICS[OPIS]))
         label_above(axes, heading(accuracy, labels[accuracy]))
         format_axis(axes.xaxis, OPIS, most=6 if wide else 3)
         format_axis(axes.yaxis, accuracy)
         axes.margins(0.15)
-        axes.grid(color=PALE)
-        add_legend(axes, beside=wide)
+        axes.grid(color=drawing.PALE)
+        drawing.add_legend(axes, beside=wide)
 
     caption = (
         "Accuracy against threshold inconsistency: higher is more accurate, further left treats classes more alike."
     )
-    title = f"{test_set}: accuracy and OPIS"
     name = "trade_off_" + "".join(c if c.isalnum() else "_" for c in test_set)
-    return Picture(name, title, caption, draw, (4.6, 4.6 + 0.25 * len(results)))
+    return Picture(name, f"{test_set}: accuracy and OPIS", caption, draw, (4.6, 4.6 + 0.25 * len(results)))
 
 
 def _curves(series: dict[str, dict[str, Series]]) -> Picture:
@@ -94,10 +79,10 @@ def _curves(series: dict[str, dict[str, Series]]) -> Picture:
 
     def draw(figure: "Figure", wide: bool) -> None:
         lines: list[Line2D] = []
-        for axes, (key, label) in zip(row_of_axes(figure, len(shown), wide), shown, strict=True):
+        for axes, (key, label) in zip(drawing.row_of_axes(figure, len(shown), wide), shown, strict=True):
             for i, (name, found) in enumerate(series.items()):
                 steps, values = found.get(key, ([], []))
-                drawn = plot_series(axes, steps, values, _in_legend(name), i)
+                drawn = drawing.plot_series(axes, steps, values, _in_legend(name), i)
                 lines += drawn if key == shown[0][0] else []
             axes.set(xlabel="step")
             label_above(axes, label)
@@ -105,7 +90,7 @@ def _curves(series: dict[str, dict[str, Series]]) -> Picture:
                 format_axis(axes.yaxis, key)
         columns = 5 if wide else columns_for([*series])
         legend = figure.legend(handles=lines, fontsize=9, loc="outside lower center", ncols=columns)
-        show_as_text(legend.get_texts())
+        drawing.show_as_text(legend.get_texts())
 
     caption = "Losses of different kinds are not comparable with each other; the validation metrics are."
     rows = -(-len(series) // 5), -(-len(series) // columns_for([*series]))
@@ -136,9 +121,7 @@ def _settings(run: Path) -> dict[str, str]:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except yaml.YAMLError as error:
         raise UserError(f"{path} is not a file that a run writes: {error}") from error
-    settings = dict(_flat(tree, ""))
-    settings.pop("OUTPUT_DIR", None)  # always another
-    return settings
+    return {key: value for key, value in _flat(tree, "") if key != "OUTPUT_DIR"}  # which always differs
 
 
 def _flat(tree: Any, prefix: str) -> list[tuple[str, str]]:
@@ -148,11 +131,7 @@ def _flat(tree: Any, prefix: str) -> list[tuple[str, str]]:
 
 
 def _short_names(runs: Sequence[Path]) -> list[str]:
-    """The end of each path, as long as it takes to tell the runs apart.
-
-    Raises:
-        UserError: one folder twice, under whatever paths.
-    """
+    """The end of each path, as long as it takes to tell the runs apart; UserError for one folder given twice."""
     paths = [run.resolve() for run in runs]
     for i, path in enumerate(paths):
         if path in paths[:i]:

@@ -32,14 +32,10 @@ _DOTS_PER_INCH = 100
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing for a page.
+    """A drawing for a page; its caption says how to read it, and `extra` is HTML below it.
 
-    Attributes:
-        name: of its files.
-        title, caption: on the page; the caption says how to read the picture.
-        draw: draws on an empty figure; called for each width, with True for the wide one.
-        heights: inches at the wide and at the narrow width.
-        extra: HTML below the picture.
+    draw: draws on an empty figure; called for each width, with True for the wide one.
+    heights: inches at the wide and at the narrow width.
     """
 
     name: str

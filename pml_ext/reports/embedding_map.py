@@ -25,10 +25,7 @@ _SIDE = 32
 def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
     """t-SNE of up to 800 images of whole identities; of fewer than 80 images, their first two principal components.
 
-    Args:
-        images: N images.
-        embeddings: (N, D), unit norm.
-        seed: of the choice of identities and of t-SNE.
+    embeddings: (N, D), unit norm. The seed is that of the choice of identities and of t-SNE.
     """
     rows = _some_identities(images.identities, seed)
     chosen = unit_rows(embeddings[torch.from_numpy(rows)]).numpy()
@@ -36,7 +33,9 @@ def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
         places, share = principal_components(chosen)
         how = f"their first two principal components, which hold {100 * share:.3g} % of the variance"
     else:
-        places = _tsne(chosen, seed)
+        from sklearn.manifold import TSNE
+
+        places = TSNE(perplexity=_PERPLEXITY, init="pca", random_state=seed, max_iter=500).fit_transform(chosen)
         how = f"t-SNE, perplexity {_PERPLEXITY:g}: neighbours stay neighbours, large distances mean little"
     low, high = places.min(axis=0), places.max(axis=0)
     places = (places - low) / np.maximum(high - low, 1e-9)
@@ -61,18 +60,13 @@ def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, float]:
     """(N, D) to (N, 2), and the share of the variance that two dimensions hold."""
     centred = embeddings - embeddings.mean(axis=0)
     left, values, _ = np.linalg.svd(centred, full_matrices=False)
-    places = np.zeros((len(embeddings), 2))
     kept = left[:, :2] * values[:2]
-    places[:, : kept.shape[1]] = kept
+    places = np.pad(kept, ((0, 0), (0, 2 - kept.shape[1])))
     return places, float((values[:2] ** 2).sum() / max((values**2).sum(), 1e-12))
 
 
 def spectrum_picture(embeddings: Mapping[str, Tensor]) -> Picture:
-    """Singular values of each model's embeddings, as shares of their sum.
-
-    Args:
-        embeddings: (N, D) by the model's name.
-    """
+    """Singular values of each model's (N, D) embeddings, as shares of their sum."""
 
     def draw(figure: "Figure", wide: bool) -> None:
         axes = figure.add_subplot()
@@ -93,15 +87,6 @@ def _some_identities(identities: np.ndarray, seed: int) -> np.ndarray:
     order = np.random.default_rng(seed).permutation(len(ids))
     fitting = max(1, int(np.searchsorted(np.cumsum(counts[order]), _MOST, side="right")))
     return np.flatnonzero(np.isin(identities, ids[order[:fitting]]))[:_MOST]
-
-
-def _tsne(embeddings: np.ndarray, seed: int) -> np.ndarray:
-    from sklearn.manifold import TSNE
-
-    places: np.ndarray = TSNE(perplexity=_PERPLEXITY, init="pca", random_state=seed, max_iter=500).fit_transform(
-        embeddings
-    )
-    return places
 
 
 def _spread_out(places: np.ndarray, most: int, apart: float) -> list[int]:

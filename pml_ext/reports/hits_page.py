@@ -13,13 +13,7 @@ MOST = 100
 
 @dataclass(frozen=True)
 class Hit:
-    """A row that was found.
-
-    Attributes:
-        path: of its picture, as in the index.
-        picture: the file to show; None where it cannot be shown.
-        accepted: the threshold's decision; None without a threshold.
-    """
+    """A row that was found: its path in the index, the file to show if any, and the threshold's decision if any."""
 
     row: int
     cosine: float
@@ -38,10 +32,6 @@ class Answer:
 
 
 def write_hits(path: str | Path, answers: Sequence[Answer], facts: Mapping[str, str]) -> None:
-    """Write the page.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write the page."""
     about = {"title": "The closest pictures", "about": "This search", "facts": facts.items()}
     write_atomically(path, render("hits.html", answers=answers, most=MOST, **about))

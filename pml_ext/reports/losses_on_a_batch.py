@@ -1,6 +1,7 @@
 """Losses on one batch: pair weights, LoOp's synthetic points, CIT's gradient."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,19 +15,9 @@ from pml_ext.functional.loop.partners import class_pairings
 from pml_ext.functional.losses.cit import triplet_losses
 from pml_ext.inspection import pair_weights
 from pml_ext.losses import CITLoss, LoOp
-from pml_ext.reports.drawing import (
-    BLACK,
-    COLOURS,
-    GREY,
-    ORANGE,
-    Picture,
-    add_legend,
-    row_of_axes,
-    shorten,
-)
+from pml_ext.reports.drawing import BLACK, COLOURS, GREY, ORANGE, Picture, add_legend, row_of_axes, shorten
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MARKERS = "os^vPX*"  # without the diamonds of the synthetic points
@@ -46,16 +37,16 @@ def one_batch(identities: np.ndarray, *, count: int, images: int, seed: int) -> 
 def loss_pictures(
     losses: Mapping[str, nn.Module], embeddings: Tensor, labels: Tensor, *, called: Callable[[int], str] = str
 ) -> list[Picture]:
-    """The pictures that these losses have, on one batch.
+    """The pictures of those losses that compare pairs, on one batch.
 
-    Args:
-        losses: by name; those that do not compare pairs have no picture.
-        embeddings: (B, D).
-        labels: (B,) class ids, equal ones beside each other.
-        called: the user's name of a class.
+    embeddings: (B, D); labels: (B,) class ids, equal ones beside each other; called: the user's name of a class.
     """
     unit = unit_rows(embeddings)
-    weights = {name: w for name, loss in losses.items() if (w := _weights(loss, unit, labels)) is not None}
+    weights: dict[str, Tensor] = {}
+    for name, loss in losses.items():
+        if isinstance(loss, BaseMetricLossFunction):
+            with suppress(TypeError):  # it compares no pairs, or wraps another loss
+                weights[name] = pair_weights(loss, unit, labels)
     pictures = [_weights_picture(weights, labels)] if weights else []
     for loss in losses.values():
         if isinstance(loss, LoOp):
@@ -68,12 +59,8 @@ def loss_pictures(
 def closest_points(unit: Tensor, labels: Tensor, pairing: str, geometry: str) -> list[tuple[Tensor, Tensor, Tensor]]:
     """For each pair of partners the synthetic point on their arc (or segment) closest to a pair of another class.
 
-    Args:
-        unit: (B, D), unit norm.
-        labels: (B,) class ids.
-        pairing, geometry: of LoOp.
-    Returns:
-        for each pair of different partners: (2,) their rows, the point (D,), the closest point of the other (D,).
+    unit: (B, D), unit norm; labels: (B,) class ids; pairing, geometry: of LoOp. Of each pair of different partners:
+    (2,) their rows, the point (D,), the closest point of the other (D,).
     """
     partners = class_pairings(labels, pairing)
     rows = torch.arange(len(labels)).expand_as(partners)
@@ -104,15 +91,6 @@ def closest_points(unit: Tensor, labels: Tensor, pairing: str, geometry: str) ->
     return found
 
 
-def _weights(loss: nn.Module, unit: Tensor, labels: Tensor) -> Tensor | None:
-    if not isinstance(loss, BaseMetricLossFunction):
-        return None
-    try:
-        return pair_weights(loss, unit, labels)
-    except TypeError:  # it compares no pairs, or wraps another loss
-        return None
-
-
 def _weights_picture(weights: Mapping[str, Tensor], labels: Tensor) -> Picture:
     edges = np.flatnonzero(np.diff(labels.numpy())) + 0.5
 
@@ -132,8 +110,7 @@ def _weights_picture(weights: Mapping[str, Tensor], labels: Tensor) -> Picture:
         "How strongly each loss pulls at each pair of a batch, |∂L/∂S| as a share of the largest; white lines "
         "separate the identities: the squares on the diagonal are pairs of one identity. Dark pairs contribute nothing."
     )
-    heights = (5.2, 4.4 * len(weights))
-    return Picture("pair_weights", "Weight of each pair in the loss", caption, draw, heights)
+    return Picture("pair_weights", "Weight of each pair in the loss", caption, draw, (5.2, 4.4 * len(weights)))
 
 
 def _loop_picture(unit: Tensor, labels: Tensor, pairing: str, geometry: str, called: Callable[[int], str]) -> Picture:
@@ -153,9 +130,12 @@ def _loop_picture(unit: Tensor, labels: Tensor, pairing: str, geometry: str, cal
             style: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)], "marker": _MARKERS[place % len(_MARKERS)]}
             axes.plot(*rows.T, linestyle="", markersize=9, label=names[place], **style)
         for i, (pair, here, there) in enumerate(found):
-            between = _between(unit[pair[0]], unit[pair[1]], geometry)
-            _line(axes, (between - mean) @ plane, color=GREY, linewidth=1.2)
-            _line(axes, (torch.stack([here, there]) - mean) @ plane, color=ORANGE, linewidth=1, linestyle=":")
+            at = torch.linspace(0, 1, 20).to(unit)[:, None]
+            between = (1 - at) * unit[pair[0]] + at * unit[pair[1]]
+            between = unit_rows(between) if geometry == "arc" else between
+            link = torch.stack([here, there])
+            axes.plot(*((between - mean) @ plane).T, zorder=1, color=GREY, linewidth=1.2)
+            axes.plot(*((link - mean) @ plane).T, zorder=1, color=ORANGE, linewidth=1, linestyle=":")
             x, y = ((here - mean) @ plane).tolist()
             point: dict[str, Any] = {"marker": "D", "markersize": 6, "color": "white", "markeredgecolor": BLACK}
             axes.plot(x, y, linestyle="", label="synthetic point" if i == 0 else None, **point)
@@ -192,19 +172,7 @@ def _cit_picture(cosines: Tensor, labels: Tensor, gamma: float) -> Picture:
         figure.colorbar(levels, ax=axes, label="|∂L/∂S_ap|")
 
     caption = (
-        f"The gradient of one triplet of CIT with γ = {gamma:g}"
-        f"{'' if gamma == 1 else ' (S_pn = 0)'}; the points are triplets of the batch. Above the dashed line the "
-        "negative is closer than the positive."
+        f"The gradient of one triplet of CIT with γ = {gamma:g}{'' if gamma == 1 else ' (S_pn = 0)'}; the points are "
+        "triplets of the batch. Above the dashed line the negative is closer than the positive."
     )
     return Picture("cit_gradient", "Where CIT pulls", caption, draw, (5.2, 4.6))
-
-
-def _between(first: Tensor, second: Tensor, geometry: str) -> Tensor:
-    """(20, D) points from one sample to the other."""
-    at = torch.linspace(0, 1, 20).to(first)[:, None]
-    points = (1 - at) * first + at * second
-    return unit_rows(points) if geometry == "arc" else points
-
-
-def _line(axes: "Axes", points: Tensor, **style: Any) -> None:
-    axes.plot(points[:, 0], points[:, 1], zorder=1, **style)

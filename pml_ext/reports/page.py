@@ -44,12 +44,7 @@ def write_page(
 ) -> list[Path]:
     """The page of a run or of several, and each picture as PNG of both widths in a folder `pictures` beside it.
 
-    Args:
-        path: of the page; an older one and pictures of the same names are replaced.
-        about, facts: heading and rows of the table at its end.
-        tables: of `metrics_table` and `differences_table`.
-    Returns:
-        the PNG files.
+    about and facts are heading and rows of the table at its end. Returns the PNG files.
     """
     folder = path.parent / "pictures"
     folder.mkdir(exist_ok=True)
@@ -58,10 +53,8 @@ def write_page(
         for width, content in zip(WIDTHS, contents, strict=True):
             files.append(folder / f"{picture.name}_{width}.png")
             write_atomically(files[-1], content)
-    text = render(
-        "run.html", title=title, about=about, facts=facts.items(), tables=tables, pictures=pictures, pngs=pngs
-    )
-    write_atomically(path, text)
+    shown = {"tables": tables, "pictures": pictures, "pngs": pngs}
+    write_atomically(path, render("run.html", title=title, about=about, facts=facts.items(), **shown))
     return files
 
 

@@ -1,18 +1,27 @@
-"""Ranked results as pictures: queries with what they find first."""
+"""The first results of queries and the most confused identities, as lists and as pictures."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from pml_ext._identities import JUNK
+from pml_ext._ops.normalize import unit_rows
+from pml_ext.metrics import ReIDEvaluator
 from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, Picture, place_picture
-from pml_ext.reports.ranked_lists import SHOWN, Confusion, RankedLists
 from pml_ext.runner.data.datasets import OpenSet
+from pml_ext.runner.evaluation.evaluate import Features
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_SHOWN = 10
+_QUERIES_AT_ONCE = 512
 _SIDE, _GAP = 0.86, 0.45
 _ROW = {True: 1.34, False: 1.5}  # on the narrow picture the same text is higher than a third of a cell
 _FRAMES: dict[bool, dict[str, Any]] = {
@@ -24,16 +33,88 @@ _LONGEST = 16  # characters of an identity's name
 _MARKS = {True: "✓", False: "✗"}
 
 
-def results_picture(
-    data: OpenSet, lists: Mapping[str, RankedLists], queries: Sequence[int], *, name: str, title: str, caption: str
-) -> Picture:
-    """Queries with their first ten results by each model.
+@dataclass(frozen=True)
+class RankedLists:
+    """The first results of each query under the camera protocol.
 
-    Args:
-        data: the test set.
-        lists: the results by the model's name.
-        queries: places of the queries.
+    items: (Q, K) places in what is searched, the closest first; right: (Q, K) whether it is of the query's identity;
+    counts: (Q, K) whether there is a result at this place at all; average_precision: (Q,) over the whole list, nan
+    where nothing could be found.
     """
+
+    items: np.ndarray
+    right: np.ndarray
+    counts: np.ndarray
+    average_precision: np.ndarray
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Wrong results of the identity `taken_for` take `places` of the `of` first places of an identity's queries.
+
+    query, result: places of one such query and result, for a picture.
+    """
+
+    identity: int
+    taken_for: int
+    places: int
+    of: int
+    query: int
+    result: int
+
+
+def first_results(data: OpenSet, features: Features) -> RankedLists:
+    """The first ten results of every query, without those of its own identity and camera, and without junk."""
+    queries, items = (unit_rows(features[place]) for place in (0, -1))
+    (query_ids, query_cameras), (ids, cameras) = (
+        (torch.from_numpy(part.identities), torch.from_numpy(part.cameras)) for part in (data.parts[0], data.parts[-1])
+    )
+    places, right, counts = [], [], []
+    for start in range(0, len(queries), _QUERIES_AT_ONCE):
+        rows = slice(start, start + _QUERIES_AT_ONCE)
+        cosines = queries[rows] @ items.T
+        same = query_ids[rows, None] == ids
+        cosines[(same & (query_cameras[rows, None] == cameras)) | (ids == JUNK)] = -torch.inf
+        best = cosines.topk(min(_SHOWN, len(items)), dim=1)
+        places.append(best.indices)
+        right.append(same.gather(1, best.indices))
+        counts.append(best.values > -torch.inf)
+    ranking = ReIDEvaluator().per_query(queries, query_ids, query_cameras, items, ids, cameras)
+    columns: list[Tensor] = [torch.cat(places), torch.cat(right), torch.cat(counts), ranking.average_precision]
+    return RankedLists(*(column.numpy() for column in columns))
+
+
+def confusions(data: OpenSet, lists: RankedLists, most: int) -> list[Confusion]:
+    """The most confused pairs: those where one identity takes most of the first ten places of the other's queries."""
+    asked, searched = data.query.identities, data.parts[-1].identities
+    wrong = lists.counts & ~lists.right
+    query, place = np.nonzero(wrong)
+    found = lists.items[query, place]
+    first: dict[tuple[int, int], tuple[int, int]] = {}
+    pairs = list(zip(asked[query].tolist(), searched[found].tolist(), strict=True))
+    for pair, q, item in zip(pairs, query.tolist(), found.tolist(), strict=True):
+        first.setdefault(pair, (q, item))
+    return [
+        Confusion(*pair, places, int(lists.counts[asked == pair[0]].sum()), *first[pair])
+        for pair, places in Counter(pairs).most_common(most)
+    ]
+
+
+def worst_and_random(lists: RankedLists, identities: np.ndarray, count: int, seed: int) -> tuple[list[int], list[int]]:
+    """Queries of the lowest average precision, one an identity, and random others."""
+    countable = np.flatnonzero(~np.isnan(lists.average_precision))
+    ascending = countable[np.argsort(lists.average_precision[countable], kind="stable")]
+    _, firsts = np.unique(identities[ascending], return_index=True)
+    worst = ascending[np.sort(firsts)[:count]]
+    others = np.setdiff1d(countable, worst)
+    chosen = np.random.default_rng(seed).choice(others, min(count, len(others)), replace=False)
+    return worst.tolist(), sorted(chosen.tolist())
+
+
+def results_picture(
+    data: OpenSet, lists: Mapping[str, RankedLists], queries: Sequence[int], name: str, title: str, caption: str
+) -> Picture:
+    """Queries, given by their places, with their first ten results by each model."""
 
     def draw(figure: "Figure", wide: bool) -> None:
         shape = (1, len(lists)) if wide else (len(lists), 1)
@@ -47,7 +128,7 @@ def results_picture(
     return Picture(name, title, caption, draw, (wide_height, len(lists) * (0.35 + 5 / 11.6 * rows * _ROW[False])))
 
 
-def confused_identities(data: OpenSet, found: Sequence[Confusion], *, name: str) -> Picture:
+def confused_identities(data: OpenSet, found: Sequence[Confusion]) -> Picture:
     """Pairs of identities, one of which appears in the other's results."""
 
     def draw(figure: "Figure", wide: bool) -> None:
@@ -67,10 +148,8 @@ def confused_identities(data: OpenSet, found: Sequence[Confusion], *, name: str)
         "How many of the first ten results of one identity's queries (solid frame) show another identity (dashed "
         "frame), by the trained model; below, their names in the data set."
     )
-    rows = (-(-len(found) // 3), len(found))
-    return Picture(
-        name, "Most confused identities", caption, draw, (1.25 * rows[0] + 0.2, 1.25 * 5 / _NARROW * rows[1])
-    )
+    heights = 1.25 * -(-len(found) // 3) + 0.2, 1.25 * 5 / _NARROW * len(found)
+    return Picture("confusions", "Most confused identities", caption, draw, heights)
 
 
 def _draw_lists(axes: "Axes", data: OpenSet, lists: RankedLists, queries: Sequence[int], height: float) -> None:
@@ -78,10 +157,9 @@ def _draw_lists(axes: "Axes", data: OpenSet, lists: RankedLists, queries: Sequen
     with_cameras = len(np.unique(searched.cameras)) < len(searched)
     for row, query in enumerate(queries):
         top = row * height
-        frame = {"edgecolor": BLACK, "linewidth": 2.2}
-        place_picture(axes, data.query.images[query], 0, top, _SIDE, frame)
+        place_picture(axes, data.query.images[query], 0, top, _SIDE, {"edgecolor": BLACK, "linewidth": 2.2})
         _below(axes, 0, top, "query" if not with_cameras else f"q, c{data.query.cameras[query]}")
-        for place in range(SHOWN):
+        for place in range(_SHOWN):
             if place >= lists.items.shape[1] or not lists.counts[query, place]:
                 break
             item, right = int(lists.items[query, place]), bool(lists.right[query, place])
@@ -89,7 +167,7 @@ def _draw_lists(axes: "Axes", data: OpenSet, lists: RankedLists, queries: Sequen
             place_picture(axes, searched.images[item], left, top, _SIDE, _FRAMES[right])
             camera = f" c{searched.cameras[item]}" if with_cameras else ""
             _below(axes, left, top, f"{_MARKS[right]}{camera}", BLUE if right else ORANGE)
-    _bare(axes, SHOWN + 1 + _GAP, len(queries) * height)
+    _bare(axes, _SHOWN + 1 + _GAP, len(queries) * height)
 
 
 def _below(axes: "Axes", left: float, top: float, text: str, colour: str = BLACK) -> None:

@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,8 +19,13 @@ from pml_ext.metrics.threshold.rates import error_rates
 from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, spectrum_picture
 from pml_ext.reports.page import metrics_table, write_page
-from pml_ext.reports.ranked_lists import confusions, first_results, worst_and_random
-from pml_ext.reports.ranked_results import confused_identities, results_picture
+from pml_ext.reports.ranked_results import (
+    confused_identities,
+    confusions,
+    first_results,
+    results_picture,
+    worst_and_random,
+)
 from pml_ext.reports.thresholds import error_pictures, utility_picture
 from pml_ext.reports.training_series import read_series, training_curves
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
@@ -47,20 +53,14 @@ def write_report(
     facts: Mapping[str, str],
     extra: Sequence[Picture] = (),
 ) -> tuple[Path, list[Path]]:
-    """report.html and its pictures in the folder of a run.
+    """Write report.html and its pictures in the folder of a run, return the page and the PNGs.
 
     Args:
-        run: the folder, with the run's metrics.csv.
         test_sets: by name; those of pairs or templates have a table only.
-        trained, baselines: what was measured on them.
         far: the FAR that the operating point is chosen for; of a set with fewer pairs, 1 / impostor pairs.
         curves: of `measure_utility`; a set without any has no pictures of thresholds.
         far_range: the rates that bound their calibration range.
-        seed: of random choices.
-        facts: what the page says of the run.
         extra: pictures for the end of the page.
-    Returns:
-        the page, and the PNG files.
     """
     open_sets = {name: data for name, data in test_sets.items() if isinstance(data, OpenSet)}
     pictures: list[Picture] = []
@@ -70,9 +70,7 @@ def write_report(
             found[-2:-2] = _pictures_of_thresholds(name, data, trained.features[name], curves[name], far, far_range)
         if len(open_sets) > 1:
             suffix = "_" + re.sub("[^A-Za-z0-9_.-]", "_", name)
-            found = [
-                replace(picture, name=picture.name + suffix, title=f"{name}: {picture.title}") for picture in found
-            ]
+            found = [replace(p, name=p.name + suffix, title=f"{name}: {p.title}") for p in found]
         pictures += found
     if series := read_series(run):
         pictures.append(training_curves(series))
@@ -80,22 +78,15 @@ def write_report(
         metrics_table(name, {row: m.results[name] for row, m in baselines.items()} | {TRAINED: values})
         for name, values in trained.results.items()
     ]
-    path = run / "report.html"
+    path, pictures = run / "report.html", [*pictures, *extra]
     title = f"{', '.join(trained.results)}: what the model learned"
-    return path, write_page(
-        path, title=title, about="This run", facts=facts, tables=tables, pictures=[*pictures, *extra]
-    )
+    return path, write_page(path, title=title, about="This run", facts=facts, tables=tables, pictures=pictures)
 
 
 def measure_utility(
     test_sets: Mapping[str, TestSet], features: Mapping[str, Features], opis: OPISSettings
 ) -> dict[str, UtilityCurves]:
-    """Utility against threshold of each set with queries; one with too few classes or pairs is skipped and logged.
-
-    Args:
-        test_sets, features: by name.
-        opis: the rates that bound the calibration range, and which pairs are compared.
-    """
+    """Utility against threshold of each set with queries; one with too few classes or pairs is skipped and logged."""
     distances = torch.linspace(0, 2, _DISTANCES, dtype=torch.float64)
     found = {}
     for name, data in test_sets.items():
@@ -120,17 +111,13 @@ def _pictures_of_set(
     found = first_results(data, trained.features[name])
     raw = {RAW_PIXELS: first_results(data, baselines[RAW_PIXELS].features[name])} if RAW_PIXELS in baselines else {}
     worst, others = worst_and_random(found, data.query.identities, _QUERIES, seed)
-    yield results_picture(
-        data, raw | {TRAINED: found}, others, name="ranked_random", title="What random queries find",
-        caption="Queries chosen at random, and the first ten results of each.",
-    )  # fmt: skip
-    yield results_picture(
-        data, raw | {TRAINED: found}, worst, name="ranked_worst", title="The worst queries",
-        caption="The queries with the lowest average precision by the trained model, at most one of each identity.",
-    )  # fmt: skip
-    confused = confusions(data, found, _CONFUSIONS)
-    if confused:
-        yield confused_identities(data, confused, name="confusions")
+    show = partial(results_picture, data, raw | {TRAINED: found})
+    caption = "Queries chosen at random, and the first ten results of each."
+    yield show(others, "ranked_random", "What random queries find", caption)
+    caption = "The queries with the lowest average precision by the trained model, at most one of each identity."
+    yield show(worst, "ranked_worst", "The worst queries", caption)
+    if confused := confusions(data, found, _CONFUSIONS):
+        yield confused_identities(data, confused)
     embeddings = torch.cat(trained.features[name])
     yield map_picture(ImageSet.concatenated(data.parts), embeddings, seed=seed)
     before = {row: torch.cat(m.features[name]) for row, m in baselines.items() if row != RAW_PIXELS}
@@ -158,6 +145,5 @@ def _pictures_of_thresholds(
         Target("far", far), 1 - distance**2 / 2, *rates, None, None, len(embeddings), embeddings.shape[1], 0,
         curves=counts,
     )  # fmt: skip
-    rows = dict(zip(data.query.identities.tolist(), range(len(data.query)), strict=True))
-    faces = {data.query.called(identity): row for identity, row in rows.items()}
+    faces = {data.query.called(identity): row for row, identity in enumerate(data.query.identities.tolist())}
     return [*pictures, *error_pictures(found, lambda label: data.query.images[faces[str(label)]])]

@@ -20,13 +20,9 @@ log = logging.getLogger("pml_ext")
 
 
 def check_thresholds(wanted: CN, test_sets: dict[str, TestSet]) -> None:
-    """Check before any work that every test set can have a threshold report.
+    """Check before any work that every test set can have the threshold report of the config's TEST.THRESHOLD.
 
-    Args:
-        wanted: the config's TEST.THRESHOLD.
-        test_sets: the test sets by name.
-    Raises:
-        UserError: a set of pairs or templates, or one with too few impostor pairs for the FAR.
+    UserError: a set of pairs or templates, or one with too few impostor pairs for the FAR.
     """
     far = wanted.FAR
     for name, data in test_sets.items() if wanted.ENABLED else ():
@@ -45,14 +41,9 @@ def check_thresholds(wanted: CN, test_sets: dict[str, TestSet]) -> None:
 def write_threshold(
     stem: Path, data: OpenSet, features: Features, test: CN, *, weights: Path, seed: int
 ) -> dict[str, Path]:
-    """The threshold report as <stem>.json, .html and .png, with the hash of the weights.
+    """Write the threshold report as <stem>.json, .html and .png, with the hash of the weights, by name.
 
-    Args:
-        test: the config's TEST.
-        weights: the checkpoint that the threshold is for.
-        seed: of the report's resampling.
-    Returns:
-        the files by what they are; none, with a warning in the log, where no threshold meets the target.
+    test is the config's TEST. Where no threshold meets the target, there are no files, and the log has a warning.
     """
     everything = ImageSet.concatenated(data.parts)
     rows = np.flatnonzero(np.isin(everything.identities, data.query.identities) & (everything.identities != JUNK))

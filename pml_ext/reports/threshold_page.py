@@ -23,11 +23,7 @@ def _of_its_file(sample: Sample) -> str | None:
 
 
 def page_of(report: ThresholdFields, pictures: list[Picture], picture_of: PictureOf = _of_its_file) -> str:
-    """The page as text.
-
-    Args:
-        pictures: `threshold_pictures` of the report.
-    """
+    """The page as text, with the `threshold_pictures` of the report."""
     facts_shown = [(name, text) for name, text in facts(report) if name not in ("in words", "copies")]
     if report.copied_rows:
         facts_shown.append(("copies", copies(report, _COPIES)))

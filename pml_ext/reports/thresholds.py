@@ -6,20 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch import Tensor
 
-from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, ThresholdCurves, ThresholdFields
-from pml_ext.reports.drawing import (
-    BLACK,
-    BLUE,
-    LINE_STYLES,
-    MARKERS,
-    ORANGE,
-    PALE,
-    SKY,
-    Picture,
-    add_legend,
-    row_of_axes,
-    shorten,
-)
+from pml_ext.metrics.threshold.fields import ThresholdCurves, ThresholdFields
+from pml_ext.reports import drawing
+from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, Picture, add_legend, row_of_axes, shorten
 from pml_ext.reports.thumbnails import shrink
 
 if TYPE_CHECKING:
@@ -34,11 +23,7 @@ _DISTANCE = "distance d (L2, unit-norm embeddings)"
 
 
 def threshold_pictures(report: ThresholdFields) -> list[Picture]:
-    """Every picture of a report.
-
-    Raises:
-        ValueError: a report that was loaded: its file has no curves.
-    """
+    """Every picture of a report; ValueError for a loaded one, whose file has no curves."""
     curves, consistency = _curves(report), report.consistency
     pictures = error_pictures(report)
     if consistency is not None:
@@ -59,12 +44,8 @@ def utility_picture(
 ) -> Picture:
     """Utility against distance: median and middle of the classes, the five worst, the calibration range.
 
-    Args:
-        distances: (M,) thresholds, ascending.
-        utilities: (T, M), on the CPU.
-        names: of the T classes.
-        calibration_range, far_range: the distances that OPIS is taken between, and the FAR there.
-        threshold: the chosen threshold, to be marked.
+    distances: (M,) thresholds, ascending; utilities: (T, M), on the CPU; calibration_range, far_range: the distances
+    that OPIS is taken between, and the FAR there; threshold: the chosen one, to be marked.
     """
     low, high = calibration_range
     inside = (distances >= low) & (distances <= high)
@@ -82,8 +63,9 @@ def utility_picture(
         for i, row in enumerate(worst):
             # Marks at different places tell these lines apart where they lie close together.
             axes.plot(
-                distances, utilities[row], label=labels[i], color=ORANGE, linestyle=LINE_STYLES[i], linewidth=1.3,
-                marker=MARKERS[i], markevery=(0.02 * i, 0.1), markersize=6, markeredgecolor=BLACK,
+                distances, utilities[row], label=labels[i], color=ORANGE, linewidth=1.3,
+                linestyle=drawing.LINE_STYLES[i], marker=drawing.MARKERS[i],
+                markevery=(0.02 * i, 0.1), markersize=6, markeredgecolor=BLACK,
             )  # fmt: skip
         shown = [low, high, *distances[(utilities > 0.02).any(dim=0)].tolist()]
         if threshold is not None:
@@ -101,11 +83,7 @@ def utility_picture(
 
 
 def error_pictures(report: ThresholdFields, face_of: FaceOf | None = None) -> list[Picture]:
-    """ROC beside the distances of all pairs; the classes with the highest FAR and FRR.
-
-    Args:
-        face_of: a picture of a class by its label.
-    """
+    """ROC beside the distances of all pairs; the classes with the highest FAR and FRR."""
     curves = _curves(report)
 
     def draw_pairs(figure: "Figure", wide: bool) -> None:
@@ -115,27 +93,21 @@ def error_pictures(report: ThresholdFields, face_of: FaceOf | None = None) -> li
 
     def draw_worst(figure: "Figure", wide: bool) -> None:
         far, frr = row_of_axes(figure, 2, wide)
-        _draw_worst(far, report.worst_classes("far"), "far", report.far, face_of)
-        _draw_worst(frr, report.worst_classes("frr"), "frr", report.frr, face_of)
+        _draw_worst(far, report, "far", face_of)
+        _draw_worst(frr, report, "frr", face_of)
 
+    roc = (
+        "True accepts against false accepts, the threshold marked; then the distances of the pairs behind them. "
+        f"Pairs left of the dashed line are accepted. There are {report.far.pairs:,} pairs of different identities "
+        f"and {report.frr.pairs:,} of one identity."
+    )
+    worst = (
+        "The classes with the highest false accept and false reject rates at the threshold, and the pairs behind "
+        "each rate: a rate of few pairs is uncertain. The dashed line is the rate of all pairs."
+    )
     return [
-        Picture(
-            "roc",
-            "One threshold for all pairs",
-            "True accepts against false accepts, the threshold marked; then the distances of the pairs behind them. "
-            f"Pairs left of the dashed line are accepted. There are {report.far.pairs:,} pairs of different identities "
-            f"and {report.frr.pairs:,} of one identity.",
-            draw_pairs,
-            (4.6, 9.0),
-        ),
-        Picture(
-            "worst_classes",
-            "Classes with the most errors",
-            "The classes with the highest false accept and false reject rates at the threshold, and the pairs behind "
-            "each rate: a rate of few pairs is uncertain. The dashed line is the rate of all pairs.",
-            draw_worst,
-            (4.4, 8.4),
-        ),
+        Picture("roc", "One threshold for all pairs", roc, draw_pairs, (4.6, 9.0)),
+        Picture("worst_classes", "Classes with the most errors", worst, draw_worst, (4.4, 8.4)),
     ]
 
 
@@ -186,18 +158,16 @@ def _mark(axes: "Axes", report: ThresholdFields) -> str:
     return label
 
 
-def _draw_worst(
-    axes: "Axes",
-    classes: Sequence[ClassErrors],
-    kind: Literal["far", "frr"],
-    pooled: ErrorRate,
-    face_of: FaceOf | None,
-) -> None:
+def _draw_worst(axes: "Axes", report: ThresholdFields, kind: Literal["far", "frr"], face_of: FaceOf | None) -> None:
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
     from matplotlib.ticker import MaxNLocator
 
-    counts = {"far": ("false_accepts", "impostor_pairs"), "frr": ("false_rejects", "genuine_pairs")}[kind]
-    look: dict[str, Any] = {"far": {"color": ORANGE, "hatch": "//"}, "frr": {"color": BLUE}}[kind]
+    classes, pooled = report.worst_classes(kind), report.frr
+    look: dict[str, Any] = {"color": BLUE}
+    counts, name = ("false_rejects", "genuine_pairs"), "false reject rate"
+    if kind == "far":
+        pooled, look = report.far, {"color": ORANGE, "hatch": "//"}
+        counts, name = ("false_accepts", "impostor_pairs"), "false accept rate"
     rates = [getattr(c, kind) for c in classes]
     bars = axes.barh(range(len(classes)), rates, alpha=0.8, **look)
     texts = [" of ".join(f"{getattr(c, count):,}" for count in counts) for c in classes]
@@ -216,5 +186,4 @@ def _draw_worst(
     axes.set_xlim(0, 1.35 * max([*rates, pooled.rate]) or 1)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1])  # the rest is room for the counts
-    name = {"far": "false accept rate", "frr": "false reject rate"}[kind]
     axes.set(ylabel="identity", xlabel=f"{name} (all pairs: {pooled.rate:.3g})")

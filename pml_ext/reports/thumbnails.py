@@ -27,10 +27,7 @@ def data_uri(content: bytes, kind: str = "png") -> str:
 def thumbnail(picture: str | Path | Tensor | None) -> str | None:
     """A picture of at most 112 pixels a side as the source of an <img>; None where it cannot be read.
 
-    Only regular files are opened, and pictures of up to Pillow's own limit of pixels.
-
-    Args:
-        picture: a file, or (1 or 3, h, w) uint8 pixels.
+    A file (regular, up to Pillow's own limit of pixels) or (1 or 3, h, w) uint8 pixels.
     """
     if picture is None or (not isinstance(picture, Tensor) and not Path(picture).is_file()):
         return None

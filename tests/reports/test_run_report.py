@@ -17,8 +17,7 @@ from PIL import Image
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, principal_components, spectrum_picture
-from pml_ext.reports.ranked_lists import Confusion
-from pml_ext.reports.ranked_results import confused_identities
+from pml_ext.reports.ranked_results import Confusion, confused_identities
 from pml_ext.reports.run_report import _pictures_of_thresholds, measure_utility, utility_of_set, write_report
 from pml_ext.reports.training_series import training_curves
 from pml_ext.runner.data.datasets import OpenSet, PairSet
@@ -157,8 +156,8 @@ def test_identities_are_called_as_the_data_calls_them() -> None:
     worst = int(curves.classes[curves.utilities.mean(dim=1).argmin()])
     assert f"person {worst}, known" in drawn_texts(utility_of_set(named, curves, (1e-2, 1e-1)))
     confused = [Confusion(1, 3, places=2, of=10, query=0, result=0)]
-    assert "person 1, known" in drawn_texts(confused_identities(named, confused, name="confusions"))
-    assert "1 → 3" in drawn_texts(confused_identities(data, confused, name="confusions"))
+    assert "person 1, known" in drawn_texts(confused_identities(named, confused))
+    assert "1 → 3" in drawn_texts(confused_identities(data, confused))
 
 
 def test_names_are_no_formulas_and_nothing_written_is_cut() -> None:
@@ -169,7 +168,7 @@ def test_names_are_no_formulas_and_nothing_written_is_cut() -> None:
     series = {"loss/A": ([1.0, 2.0], [1e-4, 2e-4]), "opis": ([2.0], [1e-3]), "precision_at_1": ([2.0], [0.5])}
     pictures = [
         *_pictures_of_thresholds("Set", named, features, curves, 1e-2, (1e-2, 1e-1)),
-        confused_identities(named, [Confusion(1, 3, places=2, of=10, query=0, result=0)], name="confusions"),
+        confused_identities(named, [Confusion(1, 3, places=2, of=10, query=0, result=0)]),
         training_curves(series),
     ]
     assert all(overhang(picture) <= 1 for picture in pictures)

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import torch
 
-from pml_ext.reports.ranked_lists import confusions, first_results, worst_and_random
+from pml_ext.reports.ranked_results import confusions, first_results, worst_and_random
 from pml_ext.runner.data.datasets import OpenSet
 from tests.reports.small_set import image_set, small_set
 
