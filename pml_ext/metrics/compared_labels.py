@@ -13,12 +13,7 @@ class ComparedLabels:
     """Which references match which queries by PML's label_comparison_fn.
 
     The function is called as PML calls it: with labels in float32, those of q queries as (q, 1) or (q, 1, L) against
-    their references' as (q, R) or (q, R, L).
-
-    Args:
-        compare: the function.
-        query_labels, reference_labels: (Q,) or (Q, L), and (R,) or (R, L).
-        ref_includes_query: the references start with the queries; a query does not match itself.
+    their references' as (q, R) or (q, R, L). Where the references hold the queries, no query matches itself.
     """
 
     def __init__(
@@ -44,11 +39,7 @@ class ComparedLabels:
         return torch.tensor(counts, device=self._query.device)[self._place] - int(self._includes_query)
 
     def own_identity(self, block: slice) -> OwnIdentity:
-        """The references that match each query of the block.
-
-        Raises:
-            ValueError: the function does not give one value for each query and reference.
-        """
+        """The references that match each query of the block."""
         query = self._query[block, None]
         shape = (len(query), len(self._reference))
         found = self._compare(query, self._reference[None].expand(len(query), *self._reference.shape))

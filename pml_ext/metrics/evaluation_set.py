@@ -213,11 +213,7 @@ def _with_matches(blocks: Iterable[Tensor], compared: ComparedLabels) -> Iterato
 def _tensors(
     name: str, data: tuple[Any, Any, Any], device: torch.device, *, is_id: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Tensors on the device, one label and one camera a row.
-
-    Args:
-        is_id: labels are class ids; otherwise whatever a label_comparison_fn compares.
-    """
+    """Tensors on the device; a label (a class id, or what a label_comparison_fn compares) and a camera a row."""
     embeddings, labels, cameras = data
     x = _tensor(embeddings, device, name)
     check_tensor(x, name, "(N, D)")
@@ -237,9 +233,7 @@ def _tensors(
         y = check_labels(y, len(x), f"{name}_labels")
     if cameras is None:
         return x, y, None
-    c = _tensor(cameras, device, f"{name}_cameras")
-    c = check_labels(c, len(x), f"{name}_cameras")
-    return x, y, c
+    return x, y, check_labels(_tensor(cameras, device, f"{name}_cameras"), len(x), f"{name}_cameras")
 
 
 def _tensor(values: Any, device: torch.device, name: str) -> Tensor:

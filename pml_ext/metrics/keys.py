@@ -93,21 +93,13 @@ LISTED_PAIRS = "listed pairs"
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a metric beside its formula.
+    """What is known of a metric beside its formula."""
 
-    Attributes:
-        heading: what tables call it; "" where the runner does not offer it.
-        over: what it is taken over, one of the constants above; those of neighbours and ranks have a value per class.
-        lower_is_better: None where neither is.
-        is_rate: a fraction that people read in percent.
-        standard: whether a run measures it where nobody says otherwise.
-    """
-
-    heading: str
-    over: str
-    lower_is_better: bool | None = False
-    is_rate: bool = True
-    standard: bool = False
+    heading: str  # what tables call it; "" where the runner does not offer it
+    over: str  # one of the constants above; metrics of neighbours and ranks have a value per class
+    lower_is_better: bool | None = False  # None where neither is
+    is_rate: bool = True  # a fraction that people read in percent
+    standard: bool = False  # whether a run measures it where nobody says otherwise
 
 
 FACTS = {

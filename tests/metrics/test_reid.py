@@ -128,22 +128,20 @@ def test_equals_the_loops() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ValueError, match="ranks must be one or more ranks from 1"):
-        ReIDEvaluator(ranks=(0, 1))
-    with pytest.raises(ValueError, match="metric must be one of 'cosine', 'euclidean'; got 'l2'"):
-        ReIDEvaluator(metric="l2")
-    with pytest.raises(ValueError, match="shots must be one of 'multi', 'single'; got 'one'"):
-        ReIDEvaluator(shots="one")
-    with pytest.raises(ValueError, match="repeats must be 1 or more; got 0"):
-        ReIDEvaluator(shots="single", repeats=0)
-    with pytest.raises(ValueError, match="an option of rerank must be one of 'k1', 'k2', 'lambda_', 'definition'"):
-        ReIDEvaluator(rerank={"lambda": 0.3})
-    with pytest.raises(ValueError, match="an option of query_expansion must be one of 'k', 'alpha', 'times'; got 'k1'"):
-        ReIDEvaluator(query_expansion={"k1": 3})
-    query, ids, cameras, gallery, gallery_ids, gallery_cameras = a_set()
+    query, ids, cameras, gallery, gallery_ids, gallery_cameras = data = a_set()
+    for options, message in (
+        ({"ranks": (0, 1)}, "ranks must be one or more ranks from 1"),
+        ({"metric": "l2"}, "metric must be one of 'cosine', 'euclidean'; got 'l2'"),
+        ({"shots": "one"}, "shots must be one of 'multi', 'single'; got 'one'"),
+        ({"shots": "single", "repeats": 0}, "repeats must be 1 or more; got 0"),
+        ({"rerank": {"lambda": 0.3}}, "an option of rerank must be one of 'k1', 'k2', 'lambda_', 'definition'"),
+        ({"query_expansion": {"k1": 3}}, "query_expansion must be one of 'k', 'alpha', 'times'; got 'k1'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ReIDEvaluator(**options)
     with pytest.raises(ValueError, match="given together"):
         ReIDEvaluator()(query, ids, None, gallery, gallery_ids, gallery_cameras)
     with pytest.raises(ValueError, match="rerank and query_expansion need features; got distances"):
         ReIDEvaluator(rerank={}).from_distances(torch.rand(20, 70), ids, cameras, gallery_ids, gallery_cameras)
     with pytest.raises(ValueError, match="k1 must be from 1 to 89"):
-        ReIDEvaluator(rerank={"k1": 90})(query, ids, cameras, gallery, gallery_ids, gallery_cameras)
+        ReIDEvaluator(rerank={"k1": 90})(*data)

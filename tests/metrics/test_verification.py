@@ -132,25 +132,23 @@ def test_thresholds_in_16_bits_are_those_of_the_scores() -> None:
 
 def test_errors() -> None:
     a, b, same = face_like_pairs()
-    evaluate = VerificationEvaluator()
-    with pytest.raises(ValueError, match="embeddings_b must have the shape of embeddings_a"):
-        evaluate(a, b[1:], same)
-    with pytest.raises(ValueError, match="same must be bool of shape"):
-        evaluate(a, b, same.long())
-    with pytest.raises(ValueError, match="same must be bool of shape"):
-        evaluate(a, b, same[1:])
-    with pytest.raises(ValueError, match="embeddings_b must be finite"):
-        evaluate(a, b * torch.nan, same)
+    for arguments, message in (
+        ((a, b[1:], same), "embeddings_b must have the shape of embeddings_a"),
+        ((a, b, same.long()), "same must be bool of shape"),
+        ((a, b, same[1:]), "same must be bool of shape"),
+        ((a, b * torch.nan, same), "embeddings_b must be finite"),
+        ((a[:9], b[:9], same[:9]), "10 folds need at least 10 pairs; got 9"),
+        ((a, b, torch.arange(200) < 100), r"fold 0 has only genuine pairs \(20\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            VerificationEvaluator()(*arguments)
     with pytest.raises(ValueError, match="scores must be finite"):
-        evaluate.of_scores(a[:, 0] / 0, same)
-    with pytest.raises(ValueError, match="10 folds need at least 10 pairs; got 9"):
-        evaluate(a[:9], b[:9], same[:9])
-    with pytest.raises(ValueError, match=r"fold 0 has only genuine pairs \(20\)"):
-        evaluate(a, b, torch.arange(200) < 100)
-    for fars in ((0.0,), (0.1, 1.5)):
-        with pytest.raises(ValueError, match=r"far must be in \(0, 1\]"):
-            VerificationEvaluator(fars=fars)
-    with pytest.raises(ValueError, match="fars must differ"):
-        StreamingVerification(fars=(0.1, 1e-1))
-    with pytest.raises(ValueError, match="folds must be at least 2, or None"):
-        VerificationEvaluator(folds=1)
+        VerificationEvaluator().of_scores(a[:, 0] / 0, same)
+    for make, options, message in (
+        (VerificationEvaluator, {"fars": (0.0,)}, r"far must be in \(0, 1\]"),
+        (VerificationEvaluator, {"fars": (0.1, 1.5)}, r"far must be in \(0, 1\]"),
+        (StreamingVerification, {"fars": (0.1, 1e-1)}, "fars must differ"),
+        (VerificationEvaluator, {"folds": 1}, "folds must be at least 2, or None"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(**options)

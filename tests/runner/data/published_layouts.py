@@ -42,8 +42,8 @@ def dukemtmc(root: Path) -> None:
     write(folder / "bounding_box_test", "0033_c2_f0058250.jpg", "7017_c8_f0204278.jpg")
 
 
-def cuhk03(root: Path, boxes: str = "labeled") -> None:
-    folder = root / "cuhk03-np" / boxes
+def cuhk03(root: Path) -> None:
+    folder = root / "cuhk03-np/labeled"
     write(folder / "bounding_box_train", "0003_c1_21.png", "0003_c2_26.png")
     write(folder / "query", "0001_c1_1.png")
     write(folder / "bounding_box_test", "0001_c2_6.png", "0002_c1_11.png")
@@ -197,20 +197,11 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
     "MSMT17": msmt17,
     "CUHK03": cuhk03,
     "VeRi": veri,
-    "VehicleID": vehicle_id,
-    "SmallVehicleID": vehicle_id,
-    "MediumVehicleID": vehicle_id,
-    "LargeVehicleID": vehicle_id,
-    "VeRiWild": veri_wild,
-    "SmallVeRiWild": veri_wild,
-    "MediumVeRiWild": veri_wild,
-    "LargeVeRiWild": veri_wild,
-    "CUB": cub,
-    "CUBSharedClasses": cub,
-    "CUBValidation": cub,
+    **{f"{size}VehicleID": vehicle_id for size in ("", "Small", "Medium", "Large")},
+    **{f"{size}VeRiWild": veri_wild for size in ("", "Small", "Medium", "Large")},
+    **{f"CUB{kind}": cub for kind in ("", "SharedClasses", "Validation")},
     "SOP": sop,
-    "Cars196": cars196,
-    "Cars196SharedClasses": cars196,
+    **{f"Cars196{kind}": cars196 for kind in ("", "SharedClasses")},
     "InShop": in_shop,
 }
 

@@ -85,10 +85,6 @@ def test_market1501_keeps_junk_and_distractors_apart(tmp_path: Path) -> None:
     assert ("-1_c2s1_000401_03.jpg", -1, 2) in rows(data.gallery)
     assert ("0000_c1s1_000151_01.jpg", 0, 1) in rows(data.gallery)
     assert len(data.gallery) == 5, "Thumbs.db is no image"
-
-
-def test_market1501_without_its_own_folder(tmp_path: Path) -> None:
-    layouts.market1501(tmp_path)
     assert len(loaded("Market1501", tmp_path / "Market-1501-v15.09.15").train) == 12
 
 
@@ -144,25 +140,15 @@ def test_veri_wild_takes_its_cameras_from_vehicle_info(tmp_path: Path) -> None:
     ("name", "file", "text", "message"),
     [
         ("MSMT17", "MSMT17_V1/list_query.txt", "0000_x.jpg", r"list_query.txt, line 1: expected `0000/0000_000_01"),
-        (
-            "VehicleID",
-            "vehicleid/train_test_split/train_list.txt",
-            "1 2\nx y",
-            "train_list.txt, line 2: expected `image",
-        ),
+        ("VehicleID", "vehicleid/train_test_split/train_list.txt", "1 2\nx y", "train_list.txt, line 2: expected `im"),
         (
             "VeRiWild",
             "VERI-Wild/train_test_split/train_list.txt",
             "00009/77.jpg",
-            "an image of `vehicle_info.txt`; got",
+            "image of `vehicle_info.txt`; got",
         ),
         ("VeRiWild", "VERI-Wild/train_test_split/vehicle_info.txt", "heading\nnonsense", "vehicle_info.txt, line 2"),
-        (
-            "InShop",
-            "InShop/list_eval_partition.txt",
-            "1\nheading\nimg/a.jpg 7 train",
-            "list_eval_partition.txt, line 3",
-        ),
+        ("InShop", "InShop/list_eval_partition.txt", "1\nheading\nimg/a.jpg 7 train", "partition.txt, line 3"),
         ("CUB", "CUB_200_2011/images.txt", "1", "not the published files"),
         (
             "CUBSharedClasses",
@@ -490,31 +476,32 @@ def test_identities_of_one_image_can_be_left_out(tmp_path: Path) -> None:
         load_train_set(config(tmp_path, ("folder:single",), RM_LT=True), grey=False)
 
 
+CUHK03 = {
+    "bounding_box_train": [("0003_c1_21.png", 3, 1), ("0003_c2_26.png", 3, 2)],
+    "query": [("0001_c1_1.png", 1, 1)],
+    "bounding_box_test": [("0001_c2_6.png", 1, 2), ("0002_c1_11.png", 2, 1)],
+}
+PARTIAL_QUERY, PARTIAL_GALLERY = [("001_002.jpg", 1, 2)], [("001_001.jpg", 1, 1), ("002_001.jpg", 2, 1)]
+
+
 @pytest.mark.parametrize(
-    ("name", "query", "gallery"),
+    ("name", "folder", "parts"),
     [
-        ("PartialREID", "Partial_REID/partial_body_images", "Partial_REID/whole_body_images"),
-        ("PartialiLIDS", "PartialiLIDS/query", "PartialiLIDS/gallery"),
-        ("OccludedREID", "OccludedREID/query", "OccludedREID/gallery"),
+        ("PartialREID", "Partial_REID", {"partial_body_images": PARTIAL_QUERY, "whole_body_images": PARTIAL_GALLERY}),
+        ("PartialiLIDS", "PartialiLIDS", {"query": PARTIAL_QUERY, "gallery": PARTIAL_GALLERY}),
+        ("OccludedREID", "OccludedREID", {"query": PARTIAL_QUERY, "gallery": PARTIAL_GALLERY}),
+        ("CUHK03", "cuhk03-np/labeled", CUHK03),
+        ("CUHK03Detected", "cuhk03-np/detected", CUHK03),
     ],
 )
-def test_partial_people_in_fastreids_arrangement(name: str, query: str, gallery: str, tmp_path: Path) -> None:
-    write(tmp_path, f"{query}/001_002.jpg", f"{query}/Thumbs.jpg", f"{gallery}/001_001.jpg", f"{gallery}/002_001.jpg")
+def test_identity_and_camera_are_in_the_file_names(name: str, folder: str, parts: dict, tmp_path: Path) -> None:
+    for part, images in parts.items():
+        write(tmp_path / folder / part, *(image for image, *_ in images), "Thumbs.jpg")
     data = loaded(name, tmp_path)
-    assert len(data.train) == 0
-    assert rows(data.query) == [("001_002.jpg", 1, 2)]
     assert data.gallery is not None
-    assert rows(data.gallery) == [("001_001.jpg", 1, 1), ("002_001.jpg", 2, 1)]
-
-
-@pytest.mark.parametrize(("name", "boxes"), [("CUHK03", "labeled"), ("CUHK03Detected", "detected")])
-def test_cuhk03_in_the_folders_of_its_new_protocol(name: str, boxes: str, tmp_path: Path) -> None:
-    layouts.cuhk03(tmp_path, boxes)
-    data = loaded(name, tmp_path)
-    assert rows(data.train) == [("0003_c1_21.png", 3, 1), ("0003_c2_26.png", 3, 2)]
-    assert rows(data.query) == [("0001_c1_1.png", 1, 1)]
-    assert data.gallery is not None
-    assert rows(data.gallery) == [("0001_c2_6.png", 1, 2), ("0002_c1_11.png", 2, 1)]
+    train = [] if len(parts) == 2 else [rows(data.train)]
+    assert len(data.train) == sum(map(len, train))
+    assert [*train, rows(data.query), rows(data.gallery)] == list(parts.values())
 
 
 def test_occluded_people_are_searched_among_whole_ones(tmp_path: Path) -> None:

@@ -142,12 +142,7 @@ def test_random_patch_takes_images_that_are_too_small_or_of_other_sizes() -> Non
 
 @pytest.mark.parametrize(
     ("options", "size"),
-    [
-        ({}, SIZE),
-        ({"CROP": {"SIZE": [24]}}, [24, 24]),
-        ({"SIZE_TRAIN": [20]}, None),
-        ({"SIZE_TRAIN": [0]}, None),
-    ],
+    [({}, SIZE), ({"CROP": {"SIZE": [24]}}, [24, 24]), ({"SIZE_TRAIN": [20]}, None), ({"SIZE_TRAIN": [0]}, None)],
 )
 def test_input_size(options: dict, size: list[int] | None) -> None:
     assert input_size(config(**options)) == size

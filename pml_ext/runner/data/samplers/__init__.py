@@ -3,11 +3,7 @@
 import numpy as np
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.data.samplers.identities import (
-    identities_across_cameras,
-    identities_by_camera,
-    identities_in_decks,
-)
+from pml_ext.runner.data.samplers.identities import identities_across_cameras, identities_by_camera, identities_in_decks
 from pml_ext.runner.data.samplers.images import balanced_by_frequency, shuffled
 from pml_ext.runner.data.samplers.joint import Draw, JointBatchSampler, steps_per_epoch
 
