@@ -11,27 +11,16 @@ from torch import Tensor
 from pml_ext.runner.data.datasets.decoding import pixels_of
 
 Crop: TypeAlias = np.ndarray | Tensor | Image.Image
-ORDERS = ("RGB", "BGR")
 
 
 def crop_tensors(crops: Crop | Sequence[Crop], *, order: str, grey: bool) -> list[Tensor]:
-    """Convert one crop or several to tensors of 1 channel (grey) or 3 (RGB).
-
-    Args:
-        crops: each a uint8 array (h, w), (h, w, 1) or (h, w, 3), a uint8 tensor (1 or 3, h, w), or a Pillow image; all
-            in a list, or of one size in an array (N, h, w, 1 or 3) or tensor (N, 1 or 3, h, w).
-        order: RGB or BGR, of the channels of arrays and tensors; a Pillow image knows its own.
-    Raises:
-        TypeError: a value that is not an image.
-        ValueError: pixels of another type or shape, or an empty crop; the message says which crop.
-    """
-    if order not in ORDERS:
-        raise ValueError(f"order must be {' or '.join(ORDERS)}; got {order!r}")
+    """Convert the crops that `Embedder` takes to tensors of 1 channel (grey) or 3 (RGB); errors say which is wrong."""
+    if order not in ("RGB", "BGR"):
+        raise ValueError(f"order must be RGB or BGR; got {order!r}")
     several = isinstance(crops, Sequence) or (isinstance(crops, (np.ndarray, Tensor)) and crops.ndim == 4)
     each: Any = crops if several else [crops]
-    return [
-        _to_tensor(crop, f"crop {place}" if several else "the crop", order, grey) for place, crop in enumerate(each)
-    ]
+    names = (f"crop {place}" if several else "the crop" for place in range(len(each)))
+    return [_to_tensor(crop, name, order, grey) for crop, name in zip(each, names, strict=True)]
 
 
 def _to_tensor(crop: Crop, name: str, order: str, grey: bool) -> Tensor:

@@ -19,11 +19,10 @@ from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, start
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.embedding_file import SUFFIXES, Block, EmbeddingFile, require_pyarrow, write_embeddings
-from pml_ext.search.embedding_loop import embed_shards
+from pml_ext.search.embedding_loop import Shards, embed_shards
 from pml_ext.search.image_list import Listed, list_images
 from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.onnx_model import OnnxModel
-from pml_ext.search.shards import Shards
 
 log = logging.getLogger("pml_ext")
 
@@ -31,34 +30,13 @@ _SHOWN = 20  # pictures that could not be embedded and are named in the log; the
 
 
 def embed(
-    images: Sequence[str],
-    output: str | Path,
-    launch: Launch,
-    *,
-    config_file: str | None = None,
-    onnx: str | None = None,
-    overrides: Sequence[str] = (),
-    half: bool = False,
-    add: bool = False,
-    overwrite: bool = False,
-    label_by_folder: bool = False,
-) -> None:
+    images: Sequence[str], output: str | Path, launch: Launch, *, config_file: str | None, onnx: str | None,
+    overrides: Sequence[str], half: bool, add: bool, overwrite: bool, label_by_folder: bool,
+) -> None:  # fmt: skip
     """Embed pictures and write the file; a run that was killed goes on after its last shard.
 
     Pictures that cannot be embedded are listed in `<output>.unreadable.txt`, the first of them in the log, too.
-
-    Args:
-        images: files, and folders at any depth.
-        output: a `.parquet` or `.npz`.
-        config_file, onnx: the model: a YAML whose MODEL.WEIGHTS are set, or an exported file.
-        overrides: KEY VALUE words; with an exported file only those that say where and how fast it runs.
-        half: all but the heads in 16 bits.
-        add: keep what the output holds, and add the pictures that it does not.
-        overwrite: replace the output, and the shards of an unfinished run.
-        label_by_folder: each picture's label is the name of its folder.
-    Raises:
-        UserError: a config that cannot be used, an output that cannot be written or is there already; no pictures, or
-            none that can be read; parts of another run; a file that cannot be used.
+    The model is a YAML with MODEL.WEIGHTS, or an exported file, whose overrides only say where and how fast it runs.
     """
     launch = launch.joined()
     output = _check_output(output, add=add, overwrite=overwrite)
@@ -80,7 +58,7 @@ def embed(
         if old is not None and not fresh:
             return
         identities = [_identity(picture, label_by_folder) for picture in fresh]
-        shards = Shards(output.with_name(f"{output.name}.shards"), identities, record)
+        shards = Shards(output.with_name(f"{output.name}.shards"), identities, record.as_json())
         parts, missing = len(shards.rows), shards.missing()
         if rank == 0:
             shards.clear_others(overwrite=overwrite)
@@ -91,7 +69,7 @@ def embed(
         if processes > 1:
             torch.distributed.barrier()
         if rank == 0:
-            _join(output, shards, fresh, record, old, label_by_folder=label_by_folder)
+            _join(output, shards, fresh, record, old, label_by_folder)
 
 
 @contextmanager
@@ -108,32 +86,22 @@ def _process_group(timeout: float) -> Iterator[tuple[int, int]]:
 
 
 def _join(
-    output: Path,
-    shards: Shards,
-    listed: Sequence[Listed],
-    record: ModelRecord,
-    old: EmbeddingFile | None,
-    *,
+    output: Path, shards: Shards, listed: Sequence[Listed], record: ModelRecord, old: EmbeddingFile | None,
     label_by_folder: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Write all shards as one file; the log names what could not be embedded."""
-    counts, problems = list[int](), list[str]()
-    for shard in range(len(shards.rows)):
-        content = shards.read(shard)
-        counts.append(len(content.rows))
-        problems += content.problems
-    if len(problems) == len(listed):
-        raise UserError(f"none of {len(listed)} pictures could be embedded: {problems[0]}")
+    problems = list[str]()
 
     def blocks() -> Iterator[Block]:
         if old is not None:
             yield from old.blocks()
-        for shard, count in enumerate(counts):
-            if count:
-                content = shards.read(shard)
-                pictures = [listed[row] for row in content.rows]
+        for content in map(shards.read, range(len(shards.rows))):
+            problems.extend(content.problems)
+            if pictures := [listed[row] for row in content.rows]:
                 labels = [picture.folder for picture in pictures] if label_by_folder else None
                 yield Block(content.embeddings, [picture.name for picture in pictures], labels)
+        if len(problems) == len(listed):
+            raise UserError(f"none of {len(listed)} pictures could be embedded: {problems[0]}")
 
     written = write_embeddings(output, blocks(), record, old.versions if old else ())
     shards.remove()
@@ -141,9 +109,8 @@ def _join(
     list_of_problems.unlink(missing_ok=True)
     if problems:
         write_atomically(list_of_problems, "".join(f"{problem}\n" for problem in problems))
-        log.warning(
-            "%d of %d pictures could not be embedded, all of them in %s:", len(problems), len(listed), list_of_problems
-        )
+        counts = f"{len(problems)} of {len(listed)}"
+        log.warning("%s pictures could not be embedded, all of them in %s:", counts, list_of_problems)
         for problem in problems[:_SHOWN]:
             log.warning("  %s", problem)
     log.info("%s: %d embeddings of %d dimensions", output, written.rows, written.dim)
@@ -170,17 +137,14 @@ def _load_model(config_file: str | None, onnx: str | None, overrides: Sequence[s
         raise UserError("embed needs a model: either --config-file, with MODEL.WEIGHTS, or --onnx")
     if onnx is None:
         cfg = load_for_embedding(config_file, [*overrides])
-        if not cfg.MODEL.WEIGHTS:
-            raise UserError("embed needs MODEL.WEIGHTS: the checkpoint, such as logs/…/checkpoints/last.ckpt")
         embedder = Embedder.of(cfg, device=_device(cfg), half=half, batch_size=cfg.TEST.IMS_PER_BATCH)
-        path = Path(cfg.MODEL.WEIGHTS).expanduser().resolve()
-        embedder.record = replace(embedder.record, weights=str(path))
+        weights = str(Path(cfg.MODEL.WEIGHTS).expanduser().resolve())
+        embedder.record = replace(embedder.record, weights=weights)
         return cfg, embedder
     fixed = [key for key in overrides[::2] if key.startswith((*SHAPING, "MODEL.WEIGHTS"))]
     if fixed or half:
         raise UserError(f"{', '.join(fixed) or '--half'}: an exported file computes as it was exported")
-    known = OnnxModel(onnx, "cpu").record.config
-    words = [str(word) for pair in known.items() for word in pair]
+    words = [str(word) for pair in OnnxModel(onnx, "cpu").record.config.items() for word in pair]
     cfg = load_for_embedding(None, [*words, "MODEL.DEVICE", "auto", *overrides])
     embedder = Embedder.from_onnx(onnx, device=_device(cfg), batch_size=cfg.TEST.IMS_PER_BATCH)
     embedder.record = replace(embedder.record, onnx=str(Path(onnx).expanduser().resolve()))
@@ -190,8 +154,8 @@ def _load_model(config_file: str | None, onnx: str | None, overrides: Sequence[s
 def _device(cfg: CN) -> str:
     """MODEL.DEVICE; each of several processes of a machine has its own GPU."""
     kind = cfg.MODEL.DEVICE.partition(":")[0]
-    several = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1
-    return f"{kind}:{os.environ['LOCAL_RANK']}" if several and kind != "cpu" else cfg.MODEL.DEVICE
+    alone = kind == "cpu" or int(os.environ.get("LOCAL_WORLD_SIZE", 1)) == 1
+    return cfg.MODEL.DEVICE if alone else f"{kind}:{os.environ['LOCAL_RANK']}"
 
 
 def _open_old(output: Path, record: ModelRecord, label_by_folder: bool) -> EmbeddingFile:
@@ -210,10 +174,9 @@ def _open_old(output: Path, record: ModelRecord, label_by_folder: bool) -> Embed
 
 
 def _identity(picture: Listed, label_by_folder: bool) -> str:
-    """A text that tells pictures apart in a resumed run; a changed file is another picture."""
+    """A text that no other picture has; a changed file is another picture."""
     try:
         state = picture.path.stat()
     except OSError:
         return picture.name
-    label = picture.folder if label_by_folder else ""
-    return f"{picture.name}\0{label}\0{state.st_size}\0{state.st_mtime_ns}"
+    return f"{picture.name}\0{picture.folder * label_by_folder}\0{state.st_size}\0{state.st_mtime_ns}"

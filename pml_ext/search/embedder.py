@@ -122,11 +122,7 @@ class Embedder:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width that crops are resized to.
-
-        Raises:
-            UserError: INPUT.SIZE_TEST is not a height and a width.
-        """
+        """Height and width that crops are resized to; a UserError where INPUT.SIZE_TEST is no height and width."""
         if len(self._size) != 2 or min(self._size) < 1:
             raise UserError(f"INPUT.SIZE_TEST must be height and width to give every crop one size; got {self._size}")
         return self._size[0], self._size[1]
@@ -157,11 +153,7 @@ class Embedder:
         return embeddings
 
     def embed_prepared(self, pixels: Sequence[Tensor]) -> Tensor:
-        """Embed images that `prepare` has made, (C, H, W) each; those of one size go through the network together.
-
-        Returns:
-            (N, D) on the CPU.
-        """
+        """Embed N images (C, H, W) that `prepare` has made, those of one size together: (N, D) on the CPU."""
         embeddings = torch.empty(len(pixels), self.embedding_dim)
         rows_by_size: dict[torch.Size, list[int]] = {}
         for row, image in enumerate(pixels):
@@ -176,11 +168,7 @@ class Embedder:
 
 
 def _device(name: str) -> torch.device:
-    """The device of a name such as cuda:1, or auto.
-
-    Raises:
-        UserError: it does not exist.
-    """
+    """The device of a name such as cuda:1, or auto; a UserError where it does not exist."""
     kind, index = kind_and_index(name)
     if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")

@@ -6,7 +6,7 @@ larger than memory. Files of other programs are read as well.
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,17 +22,12 @@ from pml_ext.search.model_record import KEY, ModelRecord
 
 SUFFIXES = (".parquet", ".npz")
 _VERSIONS = "pml_ext_versions"
+_ABOUT = (KEY, _VERSIONS)
 _BLOCK = 65_536  # rows
 
 
 class Block(NamedTuple):
-    """Some rows of a file.
-
-    Attributes:
-        embeddings: (n, D) float32 of unit length.
-        paths: of the pictures.
-        labels: None where the file has none.
-    """
+    """Some rows of a file: (n, D) float32 of unit length, the pictures' paths, and labels where the file has some."""
 
     embeddings: np.ndarray
     paths: list[str]
@@ -68,11 +63,7 @@ class EmbeddingFile:
 
     @classmethod
     def open(cls, path: str | Path) -> "EmbeddingFile":
-        """Open a file; the embeddings of a `.parquet` of `pml-ext embed` are not read yet.
-
-        Raises:
-            UserError: a missing or damaged file, or an unknown suffix.
-        """
+        """Open a file; the embeddings of a `.parquet` of `pml-ext embed` are not read yet."""
         path = require_file(path)
         if path.suffix == ".parquet" and (found := _open_own_parquet(path)):
             return found
@@ -80,17 +71,13 @@ class EmbeddingFile:
         about = dict[str, str]()
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
-                about = {name: str(arrays[name]) for name in (KEY, _VERSIONS) if name in arrays}
+                about = {name: str(arrays[name]) for name in _ABOUT if name in arrays}
         labelled = content.labels.dtype.kind != "U" or bool((content.labels != "").any())
         rows, dim = content.embeddings.shape
         return cls(path, rows, dim, *_read_origin(about, path), labelled, content)
 
     def blocks(self, start: int = 0, *, size: int = _BLOCK) -> Iterator[Block]:
-        """The rows from `start` on, normalised, at most `size` at a time.
-
-        Raises:
-            UserError: embeddings that are not finite or zero.
-        """
+        """The rows from `start` on, normalised, at most `size` at a time; finite and not zero, or a UserError."""
         if self.content is not None:
             names = self.content.labels.astype(str).tolist() if self.labelled else None
             paths = self.paths() or [""] * self.rows
@@ -126,26 +113,28 @@ class EmbeddingFile:
 def write_embeddings(
     path: Path, blocks: Iterable[Block], record: ModelRecord, versions: tuple[Version, ...] = ()
 ) -> EmbeddingFile:
-    """Write a file whole, or keep the old one where that fails.
+    """Write a file whole, or keep the old one where that fails; a `.parquet` needs the memory of one block only.
 
     Args:
-        path: a `.parquet`, which needs the memory of one block only, or a `.npz`.
         versions: of the file whose rows come first in `blocks`.
-    Raises:
-        UserError: pyarrow is not installed.
-        OSError: the file cannot be written.
     """
-    write = _write_parquet if path.suffix == ".parquet" else _write_npz
-    write(path, blocks, record, versions)
+
+    def origin(rows: int) -> dict[str, str]:
+        return {KEY: record.as_json(), _VERSIONS: json.dumps([*versions, Version(secrets.token_hex(16), rows)])}
+
+    if path.suffix == ".parquet":
+        _write_parquet(path, blocks, record.embedding_dim, origin)
+    else:
+        _write_npz(path, blocks, origin)
     return EmbeddingFile.open(path)
 
 
-def _write_parquet(path: Path, blocks: Iterable[Block], record: ModelRecord, versions: tuple[Version, ...]) -> None:
+def _write_parquet(path: Path, blocks: Iterable[Block], dim: int, origin: Callable[[int], dict[str, str]]) -> None:
     require_pyarrow(path)
     import pyarrow
     from pyarrow import parquet
 
-    kind = pyarrow.list_(pyarrow.float32(), record.embedding_dim)
+    kind = pyarrow.list_(pyarrow.float32(), dim)
     rows, writer = 0, None
     with replacing(path) as file:
         for block in blocks:
@@ -158,24 +147,18 @@ def _write_parquet(path: Path, blocks: Iterable[Block], record: ModelRecord, ver
             writer.write_table(table)
             rows += len(table)
         assert writer is not None, "no embeddings to write"
-        writer.add_key_value_metadata(_origin(record, versions, rows))
+        writer.add_key_value_metadata(origin(rows))
         writer.close()
 
 
-def _write_npz(path: Path, blocks: Iterable[Block], record: ModelRecord, versions: tuple[Version, ...]) -> None:
+def _write_npz(path: Path, blocks: Iterable[Block], origin: Callable[[int], dict[str, str]]) -> None:
     parts = list(blocks)
-    embeddings = np.concatenate([block.embeddings for block in parts])
-    arrays: dict[str, Any] = {name: np.array(text) for name, text in _origin(record, versions, len(embeddings)).items()}
+    arrays: dict[str, Any] = {"embeddings": np.concatenate([block.embeddings for block in parts])}
     arrays["paths"] = np.array([path for block in parts for path in block.paths], dtype=str)
     if parts[0].labels is not None:
         arrays["labels"] = np.array([label for block in parts for label in block.labels or []], dtype=str)
     with replacing(path) as file:
-        np.savez(file, embeddings=embeddings, **arrays)
-
-
-def _origin(record: ModelRecord, versions: tuple[Version, ...], rows: int) -> dict[str, str]:
-    """What a file says of its origin: the model, and its versions with a new one of so many rows."""
-    return {KEY: record.as_json(), _VERSIONS: json.dumps([*versions, Version(secrets.token_hex(16), rows)])}
+        np.savez(file, **(arrays | origin(len(arrays["paths"]))))
 
 
 def _read_origin(about: dict[str, str], path: Path) -> tuple[ModelRecord | None, tuple[Version, ...]]:
@@ -194,8 +177,7 @@ def _open_own_parquet(path: Path) -> EmbeddingFile | None:
     with _open_parquet(path) as file:
         schema, rows = file.schema_arrow, file.metadata.num_rows
         metadata = file.metadata.metadata or {}
-    names = (KEY, _VERSIONS)
-    about = {name: metadata[name.encode()].decode("utf-8", "replace") for name in names if name.encode() in metadata}
+    about = {name: metadata[name.encode()].decode("utf-8", "replace") for name in _ABOUT if name.encode() in metadata}
     record, versions = _read_origin(about, path)
     if record is None:
         return None
@@ -216,6 +198,4 @@ def _open_parquet(path: Path) -> Any:
 
 
 def require_pyarrow(path: Path) -> None:
-    """Raise a UserError where pyarrow is not installed."""
-    advice = "'pml_ext[parquet]', or name an .npz file"
-    import_library("pyarrow", needed_for=f"{path}: a .parquet file", install=advice)
+    import_library("pyarrow", needed_for=f"{path}: a .parquet file", install="'pml_ext[parquet]', or name an .npz file")

@@ -1,8 +1,13 @@
-"""Pictures through the network, shard by shard."""
+"""Pictures through the network, shard by shard; finished shards are kept, so that a killed run goes on after them."""
 
+import hashlib
+import os
+import shutil
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,10 +16,73 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from pml_ext._errors import UserError
+from pml_ext._files import replacing
 from pml_ext.runner.data.datasets.image_files import ImageFiles
 from pml_ext.search.embedder import Embedder
-from pml_ext.search.image_list import Listed, require_writable_name
-from pml_ext.search.shards import Shard, Shards
+from pml_ext.search.image_list import Listed
+
+LARGEST = 256  # pictures in a shard: the most that a killed process loses
+FEWEST = 8  # shards of a small run, so that several processes have some
+
+
+class Shard(NamedTuple):
+    """Rows (n,) of the list of pictures, their embeddings (n, D), and messages about the shard's other pictures."""
+
+    rows: np.ndarray
+    embeddings: np.ndarray
+    problems: tuple[str, ...]
+
+
+class Shards:
+    """A folder with a file for each finished shard; `rows` are the consecutive pictures of each.
+
+    Args:
+        identities: a text for each picture that no other has. A file is named by a hash of its pictures' and of the
+            model, so that a run finds exactly the shards that fit it.
+        model: a text that no other model has.
+    """
+
+    def __init__(self, folder: Path, identities: Sequence[str], model: str) -> None:
+        size = max(1, min(LARGEST, -(-len(identities) // FEWEST)))
+        self.folder = folder
+        self.rows = [range(start, min(start + size, len(identities))) for start in range(0, len(identities), size)]
+        texts = ("\n".join([model, *identities[rows.start : rows.stop]]) for rows in self.rows)
+        names = [hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32] for text in texts]
+        self._files = [folder / f"{name}.npz" for name in names]
+
+    def clear_others(self, *, overwrite: bool) -> None:
+        """Remove the parts of other runs; they are an error without `overwrite`."""
+        others = set(self.folder.glob("*.npz")).difference(self._files)
+        if others and not overwrite:
+            raise UserError(
+                f"{self.folder} holds the parts of an unfinished run over other pictures or with another model: finish "
+                "it with its own command, or remove its parts with --overwrite"
+            )
+        for file in others:
+            file.unlink()
+
+    def missing(self) -> list[int]:
+        return [shard for shard, file in enumerate(self._files) if not file.is_file()]
+
+    def write(self, shard: int, content: Shard) -> None:
+        """Keep a finished shard; the file is whole or not there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with replacing(self._files[shard]) as file:
+            np.savez(file, rows=content.rows, embeddings=content.embeddings, problems=np.array(content.problems, str))
+
+    def read(self, shard: int) -> Shard:
+        file = self._files[shard]
+        try:
+            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as found:
+                return Shard(found["rows"], found["embeddings"], tuple(found["problems"].tolist()))
+        except Exception as error:  # what numpy raises on damaged input is not documented
+            raise UserError(
+                f"{file} cannot be read ({error}): remove it and run the command again; on several machines --output "
+                "must be in a folder that all of them see"
+            ) from error
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Pictures(Dataset[tuple[int, Tensor | None, str]]):
@@ -26,8 +94,10 @@ class Pictures(Dataset[tuple[int, Tensor | None, str]]):
 
     def __getitem__(self, row: int) -> tuple[int, Tensor | None, str]:
         try:
-            require_writable_name(self.names[row])
+            self.names[row].encode("utf-8")
             return row, self.prepare(self.files[row]), ""
+        except UnicodeEncodeError:
+            return row, None, f"image {os.fsencode(self.names[row])!r}: its name is no UTF-8 text; rename it"
         except UserError as error:
             return row, None, str(error)
 
@@ -35,15 +105,13 @@ class Pictures(Dataset[tuple[int, Tensor | None, str]]):
 def embed_shards(
     embedder: Embedder, listed: Sequence[Listed], shards: Shards, mine: Sequence[int], *, workers: int, show: bool
 ) -> None:
-    """Embed the pictures of some shards, and write each shard when it is finished.
-
-    Args:
-        workers: processes that decode pictures.
-        show: a progress bar, if standard error is a terminal.
-    """
+    """Embed the pictures of some shards, and write each when it is finished; `workers` processes decode pictures."""
     size = embedder.batch_size
-    rows_of_mine = [list(shards.rows[shard]) for shard in mine]
-    batches = [rows[start : start + size] for rows in rows_of_mine for start in range(0, len(rows), size)]
+    batches = [
+        list(rows[start : start + size])
+        for rows in (shards.rows[shard] for shard in mine)
+        for start in range(0, len(rows), size)
+    ]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than cores
         loader = iter(

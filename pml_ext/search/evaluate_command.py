@@ -1,5 +1,6 @@
 """`pml-ext eval --embeddings`: the metrics of embeddings made elsewhere."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,73 +20,50 @@ from pml_ext.runner.evaluation.results import (
     results_table,
     write_metrics,
 )
-from pml_ext.search.embedding_set import EmbeddingSet, read_embeddings
+from pml_ext.search.embedding_set import read_embeddings
 
 
 def evaluate_files(file: str, gallery_file: str | None, out: str) -> str:
-    """Measure a file of queries against a gallery, or against each other, and write metrics.json.
+    """Measure a file of queries against a gallery, or against each other; write out/metrics.json, return its table.
 
     With cameras, gallery items of the query's label and camera are ignored, as are samples of label −1.
-
-    Args:
-        file, gallery_file: as `read_embeddings` reads them; labels and cameras of both of the same kind.
-        out: the folder to write into.
-    Returns:
-        the table to print.
-    Raises:
-        UserError: files that cannot be read or do not fit together; faiss is not installed.
-        OSError: a folder that cannot be written.
     """
     import_library("faiss", needed_for="the clustering behind NMI", install="faiss-cpu")
-    query = read_embeddings(file)
-    gallery = None if gallery_file is None else read_embeddings(gallery_file)
-    if gallery is not None and gallery.embeddings.shape[1] != query.embeddings.shape[1]:
-        raise UserError(
-            f"{gallery_file} must have {query.embeddings.shape[1]} dimensions, as {file}; "
-            f"got {gallery.embeddings.shape[1]}"
-        )
-    labels, gallery_labels = _number("labels", query.labels, None if gallery is None else gallery.labels)
-    cameras, gallery_cameras = _cameras(query, gallery)
-    labels[torch.from_numpy(query.is_junk)] = JUNK
-    reference: dict[str, Any] = {}
-    if gallery is not None and gallery_labels is not None:
-        gallery_labels[torch.from_numpy(gallery.is_junk)] = JUNK
-        reference = {
-            "reference": to_sphere(gallery.embeddings.double()),
-            "reference_labels": gallery_labels,
-            "reference_cameras": gallery_cameras,
-        }
+    sets = [read_embeddings(name) for name in (file, gallery_file) if name is not None]
+    dim, *others = (given.embeddings.shape[1] for given in sets)
+    if others and others[0] != dim:
+        raise UserError(f"{gallery_file} must have {dim} dimensions, as {file}; got {others[0]}")
+    labels = _number("labels", [given.labels for given in sets])
+    for ids, given in zip(labels, sets, strict=True):
+        ids[torch.from_numpy(given.is_junk)] = JUNK
+    given_cameras = [given.cameras for given in sets if given.cameras is not None]
+    if given_cameras and len(given_cameras) < len(sets):
+        owner = "gallery has" if sets[0].cameras is None else "queries have"
+        raise UserError(f"cameras must be in both files or in none; only the {owner} them")
+    # Without cameras each sample has its own, so that the camera rule removes nothing.
+    counts = np.cumsum([len(ids) for ids in labels])
+    cameras = _number("cameras", given_cameras or np.split(np.arange(counts[-1]), counts[:-1]))
     names = named_metrics(STANDARD_METRICS, STANDARD_RANKS)
     calculator = AccuracyCalculator(include=names, ranks=STANDARD_RANKS, device=torch.device("cpu"))
-    embeddings = to_sphere(query.embeddings.double())
+    embeddings = [to_sphere(given.embeddings.double()) for given in sets]
+    gallery: dict[str, Any] = {}
+    if gallery_file is not None:
+        gallery = {"reference": embeddings[1], "reference_labels": labels[1], "reference_cameras": cameras[1]}
     try:
-        found = calculator.get_accuracy(embeddings, labels, query_cameras=cameras, **reference)
+        found = calculator.get_accuracy(embeddings[0], labels[0], query_cameras=cameras[0], **gallery)
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
     path = Path(out) / "metrics.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     results = {Path(file).name: {name: float(found[name]) for name in names}}
-    opis = asdict(calculator.opis_settings)
-    write_metrics(path, results, embeddings=file, gallery=gallery_file, opis=opis)
+    write_metrics(path, results, embeddings=file, gallery=gallery_file, opis=asdict(calculator.opis_settings))
     return results_table(results, {"metrics": path})
 
 
-def _cameras(query: EmbeddingSet, gallery: EmbeddingSet | None) -> tuple[Tensor, Tensor | None]:
-    """Cameras as numbers; without cameras, numbers that make the camera rule remove nothing."""
-    if gallery is not None and (query.cameras is None) != (gallery.cameras is None):
-        with_cameras = "queries have" if gallery.cameras is None else "gallery has"
-        raise UserError(f"cameras must be in both files or in none; only the {with_cameras} them")
-    if query.cameras is None:
-        if gallery is None:
-            return torch.arange(len(query.labels)), None
-        return torch.zeros(len(query.labels)).long(), torch.ones(len(gallery.labels)).long()
-    return _number("cameras", query.cameras, None if gallery is None else gallery.cameras)
-
-
-def _number(what: str, one: np.ndarray, other: np.ndarray | None) -> tuple[Tensor, Tensor | None]:
-    """Replace the integers or strings of two arrays by 0, 1, …, equal values by equal numbers."""
-    if other is not None and one.dtype.kind != other.dtype.kind:
-        raise UserError(f"{what} must be of the same kind in both files; got {one.dtype} and {other.dtype}")
-    joined = one if other is None else np.concatenate([one, other])
-    ids = torch.from_numpy(np.unique(joined, return_inverse=True)[1].astype(np.int64))
-    return ids[: len(one)], None if other is None else ids[len(one) :]
+def _number(what: str, arrays: Sequence[np.ndarray]) -> list[Tensor]:
+    """Replace the integers or strings of all arrays by 0, 1, …, equal values by equal numbers."""
+    if len({values.dtype.kind for values in arrays}) > 1:
+        given = " and ".join(str(values.dtype) for values in arrays)
+        raise UserError(f"{what} must be of the same kind in both files; got {given}")
+    ids = np.unique(np.concatenate(arrays), return_inverse=True)[1].astype(np.int64)
+    return list(torch.split(torch.from_numpy(ids), [len(values) for values in arrays]))

@@ -34,12 +34,9 @@ _PROBED_WITH, _NEIGHBOURS = 100, 10  # rows that recall is measured on, and how 
 
 @dataclass(frozen=True)
 class Nearest:
-    """Rows that can be searched.
+    """Rows in an index of faiss. A query looks at `probes` of its `lists`, both 0 where it has none.
 
-    Attributes:
-        index: faiss's.
-        lists, probes: how many lists there are and how many a query looks at; 0 without an inverted file.
-        recall: the share of the ten true neighbours that is found, measured on rows of the file; 1 without one.
+    `recall` is the share of the ten true neighbours that is found, measured on rows of the file.
     """
 
     index: Any
@@ -49,29 +46,19 @@ class Nearest:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every row is compared."""
         return self.probes == self.lists
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The closest rows of each query, the closest first.
+        """Cosines and numbers of the rows that are closest to queries (Q, D) of unit length, the closest first.
 
-        Args:
-            queries: (Q, D) float32 of unit length.
-        Returns:
-            cosines and rows, (Q, k); k is at most the number of rows. Row −1 where an index finds fewer.
+        Both are (Q, k), k at most the number of rows. The row is −1 where an index finds fewer.
         """
         cosines, rows = self.index.search(np.ascontiguousarray(queries), min(k, self.index.ntotal))
         return cosines, rows
 
 
 def open_nearest(file: EmbeddingFile, *, exact_up_to: int = EXACT_UP_TO) -> Nearest:
-    """The rows of a file, by the index beside it, which is built or completed where that is needed.
-
-    Args:
-        exact_up_to: the largest number of rows for which no index is used.
-    Raises:
-        UserError: faiss is not installed; the file or its index cannot be read.
-    """
+    """The rows of a file; above `exact_up_to` by the index beside it, which is built or completed where needed."""
     faiss = import_library("faiss", needed_for="searching", install="faiss-cpu")
     if file.rows <= exact_up_to:
         index = faiss.IndexFlatIP(file.dim)
@@ -87,19 +74,24 @@ def open_nearest(file: EmbeddingFile, *, exact_up_to: int = EXACT_UP_TO) -> Near
         index = faiss.read_index(str(_beside(file, f"{kept['name']}.faiss")))
         for block in file.blocks(rows_before):
             index.add(block.embeddings)
-        facts = {**kept, "version": version.name}
+        facts = dict(kept)
     else:
         log.info("%s: building an index of %d rows, once", file.path, file.rows)
         index, facts = _build(file, faiss)
-        facts["version"] = version.name
-    return _keep(file, index, facts, kept, faiss)
+    return _keep(file, index, facts | {"version": version.name}, kept, faiss)
 
 
 def _build(file: EmbeddingFile, faiss: Any) -> tuple[Any, dict[str, Any]]:
     """An inverted file with √rows lists, and what was measured on it."""
     lists = round(math.sqrt(file.rows))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(file.dim), file.dim, lists, faiss.METRIC_INNER_PRODUCT)
-    places, sample = _sample(file, lists * _TRAINED_ON)
+    places = np.unique(np.linspace(0, file.rows - 1, lists * _TRAINED_ON).astype(np.int64))
+    taken, begin = list[np.ndarray](), 0
+    for block in file.blocks():
+        end = begin + len(block.embeddings)
+        taken.append(block.embeddings[places[(places >= begin) & (places < end)] - begin])
+        begin = end
+    sample = np.concatenate(taken)
     index.train(sample)
     probing = np.linspace(0, len(places) - 1, _PROBED_WITH).astype(np.int64)
     places, queries = places[probing], sample[probing]
@@ -109,33 +101,14 @@ def _build(file: EmbeddingFile, faiss: Any) -> tuple[Any, dict[str, Any]]:
         nearest.add_result(cosines, np.where(rows < 0, rows, rows + index.ntotal))
         index.add(block.embeddings)
     nearest.finalize()
-    probes, recall = 1, _recall(index, 1, queries, places, nearest.I)
+    truth = [set(true) - {place} for true, place in zip(nearest.I.tolist(), places.tolist(), strict=True)]
+    probes, recall = 0, 0.0
     while recall < RECALL and probes < lists:
-        probes = min(2 * probes, lists)
-        recall = _recall(index, probes, queries, places, nearest.I)
+        index.nprobe = probes = min(max(2 * probes, 1), lists)
+        found = index.search(queries, _NEIGHBOURS + 1)[1].tolist()
+        shares = [len(true.intersection(mine)) / max(len(true), 1) for true, mine in zip(truth, found, strict=True)]
+        recall = float(np.mean(shares))
     return index, {"format": _FORMAT, "lists": lists, "probes": probes, "recall": recall, "built_for": file.rows}
-
-
-def _sample(file: EmbeddingFile, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows at equal distances, and their embeddings."""
-    places = np.unique(np.linspace(0, file.rows - 1, count).astype(np.int64))
-    taken, begin = [], 0
-    for block in file.blocks():
-        inside = places[(places >= begin) & (places < begin + len(block.embeddings))]
-        taken.append(block.embeddings[inside - begin])
-        begin += len(block.embeddings)
-    return places, np.concatenate(taken)
-
-
-def _recall(index: Any, probes: int, queries: np.ndarray, places: np.ndarray, truth: np.ndarray) -> float:
-    """The share of each row's true neighbours, without itself, that the index finds."""
-    index.nprobe = probes
-    found = index.search(queries, _NEIGHBOURS + 1)[1]
-    shares = [
-        len((set(mine) - {place}) & (set(true) - {place})) / max(len(set(true) - {place}), 1)
-        for mine, true, place in zip(found.tolist(), truth.tolist(), places.tolist(), strict=True)
-    ]
-    return float(np.mean(shares))
 
 
 def _version(file: EmbeddingFile) -> Version:

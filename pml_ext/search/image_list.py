@@ -20,13 +20,9 @@ class Listed(NamedTuple):
 
 
 def list_images(words: Sequence[str], beside: Path) -> list[Listed]:
-    """The named pictures and those below the named folders, sorted; a picture that is named twice is listed once.
+    """The pictures among `words` and those below the folders among them, sorted, each once.
 
-    Args:
-        words: files, and folders.
-        beside: the folder of the output. Names are relative to it; pictures outside it have absolute names.
-    Raises:
-        UserError: a word that is neither a file nor a folder, a folder without pictures, no words.
+    Names are relative to `beside`, the folder of the output; pictures outside it have absolute names.
     """
     if not words:
         raise UserError("no pictures to embed: name image files, or folders with some")
@@ -34,9 +30,9 @@ def list_images(words: Sequence[str], beside: Path) -> list[Listed]:
     base = beside.resolve()
     for word in words:
         start = Path(word).expanduser()
-        paths = _in_folder(start) if start.is_dir() else [start]
         if not start.exists():
             raise UserError(f"no image or folder at {word}")
+        paths = _in_folder(start) if start.is_dir() else [start]
         if not paths:
             raise UserError(f"{word}: no pictures in this folder or below it; known are {', '.join(KINDS)}")
         for path in paths:
@@ -52,11 +48,3 @@ def _in_folder(folder: Path) -> list[Path]:
         folders.sort()
         paths += [Path(parent, name) for name in sorted(files) if Path(name).suffix.lower() in KINDS]
     return paths
-
-
-def require_writable_name(name: str) -> None:
-    """Raise a UserError where a picture's name cannot go into a file of embeddings."""
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"image {os.fsencode(name)!r}: its name is no UTF-8 text; rename it") from error

@@ -14,11 +14,8 @@ from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report
 from pml_ext.runner.config.network_keys import config_of, shaping
 
-KEY = "pml_ext"
-"""The name of the record in a file's metadata."""
-
-FORMAT = "pml_ext model 1"
-PIXEL_RANGE = (0, 255)
+KEY = "pml_ext"  # the record's name in a file's metadata
+_FORMAT = "pml_ext model 1"
 INPUT, OUTPUT = "images", "embeddings"  # of an exported model
 _PRECISIONS = ("float32", "float16")
 _FIELDS = {
@@ -50,11 +47,10 @@ class ModelRecord:
     onnx: str | None = None
 
     @classmethod
-    def of(cls, cfg: CN, *, embedding_dim: int, half: bool, threshold: float | None = None) -> "ModelRecord":
+    def of(cls, cfg: CN, *, embedding_dim: int, half: bool) -> "ModelRecord":
         """The record of a config with MODEL.WEIGHTS."""
         path = Path(cfg.MODEL.WEIGHTS).expanduser()
-        kind = _PRECISIONS[int(half)]
-        return cls(shaping(cfg), path.name, checkpoint_of(path).sha256, embedding_dim, kind, threshold)
+        return cls(shaping(cfg), path.name, checkpoint_of(path).sha256, embedding_dim, _PRECISIONS[int(half)])
 
     @property
     def cfg(self) -> CN:
@@ -70,27 +66,22 @@ class ModelRecord:
         about = {
             "size": list(cfg.INPUT.CROP.SIZE if cfg.INPUT.CROP.ENABLED else cfg.INPUT.SIZE_TEST),
             "pixel_order": "grey" if len(cfg.MODEL.PIXEL_MEAN) == 1 else "RGB",
-            "pixel_range": PIXEL_RANGE,
+            "pixel_range": (0, 255),
             "flip_test": cfg.TEST.FLIP.ENABLED,
-            "input": INPUT,
-            "output": OUTPUT,
         }
-        return json.dumps({"format": FORMAT, "version": __version__, **about, **asdict(self)}, allow_nan=False)
+        about |= {"input": INPUT, "output": OUTPUT}
+        return json.dumps({"format": _FORMAT, "version": __version__, **about, **asdict(self)}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str | Path) -> "ModelRecord":
-        """Read what `as_json` wrote; `source` is the file, for messages.
-
-        Raises:
-            UserError: the text is something else.
-        """
+        """Read what `as_json` wrote; `source` is the file, for messages."""
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{source}: the record of its model is damaged: {error}") from error
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            given = content.get("format") if isinstance(content, dict) else None
-            raise UserError(f'{source}: expected a record of the format "{FORMAT}"; got {given!r:.80}')
+        given = content.get("format") if isinstance(content, dict) else None
+        if given != _FORMAT:
+            raise UserError(f'{source}: expected a record of the format "{_FORMAT}"; got {given!r:.80}')
         wrong = [name for name, kind in _FIELDS.items() if not isinstance(content.get(name), kind)]
         if wrong or content["precision"] not in _PRECISIONS or content["embedding_dim"] < 1:
             raise UserError(f"{source}: the record of its model is damaged in {', '.join(wrong) or 'its numbers'}")
@@ -98,21 +89,14 @@ class ModelRecord:
 
 
 def report_for(report: str | Path, record: ModelRecord) -> ThresholdReport:
-    """Read a threshold report and check that it is about a model's embeddings.
-
-    Raises:
-        OSError: a file that cannot be read.
-        UserError: it is no threshold report, names no model, or is about another model.
-    """
+    """Read a threshold report that is about a model's embeddings; a UserError where it is not."""
     try:
         found = ThresholdReport(**vars(read_report(Path(report), None)))  # compared with the record below
     except ValueError as error:
         raise UserError(str(error)) from error
     if found.embedding_dim != record.embedding_dim:
-        raise UserError(
-            f"{report} is about embeddings of {found.embedding_dim} dimensions; here they have {record.embedding_dim}: "
-            "make it with this model"
-        )
+        dims = f"{found.embedding_dim} dimensions; here they have {record.embedding_dim}"
+        raise UserError(f"{report} is about embeddings of {dims}: make it with this model")
     advice = "make it by pml-ext threshold --checkpoint with the file of weights that the embeddings are from"
     if found.checkpoint is None:
         raise UserError(f"{report} names no model, so its threshold may be another model's: {advice}")

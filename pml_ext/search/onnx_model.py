@@ -13,13 +13,7 @@ from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
 class OnnxModel:
     """A file of `pml-ext export --format onnx`: (B, C, H, W) float32 in 0–255 to (B, D) of unit length.
 
-    On a CPU it takes as many threads as torch does.
-
-    Args:
-        device: cpu, cuda, cuda:1 …, or auto.
-    Raises:
-        UserError: onnxruntime is not installed, cannot read the file, or does not have the device; or the file is
-            another program's.
+    The device is cpu, cuda, cuda:1 …, or auto. On a CPU it takes as many threads as torch does.
     """
 
     def __init__(self, path: str | Path, device: str) -> None:
@@ -30,9 +24,8 @@ class OnnxModel:
         kind, index = kind_and_index(device)
         has_cuda = "CUDAExecutionProvider" in runtime.get_available_providers()
         if kind == "cuda" and not has_cuda:
-            raise UserError(
-                f"device is {device}, but this onnxruntime has no CUDA: install onnxruntime-gpu, or take cpu"
-            )
+            advice = "install onnxruntime-gpu, or take cpu"
+            raise UserError(f"device is {device}, but this onnxruntime has no CUDA: {advice}")
         cuda = [("CUDAExecutionProvider", {"device_id": index})] if has_cuda and kind != "cpu" else []
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
@@ -43,8 +36,7 @@ class OnnxModel:
         text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
         if text is None:
             raise UserError(
-                f"{path} does not say what it takes: it has no record of its model, as files of pml-ext export "
-                "--format onnx have; export it again with that"
+                f"{path} has no record of its model, as files of pml-ext export --format onnx have: export it with that"
             )
         self.record = ModelRecord.from_json(text, path)
 

@@ -19,33 +19,21 @@ from pml_ext.search.model_record import ModelRecord, report_for
 
 log = logging.getLogger("pml_ext")
 
-_OVERRIDES = ("MODEL.WEIGHTS", "MODEL.DEVICE")
-
 
 def search(
-    query: str,
-    index: str,
-    *,
-    k: int = 10,
-    threshold: str | None = None,
-    page: str | None = None,
-    images: str | None = None,
-    overrides: Sequence[str] = (),
-) -> str:
+    query: str, index: str, *, k: int, threshold: str | None, page: str | None, images: str | None,
+    overrides: Sequence[str],
+) -> str:  # fmt: skip
     """Search for a picture, or for every row of a file of embeddings.
 
     Args:
         query: a picture, which the model of the index embeds; or a file of embeddings of that model.
-        index: a file of embeddings.
         threshold: a threshold report of the model, which accepts or rejects each hit.
         page: an HTML page to write.
         images: the folder that the index's paths are relative to; None: the index's own.
         overrides: MODEL.WEIGHTS if the model's file has moved, MODEL.DEVICE.
     Returns:
         what to print: a line for each hit, below each query.
-    Raises:
-        UserError: arguments or files that do not fit together.
-        OSError: a file that cannot be read or written.
     """
     if k < 1:
         raise UserError(f"-k must be 1 or more; got {k}")
@@ -62,41 +50,39 @@ def search(
         pictures = dict(zip(paths, inside, strict=True))
         if warning is not None:
             log.warning("%s", warning)
-
-    def hit(row: int, score: float) -> Hit:
-        return Hit(row, score, paths[row], pictures.get(row), None if cosine is None else score >= cosine)
-
-    answers = [
-        Answer(name, picture, [hit(row, score) for score, row in zip(scores, places, strict=True) if row >= 0])
-        for name, picture, scores, places in zip(names, shown, cosines.tolist(), rows.tolist(), strict=True)
-    ]
-    compared = "all rows compared"
-    if not nearest.is_exact:
-        share = f"{nearest.recall:.1%} of the true ten neighbours"
-        compared = f"{nearest.probes} of {nearest.lists} lists, which hold {share}"
+    answers, lines = list[Answer](), list[str]()
+    for name, picture, scores, places in zip(names, shown, cosines.tolist(), rows.tolist(), strict=True):
+        hits = [
+            Hit(row, score, paths[row], pictures.get(row), None if cosine is None else score >= cosine)
+            for score, row in zip(scores, places, strict=True)
+            if row >= 0
+        ]
+        answers.append(Answer(name, picture, hits))
+        lines.append(name)
+        for place, hit in enumerate(hits, start=1):
+            decision = {None: "", True: "  accept", False: "  reject"}[hit.accepted]
+            lines.append(f"{place:4d}  {hit.cosine:7.4f}{decision}  {hit.path or f'row {hit.row}'}")
+    share = f"{nearest.recall:.1%} of the true ten neighbours"
+    some = f"{nearest.probes} of {nearest.lists} lists, which hold {share}"
+    compared = "all rows compared" if nearest.is_exact else some
     facts = {"index": f"{index}, {file.rows:,} rows of {file.dim} dimensions", "searched": compared}
     if chosen:
         facts["threshold"] = chosen
     if page is not None:
         write_hits(page, answers, facts)
-    lines = [line for answer in answers for line in _lines(answer)]
     return "\n".join([*lines, "", *(f"{name}: {text}" for name, text in facts.items()), *([page] if page else [])])
 
 
-def load_embedder(record: ModelRecord, overrides: Sequence[str] = ()) -> Embedder:
-    """The model that a record names; `overrides` as in `search`.
-
-    Raises:
-        UserError: other overrides; the model's file is missing, or is another model's.
-    """
+def _load_embedder(record: ModelRecord, overrides: Sequence[str]) -> Embedder:
+    """The model that a record names; `overrides` as in `search`."""
     given = dict(zip(overrides[::2], overrides[1::2], strict=False))
-    if unknown := [key for key in given if key not in _OVERRIDES]:
-        raise UserError(f"{', '.join(unknown)}: search takes {' and '.join(_OVERRIDES)}; the index says the rest")
+    if unknown := given.keys() - {"MODEL.WEIGHTS", "MODEL.DEVICE"}:
+        others = ", ".join(sorted(unknown))
+        raise UserError(f"{others}: search takes MODEL.WEIGHTS and MODEL.DEVICE; the index says the rest")
     path = Path(given.get("MODEL.WEIGHTS") or record.onnx or record.weights).expanduser()
     if not path.is_file():
-        raise UserError(
-            f"the index is of the model {path}, which does not exist: say where it is now with MODEL.WEIGHTS PATH"
-        )
+        advice = "say where it is now with MODEL.WEIGHTS PATH"
+        raise UserError(f"the index is of the model {path}, which does not exist: {advice}")
     device = given.get("MODEL.DEVICE", "auto")
     if path.suffix == ".onnx":
         embedder = Embedder.from_onnx(path, device=device)
@@ -105,10 +91,8 @@ def load_embedder(record: ModelRecord, overrides: Sequence[str] = ()) -> Embedde
         cfg.MODEL.WEIGHTS = str(path)
         embedder = Embedder.of(cfg, device=device, half=False, batch_size=1)
     if not embedder.record.same_model(record):
-        raise UserError(
-            f"{path} is not the model of the index: its weights have SHA-256 {embedder.record.sha256[:12]}…, the "
-            f"index's {record.sha256[:12]}…"
-        )
+        hashes = f"{embedder.record.sha256[:12]}…, the index's {record.sha256[:12]}…"
+        raise UserError(f"{path} is not the model of the index: its weights have SHA-256 {hashes}")
     return embedder
 
 
@@ -124,13 +108,10 @@ def _queries(
         if asked.dim != file.dim:
             raise UserError(f"{query} must have {file.dim} dimensions, as {file.path}; got {asked.dim}")
         if asked.record and file.record and not asked.record.same_model(file.record):
-            raise UserError(
-                f"{query} and {file.path} are of different models, whose embeddings cannot be compared: "
-                f"{asked.record.weights} and {file.record.weights}"
-            )
-        names = asked.paths()
-        vectors = np.concatenate([block.embeddings for block in asked.blocks()])
-        return names or [f"row {row}" for row in range(asked.rows)], vectors, [None] * asked.rows
+            models = f"{asked.record.weights} and {file.record.weights}"
+            raise UserError(f"{query} and {file.path} are of models that cannot be compared: {models}")
+        names = asked.paths() or [f"row {row}" for row in range(asked.rows)]
+        return names, np.concatenate([block.embeddings for block in asked.blocks()]), [None] * asked.rows
     if not path.is_file():
         raise UserError(f"no picture and no file of embeddings at {query}")
     if file.record is None:
@@ -138,9 +119,8 @@ def _queries(
             f"{file.path} does not say which model made it, so a picture cannot be embedded: give a file of embeddings "
             f"({', '.join(READERS)}) as QUERY, or make the index with pml-ext embed"
         )
-    embedder = load_embedder(file.record, overrides)
-    pixels = ImageFiles([path], grey=embedder.is_grey)[0]
-    return [query], embedder(pixels).numpy(), [path]
+    embedder = _load_embedder(file.record, overrides)
+    return [query], embedder(ImageFiles([path], grey=embedder.is_grey)[0]).numpy(), [path]
 
 
 def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, str]:
@@ -149,22 +129,10 @@ def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, s
         cosine = file.record.threshold if file.record else None
         return cosine, "" if cosine is None else f"cosine {cosine:.4f}, as the exported model says"
     if file.record is None:
-        raise UserError(
-            f"{file.path} does not say which model made it, so {report} may be about another: make the index with "
-            "pml-ext embed"
-        )
+        may = f"so {report} may be about another: make the index with pml-ext embed"
+        raise UserError(f"{file.path} does not say which model made it, {may}")
     found = report_for(report, file.record)
     chosen = f"{found.target.kind} {'' if found.target.value is None else format(found.target.value, 'g')}".strip()
-    on = f" on {found.data}" if found.data else ""
-    return (
-        found.cosine,
-        f"cosine {found.cosine:.4f}, chosen for {chosen}{on}: FAR {found.far.rate:.3g}, FRR {found.frr.rate:.3g}",
-    )
-
-
-def _lines(answer: Answer) -> list[str]:
-    lines = [answer.query]
-    for place, hit in enumerate(answer.hits, start=1):
-        decision = "" if hit.accepted is None else "  accept" if hit.accepted else "  reject"
-        lines.append(f"{place:4d}  {hit.cosine:7.4f}{decision}  {hit.path or f'row {hit.row}'}")
-    return lines
+    chosen += f" on {found.data}" if found.data else ""
+    rates = f"FAR {found.far.rate:.3g}, FRR {found.frr.rate:.3g}"
+    return found.cosine, f"cosine {found.cosine:.4f}, chosen for {chosen}: {rates}"

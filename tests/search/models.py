@@ -24,7 +24,8 @@ def small_model(folder: Path, **values: Any) -> tuple[Path, Path]:
     torch.manual_seed(0)
     net = PixelsToEmbedding(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED).eval()
     nn.init.normal_(net.heads.bottleneck[0].running_mean)  # type: ignore[arg-type]
-    torch.save({"state_dict": {**net.state_dict(), "heads.classifier.weight": torch.ones(3, 6)}}, folder / "last.ckpt")
+    of_training = {"heads.classifier.weight": torch.ones(3, 6), "losses.LoOp.x": torch.ones(1)}
+    torch.save({"state_dict": {**net.state_dict(), **of_training}}, folder / "last.ckpt")
     (folder / "config.yml").write_text(cfg.dump(), encoding="utf-8")
     return folder / "config.yml", folder / "last.ckpt"
 

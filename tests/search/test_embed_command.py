@@ -14,10 +14,10 @@ from PIL import Image
 
 from pml_ext import Embedder
 from pml_ext.cli import main
-from pml_ext.search import embed_command, embedding_loop, shards
+from pml_ext.search import embed_command, embedding_loop
 from pml_ext.search.embedding_file import EmbeddingFile
+from pml_ext.search.embedding_loop import Shard, Shards
 from pml_ext.search.embedding_set import read_embeddings
-from pml_ext.search.shards import Shards
 from tests.search.models import small_model
 from tests.search.pictures import extract
 
@@ -30,20 +30,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture
 def words(model: tuple[Path, Path], tmp_path: Path) -> list[str]:
     """Of the command, but for the pictures and options."""
-    return [
-        "embed",
-        "--config-file",
-        str(model[0]),
-        "MODEL.WEIGHTS",
-        str(model[1]),
-        "--output",
-        str(tmp_path / "f.npz"),
-    ]
+    config, weights = map(str, model)
+    return ["embed", "--config-file", config, "MODEL.WEIGHTS", weights, "--output", str(tmp_path / "f.npz")]
 
 
 @pytest.fixture(autouse=True)
 def _shards_of_16(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(shards, "LARGEST", 16)
+    monkeypatch.setattr(embedding_loop, "LARGEST", 16)
     yield
 
 
@@ -58,10 +51,14 @@ def test_a_folder_with_damaged_pictures(
     damaged = [pictures[3].with_name("0000.jpg"), pictures[3].with_name("9999.jpg")]
     damaged[0].write_text("no picture")
     damaged[1].write_bytes(pictures[0].read_bytes()[:300])
+    no_text = Path(os.fsdecode(os.fsencode(tmp_path / "pictures") + b"/\xff.jpg"))
+    no_text.write_bytes(pictures[0].read_bytes())
     assert main([*words, str(tmp_path / "pictures"), "TEST.IMS_PER_BATCH", "5"]) == 0
     said = capsys.readouterr().err
-    assert "2 of 39 pictures could not be embedded" in said and "f.npz: 37 embeddings of 6 dimensions" in said
+    assert "3 of 40 pictures could not be embedded" in said and "f.npz: 37 embeddings of 6 dimensions" in said
     listed = (tmp_path / "f.npz.unreadable.txt").read_text().splitlines()
+    (of_no_text,) = [line for line in listed if "its name is no UTF-8 text; rename it" in line]
+    listed.remove(of_no_text)
     assert [str(path) in line for path, line in zip(damaged, listed, strict=True)] == [True, True]
     found = read_embeddings(tmp_path / "f.npz", need_labels=False)
     assert found.paths is not None
@@ -79,7 +76,7 @@ def test_a_run_that_was_killed_goes_on_after_its_last_part(
     pictures = extract(tmp_path / "pictures", 50)
     write, written = Shards.write, list[int]()
 
-    def killed(self: Shards, shard: int, content: shards.Shard) -> None:
+    def killed(self: Shards, shard: int, content: Shard) -> None:
         if shard == 2:
             raise OSError(5, "the machine is gone")
         written.append(shard)
@@ -181,7 +178,7 @@ def test_mistakes_are_named(
         ([*config, *weights, str(picture), "--output", "no/f.npz"], "no folder no to write f.npz into"),
         ([*config, *weights, str(picture), "--output", str(there)], "is there already: --add puts more .*--overwrite"),
         ([*words, str(picture), "--add", "--overwrite"], "give one of them"),
-        ([*config, str(picture), "--output", str(tmp_path / "g.npz")], "embed needs MODEL.WEIGHTS"),
+        ([*config, str(picture), "--output", str(tmp_path / "g.npz")], "config.s MODEL.WEIGHTS; got none"),
         (["embed", str(picture), "--output", str(tmp_path / "g.npz")], "either --config-file, .* or --onnx"),
         ([*words, str(picture), "MODEL.BACKBONE.DEPTH", "9x"], "DEPTH"),
         ([*words, str(picture), "--num-gpus", "0"], "--num-gpus must be 1 or more"),

@@ -16,8 +16,6 @@ from pml_ext.search.model_record import ModelRecord
 
 pytest.importorskip("faiss")
 DIM = 8
-
-
 open_nearest = partial(exact_or_indexed.open_nearest, exact_up_to=500)
 
 
@@ -93,17 +91,12 @@ def test_more_rows_go_into_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_files_of_other_programs_have_one_too(tmp_path: Path) -> None:
-    x = rows(600)
-    np.savez(tmp_path / "f.npz", embeddings=3 * x)
-    np.testing.assert_array_equal(
-        open_nearest(EmbeddingFile.open(tmp_path / "f.npz")).search(x[:9], 1)[1][:, 0], range(9)
-    )
-    y = rows(600, seed=8)
-    np.savez(tmp_path / "f.npz", embeddings=y)
-    os.utime(tmp_path / "f.npz", ns=(1, 1))
-    np.testing.assert_array_equal(
-        open_nearest(EmbeddingFile.open(tmp_path / "f.npz")).search(y[:9], 1)[1][:, 0], range(9)
-    )
+    path = tmp_path / "f.npz"
+    for scale, seed in ((3, 0), (1, 8)):
+        x = rows(600, seed)
+        np.savez(path, embeddings=scale * x)
+        os.utime(path, ns=(seed, seed))
+        np.testing.assert_array_equal(open_nearest(EmbeddingFile.open(path)).search(x[:9], 1)[1][:, 0], range(9))
 
 
 def test_an_index_that_is_damaged_or_gone(tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
 """Which pictures a command line names."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from pml_ext._errors import UserError
-from pml_ext.search.image_list import list_images, require_writable_name
+from pml_ext.search.image_list import list_images
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -36,9 +35,3 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             list_images(words, tmp_path)
-
-
-def test_a_name_that_is_no_text() -> None:
-    require_writable_name("ä.jpg")
-    with pytest.raises(UserError, match="its name is no UTF-8 text; rename it"):
-        require_writable_name(os.fsdecode(b"\xff.jpg"))

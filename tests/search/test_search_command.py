@@ -140,14 +140,8 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(
     report.save(tmp_path / "t.json", checkpoint=weights)
     cfg = load_for_embedding(config, ["MODEL.WEIGHTS", str(weights)])
     export(cfg, tmp_path / "model.onnx", "onnx", threshold=tmp_path / "t.json")
-    embedding = [
-        "embed",
-        *map(str, pictures[:6]),
-        "--onnx",
-        str(tmp_path / "model.onnx"),
-        "DATALOADER.NUM_WORKERS",
-        "0",
-    ]
+    embedding = ["embed", *map(str, pictures[:6]), "--onnx", str(tmp_path / "model.onnx")]
+    embedding += ["DATALOADER.NUM_WORKERS", "0"]
     assert main([*embedding, "--output", str(tmp_path / "o.npz"), "MODEL.DEVICE", "cpu"]) == 0
     searching = ["search", str(pictures[2]), "--index", str(tmp_path / "o.npz"), "-k", "1", "MODEL.DEVICE", "cpu"]
     assert main(searching) == 0

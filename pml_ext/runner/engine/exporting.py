@@ -38,11 +38,8 @@ def export(
         half: compute all but the heads in 16 bits; the file is half as large, its input and output stay 32 bits.
         threshold: a threshold report of these weights, whose cosine goes into the record.
     Returns:
-        the largest absolute difference of a coordinate between the file's embeddings and the model's in 32 bits.
-    Raises:
-        UserError: no MODEL.WEIGHTS, no fixed image size, an architecture that is not built, an output that cannot be
-            written, a threshold report of another model; MODEL.WEIGHTS of another model, an operation that the format
-            does not have, or a difference above TOLERANCE (16 bits: HALF_TOLERANCE); no file is left.
+        the largest absolute difference of a coordinate between the file's embeddings and the model's in 32 bits; above
+        TOLERANCE (16 bits: HALF_TOLERANCE) it is an error, which leaves no file.
     """
     if not cfg.MODEL.WEIGHTS:
         raise UserError("export needs MODEL.WEIGHTS: the checkpoint to write")
@@ -62,7 +59,9 @@ def export(
     try:
         with torch.no_grad():
             expected = model(images)
-            record = _record(cfg, model.embedding_dim, half, threshold)
+            record = ModelRecord.of(cfg, embedding_dim=model.embedding_dim, half=half)
+            if threshold is not None:
+                record = replace(record, threshold=_cosine_in(threshold, record))
             write(model.to_float16() if half else model, images[:2], record.as_json(), draft)
             difference = float((read(draft, images) - expected).abs().max())
         tolerance = HALF_TOLERANCE if half else TOLERANCE
@@ -83,28 +82,11 @@ def export(
     return difference
 
 
-def _record(cfg: CN, embedding_dim: int, half: bool, threshold: str | Path | None) -> ModelRecord:
-    record = ModelRecord.of(cfg, embedding_dim=embedding_dim, half=half)
-    if threshold is None:
-        return record
+def _cosine_in(threshold: str | Path, record: ModelRecord) -> float:
     try:
-        return replace(record, threshold=report_for(threshold, record).cosine)
+        return report_for(threshold, record).cosine
     except (OSError, UserError) as error:
         raise UserError(f"--threshold: {error}") from error
-
-
-def _write_torchscript(model: nn.Module, images: Tensor, record: str, path: Path) -> None:
-    with _without_torchscript_warnings():
-        # torch ends the process where it cannot write a file whole; a buffer it can.
-        content = io.BytesIO()
-        torch.jit.save(torch.jit.trace(model, images), content, _extra_files={f"{KEY}.json": record})
-    path.write_bytes(content.getbuffer())
-
-
-def _read_torchscript(path: Path, images: Tensor) -> Tensor:
-    with _without_torchscript_warnings():
-        embeddings: Tensor = torch.jit.load(str(path), map_location="cpu")(images)
-    return embeddings
 
 
 @contextmanager
@@ -116,18 +98,27 @@ def _without_torchscript_warnings() -> Iterator[None]:
         yield
 
 
+@_without_torchscript_warnings()
+def _write_torchscript(model: nn.Module, images: Tensor, record: str, path: Path) -> None:
+    # torch ends the process where it cannot write a file whole; a buffer it can.
+    content = io.BytesIO()
+    torch.jit.save(torch.jit.trace(model, images), content, _extra_files={f"{KEY}.json": record})
+    path.write_bytes(content.getbuffer())
+
+
+@_without_torchscript_warnings()
+def _read_torchscript(path: Path, images: Tensor) -> Tensor:
+    embeddings: Tensor = torch.jit.load(str(path), map_location="cpu")(images)
+    return embeddings
+
+
 def _write_onnx(model: nn.Module, images: Tensor, record: str, path: Path) -> None:
     import_library("onnxscript", needed_for="ONNX", install="'pml_ext[export]'")
     try:
         program = torch.onnx.export(
-            model,
-            (images,),
-            input_names=[INPUT],
-            output_names=[OUTPUT],
+            model, (images,), input_names=[INPUT], output_names=[OUTPUT], dynamo=True, verbose=False,
             dynamic_shapes=({0: torch.export.Dim("batch")},),
-            dynamo=True,
-            verbose=False,
-        )
+        )  # fmt: skip
     except torch.onnx.errors.OnnxExporterError as error:
         raise UserError(f"torch cannot write this model as ONNX: {error}") from error
     assert program is not None
@@ -135,12 +126,8 @@ def _write_onnx(model: nn.Module, images: Tensor, record: str, path: Path) -> No
     program.save(str(path), external_data=False)
 
 
-def _read_onnx(path: Path, images: Tensor) -> Tensor:
-    return OnnxModel(path, "cpu")(images)
-
-
 # name -> (write a model traced on images, with its record, to a path; run the file on images)
 FORMATS: dict[str, tuple[Callable[[nn.Module, Tensor, str, Path], None], Callable[[Path, Tensor], Tensor]]] = {
-    "onnx": (_write_onnx, _read_onnx),
+    "onnx": (_write_onnx, lambda path, images: OnnxModel(path, "cpu")(images)),
     "torchscript": (_write_torchscript, _read_torchscript),
 }

@@ -36,24 +36,20 @@ class PixelsToEmbedding(nn.Module):
         self.architecture = architecture_of(options)
         for name, part in self.architecture.parts(options, images, num_classes=num_classes).items():
             self.add_module(name, part)
-        self.register_buffer("pixel_mean", torch.tensor(options.PIXEL_MEAN).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("pixel_std", torch.tensor(options.PIXEL_STD).view(1, -1, 1, 1), persistent=False)
+        for name, values in (("pixel_mean", options.PIXEL_MEAN), ("pixel_std", options.PIXEL_STD)):
+            self.register_buffer(name, torch.tensor(values).view(1, -1, 1, 1), persistent=False)
         self._network_dtype = torch.float32
 
     @classmethod
     def load(cls, options: CN, images: CN, *, flip: bool) -> "PixelsToEmbedding":
-        """The model with MODEL.WEIGHTS, in evaluation mode.
-
-        Raises:
-            UserError: an architecture, or an option of it, that is not built; weights of another model.
-        """
+        """The model with MODEL.WEIGHTS, in evaluation mode; a UserError where they are another model's."""
         model = cls(options, images, flip=flip)
         load_weights(model, options.WEIGHTS, optional=ONLY_FOR_TRAINING)
         return model.eval()
 
     @property
     def embedding_dim(self) -> int:
-        """D: an architecture with several heads joins their features."""
+        """D, of the joined features where an architecture has several heads."""
         return sum(module.embedding_size for module in self.modules() if isinstance(module, EmbeddingHead))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -78,8 +74,7 @@ class PixelsToEmbedding(nn.Module):
     def to_float16(self) -> "PixelsToEmbedding":
         """Convert this model, except its heads and pixel normalisation, to float16.
 
-        Pooling takes powers (GeM) and the heads divide by small deviations; 16 bits hold neither, and neither takes
-        time.
+        GeM pooling takes powers, the heads divide by small deviations: 16 bits hold neither, and neither takes time.
         """
         mean, std = self.pixel_mean, self.pixel_std
         self.half()

@@ -7,31 +7,24 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.metrics import ThresholdReport
-from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.engine import exporting
 from pml_ext.runner.engine.exporting import FORMATS, export
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
+from tests.search.models import network_of, small_model
 
 
 @pytest.fixture
 def trained(tmp_path: Path) -> CfgNode:
     """A config with weights, as a run leaves them."""
-    cfg = get_cfg()
-    cfg.MODEL.DEVICE = "cpu"
-    cfg.MODEL.BACKBONE.NAME, cfg.MODEL.BACKBONE.DEPTH, cfg.MODEL.BACKBONE.FEAT_DIM = "build_convnet_backbone", "2x", 6
-    cfg.MODEL.HEADS.POOL_LAYER, cfg.MODEL.HEADS.WITH_BNNECK = "GeneralizedMeanPoolingP", True
-    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [12, 8]
-    net = PixelsToEmbedding(cfg.MODEL, cfg.INPUT).eval()
-    nn.init.normal_(net.heads.bottleneck[0].running_mean)  # type: ignore[arg-type]
-    state = {**net.state_dict(), "heads.classifier.weight": torch.ones(3, 6), "losses.LoOp.x": torch.ones(1)}
-    torch.save({"state_dict": state}, tmp_path / "last.ckpt")
-    cfg.MODEL.WEIGHTS = str(tmp_path / "last.ckpt")
+    config, weights = small_model(tmp_path)
+    cfg = network_of(config, weights)[0]
+    cfg.MODEL.WEIGHTS = str(weights)
+    config.unlink()
     return cfg
 
 
