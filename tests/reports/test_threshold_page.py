@@ -26,6 +26,12 @@ def test_the_page_begins_with_the_sentence_and_lists_other_thresholds(tmp_path: 
     found = report()
     text = saved_page(found, tmp_path)
     assert text.index(meaning(found)) < text.index("<table")
+    for fits_a_phone in (
+        '<meta name="viewport" content="width=device-width',
+        "@media(max-width:899px)",
+        'class="cards"',
+    ):
+        assert fits_a_phone in text
     assert len(found.alternatives) == 3
     first = r'<td data-name="wrongly accepted at most">'
     rows = re.findall(rf'<tr( class="marked")?>{first}(.*?)</td>(.*?)</tr>', text)
@@ -71,9 +77,3 @@ def test_cameras_copies_data_and_date_are_named(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="2 of 120 embeddings are copies"):
         copied = ThresholdReport.from_embeddings(x, LABELS, far=0.1, splits=0)
     assert "row 7 is a copy of row 1, 9 of 2" in saved_page(copied, tmp_path)
-
-
-def test_it_fits_a_phone(tmp_path: Path) -> None:
-    text = saved_page(report(), tmp_path)
-    assert '<meta name="viewport" content="width=device-width' in text
-    assert "@media(max-width:899px)" in text and 'class="cards"' in text

@@ -17,9 +17,7 @@ _AROUND = (0.3, 3.0)
 def other_thresholds(pairs: PairDistances, *, grid: int) -> tuple[Alternative, ...]:
     """The largest threshold within each rate of FARS that the set has pairs for.
 
-    Args:
-        pairs: of the set.
-        grid: thresholds that OPIS is taken over, see `functional.opis`.
+    grid: thresholds that OPIS is taken over, see `functional.opis`.
     """
     chosen = zip(FARS, thresholds_at_far(pairs, FARS), strict=True)
     found = [(far, distance) for far, distance in chosen if distance is not None]
@@ -42,7 +40,5 @@ def _opis(pairs: PairDistances, fars: list[float], grid: int) -> list[tuple[floa
         curves = calibrated_curves(pairs, far_ranges=measured, grid=grid) if measured else []
     except TooFewClassesError:
         curves = []
-    scores: dict[tuple[float, float], float] = {}
-    for r, curve in zip(measured, curves, strict=False):
-        scores[r] = float(opis_of_curves(curve))
+    scores = {r: float(opis_of_curves(curve)) for r, curve in zip(measured, curves, strict=False)}
     return [(scores.get(r), r) for r in ranges]

@@ -11,12 +11,7 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 
 class CameraPairs(PairDistances):
-    """`PairDistances` whose positive pairs are of two cameras each; its negative pairs are all.
-
-    Args:
-        embeddings, labels: see `PairDistances`.
-        cameras: (N,) integers.
-    """
+    """`PairDistances` whose positive pairs are of two cameras each, by (N,) integers; its negative pairs are all."""
 
     def __init__(self, embeddings: Tensor, labels: Tensor, cameras: Tensor) -> None:
         super().__init__(embeddings, labels)

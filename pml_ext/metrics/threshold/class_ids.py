@@ -12,16 +12,9 @@ Labels = Tensor | np.ndarray | Sequence[int] | Sequence[str]
 
 
 def number_classes(labels: Labels, count: int, name: str = "labels") -> tuple[Tensor, tuple[int | str, ...]]:
-    """Number classes in the order of their names.
+    """Number classes in the order of their names: (count,) int64 ids on the CPU, and the name of each id.
 
-    Args:
-        labels: (count,) integers or strings: a tensor, an array or a sequence.
-        count: how many there must be.
-        name: of the argument, for messages.
-    Returns:
-        (count,) int64 ids on the CPU, and the name of each id: integers or strings.
-    Raises:
-        ValueError: another length; labels neither all integers nor all strings.
+    ValueError: not `count` labels, or neither all integers nor all strings; `name` is the argument's in the message.
     """
     if isinstance(labels, Tensor):
         labels = check_labels(labels, count, name)

@@ -22,13 +22,7 @@ def write_report(report: ThresholdFields, path: Path) -> None:
 
 
 def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
-    """Read a report; every field is checked, and the checkpoint's hash where one is given.
-
-    Raises:
-        OSError: a file that cannot be read.
-        ValueError: another kind of file, a field of another type or out of range, fields that contradict each other,
-            another checksum or another checkpoint.
-    """
+    """Read a report; every field is checked, and the checkpoint's hash where one is given."""
     try:
         content = json.loads(
             path.read_text(encoding="utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_without_duplicates
@@ -42,10 +36,9 @@ def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
         cosine = msgspec.convert(content["threshold"]["cosine"], Cosine)
         report = msgspec.convert({**content, "cosine": cosine}, ThresholdFields)
         expected = _content(report) | {"checksum": content["checksum"]}
-    except KeyError as error:
-        raise ValueError(f"{path} is not a threshold report: it has no {error}") from error
-    except (msgspec.ValidationError, TypeError) as error:
-        raise ValueError(f"{path} is not a threshold report: {error}") from error
+    except (KeyError, msgspec.ValidationError, TypeError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path} is not a threshold report: {what}") from error
     if differing := sorted(expected.keys() ^ content.keys()):
         raise ValueError(f"{path} is not a threshold report: missing or unknown fields {', '.join(differing):.80}")
     # What follows from other fields (rates, the distance, the worst classes) must agree with them.

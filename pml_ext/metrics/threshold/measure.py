@@ -52,12 +52,7 @@ def measure_threshold(
     paths: Sequence[str | Path | None] | None,
     data: str | None,
 ) -> ThresholdFields:
-    """Choose and measure the threshold of `ThresholdReport.from_embeddings`.
-
-    Args:
-        goal: far, frr, target.
-        opis: its seed is that of the splits.
-    """
+    """Choose and measure the threshold of `ThresholdReport.from_embeddings`; goal: far, frr, target."""
     target, choose = _target(*goal)
     check_embeddings(embeddings)
     check_finite(embeddings)
@@ -70,8 +65,8 @@ def measure_threshold(
     for name, given in (("rows", rows), ("paths", paths)):
         if given is not None:
             check_items(given, name, f"{count} entries, one an embedding")
-        if given is not None and len(given) != count:
-            raise ValueError(f"{name} must have {count} entries, one an embedding; got {len(given)}")
+            if len(given) != count:
+                raise ValueError(f"{name} must have {count} entries, one an embedding; got {len(given)}")
     ids, names = number_classes(labels, count)
     camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
     told_apart = None if same_camera_pairs else camera_ids
@@ -149,13 +144,10 @@ def _pairs(embeddings: Tensor, ids: Tensor, cameras: Tensor | None) -> PairDista
 
 def _by_camera(pairs: PairDistances, embeddings: Tensor, ids: Tensor, cameras: Tensor, distance: float) -> CameraRates:
     """Both kinds of genuine pairs, whichever of them `pairs` counts."""
-    apart = isinstance(pairs, CameraPairs)
     across = pairs if isinstance(pairs, CameraPairs) else CameraPairs(embeddings.double(), ids, cameras)
-    rates = (
-        false_reject_rate(kind, distance) if kind.total_positive_pairs else None
-        for kind in (across, across.of_one_camera())
-    )
-    return CameraRates(len(torch.unique(cameras)), not apart, *rates)
+    kinds = (across, across.of_one_camera())
+    rates = (false_reject_rate(kind, distance) if kind.total_positive_pairs else None for kind in kinds)
+    return CameraRates(len(torch.unique(cameras)), across is not pairs, *rates)
 
 
 def _consistency(pairs: PairDistances, opis: OPISSettings) -> Consistency | None:

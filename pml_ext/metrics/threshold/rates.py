@@ -19,10 +19,7 @@ def error_rates(
 ) -> tuple[ErrorRate, ErrorRate, tuple[ClassErrors, ...]]:
     """FAR, FRR and the errors by class at a distance threshold.
 
-    Args:
-        pairs: of the set.
-        samples: (T,) of each class.
-        labels: the names of pairs.classes.
+    samples: (T,) of each class; labels: the names of pairs.classes.
     """
     at = torch.tensor([distance], dtype=torch.float64)
     accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
@@ -68,17 +65,12 @@ def threshold_stability(
     splits: int,
     seed: int,
 ) -> Stability | None:
-    """Choose the threshold on two halves of the classes, again and again.
+    """Choose the threshold on two halves of the classes, `splits` times; None where a half has too few pairs for it.
 
     Classes with genuine pairs are dealt to both halves evenly, and so are the others.
 
-    Args:
-        pairs_of: the pairs of the samples of a (N,) mask.
-        ids: (N,) ids 0, 1, …
-        choose: a distance threshold of the pairs of a set; a ValueError where they are too few for it.
-        splits: random splits, seeded.
-    Returns:
-        None where a half has too few pairs for the target, or splits is 0.
+    pairs_of: the pairs of the samples of a (N,) mask; ids: (N,) ids 0, 1, …; choose: a distance threshold of the pairs
+    of a set, or a ValueError where they are too few for it.
     """
     has_genuine = torch.bincount(ids) > 1
     generator = torch.Generator().manual_seed(seed)
@@ -90,17 +82,14 @@ def threshold_stability(
         second[order[1::2]] = True
         of_second = second[ids]
         try:
-            one, other = (choose(_genuine_and_impostors(pairs_of(half))) for half in (~of_second, of_second))
+            halves = [pairs_of(half) for half in (~of_second, of_second)]
+            if not all(half.total_positive_pairs and half.total_negative_pairs for half in halves):
+                return None
+            one, other = map(choose, halves)
         except ValueError:
             return None
         shifts.append(abs(one - other))
     return Stability(splits, sum(shifts) / splits, max(shifts)) if shifts else None
-
-
-def _genuine_and_impostors(pairs: PairDistances) -> PairDistances:
-    if not pairs.total_positive_pairs or not pairs.total_negative_pairs:
-        raise ValueError("a half of the classes lacks genuine or impostor pairs")
-    return pairs
 
 
 def _far_and_frr(pairs: PairDistances, accepted: Tensor, false_accepts: Tensor) -> tuple[ErrorRate, ErrorRate]:

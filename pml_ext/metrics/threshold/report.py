@@ -104,13 +104,10 @@ class ThresholdReport(ThresholdFields):
             UserWarning: samples that are copies of others.
         """
         opis = OPISSettings(far_range, grid, epsilon, seed=seed)
-        options: dict[str, Any] = {
-            "cameras": cameras,
-            "same_camera_pairs": same_camera_pairs,
-            "rows": rows,
-            "paths": paths,
-        }
-        fields = measure_threshold(embeddings, labels, (far, frr, target), opis, splits=splits, data=data, **options)
+        fields = measure_threshold(
+            embeddings, labels, (far, frr, target), opis, splits=splits, cameras=cameras,
+            same_camera_pairs=same_camera_pairs, rows=rows, paths=paths, data=data,
+        )  # fmt: skip
         return cls(**vars(fields))
 
     @overload

@@ -40,13 +40,7 @@ def report_run(
     metrics_file: str,
     baselines: dict[str, Measured],
 ) -> dict[str, dict[str, float]]:
-    """Write, print and return the results; ranks other than the first do nothing.
-
-    Args:
-        weights: what was measured, for the files.
-        metrics_file: its name in the folder.
-        baselines: results to compare with.
-    """
+    """Write, print and return the results of what was measured, `weights`; ranks other than the first do nothing."""
     if not trainer.is_global_zero:
         return {}
     files = {"metrics": output / metrics_file, "weights": weights}

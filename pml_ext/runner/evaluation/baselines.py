@@ -1,6 +1,6 @@
 """What a trained model is compared with: the pixels themselves, and the network as it was before training."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,15 +59,8 @@ def measure_baselines(
 ) -> dict[str, Measured]:
     """The test sets measured by raw pixels and by the network as it is; one process measures all of it.
 
-    The state of torch's random numbers is afterwards what it was before.
-
-    Args:
-        network: before its training, on the device and in evaluation mode.
-        loaders: of its test sets.
-        device: where the network is.
-        pretrained: whether its weights come from elsewhere.
-    Returns:
-        the rows of the table by their names.
+    The state of torch's random numbers is afterwards what it was before. The network is untrained, on the device and in
+    evaluation mode; pretrained: its weights come from elsewhere. Returns the rows of the table by their names.
     """
     ways: dict[str, Callable[[Tensor], Tensor]] = {
         RAW_PIXELS: lambda images: raw_pixels(network.standardise(images)),
@@ -76,17 +69,14 @@ def measure_baselines(
     measured = {}
     with torch.random.fork_rng(devices=[]):
         for name, embed in ways.items():
-            batches = ((images.to(device) for images, _, _ in loader) for loader in loaders)
-            features = _embed(embed, network.test_sets, batches)
+            parts = iter(loaders)
+            features = {
+                key: [
+                    torch.cat([embed(images.to(device)).float().cpu() for images, _, _ in next(parts)])
+                    for _ in data.parts
+                ]
+                for key, data in network.test_sets.items()
+            }
             results = {key: network.evaluation(data, features[key]) for key, data in network.test_sets.items()}
             measured[name] = Measured(results, features)
     return measured
-
-
-def _embed(
-    embed: Callable[[Tensor], Tensor], test_sets: Mapping[str, TestSet], parts: Iterator[Iterator[Tensor]]
-) -> dict[str, Features]:
-    return {
-        name: [torch.cat([embed(images).float().cpu() for images in next(parts)]) for _ in data.parts]
-        for name, data in test_sets.items()
-    }

@@ -9,21 +9,12 @@ from pml_ext.runner.evaluation.results import ALL_PAIRS, TEMPLATES, VERIFICATION
 
 
 def columns_of_queries(test: CN) -> list[str]:
-    """Of test sets with queries: METRICS, and with ROC.ENABLED the metrics of all pairs.
-
-    Args:
-        test: the config's TEST.
-    """
+    """Of test sets with queries: TEST.METRICS, and with TEST.ROC.ENABLED the metrics of all pairs."""
     return named_metrics([*test.METRICS, *(ALL_PAIRS if test.ROC.ENABLED else ())], test.RANKS)
 
 
 def columns_of_first(names: Sequence[str], test: CN) -> list[str]:
-    """Of the first of DATASETS.TESTS, the main metric first.
-
-    Args:
-        names: DATASETS.TESTS.
-        test: the config's TEST.
-    """
+    """Of the first of DATASETS.TESTS, the main metric first."""
     kind = DATASETS[names[0]].kind if names and names[0] in DATASETS else OpenSet
     if kind is TemplateSet:
         return list(TEMPLATES)

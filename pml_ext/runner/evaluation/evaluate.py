@@ -30,12 +30,8 @@ class Evaluation:
 
     Gallery items of the query's identity and camera do not count, for any of the retrieval metrics. With TEST.AQE and
     TEST.RERANK the ranks are those after query expansion and re-ranking (FastReID's definition of it); OPIS and NMI
-    stay about the embeddings. Sets with queries are measured by `columns_of_queries`.
-
-    Args:
-        test: the config's TEST.
-    Raises:
-        UserError: an option outside its range, an unknown metric.
+    stay about the embeddings. Sets with queries are measured by `columns_of_queries`. UserError: an option outside its
+    range, an unknown metric.
     """
 
     def __init__(self, test: CN) -> None:
@@ -80,13 +76,7 @@ class Evaluation:
 
 
 def opis_settings(options: CN) -> OPISSettings:
-    """What OPIS is measured with.
-
-    Args:
-        options: the config's TEST.OPIS.
-    Raises:
-        UserError: a value out of range.
-    """
+    """What OPIS is measured with, from the config's TEST.OPIS; UserError for a value out of range."""
     try:
         return OPISSettings(
             far_range=tuple(options.FAR_RANGE),
@@ -100,13 +90,7 @@ def opis_settings(options: CN) -> OPISSettings:
 
 
 def verification_evaluator(options: CN) -> VerificationEvaluator:
-    """What measures pairs of images and templates.
-
-    Args:
-        options: the config's TEST.VERIFICATION.
-    Raises:
-        UserError: a value out of range.
-    """
+    """What measures pairs, from the config's TEST.VERIFICATION; UserError for a value out of range."""
     try:
         return VerificationEvaluator(tuple(options.FARS), options.FOLDS)
     except ValueError as error:
@@ -118,12 +102,8 @@ def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
 
     How many queries have no match that counts is said in the log; the metrics are means over the others.
 
-    Args:
-        test: the config's TEST.
-        test_sets: the test sets by name.
-    Raises:
-        UserError: TEST.AQE or TEST.RERANK for a set without a gallery, or asking for more neighbours than there are; a
-            set where no query has a match that counts.
+    UserError: TEST.AQE or TEST.RERANK for a set without a gallery, or asking for more neighbours than there are; a set
+    where no query has a match that counts.
     """
     aqe, rerank = test.AQE, test.RERANK
     for name, data in test_sets.items():

@@ -60,10 +60,7 @@ def results_table(results: Results, files: dict[str, Path], baselines: dict[str,
     Without baselines a row for each set, a table for each kind of set. With them a table for each set, its rows the
     baselines and the trained model.
 
-    Args:
-        results: metrics by test set, rates as fractions.
-        files: what was written, by what it is.
-        baselines: results of what the model is compared with, by the name of the row.
+    files: what was written, by what it is; baselines: results of what the model is compared with, by the row's name.
     """
     lines: list[str] = []
     if baselines:
@@ -90,12 +87,7 @@ def write_metrics(path: Path, results: Results, **about: Any) -> None:
 
 
 def read_results(path: Path) -> Results:
-    """The metrics of `write_metrics`, nan where they are.
-
-    Raises:
-        OSError: a file that cannot be read.
-        ValueError, KeyError, TypeError, AttributeError: a file of something else.
-    """
+    """The metrics of `write_metrics`; ValueError, KeyError, TypeError, AttributeError for another file."""
     results = json.loads(path.read_text(encoding="utf-8"))["results"]
     return {
         name: {metric: math.nan if value is None else float(value) for metric, value in values.items()}

@@ -214,15 +214,15 @@ def test_accept_takes_tensors_and_arrays() -> None:
 
 
 def test_accept_pairs_refuses_another_model() -> None:
-    found = report()
-    with pytest.raises(ValueError, match=r"b must have 5 columns.*; got 6: is it another model's"):
-        found.accept_pairs(torch.randn(3, 5), torch.randn(3, 6))
-    with pytest.raises(ValueError, match="same number of rows; got 3 and 2"):
-        found.accept_pairs(torch.randn(3, 5), torch.randn(2, 5))
-    with pytest.raises(ValueError, match="a must not be zero vectors"):
-        found.accept_pairs(torch.zeros(3, 5), torch.randn(3, 5))
-    with pytest.raises(ValueError, match="a must be finite"):
-        found.accept_pairs(torch.full((3, 5), torch.inf), torch.randn(3, 5))
+    found, fine = report(), torch.randn(3, 5)
+    for a, b, message in (
+        (fine, torch.randn(3, 6), r"b must have 5 columns.*; got 6: is it another model's"),
+        (fine, fine[:2], "same number of rows; got 3 and 2"),
+        (0 * fine, fine, "a must not be zero vectors"),
+        (torch.full((3, 5), torch.inf), fine, "a must be finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            found.accept_pairs(a, b)
 
 
 def test_a_report_comes_back_from_its_file(tmp_path: Path) -> None:
