@@ -48,15 +48,17 @@ def utility_picture(
     that OPIS is taken between, and the FAR there; threshold: the chosen one, to be marked.
     """
     low, high = calibration_range
-    inside = (distances >= low) & (distances <= high)
-    inside[int((distances - low).abs().argmin())] |= not inside.any()
+    is_known = low <= high  # not nan, as with too few negative pairs for its rates
+    inside = (distances >= low) & (distances <= high) if is_known else distances >= 0
+    inside[int((distances - low).abs().argmin()) if is_known else 0] |= not inside.any()
     means = utilities[:, inside].mean(dim=1)
     worst = means.argsort(stable=True)[:_WORST].tolist()
 
     def draw(figure: "Figure", wide: bool) -> None:
         axes = figure.add_subplot()
         lower, median, upper = np.quantile(utilities.numpy(), (0.1, 0.5, 0.9), axis=0)
-        axes.axvspan(low, high, color=PALE, label=f"FAR {far_range[0]:g} to {far_range[1]:g}")
+        if is_known:
+            axes.axvspan(low, high, color=PALE, label=f"FAR {far_range[0]:g} to {far_range[1]:g}")
         axes.fill_between(distances, lower, upper, color=SKY, alpha=0.6, label="10 to 90 % of classes")
         axes.plot(distances, median, color=BLACK, linewidth=2, label="median class")
         labels = [f"identity {shorten(names[row])}" for row in worst]
@@ -67,7 +69,8 @@ def utility_picture(
                 linestyle=drawing.LINE_STYLES[i], marker=drawing.MARKERS[i],
                 markevery=(0.02 * i, 0.1), markersize=6, markeredgecolor=BLACK,
             )  # fmt: skip
-        shown = [low, high, *distances[(utilities > 0.02).any(dim=0)].tolist()]
+        shown = distances[(utilities > 0.02).any(dim=0)].tolist() or [0.0, 2.0]
+        shown += [low, high] if is_known else []
         if threshold is not None:
             labels.append(_mark(axes, threshold))
             shown.append(threshold.distance)
