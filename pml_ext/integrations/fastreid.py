@@ -22,8 +22,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.loss_nodes import LOSS_NODES
 from pml_ext.runner.config.rules import problems_of
-from pml_ext.runner.modeling.losses.factory import LossTerm, build_losses
-from pml_ext.runner.modeling.losses.kinds import facts_of_name
+from pml_ext.runner.modeling.losses.factory import LossTerm, build_losses, facts_of_name
 from pml_ext.runner.modeling.rules import LOSSES_RULES
 
 FASTREIDS = ("CrossEntropyLoss", "TripletLoss", "CircleLoss", "Cosface")

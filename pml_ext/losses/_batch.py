@@ -9,6 +9,8 @@ from pml_ext._checks import check_embeddings, check_indices_tuple, check_labels
 
 Tuples = tuple[Tensor, ...]
 """A miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices."""
+Labels = Tensor | None
+"""(B,) class ids; None where an indices_tuple says everything."""
 
 
 class Batch(NamedTuple):

@@ -4,8 +4,8 @@ from typing import Any
 
 from pml_ext._checks import check_choice
 from pml_ext._pml import AvgNonZeroReducer, MeanReducer, losses
-from pml_ext.losses._anchor_sums import sample_sums, tuple_sums
 from pml_ext.losses._facts import PML_FACTS, LossFacts, needs
+from pml_ext.losses._shares import sample_sums, tuple_sums
 
 _REDUCERS: dict[str, Any] = {"AvgNonZeroReducer": AvgNonZeroReducer, "MeanReducer": MeanReducer}
 

@@ -1,13 +1,115 @@
-"""Whether the ranks of a process group can divide a loss by anchors, and each rank's share of it."""
+"""Whether the ranks of a process group can divide a loss by anchors, and each one's share: sums, and their summands."""
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from pml_ext._pml import AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer
-from pml_ext.losses._anchor_sums import reducers_of
+from pml_ext._pml import AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, reducers
+from pml_ext.distances.injected import twin_of
+from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._by_name import KNOWN
-from pml_ext.losses._facts import LossFacts, Part, Sums, own_facts
+from pml_ext.losses._facts import LossFacts, Part, Sums, facts_of, own_facts
+
+
+def sample_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
+    """Of a loss that compares each sample with class vectors."""
+    return sums_of_terms(loss, x, part, lambda twin: twin(x[part.own], labels[part.own]))
+
+
+def tuple_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
+    """Of a loss of pairs or triplets: those of the anchors with all samples."""
+
+    def call(twin: Any) -> None:
+        same, different = pair_masks_of(labels, part)
+        anchors, positives = same.nonzero(as_tuple=True)
+        twin(x[part.own], labels[part.own], tuples_for(loss, anchors, positives, different), x, labels)
+
+    return sums_of_terms(loss, x, part, call)
+
+
+def anchors_first_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
+    """Of a loss of ours that needs no list of pairs, which for PairWeightingLoss was a third of the memory.
+
+    The anchors come first in the reference, so that their comparisons with themselves are on the diagonal.
+    """
+
+    def call(twin: Any) -> None:
+        own = part.own
+        anchors_first = [torch.cat([every[own], every[: own.start], every[own.stop :]]) for every in (x, labels)]
+        twin.__dict__.update(reference_begins_with_batch=True, _has_warned=True)
+        twin(x[own], labels[own], None, *anchors_first)
+
+    return sums_of_terms(loss, x, part, call)
+
+
+def pair_masks_of(labels: Tensor, part: Part) -> tuple[Tensor, Tensor]:
+    """(anchors, B) masks of the anchors' positive and negative pairs."""
+    same, different = same_and_different(labels[part.own], labels)
+    same[:, part.own].fill_diagonal_(False)
+    return same, different
+
+
+def tuples_for(loss: Any, anchors: Tensor, positives: Tensor, different: Tensor) -> tuple[Tensor, ...]:
+    """Pairs, or for a loss of triplets each positive pair with every negative of its anchor."""
+    if not facts_of(type(loss)).makes_triplets:
+        return anchors, positives, *different.nonzero(as_tuple=True)
+    pair, negatives = different[anchors].nonzero(as_tuple=True)
+    return anchors[pair], positives[pair], negatives
+
+
+def sums_of_terms(loss: Any, x: Tensor, part: Part, call: Callable[[Any], object]) -> Sums:
+    """The sums that a loss hands to its reducer.
+
+    Args:
+        call: calls a copy of the loss, which has another reducer, with the anchors.
+    """
+    if not part.size:
+        none = x.new_zeros(len(loss.sub_loss_names()))
+        return none, none
+    terms = _Terms(loss, empty=part.size if facts_of(type(loss)).term_of_each_anchor else 0)
+    call(twin_of(loss, {"reducer": terms}))
+    return terms.sums, terms.counts
+
+
+class _Terms(nn.Module):
+    """In a reducer's place: keeps the sums of terms and their numbers, which the reducer would divide.
+
+    empty: the number of terms of 0 that count for a sub-loss without a pair.
+    """
+
+    def __init__(self, loss: Any, *, empty: int) -> None:
+        super().__init__()
+        self.kinds = dict(zip(loss.sub_loss_names(), map(type, reducers_of(loss)), strict=True))
+        self.empty = empty
+        self.sums = self.counts = torch.zeros(0)
+
+    def forward(self, terms: dict[str, dict[str, Any]], embeddings: Tensor, labels: Tensor) -> Tensor:
+        sums, counts = [], []
+        for name, kind in self.kinds.items():
+            values = terms[name]["losses"]
+            if terms[name]["reduction_type"] == "already_reduced" or not isinstance(values, Tensor):
+                sums.append(embeddings[:0].sum())
+                counts.append(torch.tensor(self.empty if kind is MeanReducer else 0, device=embeddings.device))
+            elif kind is MeanReducer:
+                sums.append(values.sum())
+                counts.append(torch.tensor(len(values), device=values.device))
+            else:
+                found = values > 0
+                sums.append(torch.where(found, values, 0).sum())
+                counts.append(found.sum())
+        self.sums = torch.stack(sums)
+        self.counts = torch.stack(counts).to(self.sums.dtype)
+        return self.sums.sum()
+
+
+def reducers_of(loss: Any) -> list[nn.Module]:
+    """Of each sub-loss."""
+    if not isinstance(loss.reducer, reducers.MultipleReducers):
+        return [loss.reducer]
+    named = dict(loss.reducer.reducers.items())
+    return [named.get(name, loss.reducer.default_reducer) for name in loss.sub_loss_names()]
 
 
 def require_divisible(loss: nn.Module) -> None:

@@ -20,7 +20,7 @@ from pml_ext.losses._base import (
     reduces_by_mean,
     undivided_unless_mean_of_cosines,
 )
-from pml_ext.losses._batch import Tuples
+from pml_ext.losses._batch import Labels, Tuples
 from pml_ext.losses._facts import LossFacts, Part, Sums
 
 
@@ -102,12 +102,7 @@ class CITLoss(EmbeddingLoss):
         return fast_concordance_loss(embeddings, labels, *options, spans=spans)
 
     def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None,
-        indices_tuple: Tuples | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor | None,
+        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Labels
     ) -> dict[str, Any]:
         hinge = self.hinge_partial_likelihood
         similarities, among_ref = self._both_similarities(embeddings, ref_emb)

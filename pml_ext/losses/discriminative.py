@@ -14,11 +14,11 @@ from pml_ext.functional.losses.centroids import check_num_classes
 from pml_ext.functional.losses.discriminative import centroid_values
 from pml_ext.functional.losses.discriminative_one_hot import one_hot_values
 from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
-from pml_ext.losses._anchor_sums import sample_sums
 from pml_ext.losses._base import EmbeddingLoss, describe_distance, is_on_sphere
 from pml_ext.losses._batch import Tuples, at_least_float32
 from pml_ext.losses._class_centroids import make_centroids, problem_with_saved
 from pml_ext.losses._facts import LossFacts, needs
+from pml_ext.losses._shares import sample_sums
 
 
 def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:

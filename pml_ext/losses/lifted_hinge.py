@@ -7,7 +7,7 @@ from torch import Tensor
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext.functional.losses.lifted_hinge import hinges_of_pairs
 from pml_ext.losses._base import EmbeddingLoss
-from pml_ext.losses._batch import Tuples, is_with_itself
+from pml_ext.losses._batch import Labels, Tuples, is_with_itself
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
 
@@ -45,12 +45,7 @@ class LiftedHingeLoss(EmbeddingLoss):
         self.add_to_recordable_attributes(name="margin", is_stat=False)
 
     def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None,
-        indices_tuple: Tuples | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor | None,
+        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Labels
     ) -> dict[str, Any]:
         with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
         matrix = self.distance(embeddings, ref_emb)

@@ -14,13 +14,12 @@ from pml_ext.distances.injected import inject, run_with_distance, twin_of
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, consecutive_pairs
 from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
-from pml_ext.losses._anchor_sums import pair_masks_of, sums_of_terms, tuples_for
 from pml_ext.losses._base import OF_THE_WRAPPED, refuse_unknown
 from pml_ext.losses._batch import Tuples, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of
 from pml_ext.losses._settings import SettingsOfTheWrapped
-from pml_ext.losses._shares import why_inner_undivided
+from pml_ext.losses._shares import pair_masks_of, sums_of_terms, tuples_for, why_inner_undivided
 
 
 def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:

@@ -10,11 +10,11 @@ from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import CosineSimilarity, miners
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, weighted_sums
-from pml_ext.losses._anchor_sums import anchors_first_sums
 from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, describe_distance
-from pml_ext.losses._batch import Tuples
+from pml_ext.losses._batch import Labels, Tuples
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._positive_pairs import pair_masks
+from pml_ext.losses._shares import anchors_first_sums
 
 
 def _options_of(weighting: str) -> dict[str, Any]:
@@ -129,12 +129,7 @@ class PairWeightingLoss(EmbeddingLoss):
         return weights
 
     def compute_loss(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None,
-        indices_tuple: Tuples | None,
-        ref_emb: Tensor,
-        ref_labels: Tensor | None,
+        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Labels
     ) -> dict[str, dict[str, Any]]:
         with_itself = ref_emb is embeddings
         similarity = self.distance(embeddings, ref_emb)

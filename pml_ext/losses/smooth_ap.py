@@ -7,10 +7,10 @@ from torch import Tensor
 from pml_ext._checks import check_above_zero
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.smooth_ap import smooth_average_precision
-from pml_ext.losses._anchor_sums import anchors_first_sums
 from pml_ext.losses._base import EmbeddingLoss, describe_distance
 from pml_ext.losses._batch import Tuples, is_with_itself
 from pml_ext.losses._facts import LossFacts
+from pml_ext.losses._shares import anchors_first_sums
 
 
 class SmoothAPLoss(EmbeddingLoss):

@@ -1,7 +1,5 @@
 """Hard positive, hard negative."""
 
-from typing import Any
-
 from torch import Tensor
 
 from pml_ext.functional.tuples.hardest import hardest_triplets
@@ -24,9 +22,6 @@ class HPHNMiner(EmbeddingMiner):
     >>> [indices.tolist() for indices in HPHNMiner()(x, labels)]
     [[1, 1, 2, 2], [0, 0, 3, 3], [2, 2, 1, 1]]
     """
-
-    def __init__(self, **pml: Any) -> None:
-        super().__init__(**pml)
 
     def _choose(
         self, similarities: Tensor, same: Tensor, different: Tensor, *, with_itself: bool

@@ -1,6 +1,5 @@
 """Whether a config can run, found out without data, weights or training."""
 
-import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -10,17 +9,13 @@ from pml_ext._errors import UserError
 from pml_ext.runner.checks.building import found_by_building
 from pml_ext.runner.checks.needs import downloads_to_come, missing_here
 from pml_ext.runner.checks.supported import unsupported
-from pml_ext.runner.config.load import ReadConfig, read_config
-
-log = logging.getLogger("pml_ext")
+from pml_ext.runner.config.load import ReadConfig, accepted, read_config
 
 
 def problems(cfg: CN, *, processes: int = 1, wrong: Collection[str] = ()) -> list[str]:
-    """Everything that keeps a config from running, a line each: wrong values, then what is not built.
+    """What keeps a config from running with processes that share a batch, a line each: wrong values come first.
 
-    Args:
-        processes: that share a batch.
-        wrong: keys whose values were refused, so that they have their defaults.
+    wrong: keys whose values were refused, so that they have their defaults.
     """
     found = unsupported(cfg, processes=processes)
     lines = [str(problem) for problem in found if not problem.not_built]
@@ -36,20 +31,13 @@ def require_supported(cfg: CN, *, processes: int = 1) -> None:
 def load_checked(config_file: str | Path, overrides: list[str]) -> CN:
     """As load_config, but the error about keys and types names everything else that keeps the config from running."""
     read = read_config(config_file, overrides)
-    if read.mistakes.lines:
+    if read.mistakes:
         _refuse(_all_problems(read))
-    for note in read.notes:
-        log.info("%s", note)
-    return read.cfg
+    return accepted(read)
 
 
 def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: int = 1) -> tuple[str, bool]:
-    """A report on config files, and whether all of them can run.
-
-    Args:
-        overrides: KEY VALUE… for all of them.
-        processes: that share a batch.
-    """
+    """A report on config files, each with the same KEY VALUE… overrides, and whether all of them can run."""
     if not files or not all(file.endswith((".yml", ".yaml")) for file in files):
         got = " ".join([*files, *overrides]) or "nothing"
         raise UserError(f"check-config needs one or more .yml or .yaml files, and KEY VALUE pairs; got {got}")
@@ -73,7 +61,7 @@ def _report(file: str, overrides: list[str], processes: int) -> tuple[str, bool]
 
 
 def _all_problems(read: ReadConfig, processes: int = 1) -> list[str]:
-    return read.mistakes.lines + problems(read.cfg, processes=processes, wrong=read.mistakes.wrong)
+    return read.lines + problems(read.cfg, processes=processes, wrong=read.wrong)
 
 
 def _refuse(lines: Sequence[str]) -> None:

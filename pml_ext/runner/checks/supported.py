@@ -11,16 +11,8 @@ from pml_ext.runner.data.names import BY_IDENTITY, aliases_of
 from pml_ext.runner.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, data_set
 from pml_ext.runner.evaluation.columns import columns_of_first
 from pml_ext.runner.evaluation.rules import TEST_RULES
+from pml_ext.runner.modeling import rules as of_models
 from pml_ext.runner.modeling.image_sizes import ImageSizes
-from pml_ext.runner.modeling.rules import (
-    BACKBONE_RULES,
-    HEADS_RULES,
-    KD_RULES,
-    LOSSES_RULES,
-    MINER_RULES,
-    MODEL_RULES,
-    PATCH,
-)
 from pml_ext.runner.modeling.weights.imagenet import why_no_weights
 from pml_ext.runner.solver.rules import SOLVER_RULES
 
@@ -29,11 +21,7 @@ LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
 
 
 def unsupported(cfg: CN, *, processes: int = 1) -> list[Problem]:
-    """Every key or value of a config that is not supported, wrong values first, then what is not built.
-
-    Args:
-        processes: that share a batch.
-    """
+    """Every key or value of a config that is not supported with processes that share a batch, wrong values first."""
     found = [problem for node, rules in RULES.items() for problem in problems_of(cfg, node, rules)]
     found += fits("SOLVER.IMS_PER_BATCH", lambda cfg: _batch(cfg, processes))(cfg)
     return sorted(found, key=lambda problem: problem.not_built)
@@ -69,10 +57,10 @@ def _erasing(cfg: CN) -> str | None:
 def _one_size(cfg: CN) -> str | None:
     """A vision transformer sees images of one size."""
     name, sizes = cfg.MODEL.BACKBONE.NAME, ImageSizes.of(cfg.INPUT)
-    one_size = len(sizes.train) == 2 and min(sizes.train) >= PATCH and sizes.train == sizes.test
+    one_size = len(sizes.train) == 2 and min(sizes.train) >= of_models.PATCH and sizes.train == sizes.test
     if name != "build_vit_backbone" or one_size:
         return None
-    return f"{name} needs one image size of {PATCH}×{PATCH} or more; of tests it is {sizes.test}"
+    return f"{name} needs one image size of {of_models.PATCH}×{of_models.PATCH} or more; of tests it is {sizes.test}"
 
 
 def _best(cfg: CN) -> str | None:
@@ -99,12 +87,12 @@ def _precise_bn(cfg: CN) -> Iterator[Problem]:
 
 
 RULES: dict[str, list[Rule]] = {
-    "MODEL": MODEL_RULES,
-    "MODEL.BACKBONE": BACKBONE_RULES,
-    "MODEL.HEADS": HEADS_RULES,
-    "MODEL.LOSSES": LOSSES_RULES,
-    "MODEL.MINER": MINER_RULES,
-    "KD": KD_RULES,
+    "MODEL": of_models.MODEL_RULES,
+    "MODEL.BACKBONE": of_models.BACKBONE_RULES,
+    "MODEL.HEADS": of_models.HEADS_RULES,
+    "MODEL.LOSSES": of_models.LOSSES_RULES,
+    "MODEL.MINER": of_models.MINER_RULES,
+    "KD": of_models.KD_RULES,
     "INPUT": INPUT_RULES,
     "DATASETS": DATASETS_RULES,
     "DATALOADER": DATALOADER_RULES,

@@ -1,6 +1,6 @@
 """The files of a config, one over the other, before they are checked: keys are taken out and put in."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +39,7 @@ class Layer:
     def convert(self, old: str, new: str, converted: Callable[[Any], Any] = lambda value: value) -> list[str]:
         """Move a key's value, converted, to a new key, or replace it; a line about it.
 
-        Args:
-            converted: old value -> new value; None for one that stays, to be refused as unknown.
+        Where `converted` gives None the value stays, to be refused as unknown.
         """
         given = self.get(old)
         value = None if given is None else converted(given)
@@ -69,18 +68,12 @@ class Layer:
         return node
 
 
-@dataclass
-class Layers:
+class Layers(list[Layer]):
     """All layers of a config, the base first."""
-
-    layers: list[Layer]
-
-    def __iter__(self) -> Iterator[Layer]:
-        return iter(self.layers)
 
     def last(self, *keys: str) -> Layer | None:
         """The last layer that sets one of the keys."""
-        return next((layer for layer in reversed(self.layers) if any(layer.get(key) is not None for key in keys)), None)
+        return next((layer for layer in reversed(self) if any(layer.get(key) is not None for key in keys)), None)
 
     def value(self, key: str, default: Any = None) -> Any:
         """What the layers together say of a key."""

@@ -2,8 +2,7 @@
 
 import ast
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,84 +34,62 @@ def load_config(config_file: str | Path, overrides: list[str] | None = None) -> 
         UserError: unreadable or unsafe YAML, a duplicate or unknown key, a value of the wrong type, a `_BASE_`
             cycle. The message names every such key with its file and lists what is known.
     """
-    read = read_config(config_file, overrides)
-    if read.mistakes.lines:
-        raise UserError("\n".join(read.mistakes.lines))
+    return accepted(read_config(config_file, overrides))
+
+
+class Mistake(NamedTuple):
+    """A line about a key, or about the value of one that is known."""
+
+    key: str
+    line: str
+    is_of_value: bool = False
+
+
+class ReadConfig(NamedTuple):
+    """A config, the mistakes in it, those of keys first, and which old spellings were replaced, a line each."""
+
+    cfg: CN
+    mistakes: list[Mistake]
+    notes: list[str]
+
+    @property
+    def lines(self) -> list[str]:
+        return [mistake.line for mistake in self.mistakes]
+
+    @property
+    def wrong(self) -> list[str]:
+        """The keys whose values are wrong, and so have their defaults."""
+        return [mistake.key for mistake in self.mistakes if mistake.is_of_value]
+
+
+def accepted(read: ReadConfig) -> CN:
+    """The config, with a line in the log for each old spelling; a UserError with all mistakes where there are any."""
+    if read.mistakes:
+        raise UserError("\n".join(read.lines))
     for note in read.notes:
         log.info("%s", note)
     return read.cfg
 
 
-@dataclass
-class Mistakes:
-    """What is wrong with the keys of a config, and with the types of their values: a line each.
-
-    Args:
-        wrong: the keys whose values are wrong.
-    """
-
-    of_keys: list[str] = field(default_factory=list)
-    of_values: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-
-    @property
-    def lines(self) -> list[str]:
-        return self.of_keys + self.of_values
-
-
-class ReadConfig(NamedTuple):
-    """A config, its mistakes, and which old spellings were replaced, a line each.
-
-    harmless: the mistakes in keys that are not needed.
-    """
-
-    cfg: CN
-    mistakes: Mistakes
-    notes: list[str]
-    harmless: Mistakes
-
-
-def read_config(
-    config_file: str | Path | None,
-    overrides: list[str] | None = None,
-    *,
-    is_needed: Callable[[str], bool] = lambda key: True,
-) -> ReadConfig:
-    """As load_config, with the mistakes beside the config; keys with a mistake have their defaults.
-
-    Args:
-        config_file: None: overrides alone.
-        is_needed: whether a mistake in a key, such as MODEL.HEADS or MODEL.HEADS.NORM, matters.
-    Raises:
-        UserError: a file that cannot be read at all.
-    """
-    cfg, mistakes, harmless = get_cfg(), Mistakes(), Mistakes()
-    chain = [] if config_file is None else _read_chain(str(config_file), Path(), (), mistakes.of_keys)
-    layers = Layers([Layer(str(path), tree) for path, tree in chain])
-    overrides = overrides or []
+def read_config(config_file: str | Path | None, overrides: list[str] | None = None) -> ReadConfig:
+    """As load_config, with the mistakes beside the config; None: overrides alone."""
+    cfg, overrides, mistakes = get_cfg(), overrides or [], list[Mistake]()
+    layers = Layers([] if config_file is None else _read_chain(str(config_file), Path(), (), mistakes))
     if len(overrides) % 2:
-        words = " ".join(overrides)
-        mistakes.of_keys.append(f"overrides must be KEY VALUE pairs; got an odd number of words: {words}")
+        line = f"overrides must be KEY VALUE pairs; got an odd number of words: {' '.join(overrides)}"
+        mistakes.append(Mistake("", line))
     for key, value in zip(overrides[::2], overrides[1::2], strict=False):
-        layers.layers.append(Layer("the command line", {}))
-        layers.layers[-1].put(key, value if _is_known(cfg, key) else _literal(value))
+        layers.append(Layer("the command line", {}))
+        layers[-1].put(key, value if _is_known(cfg, key) else _literal(value))
     notes = read_old_names(layers)
     for layer in layers:
-        _merge(cfg, layer.tree, "", layer.source, lambda key: mistakes if is_needed(key) else harmless)
+        mistakes += _merge(cfg, layer.tree, "", layer.source)
     cfg.freeze()
-    return ReadConfig(cfg, mistakes, notes, harmless)
+    return ReadConfig(cfg, sorted(mistakes, key=lambda mistake: mistake.is_of_value), notes)
 
 
-def _read_chain(
-    name: str, folder: Path, seen: tuple[Path, ...], mistakes: list[str]
-) -> list[tuple[Path, dict[str, Any]]]:
-    """The files of a `_BASE_` chain, the base first.
-
-    Args:
-        name: of the file, relative to the folder.
-        seen: the files that led here.
-        mistakes: gets what is wrong with the files.
-    """
+def _read_chain(name: str, folder: Path, seen: tuple[Path, ...], mistakes: list[Mistake]) -> list[Layer]:
+    """The files of a `_BASE_` chain, the base first; a name is relative to the folder of the last file seen."""
     named_by = f" ({BASE_KEY} of {seen[-1]})" if seen else ""
     try:
         path = folder / Path(name).expanduser()
@@ -124,13 +101,12 @@ def _read_chain(
     if resolved in seen:
         raise UserError(f"{BASE_KEY} cycle: {' -> '.join(str(p) for p in (*seen, resolved))}")
     tree, found = read_tree(path, named_by=named_by)
-    mistakes += found
+    mistakes += [Mistake("", line) for line in found]
     base = tree.pop(BASE_KEY, None)
-    if base is None:
-        return [(path, tree)]
-    if not isinstance(base, str):
+    if not isinstance(base, str | None):
         raise UserError(f"{path}: {BASE_KEY} must be one path; got {shown(base)}")
-    return [*_read_chain(base, path.parent, (*seen, resolved), mistakes), (path, tree)]
+    below = [] if base is None else _read_chain(base, path.parent, (*seen, resolved), mistakes)
+    return [*below, Layer(str(path), tree)]
 
 
 def _is_known(cfg: CN, key: str) -> bool:
@@ -141,32 +117,27 @@ def _is_known(cfg: CN, key: str) -> bool:
     return True
 
 
-def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str, mistakes_of: Callable[[str], Mistakes]) -> None:
-    """Overlay what fits, and add what does not to the mistakes that a key's are among."""
+def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str) -> Iterator[Mistake]:
+    """Overlay what fits; the mistakes are what does not."""
     for key, value in tree.items():
         name = f"{prefix}{key if isinstance(key, str) else shown(key)}"
-        mistakes = mistakes_of(name)
         if name in WITHOUT_MEANING and key not in cfg:
-            mistakes.of_keys.append(f"{source}: {name} = {shown(value)}: {WITHOUT_MEANING[name]}")
+            yield Mistake(name, f"{source}: {name} = {shown(value)}: {WITHOUT_MEANING[name]}")
         elif key not in cfg:
             close = meant(str(key), cfg)
             hint = f"; did you mean {prefix}{close}?" if close else "."
-            mistakes.of_keys.append(
-                f"{source}: unknown key {shown(name)[1:-1]}{hint} Known in {prefix.rstrip('.') or 'the top level'}: "
-                f"{', '.join(sorted(cfg))}"
-            )
-        elif isinstance(cfg[key], CN) and isinstance(value, dict):
-            _merge(cfg[key], value, f"{name}.", source, mistakes_of)
-        else:
+            known = f"Known in {prefix.rstrip('.') or 'the top level'}: {', '.join(sorted(cfg))}"
+            yield Mistake(name, f"{source}: unknown key {shown(name)[1:-1]}{hint} {known}")
+        elif not isinstance(cfg[key], CN):
             try:
-                if isinstance(cfg[key], CN):
-                    raise UserError(
-                        f"{source}: {name} holds the keys {', '.join(sorted(cfg[key]))}; got {shown(value)}"
-                    )
                 cfg[key] = _coerce(value, cfg[key], name, source)
             except UserError as error:
-                mistakes.of_values.append(str(error))
-                mistakes.wrong.append(name)
+                yield Mistake(name, str(error), is_of_value=True)
+        elif isinstance(value, dict):
+            yield from _merge(cfg[key], value, f"{name}.", source)
+        else:
+            line = f"{source}: {name} holds the keys {', '.join(sorted(cfg[key]))}; got {shown(value)}"
+            yield Mistake(name, line, is_of_value=True)
 
 
 def _coerce(value: Any, default: Any, name: str, source: str) -> Any:

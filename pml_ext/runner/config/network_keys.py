@@ -7,9 +7,8 @@ from typing import Any
 
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import read_config
+from pml_ext.runner.config.load import accepted, read_config
 from pml_ext.runner.config.rules import value_of
 
 log = logging.getLogger("pml_ext")
@@ -35,26 +34,18 @@ _ONLY_FOR_TRAINING = ("MODEL.LOSSES", "MODEL.MINER", "MODEL.FREEZE_LAYERS", "MOD
 def load_for_embedding(config_file: str | Path | None, overrides: list[str] | None = None) -> CN:
     """A config whose keys beside those that embedding needs have their defaults; nothing is pretrained.
 
-    A mistake in a key that is not needed is said in one warning, where load_config refuses the file.
-
-    Args:
-        config_file, overrides: as of load_config; None: overrides alone.
-    Raises:
-        UserError: as load_config, but for keys that shape no network: SOLVER, DATASETS, the augmentation in INPUT,
-            MODEL.LOSSES and so on.
+    A mistake in a key that shapes no network (SOLVER, DATASETS, the augmentation in INPUT, MODEL.LOSSES and so on) is
+    said in one warning, where load_config refuses the file.
     """
-    read = read_config(config_file, overrides, is_needed=_is_needed)
-    if read.mistakes.lines:
-        raise UserError("\n".join(read.mistakes.lines))
-    for note in read.notes:
-        log.info("%s", note)
-    if read.harmless.lines:
-        log.warning("not needed to embed, so left out: %s", "; ".join(read.harmless.lines))
+    read = read_config(config_file, overrides)
+    given = accepted(read._replace(mistakes=[mistake for mistake in read.mistakes if _is_needed(mistake.key)]))
+    if harmless := [mistake.line for mistake in read.mistakes if not _is_needed(mistake.key)]:
+        log.warning("not needed to embed, so left out: %s", "; ".join(harmless))
     cfg = get_cfg()
-    read.cfg.defrost()  # its nodes become this one's
+    given.defrost()  # its nodes become this one's
     for key in (*SHAPING, *_RUNNING):
         node, _, name = key.rpartition(".")
-        value_of(cfg, node)[name] = value_of(read.cfg, key)
+        value_of(cfg, node)[name] = value_of(given, key)
     cfg.MODEL.BACKBONE.PRETRAIN = False  # MODEL.WEIGHTS replace every weight, and nothing is to be downloaded
     classifier = get_cfg().MODEL.HEADS
     for name in ("CLS_LAYER", "NUM_CLASSES", "PFC", "MARGIN", "SCALE"):
@@ -68,11 +59,7 @@ def shaping(cfg: CN) -> dict[str, Any]:
 
 
 def config_of(keys: Mapping[str, Any]) -> CN:
-    """The config that `shaping` has taken keys from, for embedding.
-
-    Raises:
-        UserError: a key or value that is not known.
-    """
+    """The config that `shaping` has taken keys from, for embedding."""
     return load_for_embedding(None, [word for key, value in keys.items() for word in (str(key), str(value))])
 
 
@@ -85,8 +72,8 @@ def _leaves(node: CN, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_needed(key: str) -> bool:
-    if key.startswith(_ONLY_FOR_TRAINING):
-        return False
+    if not key or key.startswith(_ONLY_FOR_TRAINING):  # none: a mistake in the file as a whole
+        return not key
     # Another key under MODEL may belong to a network that is not this one.
     needed = ("MODEL", *SHAPING, *_RUNNING)
     return any(key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in needed)

@@ -25,11 +25,9 @@ _OF_1_0: dict[str, Any] = {"DATALOADER.SAMPLER_TRAIN": "NaiveIdentitySampler", "
 
 
 def set_old_defaults(layers: Layers, *, by_epochs: bool) -> list[str]:
-    """Put a layer of old defaults under all others; one line that names them.
+    """Put a layer of old defaults under all others, which have today's keys; one line that names them.
 
-    Args:
-        layers: with today's keys.
-        by_epochs: whether the config is of version 0.2 or 0.1.
+    by_epochs: whether the config is of version 0.2 or 0.1.
     """
     wanted = dict(_UNTIL_1_0)
     if layers.last("SOLVER.WARMUP_ITERS"):
@@ -50,6 +48,6 @@ def set_old_defaults(layers: Layers, *, by_epochs: bool) -> list[str]:
     below = Layer("FastReID's old defaults", {})
     for key, value in wanted.items():
         below.put(key, value)
-    layers.layers.insert(0, below)
+    layers.insert(0, below)
     named = ", ".join(f"{key} {value}" for key, value in wanted.items())
     return [f"keys that are not set have the defaults of FastReID before 1.1: {named}"] if wanted else []

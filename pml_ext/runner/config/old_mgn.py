@@ -8,11 +8,7 @@ _TERMS = {"CE": 8, "TRI": 5}
 
 
 def read_mgn(layers: Layers) -> list[str]:
-    """IN_FEAT was the reduced size, and losses were sums over the heads; what was done, a line each.
-
-    Args:
-        layers: of version 0.1, changed in place.
-    """
+    """Of version 0.1: IN_FEAT was the reduced size, and losses were sums over the heads; what was done, a line each."""
     architecture = layers.last("MODEL.META_ARCHITECTURE")
     if architecture is None or architecture.get("MODEL.META_ARCHITECTURE") != "MGN":
         return []

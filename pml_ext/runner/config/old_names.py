@@ -58,8 +58,6 @@ CLS_LAYERS = {
 }
 HEADS = {"BNneckHead": True, "LinearHead": False, "ReductionHead": True}
 """Head of version 0.1 -> whether it has a BNNeck."""
-BY_PROJECTS = {"TEST.RECALLS": "TEST.RANKS"}
-"""Keys of FastReID's projects; FastRetri's Recall@K is a query's first match at rank K or before."""
 # Keys with these values asked for nothing; with others they stay, to be refused as unknown.
 WITHOUT_EFFECT: dict[str, Callable[[Any], bool]] = {
     "MODEL.BACKBONE.NORM_SPLIT": lambda value: True,  # GhostBN's, which NORM names
@@ -84,16 +82,14 @@ WITHOUT_MEANING = {
 def read_old_names(layers: Layers) -> list[str]:
     """Replace old keys and names by today's; a line for each replacement, none where nothing is old.
 
-    Args:
-        layers: changed in place. An old key whose value has no meaning here stays, to be refused as unknown.
+    An old key whose value has no meaning here stays, to be refused as unknown.
     """
     first_heads, by_epochs = _has_first_heads(layers), counts_epochs(layers)
     harmless, notes = list[str](), read_mgn(layers) if first_heads else list[str]()
     pools = POOL_LAYERS | ({"gempool": "GeneralizedMeanPoolingP"} if first_heads else {})
     for layer in layers:
-        for old, new in BY_PROJECTS.items():
-            harmless += layer.convert(old, new)
-        harmless += _without_effect(layer)
+        # A key of FastRetri, whose Recall@K is a query's first match at rank K or before.
+        harmless += layer.convert("TEST.RECALLS", "TEST.RANKS") + _without_effect(layer)
         notes += layer.convert("INPUT.PADDING", "INPUT.PADDING.SIZE", _pixels)
         for old, new in RENAMED.items():
             notes += layer.convert(old, new)

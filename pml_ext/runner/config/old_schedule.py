@@ -56,13 +56,9 @@ def _steps(layers: Layers) -> list[str]:
         notes.append(f"{delay.source}: SOLVER.DELAY_ITERS had no effect on WarmupMultiStepLR: DELAY_EPOCHS is 0 here")
     last, warm_up = layers.last("SOLVER.STEPS"), layers.value("SOLVER.WARMUP_EPOCHS", 10)
     steps = [30, 55] if last is None else last.get("SOLVER.STEPS")
-    if (
-        not isinstance(warm_up, int)
-        or not isinstance(steps, list | tuple)
-        or not all(isinstance(s, int) for s in steps)
-    ):
+    if not isinstance(steps, list | tuple) or not all(isinstance(number, int) for number in (warm_up, *steps)):
         return notes
-    place = last or layers.layers[0]
+    place = last or layers[0]
     counted = [max(step - warm_up, 0) for step in steps]
     place.put("SOLVER.STEPS", counted)
     notes.append(

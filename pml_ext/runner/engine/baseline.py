@@ -20,8 +20,7 @@ from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features
 from pml_ext.runner.modeling.architectures import NetworkOutput
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
-from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
-from pml_ext.runner.modeling.losses.kinds import facts_of_name
+from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients
 from pml_ext.runner.solver.schedule import build_schedule

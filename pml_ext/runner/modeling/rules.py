@@ -19,22 +19,8 @@ from pml_ext.runner.config.rules import (
     positive,
     unset,
 )
-from pml_ext.runner.modeling.losses.kinds import facts_of_name
-from pml_ext.runner.modeling.names import (
-    ARCHITECTURES,
-    ARCHITECTURES_NOT_BUILT,
-    BACKBONES,
-    BACKBONES_NOT_BUILT,
-    CLS_LAYERS,
-    HEADS,
-    HEADS_NOT_BUILT,
-    LIBRARIES,
-    LOSSES_NOT_BUILT,
-    NECK_FEATS,
-    NORMS,
-    NORMS_NOT_BUILT,
-    POOL_LAYERS,
-)
+from pml_ext.runner.modeling import names
+from pml_ext.runner.modeling.losses.factory import facts_of_name
 
 _DISTILLATION = "knowledge distillation is not built"
 PATCH = 16  # of the vision transformer, in pixels
@@ -46,11 +32,11 @@ def _named(*starts: str) -> Callable[[CN], bool]:
 
 
 def _has_last_stride(options: CN) -> bool:
-    return options.NAME in BACKBONES and "LAST_STRIDE" in BACKBONES[options.NAME].options
+    return options.NAME in names.BACKBONES and "LAST_STRIDE" in names.BACKBONES[options.NAME].options
 
 
 def _depth(options: CN) -> str | None:
-    depths = BACKBONES[options.NAME].depths if options.NAME in BACKBONES else ()
+    depths = names.BACKBONES[options.NAME].depths if options.NAME in names.BACKBONES else ()
     return None if not depths or options.DEPTH in depths else f"unknown{known_values(options.DEPTH, depths)}"
 
 
@@ -61,9 +47,12 @@ def _non_local(options: CN) -> str | None:
 
 BACKBONE_RULES: list[Rule] = [
     one_of(
-        "NAME", BACKBONES, not_built=BACKBONES_NOT_BUILT, where=lambda options: not options.NAME.startswith(LIBRARIES)
+        "NAME",
+        names.BACKBONES,
+        not_built=names.BACKBONES_NOT_BUILT,
+        where=lambda options: not options.NAME.startswith(names.LIBRARIES),
     ),
-    one_of("NORM", NORMS, not_built=NORMS_NOT_BUILT),
+    one_of("NORM", names.NORMS, not_built=names.NORMS_NOT_BUILT),
     fits("DEPTH", _depth),
     fits("WITH_NL", _non_local),
     # FastReID's YAMLs inherit switches that its backbones ignore; ours are asked for by name.
@@ -71,7 +60,7 @@ BACKBONE_RULES: list[Rule] = [
         "WITH_IBN WITH_SE WITH_NL",
         "is not an option of this backbone; set it to False",
         lambda value: not value,
-        where=_named("build_convnet_backbone", *LIBRARIES),
+        where=_named("build_convnet_backbone", *names.LIBRARIES),
     ),
     must("LAST_STRIDE", "must be 1 or 2", lambda value: value in (1, 2), where=_has_last_stride),
     below_one("DROPOUT", where=_named("build_iresnet_backbone")),
@@ -85,11 +74,11 @@ BACKBONE_RULES: list[Rule] = [
     below_one("DROP_RATIO ATT_DROP_RATE DROP_PATH_RATIO", where=_named("build_vit_backbone")),
 ]
 HEADS_RULES: list[Rule] = [
-    one_of("NAME", HEADS, not_built=HEADS_NOT_BUILT),
-    one_of("NORM", NORMS, not_built=NORMS_NOT_BUILT, where=lambda options: options.WITH_BNNECK),
-    one_of("POOL_LAYER", POOL_LAYERS),
-    one_of("CLS_LAYER", CLS_LAYERS),
-    one_of("NECK_FEAT", NECK_FEATS),
+    one_of("NAME", names.HEADS, not_built=names.HEADS_NOT_BUILT),
+    one_of("NORM", names.NORMS, not_built=names.NORMS_NOT_BUILT, where=lambda options: options.WITH_BNNECK),
+    one_of("POOL_LAYER", names.POOL_LAYERS),
+    one_of("CLS_LAYER", names.CLS_LAYERS),
+    one_of("NECK_FEAT", names.NECK_FEATS),
     unset("PFC.ENABLED", "the class-sharded classifier (Partial FC) is not built; False trains all classes"),
     not_negative("EMBEDDING_DIM HIDDEN_DIM NUM_CLASSES"),
     must(
@@ -111,7 +100,7 @@ def _loss_scales(options: CN) -> Iterator[Problem]:
 
 LOSSES_RULES: list[Rule] = [
     must("NAME", "must name one or more different losses", lambda names: names and len({*names}) == len(names)),
-    one_of("NAME", LOSS_NODES, not_built=LOSSES_NOT_BUILT),
+    one_of("NAME", LOSS_NODES, not_built=names.LOSSES_NOT_BUILT),
     _loss_scales,
 ]
 MINER_RULES: list[Rule] = [one_of("NAME", MINER_NODES, where=lambda options: options.NAME)]
@@ -154,7 +143,7 @@ def _of_mgn(options: CN) -> Iterator[Problem]:
     if options.META_ARCHITECTURE != "MGN":
         return
     name, depth = options.BACKBONE.NAME, options.BACKBONE.DEPTH
-    if (name in BACKBONES or name.startswith(LIBRARIES)) and name != "build_resnet_backbone":
+    if (name in names.BACKBONES or name.startswith(names.LIBRARIES)) and name != "build_resnet_backbone":
         yield Problem("BACKBONE.NAME", name, "must be build_resnet_backbone, whose stages MGN branches into")
     elif name == "build_resnet_backbone" and depth in ("18x", "34x"):
         yield Problem("BACKBONE.DEPTH", depth, "must be 50x or 101x, which have the bottlenecks that MGN branches into")
@@ -168,7 +157,7 @@ def _of_mgn(options: CN) -> Iterator[Problem]:
 
 
 MODEL_RULES: list[Rule] = [
-    one_of("META_ARCHITECTURE", ARCHITECTURES, not_built=ARCHITECTURES_NOT_BUILT),
+    one_of("META_ARCHITECTURE", names.ARCHITECTURES, not_built=names.ARCHITECTURES_NOT_BUILT),
     _of_mgn,
     fits("PIXEL_MEAN", _pixels),
     must("PIXEL_STD", "must be above 0, pixels are divided by it", lambda value: min(value, default=1) > 0),

@@ -51,7 +51,7 @@ def stock_table(checkout: Path) -> str:
             refused = 0
             for file in files:
                 read = read_config(file)
-                lines = read.mistakes.lines + problems(read.cfg, wrong=read.mistakes.wrong)
+                lines = read.lines + problems(read.cfg, wrong=read.wrong)
                 refused += bool(lines)
                 why.update({_short(line) for line in lines})
             if files:

@@ -137,7 +137,7 @@ def checked(config: Varied, folder: Path) -> tuple[ReadConfig, list[str], bool]:
     file = folder / "config.yml"
     file.write_text(yaml.safe_dump(config.tree))
     read = read_config(file)
-    lines = read.mistakes.lines + check.problems(read.cfg, wrong=read.mistakes.wrong)
+    lines = read.lines + check.problems(read.cfg, wrong=read.wrong)
     starts = [start.replace("{file}", str(file)) for start in config.reasons]
     complete = len(lines) == len(starts) and all(a.startswith(b) for a, b in zip(lines, starts, strict=True))
     return read, lines, complete

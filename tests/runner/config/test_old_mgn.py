@@ -16,7 +16,7 @@ def test_mgn_of_the_first_version_has_sums_of_losses_and_its_own_reduction(tmp_p
     (tmp_path / "base.yml").write_text(yaml.safe_dump(base))
     (tmp_path / "mgn.yml").write_text("_BASE_: base.yml\nMODEL: {META_ARCHITECTURE: MGN}\n")
     read = read_config(tmp_path / "mgn.yml")
-    assert not read.mistakes.lines
+    assert not read.lines
     model = read.cfg.MODEL
     assert (model.HEADS.EMBEDDING_DIM, model.BACKBONE.FEAT_DIM) == (64, 2048)
     assert pytest.approx(0.25 * 8) == model.LOSSES.CE.SCALE
@@ -29,7 +29,7 @@ def test_a_wrong_scale_is_left_for_its_error(tmp_path: Path) -> None:
     (tmp_path / "mgn.yml").write_text(
         "MODEL: {META_ARCHITECTURE: MGN, HEADS: {IN_FEAT: 64}, LOSSES: {TRI: {SCALE: much}}}\n"
     )
-    (line,) = read_config(tmp_path / "mgn.yml").mistakes.lines
+    (line,) = read_config(tmp_path / "mgn.yml").lines
     assert "MODEL.LOSSES.TRI.SCALE must be of type float" in line
 
 

@@ -7,11 +7,31 @@ from typing import Any
 from torch import nn
 from yacs.config import CfgNode as CN
 
+import pml_ext.losses
 import pml_ext.miners
 from pml_ext._errors import UserError
+from pml_ext.losses._facts import LossFacts, facts_of
 from pml_ext.runner.config.load import require
 from pml_ext.runner.config.loss_nodes import LOSS_NODES, MINER_NODES
-from pml_ext.runner.modeling.losses.kinds import facts_of_name, loss_class
+from pml_ext.runner.modeling.losses import id_losses, pair_losses
+
+# FastReID's losses by FastReID's names; all other names are those of pml_ext.losses
+_FASTREIDS: dict[str, type[nn.Module]] = {
+    "CrossEntropyLoss": id_losses.CrossEntropyLoss,
+    "FocalLoss": id_losses.FocalLoss,
+    "TripletLoss": pair_losses.TripletLoss,
+    "CircleLoss": pair_losses.CircleLoss,
+    "Cosface": pair_losses.CosfaceLoss,
+}
+
+
+def loss_class(name: str) -> type[nn.Module]:
+    return _FASTREIDS[name] if name in _FASTREIDS else getattr(pml_ext.losses, name)
+
+
+def facts_of_name(name: str) -> LossFacts:
+    """The facts of a loss by its name in the config; the defaults for an unknown name, which is refused elsewhere."""
+    return facts_of(loss_class(name)) if name in _FASTREIDS or hasattr(pml_ext.losses, name) else LossFacts()
 
 
 @dataclass(frozen=True)
@@ -25,14 +45,9 @@ class LossTerm:
 
 
 def build_losses(options: CN, *, num_classes: int, feature_size: int) -> tuple[list[LossTerm], nn.ModuleDict]:
-    """The terms of NAME and their modules by name.
+    """The terms of MODEL.LOSSES.NAME and their modules by name; a UserError for an argument that a loss refuses.
 
-    Args:
-        options: the config's MODEL.LOSSES.
-        num_classes: identities of the training set.
-        feature_size: of the embeddings that the losses see.
-    Raises:
-        UserError: an unknown or repeated name, an argument that the loss refuses.
+    num_classes: identities of the training set. feature_size: of the embeddings that the losses see.
     """
     terms, modules = [], nn.ModuleDict()
     for name in options.NAME:
@@ -43,13 +58,7 @@ def build_losses(options: CN, *, num_classes: int, feature_size: int) -> tuple[l
 
 
 def build_miner(options: CN) -> nn.Module | None:
-    """NAME's miner; None where it is empty.
-
-    Args:
-        options: the config's MODEL.MINER.
-    Raises:
-        UserError: an unknown name, an argument that the miner refuses.
-    """
+    """The miner of MODEL.MINER.NAME, None where that is empty; a UserError for an argument that it refuses."""
     return _build_miner(options, options.NAME) if options.NAME else None
 
 
