@@ -82,7 +82,7 @@ def list_names(kind: str | None) -> None:
     """list what a config can name"""
     from pml_ext.runner.checks import listing
 
-    print(listing.kinds() if kind is None else listing.list_names(kind))
+    print(listing.list_names(kind))
 
 
 def configs(copy: str | None, folder: str) -> None:

@@ -43,15 +43,9 @@ def check_loop_distance(distance: BaseDistance, geometry: str) -> None:
 
 
 def loop_matrix(
-    distance: BaseDistance,
-    embeddings: Tensor,
-    labels: Tensor,
-    ref_emb: Tensor | None = None,
-    ref_labels: Tensor | None = None,
-    *,
-    pairing: str,
-    geometry: str,
-) -> tuple[Tensor, Tensor]:
+    distance: BaseDistance, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None, *, pairing: str, geometry: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The distance's own matrix with LoOp's distances at the negative entries.
 
     Args:
@@ -79,14 +73,9 @@ def loop_matrix(
 
 
 def _matrix(
-    distance: BaseDistance,
-    embeddings: Tensor,
-    labels: Tensor,
-    ref_emb: Tensor | None,
-    ref_labels: Tensor | None,
-    pairing: str,
-    geometry: str,
-) -> tuple[Tensor, Tensor]:
+    distance: BaseDistance, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None,
+    pairing: str, geometry: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`loop_matrix` of samples in the order in which they pair up."""
     other = labels if ref_emb is None or ref_labels is None else ref_labels
     moved, other = (ids.to(embeddings.device, non_blocking=True) for ids in (labels, other))

@@ -27,17 +27,9 @@ globals().update(_PML_LOSSES)
 
 # Ours; each also registers into PML, see pml_ext.registration.
 OURS: list[str] = [
-    "CITLoss",
-    "TCMLoss",
-    "TCMRegularizer",
-    "LoOp",
-    "DiscriminativeLoss",
-    "PairWeightingLoss",
-    "RecallAtKSurrogateLoss",
-    "HPHNTripletLoss",
-    "LiftedHingeLoss",
-    "CentroidTripletLoss",
-]
+    "CITLoss", "TCMLoss", "TCMRegularizer", "LoOp", "DiscriminativeLoss", "PairWeightingLoss",
+    "RecallAtKSurrogateLoss", "HPHNTripletLoss", "LiftedHingeLoss", "CentroidTripletLoss",
+]  # fmt: skip
 
 __all__ = [*OURS, *CORRECTED, *sorted(_PML_LOSSES)]
 

@@ -10,7 +10,7 @@ from pml_ext._checks import warn_once
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseDistance, BaseMetricLossFunction, LpDistance, MeanReducer, reducers
 from pml_ext.distances.plain_cosine import is_plain_cosine
-from pml_ext.losses._batch import Tuples, checked_batch
+from pml_ext.losses._batch import Labels, Tuples, checked_batch
 
 PML_ARGUMENTS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight", "collect_stats")
 NO_TRIPLET = "this batch has no triplet (two samples of a class and one of another)"
@@ -50,13 +50,9 @@ class EmbeddingLoss(BaseMetricLossFunction):
         return type(self).default_distance()
 
     def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: Tuples | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> Tensor:
+        self, embeddings: Tensor, labels: Labels = None, indices_tuple: Tuples | None = None,
+        ref_emb: Tensor | None = None, ref_labels: Labels = None,
+    ) -> Tensor:  # fmt: skip
         """The loss of a batch.
 
         Args:

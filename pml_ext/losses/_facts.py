@@ -93,9 +93,7 @@ def own_facts(kind: type) -> LossFacts | None:
 def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
     """Raises a TypeError with the reason unless the loss compares pairs of samples through its own distance.
 
-    Args:
-        cannot: the beginning of the message: "LoOp cannot wrap".
-        nested: what to do with a loss that contains another one.
+    `cannot` begins the message ("LoOp cannot wrap"); `nested` says what to do with a loss that contains another one.
     """
     name = type(loss).__name__
     if not isinstance(loss, BaseMetricLossFunction):

@@ -62,16 +62,9 @@ class CentroidTripletLoss(EmbeddingLoss):
     labels_because = "Centroids are of classes, an indices_tuple does not replace them"
 
     def __init__(
-        self,
-        margin: float = 0.5,
-        swap: bool = False,
-        smooth_loss: bool = False,
-        triplets_per_anchor: str = "all",
-        *,
-        negatives: str = "hardest",
-        unit_means: bool = True,
-        **pml: Any,
-    ) -> None:
+        self, margin: float = 0.5, swap: bool = False, smooth_loss: bool = False, triplets_per_anchor: str = "all", *,
+        negatives: str = "hardest", unit_means: bool = True, **pml: Any,
+    ) -> None:  # fmt: skip
         check_in_range(margin, 0, float("inf"), "margin")
         check_choice(triplets_per_anchor, ("all",), "triplets_per_anchor")
         check_choice(negatives, ("hardest", "all"), "negatives")

@@ -81,16 +81,9 @@ class DiscriminativeLoss(EmbeddingLoss):
     labels_because = "DiscriminativeLoss needs labels: it compares each sample with the centroid of its class"
 
     def __init__(
-        self,
-        num_classes: int,
-        embedding_size: int,
-        *,
-        centroids: str | Tensor = "one_hot",
-        centroid_size: int | None = None,
-        paper_scale: bool = False,
-        seed: int = 0,
-        **pml: Any,
-    ) -> None:
+        self, num_classes: int, embedding_size: int, *, centroids: str | Tensor = "one_hot",
+        centroid_size: int | None = None, paper_scale: bool = False, seed: int = 0, **pml: Any,
+    ) -> None:  # fmt: skip
         check_switch(paper_scale, "paper_scale")
         if paper_scale and pml.get("reducer") is None:
             pml["reducer"] = reducers.SumReducer()

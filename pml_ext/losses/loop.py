@@ -15,7 +15,7 @@ from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, consecutive_pairs
 from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
 from pml_ext.losses._base import OF_THE_WRAPPED, refuse_unknown
-from pml_ext.losses._batch import Tuples, checked_batch
+from pml_ext.losses._batch import Labels, Tuples, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of
 from pml_ext.losses._settings import SettingsOfTheWrapped
@@ -85,14 +85,9 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
     facts = LossFacts(sums=_sums, undivided=why_inner_undivided, arguments=_arguments)
 
     def __init__(
-        self,
-        loss: BaseMetricLossFunction | str | Mapping[str, Any],
-        *,
-        pairing: str = "consecutive",
-        geometry: str = "arc",
-        positives: str = "arc",
-        **unknown: Any,
-    ) -> None:
+        self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: str = "consecutive",
+        geometry: str = "arc", positives: str = "arc", **unknown: Any,
+    ) -> None:  # fmt: skip
         refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
         check_choice(pairing, PAIRINGS, "pairing")
         check_choice(geometry, GEOMETRIES, "geometry")
@@ -119,13 +114,9 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
             check_loop_distance(value, self.geometry)
 
     def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: Tuples | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> Tensor:
+        self, embeddings: Tensor, labels: Labels = None, indices_tuple: Tuples | None = None,
+        ref_emb: Tensor | None = None, ref_labels: Labels = None,
+    ) -> Tensor:  # fmt: skip
         """The wrapped loss of the batch; arguments as in every loss. Of ref_emb are the negatives and their arcs."""
         if labels is None or (ref_emb is not None and ref_labels is None):
             raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")

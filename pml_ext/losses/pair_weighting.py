@@ -73,31 +73,16 @@ class PairWeightingLoss(EmbeddingLoss):
     facts = LossFacts(sums=anchors_first_sums, term_of_each_anchor=True, undivided=_undivided, arguments=_arguments)
 
     def __init__(
-        self,
-        weighting: str = "multi_similarity",
-        mining: float | None = None,
-        *,
-        alpha: float | None = None,
-        beta: float | None = None,
-        base: float | None = None,
-        bounded: bool | None = None,
-        scale: float | None = None,
-        margin: float | None = None,
-        neg_margin: float | None = None,
-        bins: int | None = None,
-        **pml: Any,
-    ) -> None:
+        self, weighting: str = "multi_similarity", mining: float | None = None, *,
+        alpha: float | None = None, beta: float | None = None, base: float | None = None, bounded: bool | None = None,
+        scale: float | None = None, margin: float | None = None, neg_margin: float | None = None,
+        bins: int | None = None, **pml: Any,
+    ) -> None:  # fmt: skip
         check_choice(weighting, WEIGHTINGS, "weighting")
         named = {
-            "alpha": alpha,
-            "beta": beta,
-            "base": base,
-            "bounded": bounded,
-            "scale": scale,
-            "margin": margin,
-            "neg_margin": neg_margin,
-            "bins": bins,
-        }
+            "alpha": alpha, "beta": beta, "base": base, "bounded": bounded, "scale": scale, "margin": margin,
+            "neg_margin": neg_margin, "bins": bins,
+        }  # fmt: skip
         options = {name: value for name, value in named.items() if value is not None}
         known = _options_of(weighting)
         unknown = sorted({*options, *pml} - {*known, *PML_ARGUMENTS})

@@ -51,13 +51,9 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
     labels_because = "RecallAtKSurrogateLoss ranks everything, an indices_tuple does not replace them"
 
     def __init__(
-        self,
-        *,
-        ks: Sequence[int] = (1, 2, 4, 8, 16),
-        temperature: float = 0.01,
-        rank_temperature: float = 1.0,
+        self, *, ks: Sequence[int] = (1, 2, 4, 8, 16), temperature: float = 0.01, rank_temperature: float = 1.0,
         **pml: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_short_lists(ks)
         check_above_zero(temperature, "temperature")
         check_above_zero(rank_temperature, "rank_temperature")

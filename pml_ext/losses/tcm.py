@@ -80,16 +80,9 @@ class TCMLoss(EmbeddingLoss):
     reducer: Any
 
     def __init__(
-        self,
-        lambda_plus: float = 1.0,
-        lambda_minus: float = 1.0,
-        margin_plus: float = 0.9,
-        margin_minus: float = 0.5,
-        *,
-        indicator: bool = True,
-        divide_by: str = "hard",
-        **pml: Any,
-    ) -> None:
+        self, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = 0.9, margin_minus: float = 0.5,
+        *, indicator: bool = True, divide_by: str = "hard", **pml: Any,
+    ) -> None:  # fmt: skip
         check_in_range(lambda_plus, 0, float("inf"), "lambda_plus")
         check_in_range(lambda_minus, 0, float("inf"), "lambda_minus")
         check_in_range(margin_plus, -1, 1, "margin_plus")
@@ -170,13 +163,7 @@ class TCMLoss(EmbeddingLoss):
         return {"losses": losses, "indices": listed, "reduction_type": reduction_type}
 
     def _warn_of_missing_pairs(self, *, positives: bool, negatives: bool) -> None:
-        missing = [
-            kind
-            for kind, there, weight in (
-                ("positive", positives, self.lambda_plus),
-                ("negative", negatives, self.lambda_minus),
-            )
-            if weight > 0 and not there
-        ]
+        kinds = ("positive", positives, self.lambda_plus), ("negative", negatives, self.lambda_minus)
+        missing = [kind for kind, there, weight in kinds if weight > 0 and not there]
         if missing:
             self._warn(f"this batch has no {' and no '.join(missing)} pair, so that term is 0")

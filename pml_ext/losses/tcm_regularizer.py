@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pml_ext._pml import BaseMetricLossFunction, DistributedLossWrapper, SelfSupervisedLoss
 from pml_ext.losses._base import OF_THE_WRAPPED, EmbeddingLoss, refuse_unknown
-from pml_ext.losses._batch import Tuples, checked_batch
+from pml_ext.losses._batch import Labels, Tuples, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums
 from pml_ext.losses._settings import SettingsOfTheWrapped
@@ -62,28 +62,16 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         self,
         # BaseMetricLossFunction is named first for jsonargparse, which would find torch.nn's losses of the same names.
         loss: BaseMetricLossFunction | nn.Module | str | Mapping[str, Any],
-        *,
-        lambda_plus: float = 1.0,
-        lambda_minus: float = 1.0,
-        margin_plus: float = 0.9,
-        margin_minus: float = 0.5,
-        indicator: bool = True,
-        divide_by: str = "hard",
-        **unknown: Any,
-    ) -> None:
+        *, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = 0.9, margin_minus: float = 0.5,
+        indicator: bool = True, divide_by: str = "hard", **unknown: Any,
+    ) -> None:  # fmt: skip
         refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
         wrapped: Any = loss_by_name(loss)
         super().__init__()
         self._takes = _arguments_of(wrapped)
         self._wrap(wrapped)
-        tcm = TCMLoss(
-            lambda_plus=lambda_plus,
-            lambda_minus=lambda_minus,
-            margin_plus=margin_plus,
-            margin_minus=margin_minus,
-            indicator=indicator,
-            divide_by=divide_by,
-        )
+        margins = lambda_plus, lambda_minus, margin_plus, margin_minus
+        tcm = TCMLoss(*margins, indicator=indicator, divide_by=divide_by)
         is_gathered = isinstance(wrapped, DistributedLossWrapper)
         self.tcm = DistributedLossWrapper(tcm, efficient=wrapped.efficient) if is_gathered else tcm
 
@@ -101,13 +89,9 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         return getattr(self.tcm, "loss", self.tcm)
 
     def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: Tuples | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-    ) -> Tensor:
+        self, embeddings: Tensor, labels: Labels = None, indices_tuple: Tuples | None = None,
+        ref_emb: Tensor | None = None, ref_labels: Labels = None,
+    ) -> Tensor:  # fmt: skip
         """The loss of a batch plus its TCM; the arguments are those of any loss.
 
         Around SelfSupervisedLoss: (embeddings, ref_emb), two views of the same samples.

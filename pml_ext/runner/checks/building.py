@@ -22,11 +22,7 @@ T = TypeVar("T")
 
 
 def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
-    """A line for each problem.
-
-    Args:
-        wrong: keys with a known problem; parts that depend on them are not built.
-    """
+    """A line for each problem; parts that depend on keys with a known one (wrong) are not built."""
     model, found = cfg.MODEL, list[str]()
 
     def attempt(build: Callable[[], T], *depends_on: str) -> T | None:

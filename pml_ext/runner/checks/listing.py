@@ -43,17 +43,10 @@ _LISTS: dict[str, Callable[[], dict[str, Mapping[str, str]]]] = {
 }
 
 
-def kinds() -> str:
-    """What can be listed, a line each."""
-    return "\n".join(_LISTS)
-
-
-def list_names(kind: str) -> str:
-    """A line for each name of a kind, under the config key that takes it.
-
-    Raises:
-        UserError: an unknown kind; it lists the known.
-    """
+def list_names(kind: str | None) -> str:
+    """A line for each name of a kind, under the config key that takes it; None: the kinds."""
+    if kind is None:
+        return "\n".join(_LISTS)
     require(kind, _LISTS, "list")
     lines = []
     for key, names in _LISTS[kind]().items():

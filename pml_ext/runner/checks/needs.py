@@ -17,11 +17,7 @@ from pml_ext.runner.modeling.weights.read import local_file
 
 
 def missing_here(cfg: CN) -> list[str]:
-    """What this machine lacks for a config that can run elsewhere, a line each.
-
-    Args:
-        cfg: without problems.
-    """
+    """What this machine lacks for a config that can run elsewhere, a line each."""
     norms = norms_of_other_devices(cfg.MODEL)
     grey = len(cfg.MODEL.PIXEL_MEAN) == 1
     device = missing_device(cfg.MODEL.DEVICE)
@@ -30,11 +26,7 @@ def missing_here(cfg: CN) -> list[str]:
 
 
 def downloads_to_come(cfg: CN) -> list[str]:
-    """What a run will download, a line each.
-
-    Args:
-        cfg: without problems.
-    """
+    """What a run of a config without problems will download, a line each."""
     root = dataset_root(cfg.DATASETS.ROOT)
     names = [] if cfg.DATASETS.REC_PATH else cfg.DATASETS.NAMES
     of_data = [data_to_come(name, root) for name in dict.fromkeys([*names, *cfg.DATASETS.TESTS])]

@@ -14,17 +14,9 @@ from pml_ext.runner.config.rules import value_of
 log = logging.getLogger("pml_ext")
 
 SHAPING = (
-    "MODEL.META_ARCHITECTURE",
-    "MODEL.BACKBONE",
-    "MODEL.HEADS",
-    "MODEL.PIXEL_MEAN",
-    "MODEL.PIXEL_STD",
-    "INPUT.SIZE_TRAIN",
-    "INPUT.SIZE_TEST",
-    "INPUT.INTERPOLATION",
-    "INPUT.CROP",
-    "TEST.FLIP.ENABLED",
-)
+    "MODEL.META_ARCHITECTURE", "MODEL.BACKBONE", "MODEL.HEADS", "MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD",
+    "INPUT.SIZE_TRAIN", "INPUT.SIZE_TEST", "INPUT.INTERPOLATION", "INPUT.CROP", "TEST.FLIP.ENABLED",
+)  # fmt: skip
 """Keys whose values make an embedding what it is."""
 
 _RUNNING = ("MODEL.DEVICE", "MODEL.WEIGHTS", "TEST.IMS_PER_BATCH", "DATALOADER.NUM_WORKERS")  # where and how fast

@@ -35,27 +35,16 @@ RENAMED = {
     "TEST.FLIP_ENABLED": "TEST.FLIP.ENABLED",
 }
 POOL_LAYERS = {
-    "avgpool": "GlobalAvgPool",
-    "fastavgpool": "FastGlobalAvgPool",
-    "maxpool": "GlobalMaxPool",
+    "avgpool": "GlobalAvgPool", "fastavgpool": "FastGlobalAvgPool", "maxpool": "GlobalMaxPool",
     "gempool": "GeneralizedMeanPooling",  # in 0.1 the one with a trained power
-    "gempoolP": "GeneralizedMeanPoolingP",
-    "avgmaxpool": "AdaptiveAvgMaxPool",
-    "clipavgpool": "ClipGlobalAvgPool",
-    "identity": "Identity",
-    "flatten": "Flatten",
-}
+    "gempoolP": "GeneralizedMeanPoolingP", "avgmaxpool": "AdaptiveAvgMaxPool", "clipavgpool": "ClipGlobalAvgPool",
+    "identity": "Identity", "flatten": "Flatten",
+}  # fmt: skip
 CLS_LAYERS = {
-    "linear": "Linear",
-    "arcface": "ArcSoftmax",
-    "arcFace": "ArcSoftmax",
-    "arcSoftmax": "ArcSoftmax",
-    "circle": "CircleSoftmax",
-    "circleSoftmax": "CircleSoftmax",
-    "amSoftmax": "CosSoftmax",
-    "cosface": "CosSoftmax",
+    "linear": "Linear", "arcface": "ArcSoftmax", "arcFace": "ArcSoftmax", "arcSoftmax": "ArcSoftmax",
+    "circle": "CircleSoftmax", "circleSoftmax": "CircleSoftmax", "amSoftmax": "CosSoftmax", "cosface": "CosSoftmax",
     "cosSoftmax": "CosSoftmax",
-}
+}  # fmt: skip
 HEADS = {"BNneckHead": True, "LinearHead": False, "ReductionHead": True}
 """Head of version 0.1 -> whether it has a BNNeck."""
 # Keys with these values asked for nothing; with others they stay, to be refused as unknown.

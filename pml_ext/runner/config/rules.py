@@ -15,11 +15,7 @@ from pml_ext.runner.config.load import known_values
 
 @dataclass(frozen=True)
 class Problem:
-    """A key whose value keeps a config from running as it says.
-
-    Args:
-        not_built: the value is FastReID's, but what it asks for is left out here.
-    """
+    """A key whose value keeps a config from running; not_built: what FastReID does with that value is left out here."""
 
     key: str
     value: object
@@ -40,11 +36,7 @@ def _always(options: CN) -> bool:
 
 
 def problems_of(cfg: CN, node: str, rules: Iterable[Rule]) -> list[Problem]:
-    """Everything that the rules find wrong with a node, by full keys.
-
-    Args:
-        node: its name, such as MODEL.HEADS; empty: the whole config.
-    """
+    """Everything that the rules find wrong with a node such as MODEL.HEADS (empty: the whole config), by full keys."""
     if not node:
         return [found for rule in rules for found in rule(cfg)]
     return [replace(found, key=f"{node}.{found.key}") for rule in rules for found in rule(value_of(cfg, node))]
@@ -53,11 +45,9 @@ def problems_of(cfg: CN, node: str, rules: Iterable[Rule]) -> list[Problem]:
 def one_of(
     key: str, known: Collection[str], *, not_built: Mapping[str, str] | None = None, where: Condition = _always
 ) -> Rule:
-    """A key, or each entry of a key's list, holds one of the known names.
+    """A key, or each entry of a key's list, holds one of the known names, in nodes `where` the key matters.
 
-    Args:
-        not_built: names that FastReID knows and we do not, and why.
-        where: nodes for which the key matters.
+    not_built: names that FastReID knows and we do not, and why.
     """
 
     def rule(options: CN) -> Iterator[Problem]:

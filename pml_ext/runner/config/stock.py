@@ -25,12 +25,9 @@ def list_stock() -> str:
 
 
 def copy_stock(name: str, folder: Path) -> list[Path]:
-    """Copy a file and its `_BASE_` files, in their own subfolders.
+    """Copy a file and its `_BASE_` files, in their own subfolders; the paths of the copies, the file itself first.
 
-    Returns:
-        the copies, the file itself first.
-    Raises:
-        UserError: no such file; a copy that is there already with other text.
+    A UserError where there is no such file, or a copy is there already with other text.
     """
     source = find_stock(name)
     if source is None:

@@ -32,12 +32,9 @@ def _near(path: Path) -> Path | None:
 
 
 def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[str]]:
-    """The mapping in a YAML file, and what is wrong with it, a line each: keys that are there twice.
+    """The mapping in a YAML file, and a line for each key that is there twice; a UserError where there is no mapping.
 
-    Args:
-        named_by: for the message about a file that cannot be read.
-    Raises:
-        UserError: no readable YAML with a mapping.
+    named_by: for the message about a file that cannot be read.
     """
     try:
         if path.exists() and not path.is_file():

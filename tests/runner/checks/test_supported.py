@@ -160,6 +160,11 @@ def test_all_problems_are_named_in_one_message(folder: Path) -> None:
         ("SOLVER.WARMUP_FACTOR -1.0", r"SOLVER\.WARMUP_FACTOR = -1\.0: must be 0 or more"),
         ("TEST.PRECISE_BN.ENABLED True TEST.PRECISE_BN.DATASET None", r"PRECISE_BN\.DATASET = 'None': unknown\. Known"),
         ("MODEL.PIXEL_STD [1.0]", r"MODEL\.PIXEL_MEAN = .* must both have 1 value \(grey\) or 3"),
+        (
+            "SOLVER.OPT SGD SOLVER.NESTEROV True SOLVER.MOMENTUM 0.0",
+            r"SOLVER\.OPT: Nesterov momentum requires",
+        ),
+        ("SOLVER.SCHED Poly", r"SOLVER\.SCHED = 'Poly': unknown.* Known: 'MultiStepLR'"),
         ("TEST.METRIC jaccard", r"TEST\.METRIC = 'jaccard': unknown"),
     ],
 )

@@ -5,9 +5,7 @@ import torch
 from torch import nn
 from yacs.config import CfgNode
 
-from pml_ext._errors import UserError
 from pml_ext.losses import DiscriminativeLoss
-from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.solver.optimizer import build_optimizer
 from pml_ext.runner.solver.rules import OPTIMIZERS
@@ -49,16 +47,6 @@ def test_a_factor_without_heads_is_told(caplog: pytest.LogCaptureFixture) -> Non
         groups = build_optimizer(config(HEADS_LR_FACTOR=3.0).SOLVER, mgn).param_groups
     assert {group["lr"] for group in groups} == {1.0}
     assert "SOLVER.HEADS_LR_FACTOR has no effect on heads that are not named heads" in caplog.text
-
-
-def test_unknown_names_list_the_known() -> None:
-    with pytest.raises(
-        UserError,
-        match=r"SOLVER\.OPT = 'Adan': unknown; did you mean 'Adam'\? Known: 'Adadelta', 'Adagrad', 'Adam',",
-    ):
-        require_supported(config(OPT="Adan"))
-    with pytest.raises(UserError, match=r"SOLVER\.OPT: Nesterov momentum requires a momentum"):
-        require_supported(config(OPT="SGD", NESTEROV=True, MOMENTUM=0.0))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -7,15 +7,8 @@ from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
-from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.solver.schedule import build_schedule
-
-
-def config(**solver: object) -> CfgNode:
-    cfg = get_cfg()
-    for key, value in ({"BASE_LR": 1.0, "MAX_EPOCH": 20, "WARMUP_ITERS": 0} | solver).items():
-        cfg.SOLVER[key] = value
-    return cfg
+from tests.runner.solver.test_optimizer import config
 
 
 def rates(cfg: CfgNode, steps_per_epoch: int = 10) -> list[float]:
@@ -77,8 +70,3 @@ def test_one_cycle_is_torchs_at_the_rate_of_each_group() -> None:
     cfg.SOLVER.ONECYCLE.PCT_START = 2.0
     with pytest.raises(UserError, match=r"SOLVER\.SCHED: Expected float between 0 and 1 pct_start"):
         require_supported(cfg)
-
-
-def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(UserError, match=r"SOLVER\.SCHED = 'Poly': unknown.* Known: 'MultiStepLR'"):
-        require_supported(config(SCHED="Poly"))

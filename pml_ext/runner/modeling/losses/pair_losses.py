@@ -79,7 +79,7 @@ class CircleLoss(nn.Module):
         )
 
 
-class CosfaceLoss(CircleLoss):
+class CosfaceLoss(nn.Module):
     """All positive against all negative cosines of an anchor, the negatives raised by a margin.
 
     An anchor without positives or without negatives adds 0.
@@ -90,6 +90,14 @@ class CosfaceLoss(CircleLoss):
         margin: 0 or more.
         gamma: scale of the logits, above 0.
     """
+
+    facts = _FACTS
+
+    def __init__(self, *, margin: float = 0.25, gamma: float = 128.0) -> None:
+        super().__init__()
+        check_in_range(margin, 0, float("inf"), "margin")
+        check_above_zero(gamma, "gamma")
+        self.margin, self.gamma = margin, gamma
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         """features (B, D), labels (B,); a scalar."""
