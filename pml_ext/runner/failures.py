@@ -15,11 +15,7 @@ _PATIENCE = 5.0  # seconds in which the launcher finds the process that failed f
 
 @contextmanager
 def one_message(output: Path) -> Iterator[None]:
-    """Errors of the block as a UserError whose text is enough, and stops as a KeyboardInterrupt.
-
-    Args:
-        output: OUTPUT_DIR, for the message where it is gone.
-    """
+    """Errors of the block as a UserError whose text is enough, and stops as a KeyboardInterrupt."""
     try:
         yield
     except SystemExit as stop:  # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0

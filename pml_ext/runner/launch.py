@@ -34,8 +34,6 @@ class Launch:
         dist_url: tcp://address:port of machine 0; "auto" takes a free port of this machine.
         timeout: seconds that a process waits for the others before it fails.
         max_restarts: how often a run that has failed goes on from its last checkpoint by itself.
-    Raises:
-        UserError: values that make no sense.
     """
 
     num_gpus: int = 1
@@ -54,11 +52,7 @@ class Launch:
             _host_and_port(self.dist_url)
 
     def joined(self) -> "Launch":
-        """With the counts of the agent or torchrun that has started this process.
-
-        Raises:
-            UserError: torchrun has started it and the launch asks for processes, too.
-        """
+        """With the counts of the agent or torchrun that has started this process."""
         if not torch.distributed.is_torchelastic_launched():
             return self
         here, every = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
@@ -96,14 +90,9 @@ def restarts() -> int:
 def start(launch: Launch, work: Callable[..., T]) -> T | None:
     """Call `work(launch=…)` in each process of this machine, until all have returned or one has failed.
 
-    Args:
-        work: can be pickled, as can what it returns.
-    Returns:
-        what the process of rank 0 returned; None on machines without it.
-    Raises:
-        UserError: the first failure, where its message is enough; a port in use, machines that do not meet.
-        RuntimeError: any other error that a process raised, with its traceback.
-        KeyboardInterrupt: a signal has ended this process, and the others with it.
+    Gives what rank 0 returned, None on machines without it; `work` and that can be pickled. Raises the first failure:
+    a UserError where its message is enough, a RuntimeError with the traceback of a process otherwise, a
+    KeyboardInterrupt where a signal has ended this process.
     """
     with tempfile.TemporaryDirectory(prefix="pml_ext_") as folder:
         config = _configured(launch, DefaultLogsSpecs(log_dir=folder))
@@ -115,7 +104,9 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
         except SignalException as error:
             raise KeyboardInterrupt from error
         except (DistError, RendezvousError) as error:
-            raise UserError(_unmet(launch, error)) from error
+            listens = launch.num_machines == 1 or (launch.machine_rank == 0 and "in use" in str(error))
+            unmet = "cannot listen" if listens else f"the {launch.num_machines} machines have not met"
+            raise UserError(f"--dist-url: {unmet} at {launch.dist_url}: {error}") from error
     return results.get(0)
 
 
@@ -186,13 +177,6 @@ def _explained(rank: int, failure: ProcessFailure) -> Exception:
         f"rank {rank} (process {failure.pid}) ended with exit code {failure.exitcode}{name}, so the run ends; "
         "the last checkpoint can be resumed"
     )
-
-
-def _unmet(launch: Launch, error: Exception) -> str:
-    """Why the machines have not met."""
-    if launch.num_machines == 1 or (launch.machine_rank == 0 and "in use" in str(error)):
-        return f"--dist-url: cannot listen at {launch.dist_url}: {error}"
-    return f"--dist-url: the {launch.num_machines} machines have not met at {launch.dist_url}: {error}"
 
 
 def _host_and_port(url: str) -> tuple[str, int]:

@@ -26,6 +26,12 @@ def call(maker: Callable[[Random], Call]) -> Callable[[Random], Call]:
     return maker
 
 
+def _functional(**arguments: Callable[[Random], dict[str, Any]]) -> None:
+    """Calls of pml_ext.functional's functions of these names."""
+    for name, make in arguments.items():
+        CALLS[name] = lambda draw, name=name, make=make: (getattr(F, name), make(draw))
+
+
 # --- losses and miners ---
 
 
@@ -76,7 +82,7 @@ def _made(kind: type, use: Callable[[Any], Any], **first: Any) -> Callable[[Rand
     defaults = {p.name: p.default for p in parameters if isinstance(p.default, scalars) and p.name != "device"}
     for external in ("label_comparison_fn", "knn_func", "kmeans_func", "process_group"):
         defaults.pop(external, None)
-    return lambda draw: (lambda **given: use(kind(**given)), first | defaults)
+    return lambda draw: (lambda **given: use(kind(**given)), defaults | first)
 
 
 def _use_loss(loss: Any) -> Tensor:
@@ -113,19 +119,9 @@ def arc_distance(draw: Random) -> Call:
 
 
 @call
-def segment_distance(draw: Random) -> Call:
-    return F.segment_distance, arc_distance(draw)[1]
-
-
-@call
 def closest_on_arcs(draw: Random) -> Call:
     names = ("g11", "g12", "g21", "g22", "cx", "cy")
     return F.closest_on_arcs, {name: torch.rand(draw.choice([3])) * 2 - 1 for name in names}
-
-
-@call
-def closest_on_segments(draw: Random) -> Call:
-    return F.closest_on_segments, {name: torch.rand(3) for name in ("d11", "d12", "d21", "d22", "dx", "dy")}
 
 
 @call
@@ -161,19 +157,9 @@ def one_hot_discriminative_loss(draw: Random) -> Call:
 
 
 @call
-def kmeans_centroids(draw: Random) -> Call:
-    return F.kmeans_centroids, {"num_classes": draw.randint(1, 6), "size": draw.randint(1, 6), "seed": 0}
-
-
-@call
 def simplex_centroids(draw: Random) -> Call:
     classes = draw.randint(2, 6)
     return F.simplex_centroids, {"num_classes": classes, "size": classes + draw.randint(0, 2)}
-
-
-@call
-def one_hot_centroids(draw: Random) -> Call:
-    return F.one_hot_centroids, {"num_classes": draw.randint(1, 9)}
 
 
 def _masks(draw: Random) -> dict[str, Tensor]:
@@ -201,17 +187,6 @@ def lifted_hinges(draw: Random) -> Call:
 
 
 @call
-def shortfall_and_excess(draw: Random) -> Call:
-    cosines = {name: torch.rand(draw.randint(0, 9)) * 2 - 1 for name in ("positives", "negatives")}
-    return F.shortfall_and_excess, cosines | {"margin_plus": 0.9, "margin_minus": 0.5, "indicator": True}
-
-
-@call
-def margins_from_distance_range(draw: Random) -> Call:
-    return F.margins_from_distance_range, {"d_low": draw.uniform(0, 1), "d_high": draw.uniform(1, 2)}
-
-
-@call
 def smooth_recall_at_k(draw: Random) -> Call:
     masks = _masks(draw)
     return F.smooth_recall_at_k, {
@@ -234,28 +209,26 @@ def hardest_triplets(draw: Random) -> Call:
     }
 
 
-@call
-def triplets_of_kind(draw: Random) -> Call:
-    kind = draw.choice(["discordant", "hard", "semihard", "easy"])
-    return F.triplets_of_kind, _masks(draw) | {"kind": kind, "margin": 0.2, "entries": None}
-
-
-@call
-def count_triplet_kinds(draw: Random) -> Call:
-    return F.count_triplet_kinds, _masks(draw) | {"margin": 0.2, "entries": None}
-
-
-@call
-def spectral_variance(draw: Random) -> Call:
-    return F.spectral_variance, {"embeddings": torch.randn(draw.randint(2, 9), draw.randint(2, 5))}
-
-
-@call
-def clustering_f1(draw: Random) -> Call:
-    return F.clustering_f1, {
+_functional(
+    segment_distance=lambda draw: arc_distance(draw)[1],
+    closest_on_segments=lambda draw: {name: torch.rand(3) for name in ("d11", "d12", "d21", "d22", "dx", "dy")},
+    kmeans_centroids=lambda draw: {"num_classes": draw.randint(1, 6), "size": draw.randint(1, 6), "seed": 0},
+    one_hot_centroids=lambda draw: {"num_classes": draw.randint(1, 9)},
+    shortfall_and_excess=lambda draw: (
+        {name: torch.rand(draw.randint(0, 9)) * 2 - 1 for name in ("positives", "negatives")}
+        | {"margin_plus": 0.9, "margin_minus": 0.5, "indicator": True}
+    ),
+    margins_from_distance_range=lambda draw: {"d_low": draw.uniform(0, 1), "d_high": draw.uniform(1, 2)},
+    triplets_of_kind=lambda draw: (
+        _masks(draw) | {"kind": draw.choice(["discordant", "hard", "semihard", "easy"]), "margin": 0.2, "entries": None}
+    ),
+    count_triplet_kinds=lambda draw: _masks(draw) | {"margin": 0.2, "entries": None},
+    spectral_variance=lambda draw: {"embeddings": torch.randn(draw.randint(2, 9), draw.randint(2, 5))},
+    clustering_f1=lambda draw: {
         "cluster_labels": samples(draw, most=9).labels[:1].repeat(5),
         "labels": torch.arange(5) % 2,
-    }
+    },
+)
 
 
 # --- functional: operating points ---
@@ -275,21 +248,6 @@ def _of_opis(draw: Random) -> dict[str, Any]:
 
 
 @call
-def opis(draw: Random) -> Call:
-    return F.opis, _of_opis(draw)
-
-
-@call
-def epsilon_opis(draw: Random) -> Call:
-    return F.epsilon_opis, _of_opis(draw) | {"epsilon": 0.2}
-
-
-@call
-def utility_curves(draw: Random) -> Call:
-    return F.utility_curves, _of_opis(draw) | {"thresholds": draw.choice([None, torch.tensor([0.5, 1.0])])}
-
-
-@call
 def opis_sensitivity(draw: Random) -> Call:
     arguments = _of_opis(draw)
     del arguments["far_range"]
@@ -299,16 +257,6 @@ def opis_sensitivity(draw: Random) -> Call:
 def _curves(draw: Random) -> Any:
     batch = well_filled(draw)
     return F.utility_curves(batch.embeddings, batch.labels, far_range=(0.1, 0.5), grid=20)
-
-
-@call
-def opis_of_curves(draw: Random) -> Call:
-    return F.opis_of_curves, {"curves": _curves(draw)}
-
-
-@call
-def epsilon_opis_of_curves(draw: Random) -> Call:
-    return F.epsilon_opis_of_curves, {"curves": _curves(draw), "epsilon": 0.2}
 
 
 @call
@@ -325,6 +273,15 @@ def pair_distances(draw: Random) -> Call:
 
     given = {"embeddings": batch.embeddings, "labels": batch.labels, "block_rows": draw.choice([None, 5])}
     return use, given | {"ranks": [1, 5], "thresholds": torch.tensor([0.5, 1.0]), "positives_only": False}
+
+
+_functional(
+    opis=_of_opis,
+    epsilon_opis=lambda draw: _of_opis(draw) | {"epsilon": 0.2},
+    utility_curves=lambda draw: _of_opis(draw) | {"thresholds": draw.choice([None, torch.tensor([0.5, 1.0])])},
+    opis_of_curves=lambda draw: {"curves": _curves(draw)},
+    epsilon_opis_of_curves=lambda draw: {"curves": _curves(draw), "epsilon": 0.2},
+)
 
 
 # --- functional: searches in galleries ---
@@ -365,34 +322,6 @@ def _of_distances(draw: Random) -> dict[str, Any]:
     return {"distances": torch.cdist(arguments.pop("query"), arguments.pop("gallery")), **arguments}
 
 
-@call
-def rank_matches(draw: Random) -> Call:
-    options = {"within": draw.choice([None, 3]), "metric": draw.choice(["cosine", "euclidean"])}
-    return F.rank_matches, _of_ranking(draw) | options | {"gallery_includes_query": False}
-
-
-@call
-def rank_matches_from_distances(draw: Random) -> Call:
-    options = {"within": draw.choice([None, 3]), "gallery_includes_query": False}
-    return F.rank_matches_from_distances, _of_distances(draw) | options
-
-
-@call
-def rank_single_shot(draw: Random) -> Call:
-    return F.rank_single_shot, _of_ranking(draw) | {"metric": "cosine", "repeats": 3, "seed": 0}
-
-
-@call
-def rank_single_shot_from_distances(draw: Random) -> Call:
-    return F.rank_single_shot_from_distances, _of_distances(draw) | {"repeats": 3, "seed": 0}
-
-
-@call
-def cumulative_matches(draw: Random) -> Call:
-    ranking = F.rank_matches_from_distances(**_of_distances(draw))
-    return F.cumulative_matches, {"ranking": ranking, "ranks": (1, 5)}
-
-
 def _of_reranking(draw: Random) -> dict[str, Any]:
     found = _of_ranking(draw)
     options = {"k1": 4, "k2": 2, "lambda_": 0.3, "metric": draw.choice(["cosine", "euclidean"]), "definition": "zhong"}
@@ -400,19 +329,30 @@ def _of_reranking(draw: Random) -> dict[str, Any]:
 
 
 @call
-def rerank(draw: Random) -> Call:
-    return F.rerank, _of_reranking(draw)
-
-
-@call
-def rerank_blocks(draw: Random) -> Call:
-    return lambda **given: list(F.rerank_blocks(**given)), _of_reranking(draw)
-
-
-@call
 def expand_features(draw: Random) -> Call:
     found = _of_ranking(draw)
     return F.expand_features, {"query": found["query"], "gallery": found["gallery"], "k": 2, "alpha": 3.0, "times": 1}
+
+
+_functional(
+    rank_matches=lambda draw: (
+        _of_ranking(draw)
+        | {"within": draw.choice([None, 3]), "metric": draw.choice(["cosine", "euclidean"])}
+        | {"gallery_includes_query": False}
+    ),
+    rank_matches_from_distances=lambda draw: (
+        _of_distances(draw) | {"within": draw.choice([None, 3]), "gallery_includes_query": False}
+    ),
+    rank_single_shot=lambda draw: _of_ranking(draw) | {"metric": "cosine", "repeats": 3, "seed": 0},
+    rank_single_shot_from_distances=lambda draw: _of_distances(draw) | {"repeats": 3, "seed": 0},
+    cumulative_matches=lambda draw: {"ranking": F.rank_matches_from_distances(**_of_distances(draw)), "ranks": (1, 5)},
+    rerank=_of_reranking,
+)
+
+
+CALLS |= {
+    "rerank_blocks": lambda draw: (lambda **given: list(F.rerank_blocks(**given)), _of_reranking(draw)),
+}
 
 
 # --- functional: verification ---
@@ -428,57 +368,15 @@ def _roc(draw: Random) -> F.ROC:
 
 
 @call
-def roc_curve(draw: Random) -> Call:
-    return F.roc_curve, _scored(draw)
-
-
-@call
-def tar_at_far(draw: Random) -> Call:
-    return F.tar_at_far, _scored(draw) | {"far": draw.choice([1.0, 0.1, 1e-3])}
-
-
-@call
-def operating_point(draw: Random) -> Call:
-    return F.operating_point, {"roc": _roc(draw), "far": 0.1}
-
-
-@call
-def tar_bounds(draw: Random) -> Call:
-    return F.tar_bounds, {"roc": _roc(draw), "far": 0.1}
-
-
-@call
-def of_a_roc(draw: Random) -> Call:
-    return draw.choice([F.auc_bounds, F.eer_bounds, F.roc_auc, F.equal_error_rate]), {"roc": _roc(draw)}
-
-
-@call
 def likelihood_ratio_costs(draw: Random) -> Call:
     values, same = scores(draw)
     return draw.choice([(F.cllr, {"log_ratios": values, "same": same}), (F.min_cllr, {"scores": values, "same": same})])
 
 
 @call
-def errors_at(draw: Random) -> Call:
-    return F.errors_at, _scored(draw) | {"thresholds": draw.choice([0.5, torch.tensor([0.1, 0.5])])}
-
-
-@call
 def fold_accuracy(draw: Random) -> Call:
     values, same = torch.rand(20), torch.arange(20) % 2 == 0
     return F.fold_accuracy, {"scores": values, "same": same, "fold_ids": torch.arange(20) // 10}
-
-
-@call
-def contiguous_folds(draw: Random) -> Call:
-    return F.contiguous_folds, {"pairs": draw.randint(10, 30), "folds": draw.randint(2, 10)}
-
-
-@call
-def bootstrap_tar_at_far(draw: Random) -> Call:
-    subjects = {"subjects_a": torch.arange(30) % 6, "subjects_b": torch.arange(30) // 5}
-    options = {"far": 0.1, "resamples": 20, "confidence": 0.95, "seed": 0}
-    return F.bootstrap_tar_at_far, {"scores": torch.rand(30), **subjects, **options}
 
 
 @call
@@ -501,24 +399,6 @@ def labelled_pairs_roc(draw: Random) -> Call:
 
 
 @call
-def template_embeddings(draw: Random) -> Call:
-    ids = {"template_ids": torch.arange(9) // 3, "media_ids": torch.arange(9) // 2}
-    return F.template_embeddings, {"embeddings": torch.randn(9, 4), **ids}
-
-
-@call
-def templates_rows(draw: Random) -> Call:
-    templates = F.template_embeddings(torch.randn(9, 4), torch.arange(9) // 3, torch.arange(9))
-    return templates.rows, {"ids": torch.tensor([0, 2, 1])}
-
-
-@call
-def pair_cosines(draw: Random) -> Call:
-    rows = {"rows": torch.tensor([0, 1, 2]), "ref_rows": torch.tensor([2, 2, 0])}
-    return F.pair_cosines, {"embeddings": torch.randn(4, 3), "ref_emb": torch.randn(5, 3), **rows}
-
-
-@call
 def score_histogram(draw: Random) -> Call:
     def use(scores: Any, same: Any, other: Any, **given: Any) -> Any:
         histogram = F.ScoreHistogram(**given)
@@ -527,6 +407,48 @@ def score_histogram(draw: Random) -> Call:
         return histogram.roc()
 
     return use, _scored(draw) | {"other": None, "low": -1, "high": 1}
+
+
+_functional(
+    roc_curve=_scored,
+    tar_at_far=lambda draw: _scored(draw) | {"far": draw.choice([1.0, 0.1, 0.001])},
+    operating_point=lambda draw: {"roc": _roc(draw), "far": 0.1},
+    tar_bounds=lambda draw: {"roc": _roc(draw), "far": 0.1},
+    errors_at=lambda draw: _scored(draw) | {"thresholds": draw.choice([0.5, torch.tensor([0.1, 0.5])])},
+    contiguous_folds=lambda draw: {"pairs": draw.randint(10, 30), "folds": draw.randint(2, 10)},
+    bootstrap_tar_at_far=lambda draw: {
+        "scores": torch.rand(30),
+        "subjects_a": torch.arange(30) % 6,
+        "subjects_b": torch.arange(30) // 5,
+        "far": 0.1,
+        "resamples": 20,
+        "confidence": 0.95,
+        "seed": 0,
+    },
+    template_embeddings=lambda draw: {
+        "embeddings": torch.randn(9, 4),
+        "template_ids": torch.arange(9) // 3,
+        "media_ids": torch.arange(9) // 2,
+    },
+    pair_cosines=lambda draw: {
+        "embeddings": torch.randn(4, 3),
+        "ref_emb": torch.randn(5, 3),
+        "rows": torch.tensor([0, 1, 2]),
+        "ref_rows": torch.tensor([2, 2, 0]),
+    },
+)
+
+
+CALLS |= {
+    "of_a_roc": lambda draw: (
+        draw.choice([F.auc_bounds, F.eer_bounds, F.roc_auc, F.equal_error_rate]),
+        {"roc": _roc(draw)},
+    ),
+    "templates_rows": lambda draw: (
+        F.template_embeddings(torch.randn(9, 4), torch.arange(9) // 3, torch.arange(9)).rows,
+        {"ids": torch.tensor([0, 2, 1])},
+    ),
+}
 
 
 # --- metrics ---
@@ -551,9 +473,6 @@ def _use_calculator(calculator: Any) -> Any:
 CALLS["accuracy_calculator()"] = _made(
     metrics.AccuracyCalculator, _use_calculator, include=("precision_at_1", "opis"), far_range=(0.1, 0.5)
 )
-CALLS["accuracy_calculator()"] = (
-    lambda made: lambda draw: (made(draw)[0], made(draw)[1] | {"include": ("precision_at_1", "opis")})
-)(CALLS["accuracy_calculator()"])
 
 
 @call
@@ -600,17 +519,6 @@ def verification_evaluator(draw: Random) -> Call:
 
 
 @call
-def verification_evaluator_of_scores(draw: Random) -> Call:
-    given = {"scores": torch.rand(20), "same": torch.arange(20) % 2 == 0, "fold_ids": torch.arange(20) // 10}
-    return metrics.VerificationEvaluator(folds=2).of_scores, given
-
-
-@call
-def verification_evaluator_of_all_pairs(draw: Random) -> Call:
-    return metrics.VerificationEvaluator().of_all_pairs, well_filled(draw)._asdict()
-
-
-@call
 def verification_evaluator_of_templates(draw: Random) -> Call:
     pairs = metrics.TemplatePairs(torch.tensor([0, 1]), torch.tensor([1, 2]), torch.tensor([True, False]))
     ids = {"template_ids": torch.arange(9) // 3, "media_ids": torch.arange(9) // 2}
@@ -650,32 +558,40 @@ def _report() -> metrics.ThresholdReport:
     return metrics.ThresholdReport.from_embeddings(torch.randn(24, 5, generator=generator), labels, far=0.1, splits=0)
 
 
-@call
-def threshold_report_accept(draw: Random) -> Call:
-    return _report().accept, {"scores": draw.choice([torch.rand(4), torch.rand(4).double()])}
-
-
-@call
-def threshold_report_accept_pairs(draw: Random) -> Call:
-    return _report().accept_pairs, {"a": torch.randn(4, 5), "b": torch.randn(4, 5)}
-
-
-@call
-def threshold_report_worst_classes(draw: Random) -> Call:
-    return _report().worst_classes, {"rate": draw.choice(["far", "frr"]), "count": draw.randint(1, 9)}
+CALLS |= {
+    "verification_evaluator_of_scores": lambda draw: (
+        metrics.VerificationEvaluator(folds=2).of_scores,
+        {"scores": torch.rand(20), "same": torch.arange(20) % 2 == 0, "fold_ids": torch.arange(20) // 10},
+    ),
+    "verification_evaluator_of_all_pairs": lambda draw: (
+        metrics.VerificationEvaluator().of_all_pairs,
+        well_filled(draw)._asdict(),
+    ),
+    "threshold_report_accept": lambda draw: (
+        _report().accept,
+        {"scores": draw.choice([torch.rand(4), torch.rand(4).double()])},
+    ),
+    "threshold_report_accept_pairs": lambda draw: (
+        _report().accept_pairs,
+        {"a": torch.randn(4, 5), "b": torch.randn(4, 5)},
+    ),
+    "threshold_report_worst_classes": lambda draw: (
+        _report().worst_classes,
+        {"rate": draw.choice(["far", "frr"]), "count": draw.randint(1, 9)},
+    ),
+}
 
 
 # --- inspection ---
 
 
-@call
-def pair_weights(draw: Random) -> Call:
-    batch = samples(draw, dtype=torch.float32)
-    return inspection.pair_weights, {"loss": TripletMarginLoss(), **batch._asdict(), "indices_tuple": None}
-
-
-@call
-def similarity_dependence(draw: Random) -> Call:
-    batch = well_filled(draw)
-    loss = draw.choice(["multi_similarity", TripletMarginLoss()])
-    return inspection.similarity_dependence, {"loss": loss, **batch._asdict(), "shift": 0.1}
+CALLS |= {
+    "pair_weights": lambda draw: (
+        inspection.pair_weights,
+        {"loss": TripletMarginLoss(), **samples(draw, dtype=torch.float32)._asdict(), "indices_tuple": None},
+    ),
+    "similarity_dependence": lambda draw: (
+        inspection.similarity_dependence,
+        {"loss": draw.choice(["multi_similarity", TripletMarginLoss()]), **well_filled(draw)._asdict(), "shift": 0.1},
+    ),
+}

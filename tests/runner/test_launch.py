@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
@@ -25,13 +26,18 @@ DIGITS = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.ym
 
 def meet(fault: str, folder: Path, launch: Launch) -> int:
     """Sums over the ranks; the fault of rank 1 is in its second sum."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=launch.timeout))
+    # On a full machine processes start minutes apart: the timeout is for what comes after.
+    store, rank, size = next(rendezvous("env://", timeout=timedelta(minutes=5)))
+    store.set(f"started {rank}", "")
+    store.wait([f"started {each}" for each in range(size)], timedelta(minutes=5))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=launch.timeout))
     with one_message(folder):
         for step in range(2):
             if step and dist.get_rank() == 1:
                 happen(fault)
             total = torch.ones(1)
             dist.all_reduce(total)
+        dist.barrier()  # none leaves while another still connects
     (folder / str(dist.get_rank())).touch()
     return int(total) + launch.processes
 

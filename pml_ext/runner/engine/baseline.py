@@ -37,11 +37,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
 
     With SOLVER.CHUNK a process embeds that many images at once, and the losses see its whole batch all the same.
     Batch norm then takes the statistics of each chunk; FrozenBN and GN know no difference.
-
-    Args:
-        cfg: the config.
-        train_set: gives the number of identities and the names for messages; None to evaluate only.
-        test_sets: what validation measures.
+    Without a training set it only evaluates.
     """
 
     def __init__(self, cfg: CN, train_set: ImageSet | None, test_sets: dict[str, TestSet]) -> None:
@@ -52,8 +48,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
         self.evaluation = Evaluation(cfg.TEST)
         if train_set is not None:
-            wrong = norms_of_other_devices(cfg.MODEL)
-            if wrong:
+            if wrong := norms_of_other_devices(cfg.MODEL):
                 raise UserError("\n".join(wrong))
             self.terms, self.losses = build_losses(
                 cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=self.architecture.feature_size(self)
@@ -94,7 +89,14 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         total = torch.stack(list(values.values())).sum()
         if not torch.isfinite(total):  # one look for all: each makes the host wait for the device
             wrong = {name: value for name, value in values.items() if not torch.isfinite(value)} or {"the sum": total}
-            self._stop_on(*next(iter(wrong.items())), rows)
+            assert self.train_set is not None
+            shown = [str(self.train_set.names[r]) for r in rows[:8].tolist()]
+            name, value = next(iter(wrong.items()))
+            raise UserError(
+                f"{name} is {value.item()} at step {self.global_step} (epoch {self.current_epoch}); the batch was "
+                f"{', '.join(shown)}{' …' if len(rows) > len(shown) else ''}. Checkpoints of earlier epochs are kept. "
+                f"Try a lower SOLVER.BASE_LR, SOLVER.CLIP_GRADIENTS or a longer warm-up"
+            )
         self.log_dict({f"loss/{name}": value.detach() for name, value in values.items()})
         self.log("loss", total.detach())
         if output.scores is not None:
@@ -152,15 +154,6 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         assert isinstance(gathered, Tensor)
         return gathered.flatten(0, 1)
 
-    def _stop_on(self, name: str, value: Tensor, rows: Tensor) -> None:
-        assert self.train_set is not None
-        shown = [str(self.train_set.names[r]) for r in rows[:8].tolist()]
-        raise UserError(
-            f"{name} is {value.item()} at step {self.global_step} (epoch {self.current_epoch}); the batch was "
-            f"{', '.join(shown)}{' …' if len(rows) > len(shown) else ''}. Checkpoints of earlier epochs are kept. "
-            f"Try a lower SOLVER.BASE_LR, SOLVER.CLIP_GRADIENTS or a longer warm-up"
-        )
-
     def on_train_start(self) -> None:
         if self.trainer.world_size > 1:
             self._divide_losses()
@@ -191,14 +184,8 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         seed = torch.tensor([self.cfg.SEED, self.current_epoch, self.global_rank])
         torch.manual_seed(int((seed * torch.tensor([1_000_003, 10_007, 1])).sum()))
 
-    def on_validation_start(self) -> None:
-        self._require_finite_weights()
-
     def on_train_epoch_end(self) -> None:
         # Before the checkpoint is written: a step can spoil the weights after its loss was fine.
-        self._require_finite_weights()
-
-    def _require_finite_weights(self) -> None:
         for name, parameter in self.named_parameters():
             if not torch.isfinite(parameter).all():
                 raise UserError(
@@ -206,8 +193,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
                     f"nothing was saved, checkpoints of earlier epochs are kept"
                 )
 
-    def on_validation_epoch_start(self) -> None:
-        self._collected = {}
+    on_validation_start = on_train_epoch_end
 
     def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         images, _, rows = batch

@@ -43,14 +43,7 @@ class WholeCheckpoints(TorchCheckpointIO):
 
 
 def check_resumable(solver: CN, checkpoint: Path) -> int:
-    """The number of epochs behind a checkpoint that the config can resume.
-
-    Args:
-        solver: the config's SOLVER.
-    Raises:
-        UserError: the checkpoint's epochs, optimizer or schedule do not go with the config; it is not as a run leaves
-            one.
-    """
+    """The number of epochs behind a checkpoint, whose epochs, optimizer and schedule must go with the config."""
     content = _read(checkpoint)
     if CONFIG not in content:
         raise UserError(f"{checkpoint} holds no config to go on with; start anew from its weights with MODEL.WEIGHTS")
@@ -71,11 +64,7 @@ def check_resumable(solver: CN, checkpoint: Path) -> int:
 
 
 def check_optimizer_state(checkpoint: Path, optimizer: Optimizer, schedule: LRScheduler) -> None:
-    """Check that a checkpoint's optimizer and schedule can be restored, on new ones.
-
-    Raises:
-        UserError: they are damaged, or of another model.
-    """
+    """Check, on a new optimizer and schedule, that those of a checkpoint can be restored."""
     content = _read(checkpoint)
     with _of_a_run(checkpoint):
         (state,), (position,) = content["optimizer_states"], content["lr_schedulers"]

@@ -25,12 +25,7 @@ def loss_in_chunks(
 
     The gradients of all other chunks have been added to the parameters' by then. DistributedDataParallel begins to
     exchange gradients after the training step has returned, so it sends the sums of all chunks, once.
-
-    Args:
-        network, inputs, chunk, modules: as ChunkedPass takes them.
-        loss: takes the network's output for the whole batch.
-        loss_parameters: the loss's own.
-        scaler: by which Lightning will scale the loss.
+    `network`, `inputs`, `chunk` and `modules` are as ChunkedPass takes them; Lightning will scale by `scaler`.
     """
     chunks = ChunkedPass(network, inputs, chunk=chunk, modules=modules)
     value = loss(chunks.outputs)

@@ -32,11 +32,7 @@ def _mlflow(output: Path) -> MLFlowLogger:
 
 
 def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
-    """The loggers, which write to the folder of the run.
-
-    Raises:
-        UserError: an unknown name; one whose package is not installed, or that cannot begin.
-    """
+    """The loggers of these names, which write to the folder of the run."""
     loggers = []
     for name in names:
         require(name, LOGGERS, "LOGGERS")

@@ -27,40 +27,30 @@ _UNFITTING_ADVICE = (
 
 @contextmanager
 def logged(output: Path, file: str) -> Iterator[None]:
-    """Write our messages and warnings to a file, too; of Lightning's show only warnings and errors."""
+    """Write our messages and warnings to a file, too; show only fitting warnings and errors of Lightning."""
     handler = logging.FileHandler(output / file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     terminals = list(log.handlers)
     log.addHandler(handler)
     for terminal in terminals:
         terminal.addFilter(_for_the_terminal)
-    try:
-        with quiet_lightning():
-            # Log warnings without file and line.
-            warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
-            yield
-    finally:
-        for terminal in terminals:
-            terminal.removeFilter(_for_the_terminal)
-        log.removeHandler(handler)
-        handler.close()
-
-
-@contextmanager
-def quiet_lightning() -> Iterator[None]:
-    """Show only Lightning's warnings and errors, without advice that does not fit."""
-    logs = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
-    levels = [each.level for each in logs]
-    for each in logs:
+    levels = {each: each.level for each in map(logging.getLogger, ("lightning.pytorch", "lightning.fabric"))}
+    for each in levels:
         each.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
             for advice in _UNFITTING_ADVICE:
                 warnings.filterwarnings("ignore", message=f".*{advice}.*")
+            # Log warnings without file and line.
+            warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
             yield
     finally:
-        for each, level in zip(logs, levels, strict=True):
+        for each, level in levels.items():
             each.setLevel(level)
+        for terminal in terminals:
+            terminal.removeFilter(_for_the_terminal)
+        log.removeHandler(handler)
+        handler.close()
 
 
 def _for_the_terminal(record: logging.LogRecord) -> bool:

@@ -23,12 +23,7 @@ def is_recorded(trainer: lightning.Trainer) -> bool:
 
 
 class Monitor(lightning.Callback):
-    """Logs the learning rate, the norm of all gradients before clipping, and images per second of all processes.
-
-    Args:
-        images_per_batch: of the joint batch.
-        hyperparameters: logged once, when training begins.
-    """
+    """Logs the learning rate, the norm of all gradients before clipping, and images per second of all processes."""
 
     def __init__(self, images_per_batch: int, hyperparameters: dict[str, Any]) -> None:
         self.images_per_batch, self.hyperparameters = images_per_batch, hyperparameters
@@ -58,12 +53,7 @@ class Monitor(lightning.Callback):
 
 @torch.no_grad()
 def triplet_statistics(embeddings: Tensor, labels: Tensor) -> dict[str, float]:
-    """The concordance index of a batch, and its numbers of hard and discordant triplets by cosine.
-
-    Args:
-        embeddings: (B, D).
-        labels: (B,) class ids.
-    """
+    """The concordance index of a batch (B, D), and its numbers of hard and discordant triplets by cosine."""
     with no_autocast(embeddings.device):
         unit = unit_rows(embeddings)
         cosines = unit @ unit.T
@@ -80,19 +70,10 @@ def bound_statistics(loss: DiscriminativeLoss, embeddings: Tensor, labels: Tenso
     """Both sides of the discriminative loss's Lemma 3.1 on a batch, the largest possible gap, ε and the κ.
 
     The lemma assumes classes of equal size: only as many samples of each class count as the smallest class has.
-
-    Args:
-        embeddings: (B, D), before the loss's projection.
-        labels: (B,) class ids.
     """
     same_before = (labels[:, None] == labels).tril(-1).sum(dim=1)
     kept = same_before < labels.unique(return_counts=True)[1].min()
     found = loss.tightness(embeddings[kept], labels[kept])
-    return {
-        "triplet_mean": found.triplet_mean,
-        "upper_bound": found.upper_bound,
-        "bound_limit": found.limit,
-        "epsilon": found.epsilon,
-        "kappa_min": found.kappa_min,
-        "kappa_max": found.kappa_max,
-    }
+    values = found._asdict() | {"bound_limit": found.limit}
+    del values["triplets"]
+    return values

@@ -29,11 +29,7 @@ _DRAFTS = (".*.part", f"{CHECKPOINTS}/.*.part", _TO_BE_REPLACED)
 @contextmanager
 def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
     """OUTPUT_DIR, made where it is missing, and this run's alone until the block or the process ends.
-
-    Args:
-        first: whether this is the first process of the run, which holds the folder for the others too.
-    Raises:
-        UserError: before any work, where it cannot be written or another run works in it.
+    The first process of a run holds the folder for the others too.
     """
     output = Path(configured).expanduser()
     try:
@@ -64,11 +60,7 @@ def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
 
 
 def prepare_folder(output: Path, *, resume: bool, overwrite: bool) -> None:
-    """Check, before a run's first start, that its checkpoints do not replace those of another run.
-
-    Raises:
-        UserError: there are some, and the run neither resumes nor overwrites them.
-    """
+    """Check, before a run's first start, that its checkpoints do not replace those of another run."""
     found = sorted((output / CHECKPOINTS).glob("*.ckpt"))
     if overwrite:
         if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
@@ -88,9 +80,7 @@ def is_to_be_replaced(output: Path) -> bool:
 
 def remove_earlier(output: Path, *, whole_run: bool) -> None:
     """Remove what an earlier run left and what will not be true any more once the weights change; the log names it.
-
-    Args:
-        whole_run: an earlier run's checkpoints and curves too, not only its results.
+    With `whole_run` its checkpoints and curves too, not only its results.
     """
     found = sorted(path for pattern in _RESULTS + (_OF_A_RUN if whole_run else ()) for path in output.glob(pattern))
     for path in found:

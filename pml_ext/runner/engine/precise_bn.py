@@ -23,14 +23,16 @@ class _WithoutLosses(nn.Module):
 def recompute_statistics(model: Any, loader: DataLoader[Any], iterations: int, device: torch.device) -> None:
     """Replace every batch norm's running mean and variance by the plain averages over training batches.
 
-    Of several processes each takes its own part of the batches, and all get the average.
-
-    Args:
-        model: a module; its method `output` is called with images (B, C, H, W) and labels (B,).
-        loader: of (images, …), its batch sampler with `set_epoch`; begun anew as often as it takes.
-        iterations: how many batches.
+    Of several processes each takes its own part of the batches, and all get the average. The loader is begun anew as
+    often as so many batches take.
     """
-    update_bn(islice(_batches(loader), iterations), _WithoutLosses(model).to(device), device)
+
+    def batches() -> Iterator[list[Tensor]]:
+        for epoch in count():
+            loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+            yield from loader
+
+    update_bn(islice(batches(), iterations), _WithoutLosses(model).to(device), device)
     if torch.distributed.is_initialized():
         for module in model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -38,9 +40,3 @@ def recompute_statistics(model: Any, loader: DataLoader[Any], iterations: int, d
                     if average is not None:
                         torch.distributed.all_reduce(average)
                         average.div_(torch.distributed.get_world_size())
-
-
-def _batches(loader: DataLoader[Any]) -> Iterator[list[Tensor]]:
-    for epoch in count():
-        loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
-        yield from loader

@@ -59,11 +59,13 @@ class Progress(lightning.Callback):
             log.info("%s: %s%s", epoch, self._numbers(), measured, extra=extra)
         self._sums, self._steps, self._is_measured = {}, 0, False
 
-    def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        self._close()
+    def on_train_end(self, *_: Any) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
     def on_exception(self, *_: Any) -> None:
-        self._close()
+        self.on_train_end()
 
     def on_validation_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         if self._bar is None:
@@ -78,7 +80,7 @@ class Progress(lightning.Callback):
         self._score = f"; {_main_metrics(next(iter(results.values())))}" if results else ""
         self._is_measured = True
         if trainer.state.fn == "validate":
-            self._close()
+            self.on_train_end()
 
     def _numbers(self) -> str:
         """Mean losses of the epoch so far, and the learning rate of its last step."""
@@ -90,11 +92,6 @@ class Progress(lightning.Callback):
         shown = trainer.is_global_zero and sys.stderr.isatty()
         # smoothing 0: the time left follows from all steps so far, validations between them included
         self._bar = tqdm(total=steps, initial=done, disable=not shown, smoothing=0, dynamic_ncols=True, unit="step")
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
 
 
 def _main_metrics(values: dict[str, float]) -> str:

@@ -17,18 +17,11 @@ from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.samplers import JointBatchSampler, steps_per_epoch
 from pml_ext.runner.engine import run_data
 from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.engine.callbacks import Profile, freeze_callbacks
 from pml_ext.runner.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
-from pml_ext.runner.engine.freezing import freeze_callbacks
 from pml_ext.runner.engine.messages import logged
-from pml_ext.runner.engine.output import (
-    CHECKPOINTS,
-    is_to_be_replaced,
-    output_folder,
-    prepare_folder,
-    remove_earlier,
-)
+from pml_ext.runner.engine.output import CHECKPOINTS, is_to_be_replaced, output_folder, prepare_folder, remove_earlier
 from pml_ext.runner.engine.precise_bn import recompute_statistics
-from pml_ext.runner.engine.profiling import Profile
 from pml_ext.runner.engine.run_outputs import report_run
 from pml_ext.runner.engine.trainer import build_trainer
 from pml_ext.runner.evaluation.baselines import Measured, measure_baselines
@@ -68,8 +61,7 @@ def train(
         module = Baseline(cfg, train_set, test_sets)
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
-        checkpoints = output / CHECKPOINTS
-        profiles = [Profile()] if profile else []
+        checkpoints, profiles = output / CHECKPOINTS, [Profile()] if profile else []
         steps = steps_per_epoch(len(train_set), cfg.SOLVER.IMS_PER_BATCH)
         frozen = freeze_callbacks(cfg.MODEL.FREEZE_LAYERS, cfg.SOLVER, steps_per_epoch=steps)
         trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *frozen)
@@ -116,9 +108,7 @@ def train(
 def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
     """Measure MODEL.WEIGHTS on DATASETS.TESTS; leaves eval_metrics.json and figures in OUTPUT_DIR."""
     if not cfg.MODEL.WEIGHTS:
-        raise UserError(
-            "evaluation needs MODEL.WEIGHTS: the checkpoint to measure, such as logs/…/checkpoints/last.ckpt"
-        )
+        raise UserError("evaluation needs MODEL.WEIGHTS: the checkpoint to measure, such as logs/…/last.ckpt")
     require_supported(cfg)
     if launch.needs_agent:
         return start(launch, partial(evaluate_only, cfg)) or {}
@@ -140,11 +130,7 @@ def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
 
 
 def report_of_run(run: Path) -> Path:
-    """Write report.html of a finished run, whose last checkpoint is measured again.
-
-    Raises:
-        UserError: a folder that no run has left.
-    """
+    """Write report.html of a finished run, whose last checkpoint is measured again."""
     config, weights = run / "config.yaml", run / "checkpoints" / "last.ckpt"
     for needed in (config, weights):
         if not needed.is_file():

@@ -12,6 +12,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext.runner.engine.callbacks import ChannelsLast
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints
 from pml_ext.runner.engine.loggers import build_loggers, flat
 from pml_ext.runner.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
@@ -64,20 +65,6 @@ def build_trainer(
         enable_model_summary=False,
         log_every_n_steps=STEPS_BETWEEN_ENTRIES,
     )
-
-
-class ChannelsLast(lightning.Callback):
-    """Trains with the weights of convolutions in torch's channels_last layout, and measures in the usual one.
-
-    On a CPU a step of a small convolutional network takes about a fifth less time. Only the order of sums differs;
-    in the usual layout a model measures the same here as when its checkpoint is read again.
-    """
-
-    def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        pl_module.to(memory_format=torch.channels_last)
-
-    def on_validation_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        pl_module.to(memory_format=torch.contiguous_format)
 
 
 def _checkpointing(folder: Path | None, test: CN, names: Sequence[str], period: int) -> list[ModelCheckpoint]:

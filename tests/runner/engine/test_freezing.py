@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.engine.freezing import FreezeLayers, freeze_callbacks
+from pml_ext.runner.engine.callbacks import FreezeLayers, freeze_callbacks
 
 # Lightning's advice about workers and steps, and what it calls in torch
 pytestmark = [

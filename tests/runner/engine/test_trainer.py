@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.engine.trainer import ChannelsLast, build_trainer
+from pml_ext.runner.engine.callbacks import ChannelsLast
+from pml_ext.runner.engine.trainer import build_trainer
 from pml_ext.runner.launch import Launch
 
 
