@@ -21,7 +21,7 @@ from pml_ext.cli import main
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, restarts, start
 
-DIGITS = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 
 
 def meet(fault: str, folder: Path, launch: Launch) -> int:
