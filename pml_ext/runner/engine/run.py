@@ -73,7 +73,8 @@ def train(
         last = checkpoints / "last.ckpt"
         resumed = last if resume and last.exists() else None
         if resumed:
-            # Names the keys that differ if the checkpoint is of another model; Lightning then restores all of it.
+            # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
+            # optimizer and schedule. Baseline seeds random state anew each epoch, from (SEED, epoch, rank).
             load_weights(module, resumed)
             # Lightning begins the first epoch's loading before it tells the sampler which epoch it is.
             cast(JointBatchSampler, loader.batch_sampler).set_epoch(check_resumable(cfg.SOLVER, resumed))

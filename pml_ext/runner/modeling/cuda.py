@@ -7,11 +7,7 @@ from pml_ext._errors import UserError
 
 
 def kind_and_index(device: str) -> tuple[str, int]:
-    """("cuda", 1) of "cuda:1", ("cuda", 0) of "cuda", ("cpu", 0) and ("auto", 0).
-
-    Raises:
-        UserError: no such name.
-    """
+    """("cuda", 1) of "cuda:1", ("cuda", 0) of "cuda", ("cpu", 0) and ("auto", 0); UserError on another name."""
     kind, _, index = device.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (index and not index.isdecimal()):
         raise UserError(f"device must be cpu, cuda, cuda:1 and so on, or auto; got {device!r}")
@@ -28,11 +24,7 @@ def missing_device(device: str) -> str | None:
 
 
 def norms_of_other_devices(options: CN) -> list[str]:
-    """A line for each key that is syncBN without a GPU: torch refuses its training there at the first step.
-
-    Args:
-        options: the config's MODEL.
-    """
+    """A line for each key that is syncBN without a GPU: torch refuses its training there at the first step."""
     norms = {"BACKBONE": options.BACKBONE.NORM, "HEADS": options.HEADS.NORM if options.HEADS.WITH_BNNECK else ""}
     nodes = [node for node, norm in norms.items() if norm == "syncBN"]
     if not nodes or (options.DEVICE != "cpu" and torch.cuda.device_count()):

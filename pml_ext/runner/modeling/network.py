@@ -13,17 +13,9 @@ from pml_ext.runner.modeling.names import BACKBONES
 
 
 def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Module, EmbeddingHead]:
-    """Backbone and head.
+    """Backbone and head of the config's MODEL and INPUT; num_classes is 0 where no loss needs class scores.
 
     MODEL.WEIGHTS replace every weight afterwards, so BACKBONE.PRETRAIN has no effect beside them.
-
-    Args:
-        options: the config's MODEL.
-        images: the config's INPUT: a vision transformer and Flatten need a size.
-        num_classes: 0 where no loss needs class scores.
-    Raises:
-        UserError: an option that is unknown, not built, or does not fit the others; a pretrained file of another
-            architecture, or one that cannot be downloaded.
     """
     channels, sizes = len(options.PIXEL_MEAN), ImageSizes.of(images)
     pretrained = options.BACKBONE.PRETRAIN and not options.WEIGHTS

@@ -11,11 +11,5 @@ _ARCHITECTURES: dict[str, OneHead] = {"Baseline": OneHead(), "FaceBaseline": One
 
 
 def architecture_of(options: CN) -> OneHead:
-    """The architecture of META_ARCHITECTURE.
-
-    Args:
-        options: the config's MODEL.
-    Raises:
-        UserError: it is unknown or not built.
-    """
+    """The architecture of the config's MODEL."""
     return _ARCHITECTURES[options.META_ARCHITECTURE]

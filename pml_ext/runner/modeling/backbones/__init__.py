@@ -7,10 +7,11 @@ from typing import Any
 from torch import nn
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.runner.modeling.backbones.norms import build_norm, replace_batch_norms
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.names import BACKBONES, LIBRARIES
-from pml_ext.runner.modeling.weights.imagenet import download, imagenet_url
+from pml_ext.runner.modeling.weights.imagenet import download, imagenet_url, why_no_weights
 from pml_ext.runner.modeling.weights.load import load_pretrained
 
 __all__ = ["build_backbone", "build_norm", "warn_of_unused"]
@@ -23,14 +24,6 @@ def build_backbone(options: CN, *, channels: int, sizes: ImageSizes, pretrained:
 
     It has `num_features` (channels of its map) and `only_in_files` (starts of names that it and a pretrained file need
     not have in common).
-
-    Args:
-        options: the config's MODEL.BACKBONE.
-        channels: of the images, 1 or 3.
-        sizes: of the images.
-    Raises:
-        UserError: an option that the backbone does not have; a file of another architecture, or one that cannot be
-            downloaded.
     """
     library = next((f"{start}<model>" for start in LIBRARIES if options.NAME.startswith(start)), None)
     entry = BACKBONES[library or options.NAME]
@@ -41,6 +34,8 @@ def build_backbone(options: CN, *, channels: int, sizes: ImageSizes, pretrained:
     if "NORM" in entry.options:
         replace_batch_norms(backbone, options.NORM)
     if pretrained:
+        if problem := why_no_weights(options):
+            raise UserError(f"MODEL.BACKBONE.PRETRAIN: {problem}")
         path = options.PRETRAIN_PATH or str(download(str(imagenet_url(options))))
         load_pretrained(backbone, path, optional=backbone.only_in_files)
     built: nn.Module = backbone

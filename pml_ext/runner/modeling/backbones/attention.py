@@ -11,9 +11,6 @@ class SqueezeExcitation(nn.Module):
     """Channels scaled by a sigmoid of two linear layers over their means (Hu et al., CVPR 2018).
 
     Without biases, unlike timm's and torchvision's.
-
-    Args:
-        channels: of the feature map; the hidden layer has channels / 16.
     """
 
     def __init__(self, channels: int) -> None:
@@ -37,10 +34,6 @@ class NonLocal(nn.Module):
 
     FastReID's version embeds a place in one number (its reduction divides 2 by 2). W's norm starts at 0, so the
     block is the identity at first.
-
-    Args:
-        channels: of the feature map.
-        norm: after W's convolution, a name that build_norm knows.
     """
 
     def __init__(self, channels: int, norm: str) -> None:

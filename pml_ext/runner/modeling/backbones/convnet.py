@@ -8,9 +8,6 @@ class ConvNet(nn.Sequential):
     """Blocks of convolution 3×3, batch norm, ReLU and 2×2 max-pool, trained from scratch.
 
     Pooling stops where a side would fall under 2, so even pictures of 8×8 pass through four blocks.
-
-    Args:
-        bias: of the convolutions, for blocks whose norm is removed.
     """
 
     only_in_files: tuple[str, ...] = ()

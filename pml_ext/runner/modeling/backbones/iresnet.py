@@ -35,13 +35,7 @@ class Block(nn.Module):
 
 
 class IResNet(nn.Module):
-    """Every stage halves the size; the stem does not, so 112×112 faces give 7×7 maps.
-
-    Args:
-        depth: a key of STAGES.
-        in_channels: of the images.
-        dropout: of the last map.
-    """
+    """Every stage halves the size; the stem does not, so 112×112 faces give 7×7 maps; dropout is on the last map."""
 
     only_in_files = ("fc.", "features.")  # insightface's own head: MODEL.WEIGHTS loads it into MODEL.HEADS
     num_features = 512
@@ -67,8 +61,8 @@ class IResNet(nn.Module):
         """Images (B, C, H, W) to maps (B, 512, H / 16, W / 16), rounded up."""
         x = self.prelu(self.bn1(self.conv1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # type: ignore[operator]
-        x = self.dropout(self.bn2(x))
-        return x
+        maps: Tensor = self.dropout(self.bn2(x))
+        return maps
 
 
 def build_iresnet(options: CN, *, channels: int, **_: object) -> IResNet:

@@ -12,14 +12,7 @@ _V3 = {"Large": (models.mobilenet_v3_large, 1280), "Small": (models.mobilenet_v3
 
 
 class MobileNet(nn.Module):
-    """Blocks followed by a 1×1 convolution.
-
-    Args:
-        features: torchvision's, the first of which is the stem.
-        last: the 1×1 convolution, its norm and its activation.
-        in_channels: of the images.
-        only_in_files: starts of names that may be missing in the file or in this network.
-    """
+    """torchvision's blocks, the first of which is the stem; then a 1×1 convolution, its norm and its activation."""
 
     def __init__(self, features: nn.Sequential, last: Any, in_channels: int, *, only_in_files: tuple[str, ...]) -> None:
         super().__init__()

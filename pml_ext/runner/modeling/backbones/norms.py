@@ -25,22 +25,15 @@ _NORMS_WITH_ACTIVATION: dict[str, Any] = {
 
 
 def build_norm(name: str, channels: int) -> nn.Module:
-    """One normalisation layer over `channels` channels.
-
-    Args:
-        name: BN; syncBN (batch statistics over all GPU ranks); FrozenBN (fixed statistics and scale, as loaded);
-            GN (FastReID's 32 groups, one group where 32 does not divide the channels); none (ours).
+    """One normalisation layer: BN; syncBN (batch statistics over all GPU ranks); FrozenBN (statistics and scale as
+    loaded); GN (FastReID's 32 groups, one where 32 does not divide the channels); none (ours).
     """
     norm: nn.Module = _NORMS[name](channels)
     return norm
 
 
 def replace_batch_norms(net: nn.Module, name: str) -> None:
-    """Replace every batch norm of a new network by the norm `name`.
-
-    Raises:
-        UserError: the network has no batch norm, or one of an unknown class.
-    """
+    """Replace every batch norm of a new network by the norm `name`.; UserError where there is none, or of another class."""
     if name == "BN":
         return
     places = [

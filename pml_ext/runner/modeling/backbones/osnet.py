@@ -44,11 +44,7 @@ class Gate(nn.Module):
 
 
 class Block(nn.Module):
-    """Streams of one to four light convolutions on one map, gated by one Gate and added, with a shortcut around them.
-
-    Args:
-        instance_norm: on the sum of both.
-    """
+    """Streams of one to four light convolutions on one map, gated by one Gate and added; with a shortcut."""
 
     def __init__(self, channels: int, out: int, *, instance_norm: bool) -> None:
         super().__init__()
@@ -70,13 +66,7 @@ class Block(nn.Module):
 
 
 class OSNet(nn.Module):
-    """Omni-Scale Network (Zhou et al., ICCV 2019), up to its last map.
-
-    Args:
-        width: factor of all channels.
-        in_channels: of the images.
-        ibn: instance norms in the stem and in the first stage.
-    """
+    """Omni-Scale Network (Zhou et al., ICCV 2019), up to its last map; ibn: instance norms in stem and first stage."""
 
     only_in_files = ("fc.", "classifier.")
 

@@ -21,15 +21,7 @@ RESNEXT_NON_LOCAL = {"50x": (0, 2, 3, 0), "101x": (0, 2, 3, 0)}
 
 
 class ResNet(resnet.ResNet):
-    """A ResNet's last feature map.
-
-    Args:
-        options: the config's MODEL.BACKBONE. DEPTH 18x and 34x have basic blocks; LAST_STRIDE 1 is without dilation.
-        in_channels: of the images.
-        non_local: for WITH_NL, by DEPTH.
-        ibn_stages: how many of the first stages have IBN, for WITH_IBN.
-        groups: timm's cardinality and base_width.
-    """
+    """A ResNet's last feature map; `ibn_stages`: how many of the first stages have IBN, for WITH_IBN."""
 
     layer1: nn.Sequential
     layer2: nn.Sequential

@@ -17,9 +17,7 @@ _STEM, _BLOCKS = 24, (4, 8, 4)
 class Block(nn.Module):
     """Two branches: one computes, the other passes its channels on; at stride 2 both compute on all channels.
 
-    Args:
-        channels: of the input of a branch.
-        out: of both branches together.
+    `channels` go into a branch; `out` come out of both together.
     """
 
     def __init__(self, channels: int, out: int, *, stride: int) -> None:
@@ -43,12 +41,7 @@ class Block(nn.Module):
 
 
 class ShuffleNetV2(nn.Module):
-    """ShuffleNetV2 (Ma et al., ECCV 2018) up to its last map.
-
-    Args:
-        depth: a key of STAGES.
-        in_channels: of the images.
-    """
+    """ShuffleNetV2 (Ma et al., ECCV 2018) up to its last map."""
 
     only_in_files = ("classifier.",)
 

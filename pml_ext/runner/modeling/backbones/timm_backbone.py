@@ -15,12 +15,8 @@ from pml_ext.runner.modeling.names import TIMM
 class TimmBackbone(nn.Module):
     """The network's feature map before pooling; for a network of tokens, its pooled token.
 
-    Args:
-        name: as in `timm.list_models()`.
-        in_channels: of the images.
-        other_names: regular expressions of names in other projects' files, and what replaces them.
-        only_in_files: starts of names that are in such files only.
-        options: of timm's network.
+    In `other_names` are regular expressions of names in other projects' files, and what replaces them; in
+    `only_in_files` starts of names that are in such files only.
     """
 
     def __init__(

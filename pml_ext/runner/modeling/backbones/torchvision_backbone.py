@@ -21,13 +21,7 @@ _POOLING = ("avgpool", "adaptive_avg_pool2d", "mean")  # what torchvision's netw
 
 
 class TorchvisionBackbone(nn.Module):
-    """The feature map that the network pools.
-
-    Args:
-        name: as in `torchvision.models.list_models(module=torchvision.models)`.
-    Raises:
-        UserError: an unknown name, or a network that pools no feature map.
-    """
+    """The feature map that the network pools."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -48,16 +42,13 @@ class TorchvisionBackbone(nn.Module):
         left_out = net.state_dict().keys() - self.net.state_dict().keys()
         of_training = {"aux1.", "aux2.", "AuxLogits.", "classifier."}  # torchreid's is the last
         self.only_in_files = tuple(sorted({f"{n.split('.')[0]}." for n in left_out} | of_training))
-        self.num_features = self._channels()
+        without_numbers: Any = copy.deepcopy(self.net).to("meta").eval()
+        self.num_features = int(without_numbers(torch.empty(1, 3, 224, 224, device="meta"))["map"].shape[1])
 
     def forward(self, x: Tensor) -> Tensor:
         """RGB images (B, 3, H, W) to maps (B, num_features, h, w)."""
         feature_map: Tensor = self.net(x)["map"]
         return feature_map
-
-    def _channels(self) -> int:
-        without_numbers: Any = copy.deepcopy(self.net).to("meta").eval()
-        return int(without_numbers(torch.empty(1, 3, 224, 224, device="meta"))["map"].shape[1])
 
 
 def build_torchvision(options: CN, *, channels: int, **_: object) -> TorchvisionBackbone:

@@ -22,12 +22,9 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 class OverlappingPatches(nn.Module):
-    """Patches of 16×16 pixels, one every `stride` pixels, to tokens (B, patches, width).
+    """Patches of 16×16 pixels, one every `stride` (vertical, horizontal) pixels, to tokens (B, patches, width).
 
-    Args:
-        img_size: height and width in pixels.
-        stride: vertical and horizontal, 1 to 16; 16 does not overlap.
-        kwargs: other options that timm passes to its own patch layer; unused.
+    timm passes `kwargs` to its own patch layer; they are not used here.
     """
 
     def __init__(
@@ -46,14 +43,7 @@ class OverlappingPatches(nn.Module):
 
 
 class ViT(VisionTransformer):
-    """The class token after the last norm, as a map (B, width, 1, 1).
-
-    Args:
-        size: images' height and width in pixels, fixed.
-        stride: of the patches.
-        drop, attention_drop, path_drop: dropout of tokens, of attention weights, of residual branches.
-        shape: depth, num_heads, mlp_ratio, qkv_bias.
-    """
+    """The class token after the last norm, as a map (B, width, 1, 1), of images of a fixed size (height, width)."""
 
     cls_token: nn.Parameter
     pos_embed: nn.Parameter

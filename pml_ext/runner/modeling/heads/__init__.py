@@ -10,15 +10,7 @@ __all__ = ["CLS_LAYERS", "POOL_LAYERS", "EmbeddingHead", "HeadOutput", "build_he
 
 
 def build_head(options: CN, *, feat_dim: int, num_classes: int) -> EmbeddingHead:
-    """A head.
-
-    Args:
-        options: the config's MODEL.HEADS.
-        feat_dim: channels of the pooled feature map (Flatten: channels × height × width).
-        num_classes: 0 where no loss needs class scores.
-    Raises:
-        UserError: an option that is unknown or not built.
-    """
+    """The head of the config's MODEL.HEADS, by EmbeddingHead's arguments."""
     return EmbeddingHead(
         feat_dim,
         options.EMBEDDING_DIM,

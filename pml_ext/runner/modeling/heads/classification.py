@@ -15,14 +15,7 @@ class ClassScores(NamedTuple):
 
 
 class Linear(nn.Module):
-    """scale · ⟨x, w_c⟩, no bias.
-
-    Args:
-        embedding_size: of x.
-        num_classes: rows of w.
-        scale: FastReID's SCALE.
-        margin: FastReID's MARGIN; not used here.
-    """
+    """scale · ⟨x, w_c⟩, no bias; the margin is for the layers below."""
 
     def __init__(self, embedding_size: int, num_classes: int, *, scale: float, margin: float) -> None:
         super().__init__()
@@ -40,7 +33,6 @@ class _CosineMargin(Linear):
     """scale · cosine, the own class's and the others' each changed; in 32 bits at least."""
 
     def forward(self, embeddings: Tensor, labels: Tensor | None) -> ClassScores:
-        """embeddings (B, D), labels (B,) from 0."""
         if labels is None:
             raise ValueError(f"{type(self).__name__} needs labels of shape ({len(embeddings)},) in training; got None")
         with torch.autocast(embeddings.device.type, enabled=False):

