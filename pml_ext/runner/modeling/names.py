@@ -19,18 +19,12 @@ MGN_HEADS = ("b1_head", "b2_head", "b3_head", "b21_head", "b22_head", "b31_head"
 
 
 class Backbone(NamedTuple):
-    """What MODEL.BACKBONE.NAME can hold.
+    """What MODEL.BACKBONE.NAME can hold."""
 
-    Attributes:
-        builder: its module in backbones/, and the function in it.
-        options: keys of MODEL.BACKBONE that apply to it.
-        note: more for `pml-ext list`.
-    """
-
-    builder: str
+    builder: str  # its module in backbones/, and the function in it
     depths: tuple[str, ...] = ()
-    options: tuple[str, ...] = ("NORM",)
-    note: str = ""
+    options: tuple[str, ...] = ("NORM",)  # keys of MODEL.BACKBONE that apply to it
+    note: str = ""  # more for `pml-ext list`
 
     def __str__(self) -> str:
         depths = f"DEPTH {', '.join(self.depths)}" if self.depths else ""

@@ -164,6 +164,12 @@ def test_names_end_in_a_hash_where_their_authors_gave_one() -> None:
             assert len(bytes.fromhex(url.removesuffix(".pth").rpartition("-")[2])) == 4
 
 
+def test_a_builder_called_without_the_rules_asks_for_no_unpublished_file(cache: Path) -> None:
+    cfg = config(NAME="timm:resnet18")
+    with pytest.raises(UserError, match=r"PRETRAIN: FastReID names no weights for this backbone to download; set a "):
+        backbone_of(cfg)
+
+
 def test_a_page_in_place_of_a_file_without_a_hash_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [b"<html>Sign in</html>", b"PK weights"]
 

@@ -33,7 +33,7 @@ def build_norm(name: str, channels: int) -> nn.Module:
 
 
 def replace_batch_norms(net: nn.Module, name: str) -> None:
-    """Replace every batch norm of a new network by the norm `name`.; UserError where there is none, or of another class."""
+    """Replace every batch norm of a new network by the norm `name`; UserError where that cannot be."""
     if name == "BN":
         return
     places = [

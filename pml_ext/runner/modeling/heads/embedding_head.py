@@ -28,12 +28,8 @@ class EmbeddingHead(nn.Module):
     Training gives the feature before the reduction and the neck or after both (NECK_FEAT), and class scores of the
     neck's output; evaluation gives the neck's output, as FastReID does.
 
-    Args:
-        feat_dim: channels of the pooled feature map (Flatten: channels × height × width).
-        embedding_dim: size after the reduction; 0 for none.
-        hidden_dim: size between two layers of the reduction, without activation; 0 for a single layer.
-        num_classes: classes of the ID loss; 0 builds no classifier.
-        pool, classifier: keys of POOL_LAYERS and CLS_LAYERS; scale and margin are the latter's.
+    `feat_dim` counts the pooled map's channels (Flatten: channels × height × width). 0 for embedding_dim, hidden_dim or
+    num_classes leaves that layer out. Scale and margin are the classifier's.
     """
 
     def __init__(

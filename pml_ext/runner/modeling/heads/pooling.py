@@ -1,4 +1,4 @@
-"""Pooling layers: feature maps (B, C, h, w) to (B, C, 1, 1), by FastReID's names."""
+"""Pooling layers: feature maps (B, C, h, w) to (B, C, 1, 1), by FastReID's names (modeling/names.py describes them)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,22 +22,16 @@ class GeneralizedMean(nn.Module):
 
 
 class AvgPlusMax(nn.Module):
-    """Mean plus maximum over places."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=(2, 3), keepdim=True) + x.amax(dim=(2, 3), keepdim=True)
 
 
 class ClippedAvg(nn.Module):
-    """Mean over places, clipped to [0, 1]."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=(2, 3), keepdim=True).clamp(0.0, 1.0)
 
 
 class Flatten(nn.Module):
-    """Every place of every channel a channel: (B, C·h·w, 1, 1)."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1)[..., None, None]
 
