@@ -141,7 +141,9 @@ def test_a_killed_run_goes_on_by_itself_to_the_same_end(tmp_path: Path) -> None:
     assert main(["train", *short, "OUTPUT_DIR", str(tmp_path / "whole")]) == 0
     command = [sys.executable, "-m", "pml_ext", "train", "--max-restarts", "1", "--overwrite", *short]
     output = tmp_path / "parts"
-    with subprocess.Popen([*command, "OUTPUT_DIR", str(output)], stderr=subprocess.PIPE, text=True) as running:
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as here: more would add up in another order
+    command += ["OUTPUT_DIR", str(output)]
+    with subprocess.Popen(command, env=one_thread, stderr=subprocess.PIPE, text=True) as running:
         while not (output / "checkpoints" / "last.ckpt").exists():
             assert running.poll() is None
             time.sleep(0.02)
