@@ -1,4 +1,4 @@
-"""The rule for a metric that lacks the pairs it measures: it is nan, and one warning says what lacks."""
+"""The rule for a set without the pairs that a metric measures: it is nan, and one warning says what lacks."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Checkpoints are written whole or not at all; checks that a run can resume one."""
+"""Checkpoints are written whole or not at all; checks that a run can resume one. `trainer.py` chooses the best."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
