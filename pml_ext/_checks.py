@@ -35,10 +35,9 @@ def check_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
 
 
 def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
-    """Labels as a (count,) integer tensor, one per embedding.
+    """Labels as a (count,) integer tensor.
 
-    Booleans and whole floating numbers, which some data loaders return, become int64. That reads the values, except
-    while compiling.
+    Booleans and whole floating numbers become int64, which reads the values (except while compiling).
     """
     check_tensor(labels, name, f"({count},)")
     if labels.shape != (count,):
@@ -57,15 +56,9 @@ def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
 
 
 def check_indices_tuple(indices_tuple: Sequence[Tensor], rows: int, columns: int) -> None:
-    """A miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices.
+    """A miner's three or four (T,) index tensors into `rows` anchors and `columns` positives and negatives.
 
     Reads the values, except while compiling.
-
-    Args:
-        rows, columns: number of embeddings, for anchors, and of ref_emb, for positives and negatives.
-    Raises:
-        TypeError: not three or four tensors of integers.
-        ValueError: indices outside the batch, or different lengths.
     """
     names = _INDICES.get(len(indices_tuple)) if isinstance(indices_tuple, (tuple, list)) else None
     if names is None or not all(isinstance(part, Tensor) and part.dtype in _INDEX_DTYPES for part in indices_tuple):

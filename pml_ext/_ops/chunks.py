@@ -13,25 +13,17 @@ RandomStates = list[tuple[torch.device | None, Tensor]]
 
 
 class ChunkedPass:
-    """Computes the outputs of a batch in chunks and backpropagates their gradients.
+    """Embeds a batch `chunk` rows at a time and backpropagates the outputs' gradients (Gao et al., arXiv 2101.06983).
 
-    All chunks but the last are embedded without a graph. Once the gradients of the outputs are known, these chunks are
-    embedded a second time with the same random numbers and buffers (batch norm's averages). Afterwards buffers are as
-    after one pass over the chunks.
-
-    Source: Gao et al., arXiv 2101.06983, section 3. Paper: embeds all chunks twice; here: the last one only once.
+    All chunks but the last are embedded without a graph, then a second time with the same random numbers and buffers.
+    Afterwards buffers are as after one pass. Paper: embeds all chunks twice; here: the last one only once.
 
     Args:
         network: returns a tensor (n, …), or tuples of such tensors and None.
-        inputs: its arguments, (B, …) each.
-        chunk: rows per chunk, 1 or more.
-        modules: modules whose buffers the network changes.
+        modules: those whose buffers the network changes.
         without_graph: network for the pass without a graph, if different: the ranks of DistributedDataParallel must
             agree on which calls have a graph.
         alone: makes contexts without gradient exchange between ranks.
-    Raises:
-        TypeError: the network returns anything but tensors.
-        ValueError: a tensor does not have one row per sample.
     """
 
     def __init__(
@@ -67,13 +59,9 @@ class ChunkedPass:
         self.outputs = _unflatten(kept, iter(self.leaves))
 
     def send_back(self, gradients: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
-        """Backpropagate all chunks but one.
+        """Backpropagate all chunks but one, given the leaves' gradients (None: the loss does not depend on a leaf).
 
-        Args:
-            gradients: of the leaves; None if the loss does not depend on a leaf.
-        Returns:
-            the remaining chunk's outputs and their gradients for torch.autograd.backward, during which ranks exchange
-            gradients.
+        Returns that chunk's outputs and gradients for torch.autograd.backward, during which ranks exchange gradients.
         """
         assert self._kept is not None
         by_leaf = [None if gradient is None else gradient.split(self._chunk) for gradient in gradients]

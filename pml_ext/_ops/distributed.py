@@ -28,12 +28,7 @@ def sum_over_ranks(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 
 def gather_rows(rows: Tensor, group: dist.ProcessGroup | None, *, lengths: Sequence[int] | None = None) -> Tensor:
-    """Concatenate the rows of all ranks, in rank order; ranks may have different numbers of rows.
-
-    Args:
-        rows: (n, …); ranks differ only in n.
-        lengths: n of each rank, if known.
-    """
+    """Concatenate the (n, …) rows of all ranks, in rank order; only n may differ; lengths: n of each rank, if known."""
     if group is None:
         return rows
     sizes = lengths_of_ranks(rows, group) if lengths is None else lengths
@@ -70,12 +65,9 @@ def sum_of_own_rows(rows: Tensor, lengths: Sequence[int], group: dist.ProcessGro
 def add_transpose_of_ranks_(
     rows: Tensor, parts: Sequence[slice], group: dist.ProcessGroup, *, step: int = 256
 ) -> Tensor:
-    """Add the transpose of a square matrix to this rank's rows of it, in place.
+    """Add the transpose of a square matrix to this rank's (A, N) rows of it, in place.
 
-    Args:
-        rows: (A, N), the matrix's rows `parts[rank]`.
-        parts: the rows of each rank.
-        step: rows (of the lower rank of each two) exchanged at a time, to limit the size of messages.
+    parts: the rows of each rank; step: rows exchanged at a time, to limit the size of messages.
     """
     rank = dist.get_rank(group)
     own = parts[rank]

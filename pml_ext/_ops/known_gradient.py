@@ -11,13 +11,7 @@ from torch.autograd.function import once_differentiable
 def with_gradients(
     value: Tensor, tensors: Sequence[Tensor], gradients: Sequence[Tensor], *, scale: Tensor | None = None
 ) -> Tensor:
-    """Give a value known gradients by some tensors, without second derivatives.
-
-    Args:
-        value: a scalar.
-        tensors, gradients: of the same number and shapes.
-        scale: factor that the gradients already include.
-    """
+    """Give a scalar known gradients by some tensors, which already include `scale`; no second derivatives."""
     known: Tensor = _WithGradients.apply(value.detach(), scale, gradients, *tensors)
     return known
 

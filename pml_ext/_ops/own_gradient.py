@@ -39,15 +39,10 @@ class OwnGradient(torch.autograd.Function):
 def first_derivative(
     compute: Callable[..., tuple[Tensor, ...]], name: str, *inputs: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """compute(*inputs) for `backward` of a torch.autograd.Function, with a RuntimeError for second derivatives.
+    """compute(*inputs) for `backward` of a torch.autograd.Function; differentiating it again is a RuntimeError.
 
-    The error comes when the gradient is differentiated: create_graph=True alone (torch.func.grad always sets it) is
-    fine. `once_differentiable` would silently return 0 if the incoming gradient is a constant.
-
-    Args:
-        compute: from the inputs to the gradients.
-        name: of what has no second derivatives, for the message.
-        inputs: the incoming gradient and ctx.saved_tensors: everything the gradients depend on.
+    create_graph=True alone (torch.func.grad always sets it) is fine. `once_differentiable` would silently return 0 if
+    the incoming gradient is a constant. inputs: the incoming gradient and everything else the gradients depend on.
     """
     return _FirstDerivative.call(compute, name, *inputs) if torch.is_grad_enabled() else compute(*inputs)
 

@@ -7,8 +7,7 @@ from torch.jit._trace import is_tracing as _is_tracing
 def under_transform() -> bool:
     """Whether torch.func.grad, vmap, jacrev, jvp etc. or torch.jit.trace is active.
 
-    They require a torch.autograd.Function with setup_context, which costs 40 µs per call, and torch.jit.trace allows
-    only tensor inputs. Small functions have no setup_context and use ordinary differentiable operations here.
+    They need setup_context (40 µs per call), tracing needs tensor inputs; small functions use ordinary operations here.
     """
     # Private, but in every release since 2.0: torch.autograd.Function itself uses it.
     if torch.compiler.is_compiling():

@@ -12,16 +12,13 @@ from pml_ext._ops.transforms import under_transform
 class ValueAndGradient:
     """A differentiable function of embeddings from a kernel that computes value and gradient together.
 
-    The kernel gives the first derivative. Higher derivatives and torch.func use `plain`, an ordinary differentiable
-    version. torch.compile sees one operator without graph breaks, with a first derivative only.
+    Higher derivatives and torch.func use `plain`; torch.compile sees one operator with a first derivative only.
 
     Args:
-        name: of the operator, "pml_ext::name".
-        schema: of the arguments, "(Tensor x, Tensor labels, float gamma)".
-        kernel: (x, *inputs, needs_gradient, **hints) -> the value, a scalar or one number per row of x, and its
-            gradient, of x's shape (None if needs_gradient is False). A row's number must depend on that row only.
-        plain: (x, *inputs) -> the same value.
-        by_row: the value is one number per row.
+        name, schema: of the operator: "pml_ext::name", "(Tensor x, Tensor labels, float gamma)".
+        kernel: (x, *inputs, needs_gradient, **hints) -> the value, a scalar or (by_row) one number per row of x that
+            depends on that row only, and its gradient, of x's shape (None if needs_gradient is False).
+        plain: (x, *inputs) -> the same value by differentiable operations.
     """
 
     def __init__(

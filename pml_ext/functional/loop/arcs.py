@@ -118,9 +118,7 @@ class Arc:
     def nearest(self, total: Tensor, difference: Tensor) -> tuple[Tensor, Tensor]:
         """The place nearest to a vector z, and z's inner product with the unit vector there.
 
-        Args:
-            total, difference: z·e1 + z·e2 and z·e1 − z·e2; the latter must not be 0 (see `_NOT_ZERO`) and is
-                overwritten.
+        total, difference: z·e1 ± z·e2; difference must not be 0 (see `_NOT_ZERO`) and is overwritten.
         """
         # The peak over the great circle, or the better end if the peak is off the arc (or behind it: total <= 0).
         u, scratch = difference * self.steep, total.clamp_min(_BEHIND)
@@ -136,11 +134,8 @@ _STEEP = 1e37
 def closest_places_on_arcs(to_y1: Tensor, to_y2: Tensor, x: Arc, y: Arc) -> tuple[Tensor, Tensor, Tensor]:
     """`closest_on_arcs` with places instead of weights: the largest p·q, the place of p on x, the place of q on y.
 
-    About 80 elementwise operations without booleans, branches or trigonometry, mostly in place to stay in the cache.
-
-    Args:
-        to_y1, to_y2: (2, ...), the inner products of x1 and x2 with y1 and with y2; to_y1 is overwritten.
-        x, y: arcs that broadcast with them.
+    No booleans, branches or trigonometry, mostly in place to stay in the cache.
+    to_y1, to_y2: (2, ...), inner products of x1 and x2 with y1 and y2, broadcast with x and y; to_y1 is overwritten.
     """
     # Candidates: q at an end of y and the nearest p, p at an end of x and the nearest q,
     total, difference = torch.empty_like(to_y1), torch.empty_like(to_y1)

@@ -16,17 +16,10 @@ from pml_ext.functional.loop.partners import Round, class_pairings, grid_blocks,
 
 
 def loop_cosines(unit: Tensor, labels: Tensor, *, entries: int | None = None) -> Tensor:
-    """The cosines of a batch; samples of different classes get the cosine of the closest points of their arcs.
+    """(B, B) cosines of (B, D) unit vectors: `loop_pairs(unit @ unit.T, labels)` for pairs of different classes.
 
-    For pairs of different classes it equals `loop_pairs(unit @ unit.T, labels)`; pairs of one class keep their cosine.
-
-    Args:
-        unit: (B, D) unit vectors, float32 or float64.
-        labels: (B,) class ids; may be on the CPU as in `loop_pairs`.
-        entries: pairs of arcs per block; None: the size that measured best.
-    Returns:
-        (B, B), symmetric, without second derivatives. A sample without a partner costs as much as two.
-    Source: see `loop_pairs`; consecutive arcs.
+    Pairs of one class keep their cosine. No second derivatives. A sample without a partner costs as much as two.
+    labels may be on the CPU; entries: pairs of arcs per block (None: the size that measured best).
     """
     samples = Round(class_pairings(labels, "consecutive")[0])
     classes = labels[samples.first]

@@ -67,9 +67,7 @@ def class_pairings(labels: Tensor, pairing: str) -> Tensor:
 def consecutive_pairs(labels: Tensor, order: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """(pairs,) anchors and positives: the 1st and 2nd sample of a class, the 3rd and 4th, …, both ways round.
 
-    Args:
-        labels: (B,) class ids.
-        order: (B,) indices, the order in which samples are counted; None: batch order.
+    order: (B,) indices in which samples are counted; None: batch order.
     """
     partner = class_pairings(labels if order is None else labels[order], "consecutive")[0]
     if order is not None:
@@ -81,12 +79,8 @@ def consecutive_pairs(labels: Tensor, order: Tensor | None = None) -> tuple[Tens
 class Round:
     """The arcs of one round of partners, in order of their first ends.
 
-    Attributes:
-        first, second: (arcs,) samples at the two ends; equal if a sample is its own partner.
-        arc_of: (B,) the arc of each sample.
-        end_of: (B,) the index of each sample in first ends followed by second ends; its first end if it is both.
-        is_second: (B,) whether it is a second end.
-        is_pair: (arcs,) whether the ends are different samples.
+    first, second: (arcs,) samples at the ends, equal where is_pair is False. arc_of: (B,) the arc of each sample.
+    end_of: (B,) index of each sample in first ends followed by second ends; is_second: (B,) whether it is a second end.
     """
 
     def __init__(self, partner: Tensor) -> None:
@@ -111,16 +105,10 @@ class Round:
 def solve(
     pairs: Tensor, rows: Round, columns: Round, x: Any, y: Any, geometry: Geometry, *, entries: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The closest points of every row arc and every column arc: their entry and their places on x and y.
+    """(row arcs, column arcs): the entry of the closest points of each two arcs, and their places on x and on y.
 
-    If rows and columns are the same round, only the upper half of the grid is solved; the lower half is mirrored.
-
-    Args:
-        pairs: (B, R) cosines or squared distances of the samples.
-        x, y: (row arcs,) and (column arcs,) curves of the geometry.
-        entries: see `grid_blocks`.
-    Returns:
-        three tensors (row arcs, column arcs).
+    pairs: (B, R) cosines or squared distances. If rows and columns are the same round, only the upper half of the grid
+    is solved; the lower half is mirrored. entries: see `grid_blocks`.
     """
     height, width = len(rows.first), len(columns.first)
     found = value, at_x, at_y = (pairs.new_empty(height, width), *pairs.new_empty(2, height, width))

@@ -75,9 +75,7 @@ class Segment:
 def closest_places_on_segments(to_y1: Tensor, to_y2: Tensor, x: Segment, y: Segment) -> tuple[Tensor, Tensor, Tensor]:
     """`closest_on_segments` with places instead of weights: the smallest ‖p − q‖², p's place on x, q's place on y.
 
-    Args:
-        to_y1, to_y2: (2, ...), the squared distances of x1 and x2 from y1 and from y2.
-        x, y: segments that broadcast with them.
+    to_y1, to_y2: (2, ...), squared distances of x1 and x2 from y1 and y2, broadcast with x and y.
     """
     (d11, d21), (d12, d22) = to_y1, to_y2
     dx, dy = x.square, y.square

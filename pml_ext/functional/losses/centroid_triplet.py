@@ -5,22 +5,12 @@ from torch import Tensor
 
 
 def class_means(embeddings: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """(C, D) mean embedding of each class.
-
-    Args:
-        embeddings: (N, D).
-        classes: (N,) in [0, C), each class at least once.
-        num_classes: C.
-    """
+    """(C, D) mean embedding of each class; classes: (N,) in [0, C), each at least once."""
     return _sums(embeddings, classes, num_classes) / class_counts(classes, num_classes)[:, None]
 
 
 def means_of_others(embeddings: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """(N, D) leave-one-out class means, (sum − own)/(n − 1); the row of a sample alone in its class is meaningless.
-
-    Args:
-        embeddings, classes, num_classes: as in class_means.
-    """
+    """(N, D) leave-one-out class means, (sum − own)/(n − 1); the row of a sample alone in its class is meaningless."""
     others = (class_counts(classes, num_classes) - 1)[classes]
     return (_sums(embeddings, classes, num_classes)[classes] - embeddings) / others.clamp(min=1)[:, None]
 

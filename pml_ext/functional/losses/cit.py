@@ -1,7 +1,6 @@
 """Concordance of triplets: is the positive more similar to the anchor than the negative?
 
-Exact over all triplets, without a (B, B, B) tensor. cit_kernel.py is the fast version for the cosines of a batch with
-itself.
+Exact, without a (B, B, B) tensor. cit_kernel.py is the fast version for the cosines of a batch with itself.
 """
 
 import torch
@@ -59,18 +58,11 @@ def concordance_loss(
     *,
     entries: int | None = None,
 ) -> Tensor:
-    """γ L_e + (1 − γ) L_p, averaged over all triplets. Differentiable any number of times.
+    """γ L_e + (1 − γ) L_p, averaged over all triplets; 0 (with a gradient path) without one.
 
-    Args:
-        similarities: (B, R), anchors × samples.
-        ref_similarities: (R, R), samples × samples, for the pairs (positive, negative); needed if gamma < 1.
-        same, different: (B, R) boolean masks of the positive and the negative pairs.
-        gamma: in [0, 1].
-        hinge_partial_likelihood: clamp each triplet's L_p at zero.
-        entries: entries of one block (positive pairs, R) of L_p; None: the device's block size.
-    Returns:
-        a scalar; 0 (with a gradient path) if there is no triplet.
-    Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7 and 8.
+    Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7 and 8. The hinge clamps each L_p at zero.
+    similarities, same, different: (B, R). ref_similarities: (R, R), for (positive, negative), needed if gamma < 1.
+    Differentiable any number of times. entries: per block (positive pairs, R) of L_p; None: the device's block size.
     """
     loss = similarities.new_zeros(())
     if gamma > 0:
@@ -85,12 +77,9 @@ def concordance_loss(
 
 
 def discordance_sum(similarities: Tensor, same: Tensor, different: Tensor) -> Tensor:
-    """Σ over all triplets of relu(1 − exp(S_ap − S_an)), in O(B R log R) time and O(B R) memory.
+    """Σ over all triplets of relu(1 − exp(S_ap − S_an)) (eq. 4), in O(B R log R) time and O(B R) memory.
 
-    Once an anchor's negatives are sorted, those above a positive form a tail. Summing 1 − e^{S_ap} e^{−S_an} over a
-    tail takes only its length and its sum of e^{−S_an}.
-
-    Source: eq. 4.
+    Among an anchor's sorted negatives those above a positive form a tail, whose length and sum of e^{−S_an} suffice.
     """
     negatives, order = _sort_negatives(similarities, different)
     decay = (-similarities).exp().masked_fill(~different, 0).gather(1, order)

@@ -31,22 +31,11 @@ def fast_concordance_loss(
     entries: int | None = None,
     factors: int = FACTORS,
 ) -> Tensor:
-    """`concordance_loss` for the cosines of a batch with itself, several times faster.
+    """`concordance_loss` for the cosines of a (B, D) batch with itself, several times faster; embeddings of any norm.
 
-    The gradient is computed together with the value and includes the normalisation; second derivatives use
-    `concordance_loss`. torch.compile sees one operator with a first derivative only.
-
-    Args:
-        embeddings: (B, D), need not be normalised, float32 or float64.
-        labels: (B,) class ids; for γ = 1 fastest if no class has more than LARGEST_CLASS samples.
-        gamma: in [0, 1].
-        similarity: "unit", (1 + cosine)/2, or "cosine".
-        hinge_partial_likelihood: clamp each triplet's L_p at zero.
-        spans: `class_spans(labels)`, if known.
-        entries: entries of one block (anchors, positives, samples); None: the device's block size.
-        factors: how many numbers share a logarithm.
-    Returns:
-        a scalar; 0 if there is no triplet.
+    Value and gradient are computed together; second derivatives use `concordance_loss`. For γ = 1 it is fastest if no
+    class has more than LARGEST_CLASS samples. similarity: "unit", (1 + cosine)/2, or "cosine".
+    entries: per block (anchors, positives, samples); factors: how many numbers share a logarithm.
     """
     # The constant of "unit" cancels: both terms use differences of similarities.
     scale = 0.5 if similarity == "unit" else 1.0
@@ -87,14 +76,9 @@ def by_similarities(
     entries: int | None = None,
     factors: int = FACTORS,
 ) -> tuple[Tensor, Tensor]:
-    """The sum over the triplets of A anchors, and its (A, B) gradient by their similarities over `scale`.
+    """The sum over the triplets of A anchors, and its (A, B) gradient by their similarities over `scale` (of cosines).
 
-    Args:
-        unit: (B, D) of norm 1.
-        spans: of the B labels.
-        gamma, hinge, entries, factors: as for `fast_concordance_loss`.
-        scale: factor of the cosines.
-        rows: the anchors: consecutive, and all samples of their classes.
+    unit: (B, D) of norm 1; rows: the anchors, consecutive and all samples of their classes.
     """
     same, is_positive = class_columns(spans, rows)
     valid = is_positive.to(unit.dtype)
@@ -154,12 +138,8 @@ _concordance = ValueAndGradient(
 def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_row: Tensor, *, added: bool) -> Tensor:
     """weight · Σ 1 − e^{S_ap − S_an} over the triplets of a block with S_an > S_ap.
 
-    Args:
-        decay: (anchors, B) of e^−S; overwritten.
-        valid: (anchors, P), 1, or 0 for padding.
-        same: (anchors, P + 1) columns of the positives and of the anchor itself.
-        by_row: (anchors, B), output: the gradient by the anchors' similarities; may be `decay`.
-        added: add the gradient to `by_row` instead of overwriting it.
+    decay: (anchors, B) of e^−S, overwritten; same: (anchors, P + 1) columns of the positives (valid: 0 for padding) and
+    of the anchor. The gradient by the similarities overwrites by_row, which may be `decay`, or is added to it.
     """
     positives = same[:, :-1]
     reach = decay.gather(1, positives)
@@ -189,16 +169,9 @@ def _partial_likelihood(
     """weight · Σ log(e^{S_an} + e^{S_pn}) − S_ap over the triplets whose positives belong to some classes.
 
     (a, p) and (p, a) share their logarithms, so each pair is visited once: members `step` places apart, for each step.
-
-    Args:
-        grown: (anchors, B) of e^S.
-        members: (classes, K) indices of the samples of each class.
-        places: (classes, K) of the same samples among the anchors.
-        valid: (classes, K), 1, or 0 for padding: the first member again, at the end.
-        negatives: (classes, 1), number of negatives of a sample of the class.
-        padded: whether `valid` has a 0.
-        factors: how many numbers share a logarithm.
-        by_row: (anchors, B), output: the rows of the members get the gradient by their similarities.
+    grown: (anchors, B) of e^S. members, places: (classes, K) samples of each class in the batch and among the anchors;
+    valid is 0 for padding (the first member again, at the end). negatives: (classes, 1) number per sample.
+    factors: how many numbers share a logarithm. The members' rows of by_row get the gradient by their similarities.
     """
     columns = members.unsqueeze(1).expand(-1, members.shape[1], -1)
     rows = grown.index_select(0, places.reshape(-1)).view(*members.shape, -1)

@@ -22,18 +22,11 @@ def concordance_sum_of_rows(
     *,
     add_transpose: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """The concordance loss summed over the triplets of some anchors; `fast_concordance_loss` is the mean over all.
+    """The concordance loss summed over the triplets of some (or no) anchors: consecutive, all samples of their classes.
 
-    The gradient is that of the sum over all anchors by the given anchors' embeddings, and 0 for other embeddings: the
-    ranks' gradients add up to the full gradient. It is computed together with the value; there is no second derivative.
-
-    Args:
-        embeddings: (B, D), need not be normalised, float32 or float64.
-        rows: the A anchors: consecutive, all samples of their classes; may be empty.
-        spans: `class_spans` of the B labels.
-        gamma, similarity, hinge_partial_likelihood: see `fast_concordance_loss`.
-        add_transpose: takes these (A, B) rows of a (B, B) matrix and adds the same rows of its transpose. Called only
-            for a gradient.
+    The gradient is that of the sum over all anchors by these rows, and 0 for others: the ranks' gradients add up. It is
+    computed together with the value; there is no second derivative.
+    add_transpose: adds to (A, B) rows of a (B, B) matrix the same rows of its transpose; called only for a gradient.
     """
     scale = 0.5 if similarity == "unit" else 1.0
     options = (gamma, scale, hinge_partial_likelihood)

@@ -8,18 +8,10 @@ from pml_ext.functional.losses.smooth_rank import smooth_ranks
 def smooth_average_precision(
     similarities: Tensor, positive: Tensor, temperature: float, *, entries: int | None = None
 ) -> Tensor:
-    """Average precision of each row's ranking, with ranks smoothed by sigmoids.
+    """(B,) average precision in (0, 1] of each (R,) row's ranking, ranks smoothed by sigmoids; nan without a positive.
 
-    Works in blocks over positive pairs, without a (B, R, R) tensor.
-
-    Args:
-        similarities: (B, R); row a ranks the R items for query a.
-        positive: (B, R) bool, the items relevant to the query.
-        temperature: of the sigmoids, above 0; the limit at 0 is the exact average precision.
-        entries: entries of one block (positive pairs, R); None: the device's block size.
-    Returns:
-        (B,) in (0, 1]; nan for a row without a positive.
-    Source: Brown et al., "Smooth-AP", ECCV 2020, eq. 7.
+    Source: Brown et al., "Smooth-AP", ECCV 2020, eq. 7. The limit at temperature 0 is exact.
+    entries: per block (positive pairs, R), without a (B, R, R) tensor; None: the device's block size.
     """
     queries, items = positive.nonzero(as_tuple=True)
     ranks, ranks_among = smooth_ranks(similarities, queries, items, temperature, positive, entries=entries)

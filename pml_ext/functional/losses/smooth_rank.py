@@ -19,18 +19,10 @@ def smooth_ranks(
     *,
     entries: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """r = 1 + Σ_z σ((s_z − s)/temperature) over all other items z, for P pairs of a query and an item.
+    """r = 1 + Σ_z σ((s_z − s)/temperature) over all other items z, for (P,) queries (rows) and items (columns).
 
-    Besides the similarities it needs memory for their gradient and for one block.
-
-    Args:
-        similarities: (B, R); items at −inf do not count.
-        queries, items: (P,) rows and columns, none of them at −inf.
-        temperature: above 0.
-        among: (B, R) bool, true at the P pairs; None: all items.
-        entries: entries of one block (pairs, R); None: the device's block size.
-    Returns:
-        (P,) ranks among all items of the row, and (P,) ranks among the items marked by `among`.
+    Returns (P,) ranks among all items of the row, and among the items marked by `among`: (B, R), true at the P pairs.
+    Items at −inf do not count and are not among the pairs. Memory: the similarities' gradient and one (pairs, R) block.
     """
     if under_transform():
         return _plain(similarities, queries, items, temperature, among, entries)

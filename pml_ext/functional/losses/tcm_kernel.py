@@ -39,22 +39,10 @@ def fast_threshold_consistency(
     spans: ClassSpans | None = None,
     **sizes: int,
 ) -> Tensor:
-    """λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a batch, in O(B D) memory.
+    """λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a (B, D) batch of any norm, in O(B D) memory.
 
-    The gradient is computed together with the value and includes the normalisation; second derivatives use
-    `shortfall_and_excess`. torch.compile sees one operator with a first derivative only.
-
-    Args:
-        embeddings: (B, D), need not be normalised, float32 or float64.
-        labels: (B,) class ids.
-        lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by: see `shortfall_and_excess` and
-            TCMLoss.
-        spans: `class_spans(labels)`, if known.
-        sizes: at_once, min_rows, few and entries override the constants above and the device's block size.
-    Returns:
-        a scalar.
-    Raises:
-        ValueError: another divide_by.
+    Value and gradient are computed together; second derivatives use `shortfall_and_excess`. divide_by: see TCMLoss.
+    sizes: at_once, min_rows, few and entries override the constants above and the device's block size.
     """
     check_choice(divide_by, DIVISORS, "divide_by")
     options = (lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by)
@@ -141,17 +129,9 @@ def sums_in_blocks(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Shortfall and excess over the pairs of some anchors, and weighted sums of these pairs' embeddings.
 
-    Args:
-        embeddings: (B, D).
-        inverse: (B, 1), 1/norm.
-        spans: of the B labels.
-        margins: margin_plus, margin_minus, and whether to sum over hard pairs only.
-        blocks: consecutive blocks of anchors.
-        needs_gradient: if False, both sums of embeddings are None.
-        few: the constant above.
-    Returns:
-        (4,): shortfall, excess, number of hard positives and of hard negatives; (anchors, D) sums over the positives;
-        (B, D) sums over the negatives, or None if no negative counts.
+    inverse: (B, 1), 1/norm; margins: margin_plus, margin_minus, whether hard pairs only; blocks: consecutive anchors.
+    Returns (4,): shortfall, excess, number of hard positives and of hard negatives; (anchors, D) sums over positives;
+    (B, D) sums over negatives, None if no negative counts. Without needs_gradient both sums are None.
     """
     margin_plus, margin_minus, indicator = margins
     totals = embeddings.new_zeros(4)

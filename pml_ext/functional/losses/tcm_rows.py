@@ -21,18 +21,10 @@ def threshold_consistency_sums_of_rows(
     *,
     indicator: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Shortfall and excess, summed over the pairs of some anchors, and the number of hard pairs.
+    """(2,) shortfall and excess, summed over the pairs of consecutive (or no) anchors, and (2,) numbers of hard pairs.
 
     A pair counts for both its samples. The gradient is that of the sum over all anchors by the given rows, and 0 for
-    other rows: cosines are symmetric, so the ranks' gradients add up. There is no second derivative.
-
-    Args:
-        embeddings: (B, D), need not be normalised, float32 or float64.
-        rows: consecutive anchors; may be empty.
-        spans: `class_spans` of the B labels.
-        margin_plus, margin_minus, indicator: see `shortfall_and_excess`.
-    Returns:
-        (2,) sums and (2,) numbers of hard pairs.
+    others: cosines are symmetric, so the ranks' gradients add up. There is no second derivative.
     """
     sums, counts = _SumsOfRows.apply(embeddings, rows, spans, margin_plus, margin_minus, indicator)
     return sums, counts

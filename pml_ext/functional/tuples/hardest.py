@@ -49,15 +49,10 @@ def hardest_triplets(
 def hardest_of_pairs(
     distances: Tensor, positive: Tensor, negative: Tensor, anchors: Tensor, partners: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """For each pair of samples, the farthest positive and the nearest negative of either. Not differentiable.
+    """For (P,) pairs of samples, the farthest positive and the nearest negative of either. Not differentiable.
 
-    Args:
-        distances: (B, B), larger = further apart.
-        positive, negative: (B, B) bool, the pairs to choose from.
-        anchors, partners: (P,) the two samples, each with a positive.
-    Returns:
-        four (P,) tensors: the sample with the farthest positive and that positive; the sample with the nearest negative
-        and that negative (an arbitrary sample if neither has one).
+    Both samples have a positive. Returns four (P,): the sample with the farthest positive and that positive; the sample
+    with the nearest negative and that negative (an arbitrary sample if neither has one).
     """
     distances = distances.detach()
     farthest, far_at = distances.masked_fill(~positive, -torch.inf).max(dim=1)

@@ -8,12 +8,7 @@ from torch import Tensor
 
 
 def same_and_different(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Two (B, R) boolean masks: pairs of one class, and pairs of two classes.
-
-    Args:
-        labels: (B,) class ids.
-        ref_labels: (R,) class ids of the columns; None for the batch itself, without pairs of a sample and itself.
-    """
+    """Two (B, R) masks: pairs of one class, and of two classes; without ref_labels (B, B), no sample with itself."""
     same = labels[:, None] == (labels if ref_labels is None else ref_labels)[None, :]
     different = ~same
     if ref_labels is None:
@@ -77,11 +72,7 @@ def class_spans(labels: Tensor, device: torch.device | None = None) -> ClassSpan
 def every_negative(labels: Tensor, anchors: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     """`same_and_different(labels)[1][anchors].nonzero()` in another order, on `device`, as (rows, negatives).
 
-    Unlike nonzero it does not synchronise with a GPU if the labels are on the CPU.
-
-    Args:
-        labels: (B,) class ids.
-        anchors: (A,) indices into the batch, on the labels' device.
+    Unlike nonzero it does not synchronise with a GPU if the labels and anchors are on the CPU.
     """
     spans = class_spans(labels)
     start, size = spans.start[anchors, 0], spans.size[anchors, 0]
@@ -98,11 +89,7 @@ def every_negative(labels: Tensor, anchors: Tensor, device: torch.device) -> tup
 def class_columns(spans: ClassSpans, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
     """For each sample the others of its class, then itself, padded with itself to the size K of the largest class.
 
-    Args:
-        spans: of the batch.
-        rows: the samples to return.
-    Returns:
-        (rows, K) indices into the batch, and (rows, K - 1) bool, False for padding.
+    Returns (rows, K) indices into the batch, and (rows, K - 1) bool, False for padding.
     """
     size = spans.size[rows]
     step = torch.arange(1, spans.largest + 1, device=size.device)
