@@ -15,13 +15,8 @@ _GATHER_FOR_A_MEMORY = DistributedLossWrapper.forward_cross_batch.__code__
 def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
     """The samples of embeddings and of ref_emb in the order of the ranks; None where they were not gathered.
 
-    The wrappers put a rank's own samples first, so "the first and second sample of a class" differ between ranks.
-    The tensors do not show this, so we look for PML's wrappers among the calling functions.
-
-    Args:
-        labels, ref_labels: (B,) and (R,) class ids; None where there is no ref_emb.
-    Raises:
-        ValueError: a CrossBatchMemory in a DistributedLossWrapper whose consecutive pairs depend on the rank.
+    PML's wrappers put a rank's own samples first, so "the first and second sample of a class" differ between ranks. The
+    tensors do not show this, so we look for the wrappers among the calling functions. labels, ref_labels: (B,), (R,).
     """
     if torch.compiler.is_compiling() or not (distributed.is_available() and distributed.is_initialized()):
         return None, None

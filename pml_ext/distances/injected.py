@@ -15,8 +15,7 @@ _CLASSES: dict[type, type] = {}  # one stand-in class for each class of distance
 class InjectedDistance(BaseDistance):
     """Answers every call with a given matrix. `inject` makes it.
 
-    It is also an instance of the distance's own class with all its settings, so `is_inverted`, `margin()`,
-    `normalize()`, `pairwise_distance()` and checks of the type behave as they do there.
+    It is also an instance of the distance's own class with all its settings, so that its methods and type checks work.
     """
 
     matrix: Tensor
@@ -25,11 +24,7 @@ class InjectedDistance(BaseDistance):
     was_read: bool
 
     def forward(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
-        """The given matrix, as a copy: several losses write into what they get.
-
-        Raises:
-            ValueError: asked for the distances of other embeddings than the matrix is about.
-        """
+        """The given matrix, as a copy: several losses write into what they get. Other embeddings are a ValueError."""
         if self.two_sets and (ref_emb is None or ref_emb is query_emb):
             raise ValueError(
                 "the loss or miner asked its distance for a matrix inside one set; the one that replaces it is "
@@ -54,16 +49,12 @@ class InjectedDistance(BaseDistance):
 def inject(
     distance: BaseDistance, matrix: Tensor, *, points: tuple[Tensor, Tensor] | None = None, two_sets: bool = False
 ) -> InjectedDistance:
-    """A stand-in for the distance that returns the matrix.
+    """A stand-in for the distance, unchanged itself, that returns the matrix; `was_read` says whether it was called.
 
-    Args:
-        distance: what the stand-in behaves like; it is not changed.
-        matrix: (B, R), in the distance's own measure, with its power already applied.
-        points: the (B, D) and (R, D) embeddings of its rows and columns, for losses that ask for some of them only
-            (N-pairs); of identical embeddings the first is taken. None: the whole matrix is to be asked for.
-        two_sets: the matrix is between embeddings and a ref_emb; asking for one inside a set then is an error.
-    Returns:
-        an InjectedDistance; its `was_read` says whether it has been called.
+    matrix: (B, R), in the distance's own measure, with its power already applied.
+    points: (B, D), (R, D) of its rows and columns, for losses that ask for some of them (N-pairs); of identical ones
+        the first is taken. None: the whole matrix is to be asked for.
+    two_sets: the matrix is between embeddings and a ref_emb; asking for one inside a set then is an error.
     """
     kind = _injected_class(type(distance))
     twin: InjectedDistance = kind.__new__(kind)
@@ -95,9 +86,8 @@ def _rows_of(part: Tensor, whole: Tensor) -> Tensor | None:
 def run_with_distance(module: nn.Module, distance: BaseDistance, *args: Any, **kwargs: Any) -> Any:
     """Calls a loss or miner with another distance; the module keeps its own.
 
-    The call runs on a shallow copy, which shares parameters and buffers, so that threads do not see each
-    other's distance and an exception leaves nothing behind. What the call records (statistics, running histograms)
-    is written back when it has succeeded.
+    The call runs on a shallow copy, which shares parameters and buffers: threads do not see each other's distance, and
+    an exception leaves nothing behind. What the call records (statistics, histograms) is written back on success.
     """
     twin = twin_of(module, {"distance": distance})
     before = dict(vars(twin))

@@ -46,15 +46,10 @@ def loop_matrix(
     distance: BaseDistance, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None,
     ref_labels: Tensor | None = None, *, pairing: str, geometry: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The distance's own matrix with LoOp's distances at the negative entries.
+    """(B, R) the distance's own matrix with LoOp's distances at the negative entries, and which entries are negative.
 
-    Args:
-        distance: one that check_loop_distance accepts.
-        embeddings, labels: (B, D) and (B,). Labels may be on the CPU, see `functional.loop_pairs`.
-        ref_emb, ref_labels: (R, D) and (R,); without them the batch is compared with itself.
-        pairing, geometry: as in `functional.loop_pairs`.
-    Returns:
-        (B, R) in the distance's measure and its power, and which entries are negative.
+    All are in the distance's measure and power; check_loop_distance has accepted it. embeddings, labels: (B, D), (B,).
+    ref_emb, ref_labels: (R, D), (R,), else the batch itself. Labels on the CPU, pairing, geometry: as in loop_pairs.
     """
     if pairing != "consecutive":
         return _matrix(distance, embeddings, labels, ref_emb, ref_labels, pairing, geometry)

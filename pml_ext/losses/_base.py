@@ -20,21 +20,15 @@ OF_THE_WRAPPED = f"; {', '.join(PML_ARGUMENTS)} are those of the wrapped loss"
 class EmbeddingLoss(BaseMetricLossFunction):
     """A PML loss that checks its input before any work and computes in float32 or better.
 
-    Half-precision embeddings are converted to float32 and autocast is switched off inside: sums over
-    thousands of pairs lose all digits in 16 bits. The loss then is float32, gradients keep the input's type.
-
-    A subclass defines PML's `compute_loss`, and `_value_at_once` if it has a kernel for the most used case.
+    Sums over thousands of pairs lose all digits in 16 bits: half-precision embeddings become float32, autocast is off.
+    The loss then is float32, gradients keep the input's type. A subclass defines PML's `compute_loss`, and
+    `_value_at_once` if it has a kernel for the most used case.
 
     Attributes:
         default_distance: makes the distance where none is given.
-        labels_because: for the error message, why labels are needed even beside an indices_tuple; empty where an
-            indices_tuple can replace them.
+        labels_because: why labels are needed even beside an indices_tuple; empty where it can replace them.
         over_all_pairs: accepts an indices_tuple, since trainers pass one, and ignores it.
         reference_begins_with_batch: the first rows of ref_emb are the anchors, which do not pair with themselves.
-    Raises:
-        TypeError: an argument that neither the loss nor PML knows.
-        ValueError: embeddings that are not (N, D) floating, an empty batch, labels of another length or that are
-            not whole numbers, no labels where they are needed, or an indices_tuple that points outside of the batch.
     """
 
     default_distance: Callable[[], BaseDistance] = LpDistance

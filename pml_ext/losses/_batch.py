@@ -34,7 +34,7 @@ def checked_batch(
     ref_labels: Tensor | None = None,
     indices_tuple: Tuples | None = None,
 ) -> Batch:
-    """Checks and converts the input of a loss or miner. The indices_tuple is only checked.
+    """Checks and converts the input of a loss or miner; only checks the indices_tuple.
 
     Drops a ref_emb that is the batch itself; other tensors that are given twice stay one object.
     """
@@ -67,10 +67,7 @@ def is_with_itself(embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor, r
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Converts 16-bit floats to float32.
-
-    A row of zeros has no direction and then gets no gradient, which would be infinite in 16 bits.
-    """
+    """Converts 16-bit floats to float32, where a row of zeros gets no gradient; in 16 bits it gets an infinite one."""
     if x.dtype not in (torch.float16, torch.bfloat16):
         return x
     wide = x.float()

@@ -14,17 +14,10 @@ _PACKAGES = ("", "pml_ext.losses", "pytorch_metric_learning.losses")
 
 
 def loss_by_name(loss: nn.Module | str | Mapping[str, Any]) -> Any:
-    """The loss itself, or the one that a name or a mapping stands for.
+    """The object itself, whatever its type, or a new loss of pml_ext.losses from its name or jsonargparse's mapping.
 
-    Args:
-        loss: a loss; or a name in pml_ext.losses, "TripletMarginLoss"; or that with arguments,
-            {"class_path": "TripletMarginLoss", "init_args": {"margin": 0.1}}, as jsonargparse writes it. The name may
-            start with "pml_ext.losses." or "pytorch_metric_learning.losses.". Nothing else is imported.
-    Returns:
-        a given object as it is, of any type; otherwise a new loss.
-    Raises:
-        TypeError: a mapping of other keys, or arguments that the loss does not take.
-        ValueError: a name that is not in pml_ext.losses.
+    The mapping is {"class_path": "TripletMarginLoss", "init_args": {"margin": 0.1}}. The name may start with
+    "pml_ext.losses." or "pytorch_metric_learning.losses.". Nothing else is imported.
     """
     if isinstance(loss, str):
         loss = {"class_path": loss}

@@ -34,19 +34,17 @@ class LossFacts:
 
     A subclass inherits them, but for `sums`: it may compute something else, and says so itself if ranks can divide it.
 
-    Args:
-        compares: a sample with the other "samples"; with learned or fixed "class vectors", and then the constructor
-            takes num_classes and embedding_size; or, for the runner's identity losses, "class scores".
-        takes_all_positives: why an indices_tuple does not choose the positives; empty where it does. The runner gives
-            such a loss no miner.
-        reads_no_pairs: why LoOp cannot replace the distances of its pairs; empty where it can.
-        makes_triplets: it turns an indices_tuple into triplets (PML's conversion from pairs needs B³ memory).
-        sums: (loss, embeddings and labels of all ranks, the anchors) -> what one rank computes of the loss. Every rank
-            calls it. None: the anchors depend on each other, so ranks cannot divide the loss.
-        term_of_each_anchor: an anchor without a pair counts as a term of 0.
-        undivided: why ranks cannot divide a loss with these settings; empty where they can.
-        arguments: (options of a YAML node, build) -> arguments of the constructor. The keys of the options are in lower
-            case; build(name, **arguments) makes another loss of the config.
+    compares: a sample with other "samples"; with learned or fixed "class vectors" (the constructor then takes
+        num_classes and embedding_size); with "class scores": the runner's identity losses.
+    takes_all_positives: why an indices_tuple does not choose the positives, so the runner gives no miner; or empty.
+    reads_no_pairs: why LoOp cannot replace the distances of its pairs; empty where it can.
+    makes_triplets: it turns an indices_tuple into triplets (PML's conversion from pairs needs B³ memory).
+    sums: (loss, embeddings and labels of all ranks, the anchors) -> one rank's share of the loss; every rank calls it.
+        None: the anchors depend on each other, so ranks cannot divide the loss.
+    term_of_each_anchor: an anchor without a pair counts as a term of 0.
+    undivided: why ranks cannot divide a loss with these settings; empty where they can.
+    arguments: (a YAML node's options, keys in lower case; build) -> arguments of the constructor.
+        build(name, **arguments) makes another loss of the config.
     """
 
     compares: Literal["samples", "class vectors", "class scores"] = "samples"
@@ -93,7 +91,7 @@ def own_facts(kind: type) -> LossFacts | None:
 def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
     """Raises a TypeError with the reason unless the loss compares pairs of samples through its own distance.
 
-    `cannot` begins the message ("LoOp cannot wrap"); `nested` says what to do with a loss that contains another one.
+    cannot: begins the message ("LoOp cannot wrap"); nested: what to do with a loss that contains another one.
     """
     name = type(loss).__name__
     if not isinstance(loss, BaseMetricLossFunction):

@@ -60,11 +60,7 @@ def tuples_for(loss: Any, anchors: Tensor, positives: Tensor, different: Tensor)
 
 
 def sums_of_terms(loss: Any, x: Tensor, part: Part, call: Callable[[Any], object]) -> Sums:
-    """The sums that a loss hands to its reducer.
-
-    Args:
-        call: calls a copy of the loss, which has another reducer, with the anchors.
-    """
+    """The sums that a loss hands to its reducer; `call` calls a copy with another reducer, with the anchors."""
     if not part.size:
         none = x.new_zeros(len(loss.sub_loss_names()))
         return none, none
@@ -74,10 +70,7 @@ def sums_of_terms(loss: Any, x: Tensor, part: Part, call: Callable[[Any], object
 
 
 class _Terms(nn.Module):
-    """In a reducer's place: keeps the sums of terms and their numbers, which the reducer would divide.
-
-    empty: the number of terms of 0 that count for a sub-loss without a pair.
-    """
+    """In a reducer's place: keeps sums of terms and their numbers; `empty` terms of 0 for a sub-loss without a pair."""
 
     def __init__(self, loss: Any, *, empty: int) -> None:
         super().__init__()

@@ -133,10 +133,9 @@ class CentroidTripletLoss(EmbeddingLoss):
 
 
 def row_distances(distance: BaseDistance, x: Tensor, others: Tensor, *, rows: int = 25) -> Tensor:
-    """(N,) distances of each row of x from the same row of the others.
+    """(N,) distances of each row of x from the same row of the others, `rows` at a time.
 
-    Args:
-        rows: at a time; up to 25 torch.cdist subtracts instead of multiplying, and so is exact for close rows.
+    Up to 25 rows torch.cdist subtracts instead of multiplying, and so is exact for close rows.
     """
     blocks = zip(x.split(rows), others.split(rows), strict=True)
     return torch.cat([distance(some, those).diagonal() for some, those in blocks])

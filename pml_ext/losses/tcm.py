@@ -147,8 +147,7 @@ class TCMLoss(EmbeddingLoss):
     ) -> dict[str, Any]:
         """A term as losses of pairs, weight · (s − margin), whose mean it is.
 
-        Args:
-            cosines, pairs, hard: (B, R); masks of the pairs of this kind, and of where such a pair is hard.
+        cosines, pairs, hard: (B, R); masks of the pairs of this kind, and of where such a pair is hard.
         """
         listed = torch.nonzero(pairs & hard if self.indicator and self.divide_by == "hard" else pairs, as_tuple=True)
         losses = weight * (cosines[listed] - margin)

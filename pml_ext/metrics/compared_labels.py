@@ -12,8 +12,8 @@ from pml_ext.functional.retrieval.protocol import OwnIdentity
 class ComparedLabels:
     """Which references match which queries by PML's label_comparison_fn.
 
-    The function is called as PML calls it: with labels in float32, those of q queries as (q, 1) or (q, 1, L) against
-    their references' as (q, R) or (q, R, L). Where the references hold the queries, no query matches itself.
+    The function is called as PML calls it: with float32 labels, (q, 1) or (q, 1, L) against (q, R) or (q, R, L).
+    Where the references hold the queries, no query matches itself.
     """
 
     def __init__(

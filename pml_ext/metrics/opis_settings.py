@@ -13,14 +13,7 @@ from pml_ext.functional.pairwise.sampled import all_or_sampled_pairs, check_nega
 
 @dataclass(frozen=True)
 class OPISSettings:
-    """The settings of OPIS and ε-OPIS; two scores can be compared only if these are equal.
-
-    Args:
-        far_range, grid, negatives_per_positive, seed: see `functional.utility_curves`.
-        epsilon: see `functional.epsilon_opis`.
-    Raises:
-        ValueError: one of them out of range.
-    """
+    """Of `functional.utility_curves` and `epsilon_opis`; two scores can be compared only if these are equal."""
 
     far_range: tuple[float, float] = (1e-2, 1e-1)
     grid: int = 100

@@ -182,10 +182,7 @@ def checked_fars(fars: Sequence[float]) -> tuple[float, ...]:
 
 
 def rates_of(roc: ROC, fars: Sequence[float], others: Sequence[str] = ()) -> dict[str, float]:
-    """What `VerificationEvaluator` reports of a ROC curve.
-
-    Where the curve lacks a kind of pair all of it, and the other metrics that are asked for, is nan, with a warning.
-    """
+    """A ROC's metrics; where it lacks a kind of pair, these and the `others` asked for are nan, with a warning."""
     results = {}
     for far in fars:
         point = operating_point(roc, far)

@@ -15,15 +15,7 @@ PML_ARGUMENTS = ("distance", "collect_stats")
 
 
 class EmbeddingMiner(BaseMiner):
-    """A PML miner that checks its input before any work and computes in float32 or better.
-
-    A subclass defines `_choose`.
-
-    Raises:
-        TypeError: an argument that neither the miner nor PML knows.
-        ValueError: embeddings that are not (N, D) floating, an empty batch, labels of another length or that are not
-            whole numbers, ref_emb without ref_labels.
-    """
+    """A PML miner that checks its input first and computes in float32 or better. A subclass defines `_choose`."""
 
     def __init__(self, **pml: Any) -> None:
         refuse_unknown(type(self), set(pml) - set(PML_ARGUMENTS), f", {', '.join(PML_ARGUMENTS)}")

@@ -15,10 +15,7 @@ _AROUND = (0.3, 3.0)
 
 
 def other_thresholds(pairs: PairDistances, *, grid: int) -> tuple[Alternative, ...]:
-    """The largest threshold within each rate of FARS that the set has pairs for.
-
-    grid: thresholds that OPIS is taken over, see `functional.opis`.
-    """
+    """The largest threshold within each rate of FARS that the set has pairs for; grid: see `functional.opis`."""
     chosen = zip(FARS, thresholds_at_far(pairs, FARS), strict=True)
     found = [(far, distance) for far, distance in chosen if distance is not None]
     if not found:

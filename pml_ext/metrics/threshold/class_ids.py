@@ -12,10 +12,7 @@ Labels = Tensor | np.ndarray | Sequence[int] | Sequence[str]
 
 
 def number_classes(labels: Labels, count: int, name: str = "labels") -> tuple[Tensor, tuple[int | str, ...]]:
-    """Number classes in the order of their names: (count,) int64 ids on the CPU, and the name of each id.
-
-    ValueError: not `count` labels, or neither all integers nor all strings; `name` is the argument's in the message.
-    """
+    """(count,) int64 ids on the CPU, in the order of the classes' names; the name of each id. name: for messages."""
     if isinstance(labels, Tensor):
         labels = check_labels(labels, count, name)
         values = labels.cpu().numpy()

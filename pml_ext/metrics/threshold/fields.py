@@ -141,10 +141,7 @@ class ClassErrors:
 
 @dataclass(frozen=True)
 class Stability:
-    """How far apart the thresholds of two random halves of the classes are, in L2 distance.
-
-    splits: how many random splits were measured.
-    """
+    """The L2 distance between the thresholds of two random halves of the classes, over `splits` random splits."""
 
     splits: CountAbove0
     mean_shift: Distance

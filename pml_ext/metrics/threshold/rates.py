@@ -17,10 +17,7 @@ _POINTS = 301
 def error_rates(
     pairs: PairDistances, samples: Tensor, labels: tuple[int | str, ...], distance: float
 ) -> tuple[ErrorRate, ErrorRate, tuple[ClassErrors, ...]]:
-    """FAR, FRR and the errors by class at a distance threshold.
-
-    samples: (T,) of each class; labels: the names of pairs.classes.
-    """
+    """FAR, FRR and errors by class at a distance; samples: (T,) of each class; labels: names of pairs.classes."""
     at = torch.tensor([distance], dtype=torch.float64)
     accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
     false_rejects = pairs.positive_pairs - accepted
@@ -67,10 +64,8 @@ def threshold_stability(
 ) -> Stability | None:
     """Choose the threshold on two halves of the classes, `splits` times; None where a half has too few pairs for it.
 
-    Classes with genuine pairs are dealt to both halves evenly, and so are the others.
-
-    pairs_of: the pairs of the samples of a (N,) mask; ids: (N,) ids 0, 1, …; choose: a distance threshold of the pairs
-    of a set, or a ValueError where they are too few for it.
+    Classes with genuine pairs are dealt to both halves evenly, and so are the others. pairs_of: the pairs of a (N,)
+    mask's samples; ids: (N,) ids 0, 1, …; choose: the distance threshold of pairs; ValueError where too few.
     """
     has_genuine = torch.bincount(ids) > 1
     generator = torch.Generator().manual_seed(seed)

@@ -20,14 +20,10 @@ Verdict = Literal["holds", "does not hold", "cannot be told"]
 class RateToday:
     """One error rate, then and now.
 
-    Attributes:
-        name: "FAR" or "FRR".
-        promised: of the report.
-        limit: up to where the rate counts as kept.
-        today: errors and pairs, with the interval that the verdict is from.
-        is_bound: today's rate bounds the true one from above: all pairs were taken for impostor pairs.
-        verdict: "holds" if the interval lies at or below the limit, "does not hold" if it lies above.
-        pairs_needed: about how many pairs would tell; None where it is told, or no number of pairs would.
+    promised: of the report; limit: up to where the rate counts as kept; today: with the interval of the verdict.
+    is_bound: today's rate bounds the true one from above: all pairs were taken for impostor pairs.
+    verdict: "holds" if the interval lies at or below the limit, "does not hold" if it lies above.
+    pairs_needed: about how many pairs would tell; None where it is told, or no number of pairs would.
     """
 
     name: str
@@ -43,10 +39,8 @@ class RateToday:
 class ThresholdCheck:
     """What `ThresholdReport.check` found.
 
-    Attributes:
-        far, frr: None where the data has no pairs known to be different, or the same.
-        look: which of repeated checks this was.
-        confidence: of the intervals, all checks together 95 %.
+    far, frr: None where the data has no pairs known to be different, or the same.
+    look: which of repeated checks this was; confidence: of the intervals, all checks together 95 %.
     """
 
     far: RateToday | None

@@ -23,10 +23,10 @@ def most_wrong_pairs(
     paths: Sequence[str | Path | None] | None,
     count: int = 6,
 ) -> WorstPairs:
-    """The impostor pairs of the highest cosine and the genuine pairs of the lowest, worst first.
+    """The impostor pairs of the highest cosine and the genuine pairs of the lowest, worst first; at most `count` each.
 
-    ids, names: (N,) as the pairs were made from, and the name of each id; rows, paths: N numbers of the samples where
-    they come from, and their pictures; count: of each kind, at most. Genuine pairs are those that `pairs` counts.
+    ids, names: (N,) as the pairs were made from, and the name of each id; rows, paths: the N samples' numbers where
+    they come from, and their pictures. Genuine pairs are those that `pairs` counts.
     """
     order = torch.argsort(ids, stable=True).tolist()
     closest: Found = []
