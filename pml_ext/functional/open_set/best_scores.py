@@ -13,30 +13,15 @@ from pml_ext._ops.precision import full_precision
 
 
 class ProbeBlock(NamedTuple):
-    """Scores of a block of probes.
+    """Best cosines of a block of probes; −inf where there is none."""
 
-    probes: (P,) rows of the embeddings.
-    own: (P,) each probe's best cosine with another sample of its identity; −inf if there is none.
-    others: (P, M) its best cosine with each of M identities; −inf for its own.
-    """
-
-    probes: Tensor
-    own: Tensor
-    others: Tensor
+    probes: Tensor  # (P,) rows of the embeddings
+    own: Tensor  # (P,) with another sample of its identity
+    others: Tensor  # (P, M) with each of M identities; −inf for its own
 
 
 class BestScores:
-    """Best cosines of each sample with the samples of each identity, never with itself.
-
-    Args:
-        embeddings: (N, D), finite; normalised here.
-        labels: (N,) identities.
-    Attributes:
-        identities: M, the number of identities.
-        samples, device: N, and the device of the scores.
-    Raises:
-        ValueError: malformed embeddings or labels; fewer than two identities.
-    """
+    """Best cosines of each sample with the samples of each identity (M = `identities`), never with itself."""
 
     def __init__(self, embeddings: Tensor, labels: Tensor) -> None:
         check_embeddings(embeddings)
@@ -63,12 +48,7 @@ class BestScores:
         self._nth = nth
 
     def blocks(self, probes: Tensor | None = None, *, entries: int = 2**23) -> Iterator[ProbeBlock]:
-        """Scores of probes, in blocks.
-
-        Args:
-            probes: (P,) rows of the embeddings; None: all.
-            entries: of one block; the default takes 32 MB in float32.
-        """
+        """Scores of the (P,) rows `probes` (None: all), in blocks of `entries` numbers (32 MB by default)."""
         unit, device = self._unit, self._unit.device
         chosen = torch.arange(len(unit), device=device) if probes is None else probes
         for part in row_blocks(len(chosen), self.identities, device, entries=entries):

@@ -6,14 +6,9 @@ from torch import Tensor
 
 
 def share_with_any(above: Tensor, others: int, enrolled: int) -> Tensor:
-    """Probability that a random gallery has at least one of the identities above a threshold.
+    """1 − C(others − above, enrolled) / C(others, enrolled): P(a random gallery has an identity above a threshold).
 
-    Args:
-        above: (…) int64, number of the others above it, 0 to `others`.
-        others: identities that the gallery is drawn from, without replacement.
-        enrolled: identities in the gallery, 0 to `others`.
-    Returns:
-        (…) float64: 1 − C(others − above, enrolled) / C(others, enrolled).
+    above: (…) int64, how many of the others are above it. The gallery enrols identities without replacement.
     """
     return -torch.expm1(_log_choose(others - above, enrolled) - _log_choose(torch.tensor(others), enrolled))
 
@@ -21,11 +16,7 @@ def share_with_any(above: Tensor, others: int, enrolled: int) -> Tensor:
 def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Tensor:
     """Probability that fewer than `rank` of the identities above a score are in a random gallery.
 
-    Args:
-        above, others, enrolled: see `share_with_any`.
-        rank: at least 1.
-    Returns:
-        (…) float64: Σ_{j < rank} C(above, j) C(others − above, enrolled − j) / C(others, enrolled).
+    As in `share_with_any`: Σ_{j < rank} C(above, j) C(others − above, enrolled − j) / C(others, enrolled).
     """
     total = torch.zeros(above.shape, dtype=torch.float64, device=above.device)
     for drawn in range(min(rank, enrolled + 1)):
@@ -35,10 +26,7 @@ def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Te
 
 
 def share_by_pooled_rate(far: float, enrolled: int) -> float:
-    """1 − (1 − FAR)^N: `share_with_any` if all probes had the same rate.
-
-    It is an upper bound of the mean over unequal probes (Jensen's inequality); the gap shows how unequal they are.
-    """
+    """1 − (1 − FAR)^N: an upper bound of the mean of `share_with_any` over unequal probes (Jensen's inequality)."""
     return float(-np.expm1(enrolled * np.log1p(-far))) if far < 1 else 1.0
 
 

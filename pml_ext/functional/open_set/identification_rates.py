@@ -90,17 +90,12 @@ def identification(
 
 
 class _Tail(NamedTuple):
-    """The scores from a lowest score on.
+    """The scores from a lowest score on."""
 
-    value: (S,) scores of probes with other identities, descending.
-    reached: (S,) the false positive rate if all scores down to each are accepted.
-    own, before: (P,) each probe's score with its own identity; the number of others not below it.
-    """
-
-    value: Tensor
-    reached: Tensor
-    own: Tensor
-    before: Tensor
+    value: Tensor  # (S,) of probes with other identities, descending
+    reached: Tensor  # (S,) the false positive rate if all scores down to each are accepted
+    own: Tensor  # (P,) each probe's score with its own identity
+    before: Tensor  # (P,) the number of others not below it
 
 
 def _at_threshold(scores: BestScores, enrolled: int, threshold: float, rank: int) -> Identification:

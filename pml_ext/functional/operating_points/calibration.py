@@ -176,10 +176,8 @@ def curves_from_bins(
 def _standard_error(curves: UtilityCurves, variance: Tensor, steps_off: float, jumps_off: float) -> float:
     """The standard error of OPIS due to binning.
 
-    Args:
-        variance: (T,) of a class's specificity at one threshold; independent between thresholds.
-        steps_off: standard error of the grid, in steps.
-        jumps_off: the part of it that moves the jumps of a curve.
+    variance: (T,) of a class's specificity at one threshold, independent between thresholds. steps_off: standard error
+    of the grid, in steps; jumps_off: the part of it that moves the jumps of a curve.
     """
     off_mean = 2 * (curves.utilities - curves.utilities.mean(dim=0))
     from_counts = float((off_mean.square().mean(dim=1) * variance).mean() / off_mean.numel()) + float(

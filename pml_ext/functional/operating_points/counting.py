@@ -16,17 +16,12 @@ _WORTH_LOADING = 10_000
 
 
 class Bins(NamedTuple):
-    """Bins of cosine, the most similar first: bin 0 has all pairs more similar than top.
+    """Bins of cosine, the most similar first: bin 0 has all pairs more similar than top."""
 
-    top, bottom: cosines at which bin 1 begins, and below which pairs do not count.
-    width: of a bin, in cosine.
-    log_parts: a bin has 2 to this power parts.
-    """
-
-    top: float
-    bottom: float
-    width: float
-    log_parts: int
+    top: float  # cosine at which bin 1 begins
+    bottom: float  # cosine below which pairs do not count
+    width: float  # of a bin, in cosine
+    log_parts: int  # a bin has 2 to this power parts
 
     @property
     def scale(self) -> float:
@@ -41,10 +36,8 @@ class Bins(NamedTuple):
 def count_pairs(pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tensor, pooled: Tensor) -> None:
     """Add this rank's negative pairs to the pooled counters and to the counters of both their classes.
 
-    Args:
-        cells: (N,) int32, where the counters of each sample's class begin in by_class, in the order of `pairs.unit`.
-        by_class: (classes × bins,) counters.
-        pooled: (bins × parts of a bin,) counters.
+    by_class: (classes × bins,); pooled: (bins × parts of a bin,).
+    cells: (N,) int32, where the counters of each sample's class begin in by_class, in the order of `pairs.unit`.
     """
     count_rows = None
     if pairs.unit.device.type == "cpu" and len(pairs.unit) >= _WORTH_LOADING:

@@ -30,16 +30,11 @@ _bits = numba.njit(inline="always")(_count_bits)
 def count_rows(  # type: ignore[no-untyped-def]
     cosines, first, bottom, scale, shift, last, log_parts, row_cells, column_cells, by_class, pooled
 ):
-    """Add the pairs of a block at or above a cosine to counters.
+    """Add the (r, c) cosines >= bottom, from column first[row] on, to int32 or int64 counters by class and pooled.
 
-    Args:
-        cosines: (r, c) float32 or float64; bottom, scale, shift and last are numbers of the same type.
-        first: (r,) int64, the column at which a row's pairs begin.
-        bottom: the smallest cosine that counts.
-        scale, shift, last: a pair's part is scale × cosine + shift, truncated and clamped to [0, last].
-        log_parts: uint32; a part's bin is its number shifted right by this.
-        row_cells, column_cells: (r,) and (c,) int32, where each sample's counters begin in by_class.
-        by_class, pooled: int32 or int64 counters of bins and of parts.
+    A pair's part is scale × cosine + shift, truncated and clamped to [0, last]; its bin is part >> log_parts (uint32).
+    row_cells, column_cells: (r,), (c,) int32, where each sample's counters begin in by_class; first: (r,) int64;
+    bottom, scale, shift and last have the type of the cosines, float32 or float64.
     """
     zero = scale * 0  # of the cosines' type
     found = np.empty(_AT_ONCE + _WORD, np.uint32)  # columns of a piece of a row, with room for unset bits

@@ -33,22 +33,14 @@ _CLASSES_AT_ONCE = 256
 
 
 class NegativeHistogram(NamedTuple):
-    """Counts of the negative pairs in bins of cosine, the most similar first.
+    """Counts of the negative pairs in bins of cosine, the most similar first."""
 
-    top: cosine at which bin 1 begins; bin 0 has all pairs more similar than that.
-    width: of a bin, in cosine.
-    kept: (T,) which classes have a row; the others are only in the pooled counts.
-    by_class: (rows, bins) this rank's counts; a pair counts for both its classes.
-    pooled: (bins × parts of a bin,) counts of all ranks.
-    log_parts: a bin has 2 to this power parts, at least 8.
-    """
-
-    top: float
-    width: float
-    kept: Tensor
-    by_class: Tensor
-    pooled: Tensor
-    log_parts: int
+    top: float  # cosine at which bin 1 begins; bin 0 has all pairs more similar than that
+    width: float  # of a bin, in cosine
+    kept: Tensor  # (T,) which classes have a row; the others are only in the pooled counts
+    by_class: Tensor  # (rows, bins) this rank's counts; a pair counts for both its classes
+    pooled: Tensor  # (bins × parts of a bin,) counts of all ranks
+    log_parts: int  # a bin has 2 to this power parts, at least 8
     group: dist.ProcessGroup | None
 
     @property
@@ -97,14 +89,9 @@ class NegativeHistogram(NamedTuple):
 def make_negative_histogram(
     pairs: PairDistances, far_range: tuple[float, float], kept: Tensor
 ) -> NegativeHistogram | None:
-    """Count the negative pairs between two false accept rates in one pass; each rank of the group takes its share.
+    """Count the negative pairs between two pooled false accept rates in one pass, shared by the group's ranks.
 
-    Args:
-        pairs: the pairs to count.
-        far_range: rates, over all negative pairs pooled, that the bins should span.
-        kept: (T,) bool, the classes to count.
-    Returns:
-        None if the range is too narrow for bins (collapsed embeddings) or many distances are equal: count exactly.
+    kept: (T,) bool, the classes to count. None if the range is too narrow for bins or many distances tie.
     """
     with full_precision(pairs.unit.device):
         bracket = calibration_bracket(pairs, far_range)

@@ -14,24 +14,17 @@ _DENSE, _SPARSE = 0.1, 0.04
 
 
 class SimilarPairs(NamedTuple):
-    """Negative pairs, each once.
+    """Negative pairs, each once."""
 
-    cosines: (P,), in the order of the block.
-    rows, columns: (P,) int32, the finder's values of the pairs' samples.
-    """
-
-    cosines: Tensor
-    rows: Tensor
-    columns: Tensor
+    cosines: Tensor  # (P,), in the order of the block
+    rows: Tensor  # (P,) int32, the finder's values of the pairs' samples
+    columns: Tensor  # (P,) int32
 
 
 class SimilarPairFinder:
-    """Finds the negative pairs at or above a cosine in one block after another, reusing its memory.
+    """Finds the negative pairs with cosine >= bottom in one block after another, reusing its memory.
 
-    Args:
-        pairs: the pairs whose blocks are searched.
-        bottom: the smallest cosine that counts.
-        values: (N,) int32, a value for each sample, in the order of `pairs.unit`.
+    values: (N,) int32, a value for each sample, in the order of `pairs.unit`.
     """
 
     def __init__(self, pairs: PairDistances, bottom: float, values: Tensor) -> None:

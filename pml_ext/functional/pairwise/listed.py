@@ -10,12 +10,9 @@ from pml_ext._ops.precision import full_precision
 def listed_cosines(
     unit: Tensor, ref_unit: Tensor, rows: Tensor, ref_rows: Tensor, *, entries: int | None = None
 ) -> Tensor:
-    """(P,) inner products of the rows unit[rows[p]] and ref_unit[ref_rows[p]].
+    """(P,) inner products of unit[rows[p]] and ref_unit[ref_rows[p]], block by block of `entries` numbers.
 
-    Args:
-        unit, ref_unit: (N, D) and (R, D) of length 1.
-        rows, ref_rows: (P,) int64 indices.
-        entries: numbers in the rows of one block of pairs; None: the device's block size.
+    unit, ref_unit: (N, D), (R, D) of length 1; rows, ref_rows: (P,) int64.
     """
     with full_precision(unit.device):
         cosines = [

@@ -22,16 +22,12 @@ _NORMALISED_AT_ONCE = 2**9
 
 
 class Block(NamedTuple):
-    """Cosines of some rows with some columns, sorted by class; overwritten by the next block.
-
-    mixed: whether it has positive pairs. If rows and columns begin at the same sample, only pairs right of the diagonal
-        count.
-    """
+    """Cosines of some rows with some columns, sorted by class; overwritten by the next block."""
 
     rows: slice
-    columns: slice
+    columns: slice  # if they begin at the same sample as the rows, only pairs right of the diagonal count
     cosines: Tensor  # (r, c)
-    mixed: bool
+    mixed: bool  # whether it has positive pairs
 
 
 class PairBlocks:

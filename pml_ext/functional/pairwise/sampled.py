@@ -14,16 +14,11 @@ _MOST_DRAWN = 10**9  # pairs
 
 
 class SampledPairDistances(PairDistances):
-    """All positive pairs, and for each class a number of random negative pairs per positive pair.
+    """All positive pairs, and for each class `negatives_per_positive` random negative pairs per positive pair.
 
-    A negative pair is one sample of the class and one outside it, both drawn uniformly with replacement; it counts for
-    that class only. Memory is one distance per sampled pair.
-
-    Args:
-        embeddings, labels: see `PairDistances`.
-        negatives_per_positive: negative pairs drawn per positive pair of the class, at least 1.
-        seed: of the draw; the same on every device.
-        group: see `PairDistances`; every rank draws all negative pairs, positive pairs are divided among ranks.
+    A negative pair is one sample of the class and one outside it, drawn uniformly with replacement; it counts for that
+    class only and takes the memory of one distance. The draw is the same on every device.
+    Every rank draws all negative pairs; the ranks divide the positive ones.
     """
 
     def __init__(

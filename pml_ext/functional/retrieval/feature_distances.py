@@ -50,11 +50,8 @@ def rows_at_once(columns: int, *, entries: int | None = None) -> int:
 def prepare_features(query: Tensor, gallery: Tensor, metric: str, *, scaled: bool = True) -> tuple[Tensor, Tensor]:
     """Copy both in one type, float32 or better, normalised (cosine) or centred on the gallery's mean (euclidean).
 
-    If query and gallery are the same tensor, so are the copies.
-
-    Args:
-        scaled: multiply very large or small features by a power of two, which keeps their squares within the range of
-            the type and does not change the order of distances.
+    If both are the same tensor, so are the copies. scaled: multiply very large or small features by a power of two, so
+    that their squares stay within the range of the type; the order of distances does not change.
     """
     dtype = torch.promote_types(torch.promote_types(query.dtype, gallery.dtype), torch.float32)
     if _are_same(query, gallery):
@@ -87,12 +84,9 @@ def _factor_within_range(*features: Tensor) -> float:
 
 
 def distance_blocks(rows: Tensor, columns: Tensor, metric: str, *, entries: int | None = None) -> Iterator[Tensor]:
-    """Yield (q, G) distances in blocks of `rows_at_once` rows; each is overwritten by the next.
+    """Yield (q, G) distances of rows from `prepare_features` in blocks of `rows_at_once`, each overwritten by the next.
 
-    Args:
-        rows, columns: (Q, D) and (G, D) from `prepare_features`.
-        metric: "cosine": 1 − cosine, where a zero row has cosine 0; "euclidean": the squared distance.
-        entries: see `rows_at_once`.
+    metric: "cosine": 1 − cosine, where a zero row has cosine 0; "euclidean": the squared distance.
     """
     size = rows_at_once(len(columns), entries=entries)
     # One buffer for all blocks: new memory for each would cause page faults and fragment the heap.
@@ -114,14 +108,9 @@ def distance_blocks(rows: Tensor, columns: Tensor, metric: str, *, entries: int 
 def both_distance_blocks(
     query: Tensor, gallery: Tensor, *, entries: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield cosine and Euclidean distances of blocks of rows from one matrix product, for ranking.
+    """Yield (q, G) 1 − cosine and numbers in the order of each row's Euclidean distances, from one matrix product.
 
-    Args:
-        query, gallery: (Q, D) and (G, D) features for which `is_spread_around_origin`.
-        entries: see `rows_at_once`.
-    Yields:
-        (q, G) 1 − cosine, and (q, G) numbers with the order of the Euclidean distances in each row; both are
-        overwritten by the next block.
+    Needs features for which `is_spread_around_origin`. Both are overwritten by the next block of `rows_at_once` rows.
     """
     rows, columns = prepare_features(query, gallery, "cosine")
     sets = (gallery,) if _are_same(query, gallery) else (query, gallery)

@@ -18,18 +18,12 @@ _COMPARED = 6
 
 
 class MatchRanks(NamedTuple):
-    """The ranks of the matches of a block of queries, closest first.
+    """The ranks of the matches of a block of queries, closest first."""
 
-    matches: (q,) int64, number of matches of each query.
-    ranks: (q, K) float64, from 1; rows with fewer matches are padded.
-    real: (q, K) bool, False for padding.
-    columns: number of gallery items ranked.
-    """
-
-    matches: Tensor
-    ranks: Tensor
-    real: Tensor
-    columns: int
+    matches: Tensor  # (q,) int64, number of matches of each query
+    ranks: Tensor  # (q, K) float64, from 1; rows with fewer matches are padded
+    real: Tensor  # (q, K) bool, False for padding
+    columns: int  # number of gallery items ranked
 
     @property
     def nth(self) -> Tensor:
@@ -38,10 +32,7 @@ class MatchRanks(NamedTuple):
 
 
 def match_ranks_of(rows: Tensor, identity: OwnIdentity) -> MatchRanks:
-    """Rank the matches: rank of the j-th match = j + the non-matches at its distance or closer.
-
-    rows: (q, G) finite distances. identity: the gallery items of each query's identity.
-    """
+    """Rank the matches among (q, G) distances: the j-th has rank j + the non-matches at its distance or closer."""
     own, exists, matches = rows.gather(1, identity.columns), identity.exists, identity.matches
     count = matches.sum(dim=1)
     beyond = torch.finfo(rows.dtype).max
@@ -53,15 +44,9 @@ def match_ranks_of(rows: Tensor, identity: OwnIdentity) -> MatchRanks:
 
 
 def count_up_to(rows: Tensor, limits: Tensor, used: Tensor, *, few: int = _FEW, compared: int = _COMPARED) -> Tensor:
-    """(q, K): how many entries of each row are at most each of its limits.
+    """(q, K): how many entries of each (q, G) row are at most each of its ascending (q, K) limits; entries are checked.
 
-    Args:
-        rows: (q, G), floating.
-        limits: (q, K), ascending in each row.
-        used: (q,) number of limits of each row that count; counts at other limits are arbitrary.
-        few, compared: see the constants above.
-    Raises:
-        ValueError: an entry is not finite.
+    used: (q,) number of limits of each row that count; counts at other limits are arbitrary.
     """
     if rows.device.type != "cpu":
         check_finite(rows, "distances")

@@ -11,12 +11,8 @@ def nearest_rows(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The nearest rows of each row, itself first at distance 0.
 
-    Args:
-        features: (N, D), from `prepare_features`.
-        count: at most N; ties for the last place are broken arbitrarily.
-        metric, entries: see `distance_blocks`.
-    Returns:
-        (N, count) int64 indices and their distances, and (N,) the largest distance of each row.
+    Returns (N, count) int64 indices and their distances, and (N,) the largest distance of each row. The features are
+    from `prepare_features`. Ties for the last place are broken arbitrarily.
     """
     # Preallocated: small results between two large blocks would keep the heap from shrinking.
     places = torch.empty((len(features), count), dtype=torch.int64, device=features.device)

@@ -12,24 +12,17 @@ from pml_ext.functional.retrieval.feature_distances import rows_at_once
 
 
 class OwnIdentity(NamedTuple):
-    """The gallery items of each query's identity, (q, K), padded.
+    """The gallery items of each query's identity, (q, K), padded."""
 
-    columns: their columns in the distances. exists: False for padding. matches: those that count.
-    """
-
-    columns: Tensor
-    exists: Tensor
-    matches: Tensor
+    columns: Tensor  # their columns in the distances
+    exists: Tensor  # False for padding
+    matches: Tensor  # those that count
 
 
 class GalleryProtocol:
-    """Identities and cameras of queries and gallery, checked and grouped.
+    """Identities and cameras of Q queries and G gallery items, checked and grouped; identity −1 is junk, removed.
 
-    Args:
-        query_labels, gallery_labels: (Q,) and (G,) integer identities; −1 is junk, removed from the gallery.
-        query_cameras, gallery_cameras: (Q,) and (G,) integers, or None; a match from the query's camera does not count.
-        gallery_includes_query: the gallery starts with the queries; a query does not match itself.
-        device: of the distances.
+    A match from the query's camera does not count, nor does the query itself if the gallery starts with the queries.
     """
 
     def __init__(

@@ -8,21 +8,11 @@ from pml_ext.functional.verification.clopper_pearson import rate_interval
 def class_rate_interval(
     errors: Tensor, pairs: Tensor, *, pairs_span_classes: bool, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Interval of the pooled error rate of pairs, for classes like those measured.
+    """Interval of the pooled error rate of pairs, for classes like those measured; errors, pairs: (T,) int64.
 
-    Pairs of a class share samples, so they carry less information than independent pairs. The effective number of pairs
-    is the one whose binomial variance equals the jackknife's (omitting one class at a time), at most the actual number.
-    The interval is `rate_interval` for that number. If no pair or every pair is an error, the variance is unknown and
-    each class counts as one pair.
-
-    Args:
-        errors, pairs: (T,) int64, by class.
-        pairs_span_classes: a pair counts for two classes (impostor pairs), else for one (genuine pairs).
-        confidence: probability of covering the true rate, in (0, 1).
-    Returns:
-        lower, upper: fractions.
-    Raises:
-        ValueError: no pairs; see `rate_interval`.
+    It is `rate_interval` for the number of pairs, at most the actual one, whose binomial variance equals the
+    jackknife's (omitting one class at a time), because pairs of a class share samples. If no pair or every pair is an
+    error, the variance is unknown and each class counts as one pair. Impostor pairs span classes: each counts for two.
     Source: Arvesen, Annals of Mathematical Statistics 40 (1969), jackknife of U-statistics; Korn and Graubard, Survey
         Methodology 24 (1998), Clopper-Pearson with an effective sample size.
     """

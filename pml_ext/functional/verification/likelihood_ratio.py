@@ -56,13 +56,7 @@ def min_cllr(scores: Tensor, same: Tensor) -> Tensor:
 
 
 def pool_adjacent_violators(values: Tensor, weights: Tensor) -> Tensor:
-    """The increasing sequence closest to values in weighted least squares.
-
-    Args:
-        values, weights: (N,) float64 on the CPU, weights above 0.
-    Returns:
-        (N,) float64.
-    """
+    """The increasing sequence closest in weighted least squares to (N,) float64 values on the CPU; weights > 0."""
     means: list[float] = []
     masses: list[float] = []
     sizes: list[int] = []

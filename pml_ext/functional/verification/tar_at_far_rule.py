@@ -8,16 +8,9 @@ from pml_ext.functional.verification.roc import ROC, OperatingPoint, check_roc
 
 
 def first_refused(far: float, impostors: int) -> int | None:
-    """The rank of the first impostor pair that would exceed a false accept rate.
+    """The rank, from 1, of the first impostor pair that would exceed a FAR in (0, 1]; impostors + 1 if none would.
 
-    Only pairs strictly more alike than that one are accepted, so its ties are rejected too.
-
-    Args:
-        far: allowed false accept rate, in (0, 1].
-        impostors: number of impostor pairs.
-    Returns:
-        the rank, 1 for the most similar impostor pair; impostors + 1 if all may be accepted; None if there are too few
-        for the rate (far < 1 / impostors allows no false accept).
+    Its ties are rejected too. None if far < 1 / impostors, which allows no false accept.
     """
     check_far(far)
     allowed = largest_count_within(far, impostors)

@@ -24,15 +24,7 @@ _GRID_OF_ALL = 2**14
 
 
 def threshold_at_far(pairs: PairDistances, far: float) -> float:
-    """The largest distance threshold whose pooled FAR is at most `far`; ties are rejected together.
-
-    Args:
-        pairs: with impostor pairs; a pair is accepted if its distance <= threshold.
-        far: in (0, 1).
-    Raises:
-        ValueError: far outside (0, 1), below 1 / impostor pairs, or impossible because too many impostor pairs have
-            equal embeddings.
-    """
+    """The largest distance threshold whose pooled FAR is at most `far`, in (0, 1); ties are rejected together."""
     check_fraction(far, "far")
     rank = first_refused(far, pairs.total_negative_pairs)
     if rank is None:
@@ -57,15 +49,7 @@ def thresholds_at_far(pairs: PairDistances, fars: Sequence[float]) -> list[float
 
 
 def threshold_at_frr(pairs: PairDistances, frr: float, *, entries: int | None = None) -> float:
-    """The smallest distance threshold whose pooled FRR is at most `frr`; ties are accepted together.
-
-    Args:
-        pairs: with genuine pairs.
-        frr: in (0, 1).
-        entries: see `grid_size`.
-    Raises:
-        ValueError: frr outside (0, 1), or below 1 / genuine pairs.
-    """
+    """The smallest distance threshold whose pooled FRR is at most `frr`, in (0, 1); ties are accepted together."""
     total = pairs.total_positive_pairs
     check_fraction(frr, "frr")
     allowed = largest_count_within(frr, total)
@@ -78,14 +62,8 @@ def threshold_at_frr(pairs: PairDistances, frr: float, *, entries: int | None = 
 def threshold_of_best_utility(pairs: PairDistances, *, grid: int = _GRID_OF_ALL) -> float:
     """A distance threshold with the largest utility 2 φ ψ / (φ + ψ) of the pooled TNR φ and TPR ψ.
 
-    Rates are counted on a grid over [0, 2]. Between two thresholds the utility is at most that of the lower one's TNR
+    Rates are counted on grids of at least 4 thresholds. Between two, the utility is at most that of the lower one's TNR
     and the upper one's TPR; intervals where this bound exceeds the best utility so far are refined, down to 1e-7.
-
-    Args:
-        pairs: with genuine and impostor pairs.
-        grid: thresholds per pass over the pairs, at least 4.
-    Returns:
-        the best threshold, the smallest one tried if several tie.
     """
     low, high = torch.zeros(1, dtype=torch.float64), torch.full((1,), 2.0, dtype=torch.float64)
     best, chosen = -1.0, 0.0
@@ -114,11 +92,7 @@ def _pooled_rates(pairs: PairDistances, thresholds: Tensor, at_once: int) -> tup
 def middle_of_gap(pairs: PairDistances, threshold: float) -> float:
     """The midpoint of the farthest accepted and the closest rejected pair, which decides all pairs like `threshold`.
 
-    It is the threshold most robust to rounding of distances.
-
-    Args:
-        pairs: in float64, which separates the midpoint from the ends.
-        threshold: in [0, 2].
+    It is the threshold most robust to rounding. pairs: in float64, which separates the midpoint from the ends.
     """
     at = torch.tensor([threshold], dtype=torch.float64)
     # Use only positives_only passes for positive pairs: others cut different blocks, which round differently.
