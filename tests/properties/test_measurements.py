@@ -152,9 +152,15 @@ def test_threshold_at_a_false_accept_rate(batch: Batch, far: float) -> None:
     assume(all(b - a > 1e-6 for a, b in pairwise([0.0, *distances])))
     impostors = sum(a != b for _, a, b in pairs)
     assume(impostors * far >= 1 and impostors < len(pairs))
-    report = ThresholdReport.from_embeddings(x, labels, far=far)
+    told_apart = all(b * b - a * a > 4e-6 for a, b in pairwise([0.0, *distances]))  # cosines within 1e-6 are tied
+    try:
+        report = ThresholdReport.from_embeddings(x, labels, far=far)
+    except ValueError as error:
+        assert "have equal embeddings" in str(error) and not told_apart
+        return
     assert report.far.rate <= far
-    assert report.frr.rate == pytest.approx(threshold_oracle.best_frr_within_far(pairs, far), abs=1e-12)
+    if told_apart:
+        assert report.frr.rate == pytest.approx(threshold_oracle.best_frr_within_far(pairs, far), abs=1e-12)
 
 
 @given(batch=batches())
