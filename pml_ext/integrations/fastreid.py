@@ -46,9 +46,6 @@ def register() -> None:
 
     On torch 2 no weight changes in FastReID: zero_grad() sets gradients to None, but the optimizer's parameters are
     views into one buffer and keep stale gradients. The optimizers built after this call keep the buffers.
-
-    Raises:
-        ImportError: FastReID cannot be imported; the message says how to run its YAMLs without it.
     """
     try:
         from fastreid.engine import defaults
@@ -106,11 +103,7 @@ def _architecture() -> type:
 
 
 def _losses_of(cfg: Any) -> tuple[list[LossTerm], nn.ModuleDict]:
-    """Our losses among MODEL.LOSSES.NAME.
-
-    Raises:
-        UserError: a name that neither FastReID nor we know: FastReID alone would train without it and say nothing.
-    """
+    """Our losses in MODEL.LOSSES.NAME; a UserError for an unknown name, which FastReID alone would ignore."""
     names = tuple(cfg.MODEL.LOSSES.NAME)
     unknown = [name for name in names if name not in (*FASTREIDS, *OURS)]
     if unknown:

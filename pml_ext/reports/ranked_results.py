@@ -35,11 +35,9 @@ _MARKS = {True: "✓", False: "✗"}
 
 @dataclass(frozen=True)
 class RankedLists:
-    """The first results of each query under the camera protocol.
+    """The first results of each query under the camera protocol: items (Q, K), the closest first.
 
-    items: (Q, K) places in what is searched, the closest first; right: (Q, K) whether it is of the query's identity;
-    counts: (Q, K) whether there is a result at this place at all; average_precision: (Q,) over the whole list, nan
-    where nothing could be found.
+    right, counts: (Q, K) of the query's identity, is a result at all; average_precision: (Q,), nan if nothing to find.
     """
 
     items: np.ndarray

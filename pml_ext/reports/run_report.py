@@ -55,12 +55,8 @@ def write_report(
 ) -> tuple[Path, list[Path]]:
     """Write report.html and its pictures in the folder of a run, return the page and the PNGs.
 
-    Args:
-        test_sets: by name; those of pairs or templates have a table only.
-        far: the FAR that the operating point is chosen for; of a set with fewer pairs, 1 / impostor pairs.
-        curves: of `measure_utility`; a set without any has no pictures of thresholds.
-        far_range: the rates that bound their calibration range.
-        extra: pictures for the end of the page.
+    test_sets of pairs or templates have a table only; far: of the operating point, 1 / impostor pairs where those are
+    fewer; curves: of `measure_utility`, no pictures of thresholds without; far_range: bounds the calibration range.
     """
     open_sets = {name: data for name, data in test_sets.items() if isinstance(data, OpenSet)}
     pictures: list[Picture] = []

@@ -20,10 +20,7 @@ log = logging.getLogger("pml_ext")
 
 
 def check_thresholds(wanted: CN, test_sets: dict[str, TestSet]) -> None:
-    """Check before any work that every test set can have the threshold report of the config's TEST.THRESHOLD.
-
-    UserError: a set of pairs or templates, or one with too few impostor pairs for the FAR.
-    """
+    """Before any work: a UserError for a test set of pairs or templates, or with too few impostor pairs for the FAR."""
     far = wanted.FAR
     for name, data in test_sets.items() if wanted.ENABLED else ():
         if not isinstance(data, OpenSet):

@@ -28,12 +28,8 @@ T = TypeVar("T")
 class Launch:
     """Processes of a run, FastReID's command-line names.
 
-    Args:
-        num_gpus: processes a machine (CPU processes with MODEL.DEVICE cpu).
-        num_machines, machine_rank: how many machines take part, and which of them this is, from 0.
-        dist_url: tcp://address:port of machine 0; "auto" takes a free port of this machine.
-        timeout: seconds that a process waits for the others before it fails.
-        max_restarts: how often a run that has failed goes on from its last checkpoint by itself.
+    num_gpus: processes a machine, also on CPUs; machine_rank: from 0; dist_url: tcp://address:port of machine 0, or
+    "auto" for a free port here; timeout: seconds a process waits for others; max_restarts: from the last checkpoint.
     """
 
     num_gpus: int = 1

@@ -43,14 +43,9 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True)
 class EmbeddingFile:
-    """A file of embeddings.
+    """A file of embeddings; files of other programs have no record of a model (None) and no versions.
 
-    Attributes:
-        rows, dim: of the embeddings.
-        record: the model that made them; None in files of other programs.
-        versions: the file's states, the present one last; none in files of other programs.
-        labelled: whether it has labels.
-        content: the whole file; None for a `.parquet` of `pml-ext embed`, which is read in blocks.
+    versions: the file's states, the present one last; content: the whole file, None for a `.parquet` read in blocks.
     """
 
     path: Path
@@ -113,11 +108,7 @@ class EmbeddingFile:
 def write_embeddings(
     path: Path, blocks: Iterable[Block], record: ModelRecord, versions: tuple[Version, ...] = ()
 ) -> EmbeddingFile:
-    """Write a file whole, or keep the old one where that fails; a `.parquet` needs the memory of one block only.
-
-    Args:
-        versions: of the file whose rows come first in `blocks`.
-    """
+    """Write a file whole, or keep the old one where that fails; a `.parquet` needs the memory of one block only."""
 
     def origin(rows: int) -> dict[str, str]:
         return {KEY: record.as_json(), _VERSIONS: json.dumps([*versions, Version(secrets.token_hex(16), rows)])}

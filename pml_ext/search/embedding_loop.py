@@ -36,10 +36,8 @@ class Shard(NamedTuple):
 class Shards:
     """A folder with a file for each finished shard; `rows` are the consecutive pictures of each.
 
-    Args:
-        identities: a text for each picture that no other has. A file is named by a hash of its pictures' and of the
-            model, so that a run finds exactly the shards that fit it.
-        model: a text that no other model has.
+    A file's name is a hash of its pictures' `identities` and of `model`, unique texts: a run finds only shards that fit
+    it.
     """
 
     def __init__(self, folder: Path, identities: Sequence[str], model: str) -> None:

@@ -37,11 +37,7 @@ class EmbeddingSet:
 
 
 def require_file(path: str | Path) -> Path:
-    """The path of a file of embeddings that exists.
-
-    Raises:
-        UserError: no such file, or an unknown suffix.
-    """
+    """The path of a file of embeddings that exists and has a known suffix, else a UserError."""
     try:
         path = Path(path).expanduser()
     except RuntimeError as error:  # ~nouser
@@ -54,14 +50,9 @@ def require_file(path: str | Path) -> Path:
 
 
 def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequence[str] = ()) -> EmbeddingSet:
-    """Read a file; file_format_help says what it holds.
+    """Read a file that file_format_help describes; a UserError where something is missing, damaged or does not fit.
 
-    Args:
-        need_labels: False: labels that the file does not have are empty strings.
-        also: names of more arrays or columns of integers or strings.
-    Raises:
-        UserError: a missing, unreadable or damaged file, an unknown suffix, missing names, shapes or values that do
-            not fit.
+    need_labels False: missing labels are empty strings; also: names of more arrays or columns of integers or strings.
     """
     path = require_file(path)
     arrays = read_arrays(path, need_labels=need_labels, also=also)

@@ -16,13 +16,7 @@ _COLUMNS = dict(zip(NAMES, ("embedding (or e0, e1, …)", "label", "camera", "pa
 
 
 def read_arrays(path: Path, *, need_labels: bool, also: Sequence[str] = ()) -> dict[str, Any]:
-    """The arrays of a file that exists, unchecked, by those of NAMES that it has.
-
-    Args:
-        also: names of more arrays or columns, which the file must have.
-    Raises:
-        UserError: an unknown suffix, an unreadable file, or a missing array.
-    """
+    """The arrays of a file, unchecked, by those of NAMES that it has, and those of `also`, which it must have."""
     try:
         present, arrays = READERS[path.suffix](path, (*NAMES, *also))
     except UserError:

@@ -26,16 +26,11 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """The model that made an embedding.
+    """The model that made an embedding: its config's keys that shape the network and its input, and its files.
 
-    Attributes:
-        config: the config's keys that shape the network and its input, with their values.
-        weights: the name or the absolute path of the file of weights.
-        sha256: of that file's content.
-        embedding_dim: D, the columns.
-        precision: float16: all but the heads were computed in 16 bits.
-        threshold: two embeddings of at least this cosine are one identity, says a threshold report; None without one.
-        onnx: the absolute path of the exported file; None if the network itself made the embedding.
+    weights: the file's name or absolute path, sha256: of its content; precision float16: all but the heads; threshold:
+    the least cosine of one identity, by a threshold report; onnx: the exported file's absolute path, None for the
+    network.
     """
 
     config: Mapping[str, Any]

@@ -24,16 +24,10 @@ def search(
     query: str, index: str, *, k: int, threshold: str | None, page: str | None, images: str | None,
     overrides: Sequence[str],
 ) -> str:  # fmt: skip
-    """Search for a picture, or for every row of a file of embeddings.
+    """Search for a picture, or for every row of a file of embeddings; returns a line for each hit, below each query.
 
-    Args:
-        query: a picture, which the model of the index embeds; or a file of embeddings of that model.
-        threshold: a threshold report of the model, which accepts or rejects each hit.
-        page: an HTML page to write.
-        images: the folder that the index's paths are relative to; None: the index's own.
-        overrides: MODEL.WEIGHTS if the model's file has moved, MODEL.DEVICE.
-    Returns:
-        what to print: a line for each hit, below each query.
+    threshold: a threshold report of the model; page: an HTML page to write; images: the folder that the index's paths
+    are relative to, None for its own; overrides: MODEL.WEIGHTS if the model's file has moved, MODEL.DEVICE.
     """
     if k < 1:
         raise UserError(f"-k must be 1 or more; got {k}")

@@ -22,20 +22,10 @@ def report_threshold(
     images: str | None = None,
     **target: Any,
 ) -> str:
-    """Write threshold.json, .html and .png for a file of embeddings.
+    """Write threshold.json, .html and .png for a file of embeddings, return the text to print.
 
-    Args:
-        file: as `read_embeddings` reads it; with cameras, samples of label −1 are ignored.
-        checkpoint: the model file that the embeddings come from; the report records its SHA-256.
-        out: the folder to write into; None: the checkpoint's, or the current one.
-        same_camera_pairs: also count genuine pairs of one camera, if the file has cameras.
-        images: the folder that the file's paths are relative to; None: the file's own.
-        target: as for `ThresholdReport.from_embeddings`.
-    Returns:
-        the text to print.
-    Raises:
-        UserError: a file that cannot be read, or too small for the target.
-        OSError: a folder that cannot be written.
+    checkpoint: the model file that the embeddings come from; out None: its folder, or the current one; images None: the
+    file's own folder; target: as for `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with cameras.
     """
     if checkpoint is not None and not Path(checkpoint).is_file():
         raise UserError(f"no checkpoint at {checkpoint}")
@@ -74,16 +64,10 @@ def check_threshold_file(
     tracks: str | None,
     look: int,
 ) -> tuple[str, int]:
-    """Compare a saved threshold with the error rates of a file of new embeddings.
+    """Compare a saved threshold with the error rates of a file of new embeddings; look is 1 for the first check, 2 …
 
-    Args:
-        report_file: the threshold.json.
-        file: as `read_embeddings` reads it.
-        checkpoint: the model file in use, which must be the report's.
-        labels, frames, tracks: names of arrays or columns in the file, see `ThresholdReport.check`.
-        look: 1 for the first check, 2 for the second, …
-    Returns:
-        the text to print; 0 if the threshold holds, 1 if it does not, 3 if the data cannot tell.
+    checkpoint: the model file in use, which must be the report's; labels, frames, tracks: names of columns in the file.
+    Returns the text to print, and 0 if the threshold holds, 1 if it does not, 3 if the data cannot tell.
     """
     names = tuple(name for name in (labels, frames, tracks) if name is not None)
     data = read_embeddings(file, need_labels=False, also=names)

@@ -22,17 +22,11 @@ BASE_KEY = "_BASE_"
 
 
 def load_config(config_file: str | Path, overrides: list[str] | None = None) -> CN:
-    """The defaults, overlaid with a YAML file, its `_BASE_` files and KEY VALUE pairs.
+    """The defaults, overlaid with a YAML file, its `_BASE_` files and KEY VALUE pairs (["SOLVER.MAX_EPOCH", "10", …]).
 
-    Spellings of FastReID before 1.1 are read with their meanings there; the log says each replacement.
-
-    Args:
-        config_file: a YAML file, or the name of one that comes with the package, such as
-            Market1501/bagtricks_R50.yml; `_BASE_` in it is a path relative to it (`~` is expanded).
-        overrides: ["SOLVER.MAX_EPOCH", "10", …].
-    Raises:
-        UserError: unreadable or unsafe YAML, a duplicate or unknown key, a value of the wrong type, a `_BASE_`
-            cycle. The message names every such key with its file and lists what is known.
+    The file may be one of the package, such as Market1501/bagtricks_R50.yml; `_BASE_` is relative to it. Spellings
+    before FastReID 1.1 keep their meanings, and are logged. A UserError names every wrong key, its file and what is
+    known.
     """
     return accepted(read_config(config_file, overrides))
 

@@ -28,18 +28,12 @@ TOLERANCE, HALF_TOLERANCE = 1e-4, 5e-3  # of a coordinate of a unit vector, in 3
 def export(
     cfg: CN, output: str | Path, file_format: str, *, half: bool = False, threshold: str | Path | None = None
 ) -> float:
-    """Write MODEL.WEIGHTS as a file, after comparing the file's embeddings with the model's.
+    """Write MODEL.WEIGHTS as a file of a format of FORMATS, after comparing the file's embeddings with the model's.
 
-    The file takes batches of any size, of images of INPUT.SIZE_TEST (INPUT.CROP.SIZE where that is enabled), and holds
-    a record of its input and output, which `Embedder.from_onnx` reads. TEST.FLIP is part of it.
-
-    Args:
-        file_format: a key of FORMATS.
-        half: compute all but the heads in 16 bits; the file is half as large, its input and output stay 32 bits.
-        threshold: a threshold report of these weights, whose cosine goes into the record.
-    Returns:
-        the largest absolute difference of a coordinate between the file's embeddings and the model's in 32 bits; above
-        TOLERANCE (16 bits: HALF_TOLERANCE) it is an error, which leaves no file.
+    The file takes batches of any size, of images of INPUT.SIZE_TEST (or INPUT.CROP.SIZE), TEST.FLIP included, and holds
+    a record for `Embedder.from_onnx`. half: all but the heads in 16 bits. threshold: a report of these weights. Returns
+    the largest absolute difference of a coordinate; above TOLERANCE (16 bits: HALF_TOLERANCE) an error, which leaves no
+    file.
     """
     if not cfg.MODEL.WEIGHTS:
         raise UserError("export needs MODEL.WEIGHTS: the checkpoint to write")

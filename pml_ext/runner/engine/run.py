@@ -35,14 +35,10 @@ log = logging.getLogger("pml_ext")
 def train(
     cfg: CN, launch: Launch, *, resume: bool = False, overwrite: bool = False, profile: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Train and evaluate; config.yaml, metrics.json, checkpoints, logs and figures go to OUTPUT_DIR.
+    """Train and evaluate, all output in OUTPUT_DIR; metrics of the final model by test set, none on ranks other than 0.
 
-    Args:
-        resume: continue from OUTPUT_DIR's last checkpoint, if there is one.
-        overwrite: replace the run in OUTPUT_DIR, if there is one.
-        profile: log where the time went.
-    Returns:
-        metrics of the final model by test set; empty on ranks other than 0.
+    resume: continue from OUTPUT_DIR's last checkpoint, if any; overwrite: replace the run there; profile: log the
+    times.
     """
     if resume and overwrite:
         raise UserError("--resume goes on with the run in OUTPUT_DIR and --overwrite replaces it: give one of them")

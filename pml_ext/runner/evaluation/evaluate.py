@@ -98,12 +98,9 @@ def verification_evaluator(options: CN) -> VerificationEvaluator:
 
 
 def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
-    """Before any work: whether the test sets with queries can be measured as TEST asks.
+    """Before any work: whether the test sets with queries can be measured as TEST asks, else a UserError.
 
-    How many queries have no match that counts is said in the log; the metrics are means over the others.
-
-    UserError: TEST.AQE or TEST.RERANK for a set without a gallery, or asking for more neighbours than there are; a set
-    where no query has a match that counts.
+    AQE and RERANK need a gallery of enough images; some query needs a match that counts. The log counts those without.
     """
     aqe, rerank = test.AQE, test.RERANK
     for name, data in test_sets.items():
@@ -142,10 +139,7 @@ def _queries_without_match(data: OpenSet) -> int:
 
 
 def query_and_gallery_embeddings(data: OpenSet, features: Features) -> tuple[Tensor, Tensor]:
-    """All embeddings of a test set and their identities; as in the metrics, of the identities that have a query.
-
-    Junk (−1) and distractors of the gallery do not count as classes.
-    """
+    """Embeddings and identities of a test set: of identities with a query, without junk (−1) and distractors."""
     embeddings, identities = torch.cat(features), torch.cat([torch.from_numpy(part.identities) for part in data.parts])
     wanted = torch.isin(identities, torch.from_numpy(data.query.identities)) & (identities != JUNK)
     return embeddings[wanted], identities[wanted]

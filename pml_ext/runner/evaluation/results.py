@@ -55,12 +55,10 @@ def heading(name: str, label: str) -> str:
 
 
 def results_table(results: Results, files: dict[str, Path], baselines: dict[str, Results] | None = None) -> str:
-    """The metrics of every test set, and where the files are.
+    """The metrics of every test set, and where the `files` are, by what they are.
 
-    Without baselines a row for each set, a table for each kind of set. With them a table for each set, its rows the
-    baselines and the trained model.
-
-    files: what was written, by what it is; baselines: results of what the model is compared with, by the row's name.
+    Without baselines a table for each kind of set, a row a set; else a table for each set, its rows baselines and
+    model.
     """
     lines: list[str] = []
     if baselines:
@@ -78,10 +76,7 @@ def results_table(results: Results, files: dict[str, Path], baselines: dict[str,
 
 
 def write_metrics(path: Path, results: Results, **about: Any) -> None:
-    """JSON: what was measured, by test set (fractions), and what it was measured on.
-
-    null for nan, "Infinity" for a threshold that accepts nothing.
-    """
+    """JSON of the metrics by test set (fractions); null for nan, "Infinity" for a threshold that accepts nothing."""
     content = _as_json({**about, "results": results})
     write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 

@@ -16,15 +16,8 @@ class PixelsToEmbedding(nn.Module):
     """The network of a config, with the pixel normalisation before it and the division by the length after it.
 
     In evaluation mode `forward` gives the embeddings; `output` gives what the losses see. Weights have the names of
-    FastReID's checkpoints. A feature is taken before or after the last batch norm, as MODEL.HEADS.NECK_FEAT says.
-
-    Args:
-        options: the config's MODEL.
-        images: the config's INPUT.
-        flip: average the features of an image and of its mirror image (TEST.FLIP.ENABLED).
-        num_classes: of the classifier; 0 without one.
-    Raises:
-        UserError: an architecture, or an option of it, that is not built.
+    FastReID's checkpoints. options, images: the config's MODEL and INPUT; flip: average the features of an image and of
+    its mirror image; num_classes: 0 without a classifier.
     """
 
     pixel_mean: Tensor

@@ -15,12 +15,8 @@ _NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # th
 def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
     """SOLVER.OPT over the trainable parameters, with the rates and decays of biases, norms and heads.
 
-    A norm's bias counts as a bias, as in FastReID. What the losses train (projections, proxies, class weights) counts
-    as heads, where FastReID has its class weights.
-    MOMENTUM and NESTEROV are SGD's; other optimizers keep torch's defaults.
-
-    Args:
-        options: the config's SOLVER.
+    A norm's bias counts as a bias, as in FastReID; what the losses train counts as heads, where FastReID has its class
+    weights. MOMENTUM and NESTEROV are SGD's; other optimizers keep torch's defaults.
     """
     if options.HEADS_LR_FACTOR != 1 and not hasattr(model, "heads"):
         log.warning("SOLVER.HEADS_LR_FACTOR has no effect on heads that are not named heads (MGN's), as in FastReID")
@@ -45,11 +41,7 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def clip_gradients(options: CN, parameters: Iterable[nn.Parameter]) -> None:
-    """As in FastReID one parameter at a time: its values, or the norm of its gradient.
-
-    Args:
-        options: the config's SOLVER.CLIP_GRADIENTS.
-    """
+    """As in FastReID one parameter at a time: its values, or the norm of its gradient (SOLVER.CLIP_GRADIENTS)."""
     if not options.ENABLED:
         return
     for parameter in parameters:

@@ -10,11 +10,7 @@ from yacs.config import CfgNode as CN
 
 
 def build_schedule(options: CN, optimizer: torch.optim.Optimizer, *, steps_per_epoch: int) -> LRScheduler:
-    """Warm-up, then SOLVER.SCHED; stepped once an iteration.
-
-    Args:
-        options: the config's SOLVER.
-    """
+    """Warm-up, then SOLVER.SCHED; stepped once an iteration."""
     rates = [group["lr"] for group in optimizer.param_groups]
     if options.SCHED != "OneCycleLR":
         return LambdaLR(optimizer, [_factor(options, steps_per_epoch, rate) for rate in rates])

@@ -66,14 +66,10 @@ Loaded = TestSet | ImageSet
 class DataSet:
     """All that is known of a published data set; each reader's module has those that it reads in its SETS.
 
-    Attributes:
-        read: the folder of all data sets, and whether to read images as grey, to the data. Raises a UserError where
-            files are missing or damaged; `load` puts the name before its message.
-        about: a line for `pml-ext list datasets`.
-        kind: what `read` returns.
-        nobody: identities that are nobody's: junk and distractors.
-        check: raises what `read` finds wrong with the files, where `read` itself draws, downloads or decodes images.
-        to_download: whether a run would download the set to the folder.
+    read: (folder of all data sets, grey) to a `kind`, or a UserError for missing or damaged files; about: a line for
+    `pml-ext list`; nobody: identities of junk and distractors; check: raises what `read` finds wrong with the files,
+    where `read` itself draws, downloads or decodes images; to_download: whether a run would download the set to the
+    folder.
     """
 
     read: Callable[[Path, bool], Loaded]

@@ -15,13 +15,10 @@ _ORIENTATION = 0x0112  # of Exif; 1 is upright
 
 
 def decode_image(content: bytes, name: str, grey: bool) -> "Tensor":
-    """Bytes of an image file as a uint8 (1 or 3, h, w) tensor.
+    """Bytes of an image file as a uint8 (1 or 3, h, w) tensor, turned as its Exif orientation says, as in FastReID.
 
-    The image is turned as its Exif orientation says, as in FastReID. 16 bits become 8 by dividing by 257. What is
-    transparent shows white. CMYK, palettes and the other colour spaces that Pillow converts become RGB.
-
-    Raises:
-        UserError: damaged or truncated content; pixels of no known range (floating-point, 32-bit integers).
+    16 bits are divided by 257; what is transparent shows white; CMYK and palettes become RGB. A UserError: damaged
+    content, or pixels of no known range (floating-point, 32-bit integers).
     """
     try:
         with Image.open(io.BytesIO(content)) as image:

@@ -76,10 +76,7 @@ def each_its_own_camera(files: Sequence[ImageFile], first: int = 0) -> list[Imag
 
 
 def without_unreadable(images: ImageSet, limit: float, threads: int) -> tuple[ImageSet, list[str]]:
-    """The images that decode, and a message for each that does not; a UserError where their share is over the limit.
-
-    A set that is in memory comes back as it is.
-    """
+    """The images that decode and a message for each other (UserError over the limit); a set in memory as it is."""
     if not isinstance(images.images, ImageFiles):
         return images, []
 

@@ -27,12 +27,7 @@ class ForbiddenPickleError(ValueError):
 
 
 def plain_value(content: bytes) -> Plain:
-    """The value of a pickle.
-
-    Raises:
-        ForbiddenPickleError: it asks for anything but the types of `Plain`.
-        DAMAGED: it is damaged.
-    """
+    """The value of a pickle; ForbiddenPickleError for types beside those of `Plain`, DAMAGED for a damaged one."""
     remembered = 0
     argument: Any
     for opcode, argument, _ in pickletools.genops(content):

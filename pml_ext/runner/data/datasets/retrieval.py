@@ -43,12 +43,8 @@ def validation_set(root: Path, grey: bool, *, name: str) -> OpenSet:
 def shared_classes_set(root: Path, grey: bool, *, name: str) -> OpenSet:
     """A retrieval set in its published split for classification; the test images search each other.
 
-    FastReID's lists, which split the classes, are not read.
-
-    Args:
-        name: CUB, whose train_test_split.txt has the split, or Cars196, whose folders have it.
-    Source: the main tables of Zhang et al., arXiv 2307.04047. Paper: 8,054 and 8,131 images of Cars196, the sizes of
-        the split by classes; here: the published 8,144 and 8,041.
+    FastReID's lists, which split the classes, are not read. Source: the main tables of Zhang et al., arXiv 2307.04047.
+    Paper: 8,054 and 8,131 images of Cars196, the sizes of the split by classes; here: the published 8,144 and 8,041.
     """
     images = _by_pml(root, name, "train+test")
     if name == "CUB":

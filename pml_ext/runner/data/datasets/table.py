@@ -18,17 +18,10 @@ KINDS = (".csv", ".parquet")
 
 
 def table_set(file: Path, grey: bool) -> OpenSet:
-    """The data set of a table.
+    """The data set of a .csv (UTF-8, with a heading) or .parquet table, a row an image; a UserError names a wrong row.
 
-    Args:
-        file: .csv (UTF-8, with a heading) or .parquet (needs pyarrow). A row an image: `path`, relative to the
-            table's folder and inside it; `identity`, any text or number, the same person in every split has the same;
-            `camera`, any text or number, for the camera protocol, or left out; `split`: train, query or gallery.
-            Without gallery rows every query searches all other queries.
-        grey: read the images as grey.
-    Raises:
-        UserError: an unreadable table, a missing column or split, an empty cell, an unknown split, a path that is
-            absolute or leaves the folder. The message names the row.
+    Columns: `path`, relative to the table's folder and inside it; `identity`, the same in every split; `camera`, if
+    any; `split`: train, query or gallery. Without gallery rows every query searches all other queries.
     """
     rows = _rows(file)
     if not rows or any(name not in rows[0] for name in COLUMNS):

@@ -66,16 +66,10 @@ def identities_across_cameras(labels: np.ndarray, cameras: np.ndarray, batch_siz
 def identities_by_camera(
     labels: np.ndarray, cameras: np.ndarray, batch_size: int, instances: int, weights: Sequence[int]
 ) -> Draw:
-    """FastReID's SetReWeightSampler: a fixed number of identities from each camera ("set") in every batch.
+    """FastReID's SetReWeightSampler: weights[c] identities of camera c (in order of ids) a turn, whole turns a batch.
 
-    An identity is drawn with a chance proportional to its number of images; its images are of any camera. A batch is
-    filled in turns of sum(weights) identities. (FastReID's own never yields: it asks for a batch that is larger than,
-    and equal to, one turn.)
-
-    Args:
-        weights: identities of each camera in one turn, in the order of the camera ids.
-    Raises:
-        UserError: not one weight a camera; a batch of no whole number of turns; a camera with too few identities.
+    An identity is drawn with a chance proportional to its number of images; its images are of any camera. FastReID's
+    own never yields: it asks for a batch that is larger than, and equal to, one turn.
     """
     members, known = _members(labels), np.unique(cameras)
     turn = sum(weights) * instances

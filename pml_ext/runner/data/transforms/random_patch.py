@@ -19,14 +19,10 @@ HEIGHT_TO_WIDTH = (0.1, 10.0)
 
 
 class RandomPatch(nn.Module):
-    """Cuts a patch out of every image into a pool; pastes one of the pool, half of them mirrored, into some images.
+    """Cuts a patch of every image into a pool, pastes one (half of them mirrored) with a probability (Zhou, ICCV 2019).
 
     Each process that loads data has its own pool. The pool is no part of a checkpoint: a resumed run starts with an
     empty one, so it does not repeat an uninterrupted run exactly.
-
-    Args:
-        probability: of pasting.
-    Source: Zhou et al., "Omni-Scale Feature Learning for Person Re-Identification", ICCV 2019.
     """
 
     def __init__(self, probability: float) -> None:

@@ -9,12 +9,9 @@ from pml_ext.runner.modeling.network import build_network
 
 
 class NetworkOutput(NamedTuple):
-    """What the losses see, or in evaluation the embedding.
+    """What the losses see: features (B, D) and logits (B, classes), each loss a mean over them; scores for accuracy.
 
-    Attributes:
-        features: (B, D) each; a metric loss is the mean over them. In evaluation one: the embedding.
-        logits: (B, classes) each; an ID loss is the mean over them. Empty without a classifier and in evaluation.
-        scores: (B, classes) without CLS_LAYER's margin, for accuracy; None where there are no logits.
+    In evaluation there is one feature, the embedding, and no logits. scores are without CLS_LAYER's margin.
     """
 
     features: tuple[Tensor, ...]

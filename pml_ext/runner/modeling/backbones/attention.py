@@ -8,10 +8,7 @@ from pml_ext.runner.modeling.backbones.norms import build_norm
 
 
 class SqueezeExcitation(nn.Module):
-    """Channels scaled by a sigmoid of two linear layers over their means (Hu et al., CVPR 2018).
-
-    Without biases, unlike timm's and torchvision's.
-    """
+    """Channels scaled by a sigmoid of two linear layers without biases over their means (Hu et al., CVPR 2018)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

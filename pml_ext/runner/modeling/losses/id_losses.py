@@ -10,11 +10,8 @@ from pml_ext.losses._facts import LossFacts
 class CrossEntropyLoss(nn.Module):
     """Softmax cross-entropy, smoothed: 1 − ε for the own class, ε / (C − 1) for each other.
 
-    The mean is over the rows whose loss is not exactly 0, as in FastReID.
-
-    Args:
-        epsilon: in [0, 1); or −1: ε is alpha × the own class's probability, row by row, without a gradient.
-        alpha: in [0, 1], for epsilon −1.
+    The mean is over the rows whose loss is not exactly 0, as in FastReID. epsilon: in [0, 1); or −1: ε is alpha (in [0,
+    1]) × the own class's probability, row by row, without a gradient.
     """
 
     facts = LossFacts(compares="class scores")
@@ -40,13 +37,9 @@ class CrossEntropyLoss(nn.Module):
 
 
 class FocalLoss(nn.Module):
-    """−alpha (1 − p)^gamma log p of the own class's probability p, averaged over the rows.
+    """−alpha (1 − p)^gamma log p of the own class's probability p, averaged over the rows; alpha > 0, gamma ≥ 0.
 
     Source: Lin et al., arXiv 1708.02002, eq. 5, with one alpha for all classes.
-
-    Args:
-        alpha: above 0.
-        gamma: 0 or more; 0 is alpha times the cross-entropy.
     """
 
     facts = LossFacts(compares="class scores")

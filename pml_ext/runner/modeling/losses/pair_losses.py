@@ -10,19 +10,12 @@ _FACTS = LossFacts(takes_all_positives="it compares all samples of the batch and
 
 
 class TripletLoss(nn.Module):
-    """One positive and one negative distance for each anchor, kept apart by a margin.
+    """One positive and one negative distance for each anchor (itself a positive, at 0), kept apart by a margin.
 
-    The anchor is among its own positives, at distance 0, so one alone in its class is pushed from the others.
-    Without hard mining the distances are means weighted by e^d over the positives and by e^−d over the negatives.
-    As in FastReID the sums of weights have 1e-6 added, and those of the negatives are not rescaled before: where
-    the negatives are farther than about 14, their weights sum to visibly less than 1.
-
-    Source: Hermans et al., arXiv 1703.07737 (hard mining, soft margin); Ye et al., arXiv 2001.04193 (weights).
-
-    Args:
-        margin: of the hinge; 0 for the soft margin, log(1 + e^(positive − negative)).
-        norm_feat: squared distance of unit-norm features, 2 − 2 cos; else the Euclidean distance.
-        hard_mining: the farthest positive and the nearest negative.
+    margin 0: log(1 + e^(positive − negative)) for the hinge; norm_feat: distances 2 − 2 cos, else Euclidean.
+    hard_mining: the farthest positive, the nearest negative (arXiv 1703.07737); else means weighted by e^d and e^−d
+    (2001.04193). As in FastReID the sums of weights have 1e-6 added: of negatives farther than about 14 they are
+    visibly below 1.
     """
 
     facts = _FACTS
@@ -50,13 +43,8 @@ class TripletLoss(nn.Module):
 class CircleLoss(nn.Module):
     """All positive against all negative cosines of an anchor, each weighted by how far it is from its optimum.
 
-    An anchor without positives or without negatives adds 0.
-
-    Source: Sun et al., arXiv 2002.10857, eq. 6 with softplus, anchor by anchor.
-
-    Args:
-        margin: in [0, 1]; optima 1 + margin and −margin, decision thresholds 1 − margin and margin.
-        gamma: scale of the logits, above 0.
+    Sun et al., arXiv 2002.10857, eq. 6 with softplus, anchor by anchor; 0 without positives or negatives. margin in [0,
+    1]: optima 1 + margin and −margin, decision thresholds 1 − margin and margin; gamma > 0: scale of the logits.
     """
 
     facts = _FACTS
@@ -80,15 +68,10 @@ class CircleLoss(nn.Module):
 
 
 class CosfaceLoss(nn.Module):
-    """All positive against all negative cosines of an anchor, the negatives raised by a margin.
+    """All positive against all negative cosines of an anchor, the negatives raised by a margin (0 or more).
 
-    An anchor without positives or without negatives adds 0.
-
-    Source: Sun et al., arXiv 2002.10857, eq. 1, anchor by anchor.
-
-    Args:
-        margin: 0 or more.
-        gamma: scale of the logits, above 0.
+    Sun et al., arXiv 2002.10857, eq. 1, anchor by anchor; 0 without positives or negatives. gamma > 0: scale of the
+    logits.
     """
 
     facts = _FACTS

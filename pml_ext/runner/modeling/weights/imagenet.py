@@ -98,10 +98,7 @@ def cached_file(url: str) -> Path | None:
 
 
 def download(url: str) -> Path:
-    """The file of a URL from the cache, or else downloaded into torch's hub's, its hash checked.
-
-    If several processes of a machine need it, one downloads and the others wait.
-    """
+    """A URL's file from the cache, or downloaded into torch hub's by one process of a machine, its hash checked."""
     file = _checkpoints() / url.rpartition("/")[2]
     try:
         if found := cached_file(url):
