@@ -92,6 +92,8 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
     """
     with tempfile.TemporaryDirectory(prefix="pml_ext_") as folder:
         config = _configured(launch, DefaultLogsSpecs(log_dir=folder))
+        # A store for each attempt: in a shared one, restarted ranks can read where ranks of the last attempt listened.
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         try:
             with _quiet_agent():
                 results: dict[int, T] = elastic_launch(config, _call)(work, launch.timeout, log.getEffectiveLevel())
