@@ -50,10 +50,10 @@ def threshold(
     """choose a decision threshold on embeddings, and report what it does to each class; or check a saved one"""
     from pml_ext.search import threshold_command
 
-    of_a_check = {"labels": labels, "frames": frames, "tracks": tracks, "look": look}
+    groups = {"labels": labels, "frames": frames, "tracks": tracks}
     with _plain_warnings():
         if check is None:
-            if given := [f"--{name}" for name, value in of_a_check.items() if value is not None]:
+            if given := [f"--{name}" for name, value in {**groups, "look": look}.items() if value is not None]:
                 raise UserError(f"{', '.join(given)} go with --check, and not with a new threshold")
             target = "utility" if max_utility else None
             print(threshold_command.report_threshold(embeddings, target=target, **options))
@@ -61,7 +61,6 @@ def threshold(
         checkpoint = options.pop("checkpoint")
         if given := [f"--{name.replace('_', '-')}" for name, value in options.items() if value]:
             raise UserError(f"{', '.join(given)} go with a new threshold, and not with --check")
-        groups = {"labels": labels, "frames": frames, "tracks": tracks}
         text, status = threshold_command.check_threshold_file(
             check, embeddings, checkpoint=checkpoint, look=1 if look is None else look, **groups
         )

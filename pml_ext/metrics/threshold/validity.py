@@ -106,11 +106,11 @@ def check_threshold(
     # Spent over all looks: Σ 6 / (π² n²) = 1. Two rates share it.
     confidence = 1 - 0.05 * 6 / (math.pi * look) ** 2 / 2
     at = torch.tensor([report.distance], dtype=torch.float64)
-    narrow = embeddings.double()
+    wide = embeddings.double()
 
     def known_same(groups: Tensor) -> tuple[Tensor, Tensor]:
         """Accepted pairs and all pairs of each group."""
-        pairs = PairDistances(narrow, groups)
+        pairs = PairDistances(wide, groups)
         return pairs.accepted(at, positives_only=True)[0][:, 0].cpu(), pairs.positive_pairs.cpu()
 
     def rate(name: str, promised: ErrorRate, errors: Tensor, pairs: Tensor, spans: bool, is_bound: bool) -> RateToday:
@@ -118,7 +118,7 @@ def check_threshold(
 
     far = frr = None
     if ids["labels"] is not None:
-        pairs = PairDistances(narrow, ids["labels"])
+        pairs = PairDistances(wide, ids["labels"])
         genuine, impostors = (counts[:, 0].cpu() for counts in pairs.accepted(at))
         if pairs.total_negative_pairs:
             far = rate("FAR", report.far, impostors, pairs.negative_pairs.cpu(), True, False)
@@ -126,7 +126,7 @@ def check_threshold(
             same = pairs.positive_pairs.cpu()
             frr = rate("FRR", report.frr, same - genuine, same, False, False)
     elif ids["frames"] is None and ids["tracks"] is None:
-        pairs = PairDistances(narrow, torch.arange(count))
+        pairs = PairDistances(wide, torch.arange(count))
         far = rate("FAR", report.far, pairs.accepted(at)[1][:, 0].cpu(), pairs.negative_pairs.cpu(), True, True)
     if ids["frames"] is not None:
         accepted, different = known_same(ids["frames"])

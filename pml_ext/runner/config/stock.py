@@ -8,7 +8,7 @@ from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext.runner.config.hints import meant
 
-FOLDER = Path(__file__).parents[3] / "fastreid_configs"
+FOLDER = Path(__file__).resolve().parents[3] / "fastreid_configs"  # resolved, as the paths of bases are
 
 
 def find_stock(name: str) -> Path | None:
