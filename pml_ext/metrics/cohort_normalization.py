@@ -1,15 +1,23 @@
 """Scores normalised by a cohort: cosines made comparable between samples, without training or labels."""
 
+from copy import copy
+from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_embeddings, check_finite, check_number, check_whole
+from pml_ext._checks import check_choice, check_embeddings, check_finite, check_number, check_whole, warn_caller
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
 from pml_ext._pml import BaseDistance
 from pml_ext.functional.retrieval.cohort import cohort_offsets
+from pml_ext.metrics.cohort_file import CohortRecord, checksum, read_cohort, write_cohort
+from pml_ext.metrics.threshold.fields import Checkpoint
+from pml_ext.metrics.threshold.json_file import checkpoint_of, require_checkpoint
+
+_SAMPLED = 2000  # of the cohort, to see how close it is to itself
 
 
 class CohortNormalization:
@@ -30,6 +38,7 @@ class CohortNormalization:
         cohort: (M, D), finite; normalised here. `fit` is the same, as a verb.
         k: how many of the cohort count, 1 to M.
         strength: 0 leaves cosines as they are, 1 subtracts the whole mean.
+        checkpoint: the model file that the cohort is of, see `with_checkpoint`.
     Attributes:
         cohort: (M, D), of length 1.
     Raises:
@@ -47,7 +56,9 @@ class CohortNormalization:
     True
     """
 
-    def __init__(self, cohort: Tensor, k: int = 10, strength: float = 1.0) -> None:
+    def __init__(
+        self, cohort: Tensor, k: int = 10, strength: float = 1.0, *, checkpoint: Checkpoint | None = None
+    ) -> None:
         check_embeddings(cohort, "cohort")
         check_finite(cohort, "cohort")
         check_whole(k, "k")
@@ -56,12 +67,100 @@ class CohortNormalization:
         check_number(strength, "strength")
         if not 0 <= strength <= 2:
             raise ValueError(f"strength must be in [0, 2]; got {strength!r}")
-        self.cohort, self.k, self.strength = unit_rows(cohort), k, float(strength)
+        self.cohort, self.k, self.strength = unit_rows(cohort.detach()), k, float(strength)
+        self.checkpoint = checkpoint
 
     @classmethod
     def fit(cls, cohort: Tensor, k: int = 10, strength: float = 1.0) -> "CohortNormalization":
         """Takes a cohort; nothing is trained."""
         return cls(cohort, k, strength)
+
+    def with_checkpoint(self, path: str | Path) -> "CohortNormalization":
+        """The same, with the name and the SHA-256 of the model file that the cohort is of.
+
+        Raises:
+            OSError: a file that cannot be read.
+        """
+        bound = copy(self)
+        bound.checkpoint = checkpoint_of(Path(path))
+        return bound
+
+    @property
+    def record(self) -> CohortRecord:
+        """k, strength, and which cohort (its SHA-256) of which weights."""
+        samples, dim = self.cohort.shape
+        return CohortRecord(self.k, self.strength, samples, dim, self.sha256, self.checkpoint)
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the cohort's numbers, which tells cohorts apart."""
+        return checksum(self.cohort)
+
+    def save(self, path: str | Path, *, checkpoint: str | Path | None = None) -> None:
+        """Write an .npz: the cohort's numbers, and a record of k, strength and the weights.
+
+        Args:
+            checkpoint: the model file that the cohort is of; its SHA-256 is kept, and `load` compares it.
+        """
+        bound = self if checkpoint is None else self.with_checkpoint(checkpoint)
+        write_cohort(Path(path), bound.cohort, bound.record)
+
+    @classmethod
+    def load(cls, path: str | Path, *, checkpoint: str | Path | None = None) -> "CohortNormalization":
+        """Read what `save` wrote.
+
+        Args:
+            checkpoint: the model file in use; it must be the one that the cohort is of.
+        Warns:
+            UserWarning: a cohort of a checkpoint, and none to compare it with.
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: not such a file, or a changed one; a cohort of another checkpoint, or of none where one is
+                given.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     CohortNormalization.fit(torch.eye(4), k=2).save(f"{folder}/cohort.npz")
+        ...     CohortNormalization.load(f"{folder}/cohort.npz").offsets(torch.eye(4)[:1])
+        tensor([0.5000])
+        """
+        cohort, record = read_cohort(Path(path))
+        if checkpoint is not None:
+            require_checkpoint(record.checkpoint, Path(checkpoint), Path(path))
+        elif record.checkpoint is not None:
+            warn_caller(
+                f"{path} is of the checkpoint {record.checkpoint.file}, which was compared with nothing: give "
+                "checkpoint=, the model file in use"
+            )
+        found = cls(cohort, record.k, record.strength, checkpoint=record.checkpoint)
+        found.cohort = cohort  # to the bit: its checksum is that of the file
+        return found
+
+    def shift(self, embeddings: Tensor, *, rows: Tensor | None = None) -> float:
+        """How far the mean of m of some samples lies from the cohort's own, in standard deviations of the cohort's.
+
+        Far from 0 the cohort is of another kind than the samples, and may do harm.
+
+        Args:
+            embeddings: (N, D).
+            rows: see `offsets`.
+        Raises:
+            ValueError: a cohort of one sample, or of copies of one.
+        """
+        own = self._own_offsets
+        spread = float(own.std()) if len(own) > 1 else 0.0
+        if not spread > 0:
+            raise ValueError(f"the cohort must have samples that differ; got {len(self.cohort)} that are alike")
+        return float(self.offsets(embeddings, rows=rows).mean() - own.mean()) / spread
+
+    @cached_property
+    def _own_offsets(self) -> Tensor:
+        """m of up to 2,000 samples of the cohort, each without itself."""
+        count = len(self.cohort)
+        if count == 1:
+            return self.cohort.new_zeros(1)
+        rows = torch.linspace(0, count - 1, min(count, _SAMPLED), device=self.cohort.device).long()
+        return cohort_offsets(self.cohort[rows], self.cohort, min(self.k, count - 1), rows=rows)
 
     def offsets(self, embeddings: Tensor, *, rows: Tensor | None = None) -> Tensor:
         """m(x) of each sample.

@@ -1,3 +1,6 @@
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -89,3 +92,72 @@ def test_what_does_not_fit_is_an_error() -> None:
         CohortNormalization.fit(cohort, strength=-1)
     with pytest.raises(ValueError, match="side must be one of"):
         normalization.augment(cohort, "both")  # type: ignore[arg-type]
+
+
+def saved(folder: Path, **options: object) -> tuple[CohortNormalization, Path]:
+    weights = folder / "weights.pt"
+    weights.write_bytes(b"weights")
+    fitted = CohortNormalization.fit(torch.randn(30, 6), k=4, strength=0.7)
+    fitted.save(folder / "cohort.npz", **options)
+    return fitted, folder / "cohort.npz"
+
+
+def test_a_saved_cohort_gives_the_same_scores_to_the_bit(tmp_path: Path) -> None:
+    fitted, path = saved(tmp_path)
+    loaded = CohortNormalization.load(path)
+    assert loaded.record == fitted.record and torch.equal(loaded.cohort, fitted.cohort)
+    samples = torch.randn(5, 6)
+    assert torch.equal(loaded.scores(samples, samples), fitted.scores(samples, samples))
+    with np.load(path, allow_pickle=False) as arrays:  # any program can read it
+        assert arrays["cohort"].shape == (30, 6) and '"k":4' in str(arrays["record"])
+
+
+def test_a_cohort_is_bound_to_its_weights(tmp_path: Path) -> None:
+    weights, other = tmp_path / "weights.pt", tmp_path / "other.pt"
+    other.write_bytes(b"other")
+    _, path = saved(tmp_path, checkpoint=tmp_path / "weights.pt")
+    assert CohortNormalization.load(path, checkpoint=weights).checkpoint is not None
+    with pytest.raises(ValueError, match=r"is of the checkpoint weights.pt with .*: it is not this model's"):
+        CohortNormalization.load(path, checkpoint=other)
+    with pytest.warns(UserWarning, match="compared with nothing: give checkpoint="):
+        CohortNormalization.load(path)
+    _, unbound = saved(tmp_path)
+    with pytest.raises(ValueError, match="names no checkpoint to compare"):
+        CohortNormalization.load(unbound, checkpoint=weights)
+
+
+def test_other_and_changed_files_are_refused(tmp_path: Path) -> None:
+    fitted, path = saved(tmp_path)
+    with np.load(path) as arrays:
+        content = dict(arrays)
+    changes = {
+        "checksum is another": {"cohort": content["cohort"] + np.float32(1e-6)},
+        "its cohort is float32": {"cohort": content["cohort"][1:]},
+        "expected the format": {"record": np.array(str(content["record"]).replace("normalization 1", "9"))},
+        "Expected `float` <= 2": {"record": np.array(str(content["record"]).replace("0.7", "7"))},
+        "k must be from 1 to 30": {"record": np.array(str(content["record"]).replace('"k":4', '"k":99'))},
+        "allow_pickle": {"cohort": np.array([{}], dtype=object)},
+    }
+    for message, change in changes.items():
+        np.savez(path, **(content | change))
+        with pytest.raises(ValueError, match=message):
+            CohortNormalization.load(path)
+    for junk in (b"", b"PK\x03\x04junk", b"text"):
+        path.write_bytes(junk)
+        with pytest.raises(ValueError, match="is not a saved cohort normalization"):
+            CohortNormalization.load(path)
+    with pytest.raises(FileNotFoundError):
+        CohortNormalization.load(tmp_path / "none.npz")
+    with pytest.raises(ValueError, match=r"a cohort is saved as \.npz; got cohort.bin"):
+        fitted.save(tmp_path / "cohort.bin")
+
+
+def test_a_cohort_of_another_kind_is_far_in_its_similarities() -> None:
+    generator = torch.Generator().manual_seed(0)
+    around = torch.randn(1, 16, generator=generator)
+    alike, other = (around + s * torch.randn(400, 16, generator=generator) for s in (0.5, 3.0))
+    normalization = CohortNormalization.fit(alike[:200], k=10)
+    assert abs(normalization.shift(alike[200:])) < 0.5
+    assert normalization.shift(other) < -2
+    with pytest.raises(ValueError, match="the cohort must have samples that differ; got 3 that are alike"):
+        CohortNormalization.fit(torch.ones(3, 4), k=1).shift(torch.eye(4))

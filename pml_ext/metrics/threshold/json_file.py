@@ -48,7 +48,7 @@ def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
     if _checksum(expected) != content["checksum"]:
         raise ValueError(f"{path} was changed after it was written: its checksum is another. Make the report again")
     if checkpoint is not None:
-        _compare(report.checkpoint, Path(checkpoint), path)
+        require_checkpoint(report.checkpoint, Path(checkpoint), path)
     return report
 
 
@@ -101,14 +101,15 @@ def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def _compare(expected: Checkpoint | None, path: Path, report: Path) -> None:
+def require_checkpoint(expected: Checkpoint | None, path: Path, source: Path) -> None:
+    """Raise unless the model file at `path` is the one that the file `source` records."""
     if expected is None:
-        raise ValueError(f"{report} names no checkpoint to compare {path} with: save it with checkpoint=")
+        raise ValueError(f"{source} names no checkpoint to compare {path} with: save it with checkpoint=")
     found = checkpoint_of(path)
     if found.sha256 != expected.sha256:
         raise ValueError(
-            f"{report} is of the checkpoint {expected.file} with SHA-256 {expected.sha256}; "
-            f"{path} has {found.sha256}: its threshold is not this model's"
+            f"{source} is of the checkpoint {expected.file} with SHA-256 {expected.sha256}; "
+            f"{path} has {found.sha256}: it is not this model's"
         )
 
 
