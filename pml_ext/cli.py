@@ -10,11 +10,19 @@ from typing import Any
 from pml_ext import commands
 from pml_ext._errors import UserError
 from pml_ext._version import __version__
+from pml_ext.runner.config.hints import meant
 from pml_ext.search.file_format_help import LAYOUT
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
 # Beside names of pictures, such as DSC_0001.JPG.
 _KEY_AMONG_FILES = re.compile(r"(MODEL|INPUT|DATALOADER|TEST|SOLVER|DATASETS|KD)(\.[A-Z0-9_]+)+")
+
+_INSTALL = """One of these lines, once; a new shell then completes:
+
+  echo 'source <(pml-ext completion bash)' >> ~/.bashrc
+  pml-ext completion zsh > "${fpath[1]}/_pml-ext"
+  pml-ext completion fish > ~/.config/fish/completions/pml-ext.fish
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +56,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     may begin with a minus, as -1e-3 does.
     """
     whole, subparsers = parsers()
-    if not argv or argv[0] not in subparsers:
+    if not argv:
+        whole.print_help()
+        whole.exit()
+    if argv[0] not in subparsers:
+        if close := meant(argv[0], subparsers):
+            whole.error(f"no command {argv[0]!r}; did you mean {close}?")
         return whole.parse_args(argv)  # help, the version, or an error
     command = subparsers[argv[0]]
     key = command.get_default("key")
@@ -165,9 +178,10 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add = command("list", commands.list_names)
     add("kind", nargs="?", metavar="NAMES", help="losses, backbones, datasets, …; omit to list the kinds")
 
-    add = command("configs", commands.configs)
-    add("--copy", metavar="NAME", help="copy that one, with the files that it is based on")
-    add("folder", nargs="?", default=".", metavar="FOLDER", help="where to; default: here")
+    for name, function in (("configs", commands.configs), ("examples", commands.examples)):
+        add = command(name, function)
+        add("--copy", metavar="NAME", help="copy that one, with the files that it is based on")
+        add("folder", nargs="?", default=".", metavar="FOLDER", help="where to; default: here")
 
     add = command("export", commands.export, _KEY)
     _add_config(add)
@@ -202,7 +216,12 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--threshold", metavar="FILE", help="a threshold report of the model: accept or reject each")
     add("--page", metavar="FILE", help="a page with the pictures")
     add("--images", metavar="FOLDER", help="of the index's pictures; default: the index's folder")
-    return whole, dict(subparsers.choices)
+
+    add = command("completion", commands.completion, epilog=_INSTALL, formatter_class=layout["formatter_class"])
+    add("shell", choices=["bash", "zsh", "fish"])
+    commands_of_whole = dict(subparsers.choices)
+    subparsers.choices["completion"].set_defaults(parsers=(whole, commands_of_whole))
+    return whole, commands_of_whole
 
 
 def _add_config(add: Callable[..., Any]) -> None:

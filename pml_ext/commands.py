@@ -5,12 +5,16 @@ torch takes seconds to import, so each command imports its room when it runs. `p
 
 import logging
 import warnings
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
+
+if TYPE_CHECKING:
+    from pml_ext.runner.config.stock import Stock
 
 
 def train(
@@ -86,9 +90,23 @@ def list_names(kind: str | None) -> None:
 
 def configs(copy: str | None, folder: str) -> None:
     """list the YAML files that come with pml_ext, or copy one"""
-    from pml_ext.runner.config import stock
+    from pml_ext.runner.config.stock import CONFIGS
 
-    print(stock.list_stock() if copy is None else "\n".join(map(str, stock.copy_stock(copy, Path(folder)))))
+    _list_or_copy(CONFIGS, copy, folder)
+
+
+def examples(copy: str | None, folder: str) -> None:
+    """list the scripts and notebooks that come with pml_ext, or copy one"""
+    from pml_ext.runner.config.stock import EXAMPLES
+
+    _list_or_copy(EXAMPLES, copy, folder)
+
+
+def completion(shell: str, parsers: tuple[ArgumentParser, dict[str, ArgumentParser]]) -> None:
+    """print the script that completes this command line in a shell"""
+    from pml_ext.completion import completion_script
+
+    print(completion_script(*parsers, shell))
 
 
 def export(config_file: str, overrides: list[str], *, output: str, format: str, **options: Any) -> None:
@@ -132,6 +150,10 @@ def search(query: str, index: str, **options: Any) -> None:
     from pml_ext.search import search_command
 
     print(search_command.search(query, index, **options))
+
+
+def _list_or_copy(stock: "Stock", copy: str | None, folder: str) -> None:
+    print(stock.listing() if copy is None else "\n".join(map(str, stock.copy(copy, Path(folder)))))
 
 
 @contextmanager

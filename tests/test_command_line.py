@@ -62,7 +62,9 @@ def test_a_misspelt_key_is_left_to_the_config_to_name() -> None:
         (["eval"], "a config FILE is required (or --embeddings FILE)"),
         (["train", "my.yml", "--epochs", "3"], "unrecognized arguments: --epochs"),
         (["export", "my.yml"], "required: --format, --output"),
-        (["trian"], "invalid choice: 'trian'"),
+        (["trian"], "no command 'trian'; did you mean train?"),
+        (["check_config"], "did you mean check-config?"),
+        (["xyz"], "invalid choice: 'xyz'"),
     ],
 )
 def test_mistakes_are_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,6 +72,18 @@ def test_mistakes_are_named(words: list[str], message: str, capsys: pytest.Captu
         parse(words)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([])
+    assert not stop.value.code
+    assert capsys.readouterr().out.startswith("usage: pml-ext")
+
+
+def test_a_misspelt_kind_says_which_is_close(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "loses"]) == 2
+    assert "did you mean 'losses'?" in capsys.readouterr().err
 
 
 def test_list_says_what_it_can_list(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-# Scripts that write tables (first_run trains); tests/test_readme.py and tests/test_papers.py check the rest.
-_RESULTS = ("first_run", "readme_tables", "papers", "paper_headers")
+from pml_ext.runner.config.stock import OF_THE_REPOSITORY
+
 # Needs a model and a frame: tests/test_tracker_example.py has both.
 _WITH_ARGUMENTS = ("tracker",)
 EXAMPLES = sorted(
     path
     for path in (Path(__file__).parents[1] / "examples").glob("*.py")
-    if path.stem not in (*_RESULTS, *_WITH_ARGUMENTS)
+    if path.stem not in (*OF_THE_REPOSITORY, *_WITH_ARGUMENTS)  # tests/test_readme.py and test_papers.py have those
 )
 SMOOTH_AP = next(path for path in EXAMPLES if path.stem == "smooth_ap_of_any_batch")
 VERIFICATION = next(path for path in EXAMPLES if path.stem == "verification")

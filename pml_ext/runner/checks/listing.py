@@ -41,13 +41,14 @@ _LISTS: dict[str, Callable[[], dict[str, Mapping[str, str]]]] = {
     "optimizers": lambda: {"SOLVER.OPT": dict.fromkeys(OPTIMIZERS, "torch.optim's")},
     "samplers": lambda: {"DATALOADER.SAMPLER_TRAIN": SAMPLERS},
 }
+KINDS = tuple(_LISTS)
 
 
 def list_names(kind: str | None) -> str:
     """A line for each name of a kind, under the config key that takes it; None: the kinds."""
     if kind is None:
-        return "\n".join(_LISTS)
-    require(kind, _LISTS, "list")
+        return "\n".join(KINDS)
+    require(kind, KINDS, "list")
     lines = []
     for key, names in _LISTS[kind]().items():
         width = max(map(len, names))

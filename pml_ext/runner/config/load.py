@@ -13,7 +13,7 @@ from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.hints import meant
 from pml_ext.runner.config.layers import Layer, Layers
 from pml_ext.runner.config.old_names import WITHOUT_MEANING, read_old_names
-from pml_ext.runner.config.stock import find_stock
+from pml_ext.runner.config.stock import CONFIGS
 from pml_ext.runner.config.yaml_file import read_tree, shown
 
 log = logging.getLogger("pml_ext")
@@ -88,7 +88,7 @@ def _read_chain(name: str, folder: Path, seen: tuple[Path, ...], mistakes: list[
     try:
         path = folder / Path(name).expanduser()
         if not seen and not path.exists():
-            path = find_stock(name) or path
+            path = CONFIGS.find(name) or path
         resolved = path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a home that nobody has, a loop of links, a NUL
         raise UserError(f"cannot read config file {shown(name)[1:-1]}{named_by}: {error}") from error

@@ -1,58 +1,102 @@
-"""The YAML files that come with the package: in a clone its fastreid_configs, in a wheel the same folder beside it."""
+"""Configs and examples that come with the package: in a clone its own folders, in a wheel copies in pml_ext/shipped."""
 
+import ast
+import json
+from collections.abc import Callable
 from pathlib import Path
-
-import yaml
+from typing import NamedTuple
 
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext.runner.config.hints import meant
 
-FOLDER = Path(__file__).resolve().parents[3] / "fastreid_configs"  # resolved, as the paths of bases are
+_PACKAGE = Path(__file__).resolve().parents[2]  # resolved, as the paths of bases are
+_SHIPPED = _PACKAGE / "shipped"
+_ROOT = _SHIPPED if _SHIPPED.is_dir() else _PACKAGE.parent
+# They write the tables and the wheel of the repository.
+OF_THE_REPOSITORY = ("build_wheel", "first_run", "paper_headers", "papers", "readme_tables")
 
 
-def find_stock(name: str) -> Path | None:
-    """The file of a name such as Market1501/bagtricks_R50.yml, with or without fastreid_configs/ before it."""
-    path = FOLDER / Path(name.removeprefix(f"{FOLDER.name}/"))
-    return path if not Path(name).is_absolute() and ".." not in path.parts and path.is_file() else None
+class Stock(NamedTuple):
+    """Files of one kind.
 
-
-def list_stock() -> str:
-    """A line for each file: its name, and the first line of the comment at its head."""
-    names = _names()
-    width = max(map(len, names), default=0)
-    return "\n".join(f"{name:{width}}  {_comment(FOLDER / name)}".rstrip() for name in names)
-
-
-def copy_stock(name: str, folder: Path) -> list[Path]:
-    """Copy a file and its `_BASE_` files, in their own subfolders; the paths of the copies, the file itself first.
-
-    A UserError where there is no such file, or a copy is there already with other text.
+    command: of `pml-ext`, which lists and copies them.
+    belongs: whether a file is listed; about: a line about it, from its text; base: what else it needs, by its text.
     """
-    source = find_stock(name)
-    if source is None:
-        close = meant(name, _names())
-        hint = f"; did you mean {close}?" if close else ""
-        raise UserError(f"no config {name} comes with pml_ext{hint} `pml-ext configs` lists them")
-    copies = []
-    while source is not None:
-        copy, text = folder / source.relative_to(FOLDER), source.read_text(encoding="utf-8")
-        if copy.exists() and copy.read_text(encoding="utf-8") != text:
-            raise UserError(f"{copy} is there already, with other text: remove it, or name another folder")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(copy, text)
-        copies.append(copy)
-        base = yaml.safe_load(text).get("_BASE_")
-        source = (source.parent / base).resolve() if base else None
-    return copies
+
+    command: str
+    folder: Path
+    suffixes: tuple[str, ...]
+    belongs: Callable[[Path], bool]
+    about: Callable[[str], str]
+    base: Callable[[str], str | None] = lambda _: None
+
+    def find(self, name: str) -> Path | None:
+        """The file of a name such as Market1501/bagtricks_R50.yml, with or without the folder's name before it."""
+        path = self.folder / Path(name.removeprefix(f"{self.folder.name}/"))
+        return path if not Path(name).is_absolute() and ".." not in path.parts and path.is_file() else None
+
+    def names(self) -> list[str]:
+        """The files in the list."""
+        paths = (path for suffix in self.suffixes for path in self.folder.rglob(f"*{suffix}") if self.belongs(path))
+        return sorted(path.relative_to(self.folder).as_posix() for path in paths)
+
+    def listing(self) -> str:
+        """A line for each file: its name, and what it is."""
+        names = self.names()
+        width = max(map(len, names), default=0)
+        return "\n".join(f"{name:{width}}  {self.about(_text(self.folder / name))}".rstrip() for name in names)
+
+    def copy(self, name: str, folder: Path) -> list[Path]:
+        """Copy a file and its bases, in their own subfolders; the paths of the copies, the file itself first.
+
+        A UserError where there is no such file, or a copy is there already with other text.
+        """
+        source = self.find(name)
+        if source is None:
+            close = meant(name, self.names())
+            hint = f"; did you mean {close}?" if close else "."
+            raise UserError(f"no {name} among `pml-ext {self.command}`{hint} The command lists all")
+        copies = []
+        while source is not None:
+            copy, text = folder / source.relative_to(self.folder), _text(source)
+            if copy.exists() and _text(copy) != text:
+                raise UserError(f"{copy} is there already, with other text: remove it, or name another folder")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(copy, text)
+            copies.append(copy)
+            base = self.base(text)
+            source = (source.parent / base).resolve() if base else None
+        return copies
 
 
-def _names() -> list[str]:
-    """Of the files to run; those that others are based on are left out."""
-    found = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.yml"))
-    return [name for name in found if not name.rpartition("/")[2].startswith("Base-")]
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
-def _comment(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+def _comment(text: str) -> str:
+    return next((line.lstrip("# ") for line in text.splitlines() if line.startswith("#")), "")
+
+
+def _heading(text: str) -> str:
+    """Of a notebook its title, of a script the first line of its docstring."""
+    if text.startswith("{"):
+        return str(json.loads(text)["cells"][0]["source"][0]).strip("# \n")
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+def _base(text: str) -> str | None:
+    import yaml  # of the extra `runner`; a list needs none of it
+
+    base = yaml.safe_load(text).get("_BASE_")
+    return str(base) if base else None
+
+
+CONFIGS = Stock(
+    "configs", _ROOT / "fastreid_configs", (".yml",), lambda path: not path.name.startswith("Base-"),
+    _comment, _base,
+)  # fmt: skip
+EXAMPLES = Stock(
+    "examples", _ROOT / "examples", (".py", ".ipynb"),
+    lambda path: path.parent.name in ("examples", "notebooks") and path.stem not in OF_THE_REPOSITORY, _heading,
+)  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner.config.load import load_config
-from pml_ext.runner.config.stock import copy_stock, find_stock, list_stock
+from pml_ext.runner.config.stock import CONFIGS, EXAMPLES
 
 
 @pytest.mark.parametrize("name", ["Glyphs/smoothap_tcm.yml", "fastreid_configs/Glyphs/smoothap_tcm.yml"])
@@ -25,11 +25,11 @@ def test_a_file_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_names_do_not_leave_the_folder() -> None:
-    assert find_stock("../pyproject.toml") is None and find_stock(str(Path(__file__).absolute())) is None
+    assert CONFIGS.find("../pyproject.toml") is None and CONFIGS.find(str(Path(__file__).absolute())) is None
 
 
 def test_the_list_has_every_config_to_run_with_what_it_is() -> None:
-    lines = list_stock().splitlines()
+    lines = CONFIGS.listing().splitlines()
     assert any(line.startswith("Market1501/bagtricks_R50.yml  ") and "model zoo" in line for line in lines)
     assert not any("Base-" in line.split()[0] for line in lines)
 
@@ -42,7 +42,7 @@ def test_a_copy_brings_its_bases_and_loads_alike(tmp_path: Path, capsys: pytest.
     assert load_config(copies[0]) == load_config(name)
     copies[0].write_text("SEED: 3\n")
     with pytest.raises(UserError, match="is there already, with other text"):
-        copy_stock(name, tmp_path)
+        CONFIGS.copy(name, tmp_path)
 
 
 def test_an_unknown_name_says_which_is_close(capfd: pytest.CaptureFixture[str]) -> None:
@@ -50,3 +50,16 @@ def test_an_unknown_name_says_which_is_close(capfd: pytest.CaptureFixture[str]) 
     assert "did you mean Market1501/bagtricks_R50.yml?" in capfd.readouterr().err
     assert main(["check-config", "none/such.yml"]) == 1
     assert "`pml-ext configs` lists those that come with pml_ext" in capfd.readouterr().out
+
+
+def test_examples_are_listed_and_copied_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["examples"]) == 0
+    about = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert about["swap_in_a_torch_loop.py"] == "One training loop, one changed line: the loss."
+    assert about["notebooks/swap_one_loss.ipynb"] == "Swap one loss in a PML loop"
+    assert "papers.py" not in about
+    for name in ("verification.py", "notebooks/swap_one_loss.ipynb"):
+        assert main(["examples", "--copy", name, str(tmp_path)]) == 0
+        assert (tmp_path / name).read_bytes() == (EXAMPLES.folder / name).read_bytes()
+    assert main(["examples", "--copy", "notebooks/swap_on_loss.ipynb", str(tmp_path)]) == 2
+    assert "did you mean notebooks/swap_one_loss.ipynb?" in capsys.readouterr().err
