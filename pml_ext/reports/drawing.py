@@ -34,14 +34,14 @@ _DOTS_PER_INCH = 100
 class Picture:
     """A drawing for a page; its caption says how to read it, and `extra` is HTML below it.
 
-    draw: draws on an empty figure; called for each width, with True for the wide one.
+    draw: draws on an empty figure; called for each width, with True for the wide one. None: the caption says why not.
     heights: inches at the wide and at the narrow width.
     """
 
     name: str
     title: str
     caption: str
-    draw: Callable[["Figure", bool], None]
+    draw: Callable[["Figure", bool], None] | None
     heights: tuple[float, float]
     extra: str = ""
 
@@ -54,6 +54,7 @@ class Picture:
         width, height = (sizes[0 if wide else 1] for sizes in (WIDTHS, self.heights))
         # A constrained layout that is not compressed cuts the labels of axes with a fixed aspect.
         figure = Figure((width / _DOTS_PER_INCH, height), dpi=_DOTS_PER_INCH, layout="compressed")
+        assert self.draw is not None
         self.draw(figure, wide)
         return figure
 

@@ -26,12 +26,19 @@ _LOOP_IDENTITIES = 6
 
 
 def one_batch(identities: np.ndarray, *, count: int, images: int, seed: int) -> np.ndarray:
-    """(count · images,) rows: some images of random identities that have as many, one identity after the other."""
+    """Rows of up to `count` random identities, one after the other: of each `images`, or the most that two have.
+
+    ValueError: no two identities have two images each.
+    """
     ids, counts = np.unique(identities, return_counts=True)
+    images = min(images, *np.sort(counts)[-2:])
+    if len(ids) < 2 or images < 2:
+        raise ValueError(
+            f"needs 2 identities with 2 queries each; {int((counts > 1).sum())} of {len(ids)} have as many"
+        )
     random = np.random.default_rng(seed)
     chosen = random.permutation(ids[counts >= images])[:count]
-    rows = [random.choice(np.flatnonzero(identities == i), images, replace=False) for i in chosen]
-    return np.concatenate(rows) if rows else np.empty(0, dtype=int)
+    return np.concatenate([random.choice(np.flatnonzero(identities == i), images, replace=False) for i in chosen])
 
 
 def loss_pictures(

@@ -29,8 +29,8 @@ def render(template: str, **values: Any) -> str:
 
 
 def pngs_of(pictures: Sequence[Picture]) -> list[list[bytes]]:
-    """Each picture as PNG, wide and narrow."""
-    return [[as_png(picture.wide), as_png(picture.narrow)] for picture in pictures]
+    """Each picture as PNG, wide and narrow; nothing of one that is not drawn."""
+    return [[as_png(picture.wide), as_png(picture.narrow)] if picture.draw else [] for picture in pictures]
 
 
 def write_page(
@@ -50,7 +50,7 @@ def write_page(
     folder.mkdir(exist_ok=True)
     pngs, files = pngs_of(pictures), []
     for picture, contents in zip(pictures, pngs, strict=True):
-        for width, content in zip(WIDTHS, contents, strict=True):
+        for width, content in zip(WIDTHS, contents, strict=picture.draw is not None):
             files.append(folder / f"{picture.name}_{width}.png")
             write_atomically(files[-1], content)
     shown = {"tables": tables, "pictures": pictures, "pngs": pngs}

@@ -1,16 +1,15 @@
 """report.html: the pictures of a run's test sets, and what its losses and its training looked like."""
 
-import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from pml_ext.functional import UtilityCurves
-from pml_ext.functional.operating_points.calibration import TooFewClassesError
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.opis_settings import OPISSettings
@@ -19,6 +18,7 @@ from pml_ext.metrics.threshold.rates import error_rates
 from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, spectrum_picture
 from pml_ext.reports.page import metrics_table, write_page
+from pml_ext.reports.panels import Panels, drawn
 from pml_ext.reports.ranked_results import (
     confused_identities,
     confusions,
@@ -32,12 +32,17 @@ from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
 from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings
 
-log = logging.getLogger("pml_ext")
-
 _QUERIES = 5
 _CONFUSIONS = 9
 _DISTANCES = 401
 TRAINED = "trained"
+
+
+class Utility(NamedTuple):
+    """A test set's utility against threshold: to be measured, and its picture."""
+
+    curves: Callable[[], UtilityCurves]
+    picture: Picture
 
 
 def write_report(
@@ -47,92 +52,105 @@ def write_report(
     baselines: Mapping[str, Measured],
     *,
     far: float,
-    curves: Mapping[str, UtilityCurves],
-    far_range: tuple[float, float],
+    utility: Mapping[str, Utility],
     seed: int,
     facts: Mapping[str, str],
-    extra: Sequence[Picture] = (),
+    extra: Panels | None = None,
 ) -> tuple[Path, list[Path]]:
     """Write report.html and its pictures in the folder of a run, return the page and the PNGs.
 
     test_sets of pairs or templates have a table only; far: of the operating point, 1 / impostor pairs where those are
-    fewer; curves: of `measure_utility`, no pictures of thresholds without; far_range: bounds the calibration range.
+    fewer; utility: of `measure_utility`; extra: what else the page shows, at its end.
     """
     open_sets = {name: data for name, data in test_sets.items() if isinstance(data, OpenSet)}
     pictures: list[Picture] = []
     for name, data in open_sets.items():
-        found = [*_pictures_of_set(name, data, trained, baselines, seed=seed)]
-        if name in curves:
-            found[-2:-2] = _pictures_of_thresholds(name, data, trained.features[name], curves[name], far, far_range)
+        panels = _panels_of_set(name, data, trained, baselines, utility[name], far=far, seed=seed)
+        found = [*drawn(panels, of=name)]
         if len(open_sets) > 1:
             suffix = "_" + re.sub("[^A-Za-z0-9_.-]", "_", name)
             found = [replace(p, name=p.name + suffix, title=f"{name}: {p.title}") for p in found]
         pictures += found
-    if series := read_series(run):
-        pictures.append(training_curves(series))
+    pictures += drawn({"While it trained": partial(_curves_of_run, run), **(extra or {})}, of=str(run))
     tables = [
         metrics_table(name, {row: m.results[name] for row, m in baselines.items()} | {TRAINED: values})
         for name, values in trained.results.items()
     ]
-    path, pictures = run / "report.html", [*pictures, *extra]
+    path = run / "report.html"
     title = f"{', '.join(trained.results)}: what the model learned"
     return path, write_page(path, title=title, about="This run", facts=facts, tables=tables, pictures=pictures)
 
 
 def measure_utility(
     test_sets: Mapping[str, TestSet], features: Mapping[str, Features], opis: OPISSettings
-) -> dict[str, UtilityCurves]:
-    """Utility against threshold of each set with queries; one with too few classes or pairs is skipped and logged."""
+) -> dict[str, Utility]:
+    """Utility against threshold of each set with queries, measured once."""
     distances = torch.linspace(0, 2, _DISTANCES, dtype=torch.float64)
     found = {}
     for name, data in test_sets.items():
         if isinstance(data, OpenSet):
-            try:
-                found[name] = opis.curves_at(distances, *query_and_gallery_embeddings(data, features[name]))
-            except TooFewClassesError as error:
-                log.warning("no pictures of thresholds of %s: %s", name, error)
+            measure = cache(partial(opis.curves_at, distances, *query_and_gallery_embeddings(data, features[name])))
+            show = partial(_utility_of_set, data, measure, opis.far_range)
+            found[name] = Utility(measure, *drawn({"Utility of each class": show}, of=name, narrow=False))
     return found
 
 
-def utility_of_set(data: OpenSet, curves: UtilityCurves, far_range: tuple[float, float]) -> Picture:
-    """The picture of `measure_utility`'s curves."""
+def _utility_of_set(
+    data: OpenSet, measure: Callable[[], UtilityCurves], far_range: tuple[float, float]
+) -> list[Picture]:
+    curves = measure()
     names = [data.query.called(identity) for identity in curves.classes.tolist()]
     low, high = curves.calibration_range.tolist()
-    return utility_picture(curves.thresholds, curves.utilities, names, (low, high), far_range)
+    return [utility_picture(curves.thresholds, curves.utilities, names, (low, high), far_range)]
 
 
-def _pictures_of_set(
-    name: str, data: OpenSet, trained: Measured, baselines: Mapping[str, Measured], *, seed: int
-) -> Iterator[Picture]:
-    found = first_results(data, trained.features[name])
-    raw = {RAW_PIXELS: first_results(data, baselines[RAW_PIXELS].features[name])} if RAW_PIXELS in baselines else {}
+def _panels_of_set(
+    name: str,
+    data: OpenSet,
+    trained: Measured,
+    baselines: Mapping[str, Measured],
+    utility: Utility,
+    *,
+    far: float,
+    seed: int,
+) -> Panels:
+    features = trained.features[name]
+    embeddings = torch.cat(features)
+    before = {row: torch.cat(m.features[name]) for row, m in baselines.items() if row != RAW_PIXELS}
+    models = {row: m.features[name] for row, m in baselines.items() if row == RAW_PIXELS} | {TRAINED: features}
+    return {
+        "What queries find": lambda: _results_of_queries(data, models, seed),
+        "Utility of each class": lambda: [utility.picture],
+        "One threshold for all pairs": lambda: _pictures_of_thresholds(data, features, utility.curves(), far),
+        "A map of the embeddings": lambda: [map_picture(ImageSet.concatenated(data.parts), embeddings, seed=seed)],
+        "Singular values of the embeddings": lambda: [spectrum_picture(before | {TRAINED: embeddings})],
+    }
+
+
+def _results_of_queries(data: OpenSet, models: Mapping[str, Features], seed: int) -> Iterator[Picture]:
+    lists = {model: first_results(data, features) for model, features in models.items()}
+    found = lists[TRAINED]
     worst, others = worst_and_random(found, data.query.identities, _QUERIES, seed)
-    show = partial(results_picture, data, raw | {TRAINED: found})
+    show = partial(results_picture, data, lists)
     caption = "Queries chosen at random, and the first ten results of each."
     yield show(others, "ranked_random", "What random queries find", caption)
     caption = "The queries with the lowest average precision by the trained model, at most one of each identity."
     yield show(worst, "ranked_worst", "The worst queries", caption)
     if confused := confusions(data, found, _CONFUSIONS):
         yield confused_identities(data, confused)
-    embeddings = torch.cat(trained.features[name])
-    yield map_picture(ImageSet.concatenated(data.parts), embeddings, seed=seed)
-    before = {row: torch.cat(m.features[name]) for row, m in baselines.items() if row != RAW_PIXELS}
-    yield spectrum_picture(before | {TRAINED: embeddings})
 
 
-def _pictures_of_thresholds(
-    name: str, data: OpenSet, features: Features, curves: UtilityCurves, far: float, far_range: tuple[float, float]
-) -> list[Picture]:
+def _curves_of_run(run: Path) -> Iterator[Picture]:
+    if series := read_series(run):
+        yield training_curves(series)
+
+
+def _pictures_of_thresholds(data: OpenSet, features: Features, curves: UtilityCurves, far: float) -> list[Picture]:
     """Cameras are ignored here."""
-    pictures = [utility_of_set(data, curves, far_range)]
     embeddings, identities = query_and_gallery_embeddings(data, features)
     pairs = PairDistances(embeddings, identities)
-    far = max(far, 1 / pairs.total_negative_pairs)
-    try:
-        distance = threshold_at_far(pairs, far)
-    except ValueError as error:
-        log.warning("no picture of one threshold of %s: %s", name, error)
-        return pictures
+    far = max(far, 1 / max(pairs.total_negative_pairs, 1))
+    distance = threshold_at_far(pairs, far)
     classes, samples = identities.unique(return_counts=True)
     names = tuple(data.query.called(identity) for identity in classes.tolist())
     counts = ThresholdCurves(curves.thresholds, *count_accepted(pairs, curves.thresholds), curves.utilities)
@@ -142,4 +160,4 @@ def _pictures_of_thresholds(
         curves=counts,
     )  # fmt: skip
     faces = {data.query.called(identity): row for row, identity in enumerate(data.query.identities.tolist())}
-    return [*pictures, *error_pictures(found, lambda label: data.query.images[faces[str(label)]])]
+    return error_pictures(found, lambda label: data.query.images[faces[str(label)]])

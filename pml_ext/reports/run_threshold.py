@@ -63,8 +63,10 @@ def write_threshold(
             epsilon=opis.EPSILON,
             seed=seed,
         )
+        files = write_files(
+            report.with_checkpoint(weights), stem, lambda sample: thumbnail(everything.images[sample.row])
+        )
     except ValueError as error:
         log.warning("no report %s: %s", stem.name, error)
         return {}
-    files = write_files(report.with_checkpoint(weights), stem, lambda sample: thumbnail(everything.images[sample.row]))
     return {f"{stem.name}{file.suffix}": file for file in files}

@@ -59,4 +59,6 @@ def test_a_batch_has_whole_identities() -> None:
     rows = one_batch(identities, count=2, images=3, seed=0)
     assert len(set(rows.tolist())) == 6
     assert sorted(identities[rows].tolist()) == [0, 0, 0, 1, 1, 1]
-    assert len(one_batch(identities, count=2, images=9, seed=0)) == 0
+    assert sorted(identities[one_batch(identities, count=9, images=4, seed=0)]) == [0, 0, 0, 1, 1, 1]
+    with pytest.raises(ValueError, match="2 identities with 2 queries each; 1 of 3 have as many"):
+        one_batch(np.array([0, 0, 0, 1, 2]), count=2, images=4, seed=0)

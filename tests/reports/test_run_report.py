@@ -18,7 +18,7 @@ from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, principal_components, spectrum_picture
 from pml_ext.reports.ranked_results import Confusion, confused_identities
-from pml_ext.reports.run_report import _pictures_of_thresholds, measure_utility, utility_of_set, write_report
+from pml_ext.reports.run_report import _pictures_of_thresholds, measure_utility, write_report
 from pml_ext.reports.training_series import training_curves
 from pml_ext.runner.data.datasets import OpenSet, PairSet
 from pml_ext.runner.evaluation.baselines import Measured
@@ -43,8 +43,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
     baselines = {"raw pixels": measured(raw, 0.25), "untrained": measured([f.roll(1, 0) for f in features], 0.3)}
     return write_report(
         run, {"Set": data}, measured(features, 0.75), baselines,
-        far=1e-2, curves=measure_utility({"Set": data}, {"Set": features}, OPISSettings()), far_range=(1e-2, 1e-1),
-        seed=0, facts={"weights": HOSTILE},
+        far=1e-2, utility=measure_utility({"Set": data}, {"Set": features}, OPISSettings()), seed=0,
+        facts={"weights": HOSTILE},
     )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def test_pairs_of_images_have_a_table_only(tmp_path: Path) -> None:
     same = np.array([True, False] * 4)
     data = PairSet(image_set(np.zeros(16, int), np.zeros(16, int)), same)
     trained = Measured({"LFW": {"accuracy": 0.5}}, {"LFW": [torch.randn(16, 4)]})
-    options = {"far": 1e-3, "curves": {}, "far_range": (1e-2, 1e-1), "seed": 0, "facts": {}}
+    options = {"far": 1e-3, "utility": {}, "seed": 0, "facts": {}}
     page, files = write_report(tmp_path, {"LFW": data}, trained, {}, **options)
     assert files == []
     assert '<td data-name="LFW">trained</td><td data-name="accuracy ↑">50.00 %</td>' in page.read_text(encoding="utf-8")
@@ -108,12 +108,51 @@ def test_a_set_with_too_few_classes_has_the_other_pictures(tmp_path: Path, caplo
     one = type(data)(data.train, data.query.subset(np.flatnonzero(only)), data.gallery)
     kept = [features[0][torch.from_numpy(only)], features[1]]
     with caplog.at_level("WARNING", logger="pml_ext"):
-        _, files = write_report(
-            tmp_path, {"Set": one}, measured(kept, 0.5), {}, far=1e-2, far_range=(1e-2, 1e-1), seed=0, facts={},
-            curves=measure_utility({"Set": one}, {"Set": kept}, OPISSettings()),
+        page, files = write_report(
+            tmp_path, {"Set": one}, measured(kept, 0.5), {}, far=1e-2, seed=0, facts={},
+            utility=measure_utility({"Set": one}, {"Set": kept}, OPISSettings()),
         )  # fmt: skip
-    assert "no pictures of thresholds" in caplog.text
+    assert "no picture 'Utility of each class' of Set: " in caplog.text
     assert {"map_1400.png", "ranked_worst_500.png"} <= {path.name for path in files}
+    assert not_drawn(page).keys() == {"Utility of each class", "One threshold for all pairs"}
+
+
+def not_drawn(page: Path) -> dict[str, str]:
+    """Heading and reason of each picture that the page does without."""
+    found = re.findall(r'<h2 id="[^"]*">([^<]*)</h2>\n<figure><figcaption>Not drawn: ([^<]+)<', page.read_text("utf-8"))
+    return dict(found)
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+def test_few_queries_an_identity_end_no_report(tmp_path: Path, queries: int) -> None:
+    query = image_set(np.repeat(np.arange(6), queries), np.zeros(6 * queries, int))
+    gallery = image_set(np.arange(6), np.ones(6, int))
+    data = OpenSet(image_set(np.empty(0, int), np.empty(0, int)), query, gallery)
+    features = [torch.randn(len(part), 4) for part in data.parts]
+    utility = measure_utility({"Set": data}, {"Set": features}, OPISSettings())
+    page, files = write_report(
+        tmp_path, {"Set": data}, measured(features, 0.5), {}, far=1e-3, utility=utility, seed=0, facts={}
+    )
+    assert not_drawn(page) == {}
+    assert len(files) == 16
+
+
+def test_a_damaged_log_of_the_training_costs_its_curves_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "csv" / "version_0").mkdir(parents=True)
+    (tmp_path / "csv" / "version_0" / "metrics.csv").write_bytes(b"step,loss\n1,\xff\n")
+    same = PairSet(image_set(np.zeros(4, int), np.zeros(4, int)), np.array([True, False]))
+    trained = Measured({"LFW": {"accuracy": 0.5}}, {"LFW": [torch.randn(4, 4)]})
+
+    def broken() -> list[Picture]:
+        raise KeyError("loss")
+
+    page, files = write_report(
+        tmp_path, {"LFW": same}, trained, {}, far=1e-3, utility={}, seed=0, facts={}, extra={"More": broken}
+    )
+    assert files == []
+    assert not_drawn(page).keys() == {"While it trained", "More"}
+    assert not_drawn(page)["More"] == "KeyError: &#39;loss&#39;"
+    assert "Traceback" in caplog.text, "an error that nobody foresaw is in the log as a whole"
 
 
 def test_two_components_and_their_share() -> None:
@@ -136,8 +175,7 @@ def test_a_map_of_few_images_says_that_it_is_pca() -> None:
 
 def test_pictures_say_what_they_show() -> None:
     data, features = small_set()
-    curves = measure_utility({"Set": data}, {"Set": features}, OPISSettings())["Set"]
-    picture = utility_of_set(data, curves, (1e-2, 1e-1))
+    picture = measure_utility({"Set": data}, {"Set": features}, OPISSettings())["Set"].picture
     assert "all 12 classes" in picture.caption
     assert spectrum_picture({"trained": features[0]}).narrow.shape[1] == 500
 
@@ -152,9 +190,10 @@ def test_identities_are_called_as_the_data_calls_them() -> None:
     data, features = small_set()
     names = {int(identity): f"person {identity}, known as X" for identity in np.unique(data.query.identities)}
     named = OpenSet(*(replace(part, identity_names=names) for part in (data.train, data.query, data.gallery)))
-    curves = measure_utility({"Set": data}, {"Set": features}, OPISSettings())["Set"]
+    utility = measure_utility({"Set": named}, {"Set": features}, OPISSettings())["Set"]
+    curves = utility.curves()
     worst = int(curves.classes[curves.utilities.mean(dim=1).argmin()])
-    assert f"person {worst}, known" in drawn_texts(utility_of_set(named, curves, (1e-2, 1e-1)))
+    assert f"person {worst}, known" in drawn_texts(utility.picture)
     confused = [Confusion(1, 3, places=2, of=10, query=0, result=0)]
     assert "person 1, known" in drawn_texts(confused_identities(named, confused))
     assert "1 → 3" in drawn_texts(confused_identities(data, confused))
@@ -164,10 +203,11 @@ def test_names_are_no_formulas_and_nothing_written_is_cut() -> None:
     data, features = small_set()
     names = {identity: f"$\\frac$ of the identity {identity:09}" for identity in range(12)}
     named = OpenSet(*(replace(part, identity_names=names) for part in (data.train, data.query, data.gallery)))
-    curves = measure_utility({"Set": data}, {"Set": features}, OPISSettings())["Set"]
+    utility = measure_utility({"Set": named}, {"Set": features}, OPISSettings())["Set"]
     series = {"loss/A": ([1.0, 2.0], [1e-4, 2e-4]), "opis": ([2.0], [1e-3]), "precision_at_1": ([2.0], [0.5])}
     pictures = [
-        *_pictures_of_thresholds("Set", named, features, curves, 1e-2, (1e-2, 1e-1)),
+        utility.picture,
+        *_pictures_of_thresholds(named, features, utility.curves(), 1e-2),
         confused_identities(named, [Confusion(1, 3, places=2, of=10, query=0, result=0)]),
         training_curves(series),
     ]

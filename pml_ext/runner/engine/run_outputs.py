@@ -3,6 +3,7 @@
 import logging
 import re
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._files import write_atomically
 from pml_ext._version import __version__
-from pml_ext.functional import UtilityCurves
 from pml_ext.metrics import keys
 from pml_ext.reports.drawing import Picture, as_png
 from pml_ext.reports.losses_on_a_batch import loss_pictures, one_batch
-from pml_ext.reports.run_report import measure_utility, utility_of_set, write_report
+from pml_ext.reports.run_report import Utility, measure_utility, write_report
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.data.datasets import OpenSet
 from pml_ext.runner.engine.baseline import Baseline
@@ -26,7 +26,7 @@ from pml_ext.runner.engine.loggers import show_in_tensorboard
 from pml_ext.runner.engine.messages import IN_THE_FILE_ONLY
 from pml_ext.runner.evaluation.baselines import Measured
 from pml_ext.runner.evaluation.results import results_table, write_metrics
-from pml_ext.runner.modeling.losses.factory import build_losses
+from pml_ext.runner.modeling.losses.factory import build_losses, facts_of_name
 
 log = logging.getLogger("pml_ext")
 
@@ -50,20 +50,20 @@ def report_run(
     if any(keys.OPIS in found or keys.EPSILON_OPIS in found for found in module.results.values()):
         about["opis"] = asdict(opis)
     write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
-    curves = measure_utility(module.test_sets, module.features, opis)
+    utility = measure_utility(module.test_sets, module.features, opis)
     for name, data in module.test_sets.items():
         if isinstance(data, OpenSet):
             in_file_name = re.sub("[^A-Za-z0-9_.-]", "_", name)
-            if name in curves:
+            if utility[name].picture.draw:
                 figure = files[f"figure {name}"] = output / f"utility_{in_file_name}.png"
-                write_atomically(figure, as_png(utility_of_set(data, curves[name], opis.far_range).wide))
+                write_atomically(figure, as_png(utility[name].picture.wide))
             if cfg.TEST.THRESHOLD.ENABLED:
                 stem = output / f"threshold_{in_file_name}"
                 files |= write_threshold(
                     stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
                 )
     if cfg.TEST.REPORT:
-        files["report"] = _write_page(cfg, trainer, module, output, weights, baselines, curves)
+        files["report"] = _write_page(cfg, trainer, module, output, weights, baselines, utility)
     table = results_table(module.results, files, compared)
     log.info("\n%s", table, extra=IN_THE_FILE_ONLY)
     print(table)
@@ -77,7 +77,7 @@ def _write_page(
     output: Path,
     weights: Path,
     baselines: dict[str, Measured],
-    curves: dict[str, UtilityCurves],
+    utility: dict[str, Utility],
 ) -> Path:
     """Write report.html, and its pictures to TensorBoard."""
     facts = {
@@ -94,11 +94,10 @@ def _write_page(
         Measured(module.results, module.features),
         baselines,
         far=cfg.TEST.THRESHOLD.FAR,
-        curves=curves,
-        far_range=module.evaluation.calculator.opis_settings.far_range,
+        utility=utility,
         seed=cfg.SEED,
         facts=facts,
-        extra=_pictures_of_losses(cfg.MODEL.LOSSES, module, cfg.SEED),
+        extra={"The losses on a batch": partial(_pictures_of_losses, cfg.MODEL.LOSSES, module, cfg.SEED)},
     )
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
@@ -107,21 +106,19 @@ def _write_page(
 
 
 def _pictures_of_losses(options: CN, module: Baseline, seed: int) -> list[Picture]:
-    """Draw the losses on a batch of the first test set with queries."""
+    """Draw the losses that compare samples on a batch of the first test set with queries."""
+    names = [name for name in options.NAME if facts_of_name(name).compares == "samples"]
     queries = {name: data.query for name, data in module.test_sets.items() if isinstance(data, OpenSet)}
-    if not queries:
+    if not queries or not names:
         return []
     name, query = next(iter(queries.items()))
     features = module.features[name][0]
     rows = one_batch(query.identities, count=10, images=4, seed=seed)
     rows = rows[query.identities[rows].argsort(kind="stable")]
     identities, labels = np.unique(query.identities[rows], return_inverse=True)
-    if len(identities) < 2:
-        return []
-    terms, losses = build_losses(options, num_classes=len(identities), feature_size=features.shape[1])
-    of_pairs = {term.name: losses[term.name] for term in terms if not term.is_id_loss}
+    _, losses = build_losses(options, num_classes=len(identities), feature_size=features.shape[1])
     return loss_pictures(
-        of_pairs,
+        {name: losses[name] for name in names},
         features[torch.from_numpy(rows)],
         torch.from_numpy(labels),
         called=lambda label: query.called(int(identities[label])),
