@@ -1,4 +1,19 @@
-"""Losses, miners and metrics of five metric-learning papers, as a plugin for pytorch-metric-learning."""
+"""Losses, miners and metrics of five metric-learning papers, as a plugin for pytorch-metric-learning (PML).
+
+    pml_ext.losses        our losses and PML's: CITLoss, TCMLoss, TCMRegularizer, LoOp, ..., TripletMarginLoss, ...
+    pml_ext.miners        our miners and PML's
+    pml_ext.metrics       AccuracyCalculator, OPIS, ThresholdReport, VerificationEvaluator, ReIDEvaluator, ...
+    pml_ext.functional    the maths of all of it, tensors in and tensors out
+    pml_ext.distances     distances that stand in for another one
+    pml_ext.inspection    which pairs a loss looks at
+    pml_ext.large_batch   training steps on batches that do not fit into memory
+    pml_ext.distributed   ShardedLoss: one loss over the batches of all ranks
+    pml_ext.Embedder      images to embeddings, with a trained model
+    pml_ext.register      our losses and miners under PML's own names; unregister() undoes it
+    pml_ext.UserError     what an error in the user's input raises
+
+On the command line: `pml-ext --help`. Each name has its own help and an example: help(pml_ext.losses.CITLoss).
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -7,19 +22,39 @@ from pml_ext._errors import UserError
 from pml_ext._version import __version__
 
 if TYPE_CHECKING:
+    from pml_ext import distances, distributed, functional, inspection, large_batch, losses, metrics, miners
     from pml_ext.registration import register, unregister
     from pml_ext.search.embedder import Embedder
 
-__all__ = ["Embedder", "UserError", "__version__", "register", "unregister"]
-_ROOMS = ("distances", "functional", "inspection", "losses", "metrics", "miners", "registration")
+__all__ = [
+    "Embedder",
+    "UserError",
+    "__version__",
+    "distances",
+    "distributed",
+    "functional",
+    "inspection",
+    "large_batch",
+    "losses",
+    "metrics",
+    "miners",
+    "register",
+    "unregister",
+]
 
 
-def __getattr__(name: str) -> Any:
-    """What is imported when it is asked for: torch alone takes longer than a command's help should."""
-    if name in ("register", "unregister"):
-        return getattr(import_module("pml_ext.registration"), name)
-    if name == "Embedder":
-        return import_module("pml_ext.search.embedder").Embedder
-    if name in _ROOMS:
-        return import_module(f"pml_ext.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return __all__
+
+
+if not TYPE_CHECKING:  # else any name would be one
+
+    def __getattr__(name: str) -> Any:
+        """What is imported when it is asked for: torch alone takes longer than a command's help should."""
+        if name in ("register", "unregister"):
+            return getattr(import_module("pml_ext.registration"), name)
+        if name == "Embedder":
+            return import_module("pml_ext.search.embedder").Embedder
+        if name in (*__all__, "registration"):
+            return import_module(f"pml_ext.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

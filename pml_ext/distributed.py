@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -77,6 +77,9 @@ class ShardedLoss(nn.Module):
         assert checked is not None
         with no_autocast(embeddings.device):
             return _of_all_ranks(self.loss, embeddings, checked, ranks, distributed.get_rank())
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
 
 def is_divisible(loss: nn.Module) -> bool:

@@ -114,3 +114,7 @@ __all__ = [
     "triplets_of_kind",
     "utility_curves",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -2,6 +2,7 @@
 
 # `as` says that a name is exported: type checkers do not read __all__, which is made below.
 import inspect
+from typing import TYPE_CHECKING
 
 from pml_ext import _pml
 from pml_ext.losses import _by_name, _pml_facts  # noqa: F401
@@ -16,6 +17,9 @@ from pml_ext.losses.recall_at_k import RecallAtKSurrogateLoss as RecallAtKSurrog
 from pml_ext.losses.smooth_ap import SmoothAPLoss as SmoothAPLoss
 from pml_ext.losses.tcm import TCMLoss as TCMLoss
 from pml_ext.losses.tcm_regularizer import TCMRegularizer as TCMRegularizer
+
+if TYPE_CHECKING:
+    from pml_ext.losses._of_pml import *  # noqa: F403
 
 # Ours in place of PML's of the same name, where PML 2.9 computes something else; PML's own module keeps its own.
 CORRECTED: list[str] = ["SmoothAPLoss"]
@@ -34,3 +38,7 @@ OURS: list[str] = [
 __all__ = [*OURS, *CORRECTED, *sorted(_PML_LOSSES)]
 
 _by_name.KNOWN.update({name: globals()[name] for name in __all__})
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -2,9 +2,10 @@
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from torch import Tensor
+from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from pml_ext._checks import warn_once
 from pml_ext._ops.precision import no_autocast
@@ -12,8 +13,20 @@ from pml_ext._pml import BaseDistance, BaseMetricLossFunction, LpDistance, MeanR
 from pml_ext.distances.plain_cosine import is_plain_cosine
 from pml_ext.losses._batch import Labels, Tuples, checked_batch
 
-PML_ARGUMENTS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight", "collect_stats")
 NO_TRIPLET = "this batch has no triplet (two samples of a class and one of another)"
+
+
+class PMLArguments(TypedDict, total=False):
+    """What every loss of pytorch-metric-learning takes."""
+
+    distance: BaseDistance | None
+    reducer: reducers.BaseReducer | None
+    embedding_regularizer: nn.Module | None
+    embedding_reg_weight: float
+    collect_stats: bool | None
+
+
+PML_ARGUMENTS = tuple(PMLArguments.__annotations__)
 OF_THE_WRAPPED = f"; {', '.join(PML_ARGUMENTS)} are those of the wrapped loss"
 
 
@@ -36,7 +49,7 @@ class EmbeddingLoss(BaseMetricLossFunction):
     over_all_pairs: bool = False
     reference_begins_with_batch: bool = False
 
-    def __init__(self, **pml: Any) -> None:
+    def __init__(self, **pml: Unpack[PMLArguments]) -> None:
         refuse_unknown(type(self), set(pml) - set(PML_ARGUMENTS), f", {', '.join(PML_ARGUMENTS)}")
         super().__init__(**pml)
 
@@ -84,6 +97,9 @@ class EmbeddingLoss(BaseMetricLossFunction):
                 batch.embeddings, batch.labels, indices_tuple, batch.ref_emb, batch.ref_labels
             )
         return reduced
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def _value_at_once(self, embeddings: Tensor, labels: Tensor, on_host: Tensor) -> Tensor | None:
         """The loss of a batch compared with itself by cosines; None to go on with `compute_loss`. See Batch."""

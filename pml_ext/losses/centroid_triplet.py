@@ -5,11 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
+from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, LpDistance, loss_and_miner_utils
 from pml_ext.functional.losses.centroid_triplet import class_counts, class_means, means_of_others
-from pml_ext.losses._base import EmbeddingLoss
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments
 from pml_ext.losses._batch import Tuples, is_with_itself
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._pml_facts import with_reducer
@@ -63,7 +64,7 @@ class CentroidTripletLoss(EmbeddingLoss):
 
     def __init__(
         self, margin: float = 0.5, swap: bool = False, smooth_loss: bool = False, triplets_per_anchor: str = "all", *,
-        negatives: str = "hardest", unit_means: bool = True, **pml: Any,
+        negatives: str = "hardest", unit_means: bool = True, **pml: Unpack[PMLArguments],
     ) -> None:  # fmt: skip
         check_in_range(margin, 0, float("inf"), "margin")
         check_choice(triplets_per_anchor, ("all",), "triplets_per_anchor")

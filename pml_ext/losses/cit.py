@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._ops.distributed import add_transpose_of_ranks_
@@ -15,6 +16,7 @@ from pml_ext.functional.tuples.pairs import class_spans, count_triplets, same_an
 from pml_ext.losses._base import (
     NO_TRIPLET,
     EmbeddingLoss,
+    PMLArguments,
     describe_distance,
     is_on_sphere,
     reduces_by_mean,
@@ -77,7 +79,12 @@ class CITLoss(EmbeddingLoss):
     facts = LossFacts(makes_triplets=True, sums=_sums, undivided=undivided_unless_mean_of_cosines)
 
     def __init__(
-        self, *, gamma: float = 1.0, similarity: str = "unit", hinge_partial_likelihood: bool = False, **pml: Any
+        self,
+        *,
+        gamma: float = 1.0,
+        similarity: str = "unit",
+        hinge_partial_likelihood: bool = False,
+        **pml: Unpack[PMLArguments],
     ) -> None:
         check_in_range(gamma, 0, 1, "gamma")
         check_choice(similarity, ("unit", "cosine"), "similarity")

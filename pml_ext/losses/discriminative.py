@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from typing_extensions import Unpack
 
 from pml_ext._checks import check_embeddings, check_labels_below, check_seed, check_switch, check_whole
 from pml_ext._ops.normalize import to_sphere
@@ -14,7 +15,7 @@ from pml_ext.functional.losses.centroids import check_num_classes
 from pml_ext.functional.losses.discriminative import centroid_values
 from pml_ext.functional.losses.discriminative_one_hot import one_hot_values
 from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
-from pml_ext.losses._base import EmbeddingLoss, describe_distance, is_on_sphere
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, describe_distance, is_on_sphere
 from pml_ext.losses._batch import Tuples, at_least_float32
 from pml_ext.losses._class_centroids import make_centroids, problem_with_saved
 from pml_ext.losses._facts import LossFacts, needs
@@ -82,7 +83,7 @@ class DiscriminativeLoss(EmbeddingLoss):
 
     def __init__(
         self, num_classes: int, embedding_size: int, *, centroids: str | Tensor = "one_hot",
-        centroid_size: int | None = None, paper_scale: bool = False, seed: int = 0, **pml: Any,
+        centroid_size: int | None = None, paper_scale: bool = False, seed: int = 0, **pml: Unpack[PMLArguments],
     ) -> None:  # fmt: skip
         check_switch(paper_scale, "paper_scale")
         if paper_scale and pml.get("reducer") is None:

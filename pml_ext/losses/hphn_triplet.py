@@ -4,11 +4,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext.functional.tuples.hardest import hardest_of_pairs, hardest_triplets
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss
+from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, PMLArguments
 from pml_ext.losses._batch import Labels, Tuples, is_with_itself
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
@@ -44,7 +45,7 @@ class HPHNTripletLoss(EmbeddingLoss):
     0.331
     """
 
-    def __init__(self, *, margin: float = 0.2, positives: str = "farthest", **pml: Any) -> None:
+    def __init__(self, *, margin: float = 0.2, positives: str = "farthest", **pml: Unpack[PMLArguments]) -> None:
         check_in_range(margin, 0, float("inf"), "margin")
         check_choice(positives, ("farthest", "consecutive"), "positives")
         super().__init__(**pml)

@@ -3,10 +3,11 @@
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext.functional.losses.lifted_hinge import hinges_of_pairs
-from pml_ext.losses._base import EmbeddingLoss
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments
 from pml_ext.losses._batch import Labels, Tuples, is_with_itself
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
@@ -36,7 +37,7 @@ class LiftedHingeLoss(EmbeddingLoss):
     0.2
     """
 
-    def __init__(self, *, margin: float = 0.2, positives: str = "all", **pml: Any) -> None:
+    def __init__(self, *, margin: float = 0.2, positives: str = "all", **pml: Unpack[PMLArguments]) -> None:
         check_in_range(margin, 0, float("inf"), "margin")
         check_choice(positives, ("consecutive", "all"), "positives")
         super().__init__(**pml)

@@ -1,10 +1,11 @@
 """LoOp: a tuple loss on the closest points of arcs between samples of two classes."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Never
 
 from pml_ext._checks import check_choice, warn_once
 from pml_ext._ops.precision import no_autocast
@@ -86,7 +87,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
 
     def __init__(
         self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: str = "consecutive",
-        geometry: str = "arc", positives: str = "arc", **unknown: Any,
+        geometry: str = "arc", positives: str = "arc", **unknown: Never,
     ) -> None:  # fmt: skip
         refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
         check_choice(pairing, PAIRINGS, "pairing")
@@ -153,6 +154,9 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
                 "its pairs"
             )
         return value
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def _tuples_on_arcs(self, labels: Tensor, indices_tuple: Tuples | None, is_negative: Tensor) -> tuple[Tensor, ...]:
         """Those of all tuples, or of the given ones, whose positive pair is an arc."""

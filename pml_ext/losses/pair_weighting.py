@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import CosineSimilarity, miners
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, weighted_sums
-from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, describe_distance
+from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, PMLArguments, describe_distance
 from pml_ext.losses._batch import Labels, Tuples
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._positive_pairs import pair_masks
@@ -76,7 +77,7 @@ class PairWeightingLoss(EmbeddingLoss):
         self, weighting: str = "multi_similarity", mining: float | None = None, *,
         alpha: float | None = None, beta: float | None = None, base: float | None = None, bounded: bool | None = None,
         scale: float | None = None, margin: float | None = None, neg_margin: float | None = None,
-        bins: int | None = None, **pml: Any,
+        bins: int | None = None, **pml: Unpack[PMLArguments],
     ) -> None:  # fmt: skip
         check_choice(weighting, WEIGHTINGS, "weighting")
         named = {

@@ -5,11 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from pml_ext._checks import check_above_zero
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.recall_at_k import check_short_lists, smooth_recall_at_k
-from pml_ext.losses._base import EmbeddingLoss, describe_distance
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, describe_distance
 from pml_ext.losses._batch import Tuples, is_with_itself
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._shares import anchors_first_sums
@@ -52,7 +53,7 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
 
     def __init__(
         self, *, ks: Sequence[int] = (1, 2, 4, 8, 16), temperature: float = 0.01, rank_temperature: float = 1.0,
-        **pml: Any,
+        **pml: Unpack[PMLArguments],
     ) -> None:  # fmt: skip
         check_short_lists(ks)
         check_above_zero(temperature, "temperature")

@@ -3,11 +3,12 @@
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from pml_ext._checks import check_above_zero
 from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
 from pml_ext.functional.losses.smooth_ap import smooth_average_precision
-from pml_ext.losses._base import EmbeddingLoss, describe_distance
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, describe_distance
 from pml_ext.losses._batch import Tuples, is_with_itself
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._shares import anchors_first_sums
@@ -40,7 +41,7 @@ class SmoothAPLoss(EmbeddingLoss):
     )
     labels_because = "SmoothAPLoss needs labels: it ranks the whole batch, whatever a miner picked"
 
-    def __init__(self, temperature: float = 0.01, **pml: Any) -> None:
+    def __init__(self, temperature: float = 0.01, **pml: Unpack[PMLArguments]) -> None:
         super().__init__(**pml)
         check_above_zero(temperature, "temperature")
         if not isinstance(self.distance, CosineSimilarity):

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import CosineSimilarity, DotProductSimilarity
@@ -13,6 +14,7 @@ from pml_ext.functional.losses.tcm_rows import threshold_consistency_sums_of_row
 from pml_ext.functional.tuples.pairs import class_sizes, class_spans, same_and_different
 from pml_ext.losses._base import (
     EmbeddingLoss,
+    PMLArguments,
     ReducersOfTerms,
     describe_distance,
     is_on_sphere,
@@ -81,7 +83,7 @@ class TCMLoss(EmbeddingLoss):
 
     def __init__(
         self, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = 0.9, margin_minus: float = 0.5,
-        *, indicator: bool = True, divide_by: str = "hard", **pml: Any,
+        *, indicator: bool = True, divide_by: str = "hard", **pml: Unpack[PMLArguments],
     ) -> None:  # fmt: skip
         check_in_range(lambda_plus, 0, float("inf"), "lambda_plus")
         check_in_range(lambda_minus, 0, float("inf"), "lambda_minus")

@@ -2,10 +2,11 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Never
 
 from pml_ext._pml import BaseMetricLossFunction, DistributedLossWrapper, SelfSupervisedLoss
 from pml_ext.losses._base import OF_THE_WRAPPED, EmbeddingLoss, refuse_unknown
@@ -63,7 +64,7 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         # BaseMetricLossFunction is named first for jsonargparse, which would find torch.nn's losses of the same names.
         loss: BaseMetricLossFunction | nn.Module | str | Mapping[str, Any],
         *, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = 0.9, margin_minus: float = 0.5,
-        indicator: bool = True, divide_by: str = "hard", **unknown: Any,
+        indicator: bool = True, divide_by: str = "hard", **unknown: Never,
     ) -> None:  # fmt: skip
         refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
         wrapped: Any = loss_by_name(loss)
@@ -110,6 +111,9 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
             ids, ref_ids = on_host
         given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_ids}
         return self._sum(self.loss(embeddings, ids, **{name: given[name] for name in self._takes}), tcm)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def _of_two_views(self, embeddings: Tensor, ref_emb: Tensor | None) -> Tensor:
         if ref_emb is None:

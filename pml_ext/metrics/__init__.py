@@ -56,8 +56,14 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Imports a metric when it is first asked for: config checks read the names alone, without loading torch."""
-    if name in _HOMES:
-        return getattr(import_module(f"pml_ext.metrics.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # else any name would be one
+
+    def __getattr__(name: str) -> Any:
+        """Imports a metric when it is first asked for: config checks read the names alone, without loading torch."""
+        if name in _HOMES:
+            return getattr(import_module(f"pml_ext.metrics.{_HOMES[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

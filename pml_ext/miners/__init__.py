@@ -2,12 +2,16 @@
 
 # `as` says that a name is exported: type checkers do not read __all__, which is made below.
 import inspect
+from typing import TYPE_CHECKING
 
 from pml_ext import _pml
 from pml_ext.miners.concordance import ConcordanceMiner as ConcordanceMiner
 from pml_ext.miners.disjoint_triplets import DisjointTripletMiner as DisjointTripletMiner
 from pml_ext.miners.hphn import HPHNMiner as HPHNMiner
 from pml_ext.miners.loop import LoOpMiner as LoOpMiner
+
+if TYPE_CHECKING:
+    from pml_ext.miners._of_pml import *  # noqa: F403
 
 _PML_MINERS = {name: miner for name, miner in vars(_pml.miners).items() if inspect.isclass(miner)}
 globals().update(_PML_MINERS)
@@ -16,3 +20,7 @@ globals().update(_PML_MINERS)
 OURS: list[str] = ["LoOpMiner", "ConcordanceMiner", "HPHNMiner", "DisjointTripletMiner"]
 
 __all__ = [*OURS, *sorted(_PML_MINERS)]
+
+
+def __dir__() -> list[str]:
+    return __all__

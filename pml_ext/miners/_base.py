@@ -1,24 +1,31 @@
 """What the miners of this package share: checks of the input, and the pairs that they choose from."""
 
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from pml_ext._checks import check_embeddings
 from pml_ext._ops.precision import no_autocast
-from pml_ext._pml import BaseMiner
+from pml_ext._pml import BaseDistance, BaseMiner
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._base import refuse_unknown
 from pml_ext.losses._batch import Batch, checked_batch, is_with_itself
 
-PML_ARGUMENTS = ("distance", "collect_stats")
+
+class PMLArguments(TypedDict, total=False):
+    """What every miner of pytorch-metric-learning takes."""
+
+    distance: BaseDistance | None
+    collect_stats: bool | None
 
 
 class EmbeddingMiner(BaseMiner):
     """A PML miner that checks its input first and computes in float32 or better. A subclass defines `_choose`."""
 
-    def __init__(self, **pml: Any) -> None:
-        refuse_unknown(type(self), set(pml) - set(PML_ARGUMENTS), f", {', '.join(PML_ARGUMENTS)}")
+    def __init__(self, **pml: Unpack[PMLArguments]) -> None:
+        known = PMLArguments.__annotations__
+        refuse_unknown(type(self), set(pml) - set(known), f", {', '.join(known)}")
         super().__init__(**pml)
 
     def forward(
@@ -37,6 +44,9 @@ class EmbeddingMiner(BaseMiner):
         with no_autocast(embeddings.device):
             mined: tuple[Tensor, ...] = super().forward(*batch[:4])
         return mined
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
         """The tuples, for PML's `forward`."""

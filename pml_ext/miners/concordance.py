@@ -1,13 +1,12 @@
 """Triplets by concordance."""
 
-from typing import Any
-
 from torch import Tensor
+from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import CosineSimilarity
 from pml_ext.functional.tuples.triplet_types import KINDS, count_triplet_kinds, triplets_of_kind
-from pml_ext.miners._base import EmbeddingMiner
+from pml_ext.miners._base import EmbeddingMiner, PMLArguments
 
 
 class ConcordanceMiner(EmbeddingMiner):
@@ -35,7 +34,9 @@ class ConcordanceMiner(EmbeddingMiner):
     [[1], [0], [2]]
     """
 
-    def __init__(self, *, type_of_triplets: str = "discordant", margin: float = 0.2, **pml: Any) -> None:
+    def __init__(
+        self, *, type_of_triplets: str = "discordant", margin: float = 0.2, **pml: Unpack[PMLArguments]
+    ) -> None:
         check_choice(type_of_triplets, KINDS, "type_of_triplets")
         check_in_range(margin, 0, float("inf"), "margin")
         super().__init__(**pml)

@@ -1,12 +1,11 @@
 """Random triplets of which no two share a sample."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from pml_ext._checks import check_seed
-from pml_ext.miners._base import EmbeddingMiner
+from pml_ext.miners._base import EmbeddingMiner, PMLArguments
 
 
 class DisjointTripletMiner(EmbeddingMiner):
@@ -29,7 +28,7 @@ class DisjointTripletMiner(EmbeddingMiner):
     (torch.Size([3, 2]), [0, 1, 2, 3, 4, 5])
     """
 
-    def __init__(self, *, seed: int | None = None, **pml: Any) -> None:
+    def __init__(self, *, seed: int | None = None, **pml: Unpack[PMLArguments]) -> None:
         if seed is not None:
             check_seed(seed)
         super().__init__(**pml)

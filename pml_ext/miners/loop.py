@@ -1,7 +1,7 @@
 """LoOp for miners: mine with the distances of the closest points of arcs."""
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -78,6 +78,9 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         batch = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
         mined: tuple[Tensor, ...] = super().forward(*batch[:4])
         return mined
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
         """The tuples, for PML's `forward`."""

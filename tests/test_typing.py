@@ -1,0 +1,98 @@
+"""Types that a user's own type checker sees: ours, and those of pytorch-metric-learning, which has none."""
+
+import inspect
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pml_ext import distances, functional, losses, metrics, miners
+from tests.pml_stubs import ROOMS, arguments_of, classes_of, stub
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = """
+import torch
+from torch import Tensor
+
+import pml_ext
+from pml_ext.distributed import ShardedLoss
+from pml_ext.losses import CITLoss, CrossBatchMemory, DiscriminativeLoss, LoOp, ProxyNCALoss, SmoothAPLoss
+from pml_ext.losses import SubCenterArcFaceLoss, TCMRegularizer, TripletMarginLoss
+from pml_ext.miners import HPHNMiner, LoOpMiner, MultiSimilarityMiner
+
+x, y = torch.randn(8, 4), torch.arange(4).repeat(2)
+proxies = ProxyNCALoss(num_classes=4, embedding_size=4, softmax_scale=2, weight_regularizer=None)
+centres = SubCenterArcFaceLoss(num_classes=4, embedding_size=4)
+loss = TCMRegularizer(TripletMarginLoss(margin=0.1, distance=pml_ext.losses.CITLoss().distance), margin_plus=0.8)
+values: list[Tensor] = [
+    proxies(x, y), centres(x, y), loss(x, y, MultiSimilarityMiner(epsilon=0.2)(x, y)), SmoothAPLoss(0.1)(x, y),
+    LoOp("TripletMarginLoss", pairing="all")(x, y, HPHNMiner()(x, y)), ShardedLoss(CITLoss(gamma=1))(x, y),
+    CrossBatchMemory(CITLoss(collect_stats=True), embedding_size=4)(x, y), DiscriminativeLoss(4, 4, reducer=None)(x, y),
+]
+indices: tuple[Tensor, ...] = LoOpMiner(MultiSimilarityMiner())(x, y)
+"""
+WRONG = {
+    "TripletMarginLoss(margin_plsu=0.1)": '"margin_plsu" for "TripletMarginLoss"',
+    "CITLoss(gama=1)": '"gama" for "CITLoss"',
+    "LoOp(CITLoss(), paring='all')": '"LoOp" has incompatible type "str"; expected "Never"',
+    "TCMRegularizer(CITLoss(), margin_plsu=0.9)": '"TCMRegularizer" has incompatible type',
+    "HPHNMiner(colect_stats=True)": '"colect_stats" for "HPHNMiner"',
+    "MultiSimilarityMiner(epsilom=0.1)": '"epsilom" for "MultiSimilarityMiner"',
+    "pml_ext.losses.TripletLoss()": 'has no attribute "TripletLoss"',
+    "loss(x, y).loss": '"Tensor" has no attribute "loss"',
+}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel of this tree, installed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = shutil.copytree(ROOT, folder / "copy", ignore=shutil.ignore_patterns(".*", "__pycache__", "logs", "build"))
+    pip = [sys.executable, "-m", "pip"]
+    offline = ["-q", "--no-deps", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", *offline, "--no-build-isolation", "-w", folder, copy], check=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([*pip, "install", *offline, "--target", folder / "installed", wheel], check=True)
+    return folder / "installed"
+
+
+def test_a_script_on_the_installed_wheel_passes_mypy_but_for_what_is_wrong(installed: Path, tmp_path: Path) -> None:
+    first = SCRIPT.count("\n") + 1
+    (tmp_path / "script.py").write_text("\n".join([SCRIPT + next(iter(WRONG)), *list(WRONG)[1:], ""]), encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache/script", "script.py"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(installed)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    errors = [line for line in result.stdout.splitlines() if " error: " in line]
+    assert len(errors) == len(WRONG), result.stdout + result.stderr
+    for number, (error, expected) in enumerate(zip(errors, WRONG.values(), strict=True), first):
+        assert error.startswith(f"script.py:{number}:") and expected in error, error
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.parent.name)
+def test_types_of_pml_are_those_of_its_constructors(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == stub(ROOMS[path]), "run `python -m tests.pml_stubs`"
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__")  # PML's LargeMarginSoftmaxLoss
+@pytest.mark.parametrize("room", ROOMS.values(), ids=lambda room: room.__name__)
+def test_pml_takes_the_arguments_that_the_types_name(room: object) -> None:
+    """At their defaults; the stub is right where no constructor finds one unknown or given twice."""
+    needed = {"num_classes": 3, "embedding_size": 4, "loss": losses.TripletMarginLoss(), "losses": [losses.CITLoss()]}
+    needed |= {"l": 3, "margin": 0.5, "Tn": 1.0, "mat_based_loss": True, "descriptors_dim": 4}
+    for kind in classes_of(room).values():  # type: ignore[arg-type]
+        if kind.__name__ in ("BaseLossWrapper", "EmbeddingRegularizerMixin", "WeightRegularizerMixin"):
+            continue  # which nobody makes
+        taken = {one.name: one.default for one in arguments_of(kind)}
+        for name in ("distance", "embedding_regularizer") if kind.__name__ == "VICRegLoss" else ():
+            del taken[name]  # it refuses them by hand
+        kind(**{name: needed[name] if value is inspect.Parameter.empty else value for name, value in taken.items()})
+
+
+@pytest.mark.parametrize("room", [distances, functional, losses, metrics, miners], ids=lambda room: room.__name__)
+def test_dir_lists_the_public_names_only(room: object) -> None:
+    assert dir(room) == sorted(room.__all__)  # type: ignore[attr-defined]
+    assert all(getattr(room, name) is not None for name in dir(room))
