@@ -32,15 +32,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.propagate = False
     log.handlers = [logging.StreamHandler()]
     continue_by = ""
+    words = sys.argv[1:] if argv is None else argv
     try:
-        options = vars(parse(sys.argv[1:] if argv is None else argv))
+        options = vars(parse(words))
         function, continue_by = options.pop("function"), options.pop("continue_by")
         return function(**options) or 0
     except ModuleNotFoundError as error:
         package = (error.name or "pml_ext").partition(".")[0]
         if package == "pml_ext" or package in sys.stdlib_module_names:
             raise
-        log.error("error: %s. The runner needs its extra: pip install 'pml_ext[train]'", error)
+        extra = "threshold" if words[0] == "threshold" else "train"
+        log.error("error: %s. It comes with an extra: pip install 'pml_ext[%s]'", error, extra)
     except (UserError, OSError) as error:
         log.error("error: %s", error)
     except KeyboardInterrupt:
@@ -60,7 +62,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         whole.print_help()
         whole.exit()
     if argv[0] not in subparsers:
-        if close := meant(argv[0], subparsers):
+        if not argv[0].startswith("-") and (close := meant(argv[0], subparsers)):
             whole.error(f"no command {argv[0]!r}; did you mean {close}?")
         return whole.parse_args(argv)  # help, the version, or an error
     command = subparsers[argv[0]]

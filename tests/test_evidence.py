@@ -53,7 +53,7 @@ def test_quick_run_tunes_tests_and_judges(tmp_path: Path) -> None:
     guide = (tmp_path / "WHICH_LOSS.md").read_text()
     assert "| smoothap → smoothap + tcm |" in guide
     rows = json.loads((tmp_path / "results" / "guide.json").read_text())
-    assert rows["harder negatives from the same batch"][0] == "`LoOp(loss)`"
+    assert rows["harder negatives from the same batch"]["loss"] == "`LoOp(loss)`"
 
     again = run("--quick", "--processes", "1", "--output", str(tmp_path))
     assert again.returncode == 0, again.stderr

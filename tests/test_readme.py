@@ -14,6 +14,9 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 BLOCKS = [(page, *block) for page, text in TEXTS.items() for block in _BLOCK.findall(text)]
 PYTHON = [(page, code) for page, language, code in BLOCKS if language == "python"]
+_URL = re.search(r'^Repository = "https://github.com/(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+assert _URL
+OF_MAIN = (f"https://github.com/{_URL[1]}/blob/main/", f"https://raw.githubusercontent.com/{_URL[1]}/main/")
 SHELL = [code for page, language, code in BLOCKS if language == "sh" and page == "README.md"]
 
 
@@ -34,7 +37,23 @@ def test_the_first_shell_blocks_are_the_main_command_and_the_tests() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.read_text(encoding="utf-8").split()) <= 900
+    text = re.sub(r"<!-- written.*?<!-- end -->", "", README.read_text(encoding="utf-8"), flags=re.S)
+    assert len(text.split()) <= 1000
+
+
+def test_the_readmes_links_hold_on_a_package_index() -> None:
+    """Whole addresses in this repository, or headings of the page itself."""
+    headings = re.findall(r"^## (.+)$", TEXTS["README.md"], re.M)
+    anchors = {"#" + re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    links = re.findall(r"\]\(([^)]+)\)", TEXTS["README.md"])
+    own = [link for link in links if "pml_ext" in link]
+    assert len(own) > 10 and all(link.startswith(OF_MAIN) for link in own)
+    assert [link for link in own if not (ROOT / _in_this_tree(link)).is_file()] == []
+    assert [link for link in links if "://" not in link and link not in anchors] == []
+
+
+def _in_this_tree(link: str) -> str:
+    return link.removeprefix(OF_MAIN[0]).removeprefix(OF_MAIN[1])
 
 
 @pytest.mark.parametrize("page", TEXTS)

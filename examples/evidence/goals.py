@@ -49,9 +49,9 @@ GOALS = (
         "`TCMRegularizer(loss)`",
         "opis",
         (
-            Group("on classification losses", _with_tcm(_CLASSIFIERS, "@added")),
-            Group("on SmoothAP and Recall@k", _with_tcm(_RANKINGS, "@added")),
-            Group("on triplet and MS", _with_tcm(_PAIRS, "@added")),
+            Group("when added to ProxyNCA, ArcFace and softmax", _with_tcm(_CLASSIFIERS, "@added")),
+            Group("when added to SmoothAP and Recall@k", _with_tcm(_RANKINGS, "@added")),
+            Group("when added to the triplet and multi-similarity losses", _with_tcm(_PAIRS, "@added")),
             Group("with the base tuned together with TCM", _with_tcm(_BASES, ""), in_readme=False),
         ),
         (("smoothap", "smoothap + tcm"), ("triplet", "triplet + tcm")),
@@ -71,10 +71,10 @@ GOALS = (
         "map_at_r",
         (
             Group(
-                "against losses at their best margins",
+                "against the triplet, circle, centroid triplet and angular losses at their best margins",
                 tuple((base, "cit@1.0") for base in ("triplet", "circle", "centroid_triplet", "angular")),
             ),
-            Group("against a triplet margin of 1", (("triplet@1.0", "cit@1.0"),)),
+            Group("against the triplet loss with a margin of 1", (("triplet@1.0", "cit@1.0"),)),
             Group(
                 "with an ID loss, against the triplet loss with one", (("id + triplet", "id + cit"),), in_readme=False
             ),
@@ -91,7 +91,7 @@ GOALS = (
         (
             Group("against one random triplet per sample", (("triplet_disjoint", "loop_triplet"),)),
             Group(
-                "around losses that use the whole batch",
+                "around the triplet, HPHN, lifted structure and multi-similarity losses, which use the whole batch",
                 (("triplet", "loop_triplet"), ("hphn", "loop_hphn"), ("lifted", "loop_lifted"), ("ms", "loop_ms")),
             ),
             Group("with all arcs of a class", (("triplet", "loop_triplet@pairing_all"),), in_readme=False),

@@ -105,17 +105,20 @@ def write_guide(folder: Path, results: Tested, sets: Sequence[str]) -> None:
         "randomness of tuning. Of some dozens of comparisons one or two exclude 0 by chance.",
         "",
     ]
-    table: dict[str, list[str]] = {}
+    table: dict[str, dict[str, object]] = {}
     for goal in GOALS:
         of_groups = [(group, found(group, goal.measure, results, sets)) for group in goal.groups]
         of_groups = [(group, of_group) for group, of_group in of_groups if of_group]
         if of_groups:
             added = _cost(goal, costs)
             lines += _of_goal(goal, of_groups, added, sets)
-            gains = [f"{_gain(goal.measure, rows)} {group.words}" for group, rows in of_groups if group.in_readme]
+            gains = [
+                [group.words, f"{HEADINGS[goal.measure]} {_gain(goal.measure, rows)}"]
+                for group, rows in of_groups
+                if group.in_readme
+            ]
             if gains:
-                gain = "; ".join(gains).replace(" points", "")
-                table[goal.goal] = [goal.loss, f"{HEADINGS[goal.measure]} {gain}", added]
+                table[goal.goal] = {"loss": goal.loss, "gains": gains, "cost": added}
     lines += _leaders(results, sets)
     lines += [f"![mAP@R and OPIS of the methods on {name}](figures/accuracy_and_opis_{name}.png)" for name in sets[:1]]
     write_atomically(folder / "WHICH_LOSS.md", "\n".join(lines) + "\n")
