@@ -1,19 +1,21 @@
-"""The best score of each sample with each identity, in blocks, without an N × N matrix."""
+"""The score of each sample with each identity, in blocks, without an N × N matrix."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._checks import check_choice, check_embeddings, check_finite, check_labels
 from pml_ext._ops.blocks import row_blocks
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
 
+Template = Literal["best", "mean"]
+
 
 class ProbeBlock(NamedTuple):
-    """Best cosines of a block of probes; −inf where there is none."""
+    """Scores of a block of probes; −inf where there is none."""
 
     probes: Tensor  # (P,) rows of the embeddings
     own: Tensor  # (P,) with another sample of its identity
@@ -21,14 +23,25 @@ class ProbeBlock(NamedTuple):
 
 
 class BestScores:
-    """Best cosines of each sample with the samples of each identity (M = `identities`), never with itself."""
+    """Scores of each sample with each identity (M = `identities`), never with itself; `label`: (N,) its own, from 0.
 
-    def __init__(self, embeddings: Tensor, labels: Tensor) -> None:
+    The score of an identity is the best cosine with its samples, or that with their normalised mean (`template`). With
+    `cameras`, samples of the probe's own identity and camera are not enrolled; those of others are.
+    """
+
+    def __init__(
+        self, embeddings: Tensor, labels: Tensor, cameras: Tensor | None = None, template: Template = "best"
+    ) -> None:
         check_embeddings(embeddings)
-        labels = check_labels(labels, len(embeddings)).to(embeddings.device)
+        count, device = len(embeddings), embeddings.device
+        labels = check_labels(labels, count).to(device)
         check_finite(embeddings)
+        check_choice(template, ("best", "mean"), "template")
+        # A sample is not compared with its own identity's samples of the same number here.
+        apart = torch.arange(count, device=device)
+        self._apart = apart if cameras is None else check_labels(cameras, count, "cameras").to(device)
         self._unit = unit_rows(embeddings)
-        self.samples, self.device = len(embeddings), embeddings.device
+        self.samples, self.device = count, device
         _, index, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
         self.identities = len(sizes)
         if self.identities < 2:
@@ -36,36 +49,51 @@ class BestScores:
         # Identities by falling size: the k-th samples of all that have as many are a prefix of the identities.
         by_size = sizes.argsort(descending=True, stable=True)
         place = torch.empty_like(by_size)
-        place[by_size] = torch.arange(len(sizes), device=place.device)
-        self._identity = place[index]
-        order = self._identity.argsort(stable=True)
+        place[by_size] = torch.arange(len(sizes), device=device)
+        self.label = place[index]
+        self._mean = None
+        if template == "mean":
+            self._mean, self._own_mean = self._templates()
+            return
+        order = self.label.argsort(stable=True)
         first = sizes[by_size].cumsum(0) - sizes[by_size]
-        nth = torch.empty_like(order)  # which of its identity's samples a sample is
-        nth[order] = torch.arange(len(order), device=order.device) - first[self._identity[order]]
         self._layers = [
             order[first[: int((sizes > k).sum())] + k] for k in range(int(sizes.max()))
         ]  # layer k: the k-th sample of every identity with more than k
-        self._nth = nth
 
     def blocks(self, probes: Tensor | None = None, *, entries: int = 2**23) -> Iterator[ProbeBlock]:
         """Scores of the (P,) rows `probes` (None: all), in blocks of `entries` numbers (32 MB by default)."""
-        unit, device = self._unit, self._unit.device
-        chosen = torch.arange(len(unit), device=device) if probes is None else probes
-        for part in row_blocks(len(chosen), self.identities, device, entries=entries):
+        chosen = torch.arange(self.samples, device=self.device) if probes is None else probes
+        for part in row_blocks(len(chosen), self.identities, self.device, entries=entries):
             rows = chosen[part]
-            identity, nth = self._identity[rows], self._nth[rows]
-            here = torch.arange(len(rows), device=device)
-            best = unit.new_empty(0)
-            with full_precision(device):
-                for k, layer in enumerate(self._layers):
-                    cosines = unit[rows] @ unit[layer].T
-                    itself = nth == k
-                    cosines[here[itself], identity[itself]] = -torch.inf
-                    if k == 0:
-                        best = cosines
-                    else:
-                        shared = best[:, : len(layer)]
-                        torch.maximum(shared, cosines, out=shared)
-            own = best[here, identity]
-            best[here, identity] = -torch.inf
+            here = torch.arange(len(rows), device=self.device)
+            with full_precision(self.device):
+                best = self._best(rows, here) if self._mean is None else self._unit[rows] @ self._mean.T
+            own = best[here, self.label[rows]] if self._mean is None else self._own_mean[rows]
+            best[here, self.label[rows]] = -torch.inf
             yield ProbeBlock(rows, own, best)
+
+    def _best(self, rows: Tensor, here: Tensor) -> Tensor:
+        unit, identity = self._unit, self.label[rows]
+        best = unit.new_empty(0)
+        for k, layer in enumerate(self._layers):
+            cosines = unit[rows] @ unit[layer].T
+            has = identity < len(layer)
+            hidden = here[has][self._apart[layer[identity[has]]] == self._apart[rows[has]]]
+            cosines[hidden, identity[hidden]] = -torch.inf
+            if k == 0:
+                best = cosines
+            else:
+                shared = best[:, : len(layer)]
+                torch.maximum(shared, cosines, out=shared)
+        return best
+
+    def _templates(self) -> tuple[Tensor, Tensor]:
+        """(M, D) means, normalised, and (N,) each sample's cosine with the mean of what is enrolled of its identity."""
+        sums = self._unit.new_zeros(self.identities, self._unit.shape[1]).index_add_(0, self.label, self._unit)
+        both = torch.stack([self.label, self._apart])
+        groups, group, sizes = torch.unique(both, dim=1, return_inverse=True, return_counts=True)
+        hidden = self._unit.new_zeros(groups.shape[1], sums.shape[1]).index_add_(0, group, self._unit)
+        own = (self._unit * unit_rows(sums[self.label] - hidden[group])).sum(dim=1)
+        alone = sizes[group] == torch.bincount(self.label)[self.label]
+        return unit_rows(sums), own.masked_fill(alone, -torch.inf)

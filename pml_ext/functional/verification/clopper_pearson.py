@@ -1,5 +1,8 @@
 """Confidence interval of an error rate."""
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,8 +30,6 @@ def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float 
     >>> round(float(lower), 5), round(float(upper), 5)
     (0.00062, 0.00874)
     """
-    from scipy.special import betaincinv  # a dependency of pytorch-metric-learning's scikit-learn
-
     check_fraction(confidence, "confidence")
     for name, count in (("errors", errors), ("trials", trials)):
         if isinstance(count, Tensor):
@@ -47,17 +48,21 @@ def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float 
             raise ValueError(f"{name} must be integer counts; got {count.dtype}")
     if bool(((counts[0] < 0) | (counts[0] > counts[1])).any()):
         raise ValueError("errors must be from 0 to trials; got " + _first_outside(*counts))
-    k, n = (count.double().cpu().numpy() for count in counts)
+    lower, upper = interval_of_share(*(count.double().cpu().numpy() for count in counts), confidence)
+    ends = (torch.as_tensor(end, dtype=torch.float64, device=counts[0].device) for end in (lower, upper))
+    lower, upper = (end.masked_fill(counts[1] == 0, torch.nan) for end in ends)
+    return lower, upper
+
+
+def interval_of_share(errors: Any, trials: Any, confidence: float) -> tuple[Any, Any]:
+    """`rate_interval` of floats or of float64 arrays; counts need not be whole."""
+    from scipy.special import betaincinv  # a dependency of pytorch-metric-learning's scikit-learn
+
     tail = (1 - confidence) / 2
     # At the ends of the range a parameter of the beta distribution is 0 and scipy's quantile is nan.
-    lower, upper = (
-        torch.as_tensor(quantile, dtype=torch.float64, device=counts[0].device)
-        for quantile in (betaincinv(k, n - k + 1, tail), betaincinv(k + 1, n - k, 1 - tail))
-    )
-    lower = torch.where(counts[0] == 0, 0.0, lower)
-    upper = torch.where(counts[0] == counts[1], 1.0, upper)
-    nothing = counts[1] == 0
-    return lower.masked_fill(nothing, torch.nan), upper.masked_fill(nothing, torch.nan)
+    lower = np.where(errors == 0, 0.0, betaincinv(errors, trials - errors + 1, tail))
+    upper = np.where(errors == trials, 1.0, betaincinv(errors + 1, trials - errors, 1 - tail))
+    return lower[()], upper[()]
 
 
 def _first_outside(errors: Tensor, trials: Tensor) -> str:

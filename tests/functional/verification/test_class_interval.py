@@ -1,5 +1,6 @@
 import pytest
 import torch
+from scipy.stats import beta
 
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.class_interval import class_rate_interval
@@ -23,9 +24,10 @@ def test_effective_pairs_come_from_leaving_classes_out(kind: str) -> None:
         missed = measured.positive_pairs - accepted
         found = class_rate_interval(missed, measured.positive_pairs, pairs_span_classes=False)
     rate = sum(errors) / sum(pairs)
-    trials = round(rate * (1 - rate) / oracle.jackknife_variance(errors, pairs, share))
+    trials = rate * (1 - rate) / oracle.jackknife_variance(errors, pairs, share)
     assert trials < sum(pairs) / share, "pairs do depend on each other here"
-    assert found == pytest.approx([float(end) for end in rate_interval(round(rate * trials), trials)])
+    wrong, right = rate * trials, trials - rate * trials
+    assert found == pytest.approx([beta.ppf(0.025, wrong, right + 1), beta.ppf(0.975, wrong + 1, right)])
     assert found[0] < rate < found[1]
 
 
