@@ -158,6 +158,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     target = subparsers.choices["threshold"].add_mutually_exclusive_group(required=True)
     target.add_argument("--far", type=float, metavar="RATE", help="the largest false accept rate")
     target.add_argument("--frr", type=float, metavar="RATE", help="the largest false reject rate")
+    does = "the largest share of searches for somebody unknown that find somebody; with --gallery-size"
+    target.add_argument("--fpir", type=float, metavar="RATE", help=does)
     target.add_argument("--max-utility", action="store_true", help="the best harmonic mean of 1 - FAR and 1 - FRR")
     does = "say whether this saved threshold still holds; exit status 0: yes, 1: no, 3: too few pairs to tell"
     target.add_argument("--check", metavar="FILE", help=does)
@@ -165,6 +167,11 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--frames", metavar="NAME", help="of --check: samples of one frame are different people")
     add("--tracks", metavar="NAME", help="of --check: samples of one track are the same")
     add("--look", type=int, metavar="N", help="of --check: which check this is: 1, 2, …; default: 1")
+    does = "identities that a search is to be among: rates of searches for a tenth to ten times as many"
+    add("--gallery-size", type=int, metavar="N", help=does)
+    add("--rank", type=int, metavar="R", help="of searches: the right one must be among the first R; default: 1")
+    does = "of searches: compare with the best sample of an identity, or with their mean; default: best"
+    add("--template", choices=["best", "mean"], help=does)
     add("--checkpoint", metavar="FILE", help="the model; its hash is kept in the report")
     add("--same-camera-pairs", action="store_true", help="count genuine pairs of one camera too")
     add("--images", metavar="FOLDER", help="of the file's paths; default: the file's folder")

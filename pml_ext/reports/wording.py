@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, ThresholdFields
+from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, GalleryRates, MeanRate, ThresholdFields
 
 _NAMED = 3
 # A share is written as "a of b" where a is off by no more than this.
@@ -49,6 +49,11 @@ def target_in_words(report: ThresholdFields) -> str:
     target = report.target
     if target.value is None:
         return "so that both kinds of errors together are fewest"
+    if report.searches is not None and target.kind == "fpir":
+        enrolled = f"{report.searches.gallery_size:,} identities"
+        return (
+            f"so that at most {percent(target.value)} of searches for somebody unknown among {enrolled} find somebody"
+        )
     return f"so that at most {percent(target.value)} are wrongly {'accepted' if target.kind == 'far' else 'rejected'}"
 
 
@@ -75,6 +80,7 @@ def facts(report: ThresholdFields) -> list[tuple[str, str]]:
         ("FAR", _rate(report.far, "impostor")),
         ("FRR", _rate(report.frr, "genuine, across cameras," if across else "genuine")),
         *_cameras(report),
+        *_searches(report),
         ("highest FAR", _names(report.worst_classes("far", _NAMED), "far")),
         ("highest FRR", _names(report.worst_classes("frr", _NAMED), "frr")),
         ("OPIS", _consistency(report)),
@@ -109,6 +115,26 @@ def _cameras(report: ThresholdFields) -> list[tuple[str, str]]:
     ]
     counted = "both kinds count" if cameras.same_camera_pairs else "pairs within one camera do not count above"
     return [("cameras", f"{cameras.cameras}; {'; '.join(kinds)}; {counted}")]
+
+
+def _searches(report: ThresholdFields) -> list[tuple[str, str]]:
+    """A line for each size of gallery."""
+    found = report.searches
+    return [] if found is None else [(f"among {one.enrolled:,}", search_in_words(one)) for one in found.sizes]
+
+
+def search_in_words(one: GalleryRates) -> str:
+    """What a search in a gallery of a size gives, in one line."""
+
+    def rate(of: MeanRate) -> str:
+        return f"{of.rate:.3g} [{of.low:.3g}, {of.high:.3g}]"
+
+    alike = f"FPIR {rate(one.fpir)} ({one.fpir_if_alike:.3g} if all probes were alike)"
+    miss = f", FNIR {rate(one.fnir)}" if one.fnir else ""
+    first = f", rank 1 {one.cmc[0]:.3g}" if one.cmc else ""
+    own = "" if one.cosine is None else f"; the threshold of this size is {one.cosine:.4f}"
+    own += "" if one.cosine_fnir is None else f", with FNIR {one.cosine_fnir:.3g}"
+    return f"{alike}{miss}, {one.selectivity.rate:.3g} reported of somebody unknown{first}{own}"
 
 
 def _consistency(report: ThresholdFields) -> str:

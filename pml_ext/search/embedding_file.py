@@ -104,6 +104,15 @@ class EmbeddingFile:
         paths = [] if self.content.paths is None else self.content.paths.tolist()
         return paths if rows is None or not paths else [paths[row] for row in rows]
 
+    def identities(self) -> int:
+        """Distinct labels; in a file without labels each row counts as an identity."""
+        if not self.labelled:
+            return self.rows
+        if self.content is not None:
+            return len(np.unique(self.content.labels))
+        with _open_parquet(self.path) as file:
+            return len(file.read(columns=["label"])["label"].unique())
+
 
 def write_embeddings(
     path: Path, blocks: Iterable[Block], record: ModelRecord, versions: tuple[Version, ...] = ()

@@ -126,7 +126,18 @@ def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, s
         may = f"so {report} may be about another: make the index with pml-ext embed"
         raise UserError(f"{file.path} does not say which model made it, {may}")
     found = report_for(report, file.record)
+    if found.target.kind == "fpir":
+        identities = file.identities()
+        try:
+            size = found.for_gallery(identities)
+        except ValueError as error:
+            raise UserError(f"{report}: {error}") from error
+        enrolled = "identities" if file.labelled else "rows, each taken for an identity"
+        of_size = f"for galleries of up to {size.enrolled:,} (the index has {identities:,} {enrolled})"
+        fnir = "unknown" if size.cosine_fnir is None else f"{size.cosine_fnir:.3g}"
+        return size.cosine, f"cosine {size.cosine:.4f}, {of_size}: FPIR {found.target.value:g}, FNIR {fnir}"
     chosen = f"{found.target.kind} {'' if found.target.value is None else format(found.target.value, 'g')}".strip()
     chosen += f" on {found.data}" if found.data else ""
     rates = f"FAR {found.far.rate:.3g}, FRR {found.frr.rate:.3g}"
-    return found.cosine, f"cosine {found.cosine:.4f}, chosen for {chosen}: {rates}"
+    pairs = "of single comparisons; of searches among many more are wrong (pml-ext threshold --fpir)"
+    return found.cosine, f"cosine {found.cosine:.4f}, chosen for {chosen}: {rates} {pairs}"

@@ -20,12 +20,12 @@ def report_threshold(
     out: str | None,
     same_camera_pairs: bool = False,
     images: str | None = None,
-    **target: Any,
+    **asked: Any,
 ) -> str:
     """Write threshold.json, .html and .png for a file of embeddings, return the text to print.
 
     checkpoint: the model file that the embeddings come from; out None: its folder, or the current one; images None: the
-    file's own folder; target: as for `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with cameras.
+    file's own folder; asked: as for `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with cameras.
     """
     if checkpoint is not None and not Path(checkpoint).is_file():
         raise UserError(f"no checkpoint at {checkpoint}")
@@ -42,7 +42,7 @@ def report_threshold(
             rows=rows.tolist(),
             paths=_picture_paths(data, rows, file, images),
             data=Path(file).name,
-            **target,
+            **{name: value for name, value in asked.items() if value is not None},
         )
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error

@@ -10,16 +10,30 @@ def cosine(a: list[float], b: list[float]) -> float:
 
 
 def identification(
-    embeddings: list[list[float]], labels: list[int], gallery_size: int, threshold: float, rank: int = 1
+    embeddings: list[list[float]],
+    labels: list[int],
+    gallery_size: int,
+    threshold: float,
+    rank: int = 1,
+    cameras: list[int] | None = None,
+    template: str = "best",
 ) -> tuple[float, float, float]:
     """FPIR, FNIR and selectivity, each the mean over probes of the mean over all galleries."""
     identities = sorted(set(labels))
     positives, misses, reported = [], [], []
     for i, (probe, own) in enumerate(zip(embeddings, labels, strict=True)):
         score = dict.fromkeys(identities, -inf)
-        for j, (sample, label) in enumerate(zip(embeddings, labels, strict=True)):
-            if i != j:
-                score[label] = max(score[label], cosine(probe, sample))
+        for label in identities:
+            enrolled = [
+                sample
+                for j, sample in enumerate(embeddings)
+                if labels[j] == label and (label != own or (i != j if cameras is None else cameras[i] != cameras[j]))
+            ]
+            if enrolled and template == "mean":
+                units = [[x / sqrt(sum(y * y for y in sample)) for x in sample] for sample in enrolled]
+                score[label] = cosine(probe, [sum(column) for column in zip(*units, strict=True)])
+            elif enrolled:
+                score[label] = max(cosine(probe, sample) for sample in enrolled)
         others = [label for label in identities if label != own]
         galleries = list(combinations(others, gallery_size))
         hits = [sum(score[label] >= threshold for label in gallery) for gallery in galleries]

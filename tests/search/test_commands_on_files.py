@@ -58,6 +58,34 @@ def test_threshold_leaves_a_report_beside_the_checkpoint(tmp_path: Path, capsys:
     assert float((impostors >= found.cosine).double().mean()) == found.far.rate <= 1e-3
 
 
+def test_a_threshold_for_searches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = np.arange(300) % 100
+    source = file(
+        tmp_path, embeddings=X + 20 * np.random.default_rng(0).standard_normal((100, 64))[names], labels=names
+    )
+    words = ["threshold", "--embeddings", source, "--out", str(tmp_path), "--gallery-size", "30"]
+    assert main([*words, "--fpir", "0.05", "--rank", "5", "--template", "mean"]) == 0
+    found = ThresholdReport.load(tmp_path / "threshold.json")
+    assert found.searches is not None
+    assert (found.searches.rank, found.searches.template, found.searches.gallery_size) == (5, "mean", 30)
+    assert 0 < found.searches.planned.fpir.rate <= 0.05
+    shown = capsys.readouterr().out
+    assert "among 30 " in shown and "at most 5 % of searches for somebody unknown among 30 identities" in (
+        tmp_path / "threshold.html"
+    ).read_text(encoding="utf-8")
+
+
+def test_searches_that_the_set_cannot_measure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["threshold", "--embeddings", file(tmp_path), "--out", str(tmp_path)]
+    message = failure(capfd, *words, "--fpir", "0.01", "--gallery-size", "5000")
+    assert "e.npz: gallery_size must be at most 9" in message and "measure at least 5001 identities" in message
+    assert "fpir needs gallery_size" in failure(capfd, *words, "--fpir", "0.01")
+    assert "rank is for searches" in failure(capfd, *words, "--far", "0.01", "--rank", "2")
+    checked = [*words[:3], "--check", "t.json", "--gallery-size", "30"]
+    assert "--gallery-size go with a new threshold" in failure(capfd, *checked)
+    assert not (tmp_path / "threshold.json").exists()
+
+
 def test_other_targets_and_names(tmp_path: Path) -> None:
     names = np.array([f"digit {y}" for y in Y])
     source = file(tmp_path, labels=names)

@@ -83,6 +83,33 @@ def test_the_threshold_decides_and_the_page_shows_it(
     assert "t.json is not a threshold report" in capsys.readouterr().err
 
 
+def test_a_search_takes_the_threshold_of_its_size(
+    indexed: tuple[Path, Path, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, weights, _ = indexed
+    x = torch.randn(80, 6, generator=torch.Generator().manual_seed(0)) + 3
+    report = ThresholdReport.from_embeddings(x, torch.arange(80) // 2, fpir=0.3, gallery_size=12, splits=0)
+    report.save(tmp_path / "t.json", checkpoint=weights)
+    with np.load(folder / "f.npz") as arrays:
+        np.savez(tmp_path / "labelled.npz", **arrays, labels=np.arange(24) // 4)
+    for index, size, why in (
+        (folder / "f.npz", 24, "the index has 24 rows, each taken for an identity"),
+        (tmp_path / "labelled.npz", 6, "the index has 6 identities"),
+    ):
+        words = ["search", str(folder / "f.npz"), "--index", str(index), "--threshold", str(tmp_path / "t.json")]
+        assert main(words) == 0
+        shown, chosen = capsys.readouterr().out, report.for_gallery(size)
+        assert chosen.enrolled == size and chosen.cosine is not None
+        assert f"threshold: cosine {chosen.cosine:.4f}, for galleries of up to {size} ({why}): FPIR 0.3" in shown
+        for cosine, decision, _ in hits(shown):
+            assert decision == ("accept" if cosine >= chosen.cosine else "reject") or abs(cosine - chosen.cosine) < 1e-4
+    ThresholdReport.from_embeddings(x, torch.arange(80) // 2, fpir=0.3, gallery_size=2, splits=0).save(
+        tmp_path / "t.json", checkpoint=weights
+    )
+    assert main([*words[:3], str(folder / "f.npz"), *words[4:]]) == 2
+    assert "up to 20 identities; got 24: make it with a larger gallery_size" in capsys.readouterr().err
+
+
 WITHOUT_FCNTL = """
 import sys
 sys.modules["fcntl"] = None  # as on Windows

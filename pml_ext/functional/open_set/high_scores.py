@@ -42,11 +42,11 @@ def scores_from(scores: BestScores, low: float, probes: Tensor | None = None) ->
         sizes = torch.bincount(row, minlength=len(block.own))
         nth = torch.arange(len(row), device=row.device) - (sizes.cumsum(0) - sizes)[row]
         before = (block.others >= block.own[:, None]).sum(1)
-        per_probe = block.own, before, scores.label[block.probes]
-        found.append((value[by_probe], row + start, column[order][by_probe], nth, *per_probe))
+        which = value[by_probe], row + start, column[order][by_probe], nth
+        found.append((*which, block.own, before, scores.label[block.probes]))
         start += len(block.own)
-    parts = (torch.cat(part).cpu() for part in zip(*found, strict=True))
-    return HighScores(*parts, scores.identities, low)
+    value, probe, identity, nth, own, before, label = (torch.cat(part).cpu() for part in zip(*found, strict=True))
+    return HighScores(value, probe, identity, nth, own, before, label, scores.identities, low)
 
 
 def scores_for_rate(scores: BestScores, enrolled: int, fpir: float) -> HighScores:

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from pml_ext._checks import check_fraction, check_number, check_whole
@@ -84,10 +83,10 @@ def identification(
     if fpir is not None:
         check_fraction(fpir, "fpir")
         high = scores_for_rate(scores, gallery_size, fpir)
-        found = threshold_for_rate(high, gallery_size, fpir)
-        assert found is not None
-        threshold = found
+        threshold = threshold_for_rate(high, gallery_size, fpir)
+        assert threshold is not None
     else:
+        assert threshold is not None
         check_number(threshold, "threshold")
         if threshold != threshold:
             raise ValueError("threshold must be a number; got nan")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext.functional.open_set.gallery_law import share_by_pooled_rate, share_with_any, share_with_fewer
+from pml_ext.functional.open_set.gallery_law import share_with_any, share_with_fewer
 from pml_ext.functional.open_set.high_scores import HighScores, found_at, reported
 from pml_ext.functional.verification.class_interval import jackknife_interval
 
@@ -57,7 +57,7 @@ def search_rates(
     hit = interval(_Law(*places, lambda n, m: share_with_any(n, m, min(enrolled, m))))
     pooled = interval(_Law(*places, lambda n, m: n.double() / m))
     selectivity = RateWithInterval(*(enrolled * value for value in pooled))
-    alike = share_by_pooled_rate(pooled.rate, enrolled)
+    alike = float(share_with_any(number.double().mean(), others, enrolled))
     mated = high.own > -torch.inf
     if not bool(mated.any()):
         return SearchRates(enrolled, hit, None, selectivity, alike, ())
@@ -91,4 +91,5 @@ def _rate_without_each(law: _Law, identities: int, confidence: float) -> RateWit
     sums = left.sum() - sums.index_add(0, law.label, left) + sums.index_add(0, law.identity, change)
     probes = len(left) - torch.bincount(law.label, minlength=identities)
     without = (sums / probes)[probes > 0]
-    return RateWithInterval(rate, *jackknife_interval(rate, without, len(left), confidence))
+    # Each probe meets every other identity: a mean over galleries is of that many comparisons at most.
+    return RateWithInterval(rate, *jackknife_interval(rate, without, len(left) * others, confidence))

@@ -10,7 +10,7 @@ def class_rate_interval(
 ) -> tuple[float, float]:
     """Interval of the pooled error rate of pairs, for classes like those measured; errors, pairs: (T,) int64.
 
-    It is `jackknife_interval`, because pairs of a class share samples. Impostor pairs span classes: each counts for two.
+    A `jackknife_interval`, because pairs of a class share samples. Impostor pairs span classes: each counts for two.
     """
     share = 2 if pairs_span_classes else 1
     wrong, total = int(errors.sum()) // share, int(pairs.sum()) // share
@@ -36,4 +36,5 @@ def jackknife_interval(rate: float, without: Tensor, trials: int, confidence: fl
         variance = float((without - without.mean()).square().sum()) * (count - 1) / count
         if variance >= 0:
             effective = min(trials, max(1.0, rate * (1 - rate) / variance)) if variance else float(trials)
-    return interval_of_share(rate * effective, effective, confidence)
+    low, high = interval_of_share(rate * effective, effective, confidence)
+    return float(low), float(high)

@@ -48,7 +48,7 @@ def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float 
             raise ValueError(f"{name} must be integer counts; got {count.dtype}")
     if bool(((counts[0] < 0) | (counts[0] > counts[1])).any()):
         raise ValueError("errors must be from 0 to trials; got " + _first_outside(*counts))
-    lower, upper = interval_of_share(*(count.double().cpu().numpy() for count in counts), confidence)
+    lower, upper = interval_of_share(counts[0].double().cpu().numpy(), counts[1].double().cpu().numpy(), confidence)
     ends = (torch.as_tensor(end, dtype=torch.float64, device=counts[0].device) for end in (lower, upper))
     lower, upper = (end.masked_fill(counts[1] == 0, torch.nan) for end in ends)
     return lower, upper

@@ -9,24 +9,28 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, check_whole
 from pml_ext._version import __version__
+from pml_ext.functional.open_set.best_scores import Template
 
 WORST = 10
+CMC_RANKS = (1, 5, 10, 20)
 
 # With the range that a file may hold.
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 CountAbove0 = Annotated[int, Meta(gt=0, le=2**63 - 1)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
+NotNegative = Annotated[float, Meta(ge=0)]
 Cosine = Annotated[float, Meta(ge=-1, le=1)]
+Score = Annotated[float, Meta(ge=-1.1, le=1.1)]  # a threshold above every cosine, but for rounding
 Distance = Annotated[float, Meta(ge=0, le=2)]
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 @dataclass(frozen=True)
 class Target:
-    """What the threshold was chosen for: kind "far" or "frr" with the rate it must not exceed, or "utility"."""
+    """What the threshold was chosen for: kind "far", "frr" or "fpir" with the rate it must not exceed, or "utility"."""
 
-    kind: Literal["far", "frr", "utility"]
+    kind: Literal["far", "frr", "utility", "fpir"]
     value: OpenFraction | None = None
 
 
@@ -77,6 +81,57 @@ class CameraRates:
     same_camera_pairs: bool
     across: ErrorRate | None
     within: ErrorRate | None
+
+
+@dataclass(frozen=True)
+class MeanRate:
+    """An expected rate, or another mean that is not negative, and its 95 % interval for identities like the set's."""
+
+    rate: NotNegative
+    low: NotNegative
+    high: NotNegative
+
+
+@dataclass(frozen=True)
+class GalleryRates:
+    """Searches in galleries of `enrolled` identities, at the report's threshold; see `functional.Identification`.
+
+    fpir_if_alike: the FPIR if all probes had the pooled rate: more than fpir where they differ.
+    fnir, cmc: None, and empty, where no probe is mated; cmc: shares found among the first CMC_RANKS, at any threshold.
+    cosine, cosine_fnir: the lowest threshold with the target's FPIR in galleries of this size, and its FNIR; None
+        without such a target.
+    """
+
+    enrolled: CountAbove0
+    fpir: MeanRate
+    fpir_if_alike: Fraction
+    fnir: MeanRate | None
+    selectivity: MeanRate
+    cmc: tuple[Fraction, ...]
+    cosine: Score | None = None
+    cosine_fnir: Fraction | None = None
+
+
+@dataclass(frozen=True)
+class Searches:
+    """One probe against the enrolled identities of a gallery, for galleries of several sizes.
+
+    gallery_size: the planned one; template: "best" sample of an identity or its "mean"; rank: the own identity must be
+    among this many; identities, probes, mated: of the set; sizes: ascending, from a tenth to ten times the planned one.
+    """
+
+    gallery_size: CountAbove0
+    template: Template
+    rank: CountAbove0
+    identities: CountAbove0
+    probes: CountAbove0
+    mated: Count
+    sizes: tuple[GalleryRates, ...]
+
+    @property
+    def planned(self) -> GalleryRates:
+        """The rates at the planned size."""
+        return next(size for size in self.sizes if size.enrolled == self.gallery_size)
 
 
 @dataclass(frozen=True)
@@ -184,11 +239,29 @@ class ThresholdFields:
     made: str = field(default="", compare=False)
     worst_pairs: WorstPairs | None = field(default=None, repr=False, compare=False)
     copied_rows: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
+    searches: Searches | None = None
 
     @property
     def distance(self) -> float:
         """The threshold as L2 distance between normalised embeddings."""
         return distance_of(self.cosine)
+
+    def for_gallery(self, identities: int) -> GalleryRates:
+        """The rates of the smallest measured gallery of at least so many identities.
+
+        Raises:
+            ValueError: a report without searches, or a gallery larger than those measured.
+        """
+        if self.searches is None:
+            raise ValueError("the threshold was chosen for pairs alone: make the report with gallery_size")
+        check_whole(identities, "identities", 1)
+        found = [one for one in self.searches.sizes if one.enrolled >= identities]
+        if not found:
+            raise ValueError(
+                f"the report knows galleries of up to {self.searches.sizes[-1].enrolled:,} identities; got "
+                f"{identities:,}: make it with a larger gallery_size"
+            )
+        return found[0]
 
     def worst_classes(self, rate: Literal["far", "frr"], count: int = WORST) -> tuple[ClassErrors, ...]:
         """The classes with the highest FAR or FRR, highest first; of equals those with more errors, then in order."""

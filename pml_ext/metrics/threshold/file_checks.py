@@ -1,6 +1,6 @@
 """What must add up in a threshold report that was read from a file; types and ranges are those of its fields."""
 
-from pml_ext.metrics.threshold.fields import ErrorRate, ThresholdFields
+from pml_ext.metrics.threshold.fields import ErrorRate, GalleryRates, ThresholdFields
 
 
 def contradiction(report: ThresholdFields) -> str | None:
@@ -27,13 +27,41 @@ def contradiction(report: ThresholdFields) -> str | None:
         "consistency": consistency is None or (_ascend(consistency.far_range) and _ascend(consistency.distances)),
         "stability": stability is None or stability.mean_shift <= stability.max_shift,
         "target": (target.kind == "utility") == (target.value is None)
-        and (target.value is None or (report.far if target.kind == "far" else report.frr).rate <= target.value),
+        and (target.value is None or _chosen_rate(report) <= target.value + 1e-12),
+        "searches": _searches_add_up(report),
         "alternatives": all(
             one.far.rate <= one.target and _ascend(one.far_range) and _is_rate(one.far) and _is_rate(one.frr)
             for one in report.alternatives
         ),
     }
     return next((name for name, adds_up in checks.items() if not adds_up), None)
+
+
+def _chosen_rate(report: ThresholdFields) -> float:
+    if report.target.kind == "fpir":
+        planned = [one for one in _sizes(report) if report.searches and one.enrolled == report.searches.gallery_size]
+        return planned[0].fpir.rate if planned else 2.0
+    return (report.far if report.target.kind == "far" else report.frr).rate
+
+
+def _sizes(report: ThresholdFields) -> tuple[GalleryRates, ...]:
+    return report.searches.sizes if report.searches else ()
+
+
+def _searches_add_up(report: ThresholdFields) -> bool:
+    found = report.searches
+    if found is None:
+        return True
+    sizes = [one.enrolled for one in found.sizes]
+    rates = [r for one in found.sizes for r in (one.fpir, one.fnir) if r]
+    return (
+        sizes == sorted(set(sizes))
+        and found.gallery_size in sizes
+        and sizes[-1] < found.identities == len(report.classes)
+        and found.mated <= found.probes == report.samples
+        and all(r.low <= r.rate <= r.high <= 1 for r in rates)
+        and all((one.cosine is None) == (report.target.kind != "fpir") for one in found.sizes)
+    )
 
 
 def _pairs(samples: int) -> int:

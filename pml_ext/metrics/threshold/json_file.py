@@ -12,6 +12,7 @@ from pml_ext.metrics.threshold.fields import Checkpoint, Cosine, ErrorRate, Thre
 from pml_ext.metrics.threshold.file_checks import contradiction
 
 FORMAT = "pml_ext threshold report 2"
+OPTIONAL = ("searches",)
 
 
 def write_report(report: ThresholdFields, path: Path) -> None:
@@ -65,6 +66,11 @@ def _rate(rate: ErrorRate | None) -> dict[str, Any] | None:
     return None if rate is None else {"rate": rate.rate, **vars(rate)}
 
 
+def _plain(part: Any) -> Any:
+    """As it is read from a file."""
+    return msgspec.json.decode(msgspec.json.encode(part))
+
+
 def _content(report: ThresholdFields) -> dict[str, Any]:
     consistency, cameras = report.consistency, report.cameras
     return {
@@ -91,6 +97,8 @@ def _content(report: ThresholdFields) -> dict[str, Any]:
         "embedding_dim": report.embedding_dim,
         "copies": report.copies,
         "classes": [{**vars(c), "far": c.far, "frr": c.frr} for c in report.classes],
+        # What only some reports have.
+        **{name: _plain(part) for name in OPTIONAL if (part := getattr(report, name)) is not None},
     }
 
 

@@ -34,6 +34,7 @@ from pml_ext.metrics.threshold.camera_pairs import CameraPairs
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
 from pml_ext.metrics.threshold.fields import CameraRates, Consistency, Target, ThresholdFields, distance_of
 from pml_ext.metrics.threshold.rates import error_rates, false_reject_rate, threshold_curves, threshold_stability
+from pml_ext.metrics.threshold.search_plan import PlannedSearch, SearchPlan
 from pml_ext.metrics.threshold.worst_pairs import most_wrong_pairs
 
 _MOST_SPLITS = 1000  # each a pass over the pairs
@@ -44,6 +45,7 @@ def measure_threshold(
     labels: Labels,
     goal: tuple[float | None, float | None, str | None],
     opis: OPISSettings,
+    plan: SearchPlan,
     *,
     splits: int,
     cameras: Labels | None,
@@ -53,7 +55,7 @@ def measure_threshold(
     data: str | None,
 ) -> ThresholdFields:
     """Choose and measure the threshold of `ThresholdReport.from_embeddings`; goal: far, frr, target."""
-    target, choose = _target(*goal)
+    target, choose = _target(*goal, plan.fpir)
     check_embeddings(embeddings)
     check_finite(embeddings)
     check_directions(embeddings, "embeddings")
@@ -86,7 +88,12 @@ def measure_threshold(
             f"{len(copied)} of {count} embeddings are copies of others: their pairs at distance 0 make the rates "
             "look better than they are; leave copies out"
         )
-    cosine = 1 - middle_of_gap(pairs, choose(pairs)) ** 2 / 2
+    search = None if plan.gallery_size is None else PlannedSearch(plan, embeddings, ids, told_apart)
+    if choose is None:
+        assert search is not None
+        cosine = search.threshold()
+    else:
+        cosine = 1 - middle_of_gap(pairs, choose(pairs)) ** 2 / 2
     far, frr, classes = error_rates(pairs, torch.bincount(ids), names, distance_of(cosine))
     narrow = embeddings.float()
 
@@ -100,7 +107,7 @@ def measure_threshold(
         frr=frr,
         classes=classes,
         consistency=_consistency(pairs, opis),
-        stability=threshold_stability(half, ids, choose, splits=splits, seed=opis.seed),
+        stability=choose and threshold_stability(half, ids, choose, splits=splits, seed=opis.seed),
         samples=count,
         embedding_dim=embeddings.shape[1],
         copies=len(copied),
@@ -111,6 +118,7 @@ def measure_threshold(
         curves=threshold_curves(pairs),
         worst_pairs=most_wrong_pairs(pairs, ids, names, rows=rows, paths=paths),
         copied_rows=copied,
+        searches=None if search is None else search.rates(cosine),
     )
 
 
@@ -122,10 +130,16 @@ def check_directions(rows: Tensor, name: str) -> None:
 
 
 def _target(
-    far: float | None, frr: float | None, target: str | None
-) -> tuple[Target, Callable[[PairDistances], float]]:
-    if sum(given is not None for given in (far, frr, target)) != 1:
-        raise TypeError(f'exactly one of far=, frr= and target="utility" must be given; got {far=}, {frr=}, {target=}')
+    far: float | None, frr: float | None, target: str | None, fpir: float | None
+) -> tuple[Target, Callable[[PairDistances], float] | None]:
+    """The target, and how pairs decide on it; None where searches do."""
+    if sum(given is not None for given in (far, frr, target, fpir)) != 1:
+        raise TypeError(
+            f'exactly one of far=, frr=, fpir= and target="utility" must be given; got {far=}, {frr=}, {fpir=}, '
+            f"{target=}"
+        )
+    if fpir is not None:
+        return Target("fpir", float(fpir)), None
     for name, rate in (("far", far), ("frr", frr)):
         if rate is not None:
             check_fraction(rate, name)

@@ -17,6 +17,7 @@ from pml_ext.metrics.threshold.class_ids import Labels
 from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report, write_report
 from pml_ext.metrics.threshold.measure import check_directions, measure_threshold
+from pml_ext.metrics.threshold.search_plan import SearchPlan
 from pml_ext.metrics.threshold.validity import ThresholdCheck, check_threshold
 
 
@@ -42,6 +43,7 @@ class ThresholdReport(ThresholdFields):
         checkpoint: None where none was named, see `with_checkpoint`.
         alternatives: other thresholds, for the FARs 1e-1, 1e-2, … that the set has pairs for.
         cameras: genuine pairs across cameras and within one; None where cameras are not known.
+        searches: rates in galleries of several sizes; None without a planned size.
         data, made: what the embeddings are of; when the report was made (UTC).
         curves, worst_pairs, copied_rows: what figure and page show; not kept in the file.
 
@@ -63,6 +65,10 @@ class ThresholdReport(ThresholdFields):
         far: float | None = None,
         frr: float | None = None,
         target: Literal["utility"] | None = None,
+        fpir: float | None = None,
+        gallery_size: int | None = None,
+        rank: int = 1,
+        template: Literal["best", "mean"] = "best",
         cameras: Labels | None = None,
         same_camera_pairs: bool = False,
         far_range: tuple[float, float] = (1e-2, 1e-1),
@@ -85,6 +91,9 @@ class ThresholdReport(ThresholdFields):
             far: the largest threshold (in distance) whose FAR is at most this, at least 1 / impostor pairs.
             frr: the smallest threshold (in distance) whose FRR is at most this, at least 1 / genuine pairs.
             target: "utility": the largest harmonic mean of 1 − FAR and 1 − FRR.
+            fpir: the smallest cosine whose FPIR is at most this in searches of `gallery_size` identities.
+            gallery_size: identities to be enrolled, fewer than those of the set; the report then has `searches`.
+            rank, template: of searches, see `functional.identification`.
             cameras: (N,) integers or strings: the camera of each sample. Genuine pairs of one camera are easier than
                 those that a deployed matcher sees: where cameras are known, threshold, FRR and OPIS are of genuine
                 pairs across cameras, and both FRRs are reported.
@@ -103,9 +112,9 @@ class ThresholdReport(ThresholdFields):
         Warns:
             UserWarning: samples that are copies of others.
         """
-        opis = OPISSettings(far_range, grid, epsilon, seed=seed)
+        opis, plan = OPISSettings(far_range, grid, epsilon, seed=seed), SearchPlan(gallery_size, fpir, rank, template)
         fields = measure_threshold(
-            embeddings, labels, (far, frr, target), opis, splits=splits, cameras=cameras,
+            embeddings, labels, (far, frr, target), opis, plan, splits=splits, cameras=cameras,
             same_camera_pairs=same_camera_pairs, rows=rows, paths=paths, data=data,
         )  # fmt: skip
         return cls(**vars(fields))

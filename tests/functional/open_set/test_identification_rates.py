@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +28,22 @@ def test_rates_equal_every_gallery_enumerated(gallery_size: int, threshold: floa
     assert found[1:] == pytest.approx(expected, abs=1e-12)
     in_float32 = identification(embeddings.float(), LABELS, gallery_size=gallery_size, threshold=threshold, rank=rank)
     assert in_float32[1:] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("template", ["best", "mean"])
+@pytest.mark.parametrize("with_cameras", [False, True])
+@pytest.mark.parametrize("threshold", [-1.0, 0.5, 0.8])
+def test_templates_and_cameras_equal_every_gallery_enumerated(
+    template: Any, with_cameras: bool, threshold: float
+) -> None:
+    embeddings, cameras = embeddings_of(LABELS), torch.arange(len(LABELS)) % 2 if with_cameras else None
+    known = None if cameras is None else cameras.tolist()
+    for size in (2, 5):
+        loops = oracle.identification(embeddings.tolist(), LABELS.tolist(), size, threshold, 1, known, template)
+        found = identification(
+            embeddings, LABELS, gallery_size=size, threshold=threshold, cameras=cameras, template=template
+        )
+        assert found[1:] == pytest.approx(loops, abs=1e-12)
 
 
 def test_equal_scores_count_against_the_own_identity() -> None:

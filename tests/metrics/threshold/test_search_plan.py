@@ -1,0 +1,98 @@
+"""Searches in a threshold report: rates for several sizes of galleries, and their thresholds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pml_ext.functional import identification
+from pml_ext.metrics import ThresholdReport
+
+LABELS = torch.arange(480) % 120
+CAMERAS = torch.arange(480) // 240
+
+
+def embeddings(seed: int = 0, spread: float = 0.5) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(120, 12, generator=generator)[LABELS] + spread * torch.randn(480, 12, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def report() -> ThresholdReport:
+    return ThresholdReport.from_embeddings(embeddings(), LABELS, fpir=0.2, gallery_size=20, splits=0)
+
+
+def test_the_threshold_meets_the_rate_at_the_planned_size(report: ThresholdReport) -> None:
+    assert report.searches is not None
+    assert [one.enrolled for one in report.searches.sizes] == [2, 4, 10, 20, 40, 100]
+    expected = identification(embeddings(), LABELS, gallery_size=20, fpir=0.2)
+    assert report.cosine == pytest.approx(expected.threshold)
+    assert report.searches.planned.fpir.rate == pytest.approx(expected.fpir)
+    assert expected.fpir <= 0.2
+    assert (report.target.kind, report.target.value) == ("fpir", 0.2)
+    impostors = report.far
+    assert impostors.pairs == 480 * 476 // 2 and 0 < impostors.errors < impostors.pairs / 50
+
+
+def test_every_size_has_its_rates_and_its_own_threshold(report: ThresholdReport) -> None:
+    assert report.searches is not None
+    for one in report.searches.sizes:
+        at = identification(embeddings(), LABELS, gallery_size=one.enrolled, threshold=report.cosine)
+        assert one.fnir is not None and one.cosine is not None
+        assert (one.fpir.rate, one.fnir.rate, one.selectivity.rate) == pytest.approx(at[1:], abs=1e-9)
+        assert one.fpir.low <= one.fpir.rate <= one.fpir.high
+        assert one.fpir_if_alike >= one.fpir.rate - 1e-12
+        of_size = identification(embeddings(), LABELS, gallery_size=one.enrolled, fpir=0.2)
+        assert (one.cosine, one.cosine_fnir) == pytest.approx((of_size.threshold, of_size.fnir))
+        assert one.cmc == pytest.approx(
+            [
+                1 - identification(embeddings(), LABELS, gallery_size=one.enrolled, threshold=-1.0, rank=rank).fnir
+                for rank in (1, 5, 10, 20)
+            ]
+        )
+    cosines = [one.cosine for one in report.searches.sizes if one.cosine is not None]
+    assert cosines == sorted(cosines)
+
+
+def test_it_is_saved_and_chooses_the_size_above(report: ThresholdReport, tmp_path: Path) -> None:
+    report.save(tmp_path / "t.json")
+    loaded = ThresholdReport.load(tmp_path / "t.json")
+    assert loaded == report
+    assert loaded.for_gallery(11).enrolled == 20
+    with pytest.raises(ValueError, match=r"up to 100 identities; got 101: make it with a larger gallery_size"):
+        loaded.for_gallery(101)
+    assert "among 20" in report.summary() and "if all probes were alike" in report.summary()
+
+
+def test_a_pair_threshold_has_rates_of_searches_too() -> None:
+    found = ThresholdReport.from_embeddings(
+        embeddings(), LABELS, far=1e-3, gallery_size=50, template="mean", rank=2, cameras=CAMERAS, splits=0
+    )
+    assert found.searches is not None
+    expected = identification(
+        embeddings(), LABELS, gallery_size=50, threshold=found.cosine, template="mean", rank=2, cameras=CAMERAS
+    )
+    planned = found.searches.planned
+    assert planned.fpir.rate == pytest.approx(expected.fpir)
+    assert planned.cosine is None
+    with pytest.raises(ValueError, match="chosen for pairs alone: make the report with gallery_size"):
+        ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01, splits=0).for_gallery(3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fpir": 0.1}, "fpir needs gallery_size, how many identities are to be enrolled"),
+        ({"fpir": 1.5, "gallery_size": 5}, r"fpir must be in \(0, 1\)"),
+        ({"far": 0.1, "rank": 2}, "rank is for searches, which need gallery_size"),
+        ({"far": 0.1, "gallery_size": 0}, "gallery_size must be at least 1"),
+        ({"far": 0.1, "gallery_size": 120}, "at most 119, .* got 120: measure at least 121 identities"),
+        ({"far": 0.1, "gallery_size": 5, "template": "median"}, "template must be"),
+    ],
+)
+def test_impossible_plans_are_errors(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ThresholdReport.from_embeddings(embeddings(), LABELS, splits=0, **options)
+    with pytest.raises(TypeError, match="exactly one of far="):
+        ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.1, fpir=0.1, gallery_size=5)
