@@ -63,6 +63,7 @@ def identification(
         ValueError: a gallery larger than M − 1 identities; none or both of threshold and fpir; values out of range.
     Source: ISO/IEC 19795-1 and NISTIR 8271 (FPIR, FNIR, selectivity).
 
+    >>> import torch
     >>> angles = torch.tensor([0.0, 0.1, 1.0, 1.1, 2.0, 2.1])
     >>> embeddings = torch.stack([angles.cos(), angles.sin()], dim=1)
     >>> found = identification(embeddings, torch.tensor([0, 0, 1, 1, 2, 2]), gallery_size=1, fpir=0.01)
