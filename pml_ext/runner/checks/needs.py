@@ -9,7 +9,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import download_to_come as data_to_come
 from pml_ext.runner.data.datasets import require_files
 from pml_ext.runner.data.datasets.layout import dataset_root
-from pml_ext.runner.data.names import aliases_of
+from pml_ext.runner.data.names import read_as
 from pml_ext.runner.modeling.cuda import missing_device, norms_of_other_devices
 from pml_ext.runner.modeling.weights.imagenet import download_to_come as weights_to_come
 from pml_ext.runner.modeling.weights.imagenet import missing_file
@@ -29,7 +29,8 @@ def downloads_to_come(cfg: CN) -> list[str]:
     """What a run of a config without problems will download, a line each."""
     root = dataset_root(cfg.DATASETS.ROOT)
     names = [] if cfg.DATASETS.REC_PATH else cfg.DATASETS.NAMES
-    of_data = [data_to_come(name, root) for name in dict.fromkeys([*names, *cfg.DATASETS.TESTS])]
+    read = [read_as(name, cfg.DATASETS.ALIASES) for name in dict.fromkeys([*names, *cfg.DATASETS.TESTS])]
+    of_data = [data_to_come(name, root) for name in read]
     weights = None if cfg.MODEL.WEIGHTS else weights_to_come(cfg.MODEL.BACKBONE)
     return [line for line in (weights, *of_data) if line]
 
@@ -47,8 +48,7 @@ def _data(datasets: CN, grey: bool) -> list[str]:
         found = [] if local_file(datasets.REC_PATH) else [f"DATASETS.REC_PATH: no file {datasets.REC_PATH}"]
     else:
         names, found = [("DATASETS.NAMES", name) for name in datasets.NAMES] + names, []
-    aliases = aliases_of(datasets.ALIASES)
-    complaints = {name: _complaint(aliases.get(name, name), root, grey) for _, name in names}
+    complaints = {name: _complaint(read_as(name, datasets.ALIASES), root, grey) for _, name in names}
     return found + [f"{name}: {complaint}" for name, complaint in complaints.items() if complaint]
 
 

@@ -64,7 +64,7 @@ def _one_size(cfg: CN) -> str | None:
 
 
 def _best(cfg: CN) -> str | None:
-    known = columns_of_first(cfg.DATASETS.TESTS, cfg.TEST)
+    known = columns_of_first(cfg.DATASETS, cfg.TEST)
     is_known = not cfg.TEST.BEST or cfg.TEST.BEST in known
     return None if is_known else f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}"
 

@@ -52,7 +52,8 @@ _SOLVER: dict[str, Any] = {
     "CLIP_GRADIENTS": {"ENABLED": False, "CLIP_TYPE": "norm", "CLIP_VALUE": 5.0, "NORM_TYPE": 2.0},
 }  # fmt: skip
 _TEST: dict[str, Any] = {
-    "EVAL_PERIOD": 20, "IMS_PER_BATCH": 64, "METRIC": "cosine", "ROC": {"ENABLED": False}, "FLIP": {"ENABLED": False},
+    "EVAL_PERIOD": 20,  # epochs; 0: once, at the end
+    "IMS_PER_BATCH": 64, "METRIC": "cosine", "ROC": {"ENABLED": False}, "FLIP": {"ENABLED": False},
     "AQE": {"ENABLED": False, "ALPHA": 3.0, "QE_TIME": 1, "QE_K": 5},
     "RERANK": {"ENABLED": False, "K1": 20, "K2": 6, "LAMBDA": 0.3},
     "PRECISE_BN": {"ENABLED": False, "DATASET": "Market1501", "NUM_ITER": 300},

@@ -27,11 +27,12 @@ SAMPLERS = {
 BY_IDENTITY = tuple(name for name in SAMPLERS if name not in ("TrainingSampler", "ImbalancedDatasetSampler"))
 """Samplers of P identities with NUM_INSTANCE images each."""
 OWN_DATA = {
-    "file:": "file:<table>, a .csv or .parquet with the columns path, identity, camera, split, relative to the root",
-    "folder:": "folder:<path>, images in a folder per identity, relative to the root: all of them to train on, or in "
-    "sub-folders train, query and gallery",
+    "file:": "file:<table>, a .csv or .parquet with the columns path (inside the table's folder), identity, camera, "
+    "split",
+    "folder:": "folder:<path>, images in a folder per identity: all of them to train on, or in sub-folders train, "
+    "query and gallery",
 }
-"""Names with a path in them."""
+"""Names with a path in them, which is looked for in the current folder and then in DATASETS.ROOT."""
 # Data sets that FastReID registers and whose layouts are not read here: attributes, classes of insects, and test images
 # without identities (NAIC20_R2A).
 DATASETS_NOT_BUILT = ("DukeMTMCAttr", "Market1501Attr", "PA100K", "Hymenoptera", "NAIC20_R2A")
@@ -44,3 +45,8 @@ def aliases_of(entries: Iterable[object]) -> dict[str, str]:
     {'NAIC': 'file:naic/people.csv'}
     """
     return {name: target for name, _, target in (str(entry).partition("=") for entry in entries)}
+
+
+def read_as(name: str, aliases: Iterable[object]) -> str:
+    """What a name of DATASETS.NAMES or TESTS is read as: itself, or what DATASETS.ALIASES says."""
+    return aliases_of(aliases).get(name, name)

@@ -1,7 +1,6 @@
 """Lightning's trainer as a config and a launch describe it."""
 
 import logging
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -42,7 +41,7 @@ def build_trainer(
     if training and cfg.SOLVER.AMP.ENABLED and not on_gpu:
         log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
     loggers = build_loggers(cfg.LOGGERS, output) if training else []
-    saving = _checkpointing(checkpoints, cfg.TEST, cfg.DATASETS.TESTS, cfg.SOLVER.CHECKPOINT_PERIOD)
+    saving = _checkpointing(checkpoints, cfg.TEST, cfg.DATASETS, cfg.SOLVER.CHECKPOINT_PERIOD)
     measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH, dict(flat(cfg)))] if training else []
     faster = [ChannelsLast()] if training and not (on_gpu or several) else []
     return lightning.Trainer(
@@ -52,7 +51,7 @@ def build_trainer(
         strategy=DDPStrategy(timeout=timedelta(seconds=launch.timeout)) if several else "auto",
         precision="16-mixed" if cfg.SOLVER.AMP.ENABLED and on_gpu else "32-true",
         max_epochs=cfg.SOLVER.MAX_EPOCH,
-        check_val_every_n_epoch=cfg.TEST.EVAL_PERIOD,
+        check_val_every_n_epoch=cfg.TEST.EVAL_PERIOD or cfg.SOLVER.MAX_EPOCH + 1,
         num_sanity_val_steps=0,
         benchmark=cfg.CUDNN_BENCHMARK,
         use_distributed_sampler=False,
@@ -67,11 +66,11 @@ def build_trainer(
     )
 
 
-def _checkpointing(folder: Path | None, test: CN, names: Sequence[str], period: int) -> list[ModelCheckpoint]:
+def _checkpointing(folder: Path | None, test: CN, datasets: CN, period: int) -> list[ModelCheckpoint]:
     if folder is None:
         return []
-    metric = test.BEST or columns_of_first(names, test)[0]
-    monitor = metric if len(names) == 1 else f"{names[0]}/{metric}"
+    metric = test.BEST or columns_of_first(datasets, test)[0]
+    monitor = metric if len(datasets.TESTS) == 1 else f"{datasets.TESTS[0]}/{metric}"
     best = ModelCheckpoint(
         folder, "best", monitor=monitor, mode="min" if metric in LOWER_IS_BETTER else "max",
         auto_insert_metric_name=False, enable_version_counter=False,

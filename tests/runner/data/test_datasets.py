@@ -155,10 +155,15 @@ def test_an_alias_is_read_from_ones_own_table_under_its_name(tmp_path: Path) -> 
     (tmp_path / "1.png").write_bytes(picture(40, "PNG"))
     (tmp_path / "people.csv").write_text("path,identity,split\n1.png,7,train\n1.png,8,query\n1.png,8,gallery\n")
     options = get_cfg().DATASETS
-    options.ROOT, options.NAMES, options.TESTS = str(tmp_path), ("NAIC",), ("NAIC",)
-    options.ALIASES = ("NAIC=file:people.csv",)
-    assert len(load_train_set(options, grey=False)) == 1
-    assert list(load_test_sets(options, grey=False)) == ["NAIC"]
+    options.ROOT = str(tmp_path)
+    for name in ("NAIC", "Market1501"):  # the latter has layout, distractors and columns of its own, which do not count
+        options.NAMES = options.TESTS = (name,)
+        options.ALIASES = (f"{name}=file:people.csv",)
+        assert len(load_train_set(options, grey=False)) == 1
+        assert list(load_test_sets(options, grey=False)) == [name]
+        options.COMBINEALL = True
+        assert len(load_train_set(options, grey=False)) == 3
+        options.COMBINEALL = False
 
 
 @pytest.mark.parametrize(
@@ -168,7 +173,7 @@ def test_an_alias_is_read_from_ones_own_table_under_its_name(tmp_path: Path) -> 
         (("NAIC=Market1501",), "must be NAME=file:people.csv or NAME=folder:path"),
         (("=file:x.csv",), "must be NAME=file:people.csv or NAME=folder:path"),
         (("NAIC=file:",), "must be NAME=file:people.csv or NAME=folder:path"),
-        (("Market1501=file:x.csv",), "Market1501 is read by that name already; choose another"),
+        (("file:a.csv=file:x.csv",), "file:a.csv is a path already; give a name"),
         (("A=file:x.csv", "A=file:y.csv"), "must name each data set once"),
         ((5,), "must be NAME=file:people.csv or NAME=folder:path"),
     ],

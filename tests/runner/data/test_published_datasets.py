@@ -331,8 +331,29 @@ def test_a_table_must_not_lead_out_of_its_folder_by_a_link(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["people.csv", "people.txt"])
 def test_a_missing_table_or_one_of_another_kind(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"table .*{name}"):
+    with pytest.raises(
+        UserError, match=f"no {name} in the current folder .*, nor in DATASETS.ROOT {tmp_path}; . holds"
+    ):
         load(f"file:{name}", tmp_path, False)
+    (tmp_path / "people.txt").write_text(TABLE)
+    with pytest.raises(UserError, match=r"table .*people.txt: expected a file that ends in .csv or .parquet"):
+        load("file:people.txt", tmp_path, False)
+
+
+@pytest.mark.parametrize("kind", ["file:people.csv", "folder:people"])
+def test_ones_own_data_is_read_beside_the_user_before_the_root(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, root = tmp_path / "here", tmp_path / "root"
+    for count, folder in ((1, root), (2, here)):
+        names = [f"people/{split}/anna/{i}.jpg" for split in ("train", "query") for i in range(count)]
+        write(folder, *names)
+        table(folder, "path,identity,split\n" + "".join(f"{name},anna,{name.split('/')[1]}\n" for name in names))
+    for folder, expected, warned in ((tmp_path, 1, False), (here, 2, True), (root, 1, False)):
+        monkeypatch.chdir(folder)
+        caplog.clear()
+        assert len(load(kind, root, False).query) == expected
+        assert ("the first is read" in caplog.text) == warned
 
 
 PATHS = {

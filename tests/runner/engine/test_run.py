@@ -93,7 +93,9 @@ def test_eval_repeats_the_numbers_exactly(trained: Path, tmp_path: Path, capfd: 
 
 def test_a_run_repeats_itself_and_another_seed_does_not(trained: Path, tmp_path: Path) -> None:
     assert train(tmp_path / "a") == 0
-    assert train(tmp_path / "b", "SEED", "1") == 0
+    assert train(tmp_path / "b", "SEED", "1", "TEST.EVAL_PERIOD", "0") == 0
+    assert metrics(tmp_path / "b")["precision_at_1"] > 0.9, "measured once, at the end"
+    assert not (tmp_path / "b" / "checkpoints" / "best.ckpt").exists()
     same, other = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert all(torch.equal(v, same[k]) for k, v in weights(trained).items())
     assert not torch.equal(same["backbone.0.weight"], other["backbone.0.weight"])

@@ -11,9 +11,11 @@ from pml_ext.runner.evaluation.results import ALL_PAIRS, STANDARD_METRICS, STAND
     ("name", "metric"), [("Market1501", "NMI"), ("LFW", "accuracy"), ("IJBC", "eer"), ("file:people.csv", "NMI")]
 )
 def test_the_main_metric_is_that_of_the_first_test_set(name: str, metric: str) -> None:
-    test = get_cfg().TEST
-    test.METRICS = ("NMI", "cmc")
-    assert columns_of_first((name, "Digits"), test)[0] == metric
+    cfg = get_cfg()
+    cfg.TEST.METRICS, cfg.DATASETS.TESTS = ("NMI", "cmc"), (name, "Digits")
+    assert columns_of_first(cfg.DATASETS, cfg.TEST)[0] == metric
+    cfg.DATASETS.ALIASES = (f"{name}=file:people.csv",)
+    assert columns_of_first(cfg.DATASETS, cfg.TEST)[0] == "NMI"
 
 
 def test_a_config_that_says_nothing_has_the_standard_columns() -> None:

@@ -27,10 +27,10 @@ from pml_ext.runner.data.datasets import (
 from pml_ext.runner.data.datasets.data_set import DataSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.data.datasets.image_files import without_unreadable
 from pml_ext.runner.data.datasets.image_set import ImageSet
-from pml_ext.runner.data.datasets.layout import dataset_root
+from pml_ext.runner.data.datasets.layout import dataset_root, own_path
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table import table_set
-from pml_ext.runner.data.names import OWN_DATA, aliases_of
+from pml_ext.runner.data.names import OWN_DATA, read_as
 
 log = logging.getLogger("pml_ext")
 
@@ -77,7 +77,7 @@ def _train_set(options: CN, grey: bool) -> ImageSet:
         sets.append(_readable(name, "train", train, options))
         if options.COMBINEALL and isinstance(data, OpenSet):
             tests = ImageSet.concatenated(data.parts)
-            known = ~np.isin(tests.identities, _nobody(name))
+            known = ~np.isin(tests.identities, _nobody(name, options))
             sets.append(_readable(name, "tests, to train on", tests.subset(known.nonzero()[0]), options))
     return ImageSet.joined(sets)
 
@@ -104,9 +104,9 @@ def load(name: str, root: Path, grey: bool, key: str = "data set") -> Loaded:
         require(name, [*DATASETS, *(f"{prefix}<path>" for prefix in OWN_DATA)], key)
     with _named_errors(name, root):
         if name.startswith("file:"):
-            return table_set(root / name.removeprefix("file:"), grey)
+            return table_set(own_path(name.removeprefix("file:"), root), grey)
         if name.startswith("folder:"):
-            return folders.own_folder(root, grey, name=name.removeprefix("folder:"))
+            return folders.own_folder(own_path(name.removeprefix("folder:"), root), grey)
         return DATASETS[name].read(root, grey)
 
 
@@ -144,12 +144,13 @@ def _load_named(options: CN, key: str, grey: bool) -> dict[str, Loaded]:
     names = options[key]
     if not names:
         raise UserError(f"DATASETS.{key} is empty; known: {', '.join(DATASETS)}")
-    root, aliases = dataset_root(options.ROOT), aliases_of(options.ALIASES)
-    return {name: load(aliases.get(name, name), root, grey, f"DATASETS.{key}") for name in names}
+    root = dataset_root(options.ROOT)
+    return {name: load(read_as(name, options.ALIASES), root, grey, f"DATASETS.{key}") for name in names}
 
 
-def _nobody(name: str) -> tuple[int, ...]:
-    return DATASETS[name].nobody if name in DATASETS else (JUNK,)
+def _nobody(name: str, options: CN) -> tuple[int, ...]:
+    read = read_as(name, options.ALIASES)
+    return DATASETS[read].nobody if read in DATASETS else (JUNK,)
 
 
 def _contents(images: ImageSet, nobody: tuple[int, ...]) -> str:
@@ -169,7 +170,7 @@ def _readable(name: str, part: str, images: ImageSet, options: CN) -> ImageSet:
     unreadable: list[str] = []
     if options.CHECK_IMAGES:
         images, unreadable = without_unreadable(images, options.MAX_UNREADABLE, os.cpu_count() or 1)
-    log.info("%s, %s: %s", name, part, _contents(images, _nobody(name)))
+    log.info("%s, %s: %s", name, part, _contents(images, _nobody(name, options)))
     for message in unreadable:
         log.warning("%s, %s: skipped %s", name, part, message)
     if unreadable:

@@ -19,15 +19,14 @@ def folder_per_identity(root: Path, grey: bool, *, name: str) -> ImageSet:
     return image_set(each_its_own_camera(files), grey, names)
 
 
-def own_folder(root: Path, grey: bool, *, name: str) -> ImageSet | OpenSet:
+def own_folder(folder: Path, grey: bool) -> ImageSet | OpenSet:
     """Training images in a folder per identity; or query, with or without train and gallery, each with such folders.
 
     An identity has the same name in all of them. Without a gallery every query searches all other queries. There are no
     cameras: no image is left out of a search for its camera.
     """
-    folder = root / name
     if not (folder / "query").is_dir():
-        return folder_per_identity(root, grey, name=name)
+        return folder_per_identity(folder, grey, name="")
     parts = [_files(folder / part) if (folder / part).is_dir() else [] for part in ("train", "query", "gallery")]
     files, names = _numbered(parts if parts[2] else parts[:2])
     return open_set(files, grey, names, cameras=False)

@@ -1,5 +1,6 @@
 """Files and folders of published layouts, with errors that say what was expected and what is there."""
 
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -8,11 +9,26 @@ from pathlib import Path
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 
+log = logging.getLogger("pml_ext")
+
 
 def dataset_root(configured: str) -> Path:
     """DATASETS.ROOT, else $FASTREID_DATASETS, else $PML_EXT_DATA, else ./datasets."""
     root = configured or os.environ.get("FASTREID_DATASETS") or os.environ.get("PML_EXT_DATA") or "datasets"
     return Path(root).expanduser()
+
+
+def own_path(name: str, root: Path) -> Path:
+    """The user's own table or folder: in the current folder, else in DATASETS.ROOT."""
+    here = Path(name).expanduser()
+    there = root / here
+    if not here.exists() and not there.exists():
+        raise UserError(
+            f"no {name} in the current folder {Path.cwd()}, nor in DATASETS.ROOT {root}; {found_in(Path())}"
+        )
+    if here.exists() and there.exists() and not here.samefile(there):
+        log.warning("%s is in the current folder and in DATASETS.ROOT %s: the first is read", name, root)
+    return here if here.exists() else there
 
 
 def require_folder(folder: Path, expected: str) -> None:
