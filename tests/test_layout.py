@@ -16,7 +16,7 @@ MODULES = {
 
 # From the bottom up: a folder imports from itself and from those before it. The longest matching name counts.
 FLOORS = [
-    ("pml_ext._version", "pml_ext._errors", "pml_ext._checks", "pml_ext._pml", "pml_ext._files", "pml_ext._identities"),
+    tuple(f"pml_ext._{module}" for module in ["version", "errors", "checks", "pml", "files", "identities", "progress"]),
     ("pml_ext._ops",),
     ("pml_ext.functional",),
     ("pml_ext.distances",),

@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pml_ext._files import write_atomically
+from pml_ext._progress import show_steps
 from pml_ext.reports.drawing import WIDTHS, Picture, as_png
 from pml_ext.reports.thumbnails import data_uri, thumbnail
 from pml_ext.runner.evaluation.results import as_text, heading, labels_of
@@ -30,7 +31,12 @@ def render(template: str, **values: Any) -> str:
 
 def pngs_of(pictures: Sequence[Picture]) -> list[list[bytes]]:
     """Each picture as PNG, wide and narrow; nothing of one that is not drawn."""
-    return [[as_png(picture.wide), as_png(picture.narrow)] if picture.draw else [] for picture in pictures]
+    found = []
+    with show_steps(len(pictures)) as begin:
+        for picture in pictures:
+            begin(f"drawing {picture.title}")
+            found.append([as_png(picture.wide), as_png(picture.narrow)] if picture.draw else [])
+    return found
 
 
 def write_page(

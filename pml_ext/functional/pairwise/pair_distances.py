@@ -1,6 +1,7 @@
 """Statistics of the distances of all pairs of a data set, without storing them."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -47,10 +48,13 @@ class PairDistances(PairBlocks):
     [[[1, 1], [1, 1]], [[0, 4], [0, 4]]]
     """
 
+    # Up to so many negative distances, the CPU keeps all and partitions them: less than half the time of two passes.
+    _most_kept = 2**23
+
     def negative_distances_at(self, ranks: Sequence[int]) -> Tensor:
         """Order statistics of the pooled negative distances: the k-th smallest for each k.
 
-        A histogram finds each rank's bin; a second pass collects the values in these bins.
+        Of many pairs, a histogram finds each rank's bin, and a second pass collects the values in these bins.
 
         Args:
             ranks: ranks k, from 1 to total_negative_pairs.
@@ -65,6 +69,9 @@ class PairDistances(PairBlocks):
             raise ValueError(f"ranks must be from 1 to {total}, the number of negative pairs; got {list(ranks)}")
         wanted = torch.tensor(list(ranks), device=self.unit.device)
         with full_precision(self.unit.device):
+            if total <= self._most_kept and self.group is None and self.unit.device.type == "cpu":
+                self._all_negatives.numpy().partition([*{int(k) - 1 for k in ranks}])
+                return self._all_negatives[wanted - 1]
             up_to = torch.cumsum(sum_over_ranks(self._histogram(), self.group), dim=0)
             bins = torch.searchsorted(up_to, wanted)
             below = torch.where(bins > 0, up_to[bins - 1], 0)
@@ -101,10 +108,23 @@ class PairDistances(PairBlocks):
                     accepted = distances <= thresholds[-1]
                     if block.mixed:
                         accepted &= self._negative(block)
-                    sides = [block.rows, block.columns]
-                    self._count(counts[1], distances, true_places(accepted), thresholds, sides)
+                    if 2 * int(accepted.sum()) > accepted.numel():
+                        self._count_most(counts[1], distances, accepted, thresholds, block)
+                    else:
+                        sides = [block.rows, block.columns]
+                        self._count(counts[1], distances, true_places(accepted), thresholds, sides)
         positives, negatives = sum_over_ranks(counts, self.group).cumsum(2)
         return positives, negatives
+
+    @cached_property
+    def _all_negatives(self) -> Tensor:
+        """Every negative distance, in any order."""
+        found, filled = torch.empty(self.total_negative_pairs, dtype=self.unit.dtype), 0
+        for block in self.blocks():
+            distances = self._negatives_of(block)
+            found[filled : filled + len(distances)] = distances
+            filled += len(distances)
+        return found
 
     def _count(
         self,
@@ -123,16 +143,27 @@ class PairDistances(PairBlocks):
             counts = torch.bincount((self.index[side] - low)[place] * width + first, minlength=(high - low) * width)
             into[low:high] += counts.view(high - low, width)[:, :-1]
 
+    def _count_most(self, into: Tensor, distances: Tensor, accepted: Tensor, thresholds: Tensor, block: Block) -> None:
+        """`_count` for negative pairs of which most are accepted: to look for them costs more than to count all."""
+        width = into.shape[1] + 1
+        first = torch.bucketize(distances, thresholds, out_int32=True).masked_fill_(~accepted, width - 1)
+        for across, side in ((1, block.rows), (0, block.columns)):
+            low, high = self.classes_of(side)
+            places = first + ((self.index[side] - low) * width).int().unsqueeze(across)
+            into[low:high] += torch.bincount(places.view(-1), minlength=(high - low) * width).view(-1, width)[:, :-1]
+
     def _histogram(self) -> Tensor:
         """Counts of negative distances in bins of 1 / _BINS_PER_UNIT from 0 to 2."""
         bins = 2 * _BINS_PER_UNIT + 1
         histogram = torch.zeros(bins, dtype=torch.int64, device=self.unit.device)
         for block in self.blocks():
-            distances = _distances(block)
-            if block.mixed:
-                distances = distances[self._negative(block)]
-            histogram += torch.bincount((distances * _BINS_PER_UNIT).int().view(-1), minlength=bins)
+            histogram += torch.bincount((self._negatives_of(block) * _BINS_PER_UNIT).int(), minlength=bins)
         return histogram
+
+    def _negatives_of(self, block: Block) -> Tensor:
+        """A block's negative distances; of a block without others a view, which the next block overwrites."""
+        distances = _distances(block)
+        return distances[self._negative(block)] if block.mixed else distances.view(-1)
 
     def _values_in(self, bins: Tensor, *, at_once: int = ENTRIES_ON_A_DEVICE) -> tuple[Tensor, Tensor]:
         """The distinct negative distances in some bins, ascending, and their counts; merged every `at_once` values."""

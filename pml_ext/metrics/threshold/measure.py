@@ -5,6 +5,7 @@ from datetime import datetime, timezone
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from pml_ext._checks import (
     check_whole,
     warn_caller,
 )
+from pml_ext._ops.threads import one_thread
+from pml_ext._progress import show_steps
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
@@ -38,15 +41,26 @@ from pml_ext.metrics.threshold.search_plan import PlannedSearch, SearchPlan
 from pml_ext.metrics.threshold.worst_pairs import most_wrong_pairs
 
 _MOST_SPLITS = 1000  # each a pass over the pairs
+_STEPS = 8
+# Samples whose pairs one thread measures in seconds.
+_SMALL = 4096
 
 
-def measure_threshold(
+def measure_threshold(embeddings: Tensor, *what: Any, **options: Any) -> ThresholdFields:
+    """Choose and measure the threshold of `ThresholdReport.from_embeddings`; see `_measure`."""
+    check_embeddings(embeddings)
+    with one_thread(if_small=len(embeddings) <= _SMALL), show_steps(_STEPS) as begin:
+        return _measure(embeddings, *what, begin=begin, **options)
+
+
+def _measure(
     embeddings: Tensor,
     labels: Labels,
     goal: tuple[float | None, float | None, str | None],
     opis: OPISSettings,
     plan: SearchPlan,
     *,
+    begin: Callable[..., None],
     splits: int,
     cameras: Labels | None,
     same_camera_pairs: bool,
@@ -54,9 +68,8 @@ def measure_threshold(
     paths: Sequence[str | Path | None] | None,
     data: str | None,
 ) -> ThresholdFields:
-    """Choose and measure the threshold of `ThresholdReport.from_embeddings`; goal: far, frr, target."""
+    """goal: far, frr, target; begin: of `show_steps`."""
     target, choose = _target(*goal, plan.fpir)
-    check_embeddings(embeddings)
     check_finite(embeddings)
     check_directions(embeddings, "embeddings")
     check_whole(splits, "splits", 0, _MOST_SPLITS)
@@ -88,37 +101,50 @@ def measure_threshold(
             f"{len(copied)} of {count} embeddings are copies of others: their pairs at distance 0 make the rates "
             "look better than they are; leave copies out"
         )
+    begin("choosing the threshold")
     search = None if plan.gallery_size is None else PlannedSearch(plan, embeddings, ids, told_apart)
     if choose is None:
         assert search is not None
         cosine = search.threshold()
     else:
         cosine = 1 - middle_of_gap(pairs, choose(pairs)) ** 2 / 2
+    begin("counting the errors of each class")
     far, frr, classes = error_rates(pairs, torch.bincount(ids), names, distance_of(cosine))
     narrow = embeddings.float()
 
     def half(kept: Tensor) -> PairDistances:
         return _pairs(narrow[kept.to(narrow.device)], ids[kept], None if told_apart is None else told_apart[kept])
 
+    begin("measuring OPIS")
+    consistency = _consistency(pairs, opis)
+    begin("measuring the stability of the threshold")
+    stability = choose and threshold_stability(half, ids, choose, splits=splits, seed=opis.seed, begin=begin)
+    begin("measuring other thresholds")
+    alternatives = other_thresholds(pairs, grid=opis.grid)
+    begin("counting pairs at all thresholds")
+    curves = threshold_curves(pairs)
+    begin("measuring searches")
+    searches = None if search is None else search.rates(cosine)
+    begin("looking for the hardest pairs")
     return ThresholdFields(
         target=target,
         cosine=cosine,
         far=far,
         frr=frr,
         classes=classes,
-        consistency=_consistency(pairs, opis),
-        stability=choose and threshold_stability(half, ids, choose, splits=splits, seed=opis.seed),
+        consistency=consistency,
+        stability=stability,
         samples=count,
         embedding_dim=embeddings.shape[1],
         copies=len(copied),
-        alternatives=other_thresholds(pairs, grid=opis.grid),
+        alternatives=alternatives,
         cameras=None if camera_ids is None else _by_camera(pairs, embeddings, ids, camera_ids, distance_of(cosine)),
         data=data,
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        curves=threshold_curves(pairs),
+        curves=curves,
         worst_pairs=most_wrong_pairs(pairs, ids, names, rows=rows, paths=paths),
         copied_rows=copied,
-        searches=None if search is None else search.rates(cosine),
+        searches=searches,
     )
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pml_ext.functional.operating_points.utility import utility_of_rates
-from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.class_interval import class_rate_interval
 from pml_ext.functional.verification.threshold import grid_size
 from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, Stability, ThresholdCurves
@@ -61,16 +61,19 @@ def threshold_stability(
     *,
     splits: int,
     seed: int,
+    begin: Callable[[str, int], None],
 ) -> Stability | None:
     """Choose the threshold on two halves of the classes, `splits` times; None where a half has too few pairs for it.
 
     Classes with genuine pairs are dealt to both halves evenly, and so are the others. pairs_of: the pairs of a (N,)
-    mask's samples; ids: (N,) ids 0, 1, …; choose: the distance threshold of pairs; ValueError where too few.
+    mask's samples; ids: (N,) ids 0, 1, …; choose: the distance threshold of pairs; ValueError where too few; begin: of
+    `show_steps`.
     """
     has_genuine = torch.bincount(ids) > 1
     generator = torch.Generator().manual_seed(seed)
     shifts = []
-    for _ in range(splits):
+    for split in range(splits):
+        begin(f"measuring the stability of the threshold, split {split + 1} of {splits}", 0)
         order = torch.randperm(len(has_genuine), generator=generator)
         order = torch.cat([order[has_genuine[order]], order[~has_genuine[order]]])
         second = torch.zeros_like(has_genuine)
@@ -101,8 +104,8 @@ def _pooled(errors: Tensor, pairs: Tensor, pairs_span_classes: bool) -> ErrorRat
 def _span(pairs: PairDistances) -> tuple[float, float]:
     """Thresholds within 1/32 of the closest and the farthest pair."""
     coarse = torch.linspace(0, 2, 65, dtype=torch.float64)
-    positives, negatives = pairs.accepted(coarse)
-    accepted = (positives.sum(dim=0) + negatives.sum(dim=0) // 2).cpu()
+    genuine, impostors = count_accepted(pairs, coarse)
+    accepted = (genuine + impostors).cpu()
     total = pairs.total_positive_pairs + pairs.total_negative_pairs
     first = int(torch.searchsorted(accepted, 1))
     last = int(torch.searchsorted(accepted, total))

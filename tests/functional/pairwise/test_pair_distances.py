@@ -28,19 +28,32 @@ def test_counts_do_not_depend_on_the_blocks(block_rows: int) -> None:
 
 
 @pytest.mark.parametrize("block_rows", [7, 1000])
-def test_order_statistics_of_the_negative_distances(block_rows: int) -> None:
+@pytest.mark.parametrize("kept", [0, 2**23])
+def test_order_statistics_of_the_negative_distances(block_rows: int, kept: int) -> None:
     x, y = a_set()
     x[10:20] = x[0]  # ties
     ordered = sorted(d for d, a, b in oracle.all_pairs(x.numpy(), y.tolist()) if a != b)
     ranks = [1, 2, 50, len(ordered) // 2, len(ordered)]
-    found = PairDistances(x, y, block_rows=block_rows).negative_distances_at(ranks)
+    pairs = PairDistances(x, y, block_rows=block_rows)
+    pairs._most_kept = kept
+    found = pairs.negative_distances_at(ranks)
     assert found.tolist() == pytest.approx([ordered[k - 1] for k in ranks], abs=3e-8)
+
+
+def test_both_ways_to_an_order_statistic_give_the_same_value() -> None:
+    x, y = a_set(300)
+    pairs, ranks = PairDistances(x.float(), y, block_rows=64), [1, 7, 7, 20_000, 300]
+    kept = pairs.negative_distances_at(ranks)
+    assert torch.equal(kept, pairs.negative_distances_at(ranks))
+    pairs._most_kept = 0
+    assert torch.equal(kept, pairs.negative_distances_at(ranks))
 
 
 def test_equal_values_are_merged() -> None:
     # All negative distances fall into one bin, far more than fit at once.
     y = torch.arange(40) % 4
     pairs = PairDistances(torch.eye(4, dtype=torch.float64)[y], y, block_rows=8)
+    pairs._most_kept = 0
     assert pairs.negative_distances_at([1, 300, 600]).tolist() == pytest.approx([2**0.5] * 3)
     values, counts = pairs._values_in(torch.tensor([int(2**0.5 * 2**15)]), at_once=10)
     assert (values.tolist(), counts.tolist()) == (pytest.approx([2**0.5]), [600])

@@ -4,7 +4,9 @@ import io
 import json
 import math
 import re
+import sys
 from base64 import b64decode
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ import torch
 from PIL import Image
 
 from pml_ext import __version__
+from pml_ext._ops.threads import one_thread
+from pml_ext._progress import show_steps
 from pml_ext.functional import PairDistances, epsilon_opis, opis
 from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics.threshold import measure
 from pml_ext.metrics.threshold.fields import Stability
 from pml_ext.metrics.threshold.rates import threshold_stability
 from tests.oracles import thresholds as oracle
@@ -115,12 +120,46 @@ def test_halves_share_the_classes_evenly() -> None:
         halves.append(set(pairs.classes.tolist()))
         return 0.1 * len(halves)
 
+    said = list[str]()
     assert threshold_stability(
-        lambda kept: PairDistances(embeddings[kept], ids[kept]), ids, choose, splits=6, seed=0
-    ) == Stability(6, pytest.approx(0.1), pytest.approx(0.1))
+        lambda kept: PairDistances(embeddings[kept], ids[kept]), ids, choose, splits=6, seed=0,
+        begin=lambda what, steps: said.append(what),
+    ) == Stability(6, pytest.approx(0.1), pytest.approx(0.1))  # fmt: skip
+    assert [what.rpartition(", ")[2] for what in said] == [f"split {n} of 6" for n in range(1, 7)]
     assert all(len(half) == 5 and len(half & set(range(6))) == 3 for half in halves)
     assert all(one | other == set(range(10)) for one, other in zip(halves[::2], halves[1::2], strict=True))
     assert len(set(map(frozenset, halves))) > 6, "each split is another"
+
+
+def test_a_small_set_is_measured_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, before = list[int](), torch.get_num_threads()
+    monkeypatch.setattr(measure, "other_thresholds", lambda *_, **__: (seen.append(torch.get_num_threads()), ())[1])
+    torch.set_num_threads(2)
+    try:
+        report()
+        with pytest.raises(ValueError, match="needs at least 10000 impostor pairs"):
+            report(far=1e-4)
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+        with one_thread(if_small=False):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_long_work_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(is_terminal: bool, quiet: float) -> str:
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(measure, "show_steps", partial(show_steps, quiet=quiet))
+        report(frr=0.1)
+        return stream.getvalue()
+
+    *said, blank, end = shown(True, 1e-9).split("\r")
+    assert "measuring the stability of the threshold, split 2 of 2 (step 4 of 8, 00:00)" in [s.strip() for s in said]
+    assert (blank.strip(), end, "\n" in "".join(said)) == ("", "", False), "one line, which goes at the end"
+    assert shown(True, 60.0) == "", "not of work that ends at once"
+    assert shown(False, 1e-9) == "", "nor into files and pipes"
 
 
 def test_strings_name_the_classes() -> None:
