@@ -1,5 +1,6 @@
 """Scores normalised by a cohort: cosines made comparable between samples, without training or labels."""
 
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +12,14 @@ from torch import Tensor
 from pml_ext._checks import check_choice, check_embeddings, check_finite, check_number, check_whole, warn_caller
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
-from pml_ext._pml import BaseDistance
+from pml_ext.functional.pairwise.offset_scores import both_sides
 from pml_ext.functional.retrieval.cohort import cohort_offsets
 from pml_ext.metrics.cohort_file import CohortRecord, checksum, read_cohort, write_cohort
+from pml_ext.metrics.cohort_similarity import CohortSimilarity
+from pml_ext.metrics.cohort_tuning import NormalizationTrials, try_normalizations
+from pml_ext.metrics.kind_of_cohort import cohort_shift, warn_where_shifted
 from pml_ext.metrics.threshold.fields import Checkpoint
 from pml_ext.metrics.threshold.json_file import checkpoint_of, require_checkpoint
-
-_SAMPLED = 2000  # of the cohort, to see how close it is to itself
 
 
 class CohortNormalization:
@@ -74,6 +76,51 @@ class CohortNormalization:
     def fit(cls, cohort: Tensor, k: int = 10, strength: float = 1.0) -> "CohortNormalization":
         """Takes a cohort; nothing is trained."""
         return cls(cohort, k, strength)
+
+    @staticmethod
+    def tune(
+        cohort: Tensor | None,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        ks: Sequence[int] = (5, 10, 20, 50, 100, 200),
+        strengths: Sequence[float] = (0.5, 1.0),
+        far: float = 1e-3,
+        far_range: tuple[float, float] = (1e-2, 1e-1),
+    ) -> NormalizationTrials:
+        """Try k and strength on validation classes: what they do to OPIS and to TAR there.
+
+        Args:
+            cohort: (M, D); None: the validation samples themselves are the cohort, as a gallery is at work, and leave
+                themselves out.
+            embeddings, labels: (N, D) and (N,) integers, of classes that the model was not trained on.
+            ks: those beyond the cohort's samples are skipped.
+            strengths: each from 0 to 2.
+            far: of TAR, at least 1 / impostor pairs.
+            far_range: of OPIS, see `functional.opis`.
+        Returns:
+            every trial; `best` lowers OPIS most without lowering TAR, None where nothing does: then do not normalise.
+        Warns:
+            UserWarning: the cohort's similarities differ from those of the samples, see `shift`.
+
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> labels = torch.arange(300) % 60
+        >>> crowding = torch.linspace(0, 3, 60)[:, None] * torch.eye(1, 16)
+        >>> classes = torch.randn(60, 16, generator=generator) + crowding
+        >>> embeddings = classes[labels] + 0.5 * torch.randn(300, 16, generator=generator)
+        >>> trials = CohortNormalization.tune(None, embeddings, labels, ks=(5, 20))
+        >>> trials.best.k, trials.best.strength, trials.best.opis < trials.plain.opis
+        (20, 1.0, True)
+        """
+        own = cohort is None
+        rows = torch.arange(len(embeddings), device=embeddings.device) if own else None
+        given = embeddings if cohort is None else cohort
+        trials = try_normalizations(
+            given, embeddings, labels, rows=rows, ks=ks, strengths=strengths, far=far, far_range=far_range
+        )
+        if not own:
+            warn_where_shifted(given, trials.trials[0].k, embeddings)
+        return trials
 
     def with_checkpoint(self, path: str | Path) -> "CohortNormalization":
         """The same, with the name and the SHA-256 of the model file that the cohort is of.
@@ -136,31 +183,18 @@ class CohortNormalization:
         found.cohort = cohort  # to the bit: its checksum is that of the file
         return found
 
-    def shift(self, embeddings: Tensor, *, rows: Tensor | None = None) -> float:
-        """How far the mean of m of some samples lies from the cohort's own, in standard deviations of the cohort's.
+    def shift(self, embeddings: Tensor) -> float:
+        """How much closer to the cohort some samples are than the cohort is to itself, in standard deviations of that.
 
-        Far from 0 the cohort is of another kind than the samples, and may do harm.
+        Closeness is the mean cosine with the nearest tenth of the cohort, of which mates are a small part. Samples of
+        the cohort's kind are within about 1; far from 0 the cohort is of another kind, and may do harm.
 
         Args:
-            embeddings: (N, D).
-            rows: see `offsets`.
+            embeddings: (N, D), not in the cohort.
         Raises:
-            ValueError: a cohort of one sample, or of copies of one.
+            ValueError: a cohort of copies of one sample.
         """
-        own = self._own_offsets
-        spread = float(own.std()) if len(own) > 1 else 0.0
-        if not spread > 0:
-            raise ValueError(f"the cohort must have samples that differ; got {len(self.cohort)} that are alike")
-        return float(self.offsets(embeddings, rows=rows).mean() - own.mean()) / spread
-
-    @cached_property
-    def _own_offsets(self) -> Tensor:
-        """m of up to 2,000 samples of the cohort, each without itself."""
-        count = len(self.cohort)
-        if count == 1:
-            return self.cohort.new_zeros(1)
-        rows = torch.linspace(0, count - 1, min(count, _SAMPLED), device=self.cohort.device).long()
-        return cohort_offsets(self.cohort[rows], self.cohort, min(self.k, count - 1), rows=rows)
+        return cohort_shift(self.cohort, self.k, embeddings)
 
     def offsets(self, embeddings: Tensor, *, rows: Tensor | None = None) -> Tensor:
         """m(x) of each sample.
@@ -200,40 +234,9 @@ class CohortNormalization:
             (N, D + 2). Search them by inner product; their cosines mean nothing.
         """
         check_choice(side, ("query", "gallery"), "side")
-        offset = -0.5 * self.strength * self.offsets(embeddings, rows=rows)[:, None]
-        parts = [offset, torch.ones_like(offset)]
-        return torch.cat([unit_rows(embeddings).to(offset.dtype), *(parts if side == "query" else parts[::-1])], dim=1)
+        half = 0.5 * self.strength * self.offsets(embeddings, rows=rows)
+        return both_sides(unit_rows(embeddings).to(half.dtype), half)[side == "gallery"]
 
     def distance(self) -> "CohortSimilarity":
         """The normalised score as a similarity of pytorch-metric-learning, for its losses, miners and calculators."""
-        return CohortSimilarity(self)
-
-
-class CohortSimilarity(BaseDistance):
-    """`CohortNormalization.scores` as a distance object of pytorch-metric-learning; larger is closer.
-
-    Offsets have no gradient; the samples count as not being in the cohort.
-
-    >>> similarity = CohortNormalization.fit(torch.eye(4), k=2, strength=0.0).distance()
-    >>> similarity(torch.eye(4)[:2])
-    tensor([[1., 0.],
-            [0., 1.]])
-    """
-
-    def __init__(self, normalization: CohortNormalization) -> None:
-        super().__init__(is_inverted=True)
-        self.normalization = normalization
-
-    def compute_mat(self, query_emb: Tensor, ref_emb: Tensor | None) -> Tensor:
-        """(Q, R) normalised scores of normalised embeddings."""
-        reference = query_emb if ref_emb is None else ref_emb
-        offset, other = (self._half(points) for points in (query_emb, reference))
-        return query_emb @ reference.T - offset[:, None] - other
-
-    def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
-        """(P,) normalised scores of row i with row i."""
-        return (query_emb * ref_emb).sum(dim=1) - self._half(query_emb) - self._half(ref_emb)
-
-    def _half(self, points: Tensor) -> Tensor:
-        offsets = self.normalization.offsets(points.detach())
-        return (0.5 * self.normalization.strength * offsets).to(points.dtype)
+        return CohortSimilarity(self.offsets, self.strength)

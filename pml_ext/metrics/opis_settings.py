@@ -27,9 +27,9 @@ class OPISSettings:
         check_negatives_per_positive(self.negatives_per_positive)
         check_seed(self.seed)
 
-    def pairs(self, embeddings: Tensor, labels: Tensor) -> PairDistances:
+    def pairs(self, embeddings: Tensor, labels: Tensor, offsets: Tensor | None = None) -> PairDistances:
         """The pairs that are compared: all of them, or all positive ones and a draw of negative ones."""
-        return all_or_sampled_pairs(embeddings, labels, self.negatives_per_positive, self.seed)
+        return all_or_sampled_pairs(embeddings, labels, self.negatives_per_positive, self.seed, offsets=offsets)
 
     def curves_at(self, thresholds: Tensor, embeddings: Tensor, labels: Tensor) -> UtilityCurves:
         """The curves of these pairs at given thresholds, beside the calibration range."""

@@ -158,6 +158,6 @@ def test_a_cohort_of_another_kind_is_far_in_its_similarities() -> None:
     alike, other = (around + s * torch.randn(400, 16, generator=generator) for s in (0.5, 3.0))
     normalization = CohortNormalization.fit(alike[:200], k=10)
     assert abs(normalization.shift(alike[200:])) < 0.5
-    assert normalization.shift(other) < -2
+    assert normalization.shift(other) < -1.5
     with pytest.raises(ValueError, match="the cohort must have samples that differ; got 3 that are alike"):
         CohortNormalization.fit(torch.ones(3, 4), k=1).shift(torch.eye(4))

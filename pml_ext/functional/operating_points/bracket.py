@@ -19,8 +19,8 @@ def calibration_bracket(pairs: PairDistances, far_range: tuple[float, float]) ->
     count = len(pairs.unit)
     size = min(count, max(_FEWEST_SAMPLED, min(_MOST_SAMPLED, count // 32)))
     chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:size].to(pairs.unit.device)
-    unit, index = pairs.unit[chosen], pairs.index[chosen]
-    cosines = unit @ unit.T
+    index = pairs.index[chosen]
+    cosines = pairs.unit[chosen] @ pairs.other[chosen].T
     negative = index[:, None] != index
     values = cosines[negative.triu(1)]
     per_row = negative.sum(dim=1).clamp_min(1)

@@ -53,6 +53,7 @@ def utility_curves(
     seed: int = 0,
     exact: bool = False,
     group: dist.ProcessGroup | None = None,
+    offsets: Tensor | None = None,
 ) -> UtilityCurves:
     """Per-class utility over the calibration range, or at given thresholds.
 
@@ -72,6 +73,8 @@ def utility_curves(
             thresholds and sampled pairs are always counted exactly.
         group: the ranks that share the work (`torch.distributed.group.WORLD` for all); each passes the same embeddings
             and labels and gets the result. None: this process alone.
+        offsets: (N,) subtracted from the cosines of each sample, see `PairDistances`; for normalised scores half of
+            strength times `cohort_offsets`.
     Returns:
         UtilityCurves, for `opis_of_curves` and `epsilon_opis_of_curves`.
     Raises:
@@ -91,7 +94,7 @@ def utility_curves(
     """
     check_far_range_and_grid(far_range, grid)
     check_switch(exact, "exact")
-    pairs = all_or_sampled_pairs(embeddings, labels, negatives_per_positive, seed, group)
+    pairs = all_or_sampled_pairs(embeddings, labels, negatives_per_positive, seed, group, offsets)
     if thresholds is None:
         return curves_of_pairs(pairs, far_range=far_range, grid=grid, exact=exact)
     check_thresholds(thresholds)

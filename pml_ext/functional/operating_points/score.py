@@ -42,6 +42,7 @@ def opis_sensitivity(
     seed: int = 0,
     exact: bool = False,
     group: dist.ProcessGroup | None = None,
+    offsets: Tensor | None = None,
 ) -> list[OPISAtRange]:
     """OPIS and ε-OPIS over several calibration ranges, from one pass over the pairs.
 
@@ -67,7 +68,7 @@ def opis_sensitivity(
         raise ValueError("far_ranges must have at least one pair of false accept rates; got none")
     for far_range in far_ranges:
         check_far_range_and_grid(far_range, grid)
-    pairs = all_or_sampled_pairs(embeddings, labels, negatives_per_positive, seed, group)
+    pairs = all_or_sampled_pairs(embeddings, labels, negatives_per_positive, seed, group, offsets)
     rows = []
     for far_range, curves in zip(
         far_ranges, calibrated_curves(pairs, far_ranges=far_ranges, grid=grid, exact=exact), strict=True
@@ -88,11 +89,12 @@ def opis(
     seed: int = 0,
     exact: bool = False,
     group: dist.ProcessGroup | None = None,
+    offsets: Tensor | None = None,
 ) -> Tensor:
     """Operating-point inconsistency score: the variance of the utility between classes; lower is better.
 
     Args:
-        embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group: see `utility_curves`.
+        embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group, offsets: see `utility_curves`.
     Returns:
         0-dim float64, in [0, 0.25].
     Raises:
@@ -117,6 +119,7 @@ def opis(
         seed=seed,
         exact=exact,
         group=group,
+        offsets=offsets,
     )
     return opis_of_curves(curves)
 
@@ -132,11 +135,12 @@ def epsilon_opis(
     seed: int = 0,
     exact: bool = False,
     group: dist.ProcessGroup | None = None,
+    offsets: Tensor | None = None,
 ) -> Tensor:
     """Squared utility gap between the worst and the best classes, over the calibration range; lower is better.
 
     Args:
-        embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group: see `utility_curves`.
+        embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group, offsets: see `utility_curves`.
         epsilon: share of the classes in each of the two groups, in [0, 1]; at least one class. With 1 the result is 0.
     Returns:
         0-dim float64, in [0, 1].
@@ -164,5 +168,6 @@ def epsilon_opis(
         seed=seed,
         exact=exact,
         group=group,
+        offsets=offsets,
     )
     return epsilon_opis_of_curves(curves, epsilon)

@@ -12,6 +12,7 @@ from pml_ext._checks import check_embeddings, check_finite, check_labels, check_
 from pml_ext._ops.blocks import SIDE
 from pml_ext._ops.distributed import own_share
 from pml_ext._ops.normalize import normalise_
+from pml_ext.functional.pairwise.offset_scores import both_sides, check_offsets
 
 # A search for accepted pairs synchronises with the device once per block, so GPUs get fewer, larger blocks.
 _BLOCK_ROWS_ON_A_DEVICE = 4096
@@ -40,10 +41,12 @@ class PairBlocks:
         *,
         block_rows: int | None = None,
         group: dist.ProcessGroup | None = None,
+        offsets: Tensor | None = None,
     ) -> None:
         check_embeddings(embeddings)
         labels = check_labels(labels, len(embeddings))
         check_finite(embeddings)
+        check_offsets(offsets, len(embeddings))
         if block_rows is not None:
             check_whole(block_rows, "block_rows")
             if block_rows < 1:
@@ -54,6 +57,7 @@ class PairBlocks:
         self.unit = torch.empty(embeddings.shape, dtype=dtype, device=embeddings.device)
         for piece, rows in zip(self.unit.split(_NORMALISED_AT_ONCE), order.split(_NORMALISED_AT_ONCE), strict=True):
             normalise_(piece.copy_(embeddings.detach().index_select(0, rows)))
+        self.unit, self.other = both_sides(self.unit, None if offsets is None else offsets.to(order.device)[order])
         self.classes, self.index, sizes = torch.unique(
             labels.to(embeddings.device)[order], return_inverse=True, return_counts=True
         )
@@ -85,7 +89,7 @@ class PairBlocks:
                 size = self._block_rows**2
                 buffer = torch.empty(size, dtype=self.unit.dtype, device=self.unit.device)
             cosines = buffer[: height * width].view(height, width)
-            torch.mm(self.unit[rows], self.unit[columns].T, out=cosines)
+            torch.mm(self.unit[rows], self.other[columns].T, out=cosines)
             mixed = bool(self._index_on_host[rows.stop - 1] >= self._index_on_host[columns.start])
             yield Block(rows, columns, cosines, mixed)
 

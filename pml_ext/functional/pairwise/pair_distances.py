@@ -32,9 +32,12 @@ class PairDistances(PairBlocks):
         block_rows: rows of a block; memory is a few block_rows² floats. None: 1024, or 4096 on a GPU.
         group: the ranks that share the work, each with the same embeddings and labels; counts are summed over them.
             None: this process alone.
+        offsets: (N,) subtracted from the cosines of a sample with all others, as normalised scores do; what is left,
+            limited to [−1, 1], takes the cosine's place in the distance. None: none.
     Attributes:
         classes: (T,) the class ids, sorted.
         unit, index: (N, D) the samples sorted by class, of length 1; (N,) the index of each one's class in `classes`.
+        other: the other side of the products: `unit` itself, unless there are offsets, which both sides then have.
         class_end: (N,) where each one's class ends among the sorted samples.
         positive_pairs, negative_pairs: (T,) int64, pairs inside the class; pairs of one sample in it and one outside.
     Raises:

@@ -29,10 +29,11 @@ class SampledPairDistances(PairDistances):
         negatives_per_positive: int,
         seed: int,
         group: dist.ProcessGroup | None = None,
+        offsets: Tensor | None = None,
     ) -> None:
         check_negatives_per_positive(negatives_per_positive)
         check_seed(seed)
-        super().__init__(embeddings, labels, group=group)
+        super().__init__(embeddings, labels, group=group, offsets=offsets)
         device, count = self.unit.device, len(self.unit)
         sizes = torch.bincount(self.index)
         outside = count - sizes
@@ -50,7 +51,7 @@ class SampledPairDistances(PairDistances):
         one = first + (inside_at * sizes[self._class]).long()
         other = (outside_at * outside[self._class]).long()
         other += (other >= first) * sizes[self._class]  # samples are sorted by class: skip its own
-        self._negatives = listed_cosines(self.unit, self.unit, one, other).mul_(-2).add_(2).clamp_(0, 4).sqrt_()
+        self._negatives = listed_cosines(self.unit, self.other, one, other).mul_(-2).add_(2).clamp_(0, 4).sqrt_()
 
     @property
     def total_negative_pairs(self) -> int:
@@ -76,13 +77,14 @@ def all_or_sampled_pairs(
     negatives_per_positive: int | None,
     seed: int,
     group: dist.ProcessGroup | None = None,
+    offsets: Tensor | None = None,
 ) -> PairDistances:
     """PairDistances if negatives_per_positive is None, else SampledPairDistances."""
     check_seed(seed)
     if negatives_per_positive is None:
-        return PairDistances(embeddings, labels, group=group)
+        return PairDistances(embeddings, labels, group=group, offsets=offsets)
     return SampledPairDistances(
-        embeddings, labels, negatives_per_positive=negatives_per_positive, seed=seed, group=group
+        embeddings, labels, negatives_per_positive=negatives_per_positive, seed=seed, group=group, offsets=offsets
     )
 
 

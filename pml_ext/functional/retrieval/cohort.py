@@ -1,5 +1,7 @@
 """The closeness of a sample to a cohort of others, for normalising its scores."""
 
+from collections.abc import Iterator, Sequence
+
 import torch
 from torch import Tensor
 
@@ -8,9 +10,11 @@ from pml_ext._ops.blocks import row_blocks
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
 
+_ENTRIES = 2**22
+
 
 def cohort_offsets(
-    embeddings: Tensor, cohort: Tensor, k: int, *, rows: Tensor | None = None, entries: int = 2**22
+    embeddings: Tensor, cohort: Tensor, k: int, *, rows: Tensor | None = None, entries: int = _ENTRIES
 ) -> Tensor:
     """Mean of the k highest cosines of each sample with a cohort.
 
@@ -31,6 +35,27 @@ def cohort_offsets(
     >>> cohort_offsets(cohort, cohort, 1), cohort_offsets(cohort, cohort, 1, rows=torch.arange(3))
     (tensor([1., 1., 1.]), tensor([0., 0., 0.]))
     """
+    check_whole(k, "k")
+    unit, others = _prepare(embeddings, cohort, k, rows)
+    offsets = unit.new_empty(len(unit))
+    for part, cosines in _blocks(unit, others, rows, entries):
+        offsets[part] = cosines.topk(k, dim=1, sorted=False).values.mean(dim=1)
+    return offsets
+
+
+def offsets_for(embeddings: Tensor, cohort: Tensor, ks: Sequence[int], *, rows: Tensor | None = None) -> list[Tensor]:
+    """`cohort_offsets` for several k, from one product."""
+    unit, others = _prepare(embeddings, cohort, max(ks), rows)
+    means = unit.new_empty(len(ks), len(unit))
+    for part, cosines in _blocks(unit, others, rows, _ENTRIES):
+        sums = cosines.topk(max(ks), dim=1).values.cumsum(dim=1)
+        for of_k, k in zip(means, ks, strict=True):
+            of_k[part] = sums[:, k - 1] / k
+    return list(means)
+
+
+def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Both normalised, of one type, on one device, after checks."""
     for name, points in (("embeddings", embeddings), ("cohort", cohort)):
         check_embeddings(points, name)
         check_finite(points, name)
@@ -40,7 +65,6 @@ def cohort_offsets(
             "model's?"
         )
     others = len(cohort) - (rows is not None)
-    check_whole(k, "k")
     if not 1 <= k <= others:
         raise ValueError(
             f"k must be from 1 to {others}, the samples of the cohort{' but the own one' * (rows is not None)}; got {k}"
@@ -53,12 +77,14 @@ def cohort_offsets(
             )
     unit, others_unit = unit_rows(embeddings), unit_rows(cohort).to(embeddings.device)
     dtype = torch.promote_types(unit.dtype, others_unit.dtype)
-    unit, others_unit = unit.to(dtype), others_unit.to(dtype)
-    offsets = unit.new_empty(len(unit))
-    with full_precision(unit.device):
-        for part in row_blocks(len(unit), len(cohort), unit.device, entries=entries):
-            cosines = unit[part] @ others_unit.T
-            if rows is not None:
-                cosines.scatter_(1, rows[part, None].to(cosines.device), -torch.inf)
-            offsets[part] = cosines.topk(k, dim=1, sorted=False).values.mean(dim=1)
-    return offsets
+    return unit.to(dtype), others_unit.to(dtype)
+
+
+def _blocks(unit: Tensor, cohort: Tensor, rows: Tensor | None, entries: int) -> Iterator[tuple[slice, Tensor]]:
+    """Rows and their cosines with the cohort, −inf with themselves."""
+    for part in row_blocks(len(unit), len(cohort), unit.device, entries=entries):
+        with full_precision(unit.device):
+            cosines = unit[part] @ cohort.T
+        if rows is not None:
+            cosines.scatter_(1, rows[part, None].to(cosines.device, torch.int64), -torch.inf)
+        yield part, cosines

@@ -10,6 +10,7 @@ from pml_ext._checks import check_embeddings, check_finite, check_items, check_l
 from pml_ext._ops.blocks import SIDE
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
+from pml_ext.functional.pairwise.offset_scores import both_sides, check_offsets
 from pml_ext.functional.verification.histogram import ScoreHistogram
 from pml_ext.functional.verification.roc import ROC, place_at_equal_errors, roc_curve
 from pml_ext.functional.verification.tar_at_far_rule import place_at_far
@@ -42,13 +43,15 @@ def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE
     check_whole(block_rows, "block_rows")
     if block_rows < 1:
         raise ValueError(f"block_rows must be 1 or more; got {block_rows!r}")
-    yield from _pairs(unit_rows(embeddings), labels.to(embeddings.device), block_rows)
+    unit = unit_rows(embeddings)
+    yield from _pairs((unit, unit), labels.to(embeddings.device), block_rows)
 
 
 def _pairs(
-    unit: Tensor, labels: Tensor, block_rows: int, memory: tuple[Tensor, Tensor] | None = None
+    sides: tuple[Tensor, Tensor], labels: Tensor, block_rows: int, memory: tuple[Tensor, Tensor] | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """`labelled_pairs`; with `memory` for scores and sameness, each block overwrites the last."""
+    """`labelled_pairs` of both sides; with `memory` for scores and sameness, each block overwrites the last."""
+    unit, other = sides
     for i in range(0, len(unit), block_rows):
         rows = slice(i, min(i + block_rows, len(unit)))
         for j in range(i, len(unit), block_rows):
@@ -56,7 +59,7 @@ def _pairs(
             shape = (rows.stop - rows.start, columns.stop - columns.start)
             to, to_same = (None, None) if memory is None else (of[: shape[0] * shape[1]].view(shape) for of in memory)
             with full_precision(unit.device):
-                scores = torch.mm(unit[rows], unit[columns].T, out=to)
+                scores = torch.mm(unit[rows], other[columns].T, out=to)
             same = torch.eq(labels[rows, None], labels[columns], out=to_same)
             if i == j:
                 above = torch.ones_like(same).triu(1)
@@ -65,7 +68,7 @@ def _pairs(
                 yield scores.view(-1), same.view(-1)
 
 
-def _pairs_in_place(embeddings: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _pairs_in_place(embeddings: Tensor, labels: Tensor, offsets: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
     """`labelled_pairs` without checks and gradients; each block overwrites the last.
 
     New memory for each block would fragment the heap: with 12,000 samples it grew by up to 340 MB.
@@ -73,10 +76,12 @@ def _pairs_in_place(embeddings: Tensor, labels: Tensor) -> Iterator[tuple[Tensor
     unit = unit_rows(embeddings.detach())
     entries = min(SIDE, len(unit)) ** 2
     memory = unit.new_empty(entries), torch.empty(entries, dtype=torch.bool, device=unit.device)
-    yield from _pairs(unit, labels.to(unit.device), SIDE, memory)
+    yield from _pairs(both_sides(unit, offsets), labels.to(unit.device), SIDE, memory)
 
 
-def labelled_pairs_roc(embeddings: Tensor, labels: Tensor, *, fars: Sequence[float] = ()) -> ROC:
+def labelled_pairs_roc(
+    embeddings: Tensor, labels: Tensor, *, fars: Sequence[float] = (), offsets: Tensor | None = None
+) -> ROC:
     """The ROC curve of the cosines of all pairs of a set, exact at the points that matter.
 
     A first pass counts the scores in bins of 1.9e-6. A second resolves the bins with the operating points at `fars` and
@@ -86,6 +91,7 @@ def labelled_pairs_roc(embeddings: Tensor, labels: Tensor, *, fars: Sequence[flo
     Args:
         embeddings, labels: see `labelled_pairs`.
         fars: allowed false accept rates, in (0, 1].
+        offsets: (N,) subtracted from the cosines of each sample, see `PairDistances`.
     Returns:
         ROC with float64 thresholds.
 
@@ -95,18 +101,24 @@ def labelled_pairs_roc(embeddings: Tensor, labels: Tensor, *, fars: Sequence[flo
     1.0
     """
     check_items(fars, "fars", "false accept rates")
-    return roc_of_all_pairs(embeddings, labels, fars)
+    return roc_of_all_pairs(embeddings, labels, fars, offsets)
 
 
 def roc_of_all_pairs(
-    embeddings: Tensor, labels: Tensor, fars: Sequence[float], *, kept_at_most: int = _KEPT_AT_MOST
+    embeddings: Tensor,
+    labels: Tensor,
+    fars: Sequence[float],
+    offsets: Tensor | None = None,
+    *,
+    kept_at_most: int = _KEPT_AT_MOST,
 ) -> ROC:
     """`labelled_pairs_roc`; a bin of more than `kept_at_most` pairs is not resolved."""
     check_embeddings(embeddings)
     labels = check_labels(labels, len(embeddings))
     check_finite(embeddings)
+    check_offsets(offsets, len(embeddings))
     histogram = ScoreHistogram(device=embeddings.device)
-    for scores, same in _pairs_in_place(embeddings, labels):
+    for scores, same in _pairs_in_place(embeddings, labels, offsets):
         histogram.update(scores, same)
     roc = histogram.roc()
     if not roc.genuine or not roc.impostors:
@@ -116,14 +128,14 @@ def roc_of_all_pairs(
     bins.add(place_at_equal_errors(roc))
     sizes = (roc.true_accepts + roc.false_accepts).diff(prepend=roc.true_accepts.new_zeros(1))
     chosen = [place for place in sorted(bins) if 1 < int(sizes[place]) <= kept_at_most]
-    return _resolve_bins(roc, chosen, embeddings, labels) if chosen else roc
+    return _resolve_bins(roc, chosen, embeddings, labels, offsets) if chosen else roc
 
 
-def _resolve_bins(roc: ROC, bins: list[int], embeddings: Tensor, labels: Tensor) -> ROC:
+def _resolve_bins(roc: ROC, bins: list[int], embeddings: Tensor, labels: Tensor, offsets: Tensor | None) -> ROC:
     """Add a point to the curve for each distinct score in some bins."""
     edges = [(float(roc.thresholds[place]), float(roc.thresholds[place - 1])) for place in bins]
     inside: list[list[tuple[Tensor, Tensor]]] = [[] for _ in bins]
-    for scores, same in _pairs_in_place(embeddings, labels):
+    for scores, same in _pairs_in_place(embeddings, labels, offsets):
         at_once = _SEARCHED_AT_ONCE if scores.device.type == "cpu" else max(1, len(scores))
         for some, alike in zip(scores.split(at_once), same.split(at_once), strict=True):
             for kept, (low, high) in zip(inside, edges, strict=True):
