@@ -9,10 +9,7 @@ from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
-import pml_ext
 from pml_ext.losses import CITLoss
-
-pml_ext.register()  # CrossBatchMemory accepts losses by name; this adds ours
 
 torch.manual_seed(0)
 digits = load_digits()

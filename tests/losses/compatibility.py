@@ -25,7 +25,6 @@ from pytorch_metric_learning.regularizers import LpRegularizer
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper, get_indices_tuple
 from torch import Tensor
 
-import pml_ext
 from pml_ext.inspection import pair_weights
 from pml_ext.losses import LoOp, TCMRegularizer
 from tests.losses.test_contract import FACTORIES, NAMES, WRAPPERS
@@ -41,7 +40,7 @@ INTRODUCTION = """# What works with what
 
 Made by `python -m tests.losses.compatibility > examples/COMPATIBILITY.md`, which runs every combination on a small
 batch; nothing here is written by hand. "yes": it runs, and value and gradient are finite. A number: it is refused, with
-the error of that number below the table. `pml_ext.register()` has been called.
+the error of that number below the table.
 """
 
 
@@ -254,13 +253,9 @@ def reason_of(name: str, error: Exception) -> str:
 
 def document() -> str:
     """The whole of COMPATIBILITY.md."""
-    pml_ext.register()
-    try:
-        ours = {name: FACTORIES[name] for name in NAMES}
-        tables = [table(title, ours, columns) for title, columns in TABLES.items()]
-        tables.append(table("PML's own losses", makes_of_pml(), AROUND_PML))
-    finally:
-        pml_ext.unregister()
+    ours = {name: FACTORIES[name] for name in NAMES}
+    tables = [table(title, ours, columns) for title, columns in TABLES.items()]
+    tables.append(table("PML's own losses", makes_of_pml(), AROUND_PML))
     return "\n".join([INTRODUCTION, *tables])
 
 

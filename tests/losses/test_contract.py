@@ -4,7 +4,7 @@ import copy
 import io
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +20,6 @@ from pytorch_metric_learning.losses import (
 from pytorch_metric_learning.regularizers import LpRegularizer
 from torch import Tensor
 
-import pml_ext
 from pml_ext import losses
 from pml_ext.losses._facts import facts_of
 
@@ -258,19 +257,13 @@ def test_in_multiple_losses(name: str) -> None:
     finite_with_gradient(value, x)
 
 
-@pytest.fixture
-def _registered() -> Iterator[None]:
-    pml_ext.register()
-    yield
-    pml_ext.unregister()
-
-
-@pytest.mark.usefixtures("_registered")
-@pytest.mark.parametrize("name", losses.OURS)
+@every_loss
 def test_in_cross_batch_memory(name: str) -> None:
     loss = make(name)
     if name in WITHOUT_REFERENCES:
-        with pytest.raises(Exception, match=f"not supported for {name}"):
+        with pytest.raises(
+            TypeError, match=f"CrossBatchMemory adds nothing to {name}, which compares samples with class"
+        ):
             CrossBatchMemory(loss, embedding_size=8)
         return
     memory = CrossBatchMemory(loss, embedding_size=8, memory_size=20)
@@ -279,13 +272,19 @@ def test_in_cross_batch_memory(name: str) -> None:
         assert finite_with_gradient(memory(x, labels), x).abs().sum() > 0
 
 
-@pytest.mark.usefixtures("_registered")
-@pytest.mark.parametrize("name", losses.OURS)
+def test_what_pml_refuses_stays_refused() -> None:
+    with pytest.raises(Exception, match="CrossBatchMemory not supported for ArcFaceLoss"):
+        CrossBatchMemory(losses.ArcFaceLoss(3, 8), embedding_size=8)
+    with pytest.raises(TypeError, match=r"adds nothing to ArcFaceLoss.*use TCMRegularizer without it"):
+        CrossBatchMemory(losses.TCMRegularizer(losses.ArcFaceLoss(3, 8)), embedding_size=8)
+
+
+@every_loss
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_in_self_supervised_loss(name: str, symmetric: bool) -> None:
     loss, (x, _) = make(name), batch()
     if name in WITHOUT_REFERENCES:
-        with pytest.raises(Exception, match=f"not supported for {name}"):
+        with pytest.raises(TypeError, match=f"adds nothing to {name}.*use {name} without it"):
             SelfSupervisedLoss(loss)
         return
     value = SelfSupervisedLoss(loss, symmetric=symmetric)(x, x.detach() + 2 * torch.randn(12, 8))

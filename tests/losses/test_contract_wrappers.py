@@ -1,7 +1,6 @@
 """Every loss with PML's distances and wrappers, in each other, with any labels and on any device."""
 
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from pytorch_metric_learning.losses import CrossBatchMemory, MultipleLosses, Tri
 from pytorch_metric_learning.miners import TripletMarginMiner
 from torch import Tensor
 
-import pml_ext
 from pml_ext import losses, miners
 from pml_ext.losses import CITLoss, LoOp, TCMLoss, TCMRegularizer
 from tests.losses.test_contract import WITHOUT_REFERENCES, WRAPPERS, batch, every_loss, finite_with_gradient, make
@@ -45,13 +43,6 @@ MINERS: dict[str, Any] = {
     "DisjointTripletMiner": lambda: miners.DisjointTripletMiner(seed=0),
     "LoOpMiner": lambda: miners.LoOpMiner(TripletMarginMiner(margin=0.1)),
 }
-
-
-@pytest.fixture
-def _registered() -> Iterator[None]:
-    pml_ext.register()
-    yield
-    pml_ext.unregister()
 
 
 @every_loss
@@ -119,7 +110,6 @@ def test_miners_with_labels_of_any_integer_type_and_size(name: str, kind: str) -
         assert torch.equal(given, wanted)
 
 
-@pytest.mark.usefixtures("_registered")
 @pytest.mark.parametrize("name", [name for name in losses.OURS if name not in WITHOUT_REFERENCES])
 def test_a_memory_resumed_in_the_middle(name: str) -> None:
     """PML keeps the place in the queue outside state_dict; with it the losses go on as if nothing had happened."""
@@ -143,7 +133,6 @@ def test_a_memory_resumed_in_the_middle(name: str) -> None:
     assert all(torch.equal(*pair) for pair in zip(steps(resumed, 3), expected, strict=True))
 
 
-@pytest.mark.usefixtures("_registered")
 def test_the_wrappers_in_each_other() -> None:
     x, labels = batch()
     triplet, tcm = TripletMarginLoss(), TCMLoss()
