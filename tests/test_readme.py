@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "examples").rglob("*.md"))]
+# tests/test_site.py has the pages of the site.
+PAGES = [README, *(page for page in sorted((ROOT / "examples").rglob("*.md")) if "site" not in page.parts[-3:])]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 BLOCKS = [(page, *block) for page, text in TEXTS.items() for block in _BLOCK.findall(text)]

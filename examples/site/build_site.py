@@ -1,0 +1,139 @@
+"""What mkdocs adds to the pages in pages/: README and examples as they are, and pages made from code."""
+
+import json
+import os
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from pml_ext import cli, distributed, functional, inspection, large_batch, losses, metrics, miners
+from pml_ext.runner.config.stock import EXAMPLES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# page -> public names
+PUBLIC = {
+    "pml_ext": ["Embedder", "UserError", "register", "unregister"],
+    "losses": [*losses.OURS, *losses.CORRECTED],
+    "miners": [*miners.OURS],
+    "metrics": metrics.__all__,
+    "functional": functional.__all__,
+    "inspection": ["pair_weights", "similarity_dependence"],
+    "large_batch": ["step"],
+    "distributed": ["ShardedLoss", "is_divisible"],
+}
+ABOUT = {
+    module.__name__.rpartition(".")[2]: module.__doc__ or ""
+    for module in (losses, miners, metrics, functional, inspection, large_batch, distributed)
+}
+# file of the repository -> page of the site
+TEXTS = {
+    name: "index.md" if name == "README.md" else name
+    for path in (*ROOT.glob("*.md"), *(ROOT / "examples").rglob("*.md"))
+    if not {"site", "pictures"} & set(path.parts[len(ROOT.parts) :])
+    for name in [str(path.relative_to(ROOT))]
+}
+NOTEBOOKS = {f"examples/{name}": f"examples/{name[:-6]}.md" for name in EXAMPLES.names() if name.endswith(".ipynb")}
+PAGES = {**TEXTS, **NOTEBOOKS}
+_LINK = re.compile(r"\]\((?!data:)([^)\s#]+)(#[^)\s]*)?\)")
+
+
+class Sections(griffe.Extension):
+    """Sections as the parser wants them: a blank line before each, and doctests under Examples."""
+
+    def on_object(self, *, obj: griffe.Object, **_: object) -> None:
+        if obj.docstring:
+            text = re.sub(r"^Source: (.*(?:\n {4}.*)*)", _source, obj.docstring.value, flags=re.M)
+            text = re.sub(r"\n(?=(?:Args|Attributes|Raises|Returns|Yields):$)", "\n\n", text, flags=re.M)
+            block = re.search(r"^>>> .*\Z", text, re.M | re.S)
+            if block:
+                text = f"{text[: block.start()]}Examples:\n{textwrap.indent(block[0], '    ')}"
+            obj.docstring.value = text
+
+
+def _source(found: re.Match[str]) -> str:
+    return "\n**Source:** " + re.sub(r"\n {4}(Paper: )?", lambda paper: "<br>Paper: " if paper[1] else "\n", found[1])
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages."""
+    repository = str(config.repo_url)
+    for source, page in TEXTS.items():
+        text = _relink((ROOT / source).read_text(encoding="utf-8"), source, page, repository)
+        files.append(File.generated(config, page, content=text))
+    for source, page in NOTEBOOKS.items():
+        notebook = json.loads((ROOT / source).read_text(encoding="utf-8"))
+        text = "\n\n".join(_cells(notebook["cells"]))
+        files.append(File.generated(config, page, content=_relink(text, source, page, repository)))
+    for picture in (ROOT / "examples").rglob("*.png"):
+        name = str(picture.relative_to(ROOT))
+        files.append(File.generated(config, name, abs_src_path=str(picture)))
+    for name, names in PUBLIC.items():
+        module = name if name == "pml_ext" else f"pml_ext.{name}"
+        text = "\n\n".join([f"# {module}", ABOUT.get(name, ""), *(f"::: {module}.{thing}" for thing in names)])
+        files.append(File.generated(config, f"api/{name}.md", content=text))
+    for page, text in (("scripts", _scripts()), ("command_line", _command_line()), ("config_keys", _config_keys())):
+        files.append(File.generated(config, f"{page}.md", content=text))
+    return files
+
+
+def _relink(text: str, source: str, page: str, repository: str) -> str:
+    """Links to files of the repository lead to their pages, or to the repository."""
+
+    def to_page(found: re.Match[str]) -> str:
+        target, anchor = found[1], found[2] or ""
+        name = re.sub(r"^https://(?:raw\.)?github(?:usercontent)?\.com/[^/]+/pml_ext/(?:blob/)?main/", "", target)
+        if name == target:
+            name = os.path.normpath(os.path.join(os.path.dirname(source), target))
+        if name in PAGES or name.endswith(".png"):
+            return f"]({os.path.relpath(PAGES.get(name, name), os.path.dirname(page))}{anchor})"
+        if "://" in target or not (ROOT / name).exists():
+            return found[0]
+        return f"]({repository}/{'tree' if (ROOT / name).is_dir() else 'blob'}/main/{name}{anchor})"
+
+    return _LINK.sub(to_page, text)
+
+
+def _cells(cells: list[dict[str, Any]]) -> Iterator[str]:
+    """A notebook's text, code, printed lines and pictures as Markdown."""
+    for cell in cells:
+        text = "".join(cell["source"])
+        yield text if cell["cell_type"] == "markdown" else _code(text, "python")
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if "image/png" in data:
+                yield f"![output](data:image/png;base64,{''.join(data['image/png']).strip()})"
+            elif shown := "".join(output.get("text", data.get("text/plain", ""))):
+                yield _code(shown.rstrip(), "text")
+
+
+def _scripts() -> str:
+    """Every script, as `pml-ext examples --copy` copies it."""
+    parts = ["# Scripts", "`pml-ext examples --copy NAME` copies one of them into the current folder."]
+    for name in EXAMPLES.names():
+        if name.endswith(".py"):
+            parts += [f"## {name}", _code((EXAMPLES.folder / name).read_text(encoding="utf-8"), "python")]
+    return "\n\n".join(parts)
+
+
+def _command_line() -> str:
+    whole, commands = cli.parsers()
+    parts = ["# Command line", _code(whole.format_help(), "text")]
+    for name, parser in commands.items():
+        parts += [f"## pml-ext {name}", _code(parser.format_help(), "text")]
+    return "\n\n".join(parts)
+
+
+def _config_keys() -> str:
+    code = (ROOT / "pml_ext" / "runner" / "config" / "defaults.py").read_text(encoding="utf-8")
+    return f"# Config keys\n\nEvery key of a YAML file, with its default and what it means.\n\n{_code(code, 'python')}"
+
+
+def _code(text: str, language: str) -> str:
+    return f"````{language}\n{text}\n````"

@@ -1,0 +1,53 @@
+"""The site builds without a warning, and has what it promises."""
+
+import html
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_docstrings import public
+
+pytest.importorskip("material")
+pytest.importorskip("mkdocstrings_handlers.python")
+ROOT = Path(__file__).parents[1]
+GLOSSARY = "Embedding Query identity Miner Margin OPIS ε-OPIS Threshold FAR FRR TAR@FAR EER mAP@R CMC mINP FPIR FNIR Utility Cohort"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The text of each page, without tags."""
+    folder = tmp_path_factory.mktemp("site")
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
+    config = str(ROOT / "examples" / "site" / "mkdocs.yml")
+    command = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-f", config, "-d", str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    pages = {
+        str(path.parent.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("index.html")
+    }
+    return {name: html.unescape(re.sub(r"<[^>]+>", "", page)) for name, page in pages.items()}
+
+
+def test_everything_public_has_its_example(site: dict[str, str]) -> None:
+    for name, thing in public():
+        room = name.split(".")[1]
+        lines = re.findall(r"^ *>>> (.+)$", inspect.getdoc(thing) or "", re.M)
+        assert lines and all(line in site[f"api/{room}"] for line in lines), name
+
+
+def test_the_glossary_has_the_words_of_the_field(site: dict[str, str]) -> None:
+    terms = re.findall(r"[\w@-]+", site["glossary"])
+    assert not [term for term in GLOSSARY.split() if term not in terms]
+
+
+def test_pages_are_the_repositorys_own(site: dict[str, str]) -> None:
+    assert "Choosing a threshold" in site["."]
+    assert "PairWeightingLoss" in site["examples/LOSSES"]
+    assert "Swap one loss in a PML loop" in site["examples/notebooks/swap_one_loss"]
+    assert "pml-ext completion" in site["command_line"]
+    assert "IMS_PER_BATCH" in site["config_keys"]
