@@ -15,7 +15,7 @@ from tests.test_docstrings import public
 pytest.importorskip("material")
 pytest.importorskip("mkdocstrings_handlers.python")
 ROOT = Path(__file__).parents[1]
-GLOSSARY = "Embedding Query identity Miner Margin OPIS ε-OPIS Threshold FAR FRR TAR@FAR EER mAP@R CMC mINP FPIR FNIR Utility Cohort"
+GLOSSARY = "Embedding Query identity Miner Margin OPIS ε-OPIS FAR FRR TAR@FAR EER mAP@R CMC mINP FPIR FNIR Utility"
 
 
 @pytest.fixture(scope="module")
