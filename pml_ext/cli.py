@@ -172,6 +172,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--rank", type=int, metavar="R", help="of searches: the right one must be among the first R; default: 1")
     does = "of searches: compare with the best sample of an identity, or with their mean; default: best"
     add("--template", choices=["best", "mean"], help=does)
+    add("--groups", metavar="NAME", help="the array or column with groups of samples, whose rates are compared")
     add("--checkpoint", metavar="FILE", help="the model; its hash is kept in the report")
     add("--same-camera-pairs", action="store_true", help="count genuine pairs of one camera too")
     add("--images", metavar="FOLDER", help="of the file's paths; default: the file's folder")

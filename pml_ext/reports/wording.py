@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, GalleryRates, MeanRate, ThresholdFields
+from pml_ext.metrics.threshold.fields import Between, ClassErrors, ErrorRate, GalleryRates, MeanRate, ThresholdFields
 
 _NAMED = 3
 # A share is written as "a of b" where a is off by no more than this.
@@ -81,6 +81,7 @@ def facts(report: ThresholdFields) -> list[tuple[str, str]]:
         ("FRR", _rate(report.frr, "genuine, across cameras," if across else "genuine")),
         *_cameras(report),
         *_searches(report),
+        *_groups(report),
         ("highest FAR", _names(report.worst_classes("far", _NAMED), "far")),
         ("highest FRR", _names(report.worst_classes("frr", _NAMED), "frr")),
         ("OPIS", _consistency(report)),
@@ -135,6 +136,37 @@ def search_in_words(one: GalleryRates) -> str:
     own = "" if one.cosine is None else f"; the threshold of this size is {one.cosine:.4f}"
     own += "" if one.cosine_fnir is None else f", with FNIR {one.cosine_fnir:.3g}"
     return f"{alike}{miss}, {one.selectivity.rate:.3g} reported of somebody unknown{first}{own}"
+
+
+def _groups(report: ThresholdFields) -> list[tuple[str, str]]:
+    """A line for each group, and one for how far they lie apart."""
+    found = report.groups
+    if found is None:
+        return []
+    lines = []
+    for group in found.groups:
+        kinds = [("FAR", group.far, group.impostor_pairs, found.needed_impostor_pairs)]
+        kinds += [("FRR", group.frr, group.genuine_pairs, found.needed_genuine_pairs)]
+        texts = [
+            f"{name} {rate.rate:.3g} [{rate.low:.3g}, {rate.high:.3g}]"
+            if rate
+            else f"{name} not given: {pairs:,} pairs, at least {needed:,} are needed"
+            for name, rate, pairs, needed in kinds
+        ]
+        lines.append((f"group {group.label}", f"{', '.join(texts)} ({group.identities} identities)"))
+    kinds_of_ratio = [("FAR", found.far_ratios), ("FRR", found.frr_ratios)]
+    apart = [f"{name} {ratio_in_words(ratios[-1])}" for name, ratios in kinds_of_ratio if ratios]
+    if found.garbe:
+        apart.append(f"GARBE {found.garbe.value:.3g} [{found.garbe.low:.3g}, {found.garbe.high:.3g}]")
+    if found.opis is not None and report.consistency is not None:
+        apart.append(f"OPIS over groups {found.opis:.3e}, over classes {report.consistency.opis:.3e}")
+    return [*lines, ("groups", "; ".join(apart) or "no two of them have enough pairs")]
+
+
+def ratio_in_words(ratio: Between) -> str:
+    """How many times the rate of one group is that of another."""
+    to = "the geometric mean of all" if ratio.to is None else str(ratio.to)
+    return f"of {ratio.one} is {ratio.value:.3g} times that of {to} [{ratio.low:.3g}, {ratio.high:.3g}]"
 
 
 def _consistency(report: ThresholdFields) -> str:

@@ -20,16 +20,18 @@ def report_threshold(
     out: str | None,
     same_camera_pairs: bool = False,
     images: str | None = None,
+    groups: str | None = None,
     **asked: Any,
 ) -> str:
     """Write threshold.json, .html and .png for a file of embeddings, return the text to print.
 
     checkpoint: the model file that the embeddings come from; out None: its folder, or the current one; images None: the
-    file's own folder; asked: as for `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with cameras.
+    file's own folder; groups: the name of a column; asked: as for `ThresholdReport.from_embeddings`. Samples of label
+    −1 are ignored with cameras.
     """
     if checkpoint is not None and not Path(checkpoint).is_file():
         raise UserError(f"no checkpoint at {checkpoint}")
-    data = read_embeddings(file)
+    data = read_embeddings(file, also=() if groups is None else (groups,))
     if same_camera_pairs and data.cameras is None:
         raise UserError(f"{file} has no cameras: leave --same-camera-pairs out")
     rows = np.flatnonzero(~data.is_junk)
@@ -39,6 +41,7 @@ def report_threshold(
             data.labels[rows],
             cameras=None if data.cameras is None else data.cameras[rows],
             same_camera_pairs=same_camera_pairs,
+            groups=None if groups is None else data.also[groups][rows],
             rows=rows.tolist(),
             paths=_picture_paths(data, rows, file, images),
             data=Path(file).name,

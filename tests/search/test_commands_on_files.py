@@ -75,6 +75,20 @@ def test_a_threshold_for_searches(tmp_path: Path, capsys: pytest.CaptureFixture[
     ).read_text(encoding="utf-8")
 
 
+def test_groups_of_a_column(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["threshold", "--far", "0.05", "--out", str(tmp_path), "--embeddings"]
+    assert main([*words, file(tmp_path, sex=np.where(Y < 4, "f", "m")), "--groups", "sex"]) == 0
+    shown = capfd.readouterr().out
+    found = ThresholdReport.load(tmp_path / "threshold.json").groups
+    assert found is not None and [group.label for group in found.groups] == ["f", "m"]
+    assert "group f " in shown and "times that of" in shown and "OPIS over groups" in shown
+    assert "e.npz lacks sx; it holds" in failure(capfd, *words, str(tmp_path / "e.npz"), "--groups", "sx")
+    short = file(tmp_path, "short.npz", sex=np.arange(299))
+    assert "sex must have shape (300,), one per embedding; got (299,)" in failure(
+        capfd, *words, short, "--groups", "sex"
+    )
+
+
 def test_searches_that_the_set_cannot_measure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["threshold", "--embeddings", file(tmp_path), "--out", str(tmp_path)]
     message = failure(capfd, *words, "--fpir", "0.01", "--gallery-size", "5000")

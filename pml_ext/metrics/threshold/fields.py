@@ -135,6 +135,68 @@ class Searches:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Samples of one group, such as a sex, a site, a product line.
+
+    far: over impostor pairs of two of its samples; frr: over genuine pairs with a sample of it; None where the group
+    has too few pairs, see `Groups`.
+    """
+
+    label: int | str
+    samples: CountAbove0
+    identities: CountAbove0
+    far: ErrorRate | None
+    frr: ErrorRate | None
+    impostor_pairs: Count
+    genuine_pairs: Count
+
+
+@dataclass(frozen=True)
+class PairOfGroups:
+    """far: over impostor pairs of a sample of each group; None where there are too few."""
+
+    labels: tuple[int | str, int | str]
+    far: ErrorRate | None
+    impostor_pairs: Count
+
+
+@dataclass(frozen=True)
+class Between:
+    """A number that compares groups, and its 95 % interval for identities like the set's.
+
+    one, to: the rate of group `one` divided by that of group `to`, or (None) by the geometric mean of all groups; both
+    None: a number of all groups.
+    """
+
+    one: int | str | None
+    to: int | str | None
+    value: NotNegative
+    low: NotNegative
+    high: NotNegative
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Error rates by group at the report's threshold.
+
+    needed_impostor_pairs, needed_genuine_pairs: from how many pairs on a rate is given.
+    far_ratios, frr_ratios: of each group with a rate, then of the highest to the lowest; no error counts as half an
+        error.
+    garbe: see `pml_ext.functional.verification.group_errors`; None unless every group has both rates.
+    opis: over groups instead of classes, over the report's range; None where identities are in several groups.
+    """
+
+    groups: tuple[Group, ...]
+    between: tuple[PairOfGroups, ...]
+    needed_impostor_pairs: Count
+    needed_genuine_pairs: Count
+    far_ratios: tuple[Between, ...]
+    frr_ratios: tuple[Between, ...]
+    garbe: Between | None
+    opis: Fraction | None
+
+
+@dataclass(frozen=True)
 class Alternative:
     """The largest threshold whose FAR is at most `target`, and what it does.
 
@@ -240,6 +302,7 @@ class ThresholdFields:
     worst_pairs: WorstPairs | None = field(default=None, repr=False, compare=False)
     copied_rows: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
     searches: Searches | None = None
+    groups: Groups | None = None
 
     @property
     def distance(self) -> float:

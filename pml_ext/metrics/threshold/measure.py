@@ -36,6 +36,7 @@ from pml_ext.metrics.threshold.alternatives import other_thresholds
 from pml_ext.metrics.threshold.camera_pairs import CameraPairs
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
 from pml_ext.metrics.threshold.fields import CameraRates, Consistency, Target, ThresholdFields, distance_of
+from pml_ext.metrics.threshold.group_rates import measure_groups
 from pml_ext.metrics.threshold.rates import error_rates, false_reject_rate, threshold_curves, threshold_stability
 from pml_ext.metrics.threshold.search_plan import PlannedSearch, SearchPlan
 from pml_ext.metrics.threshold.worst_pairs import most_wrong_pairs
@@ -63,6 +64,7 @@ def _measure(
     begin: Callable[..., None],
     splits: int,
     cameras: Labels | None,
+    groups: Labels | None,
     same_camera_pairs: bool,
     rows: Sequence[int] | None,
     paths: Sequence[str | Path | None] | None,
@@ -84,6 +86,7 @@ def _measure(
                 raise ValueError(f"{name} must have {count} entries, one an embedding; got {len(given)}")
     ids, names = number_classes(labels, count)
     camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
+    group_ids, group_names = (None, ()) if groups is None else number_classes(groups, count, "groups")
     told_apart = None if same_camera_pairs else camera_ids
     pairs = _pairs(embeddings.double(), ids, told_apart)
     if not pairs.total_negative_pairs:
@@ -125,6 +128,11 @@ def _measure(
     curves = threshold_curves(pairs)
     begin("measuring searches")
     searches = None if search is None else search.rates(cosine)
+    by_group = None
+    if group_ids is not None:
+        begin("measuring groups")
+        sorted_groups = group_ids[torch.argsort(ids, stable=True)]  # as the pairs' samples are
+        by_group = measure_groups(pairs, sorted_groups, group_names, (far, frr), cosine, consistency, opis.grid)
     begin("looking for the hardest pairs")
     return ThresholdFields(
         target=target,
@@ -145,6 +153,7 @@ def _measure(
         worst_pairs=most_wrong_pairs(pairs, ids, names, rows=rows, paths=paths),
         copied_rows=copied,
         searches=searches,
+        groups=by_group,
     )
 
 

@@ -43,6 +43,7 @@ class ThresholdReport(ThresholdFields):
         checkpoint: None where none was named, see `with_checkpoint`.
         alternatives: other thresholds, for the FARs 1e-1, 1e-2, … that the set has pairs for.
         cameras: genuine pairs across cameras and within one; None where cameras are not known.
+        groups: rates by group of samples; None without groups.
         searches: rates in galleries of several sizes; None without a planned size.
         data, made: what the embeddings are of; when the report was made (UTC).
         curves, worst_pairs, copied_rows: what figure and page show; not kept in the file.
@@ -71,6 +72,7 @@ class ThresholdReport(ThresholdFields):
         template: Literal["best", "mean"] = "best",
         cameras: Labels | None = None,
         same_camera_pairs: bool = False,
+        groups: Labels | None = None,
         far_range: tuple[float, float] = (1e-2, 1e-1),
         grid: int = 100,
         epsilon: float = 0.1,
@@ -98,6 +100,7 @@ class ThresholdReport(ThresholdFields):
                 those that a deployed matcher sees: where cameras are known, threshold, FRR and OPIS are of genuine
                 pairs across cameras, and both FRRs are reported.
             same_camera_pairs: count genuine pairs of one camera too.
+            groups: (N,) integers or strings, 2 to 50 different: rates by group and pair of groups.
             far_range, grid, epsilon: of OPIS and ε-OPIS, see `functional.epsilon_opis`.
             splits: random halvings of the classes between which the threshold is compared; 0 for none. Together they
                 cost as much as `splits` passes over the pairs, in float32.
@@ -114,7 +117,7 @@ class ThresholdReport(ThresholdFields):
         """
         opis, plan = OPISSettings(far_range, grid, epsilon, seed=seed), SearchPlan(gallery_size, fpir, rank, template)
         fields = measure_threshold(
-            embeddings, labels, (far, frr, target), opis, plan, splits=splits, cameras=cameras,
+            embeddings, labels, (far, frr, target), opis, plan, splits=splits, cameras=cameras, groups=groups,
             same_camera_pairs=same_camera_pairs, rows=rows, paths=paths, data=data,
         )  # fmt: skip
         return cls(**vars(fields))

@@ -1,0 +1,119 @@
+"""Errors at a threshold by group of samples and by pair of groups, and how the groups' rates compare."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pml_ext._ops.precision import full_precision
+from pml_ext.functional.pairwise.pair_blocks import PairBlocks, true_places
+
+_HALF = 0.5  # an error: what no error counts as in a ratio, which would be 0 or infinite
+
+
+class GroupErrors(NamedTuple):
+    """Counts of each of T classes, int64; a class's pairs are those with a sample of it.
+
+    false_accepts, impostor_pairs: (T, G, G) by the groups of a pair's samples, symmetric.
+    false_rejects, genuine_pairs: (T, G); a genuine pair of two groups counts for both.
+    """
+
+    false_accepts: Tensor
+    impostor_pairs: Tensor
+    false_rejects: Tensor
+    genuine_pairs: Tensor
+
+
+def group_errors(pairs: PairBlocks, groups: Tensor, count: int, cosine: float) -> GroupErrors:
+    """Errors at a cosine threshold; groups: (N,) ids from 0 to count − 1, in the order of the pairs' samples."""
+    classes = len(pairs.classes)
+    groups, label = groups.cpu(), pairs.index.cpu()
+    samples = torch.zeros((classes, count), dtype=torch.int64)
+    samples.index_put_((label, groups), torch.ones_like(label), accumulate=True)
+    false_accepts = torch.zeros((classes, count, count), dtype=torch.int64)
+    genuine, rejects = torch.zeros((2, classes, count), dtype=torch.int64)
+
+    def add(to: Tensor, *places: Tensor) -> None:
+        to.index_put_(places, torch.ones_like(places[0]), accumulate=True)
+
+    with full_precision(pairs.unit.device):
+        for block in pairs.blocks():
+            if block.mixed:
+                flat, row, column = pairs._positive_places(block)
+                one, other = (at.cpu() for at in (row + block.rows.start, column + block.columns.start))
+                refused = (block.cosines.view(-1)[flat] < cosine).cpu()
+                apart = groups[one] != groups[other]
+                for counts, kept in ((genuine, torch.ones_like(refused)), (rejects, refused)):
+                    add(counts, label[one[kept]], groups[one[kept]])
+                    both = kept & apart
+                    add(counts, label[other[both]], groups[other[both]])
+            accepted = block.cosines >= cosine
+            if block.mixed:
+                accepted &= pairs._negative(block)
+            _, row, column = true_places(accepted)
+            one, other = (at.cpu().long() for at in (row + block.rows.start, column + block.columns.start))
+            cell = groups[one], groups[other]
+            apart = cell[0] != cell[1]
+            for of_class in (label[one], label[other]):
+                add(false_accepts, of_class, *cell)
+                add(false_accepts, of_class[apart], cell[1][apart], cell[0][apart])
+    everywhere = samples.sum(dim=0) - samples
+    impostors = samples[:, :, None] * everywhere[:, None] + everywhere[:, :, None] * samples[:, None]
+    own = torch.arange(count)
+    impostors[:, own, own] = samples * everywhere
+    return GroupErrors(false_accepts, impostors, rejects, genuine)
+
+
+def rates_without_each(errors: Tensor, pairs: Tensor, share: int) -> tuple[Tensor, Tensor]:
+    """(G,) rates of the groups and (T, G) those without each class; no error counts as half of one.
+
+    errors, pairs: (T, G) of each class; share: the number of classes of a pair.
+    """
+    wrong, total = errors.sum(dim=0) // share, pairs.sum(dim=0) // share
+
+    def rate(wrong: Tensor, total: Tensor) -> Tensor:
+        return wrong.double().clamp_min(_HALF) / total
+
+    return rate(wrong, total), rate(wrong - errors, total - pairs)
+
+
+def interval_by_stratum(
+    value: Tensor, without: Tensor, stratum: Tensor, confidence: float = 0.95
+) -> tuple[Tensor, Tensor]:
+    """Ends of t intervals of (G,) statistics from their (T, G) values without each class.
+
+    Classes are left out within (T,) strata, which are samples of their own. Source: Arvesen 1969, see
+    `jackknife_interval`, for several samples.
+    """
+    from scipy.stats import t
+
+    variance = torch.zeros_like(value)
+    sizes = torch.bincount(stratum)
+    for one in torch.unique(stratum).tolist():
+        values = without[stratum == one]
+        variance += (values - values.mean(dim=0)).square().sum(dim=0) * (1 - 1 / len(values))
+    freedom = max(1, int(sizes[sizes > 0].min()) - 1)
+    half = variance.sqrt() * float(t.ppf((1 + confidence) / 2, freedom))
+    return value - half, value + half
+
+
+def to_geometric_mean(rates: Tensor) -> Tensor:
+    """The logarithm of (…, G) rates' ratios to their geometric mean over the groups."""
+    logs = rates.log()
+    return logs - logs.mean(dim=-1, keepdim=True)
+
+
+def gini(rates: Tensor) -> Tensor:
+    """The Gini coefficient of (…, G) rates, scaled to 1 where one group has all errors, as GARBE takes it."""
+    count = rates.shape[-1]
+    apart = (rates[..., :, None] - rates[..., None, :]).abs().sum(dim=(-1, -2))
+    return apart / (2 * count * (count - 1) * rates.mean(dim=-1))
+
+
+def garbe(false_match: Tensor, false_non_match: Tensor, alpha: float = 0.5) -> Tensor:
+    """alpha · Gini of the false match rates + (1 − alpha) · Gini of the false non-match rates; 0 is even, 1 the worst.
+
+    Source: Howard, Laird, Sirotin, Rubin, Tipton and Vemury, "Evaluating proposed fairness models for face recognition
+        algorithms", 2022: Gini aggregation rate for biometric equitability.
+    """
+    return alpha * gini(false_match) + (1 - alpha) * gini(false_non_match)
