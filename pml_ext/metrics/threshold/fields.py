@@ -182,7 +182,7 @@ class Groups:
     needed_impostor_pairs, needed_genuine_pairs: from how many pairs on a rate is given.
     far_ratios, frr_ratios: of each group with a rate, then of the highest to the lowest; no error counts as half an
         error.
-    garbe: see `pml_ext.functional.verification.group_errors`; None unless every group has both rates.
+    garbe: see `pml_ext.functional.verification.errors_by_group`; None unless every group has both rates.
     opis: over groups instead of classes, over the report's range; None where identities are in several groups.
     """
 

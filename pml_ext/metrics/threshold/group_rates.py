@@ -6,7 +6,7 @@ from torch import Tensor
 from pml_ext.functional.operating_points.utility import utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.class_interval import class_rate_interval
-from pml_ext.functional.verification.group_errors import (
+from pml_ext.functional.verification.errors_by_group import (
     GroupErrors,
     garbe,
     group_errors,

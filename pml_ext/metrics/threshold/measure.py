@@ -130,7 +130,7 @@ def _measure(
     searches = None if search is None else search.rates(cosine)
     by_group = None
     if group_ids is not None:
-        begin("measuring groups")
+        begin("measuring groups", 0)
         sorted_groups = group_ids[torch.argsort(ids, stable=True)]  # as the pairs' samples are
         by_group = measure_groups(pairs, sorted_groups, group_names, (far, frr), cosine, consistency, opis.grid)
     begin("looking for the hardest pairs")
