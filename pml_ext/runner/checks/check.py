@@ -7,7 +7,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.checks.building import found_by_building
-from pml_ext.runner.checks.needs import downloads_to_come, missing_here
+from pml_ext.runner.checks.needs import downloads_to_come, missing_here, unreadable_here
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.load import ReadConfig, accepted, read_config
 
@@ -55,6 +55,9 @@ def _report(file: str, overrides: list[str], processes: int) -> tuple[str, bool]
         notes, reasons = read.notes, _all_problems(read, processes)
         if not reasons:
             notes, missing = downloads_to_come(read.cfg) + notes, missing_here(read.cfg)
+            if not missing:
+                missing, skipped = unreadable_here(read.cfg)
+                notes = skipped + notes
     verdict = "cannot run:" if reasons else "can run, but not here as it is:" if missing else "runs"
     lines = [f"{file}: {verdict}", *(f"  {line}" for line in reasons + missing), *(f"  ({note})" for note in notes)]
     return "\n".join(lines), not reasons

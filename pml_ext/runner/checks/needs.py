@@ -6,8 +6,8 @@ from pathlib import Path
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext.runner.data.datasets import ImageCheck, is_made, load_test_sets, load_train_set, require_files
 from pml_ext.runner.data.datasets import download_to_come as data_to_come
-from pml_ext.runner.data.datasets import require_files
 from pml_ext.runner.data.datasets.layout import dataset_root
 from pml_ext.runner.data.names import read_as
 from pml_ext.runner.modeling.cuda import missing_device, norms_of_other_devices
@@ -23,6 +23,22 @@ def missing_here(cfg: CN) -> list[str]:
     device = missing_device(cfg.MODEL.DEVICE)
     found = [line for line in (device and f"MODEL.DEVICE = {device}", _weights(cfg.MODEL), *norms) if line]
     return found + _data(cfg.DATASETS, grey)
+
+
+def unreadable_here(cfg: CN) -> tuple[list[str], list[str]]:
+    """What is wrong with the image files of the data sets, all of which are there: to stop a run, and to be skipped."""
+    options, check = cfg.DATASETS.clone(), ImageCheck(cfg.DATASETS)
+    options.defrost()
+    try:
+        for key, read in (("NAMES", load_train_set), ("TESTS", load_test_sets)):
+            names = [name for name in options[key] if not is_made(read_as(name, options.ALIASES))]
+            options[key] = () if key == "NAMES" and options.REC_PATH else tuple(names)
+            if options[key]:
+                read(options, grey=len(cfg.MODEL.PIXEL_MEAN) == 1, check=check)
+        check.conclude()
+    except UserError as error:
+        return [str(error)], []
+    return [], [f"{line} and will be skipped" for line in check.skipped]
 
 
 def downloads_to_come(cfg: CN) -> list[str]:

@@ -20,7 +20,14 @@ from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.engine.callbacks import Profile, freeze_callbacks
 from pml_ext.runner.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
 from pml_ext.runner.engine.messages import logged
-from pml_ext.runner.engine.output import CHECKPOINTS, is_to_be_replaced, output_folder, prepare_folder, remove_earlier
+from pml_ext.runner.engine.output import (
+    CHECKPOINTS,
+    UNREADABLE,
+    is_to_be_replaced,
+    output_folder,
+    prepare_folder,
+    remove_earlier,
+)
 from pml_ext.runner.engine.precise_bn import recompute_statistics
 from pml_ext.runner.engine.run_outputs import report_run
 from pml_ext.runner.engine.trainer import build_trainer
@@ -53,7 +60,7 @@ def train(
         elif is_first():
             prepare_folder(output, resume=resume, overwrite=overwrite)
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        train_set, test_sets = run_data.train_set(cfg), run_data.evaluation_sets(cfg)
+        train_set, test_sets = run_data.training_and_evaluation_sets(cfg, output / UNREADABLE if is_first() else None)
         module = Baseline(cfg, train_set, test_sets)
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
@@ -111,7 +118,7 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
         return start(launch, partial(evaluate_only, cfg)) or {}
     with _in_output_folder(cfg, "eval.log") as output:
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        test_sets = run_data.evaluation_sets(cfg)
+        test_sets = run_data.evaluation_sets(cfg, output / UNREADABLE if is_first() else None)
         module = Baseline(cfg, None, test_sets)
         trainer = build_trainer(cfg, launch, output, None)
         baselines = _run_baselines(cfg, module, trainer, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)

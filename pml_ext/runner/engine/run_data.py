@@ -1,11 +1,13 @@
 """The training and test sets of a run, and this process's batches of them."""
 
+from pathlib import Path
+
 import lightning
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
 from pml_ext.reports.run_threshold import check_thresholds
-from pml_ext.runner.data.datasets import ImageSet, TestSet, load_test_sets, load_train_set
+from pml_ext.runner.data.datasets import ImageCheck, ImageSet, TestSet, load_test_sets, load_train_set
 from pml_ext.runner.data.loaders import Sample
 from pml_ext.runner.data.loaders import evaluation_loader as ordered_loader
 from pml_ext.runner.data.loaders import train_loader as shuffled_loader
@@ -13,9 +15,18 @@ from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.evaluate import check_test_sets
 
 
-def evaluation_sets(cfg: CN) -> dict[str, TestSet]:
+def training_and_evaluation_sets(cfg: CN, listing: Path | None) -> tuple[ImageSet, dict[str, TestSet]]:
+    """DATASETS.NAMES and TESTS; listing: the file for the images that cannot be read, of all of them."""
+    check = ImageCheck(cfg.DATASETS)
+    train = load_train_set(cfg.DATASETS, grey=_is_grey(cfg.MODEL), check=check)
+    return train, evaluation_sets(cfg, listing, check)
+
+
+def evaluation_sets(cfg: CN, listing: Path | None, check: ImageCheck | None = None) -> dict[str, TestSet]:
     """DATASETS.TESTS, an error before any work where they cannot be measured as TEST asks."""
-    found = load_test_sets(cfg.DATASETS, grey=_is_grey(cfg.MODEL))
+    check = check or ImageCheck(cfg.DATASETS)
+    found = load_test_sets(cfg.DATASETS, grey=_is_grey(cfg.MODEL), check=check)
+    check.conclude(listing)
     check_test_sets(cfg.TEST, found)
     check_thresholds(cfg.TEST.THRESHOLD, found)
     return found

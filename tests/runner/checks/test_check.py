@@ -7,6 +7,7 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import check_files, load_checked
+from tests.runner.data.published_layouts import picture
 
 DIGITS = """
 MODEL:
@@ -135,6 +136,23 @@ def test_what_is_not_here_is_named(digits: Path, tmp_path: Path, opts: list[str]
     assert expected in lines[1]
     assert len(lines) == 2
     assert check_files([str(digits)], opts)[1]
+
+
+def test_images_that_cannot_be_read_are_counted(digits: Path, tmp_path: Path) -> None:
+    rows = ["path,identity,split", *(f"{i}.png,{i % 5},{split}" for i in range(20) for split in ("train", "query"))]
+    (tmp_path / "people.csv").write_text("\n".join(rows))
+    for i in range(20):
+        (tmp_path / f"{i}.png").write_bytes(b"" if i == 3 else picture(i, "PNG"))
+    opts = ["DATASETS.ROOT", str(tmp_path), "DATASETS.NAMES", "('file:people.csv', 'Digits')"]
+    lines = told(digits, *opts)
+    assert lines[0] == f"{digits}: can run, but not here as it is:"
+    assert lines[1].startswith("  1 of 20 images of file:people.csv, train cannot be read (image ")
+    assert lines[1].endswith(
+        "3.png cannot be decoded (the file is empty)). Set DATASETS.MAX_UNREADABLE 0.05 to go on without them"
+    )
+    skipped = "  (1 of 20 images of file:people.csv, train cannot be read and will be skipped)"
+    assert told(digits, *opts, "DATASETS.MAX_UNREADABLE", "0.05") == [f"{digits}: runs", skipped]
+    assert told(digits, *opts, "DATASETS.CHECK_IMAGES", "False") == [f"{digits}: runs"]
 
 
 def test_replaced_spellings_are_told_too(digits: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets.decoding import decode_image
+from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
 
 
 def file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -70,3 +70,24 @@ def test_pixels_of_no_known_range_are_refused(kind: type) -> None:
     content = file(Image.fromarray(np.ones((4, 4), dtype=kind)), "TIFF")
     with pytest.raises(UserError, match=r"image a\.tif cannot be decoded .*mode [FI], of no known range: save it in 8"):
         decode_image(content, "a.tif", False)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"])
+def test_the_check_refuses_what_the_decoder_refuses(kind: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (40, 24, 3), dtype=np.uint8)
+    whole = file(Image.fromarray(noise), kind)
+    refused = 0
+    for end in [0, 1, *range(2, len(whole), max(1, len(whole) // 40)), len(whole)]:
+        said: list[str] = []
+        for read in (
+            lambda content: decode_image(content, "a.jpg", False),
+            lambda content: require_decodable(content, "a.jpg"),
+        ):
+            try:
+                read(whole[:end])
+            except UserError as error:
+                said.append(str(error))
+        assert len(said) != 1, f"only one of the two refuses {end} of {len(whole)} bytes: {said}"
+        assert all("BytesIO" not in message for message in said)
+        refused += len(said) // 2
+    assert refused > 20 and not said, "cut off it is refused, whole it is not"

@@ -712,10 +712,18 @@ def test_unreadable_images_are_skipped_listed_and_limited(tmp_path: Path, caplog
         train = load_train_set(config(tmp_path, ("Market1501",), MAX_UNREADABLE=0.1), grey=False)
     assert len(train) == 11
     assert str(damaged) not in train.names
-    assert f"skipped image {damaged} cannot be decoded" in caplog.text
-    assert "Market1501, train: 1 images skipped" in caplog.text
-    with pytest.raises(UserError, match=r"1 of 12 images cannot be read, more than DATASETS.MAX_UNREADABLE \(0.01"):
+    found = f"1 of 12 images of Market1501, train cannot be read and are skipped (image {damaged} cannot be decoded"
+    assert found in caplog.text
+    said = r"^1 of 12 images of Market1501, train cannot be read \(.*\). Set DATASETS.MAX_UNREADABLE 0.09 to go on wit"
+    with pytest.raises(UserError, match=said):
         load_train_set(config(tmp_path, ("Market1501",)), grey=False)
+    assert len(load_train_set(config(tmp_path, ("Market1501",), MAX_UNREADABLE=0.09), grey=False)) == 11
+    combined = config(tmp_path, ("Market1501",), MAX_UNREADABLE=0.09, COMBINEALL=True)
+    assert len(load_train_set(combined, grey=False)) == 11 + 5
+    for file in (tmp_path / "Market-1501-v15.09.15" / "query").iterdir():
+        file.write_bytes(b"")
+    with pytest.raises(UserError, match=r"2 of 2 images of Market1501, query cannot be read .*the file is empty"):
+        load_test_sets(config(tmp_path, tests=("Market1501",), MAX_UNREADABLE=1.0), grey=False)
     unchecked = load_train_set(config(tmp_path, ("Market1501",), CHECK_IMAGES=False), grey=False)
     with pytest.raises(UserError, match="cannot be decoded"):
         unchecked.images[unchecked.names.index(str(damaged))]

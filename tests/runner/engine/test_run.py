@@ -500,3 +500,10 @@ def test_an_image_that_a_worker_cannot_read_is_named(tmp_path: Path, capfd: pyte
         shown = capfd.readouterr().err
         assert len(re.findall("^error: image .*7.png cannot be decoded", shown, flags=re.MULTILINE)) == 1
         assert "Traceback" not in shown
+    checked = (*data[:-1], "True")
+    assert train(tmp_path / "out", *checked) == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: 1 of 80 images of file:people.csv, train cannot be read (listed in ")
+    assert error.endswith("Set DATASETS.MAX_UNREADABLE 0.02 to go on without them")
+    listed = (tmp_path / "out" / "unreadable_images.txt").read_text().splitlines()
+    assert len(listed) == 1 and str(tmp_path / "7.png") in listed[0]

@@ -1,7 +1,6 @@
 """The data sets that DATASETS.NAMES and DATASETS.TESTS know."""
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from pml_ext.runner.data.datasets import (
     training_sets,
 )
 from pml_ext.runner.data.datasets.data_set import DataSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
-from pml_ext.runner.data.datasets.image_files import without_unreadable
+from pml_ext.runner.data.datasets.image_check import ImageCheck
 from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.layout import dataset_root, own_path
 from pml_ext.runner.data.datasets.record_io import record_set
@@ -42,21 +41,27 @@ DATASETS: dict[str, DataSet] = {name: found for reader in _READERS for name, fou
 __all__ = [
     "DATASETS",
     "DataSet",
+    "ImageCheck",
     "ImageSet",
     "OpenSet",
     "PairSet",
     "TemplateSet",
     "TestSet",
     "download_to_come",
+    "is_made",
     "load_test_sets",
     "load_train_set",
     "require_files",
 ]
 
 
-def load_train_set(options: CN, *, grey: bool) -> ImageSet:
-    """The training images of DATASETS.NAMES, or of DATASETS.REC_PATH; identities of different sets stay different."""
-    images = _train_set(options, grey)
+def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None) -> ImageSet:
+    """The training images of DATASETS.NAMES, or of DATASETS.REC_PATH; identities of different sets stay different.
+
+    check: to be concluded by the caller, who reads other sets too.
+    """
+    with _checked(options, check) as check:
+        images = _train_set(options, grey, check)
     if not options.RM_LT:
         return images
     several = (np.bincount(images.labels)[images.labels] > 1).nonzero()[0]
@@ -66,31 +71,37 @@ def load_train_set(options: CN, *, grey: bool) -> ImageSet:
     return images.subset(several)
 
 
-def _train_set(options: CN, grey: bool) -> ImageSet:
+def _train_set(options: CN, grey: bool, check: ImageCheck) -> ImageSet:
     if options.REC_PATH:
-        return _readable("REC_PATH", "train", record_set(Path(options.REC_PATH).expanduser(), grey), options)
+        return _readable("REC_PATH", "train", record_set(Path(options.REC_PATH).expanduser(), grey), options, check)
     sets = []
     for name, data in _load_named(options, "NAMES", grey).items():
         train = data.train if isinstance(data, OpenSet) else data
         if not isinstance(train, ImageSet) or not len(train):
             raise UserError(f"DATASETS.NAMES: {name} has no training images")
-        sets.append(_readable(name, "train", train, options))
+        sets.append(_readable(name, "train", train, options, check))
         if options.COMBINEALL and isinstance(data, OpenSet):
-            tests = ImageSet.concatenated(data.parts)
+            parts = zip(("query", "gallery"), data.parts, strict=False)
+            tests = ImageSet.concatenated([check.readable(f"{name}, {part}", images) for part, images in parts])
             known = ~np.isin(tests.identities, _nobody(name, options))
-            sets.append(_readable(name, "tests, to train on", tests.subset(known.nonzero()[0]), options))
+            sets.append(_readable(name, "tests, to train on", tests.subset(known.nonzero()[0]), options, check))
     return ImageSet.joined(sets)
 
 
-def load_test_sets(options: CN, *, grey: bool) -> dict[str, TestSet]:
-    """The test sets of DATASETS.TESTS by name."""
+def load_test_sets(options: CN, *, grey: bool, check: ImageCheck | None = None) -> dict[str, TestSet]:
+    """The test sets of DATASETS.TESTS by name; check: as of `load_train_set`."""
+    with _checked(options, check) as check:
+        return _test_sets(options, grey, check)
+
+
+def _test_sets(options: CN, grey: bool, check: ImageCheck) -> dict[str, TestSet]:
     sets: dict[str, TestSet] = {}
     for name, data in _load_named(options, "TESTS", grey).items():
         if isinstance(data, ImageSet) or (isinstance(data, OpenSet) and not len(data.query)):
             raise UserError(f"DATASETS.TESTS: {name} has no test images")
         if isinstance(data, OpenSet):
-            gallery = None if data.gallery is None else _readable(name, "gallery", data.gallery, options)
-            sets[name] = OpenSet(data.train, _readable(name, "query", data.query, options), gallery)
+            gallery = None if data.gallery is None else _readable(name, "gallery", data.gallery, options, check)
+            sets[name] = OpenSet(data.train, _readable(name, "query", data.query, options, check), gallery)
         else:
             same = data.same if isinstance(data, PairSet) else data.pairs.same
             log.info("%s: %d pairs, %d of one person", name, len(same), int(same.sum()))
@@ -118,6 +129,11 @@ def require_files(name: str, root: Path, grey: bool) -> None:
         return
     with _named_errors(name, root):
         check(root)
+
+
+def is_made(name: str) -> bool:
+    """Whether reading a set means to draw, download or unpack it."""
+    return name in DATASETS and DATASETS[name].check is not None
 
 
 def download_to_come(name: str, root: Path) -> str | None:
@@ -165,14 +181,16 @@ def _contents(images: ImageSet, nobody: tuple[int, ...]) -> str:
     return ", ".join(parts)
 
 
-def _readable(name: str, part: str, images: ImageSet, options: CN) -> ImageSet:
-    """The readable images; logs what was found and what is skipped."""
-    unreadable: list[str] = []
-    if options.CHECK_IMAGES:
-        images, unreadable = without_unreadable(images, options.MAX_UNREADABLE, os.cpu_count() or 1)
+def _readable(name: str, part: str, images: ImageSet, options: CN, check: ImageCheck) -> ImageSet:
+    """The readable images; logs what was found."""
+    images = check.readable(f"{name}, {part}", images)
     log.info("%s, %s: %s", name, part, _contents(images, _nobody(name, options)))
-    for message in unreadable:
-        log.warning("%s, %s: skipped %s", name, part, message)
-    if unreadable:
-        log.warning("%s, %s: %d images skipped", name, part, len(unreadable))
     return images
+
+
+@contextmanager
+def _checked(options: CN, check: ImageCheck | None) -> Iterator[ImageCheck]:
+    """The caller's check, or one of this block alone."""
+    yield (own := check or ImageCheck(options))
+    if check is None:
+        own.conclude()

@@ -1,7 +1,6 @@
 """Images that stay on disk until they are needed, and the sets made of them."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext.runner.data.datasets.data_set import OpenSet
-from pml_ext.runner.data.datasets.decoding import decode_image
+from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
 from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 
 if TYPE_CHECKING:
@@ -35,11 +34,20 @@ class ImageFiles(LazyImages):
 
 def read_image(path: Path, grey: bool) -> "Tensor":
     """An image file as `decode_image` gives it; a UserError where it cannot be read or decoded."""
+    return decode_image(read_content(path), str(path), grey)
+
+
+def require_image(path: Path) -> None:
+    """Raises a UserError for a file that `read_image` refuses, in a fraction of the time."""
+    require_decodable(read_content(path), str(path))
+
+
+def read_content(path: Path) -> bytes:
+    """The bytes of an image file; a UserError where it cannot be read."""
     try:
-        content = read_regular(path)
+        return read_regular(path)
     except OSError as error:
         raise UserError(f"image {path} cannot be read: {error}") from error
-    return decode_image(content, str(path), grey)
 
 
 def image_set(files: Sequence[ImageFile], grey: bool, identity_names: Mapping[int, str] | None = None) -> ImageSet:
@@ -73,28 +81,3 @@ def open_set(
 def each_its_own_camera(files: Sequence[ImageFile], first: int = 0) -> list[ImageFile]:
     """The files with the cameras first, first + 1, …"""
     return [file._replace(camera=first + i) for i, file in enumerate(files)]
-
-
-def without_unreadable(images: ImageSet, limit: float, threads: int) -> tuple[ImageSet, list[str]]:
-    """The images that decode and a message for each other (UserError over the limit); a set in memory as it is."""
-    if not isinstance(images.images, ImageFiles):
-        return images, []
-
-    def problem(row: int) -> str | None:
-        try:
-            images.images[row]
-        except UserError as error:
-            return str(error)
-        return None
-
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        problems = list(pool.map(problem, range(len(images))))
-    messages = [message for message in problems if message]
-    if len(messages) > limit * len(images):
-        raise UserError(
-            f"{len(messages)} of {len(images)} images cannot be read, more than DATASETS.MAX_UNREADABLE "
-            f"({limit:g} of them): {'; '.join(messages[:3])}{' …' if len(messages) > 3 else ''}"
-        )
-    if not messages:
-        return images, []
-    return images.subset([row for row, message in enumerate(problems) if message is None]), messages

@@ -1,0 +1,75 @@
+"""Image files that cannot be decoded: found before a run begins, left out, or too many."""
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from yacs.config import CfgNode as CN
+
+from pml_ext._errors import UserError
+from pml_ext._files import write_atomically
+from pml_ext.runner.data.datasets.image_files import ImageFiles, require_image
+from pml_ext.runner.data.datasets.image_set import ImageSet
+
+log = logging.getLogger("pml_ext")
+
+_MANY = 100_000
+
+
+class ImageCheck:
+    """Leaves out the image files that cannot be decoded, of each part of the data sets of a run."""
+
+    def __init__(self, options: CN) -> None:
+        """options: the config's DATASETS."""
+        self._wanted, self._limit = options.CHECK_IMAGES, options.MAX_UNREADABLE
+        self._found: dict[str, tuple[list[str], int]] = {}
+
+    def readable(self, part: str, images: ImageSet) -> ImageSet:
+        """The images that decode; a set that is in memory as it is."""
+        if not self._wanted or not isinstance(images.images, ImageFiles):
+            return images
+        if len(images) >= _MANY:
+            log.info("%s: checking %d image files; DATASETS.CHECK_IMAGES False does without", part, len(images))
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            problems = list(pool.map(_problem, images.images.sources))
+        messages = [message for message in problems if message]
+        if not messages:
+            return images
+        self._found[part] = messages, len(images)
+        return images.subset([row for row, message in enumerate(problems) if message is None])
+
+    @property
+    def skipped(self) -> list[str]:
+        """`3 of 144 images of file:people.csv, train cannot be read`, a line for each part with such images."""
+        return [
+            f"{len(found)} of {total} images of {part} cannot be read" for part, (found, total) in self._found.items()
+        ]
+
+    def conclude(self, listing: Path | None = None) -> None:
+        """Write a message about each image that is left out to a file, and log how many they are.
+
+        UserError: they are more than DATASETS.MAX_UNREADABLE of a part, or all of it.
+        """
+        messages = [message for found, _ in self._found.values() for message in found]
+        where = f"{messages[0]}{' …' if messages[1:] else ''}" if messages else ""
+        if listing is not None:
+            listing.unlink(missing_ok=True)
+            if messages:
+                write_atomically(listing, "\n".join(messages) + "\n")
+                where = f"listed in {listing}; the first: {messages[0]}"
+        shares = [(len(found), total) for found, total in self._found.values()]
+        if any(bad > self._limit * total or bad == total for bad, total in shares):
+            enough = max(-(-100 * bad // total) for bad, total in shares) / 100
+            advice = f". Set DATASETS.MAX_UNREADABLE {enough:g} to go on without them" if enough < 1 else ""
+            raise UserError(f"{', '.join(self.skipped)} ({where}){advice}")
+        for line in self.skipped:
+            log.warning("%s and are skipped (%s)", line, where)
+
+
+def _problem(path: Path) -> str | None:
+    try:
+        require_image(path)
+    except UserError as error:
+        return str(error)
+    return None
