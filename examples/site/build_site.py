@@ -45,16 +45,18 @@ _LINK = re.compile(r"\]\((?!data:)([^)\s#]+)(#[^)\s]*)?\)")
 
 
 class Sections(griffe.Extension):
-    """Sections as the parser wants them: a blank line before each, and doctests under Examples."""
+    """Sections as the parser wants them: a blank line before each, doctests under Examples."""
 
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
         if obj.docstring:
             text = re.sub(r"^Source: (.*(?:\n {4}.*)*)", _source, obj.docstring.value, flags=re.M)
             text = re.sub(r"\n(?=(?:Args|Attributes|Raises|Returns|Yields):$)", "\n\n", text, flags=re.M)
-            block = re.search(r"^>>> .*\Z", text, re.M | re.S)
-            if block:
-                text = f"{text[: block.start()]}Examples:\n{textwrap.indent(block[0], '    ')}"
+            text = re.sub(r"^>>> .*?(?=\n\n(?!>>> )|\Z)", _examples, text, flags=re.M | re.S)
             obj.docstring.value = text
+
+
+def _examples(found: re.Match[str]) -> str:
+    return f"Examples:\n{textwrap.indent(found[0], '    ')}"
 
 
 def _source(found: re.Match[str]) -> str:
