@@ -9,6 +9,7 @@ from typing import Any
 
 from pml_ext import commands
 from pml_ext._errors import UserError
+from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
 from pml_ext.runner.config.hints import meant
 from pml_ext.search.file_format_help import LAYOUT
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.setLevel(logging.INFO)
     log.propagate = False
     log.handlers = [logging.StreamHandler()]
+    log.handlers[0].setFormatter(PrintableFormatter())
     continue_by = ""
     words = sys.argv[1:] if argv is None else argv
     try:
@@ -214,7 +216,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--onnx", metavar="FILE", help="the model: what `pml-ext export --format onnx` wrote")
     add("--output", required=True, metavar="FILE", help="a .parquet, or a .npz")
     add("--half", action="store_true", help="compute all but the heads in 16 bits")
-    add("--add", action="store_true", help="put the pictures into the output that is there")
+    add("--add", action="store_true", help="put the pictures into the output that is there; changed ones again")
+    add("--prune", action="store_true", help="of --add: drop the rows of pictures that do not exist any more")
     add("--overwrite", action="store_true", help="replace the output that is there")
     add("--label-by-folder", action="store_true", help="label each picture by its folder's name")
     _add_processes(add)

@@ -16,7 +16,10 @@ MODULES = {
 
 # From the bottom up: a folder imports from itself and from those before it. The longest matching name counts.
 FLOORS = [
-    tuple(f"pml_ext._{module}" for module in ["version", "errors", "checks", "pml", "files", "identities", "progress"]),
+    tuple(
+        f"pml_ext._{module}"
+        for module in ["version", "errors", "checks", "pml", "files", "identities", "progress", "text"]
+    ),
     ("pml_ext._ops",),
     ("pml_ext.functional",),
     ("pml_ext.distances",),

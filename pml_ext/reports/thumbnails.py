@@ -2,6 +2,7 @@
 
 import base64
 import io
+import os
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ def thumbnail(picture: str | Path | Tensor | None) -> str | None:
 
     A file (regular, up to Pillow's own limit of pixels) or (1 or 3, h, w) uint8 pixels.
     """
-    if picture is None or (not isinstance(picture, Tensor) and not Path(picture).is_file()):
+    if picture is None or (not isinstance(picture, Tensor) and not os.path.isfile(picture)):
         return None
     try:
         from PIL import Image, ImageOps

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -17,12 +17,15 @@ from pml_ext._files import write_atomically
 from pml_ext.runner.config.network_keys import SHAPING, load_for_embedding
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, start
+from pml_ext.search.added_pictures import Plan, open_old, plan_additions, rows_that_stay
 from pml_ext.search.embedder import Embedder
-from pml_ext.search.embedding_file import SUFFIXES, Block, EmbeddingFile, require_pyarrow, write_embeddings
+from pml_ext.search.embedding_blocks import Block, Version
+from pml_ext.search.embedding_file import SUFFIXES, write_embeddings
 from pml_ext.search.embedding_loop import Shards, embed_shards
 from pml_ext.search.image_list import Listed, list_images
 from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.onnx_model import OnnxModel
+from pml_ext.search.parquet_file import require_pyarrow
 
 log = logging.getLogger("pml_ext")
 
@@ -31,31 +34,29 @@ _SHOWN = 20  # pictures that could not be embedded and are named in the log; the
 
 def embed(
     images: Sequence[str], output: str | Path, launch: Launch, *, config_file: str | None, onnx: str | None,
-    overrides: Sequence[str], half: bool, add: bool, overwrite: bool, label_by_folder: bool,
+    overrides: Sequence[str], half: bool, add: bool, prune: bool, overwrite: bool, label_by_folder: bool,
 ) -> None:  # fmt: skip
     """Embed pictures and write the file; a run that was killed goes on after its last shard.
 
+    With `add`, pictures whose content has changed are embedded again; with `prune`, rows of those that are gone go.
     Pictures that cannot be embedded are listed in `<output>.unreadable.txt`, the first of them in the log, too.
     The model is a YAML with MODEL.WEIGHTS, or an exported file, whose overrides only say where and how fast it runs.
     """
     launch = launch.joined()
-    output = _check_output(output, add=add, overwrite=overwrite)
+    output = _check_output(output, add=add, prune=prune, overwrite=overwrite)
     if launch.needs_agent:
         start(launch, partial(
             embed, images, output, config_file=config_file, onnx=onnx, overrides=overrides, half=half, add=add,
-            overwrite=overwrite, label_by_folder=label_by_folder,
+            prune=prune, overwrite=overwrite, label_by_folder=label_by_folder,
         ))  # fmt: skip
         return
     cfg, embedder = _load_model(config_file, onnx, overrides, half)
     record = embedder.record
-    old = _open_old(output, record, label_by_folder) if add and output.exists() else None
+    old = open_old(output, record, label_by_folder) if add and output.exists() else None
     listed = list_images(images, output.parent)
-    known = set(old.paths()) if old else set[str]()
-    fresh = [picture for picture in listed if picture.name not in known]
     with one_message(output.parent), _process_group(launch.timeout) as (rank, processes):
-        if rank == 0 and len(fresh) < len(listed):
-            log.info("%d of %d pictures are in %s already", len(listed) - len(fresh), len(listed), output)
-        if old is not None and not fresh:
+        fresh, stay = _share(lambda: plan_additions(old, listed, prune=prune)) if old else Plan(listed)
+        if old and not fresh and stay.all():
             return
         identities = [_identity(picture, label_by_folder) for picture in fresh]
         shards = Shards(output.with_name(f"{output.name}.shards"), identities, record.as_json())
@@ -69,7 +70,8 @@ def embed(
         if processes > 1:
             torch.distributed.barrier()
         if rank == 0:
-            _join(output, shards, fresh, record, old, label_by_folder)
+            kept, versions = rows_that_stay(old, stay) if old else ((), ())
+            _join(output, shards, fresh, record, label_by_folder, kept, versions)
 
 
 @contextmanager
@@ -85,25 +87,34 @@ def _process_group(timeout: float) -> Iterator[tuple[int, int]]:
         torch.distributed.destroy_process_group()
 
 
+def _share(make: Callable[[], Plan]) -> Plan:
+    """What the first process makes, in all of them."""
+    if not torch.distributed.is_initialized():
+        return make()
+    plan = [make() if torch.distributed.get_rank() == 0 else Plan(())]
+    torch.distributed.broadcast_object_list(plan)
+    return plan[0]
+
+
 def _join(
-    output: Path, shards: Shards, listed: Sequence[Listed], record: ModelRecord, old: EmbeddingFile | None,
-    label_by_folder: bool,
+    output: Path, shards: Shards, listed: Sequence[Listed], record: ModelRecord, label_by_folder: bool,
+    kept: Iterable[Block], versions: tuple[Version, ...],
 ) -> None:  # fmt: skip
-    """Write all shards as one file; the log names what could not be embedded."""
+    """Write the rows that are kept of an old file and all shards as one; the log names what could not be embedded."""
     problems = list[str]()
 
     def blocks() -> Iterator[Block]:
-        if old is not None:
-            yield from old.blocks()
+        yield from kept
         for content in map(shards.read, range(len(shards.rows))):
             problems.extend(content.problems)
             if pictures := [listed[row] for row in content.rows]:
                 labels = [picture.folder for picture in pictures] if label_by_folder else None
-                yield Block(content.embeddings, [picture.name for picture in pictures], labels)
-        if len(problems) == len(listed):
+                names = [picture.name for picture in pictures]
+                yield Block(content.embeddings, names, labels, [*content.fingerprints])
+        if listed and len(problems) == len(listed):
             raise UserError(f"none of {len(listed)} pictures could be embedded: {problems[0]}")
 
-    written = write_embeddings(output, blocks(), record, old.versions if old else ())
+    written = write_embeddings(output, blocks(), record, versions)
     shards.remove()
     list_of_problems = output.with_name(f"{output.name}.unreadable.txt")
     list_of_problems.unlink(missing_ok=True)
@@ -116,7 +127,7 @@ def _join(
     log.info("%s: %d embeddings of %d dimensions", output, written.rows, written.dim)
 
 
-def _check_output(output: str | Path, *, add: bool, overwrite: bool) -> Path:
+def _check_output(output: str | Path, *, add: bool, prune: bool, overwrite: bool) -> Path:
     path = Path(output).expanduser()
     if path.suffix not in SUFFIXES:
         raise UserError(f"--output must be one of {', '.join(SUFFIXES)}; got {path.name}")
@@ -126,6 +137,8 @@ def _check_output(output: str | Path, *, add: bool, overwrite: bool) -> Path:
         raise UserError(f"no folder {path.parent} to write {path.name} into")
     if add and overwrite:
         raise UserError("--add puts pictures into the output and --overwrite replaces it: give one of them")
+    if prune and not add:
+        raise UserError("--prune drops rows of pictures that are gone when others are added: give --add, too")
     if path.exists() and not add and not overwrite:
         raise UserError(f"{path} is there already: --add puts more pictures into it, --overwrite replaces it")
     return path
@@ -156,21 +169,6 @@ def _device(cfg: CN) -> str:
     kind = cfg.MODEL.DEVICE.partition(":")[0]
     alone = kind == "cpu" or int(os.environ.get("LOCAL_WORLD_SIZE", 1)) == 1
     return cfg.MODEL.DEVICE if alone else f"{kind}:{os.environ['LOCAL_RANK']}"
-
-
-def _open_old(output: Path, record: ModelRecord, label_by_folder: bool) -> EmbeddingFile:
-    """The output that pictures are added to; an error where it is of another model."""
-    old = EmbeddingFile.open(output)
-    if old.record is None or not old.record.same_model(record):
-        of = "another program" if old.record is None else f"{old.record.weights} (SHA-256 {old.record.sha256[:12]}…)"
-        raise UserError(
-            f"{output} is of {of}: its embeddings and those of {record.weights} ({record.sha256[:12]}…) with this "
-            "config cannot be compared; choose another --output"
-        )
-    if old.labelled != label_by_folder:
-        has = "has labels: give" if old.labelled else "has no labels: leave out"
-        raise UserError(f"{output} {has} --label-by-folder")
-    return old
 
 
 def _identity(picture: Listed, label_by_folder: bool) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode as CN
 
+from pml_ext._checks import check_items, check_switch, check_whole
 from pml_ext._errors import UserError
 from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import load_for_embedding
@@ -46,8 +47,7 @@ class Embedder:
     def __init__(
         self, network: Callable[[Tensor], Tensor], record: ModelRecord, *, device: torch.device, batch_size: int
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be 1 or more; got {batch_size}")
+        check_whole(batch_size, "batch_size", 1)
         self.network, self.record, self.device, self.batch_size = network, record, device, batch_size
         cfg = record.cfg
         self.is_grey, self._size = len(cfg.MODEL.PIXEL_MEAN) == 1, list(cfg.INPUT.SIZE_TEST)
@@ -59,7 +59,7 @@ class Embedder:
         config_file: str | Path,
         weights: str | Path | None = None,
         *,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         half: bool = False,
         flip: bool | None = None,
         batch_size: int = 32,
@@ -73,14 +73,18 @@ class Embedder:
         Args:
             config_file: as for training, for example a run's own config.yaml.
             weights: None: the config's MODEL.WEIGHTS.
-            device: cpu, cuda, cuda:1 …, or auto: a CUDA device if there is one.
+            device: cpu, cuda, cuda:1 … or such a torch.device; or auto: a CUDA device if there is one.
             half: compute all but the heads in 16 bits, which is faster on CUDA devices and slower on a CPU.
             flip: average the features of a crop and of its mirror image; None: the config's TEST.FLIP.ENABLED.
             overrides: KEY VALUE words that replace values of the YAML.
         Raises:
             UserError: a YAML that cannot be read, a key under MODEL that is not known, an option that is not built, a
                 device that is not there; weights that cannot be read, or of another model.
+            ValueError: an argument of another type.
         """
+        check_items(overrides, "overrides", "KEY VALUE words")
+        if flip is not None:
+            check_switch(flip, "flip")
         words = [*overrides]
         if weights is not None:
             words += ["MODEL.WEIGHTS", str(weights)]
@@ -89,8 +93,10 @@ class Embedder:
         return cls.of(load_for_embedding(config_file, words), device=device, half=half, batch_size=batch_size)
 
     @classmethod
-    def of(cls, cfg: CN, *, device: str, half: bool, batch_size: int) -> "Embedder":
+    def of(cls, cfg: CN, *, device: str | torch.device, half: bool, batch_size: int) -> "Embedder":
         """`from_config` for a config that `load_for_embedding` has read."""
+        check_switch(half, "half")
+        check_whole(batch_size, "batch_size", 1)
         if not cfg.MODEL.WEIGHTS:
             raise UserError("weights must name a checkpoint, or the config's MODEL.WEIGHTS; got none")
         require_network(cfg)
@@ -103,16 +109,17 @@ class Embedder:
         return cls(network, record, device=where, batch_size=batch_size)
 
     @classmethod
-    def from_onnx(cls, path: str | Path, *, device: str = "auto", batch_size: int = 32) -> "Embedder":
+    def from_onnx(cls, path: str | Path, *, device: str | torch.device = "auto", batch_size: int = 32) -> "Embedder":
         """Load a file of `pml-ext export --format onnx`, with the flip test and precision it was exported with.
 
         Args:
-            device: cpu, cuda, cuda:1 …, or auto: a CUDA device if onnxruntime sees one.
+            device: cpu, cuda, cuda:1 … or such a torch.device; or auto: a CUDA device if onnxruntime sees one.
         Raises:
-            UserError: onnxruntime is not installed, or cannot read the file; a file of another program; a device that
-                is not there.
+            UserError: onnxruntime is not installed, or cannot read the file; a file of another program, or changed
+                after it was exported; a device that is not there.
         """
-        model = OnnxModel(path, device)
+        check_whole(batch_size, "batch_size", 1)
+        model = OnnxModel(path, str(device))
         return cls(model, model.record, device=torch.device("cpu"), batch_size=batch_size)
 
     @property
@@ -167,9 +174,9 @@ class Embedder:
         return embeddings
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str | torch.device) -> torch.device:
     """The device of a name such as cuda:1, or auto; a UserError where it does not exist."""
-    kind, index = kind_and_index(name)
+    kind, index = kind_and_index(str(name))
     if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if missing := missing_device(f"cuda:{index}"):

@@ -5,47 +5,36 @@ larger than memory. Files of other programs are read as well.
 """
 
 import json
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
-from pml_ext._errors import UserError, import_library
+from pml_ext._errors import UserError
 from pml_ext._files import replacing
 from pml_ext._ops.normalize import normalise_
+from pml_ext.search import parquet_file
+from pml_ext.search.embedding_blocks import CHECKSUM, Block, ContentChecksum, Version
 from pml_ext.search.embedding_set import EmbeddingSet, read_embeddings, require_file
+from pml_ext.search.file_formats import read_named
 from pml_ext.search.model_record import KEY, ModelRecord
 
 SUFFIXES = (".parquet", ".npz")
 _VERSIONS = "pml_ext_versions"
-_ABOUT = (KEY, _VERSIONS)
+_TEXTS = ("labels", "fingerprints")
 _BLOCK = 65_536  # rows
-
-
-class Block(NamedTuple):
-    """Some rows of a file: (n, D) float32 of unit length, the pictures' paths, and labels where the file has some."""
-
-    embeddings: np.ndarray
-    paths: list[str]
-    labels: list[str] | None
-
-
-class Version(NamedTuple):
-    """A state of a file that grows: its unique name, and how many rows it had."""
-
-    name: str
-    rows: int
 
 
 @dataclass(frozen=True)
 class EmbeddingFile:
     """A file of embeddings; files of other programs have no record of a model (None) and no versions.
 
-    versions: the file's states, the present one last; content: the whole file, None for a `.parquet` read in blocks.
+    versions: the file's states, the present one last; texts: which of labels and fingerprints it has; content: the
+    whole file, None for a `.parquet` of `pml-ext embed`, which is read in blocks.
     """
 
     path: Path
@@ -53,149 +42,145 @@ class EmbeddingFile:
     dim: int
     record: ModelRecord | None
     versions: tuple[Version, ...]
-    labelled: bool
+    texts: frozenset[str]
     content: EmbeddingSet | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> "EmbeddingFile":
         """Open a file; the embeddings of a `.parquet` of `pml-ext embed` are not read yet."""
         path = require_file(path)
-        if path.suffix == ".parquet" and (found := _open_own_parquet(path)):
-            return found
-        content = read_embeddings(path, need_labels=False)
-        about = dict[str, str]()
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                about = {name: str(arrays[name]) for name in _ABOUT if name in arrays}
+        if path.suffix == ".parquet":
+            record, versions = _read_origin(parquet_file.read_metadata(path), path)
+            if record is not None:
+                rows, dim, texts = parquet_file.read_layout(path)
+                return cls(path, rows, dim, record, versions, texts)._checked()
+        about = read_named(path, (KEY, _VERSIONS, "fingerprints"))[1] if path.suffix == ".npz" else {}
+        record, versions = _read_origin(about, path)
+        also = ("fingerprints",) if record is not None and "fingerprints" in about else ()
+        content = read_embeddings(path, need_labels=False, also=also)
         labelled = content.labels.dtype.kind != "U" or bool((content.labels != "").any())
         rows, dim = content.embeddings.shape
-        return cls(path, rows, dim, *_read_origin(about, path), labelled, content)
+        texts = frozenset((*(("labels",) if labelled else ()), *also))
+        return cls(path, rows, dim, record, versions, texts, content)._checked()
+
+    def _checked(self) -> "EmbeddingFile":
+        rows = [version.rows for version in self.versions]
+        if self.record is not None and (
+            self.record.embedding_dim != self.dim or rows[-1:] != [self.rows] or [0, *rows] != sorted({0, *rows})
+        ):
+            raise UserError(
+                f"{self.path} does not match its own record: {self.rows} rows of {self.dim} dimensions; the record has "
+                f"{rows[-1] if rows else 0} of {self.record.embedding_dim}: was it changed?"
+            )
+        return self
 
     def blocks(self, start: int = 0, *, size: int = _BLOCK) -> Iterator[Block]:
-        """The rows from `start` on, normalised, at most `size` at a time; finite and not zero, or a UserError."""
-        if self.content is not None:
-            names = self.content.labels.astype(str).tolist() if self.labelled else None
-            paths = self.paths() or [""] * self.rows
-            for row in range(start, self.rows, size):
-                rows = slice(row, row + size)
-                unit = normalise_(self.content.embeddings[rows].float().clone()).numpy()
-                yield Block(unit, paths[rows], names and names[rows])
+        """The rows from `start` on, normalised, at most `size` at a time; finite and not zero, or a UserError.
+
+        After the last row a UserError, too, where rows from 0 on are not those that were written.
+        """
+        checksum = ContentChecksum()
+        for block in self._blocks_as_written(start, size):
+            if start == 0:
+                checksum.update(block)
+            embeddings = torch.from_numpy(block.embeddings.astype(np.float32))
+            if not (torch.isfinite(embeddings).all() and (embeddings != 0).any(dim=1).all()):
+                raise UserError(f"{self.path}: embeddings must be finite and not zero: is it damaged?")
+            yield block._replace(embeddings=normalise_(embeddings).numpy())
+        if start == 0:
+            self._require(checksum)
+
+    def read_checksum(self) -> str:
+        """The name of the file's rows, which reads all of them; a UserError where they are not those written."""
+        checksum = ContentChecksum()
+        for block in self._blocks_as_written(0, _BLOCK):
+            checksum.update(block)
+        self._require(checksum)
+        return checksum.name
+
+    def _require(self, checksum: ContentChecksum) -> None:
+        if self.versions and self.versions[-1].name.startswith(CHECKSUM) and self.versions[-1].name != checksum.name:
+            raise UserError(
+                f"{self.path} was changed or damaged after it was written: its checksum is another; embed its pictures "
+                "again with pml-ext embed --overwrite"
+            )
+
+    def _blocks_as_written(self, start: int, size: int) -> Iterator[Block]:
+        if self.content is None:
+            yield from parquet_file.read_blocks(self.path, start, size)
             return
-        seen = 0
-        with _open_parquet(self.path) as file:
-            for batch in file.iter_batches(batch_size=size):
-                begin, seen = max(start - seen, 0), seen + len(batch)
-                if begin >= len(batch):
-                    continue
-                part = batch.slice(begin)
-                flat = part["embedding"].flatten().to_numpy(zero_copy_only=False).astype(np.float32)
-                embeddings = torch.from_numpy(flat.reshape(len(part), self.dim))
-                if not (torch.isfinite(embeddings).all() and (embeddings != 0).any(dim=1).all()):
-                    raise UserError(f"{self.path}: embeddings must be finite and not zero: is it damaged?")
-                labels = part["label"].to_pylist() if self.labelled else None
-                yield Block(normalise_(embeddings).numpy(), part["path"].to_pylist(), labels)
+        columns = {"labels": self.content.labels, **self.content.also}
+        texts: dict[str, Any] = {name: columns[name].astype(str).tolist() for name in _TEXTS if name in self.texts}
+        paths = self.paths() or [""] * self.rows
+        for row in range(start, self.rows, size):
+            rows = slice(row, row + size)
+            embeddings = self.content.embeddings[rows].numpy()
+            yield Block(embeddings, paths[rows], **{name: values[rows] for name, values in texts.items()})
 
     def paths(self, rows: Sequence[int] | None = None) -> list[str]:
         """The paths of some rows' pictures, or of all, relative to the file's folder; empty where the file has none."""
         if self.content is None:
-            with _open_parquet(self.path) as file:
-                column = file.read(columns=["path"])["path"]
-            return [str(path) for path in (column if rows is None else column.take([*rows])).to_pylist()]
+            return parquet_file.read_texts(self.path, "paths", rows)
         paths = [] if self.content.paths is None else self.content.paths.tolist()
         return paths if rows is None or not paths else [paths[row] for row in rows]
 
     def identities(self) -> int:
         """Distinct labels; in a file without labels each row counts as an identity."""
-        if not self.labelled:
+        if "labels" not in self.texts:
             return self.rows
-        if self.content is not None:
-            return len(np.unique(self.content.labels))
-        with _open_parquet(self.path) as file:
-            return len(file.read(columns=["label"])["label"].unique())
+        labels = parquet_file.read_texts(self.path, "labels") if self.content is None else self.content.labels.tolist()
+        return len(set(labels))
+
+    def fingerprints(self) -> list[str]:
+        """Of all rows' pictures, "" where one is unknown."""
+        if "fingerprints" not in self.texts:
+            return [""] * self.rows
+        if self.content is None:
+            return parquet_file.read_texts(self.path, "fingerprints")
+        known: list[str] = self.content.also["fingerprints"].tolist()
+        return known
 
 
 def write_embeddings(
     path: Path, blocks: Iterable[Block], record: ModelRecord, versions: tuple[Version, ...] = ()
 ) -> EmbeddingFile:
-    """Write a file whole, or keep the old one where that fails; a `.parquet` needs the memory of one block only."""
+    """Write a file whole, or keep the old one where that fails; a `.parquet` needs the memory of one block only.
 
-    def origin(rows: int) -> dict[str, str]:
-        return {KEY: record.as_json(), _VERSIONS: json.dumps([*versions, Version(secrets.token_hex(16), rows)])}
+    versions: of the file whose rows the first blocks are.
+    """
+    checksum, rows = ContentChecksum(), 0
+
+    def counted() -> Iterator[Block]:
+        nonlocal rows
+        for block in blocks:
+            block = block._replace(embeddings=np.ascontiguousarray(block.embeddings, dtype=np.float32))
+            rows += len(block.paths)
+            checksum.update(block)
+            yield block
+
+    def origin() -> dict[str, str]:
+        return {KEY: record.as_json(), _VERSIONS: json.dumps([*versions, Version(checksum.name, rows)])}
 
     if path.suffix == ".parquet":
-        _write_parquet(path, blocks, record.embedding_dim, origin)
-    else:
-        _write_npz(path, blocks, origin)
+        parquet_file.write_parquet(path, counted(), record.embedding_dim, origin)
+        return EmbeddingFile.open(path)
+    parts = list(counted())
+    arrays: dict[str, Any] = {"embeddings": np.concatenate([block.embeddings for block in parts])}
+    for name in ("paths", *_TEXTS):
+        if getattr(parts[0], name) is not None:
+            arrays[name] = np.array([text for block in parts for text in getattr(block, name)], dtype=str)
+    with replacing(path) as file:
+        np.savez(file, **(arrays | origin()))
     return EmbeddingFile.open(path)
 
 
-def _write_parquet(path: Path, blocks: Iterable[Block], dim: int, origin: Callable[[int], dict[str, str]]) -> None:
-    require_pyarrow(path)
-    import pyarrow
-    from pyarrow import parquet
-
-    kind = pyarrow.list_(pyarrow.float32(), dim)
-    rows, writer = 0, None
-    with replacing(path) as file:
-        for block in blocks:
-            flat = pyarrow.array(np.ascontiguousarray(block.embeddings, dtype=np.float32).reshape(-1))
-            lists = pyarrow.FixedSizeListArray.from_arrays(flat, type=kind)
-            labels = {} if block.labels is None else {"label": block.labels}
-            table = pyarrow.table({"path": block.paths, "embedding": lists, **labels})
-            if writer is None:
-                writer = parquet.ParquetWriter(file, table.schema, compression="NONE", use_dictionary=False)
-            writer.write_table(table)
-            rows += len(table)
-        assert writer is not None, "no embeddings to write"
-        writer.add_key_value_metadata(origin(rows))
-        writer.close()
-
-
-def _write_npz(path: Path, blocks: Iterable[Block], origin: Callable[[int], dict[str, str]]) -> None:
-    parts = list(blocks)
-    arrays: dict[str, Any] = {"embeddings": np.concatenate([block.embeddings for block in parts])}
-    arrays["paths"] = np.array([path for block in parts for path in block.paths], dtype=str)
-    if parts[0].labels is not None:
-        arrays["labels"] = np.array([label for block in parts for label in block.labels or []], dtype=str)
-    with replacing(path) as file:
-        np.savez(file, **(arrays | origin(len(arrays["paths"]))))
-
-
-def _read_origin(about: dict[str, str], path: Path) -> tuple[ModelRecord | None, tuple[Version, ...]]:
-    if not about:
+def _read_origin(about: dict[str, Any], path: Path) -> tuple[ModelRecord | None, tuple[Version, ...]]:
+    """The model and the versions that the metadata of a file name; None and none for another program's file."""
+    if KEY not in about and _VERSIONS not in about:
         return None, ()
     try:
-        record = ModelRecord.from_json(about[KEY], path)
-        versions = tuple(Version(str(name), int(rows)) for name, rows in json.loads(about[_VERSIONS]))
-    except (UserError, KeyError, ValueError, TypeError) as error:
+        record = ModelRecord.from_json(str(about[KEY]), path)
+        versions = msgspec.json.decode(str(about[_VERSIONS]), type=tuple[Version, ...])
+    except (KeyError, UserError, msgspec.MsgspecError, RecursionError) as error:
         raise UserError(f"{path}: the record of its origin is damaged: {error}") from error
     return record, versions
-
-
-def _open_own_parquet(path: Path) -> EmbeddingFile | None:
-    """A .parquet of this package; None for another program's."""
-    with _open_parquet(path) as file:
-        schema, rows = file.schema_arrow, file.metadata.num_rows
-        metadata = file.metadata.metadata or {}
-    about = {name: metadata[name.encode()].decode("utf-8", "replace") for name in _ABOUT if name.encode() in metadata}
-    record, versions = _read_origin(about, path)
-    if record is None:
-        return None
-    dim = getattr(schema.field("embedding").type, "list_size", 0) if "embedding" in schema.names else 0
-    if "path" not in schema.names or dim != record.embedding_dim or not versions or versions[-1].rows != rows:
-        raise UserError(f"{path} does not match its own record of columns, dimensions and rows: was it changed?")
-    return EmbeddingFile(path, rows, dim, record, versions, "label" in schema.names)
-
-
-def _open_parquet(path: Path) -> Any:
-    require_pyarrow(path)
-    from pyarrow.parquet import ParquetFile
-
-    try:
-        return ParquetFile(path)
-    except Exception as error:  # what pyarrow raises on damaged input is not documented
-        raise UserError(f"{path} is not a readable .parquet file; is it whole? ({error})") from error
-
-
-def require_pyarrow(path: Path) -> None:
-    import_library("pyarrow", needed_for=f"{path}: a .parquet file", install="'pml_ext[parquet]', or name an .npz file")

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,19 +17,22 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from pml_ext._errors import UserError
 from pml_ext._files import replacing
-from pml_ext.runner.data.datasets.image_files import ImageFiles
+from pml_ext.runner.data.datasets.decoding import decode_image
+from pml_ext.runner.data.datasets.image_files import read_content
 from pml_ext.search.embedder import Embedder
-from pml_ext.search.image_list import Listed
+from pml_ext.search.image_list import Listed, fingerprint_of
 
 LARGEST = 256  # pictures in a shard: the most that a killed process loses
 FEWEST = 8  # shards of a small run, so that several processes have some
+_TEXTS = ("fingerprints", "problems")
 
 
 class Shard(NamedTuple):
-    """Rows (n,) of the list of pictures, their embeddings (n, D), and messages about the shard's other pictures."""
+    """Rows (n,) of the list of pictures, their embeddings (n, D) and fingerprints; messages about other pictures."""
 
     rows: np.ndarray
     embeddings: np.ndarray
+    fingerprints: tuple[str, ...]
     problems: tuple[str, ...]
 
 
@@ -66,13 +69,14 @@ class Shards:
         """Keep a finished shard; the file is whole or not there."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with replacing(self._files[shard]) as file:
-            np.savez(file, rows=content.rows, embeddings=content.embeddings, problems=np.array(content.problems, str))
+            arrays: dict[str, Any] = {name: np.array(getattr(content, name), str) for name in _TEXTS}
+            np.savez(file, rows=content.rows, embeddings=content.embeddings, **arrays)
 
     def read(self, shard: int) -> Shard:
         file = self._files[shard]
         try:
             with file.open("rb") as opened, np.load(opened, allow_pickle=False) as found:
-                return Shard(found["rows"], found["embeddings"], tuple(found["problems"].tolist()))
+                return Shard(found["rows"], found["embeddings"], *(tuple(found[name].tolist()) for name in _TEXTS))
         except Exception as error:  # what numpy raises on damaged input is not documented
             raise UserError(
                 f"{file} cannot be read ({error}): remove it and run the command again; on several machines --output "
@@ -84,18 +88,19 @@ class Shards:
 
 
 class Pictures(Dataset[tuple[int, Tensor | None, str]]):
-    """(row, pixels as the network takes them, ""); or (row, None, why the picture cannot be used)."""
+    """(row, pixels as the network takes them, fingerprint); or (row, None, why the picture cannot be used)."""
 
     def __init__(self, listed: Sequence[Listed], embedder: Embedder) -> None:
-        self.files = ImageFiles([picture.path for picture in listed], embedder.is_grey)
-        self.names, self.prepare = [picture.name for picture in listed], embedder.prepare
+        self.listed, self.grey, self.prepare = listed, embedder.is_grey, embedder.prepare
 
     def __getitem__(self, row: int) -> tuple[int, Tensor | None, str]:
+        path, name, _ = self.listed[row]
         try:
-            self.names[row].encode("utf-8")
-            return row, self.prepare(self.files[row]), ""
+            name.encode("utf-8")
+            content = read_content(path)
+            return row, self.prepare(decode_image(content, str(path), self.grey)), fingerprint_of(content)
         except UnicodeEncodeError:
-            return row, None, f"image {os.fsencode(self.names[row])!r}: its name is no UTF-8 text; rename it"
+            return row, None, f"image {os.fsencode(name)!r}: its name is no UTF-8 text; rename it"
         except UserError as error:
             return row, None, str(error)
 
@@ -104,6 +109,8 @@ def embed_shards(
     embedder: Embedder, listed: Sequence[Listed], shards: Shards, mine: Sequence[int], *, workers: int, show: bool
 ) -> None:
     """Embed the pictures of some shards, and write each when it is finished; `workers` processes decode pictures."""
+    if not mine:
+        return
     size = embedder.batch_size
     batches = [
         list(rows[start : start + size])
@@ -118,18 +125,20 @@ def embed_shards(
     hidden = not (show and sys.stderr.isatty())
     with tqdm(total=sum(map(len, batches)), disable=hidden, dynamic_ncols=True, unit="picture") as bar:
         for shard in mine:
-            found, vectors, problems = list[int](), list[Tensor](), list[str]()
+            found, vectors, fingerprints, problems = list[int](), list[Tensor](), list[str](), list[str]()
             while len(found) + len(problems) < len(shards.rows[shard]):
                 batch = next(loader)
                 embeddings = iter(embedder.embed_prepared([pixels for _, pixels, _ in batch if pixels is not None]))
-                for row, pixels, problem in batch:
+                for row, pixels, text in batch:
                     if pixels is None:
-                        problems.append(problem)
+                        problems.append(text)
                     elif torch.isfinite(embedding := next(embeddings)).all():
                         found.append(row)
                         vectors.append(embedding)
+                        fingerprints.append(text)
                     else:
                         problems.append(f"image {listed[row].path}: its embedding is not finite")
                 bar.update(len(batch))
             stacked = torch.stack(vectors).numpy() if vectors else np.zeros((0, embedder.embedding_dim), np.float32)
-            shards.write(shard, Shard(np.array(found, dtype=np.int64), stacked, tuple(problems)))
+            rows = np.array(found, dtype=np.int64)
+            shards.write(shard, Shard(rows, stacked, tuple(fingerprints), tuple(problems)))

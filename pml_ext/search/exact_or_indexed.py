@@ -1,33 +1,28 @@
 """The rows of a file of embeddings that are closest to a query: by comparing all of them, or with an index.
 
 - Up to EXACT_UP_TO rows a search is exact: it compares the query with every row.
-- Above that, it uses an inverted file of faiss, built once, kept beside the embeddings and mapped into memory. A query
-  looks at as many of its lists as find RECALL of the true neighbours of a sample of the rows; where that takes all
-  lists, the search is exact, too. `Nearest.is_exact` and `Nearest.recall` say which it is.
+- Above that, it uses an inverted file of faiss, built once, kept beside the embeddings with checksums of itself and of
+  their rows, and mapped into memory. One that is not of these rows, or damaged, is built again. A query looks at as
+  many of its lists as find RECALL of the true neighbours of a sample of the rows; where that takes all lists, the
+  search is exact, too. `Nearest.is_exact` and `Nearest.recall` say which it is.
 """
 
-import json
 import logging
 import math
-import secrets
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from pml_ext._errors import UserError, import_library
-from pml_ext._files import write_atomically
-from pml_ext.search.embedding_file import EmbeddingFile, Version
+from pml_ext.search.embedding_file import EmbeddingFile
+from pml_ext.search.kept_index import KeptIndex, keep, note_seen, read_kept
 
 log = logging.getLogger("pml_ext")
 
 EXACT_UP_TO = 100_000
 RECALL = 0.95
-_FORMAT = "pml_ext index 1"
-# What is kept of an index: the version of the embeddings; the index file's name and size in bytes; its lists, how many
-# of them a query looks at, and the recall measured with that; and the number of rows when it was built.
-_KEPT = {"version": str, "name": str, "size": int, "lists": int, "probes": int, "recall": float, "built_for": int}
 _TRAINED_ON = 64  # rows for each list
 _PROBED_WITH, _NEIGHBOURS = 100, 10  # rows that recall is measured on, and how many neighbours of each
 
@@ -65,23 +60,34 @@ def open_nearest(file: EmbeddingFile, *, exact_up_to: int = EXACT_UP_TO) -> Near
         for block in file.blocks():
             index.add(block.embeddings)
         return Nearest(index)
-    version, kept = _version(file), _read_kept(file)
-    if kept is not None and kept["version"] == version.name:
+    kept = read_kept(file)
+    if kept is not None and kept.is_as_seen(file):
         return _map(file, kept, faiss)
-    rows_before = {past.name: past.rows for past in file.versions}.get(kept["version"]) if kept else None
-    if kept is not None and rows_before is not None and file.rows <= 2 * kept["built_for"]:
+    if kept is not None and not kept.is_whole(file):
+        log.warning("%s was changed or damaged after it was written", kept.path_beside(file))
+        kept = None
+    rows = file.read_checksum()
+    if kept is not None and kept.rows == rows:
+        with suppress(OSError):  # a folder that is not writable
+            note_seen(file, kept)
+        return _map(file, kept, faiss)
+    rows_before = {past.name: past.rows for past in file.versions}.get(kept.rows) if kept else None
+    if kept is not None and rows_before is not None and file.rows <= 2 * kept.built_for:
         log.info("%s: adding %d rows to its index", file.path, file.rows - rows_before)
-        index = faiss.read_index(str(_beside(file, f"{kept['name']}.faiss")))
+        index, new = faiss.read_index(str(kept.path_beside(file))), kept
         for block in file.blocks(rows_before):
             index.add(block.embeddings)
-        facts = dict(kept)
     else:
         log.info("%s: building an index of %d rows, once", file.path, file.rows)
-        index, facts = _build(file, faiss)
-    return _keep(file, index, facts | {"version": version.name}, kept, faiss)
+        index, new = _build(file, faiss)
+    written = keep(file, replace(new, rows=rows), lambda path: faiss.write_index(index, path))
+    if written is not None:
+        return _map(file, written, faiss)
+    index.nprobe = new.probes
+    return Nearest(index, new.lists, new.probes, new.recall)
 
 
-def _build(file: EmbeddingFile, faiss: Any) -> tuple[Any, dict[str, Any]]:
+def _build(file: EmbeddingFile, faiss: Any) -> tuple[Any, KeptIndex]:
     """An inverted file with √rows lists, and what was measured on it."""
     lists = round(math.sqrt(file.rows))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(file.dim), file.dim, lists, faiss.METRIC_INNER_PRODUCT)
@@ -108,59 +114,16 @@ def _build(file: EmbeddingFile, faiss: Any) -> tuple[Any, dict[str, Any]]:
         found = index.search(queries, _NEIGHBOURS + 1)[1].tolist()
         shares = [len(true.intersection(mine)) / max(len(true), 1) for true, mine in zip(truth, found, strict=True)]
         recall = float(np.mean(shares))
-    return index, {"format": _FORMAT, "lists": lists, "probes": probes, "recall": recall, "built_for": file.rows}
+    return index, KeptIndex(lists=lists, probes=probes, recall=recall, built_for=file.rows)
 
 
-def _version(file: EmbeddingFile) -> Version:
-    if file.versions:
-        return file.versions[-1]
-    state = file.path.stat()  # another program's file has no versions: a new size or time is a new version
-    return Version(f"{state.st_size} {state.st_mtime_ns}", file.rows)
-
-
-def _beside(file: EmbeddingFile, suffix: str) -> Path:
-    return file.path.with_name(f"{file.path.name}.{suffix}")
-
-
-def _read_kept(file: EmbeddingFile) -> dict[str, Any] | None:
-    """What is kept of the index beside the file; None where there is none that can be used."""
-    try:
-        kept: dict[str, Any] = json.loads(_beside(file, "faiss.json").read_text(encoding="utf-8"))
-        whole = kept["format"] == _FORMAT and all(type(kept[key]) is kind for key, kind in _KEPT.items())
-        if whole and kept["name"].isalnum() and _beside(file, f"{kept['name']}.faiss").stat().st_size == kept["size"]:
-            return kept
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return None
-
-
-def _keep(file: EmbeddingFile, index: Any, facts: dict[str, Any], old: dict[str, Any] | None, faiss: Any) -> Nearest:
-    """The index written beside the file and mapped; in memory where the folder cannot be written."""
-    facts["name"] = secrets.token_hex(6)
-    path = _beside(file, f"{facts['name']}.faiss")
-    draft = path.with_suffix(".part")
-    try:
-        faiss.write_index(index, str(draft))
-        facts["size"] = draft.stat().st_size
-        draft.replace(path)
-        write_atomically(_beside(file, "faiss.json"), json.dumps(facts))
-    except (OSError, RuntimeError) as error:  # faiss raises RuntimeError
-        log.warning("the index of %s cannot be kept and is built each time: %s", file.path, error)
-        draft.unlink(missing_ok=True)
-        index.nprobe = facts["probes"]
-        return Nearest(index, facts["lists"], facts["probes"], facts["recall"])
-    if old is not None:
-        _beside(file, f"{old['name']}.faiss").unlink(missing_ok=True)
-    return _map(file, facts, faiss)
-
-
-def _map(file: EmbeddingFile, kept: dict[str, Any], faiss: Any) -> Nearest:
-    path = _beside(file, f"{kept['name']}.faiss")
+def _map(file: EmbeddingFile, kept: KeptIndex, faiss: Any) -> Nearest:
+    path = kept.path_beside(file)
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
     except RuntimeError as error:
         raise UserError(f"{path} cannot be read ({error}): remove it, and it is built again") from error
-    if (index.ntotal, index.d) != (file.rows, file.dim):
+    if (index.ntotal, index.d, index.nlist) != (file.rows, file.dim, kept.lists):
         raise UserError(f"{path} is the index of another file: remove it, and it is built again")
-    index.nprobe = kept["probes"]
-    return Nearest(index, kept["lists"], kept["probes"], kept["recall"])
+    index.nprobe = kept.probes
+    return Nearest(index, kept.lists, kept.probes, kept.recall)

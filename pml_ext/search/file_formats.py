@@ -17,15 +17,7 @@ _COLUMNS = dict(zip(NAMES, ("embedding (or e0, e1, …)", "label", "camera", "pa
 
 def read_arrays(path: Path, *, need_labels: bool, also: Sequence[str] = ()) -> dict[str, Any]:
     """The arrays of a file, unchecked, by those of NAMES that it has, and those of `also`, which it must have."""
-    try:
-        present, arrays = READERS[path.suffix](path, (*NAMES, *also))
-    except UserError:
-        raise
-    except Exception as error:  # what readers raise on damaged input is not documented
-        raise UserError(
-            f"{path} is not a readable {path.suffix} file of arrays, without pickled objects; is it whole? ({error})"
-        ) from error
-    present = list(present)
+    present, arrays = read_named(path, (*NAMES, *also))
     spelled = _COLUMNS if path.suffix == ".parquet" else dict(zip(NAMES, NAMES, strict=True))
     required = NAMES[:2] if need_labels else NAMES[:1]
     if missing := [spelled.get(name, name) for name in (*required, *also) if name not in arrays]:
@@ -38,6 +30,19 @@ def read_arrays(path: Path, *, need_labels: bool, also: Sequence[str] = ()) -> d
             "matter"
         )
     return arrays
+
+
+def read_named(path: Path, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """All names in a file, and the arrays of those of `names` that it has, unchecked."""
+    try:
+        present, arrays = READERS[path.suffix](path, names)
+    except UserError:
+        raise
+    except Exception as error:  # what readers raise on damaged input is not documented
+        raise UserError(
+            f"{path} is not a readable {path.suffix} file of arrays, without pickled objects; is it whole? ({error})"
+        ) from error
+    return [*present], arrays
 
 
 _Read = tuple[Iterable[str], dict[str, Any]]  # all names in the file; the arrays by those of NAMES that it has
@@ -93,7 +98,7 @@ def _read_parquet(path: Path, names: Sequence[str]) -> _Read:
     from pyarrow.compute import list_value_length, unique
     from pyarrow.parquet import ParquetFile
 
-    with ParquetFile(path) as file:
+    with ParquetFile(path, page_checksum_verification=True) as file:
         columns = file.schema_arrow.names
         numbered = [name for name in columns if re.fullmatch(r"e\d+", name)]
         dimensions = [f"e{i}" for i in range(len(numbered))]

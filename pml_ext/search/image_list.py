@@ -1,5 +1,6 @@
 """The pictures that a command line names: files, and all pictures in folders."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +41,20 @@ def list_images(words: Sequence[str], beside: Path) -> list[Listed]:
             name = whole.relative_to(base) if whole.is_relative_to(base) else whole
             found.setdefault(whole, Listed(whole, str(name), whole.parent.name))
     return list(found.values())
+
+
+def fingerprint_of(content: bytes) -> str:
+    """A text that another content of a picture's file does not have: its size and its BLAKE2b hash."""
+    return f"{len(content)}-{hashlib.blake2b(content, digest_size=16).hexdigest()}"
+
+
+def is_unchanged(path: Path, fingerprint: str) -> bool:
+    """Whether a file has the content of a fingerprint; it is read only where the size is the same."""
+    try:
+        same_size = str(path.stat().st_size) == fingerprint.partition("-")[0]
+        return same_size and fingerprint_of(path.read_bytes()) == fingerprint
+    except OSError:
+        return False
 
 
 def _in_folder(folder: Path) -> list[Path]:

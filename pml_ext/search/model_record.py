@@ -2,26 +2,24 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._version import __version__
 from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics.threshold.fields import Cosine, CountAbove0, Sha256
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report
 from pml_ext.runner.config.network_keys import config_of, shaping
+from pml_ext.search.embedding_blocks import checksum_of_facts
 
 KEY = "pml_ext"  # the record's name in a file's metadata
-_FORMAT = "pml_ext model 1"
+_FORMAT, _OLD_FORMAT = "pml_ext model 2", "pml_ext model 1"  # the old one has no checksum and no graph
 INPUT, OUTPUT = "images", "embeddings"  # of an exported model
-_PRECISIONS = ("float32", "float16")
-_FIELDS = {
-    "config": dict, "weights": str, "sha256": str, "embedding_dim": int, "precision": str, "threshold": float | None,
-    "onnx": str | None,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,26 +28,33 @@ class ModelRecord:
 
     weights: the file's name or absolute path, sha256: of its content; precision float16: all but the heads; threshold:
     the least cosine of one identity, by a threshold report; onnx: the exported file's absolute path, None for the
-    network.
+    network; graph: the SHA-256 of an ONNX file but for this record.
     """
 
     config: Mapping[str, Any]
     weights: str
-    sha256: str
-    embedding_dim: int
-    precision: str = "float32"
-    threshold: float | None = None
+    sha256: Sha256
+    embedding_dim: CountAbove0
+    precision: Literal["float32", "float16"] = "float32"
+    threshold: Cosine | None = None
     onnx: str | None = None
+    graph: Sha256 | None = None
 
     @classmethod
     def of(cls, cfg: CN, *, embedding_dim: int, half: bool) -> "ModelRecord":
         """The record of a config with MODEL.WEIGHTS."""
         path = Path(cfg.MODEL.WEIGHTS).expanduser()
-        return cls(shaping(cfg), path.name, checkpoint_of(path).sha256, embedding_dim, _PRECISIONS[int(half)])
+        return cls(shaping(cfg), path.name, checkpoint_of(path).sha256, embedding_dim, "float16" if half else "float32")
 
     @property
     def cfg(self) -> CN:
         return config_of(self.config)
+
+    @property
+    def input_size(self) -> list[int]:
+        """Height and width, or one number for both."""
+        inputs = self.cfg.INPUT
+        return list(inputs.CROP.SIZE if inputs.CROP.ENABLED else inputs.SIZE_TEST)
 
     def same_model(self, other: "ModelRecord") -> bool:
         """Whether both give an image the same embedding, apart from rounding."""
@@ -59,28 +64,35 @@ class ModelRecord:
         """The fields, and what other programs need to know about the input and the output, for a file."""
         cfg = self.cfg
         about = {
-            "size": list(cfg.INPUT.CROP.SIZE if cfg.INPUT.CROP.ENABLED else cfg.INPUT.SIZE_TEST),
+            "size": self.input_size,
             "pixel_order": "grey" if len(cfg.MODEL.PIXEL_MEAN) == 1 else "RGB",
             "pixel_range": (0, 255),
             "flip_test": cfg.TEST.FLIP.ENABLED,
         }
         about |= {"input": INPUT, "output": OUTPUT}
-        return json.dumps({"format": _FORMAT, "version": __version__, **about, **asdict(self)}, allow_nan=False)
+        content = {"format": _FORMAT, "version": __version__, **about, **asdict(self)}
+        return json.dumps(content | {"checksum": checksum_of_facts(content)}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str | Path) -> "ModelRecord":
         """Read what `as_json` wrote; `source` is the file, for messages."""
         try:
-            content = json.loads(text)
+            content = msgspec.json.decode(text)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{source}: the record of its model is damaged: {error}") from error
         given = content.get("format") if isinstance(content, dict) else None
-        if given != _FORMAT:
+        if given not in (_FORMAT, _OLD_FORMAT):
             raise UserError(f'{source}: expected a record of the format "{_FORMAT}"; got {given!r:.80}')
-        wrong = [name for name, kind in _FIELDS.items() if not isinstance(content.get(name), kind)]
-        if wrong or content["precision"] not in _PRECISIONS or content["embedding_dim"] < 1:
-            raise UserError(f"{source}: the record of its model is damaged in {', '.join(wrong) or 'its numbers'}")
-        return cls(**{name: content[name] for name in _FIELDS})
+        expected = [field.name for field in fields(cls)] + ["checksum"]
+        if missing := [name for name in expected[: -2 if given == _OLD_FORMAT else None] if name not in content]:
+            raise UserError(f"{source}: the record of its model lacks {', '.join(missing)}")
+        try:
+            record = msgspec.convert(content, cls)
+        except msgspec.ValidationError as error:
+            raise UserError(f"{source}: the record of its model is damaged: {error}") from error
+        if given == _FORMAT and content.pop("checksum") != checksum_of_facts(content):
+            raise UserError(f"{source}: the record of its model was changed after it was written")
+        return record
 
 
 def report_for(report: str | Path, record: ModelRecord) -> ThresholdReport:

@@ -1,5 +1,9 @@
 """An exported ONNX file, run by onnxruntime."""
 
+import hashlib
+import logging
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -8,6 +12,10 @@ from torch import Tensor
 from pml_ext._errors import UserError, import_library
 from pml_ext.runner.modeling.cuda import kind_and_index
 from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
+
+log = logging.getLogger("pml_ext")
+
+_TOLERANCE = 1e-3  # of a unit vector's length
 
 
 class OnnxModel:
@@ -39,7 +47,60 @@ class OnnxModel:
                 f"{path} has no record of its model, as files of pml-ext export --format onnx have: export it with that"
             )
         self.record = ModelRecord.from_json(text, path)
+        self._require_network(file, text)
 
     def __call__(self, images: Tensor) -> Tensor:
         (embeddings,) = self._session.run([OUTPUT], {INPUT: images.numpy()})
         return torch.from_numpy(embeddings)
+
+    def _require_network(self, file: Path, text: str) -> None:
+        """A UserError unless the network is the one that was exported, and gives what the record says."""
+        if self.record.graph is None:
+            log.warning("%s was exported by an older version, without a checksum: export it again to be sure", file)
+        elif _checksum_without(_entry(text), file) != self.record.graph:
+            raise UserError(f"{file} was changed after it was exported: its checksum is another. Export it again")
+        size, channels = self.record.input_size, len(self.record.cfg.MODEL.PIXEL_MEAN)
+        images = torch.rand(2, channels, size[0], size[-1], generator=torch.Generator().manual_seed(0)) * 255
+        try:
+            found = self(images)
+        except Exception as error:  # as above
+            raise UserError(f"{file} does not take the images of its record, {[*images.shape]}: {error}") from error
+        if found.shape != (2, self.record.embedding_dim):
+            raise UserError(f"{file} must give (2, {self.record.embedding_dim}) for two images; got {[*found.shape]}")
+        if not ((found.norm(dim=1) - 1).abs() < _TOLERANCE).all():
+            raise UserError(f"{file} must give embeddings of length 1; got {found.norm(dim=1).tolist()}")
+
+
+def append_record(file: Path, record: ModelRecord) -> None:
+    """Put the record into an ONNX file that has none, with a checksum of the file as it is."""
+    entry = _entry(replace(record, graph=_checksum_without(b"", file)).as_json())
+    with file.open("ab") as opened:
+        opened.write(entry)
+
+
+def _checksum_without(end: bytes, file: Path) -> str | None:
+    """The SHA-256 of a file without its last bytes; None if these are others."""
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        left = opened.seek(0, os.SEEK_END) - len(end)
+        opened.seek(0)
+        while left > 0 and (piece := opened.read(min(left, 2**20))):
+            digest.update(piece)
+            left -= len(piece)
+        return digest.hexdigest() if opened.read() == end else None
+
+
+def _entry(text: str) -> bytes:
+    """The record as an entry of a model's metadata: protobuf's field 14 of ModelProto, of two texts, 1 and 2.
+
+    Protobuf reads messages that follow each other as one, so that an entry may be added at the end of the file.
+    """
+    return _field(14, _field(1, KEY.encode()) + _field(2, text.encode()))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    length, left = bytearray(), len(content)
+    while left >= 128:
+        length.append(left % 128 + 128)
+        left //= 128
+    return bytes([number * 8 + 2, *length, left]) + content

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pml_ext._errors import UserError
+from pml_ext._text import printable
 from pml_ext.reports.hits_page import Answer, Hit, write_hits
 from pml_ext.runner.config.network_keys import config_of
 from pml_ext.runner.data.datasets.image_files import ImageFiles
@@ -52,10 +53,10 @@ def search(
             if row >= 0
         ]
         answers.append(Answer(name, picture, hits))
-        lines.append(name)
+        lines.append(printable(name))
         for place, hit in enumerate(hits, start=1):
             decision = {None: "", True: "  accept", False: "  reject"}[hit.accepted]
-            lines.append(f"{place:4d}  {hit.cosine:7.4f}{decision}  {hit.path or f'row {hit.row}'}")
+            lines.append(f"{place:4d}  {hit.cosine:7.4f}{decision}  {printable(hit.path) or f'row {hit.row}'}")
     share = f"{nearest.recall:.1%} of the true ten neighbours"
     some = f"{nearest.probes} of {nearest.lists} lists, which hold {share}"
     compared = "all rows compared" if nearest.is_exact else some
@@ -64,12 +65,15 @@ def search(
         facts["threshold"] = chosen
     if page is not None:
         write_hits(page, answers, facts)
-    return "\n".join([*lines, "", *(f"{name}: {text}" for name, text in facts.items()), *([page] if page else [])])
+    lines += ["", *(f"{name}: {printable(text)}" for name, text in facts.items()), *([page] if page else [])]
+    return "\n".join(lines)
 
 
 def _load_embedder(record: ModelRecord, overrides: Sequence[str]) -> Embedder:
     """The model that a record names; `overrides` as in `search`."""
-    given = dict(zip(overrides[::2], overrides[1::2], strict=False))
+    if len(overrides) % 2:
+        raise UserError(f"{overrides[-1]} needs a value")
+    given = dict(zip(overrides[::2], overrides[1::2], strict=True))
     if unknown := given.keys() - {"MODEL.WEIGHTS", "MODEL.DEVICE"}:
         others = ", ".join(sorted(unknown))
         raise UserError(f"{others}: search takes MODEL.WEIGHTS and MODEL.DEVICE; the index says the rest")
@@ -132,7 +136,7 @@ def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, s
             size = found.for_gallery(identities)
         except ValueError as error:
             raise UserError(f"{report}: {error}") from error
-        enrolled = "identities" if file.labelled else "rows, each taken for an identity"
+        enrolled = "identities" if "labels" in file.texts else "rows, each taken for an identity"
         of_size = f"for galleries of up to {size.enrolled:,} (the index has {identities:,} {enrolled})"
         fnir = "unknown" if size.cosine_fnir is None else f"{size.cosine_fnir:.3g}"
         return size.cosine, f"cosine {size.cosine:.4f}, {of_size}: FPIR {found.target.value:g}, FNIR {fnir}"

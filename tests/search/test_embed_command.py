@@ -1,5 +1,6 @@
 """`pml-ext embed`: every readable picture once, whatever ends a run."""
 
+import json
 import os
 import re
 import subprocess
@@ -141,6 +142,95 @@ def test_more_pictures_are_added(
     np.savez(tmp_path / "f.npz", embeddings=np.ones((2, 6)))
     assert main([*words, str(pictures[3]), "--add"]) == 2
     assert "is of another program: its embeddings and those of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_changed_pictures_are_embedded_again_and_lost_ones_dropped(
+    model: tuple[Path, Path], words: list[str], tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = sorted(extract(tmp_path / "pictures", 12))
+    words, file = [*words[:-1], str(tmp_path / f"f{suffix}"), str(tmp_path / "pictures")], tmp_path / f"f{suffix}"
+    assert main(words) == 0
+    first = EmbeddingFile.open(file)
+    assert first.fingerprints()[0].partition("-")[0] == str(pictures[0].stat().st_size)
+
+    def found() -> dict[Path, torch.Tensor]:
+        data = read_embeddings(file, need_labels=False)
+        assert data.paths is not None
+        assert sum(len(block.paths) for block in EmbeddingFile.open(file).blocks()) == len(data.paths)
+        return {tmp_path / str(path): row for path, row in zip(data.paths, data.embeddings, strict=True)}
+
+    def is_of(paths: list[Path]) -> None:
+        rows = found()
+        assert sorted(rows) == sorted(paths)
+        torch.testing.assert_close(torch.stack([rows[p] for p in paths]), expected(model, paths), atol=1e-5, rtol=0)
+
+    for picture, other in ((pictures[2], 7), (pictures[5], 8)):
+        state = picture.stat()
+        content = pictures[other].read_bytes()
+        picture.write_bytes(content[: state.st_size].ljust(state.st_size, b"\0"))  # of the same size, or cut
+        if picture == pictures[5]:
+            picture.write_bytes(content)
+        os.utime(picture, ns=(state.st_atime_ns, state.st_mtime_ns))
+    Image.open(pictures[5]).rotate(180).save(pictures[2], "PNG")
+    capsys.readouterr()
+    assert main([*words, "--add"]) == 0
+    said = capsys.readouterr().err
+    assert "12 of 12 pictures are in" in said and "; 2 of them have changed and are embedded again" in said
+    is_of(pictures)
+    assert [version.rows for version in EmbeddingFile.open(file).versions] == [12]
+
+    pictures[9].unlink()
+    before = file.read_bytes()
+    assert main([*words, "--add"]) == 0
+    said = capsys.readouterr().err
+    assert f"1 pictures in {file} do not exist any more ({pictures[9].relative_to(tmp_path)}): --prune drops" in said
+    assert file.read_bytes() == before
+    assert main([*words, "--add", "--prune"]) == 0
+    assert "): they are dropped" in capsys.readouterr().err
+    is_of([p for p in pictures if p.exists()])
+
+    pictures[3].write_bytes(b"no picture")  # its row goes, and the list says why
+    Image.new("RGB", (9, 9), "red").save(pictures[9])
+    assert main([*words, "--add"]) == 0
+    is_of([p for p in pictures if p != pictures[3]])
+    assert str(pictures[3]) in (tmp_path / f"f{suffix}.unreadable.txt").read_text()
+    (tmp_path / "pictures").rename(tmp_path / "away")
+    Image.new("RGB", (9, 9)).save(tmp_path / "one.png")
+    os.mkdir(tmp_path / "pictures")
+    assert main([*words[:-1], str(tmp_path / "one.png"), "--prune"]) == 2
+    assert (
+        "--prune drops rows of pictures that are gone when others are added: give --add, too" in capsys.readouterr().err
+    )
+
+
+def test_adding_to_a_file_without_fingerprints(
+    model: tuple[Path, Path], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = extract(tmp_path / "pictures", 6)
+    assert main([*words, *map(str, pictures[:4])]) == 0
+    with np.load(tmp_path / "f.npz") as arrays:
+        content = {name: arrays[name] for name in arrays if name != "fingerprints"}
+    np.savez(tmp_path / "f.npz", **content | {"pml_ext_versions": json.dumps([["0f" * 16, 4]])})
+    assert main([*words, *map(str, pictures), "--add"]) == 0
+    said = capsys.readouterr().err
+    assert "f.npz has no fingerprints of 4 of these pictures" in said and "they count as unchanged; --overwrite" in said
+    found = EmbeddingFile.open(tmp_path / "f.npz")
+    assert found.fingerprints()[:4] == [""] * 4 and all(found.fingerprints()[4:])
+    torch.testing.assert_close(
+        torch.from_numpy(next(found.blocks()).embeddings), expected(model, pictures), atol=1e-5, rtol=0
+    )
+
+
+def test_pictures_on_a_disk_that_is_gone(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures = extract(tmp_path / "pictures", 3)
+    assert main([*words, *map(str, pictures)]) == 0
+    for picture in pictures[1:]:
+        picture.unlink()
+    pictures[0].write_bytes(b"no picture")
+    assert main([*words, str(pictures[0]), "--add", "--prune"]) == 2
+    assert "none of 1 pictures could be embedded" in capsys.readouterr().err
+    assert EmbeddingFile.open(tmp_path / "f.npz").rows == 3, "the file stays as it was"
 
 
 def test_two_processes_embed_what_one_does(model: tuple[Path, Path], tmp_path: Path) -> None:

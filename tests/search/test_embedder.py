@@ -74,6 +74,8 @@ def test_crops_of_any_size_and_kind(model: tuple[Path, Path], flip: bool) -> Non
     torch.testing.assert_close(embedder(torch.from_numpy(batch).permute(0, 3, 1, 2)), one.expand(4, 6))
     assert embedder([]).shape == (0, 6)
     assert embedder.size == (12, 8)
+    on_device = Embedder.from_config(*model, device=torch.device("cpu"), flip=flip)
+    torch.testing.assert_close(on_device(pictures), expected, atol=1e-5, rtol=0)
 
 
 def test_grey_models_and_grey_crops(model: tuple[Path, Path], tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ def test_an_onnx_file_is_enough(model: tuple[Path, Path], tmp_path: Path, half: 
     pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
     cfg = load_for_embedding(model[0], ["MODEL.WEIGHTS", str(model[1]), "TEST.FLIP.ENABLED", "True"])
     export(cfg, tmp_path / "model.onnx", "onnx", half=half)
-    embedder = Embedder.from_onnx(tmp_path / "model.onnx", device="cpu", batch_size=2)
+    embedder = Embedder.from_onnx(tmp_path / "model.onnx", device=torch.device("cpu"), batch_size=2)
     pictures = real_pictures(5)
     found = embedder([picture[:, :, ::-1] for picture in pictures], order="BGR")
     torch.testing.assert_close(found, by_hand(*model, pictures, flip=True), atol=5e-3 if half else 1e-5, rtol=0)
@@ -157,7 +159,7 @@ def test_files_that_are_no_export_of_ours(tmp_path: Path) -> None:
         Embedder.from_onnx(tmp_path / "foreign.onnx")
     onnx.helper.set_model_props(foreign, {"pml_ext": '{"format": "pml_ext model 1", "config": 3}'})
     onnx.save(foreign, tmp_path / "foreign.onnx")
-    with pytest.raises(UserError, match=r"damaged in config, weights, sha256, embedding_dim, precision"):
+    with pytest.raises(UserError, match=r"lacks weights, sha256, embedding_dim, precision, threshold, onnx$"):
         Embedder.from_onnx(tmp_path / "foreign.onnx")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     with pytest.raises(UserError, match="not an ONNX file that onnxruntime can run"):
@@ -221,8 +223,18 @@ def test_mistakes_are_named(model: tuple[Path, Path]) -> None:
         Embedder.from_config(model[0], device="cpu")
     with pytest.raises(UserError, match="no weights file at nowhere"):
         Embedder.from_config(model[0], "nowhere.pth", device="cpu")
-    with pytest.raises(ValueError, match="batch_size must be 1 or more; got 0"):
-        Embedder.from_config(*model, device="cpu", batch_size=0)
+    for arguments, message in (
+        ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
+        ({"batch_size": "4"}, "batch_size must be a whole number; got '4'"),
+        ({"half": "yes"}, "half must be True or False; got 'yes'"),
+        ({"flip": "no"}, "flip must be True or False; got 'no'"),
+        ({"overrides": "MODEL.DEVICE cpu"}, "overrides must be a sequence of KEY VALUE words; got 'MODEL.DEVICE cpu'"),
+        ({"overrides": ["TEST.FLIP.ENABLED"]}, "overrides must be KEY VALUE pairs; got an odd number of words"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Embedder.from_config(*model, **{"device": "cpu", **arguments})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="batch_size must be a whole number; got '4'"):
+        Embedder.from_onnx("model.onnx", batch_size="4")  # type: ignore[arg-type]
 
 
 def test_an_embedding_that_is_no_number_is_an_error(model: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """The closest rows, against comparing all of them; and when an index is built, kept and added to."""
 
+import json
 import os
+import shutil
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,10 +12,11 @@ import numpy as np
 import pytest
 
 from pml_ext._errors import UserError
-from pml_ext.search import exact_or_indexed
+from pml_ext.search import exact_or_indexed, kept_index
 from pml_ext.search.embedding_file import Block, EmbeddingFile, write_embeddings
 from pml_ext.search.exact_or_indexed import Nearest
 from pml_ext.search.model_record import ModelRecord
+from tests.search.test_embedding_file import with_metadata
 
 pytest.importorskip("faiss")
 DIM = 8
@@ -103,13 +107,115 @@ def test_an_index_that_is_damaged_or_gone(tmp_path: Path) -> None:
     file = written(tmp_path / "f.npz", rows(600))
     open_nearest(file)
     (index,) = tmp_path.glob("*.faiss")
-    index.write_bytes(b"\0" * index.stat().st_size)
-    with pytest.raises(UserError, match=r"cannot be read .*: remove it, and it is built again"):
-        open_nearest(file)
     index.unlink()
     assert open_nearest(file).index.ntotal == 600
-    (tmp_path / "f.npz.faiss.json").write_text("{]")
+    for content in ("{]", "[" * 100_000, "[]", "{}", '{"format": "pml_ext index 1", "name": "a"}'):
+        (tmp_path / "f.npz.faiss.json").write_text(content)
+        assert open_nearest(file).index.ntotal == 600
+        assert len(list(tmp_path.glob("*.faiss"))) == 1
+
+
+def flip(path: Path, places: Sequence[int]) -> None:
+    """Change bytes, and nothing that a listing shows."""
+    state = path.stat()
+    with path.open("r+b") as file:
+        for place in places:
+            file.seek(place)
+            byte = file.read(1)
+            file.seek(place)
+            file.write(bytes([byte[0] ^ 0x40]))
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+@pytest.mark.parametrize("settled", [0.0, 3600.0])  # seconds after which the times of files are trusted: always, never
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_an_index_that_is_not_of_these_rows(
+    tmp_path: Path, suffix: str, settled: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kept_index, "_SETTLED", settled)
+    x = rows(800)
+    file = written(tmp_path / f"f{suffix}", x)
+    other = written(tmp_path / f"other{suffix}", rows(800, seed=9))
+    queries, truth = x[:50], true_rows(x, x[:50], 5)
+
+    def share() -> float:
+        open_nearest(EmbeddingFile.open(file.path))  # the second search may trust what the first one saw
+        places = open_nearest(EmbeddingFile.open(file.path)).search(queries, 5)[1]
+        return float(np.mean([len(set(a) & set(b)) / 5 for a, b in zip(places.tolist(), truth.tolist(), strict=True)]))
+
+    best = share()
+    open_nearest(other)
+    (mine,) = tmp_path.glob(f"f{suffix}.*.faiss")
+    (theirs,) = tmp_path.glob("other*.faiss")
+    state = mine.stat()
+    assert state.st_size == theirs.stat().st_size
+    for spoil in (
+        lambda path: path.write_bytes(theirs.read_bytes()),
+        lambda path: os.replace(shutil.copy(theirs, tmp_path / "copy"), path),
+        lambda path: flip(path, [path.stat().st_size // 2]),
+        lambda path: flip(path, range(200, path.stat().st_size, 97)),
+        lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    ):
+        (mine,) = tmp_path.glob(f"f{suffix}.*.faiss")
+        spoil(mine)
+        os.utime(mine, ns=(state.st_atime_ns, state.st_mtime_ns))
+        with caplog.at_level("WARNING", logger="pml_ext"):
+            assert share() == best
+        assert "was changed or damaged after it was written" in caplog.text
+        caplog.clear()
+
+
+@pytest.mark.parametrize("settled", [0.0, 3600.0])
+def test_rows_that_changed_behind_the_index(tmp_path: Path, settled: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_index, "_SETTLED", settled)
+    path, first, second = tmp_path / "f.npz", rows(600), rows(600, seed=8)
+    np.savez(path, embeddings=first)
+    open_nearest(EmbeddingFile.open(path))
+    open_nearest(EmbeddingFile.open(path))
+    state = path.stat()
+    np.savez(tmp_path / "new.npz", embeddings=second)
+    shutil.copyfile(tmp_path / "new.npz", path)  # as cp -p and rsync -t leave it
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert path.stat().st_size == state.st_size
+    found = open_nearest(EmbeddingFile.open(path))
+    np.testing.assert_array_equal(found.search(second[:20], 1)[1][:, 0], np.arange(20))
+    # Our own file, whose rows another program reordered, metadata and all.
+    parquet = pytest.importorskip("pyarrow.parquet")
+    own = written(tmp_path / "g.parquet", first)
+    open_nearest(own)
+    table = with_metadata(own.path)
+    parquet.write_table(table.take(list(range(600))[::-1]), own.path)
+    with pytest.raises(UserError, match=r"g.parquet was changed or damaged after it was written: .* --overwrite"):
+        open_nearest(EmbeddingFile.open(own.path))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("probes", 0), ("probes", 10**9), ("lists", -1), ("recall", 1.5), ("recall", None), ("built_for", 0),
+     ("file", "../../x"), ("file", ""), ("seen", [[1]]), ("checksum", "a"), ("rows", 3), ("probes", 1)],
+)  # fmt: skip
+def test_values_of_an_index_that_cannot_be(
+    tmp_path: Path, key: str, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = written(tmp_path / "f.npz", rows(600))
+    whole = open_nearest(file)
+    beside = tmp_path / "f.npz.faiss.json"
+    beside.write_text(json.dumps(json.loads(beside.read_text()) | {key: value}))
+    with caplog.at_level("WARNING", logger="pml_ext"):
+        found = open_nearest(file)
+    assert (found.lists, found.probes, found.recall) == (whole.lists, whole.probes, whole.recall)
+    assert "faiss.json cannot be used" in caplog.text
+
+
+def test_what_was_seen_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_index, "_SETTLED", 0.0)
+    file = written(tmp_path / "f.npz", rows(600))
+    open_nearest(file)
+    monkeypatch.setattr(EmbeddingFile, "read_checksum", None)  # calling it would fail
     assert open_nearest(file).index.ntotal == 600
+    os.utime(file.path)
+    with pytest.raises(TypeError):
+        open_nearest(file)
 
 
 def test_a_folder_that_cannot_be_written(
@@ -119,7 +225,7 @@ def test_a_folder_that_cannot_be_written(
         raise OSError(28, "No space left on device")
 
     file = written(tmp_path / "f.npz", rows(600))
-    monkeypatch.setattr(exact_or_indexed, "write_atomically", full)
+    monkeypatch.setattr(kept_index, "write_atomically", full)
     with caplog.at_level("WARNING", logger="pml_ext"):
         found = open_nearest(file)
     assert "cannot be kept and is built each time" in caplog.text

@@ -157,6 +157,21 @@ def test_pictures_outside_are_not_shown(
     assert (tmp_path / "hits.html").read_text().count("data:image") == 1
 
 
+def test_names_of_files_do_no_harm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["\x1b[2Jcls.jpg", "two\nlines.jpg", "d/" * 2500 + "deep.jpg", "right\u202eto left.jpg", "東京\u3000é.jpg"]
+    np.savez(tmp_path / "f.npz", embeddings=np.eye(5, 6) + 0.1, paths=np.array(names))
+    words = ["search", str(tmp_path / "f.npz"), "--index", str(tmp_path / "f.npz"), "-k", "1"]
+    assert main([*words, "--page", str(tmp_path / "hits.html")]) == 0
+    shown = capsys.readouterr().out
+    assert [path for _, _, path in hits(shown)] == [
+        "\\x1b[2Jcls.jpg", "two\\nlines.jpg", names[2], "right\\u202eto left.jpg", names[4],
+    ]  # fmt: skip
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e]", shown)
+    assert (tmp_path / "hits.html").read_text().count("<b>query</b>") == 5
+    assert main(["search", "\x1b[2J.jpg", "--index", str(tmp_path / "f.npz")]) == 2
+    assert "error: no picture and no file of embeddings at \\x1b[2J.jpg" in capsys.readouterr().err
+
+
 def test_the_model_may_have_moved_and_may_be_an_exported_one(
     indexed: tuple[Path, Path, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +221,7 @@ def test_mistakes_are_named(
         ([str(tmp_path / "wide.npz"), *index], r"must have 6 dimensions, as .*f.npz; got 7"),
         ([str(tmp_path / "wide.npz"), *index, "MODEL.DEVICE", "cpu"], "only a picture needs the model"),
         ([picture, *index, "INPUT.SIZE_TEST", "[9, 9]"], "search takes MODEL.WEIGHTS and MODEL.DEVICE"),
+        ([picture, *index, "MODEL.WEIGHTS"], "error: MODEL.WEIGHTS needs a value"),
         ([picture, "--index", str(tmp_path / "wide.npz")], "does not say which model made it, so a picture cannot"),
         ([picture, *index, "--threshold", str(tmp_path / "none.json")], "No such file"),
         ([picture, *index, "--page", str(tmp_path / "no" / "hits.html")], "No such file"),

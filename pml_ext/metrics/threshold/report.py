@@ -12,6 +12,7 @@ from torch import Tensor
 from pml_ext._checks import check_embeddings, check_finite, check_tensor, warn_caller
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import unit_rows
+from pml_ext._text import printable
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.class_ids import Labels
 from pml_ext.metrics.threshold.fields import ThresholdFields
@@ -267,4 +268,4 @@ class ThresholdReport(ThresholdFields):
 
         rows = facts(self)
         width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name.ljust(width)}  {text}" for name, text in rows)
+        return "\n".join(f"{name.ljust(width)}  {printable(text)}" for name, text in rows)

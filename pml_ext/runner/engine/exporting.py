@@ -18,7 +18,7 @@ from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord, report_for
-from pml_ext.search.onnx_model import OnnxModel
+from pml_ext.search.onnx_model import OnnxModel, append_record
 
 log = logging.getLogger("pml_ext")
 
@@ -56,7 +56,7 @@ def export(
             record = ModelRecord.of(cfg, embedding_dim=model.embedding_dim, half=half)
             if threshold is not None:
                 record = replace(record, threshold=_cosine_in(threshold, record))
-            write(model.to_float16() if half else model, images[:2], record.as_json(), draft)
+            write(model.to_float16() if half else model, images[:2], record, draft)
             difference = float((read(draft, images) - expected).abs().max())
         tolerance = HALF_TOLERANCE if half else TOLERANCE
         if not difference <= tolerance:
@@ -93,10 +93,10 @@ def _without_torchscript_warnings() -> Iterator[None]:
 
 
 @_without_torchscript_warnings()
-def _write_torchscript(model: nn.Module, images: Tensor, record: str, path: Path) -> None:
+def _write_torchscript(model: nn.Module, images: Tensor, record: ModelRecord, path: Path) -> None:
     # torch ends the process where it cannot write a file whole; a buffer it can.
     content = io.BytesIO()
-    torch.jit.save(torch.jit.trace(model, images), content, _extra_files={f"{KEY}.json": record})
+    torch.jit.save(torch.jit.trace(model, images), content, _extra_files={f"{KEY}.json": record.as_json()})
     path.write_bytes(content.getbuffer())
 
 
@@ -106,7 +106,7 @@ def _read_torchscript(path: Path, images: Tensor) -> Tensor:
     return embeddings
 
 
-def _write_onnx(model: nn.Module, images: Tensor, record: str, path: Path) -> None:
+def _write_onnx(model: nn.Module, images: Tensor, record: ModelRecord, path: Path) -> None:
     import_library("onnxscript", needed_for="ONNX", install="'pml_ext[export]'")
     try:
         program = torch.onnx.export(
@@ -116,12 +116,12 @@ def _write_onnx(model: nn.Module, images: Tensor, record: str, path: Path) -> No
     except torch.onnx.errors.OnnxExporterError as error:
         raise UserError(f"torch cannot write this model as ONNX: {error}") from error
     assert program is not None
-    program.model.metadata_props[KEY] = record
     program.save(str(path), external_data=False)
+    append_record(path, record)
 
 
 # name -> (write a model traced on images, with its record, to a path; run the file on images)
-FORMATS: dict[str, tuple[Callable[[nn.Module, Tensor, str, Path], None], Callable[[Path, Tensor], Tensor]]] = {
+FORMATS: dict[str, tuple[Callable[[nn.Module, Tensor, ModelRecord, Path], None], Callable[[Path, Tensor], Tensor]]] = {
     "onnx": (_write_onnx, lambda path, images: OnnxModel(path, "cpu")(images)),
     "torchscript": (_write_torchscript, _read_torchscript),
 }

@@ -1,0 +1,19 @@
+"""Text for a terminal."""
+
+import logging
+import re
+
+# Line breaks, escape sequences, changes of the writing direction and halves of characters.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: object) -> str:
+    r"""Text with control characters as escapes such as \n and \x1b: names of files and classes may hold any."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formats a log message as `printable` lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
