@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pml_ext.search.embedding_file import Block, EmbeddingFile, write_embeddings
+from pml_ext.search.embedding_blocks import Block
+from pml_ext.search.embedding_file import EmbeddingFile, write_embeddings
 from pml_ext.search.exact_or_indexed import open_nearest
 from pml_ext.search.model_record import ModelRecord
 

@@ -44,12 +44,16 @@ class ContentChecksum:
         for name, values in block._asdict().items():
             if values is not None:
                 is_text = isinstance(values, list)
-                content = "\0".join([*values, ""]).encode("utf-8", "surrogatepass") if is_text else values.tobytes()
+                content = "\0".join([*values, ""]).encode("utf-8", "surrogatepass") if is_text else _bytes(values)
                 self._columns[name] = zlib.crc32(content, self._columns.get(name, 0))
 
     @property
     def name(self) -> str:
         return CHECKSUM + "-".join(f"{value:08x}" for value in self._columns.values())
+
+
+def _bytes(values: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(values).data
 
 
 def checksum_of_facts(facts: Mapping[str, Any]) -> str:

@@ -74,12 +74,12 @@ class EmbeddingFile:
             )
         return self
 
-    def blocks(self, start: int = 0, *, size: int = _BLOCK) -> Iterator[Block]:
+    def blocks(self, start: int = 0, *, size: int = _BLOCK, checksum: ContentChecksum | None = None) -> Iterator[Block]:
         """The rows from `start` on, normalised, at most `size` at a time; finite and not zero, or a UserError.
 
-        After the last row a UserError, too, where rows from 0 on are not those that were written.
+        After the last row a UserError, too, where rows from 0 on are not those written; `checksum` names them.
         """
-        checksum = ContentChecksum()
+        checksum = checksum or ContentChecksum()
         for block in self._blocks_as_written(start, size):
             if start == 0:
                 checksum.update(block)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pml_ext._errors import UserError, import_library
+from pml_ext.search.embedding_blocks import ContentChecksum
 from pml_ext.search.embedding_file import EmbeddingFile
 from pml_ext.search.kept_index import KeptIndex, keep, note_seen, read_kept
 
@@ -66,7 +67,7 @@ def open_nearest(file: EmbeddingFile, *, exact_up_to: int = EXACT_UP_TO) -> Near
     if kept is not None and not kept.is_whole(file):
         log.warning("%s was changed or damaged after it was written", kept.path_beside(file))
         kept = None
-    rows = file.read_checksum()
+    rows = file.read_checksum() if kept else ""
     if kept is not None and kept.rows == rows:
         with suppress(OSError):  # a folder that is not writable
             note_seen(file, kept)
@@ -74,13 +75,13 @@ def open_nearest(file: EmbeddingFile, *, exact_up_to: int = EXACT_UP_TO) -> Near
     rows_before = {past.name: past.rows for past in file.versions}.get(kept.rows) if kept else None
     if kept is not None and rows_before is not None and file.rows <= 2 * kept.built_for:
         log.info("%s: adding %d rows to its index", file.path, file.rows - rows_before)
-        index, new = faiss.read_index(str(kept.path_beside(file))), kept
+        index, new = faiss.read_index(str(kept.path_beside(file))), replace(kept, rows=rows)
         for block in file.blocks(rows_before):
             index.add(block.embeddings)
     else:
         log.info("%s: building an index of %d rows, once", file.path, file.rows)
         index, new = _build(file, faiss)
-    written = keep(file, replace(new, rows=rows), lambda path: faiss.write_index(index, path))
+    written = keep(file, new, lambda path: faiss.write_index(index, path))
     if written is not None:
         return _map(file, written, faiss)
     index.nprobe = new.probes
@@ -92,8 +93,8 @@ def _build(file: EmbeddingFile, faiss: Any) -> tuple[Any, KeptIndex]:
     lists = round(math.sqrt(file.rows))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(file.dim), file.dim, lists, faiss.METRIC_INNER_PRODUCT)
     places = np.unique(np.linspace(0, file.rows - 1, lists * _TRAINED_ON).astype(np.int64))
-    taken, begin = list[np.ndarray](), 0
-    for block in file.blocks():
+    taken, begin, checksum = list[np.ndarray](), 0, ContentChecksum()
+    for block in file.blocks(checksum=checksum):
         end = begin + len(block.embeddings)
         taken.append(block.embeddings[places[(places >= begin) & (places < end)] - begin])
         begin = end
@@ -114,7 +115,7 @@ def _build(file: EmbeddingFile, faiss: Any) -> tuple[Any, KeptIndex]:
         found = index.search(queries, _NEIGHBOURS + 1)[1].tolist()
         shares = [len(true.intersection(mine)) / max(len(true), 1) for true, mine in zip(truth, found, strict=True)]
         recall = float(np.mean(shares))
-    return index, KeptIndex(lists=lists, probes=probes, recall=recall, built_for=file.rows)
+    return index, KeptIndex(lists, probes, recall, built_for=file.rows, rows=checksum.name)
 
 
 def _map(file: EmbeddingFile, kept: KeptIndex, faiss: Any) -> Nearest:

@@ -39,9 +39,9 @@ class OnnxModel:
         options.intra_op_num_threads = torch.get_num_threads()
         try:
             self._session = runtime.InferenceSession(str(file), options, providers=[*cuda, "CPUExecutionProvider"])
+            text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
         except Exception as error:  # what onnxruntime raises on damaged input is not documented
             raise UserError(f"{path} is not an ONNX file that onnxruntime can run: {error}") from error
-        text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
         if text is None:
             raise UserError(
                 f"{path} has no record of its model, as files of pml-ext export --format onnx have: export it with that"
