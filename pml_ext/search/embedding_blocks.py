@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-CHECKSUM = "crc32:"
-"""How the name of a version begins that is a checksum of its rows; older versions have random names."""
+_CHECKSUM = "crc32:"  # how the name of a version begins that is a checksum of its rows; older ones are random
 
 
 class Block(NamedTuple):
@@ -49,7 +48,12 @@ class ContentChecksum:
 
     @property
     def name(self) -> str:
-        return CHECKSUM + "-".join(f"{value:08x}" for value in self._columns.values())
+        return _CHECKSUM + ",".join(f"{name}={value:08x}" for name, value in self._columns.items())
+
+    def agrees(self, name: str) -> bool:
+        """Whether the columns that a version names are these; others may have been added. Old names have none."""
+        named = name.removeprefix(_CHECKSUM).split(",") if name.startswith(_CHECKSUM) else []
+        return set(named) <= set(self.name.removeprefix(_CHECKSUM).split(","))
 
 
 def _bytes(values: np.ndarray) -> memoryview:

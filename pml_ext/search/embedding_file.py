@@ -18,7 +18,7 @@ from pml_ext._errors import UserError
 from pml_ext._files import replacing
 from pml_ext._ops.normalize import normalise_
 from pml_ext.search import parquet_file
-from pml_ext.search.embedding_blocks import CHECKSUM, Block, ContentChecksum, Version
+from pml_ext.search.embedding_blocks import Block, ContentChecksum, Version
 from pml_ext.search.embedding_set import EmbeddingSet, read_embeddings, require_file
 from pml_ext.search.file_formats import read_named
 from pml_ext.search.model_record import KEY, ModelRecord
@@ -58,6 +58,8 @@ class EmbeddingFile:
         record, versions = _read_origin(about, path)
         also = ("fingerprints",) if record is not None and "fingerprints" in about else ()
         content = read_embeddings(path, need_labels=False, also=also)
+        if also and content.also["fingerprints"].dtype.kind != "U":
+            raise UserError(f"{path}: fingerprints must be strings; got {content.also['fingerprints'].dtype}")
         labelled = content.labels.dtype.kind != "U" or bool((content.labels != "").any())
         rows, dim = content.embeddings.shape
         texts = frozenset((*(("labels",) if labelled else ()), *also))
@@ -99,7 +101,7 @@ class EmbeddingFile:
         return checksum.name
 
     def _require(self, checksum: ContentChecksum) -> None:
-        if self.versions and self.versions[-1].name.startswith(CHECKSUM) and self.versions[-1].name != checksum.name:
+        if self.versions and not checksum.agrees(self.versions[-1].name):
             raise UserError(
                 f"{self.path} was changed or damaged after it was written: its checksum is another; embed its pictures "
                 "again with pml-ext embed --overwrite"

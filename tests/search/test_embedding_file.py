@@ -150,7 +150,7 @@ def own_npz(path: Path, **changed: Any) -> Path:
         ({"embeddings": rows(6).astype(str)}, "must be an array of floating type; got <U"),
         ({"embeddings": rows(6)[::-1]}, "was changed or damaged after it was written"),
         ({"paths": np.array(list("abcdef"))}, "was changed or damaged after it was written"),
-        ({"fingerprints": np.arange(6)}, "was changed or damaged after it was written"),
+        ({"fingerprints": np.arange(6)}, "fingerprints must be strings; got int64"),
         ({"fingerprints": np.array(["a"])}, r"fingerprints must have shape \(6,\)"),
     ],
 )

@@ -155,8 +155,9 @@ from pml_ext.runner.engine.exporting import _write_torchscript
 from pml_ext.search.model_record import ModelRecord
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+record = ModelRecord({}, "w", "0" * 64, 200)
 try:
-    _write_torchscript(torch.nn.Linear(200, 200), torch.zeros(2, 200), ModelRecord({}, "w", "0" * 64, 200), Path(sys.argv[1]))
+    _write_torchscript(torch.nn.Linear(200, 200), torch.zeros(2, 200), record, Path(sys.argv[1]))
 except OSError as error:
     print("refused:", error.strerror)
 """
