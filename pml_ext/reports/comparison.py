@@ -1,22 +1,26 @@
 """compare.html: finished runs side by side."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from pml_ext._errors import UserError
 from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import Picture, columns_for, format_axis, label_above
-from pml_ext.reports.page import differences_table, metrics_table, write_page
+from pml_ext.reports.page import differences_table, metrics_table, require_page, write_page
+from pml_ext.reports.panels import drawn
 from pml_ext.reports.training_series import Series, read_series
-from pml_ext.runner.evaluation.results import METRICS, Results, heading, labels_of, read_results
+from pml_ext.runner.config.yaml_file import read_tree
+from pml_ext.runner.evaluation.results import METRICS, Results, heading, label_of, labels_of, read_results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+
+
+log = logging.getLogger("pml_ext")
 
 
 def compare(runs: Sequence[Path], output: Path) -> Path:
@@ -25,32 +29,45 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     Each run is a folder with metrics.json (or eval_metrics.json) and config.yaml. UserError: one without them or given
     twice, a single run, or no test set that all runs have.
     """
+    require_page(output)
     names = _short_names(runs)
     results = {name: _results(run) for name, run in zip(names, runs, strict=True)}
     if len(runs) < 2:
         raise UserError(f"compare needs two or more runs; got {runs[0]} alone. Its own page is its report.html")
     first = next(iter(results.values()))
     shared = [s for s in first if all(s in found for found in results.values())]
+    more = {name: ", ".join(s for s in found if s not in shared) for name, found in results.items()}
+    others = [f"{name} has {sets}" for name, sets in more.items() if sets]
     if not shared:
-        raise UserError(f"no test set is in all of {', '.join(map(str, runs))}")
+        raise UserError(f"no test set is in all runs: {'; '.join(others)}")
+    if others:
+        log.warning("not compared, because not all runs have them: %s", "; ".join(others))
     tables = [metrics_table(s, {n: r[s] for n, r in results.items()}, mark_last=False) for s in shared]
     folders = dict(zip(names, runs, strict=True))
     tables.append(differences_table({name: _settings(run) for name, run in folders.items()}))
-    series = {name: read_series(run) for name, run in folders.items()}
-    pictures = [_trade_off(s, {name: found[s] for name, found in results.items()}) for s in shared]
-    if any(series.values()):
-        pictures.append(_curves(series))
+    pictures = drawn(
+        {
+            "Accuracy and OPIS": lambda: _trade_offs(shared, results),
+            "Over the training": lambda: _curves({name: read_series(run) for name, run in folders.items()}),
+        },
+        of="the runs",
+    )
     title = f"{len(runs)} runs compared"
     facts = {name: str(run) for name, run in folders.items()}
-    write_page(output, title=title, about="The runs", facts=facts, tables=tables, pictures=[*filter(None, pictures)])
+    write_page(output, title=title, about="The runs", facts=facts, tables=tables, pictures=[*pictures])
     return output
 
 
-def _trade_off(test_set: str, results: Results) -> Picture | None:
-    labels = labels_of(next(iter(results.values())))
-    if OPIS not in labels:
-        return None
-    accuracy = next(iter(labels))
+def _trade_offs(test_sets: Sequence[str], runs: Mapping[str, Results]) -> Iterator[Picture]:
+    """Of each test set whose accuracy and OPIS all runs have."""
+    for test_set in test_sets:
+        results = {name: found[test_set] for name, found in runs.items()}
+        accuracy = next(iter(labels_of(next(iter(results.values())))), OPIS)
+        if all({accuracy, OPIS} <= values.keys() for values in results.values()):
+            yield _trade_off(test_set, accuracy, results)
+
+
+def _trade_off(test_set: str, accuracy: str, results: Results) -> Picture:
 
     def draw(figure: "Figure", wide: bool) -> None:
         axes = figure.add_subplot()
@@ -58,7 +75,7 @@ def _trade_off(test_set: str, results: Results) -> Picture | None:
             style = drawing.look(i) | {"linestyle": "", "markersize": 10, "markeredgecolor": drawing.BLACK}
             axes.plot(values[OPIS], values[accuracy], label=_in_legend(name), **style)
         axes.set(xlabel=heading(OPIS, METRICS[OPIS]))
-        label_above(axes, heading(accuracy, labels[accuracy]))
+        label_above(axes, heading(accuracy, label_of(accuracy) or accuracy))
         format_axis(axes.xaxis, OPIS, most=6 if wide else 3)
         format_axis(axes.yaxis, accuracy)
         axes.margins(0.15)
@@ -72,10 +89,12 @@ def _trade_off(test_set: str, results: Results) -> Picture | None:
     return Picture(name, f"{test_set}: accuracy and OPIS", caption, draw, (4.6, 4.6 + 0.25 * len(results)))
 
 
-def _curves(series: dict[str, dict[str, Series]]) -> Picture:
+def _curves(series: dict[str, dict[str, Series]]) -> Iterator[Picture]:
     """The loss, and each run's main validation metrics."""
     wanted = (("loss", "loss"), *((key, heading(key, METRICS[key])) for key in (PRECISION_AT_1, OPIS)))
     shown = [(key, label) for key, label in wanted if any(key in found for found in series.values())]
+    if not shown:
+        return
 
     def draw(figure: "Figure", wide: bool) -> None:
         lines: list[Line2D] = []
@@ -95,7 +114,7 @@ def _curves(series: dict[str, dict[str, Series]]) -> Picture:
     caption = "Losses of different kinds are not comparable with each other; the validation metrics are."
     rows = -(-len(series) // 5), -(-len(series) // columns_for([*series]))
     heights = (3.6 + 0.25 * rows[0], 3.4 * len(shown) + 0.25 * rows[1])
-    return Picture("curves", "Over the training", caption, draw, heights)
+    yield Picture("curves", "Over the training", caption, draw, heights)
 
 
 def _in_legend(name: str) -> str:
@@ -109,18 +128,17 @@ def _results(run: Path) -> Results:
         if path.is_file():
             try:
                 return read_results(path)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
                 raise UserError(f"{path} is not a file that a run writes: {error}") from error
+            except RecursionError as error:
+                raise UserError(f"{path} is not a file that a run writes: it is nested too deep") from error
     raise UserError(f"{run} is not the folder of a finished run: it has no metrics.json")
 
 
 def _settings(run: Path) -> dict[str, str]:
     """KEY -> value of the run's config."""
     path = run / "config.yaml"
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not a file that a run writes: {error}") from error
+    tree = read_tree(path)[0] if path.is_file() else {}
     return {key: value for key, value in _flat(tree, "") if key != "OUTPUT_DIR"}  # which always differs
 
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pml_ext._files import write_atomically
-from pml_ext.reports.page import render
+from pml_ext.reports.page import render, write_html
 
 MOST = 100
 """Queries on a page."""
@@ -34,4 +33,4 @@ class Answer:
 def write_hits(path: str | Path, answers: Sequence[Answer], facts: Mapping[str, str]) -> None:
     """Write the page."""
     about = {"title": "The closest pictures", "about": "This search", "facts": facts.items()}
-    write_atomically(path, render("hits.html", answers=answers, most=MOST, **about))
+    write_html(Path(path), render("hits.html", answers=answers, most=MOST, **about))

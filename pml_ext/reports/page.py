@@ -7,11 +7,15 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext._progress import show_steps
 from pml_ext.reports.drawing import WIDTHS, Picture, as_png
 from pml_ext.reports.thumbnails import data_uri, thumbnail
 from pml_ext.runner.evaluation.results import as_text, heading, labels_of
+
+# In base.html, and in pages from before the first of them was.
+_MARKS = (b'<meta name="generator" content="pml_ext">', b"<style>\nbody{font:16px/1.5 system-ui,sans-serif;")
 
 
 @cache
@@ -27,6 +31,22 @@ def _templates() -> Environment:
 def render(template: str, **values: Any) -> str:
     """A template of the folder `templates`, filled in."""
     return _templates().get_template(template).render(values)
+
+
+def require_page(path: Path) -> None:
+    """Raises a UserError where a file is there that is no page of ours: a slip in a name must not cost anything."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        start = file.read(1000)
+    if start and not any(mark in start for mark in _MARKS):
+        raise UserError(f"{path} is there, and is no page of pml_ext: give the page another name, or remove that file")
+
+
+def write_html(path: Path, text: str) -> None:
+    """Write a page, over one of ours at most."""
+    require_page(path)
+    write_atomically(path, text)
 
 
 def pngs_of(pictures: Sequence[Picture]) -> list[list[bytes]]:
@@ -48,11 +68,12 @@ def write_page(
     tables: Sequence[Mapping[str, Any]],
     pictures: Sequence[Picture],
 ) -> list[Path]:
-    """The page of a run or of several, and each picture as PNG of both widths in a folder `pictures` beside it.
+    """The page of a run or of several, and each picture as PNG of both widths in a folder beside it.
 
-    about and facts are heading and rows of the table at its end. Returns the PNG files.
+    The folder is `pictures` for report.html, else it has the page's name too: runs keep theirs. about and facts are
+    heading and rows of the table at the page's end. Returns the PNG files.
     """
-    folder = path.parent / "pictures"
+    folder = path.parent / ("pictures" if path.stem == "report" else f"{path.stem}_pictures")
     folder.mkdir(exist_ok=True)
     pngs, files = pngs_of(pictures), []
     for picture, contents in zip(pictures, pngs, strict=True):
@@ -60,7 +81,7 @@ def write_page(
             files.append(folder / f"{picture.name}_{width}.png")
             write_atomically(files[-1], content)
     shown = {"tables": tables, "pictures": pictures, "pngs": pngs}
-    write_atomically(path, render("run.html", title=title, about=about, facts=facts.items(), **shown))
+    write_html(path, render("run.html", title=title, about=about, facts=facts.items(), **shown))
     return files
 
 

@@ -8,7 +8,7 @@ from pml_ext._files import write_atomically
 from pml_ext.metrics.threshold.fields import Sample, Target, ThresholdFields
 from pml_ext.metrics.threshold.json_file import write_report
 from pml_ext.reports.drawing import Picture, as_png
-from pml_ext.reports.page import pngs_of, render
+from pml_ext.reports.page import pngs_of, render, require_page, write_html
 from pml_ext.reports.thresholds import threshold_pictures
 from pml_ext.reports.thumbnails import thumbnail
 from pml_ext.reports.wording import cameras_in_words, copies, facts, meaning, percent, target_in_words, with_interval
@@ -54,11 +54,12 @@ def png_of(pictures: list[Picture]) -> bytes:
 def write_files(report: ThresholdFields, stem: Path, picture_of: PictureOf = _of_its_file) -> list[Path]:
     """The report as <stem>.json, .html and .png; each is whole or not there."""
     files = [stem.with_name(f"{stem.name}{kind}") for kind in (".json", ".html", ".png")]
+    require_page(files[1])
     # All are made before the first is written: a report that cannot be drawn leaves no files.
     pictures = threshold_pictures(report)
     text, png = page_of(report, pictures, picture_of), png_of(pictures)
     write_report(report, files[0])
-    write_atomically(files[1], text)
+    write_html(files[1], text)
     write_atomically(files[2], png)
     return files
 

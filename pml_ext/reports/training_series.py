@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pml_ext._errors import UserError
 from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
 from pml_ext.reports.drawing import Picture, add_legend, format_axis, label_above, plot_series, row_of_axes
 from pml_ext.runner.evaluation.results import METRICS, NO_RATES, heading
@@ -18,18 +19,24 @@ Series = tuple[list[float], list[float]]
 
 
 def read_series(run: Path) -> dict[str, Series]:
-    """Each column of the run's newest csv/version_*/metrics.csv against the step; none where there is no such file."""
+    """Each column of the run's newest csv/version_*/metrics.csv against the step; none where there is no such file.
+
+    UserError: the file is damaged.
+    """
     files = sorted(run.glob("csv/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))
     series: dict[str, Series] = {}
     if not files:
         return series
-    with files[-1].open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            for name, value in row.items():
-                if name not in ("step", "epoch") and value and row.get("step"):
-                    steps, values = series.setdefault(name, ([], []))
-                    steps.append(float(row["step"]))
-                    values.append(float(value))
+    try:
+        with files[-1].open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                for name, value in row.items():
+                    if name not in ("step", "epoch") and value and row.get("step"):
+                        steps, values = series.setdefault(name, ([], []))
+                        steps.append(float(row["step"]))
+                        values.append(float(value))
+    except (OSError, ValueError, TypeError, csv.Error) as error:  # TypeError: a row has more cells than the heading
+        raise UserError(f"{files[-1]} is not a file that a run writes: {error}") from error
     return series
 
 

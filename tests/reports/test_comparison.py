@@ -9,6 +9,7 @@ import pytest
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.reports.comparison import compare
+from pml_ext.reports.hits_page import write_hits
 from pml_ext.reports.training_series import read_series
 from pml_ext.runner.evaluation.results import write_metrics
 
@@ -38,7 +39,7 @@ def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path: Path, capsys:
     assert {("first", "50.00 %", "1.000e-02"), ("second", "25.00 %", "1.000e-02")} <= rows_of(text)
     assert ("SOLVER.BASE_LR", "0.1", "0.2") in rows_of(text)
     assert "MAX_EPOCH" not in text and "OUTPUT_DIR" not in text
-    names = {path.name for path in (output.parent / "pictures").iterdir()}
+    names = {path.name for path in (output.parent / "page_pictures").iterdir()}
     assert names == {f"{name}_{width}.png" for name in ("trade_off_Set", "curves") for width in (1400, 500)}
 
 
@@ -87,7 +88,16 @@ def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"{tmp_path} is not the folder of a finished run: it has no config.yaml" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"results": {"Set": 3}}', '{"results": {"Set": {"opis": "x"}}}'])
+NESTED = '{"results": ' + 100_000 * "["
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{", "[]", '{"results": {"Set": 3}}', '{"results": {"Set": {"opis": "x"}}}', NESTED,
+        '{"results": {"Set": {"opis": 1' + 400 * "0" + "}}}", "\0",
+    ],
+)  # fmt: skip
 def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None:
     folder = run(tmp_path / "run", 0.5, "0.1")
     (folder / "metrics.json").write_text(content)
@@ -95,10 +105,59 @@ def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None
         compare([folder], tmp_path / "page.html")
 
 
+@pytest.mark.parametrize("content", [b"\xff", b"a: [", 100_000 * b"[", b"a: 0x" + 5000 * b"f", b"a: 2020-13-01"])
+def test_a_damaged_config_is_refused(tmp_path: Path, content: bytes) -> None:
+    runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.5, "0.1")]
+    (runs[1] / "config.yaml").write_bytes(content)
+    with pytest.raises(UserError, match=r"config\.yaml: not a usable YAML|cannot read config file .*config\.yaml"):
+        compare(runs, tmp_path / "page.html")
+
+
 def test_runs_without_a_common_test_set(tmp_path: Path) -> None:
     runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.5, "0.1", "Other")]
-    with pytest.raises(UserError, match=r"no test set is in all of"):
+    with pytest.raises(UserError, match=r"no test set is in all runs: a has Set; b has Other"):
         compare(runs, tmp_path / "page.html")
+
+
+def test_test_sets_that_not_all_runs_have_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.5, "0.1")]
+    values = {"precision_at_1": 0.25, "opis": 0.1}
+    write_metrics(runs[1] / "metrics.json", {"Set": values, "file:people.csv": values, "Other": values})
+    compare(runs, tmp_path / "page.html")
+    assert "not compared, because not all runs have them: b has file:people.csv, Other" in caplog.text
+
+
+def test_nothing_but_a_page_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.25, "0.1")]
+    for file in (runs[0] / "metrics.json", tmp_path / "theirs.html"):
+        if file.suffix == ".html":
+            file.write_text("<!doctype html><title>My page</title>")
+        before = file.read_bytes()
+        assert main(["compare", *map(str, runs), "--output", str(file)]) == 2
+        assert (
+            f"error: {file} is there, and is no page of pml_ext: give the page another name" in capsys.readouterr().err
+        )
+        assert file.read_bytes() == before
+        with pytest.raises(UserError, match="is no page of pml_ext"):
+            write_hits(file, [], {})
+    page = tmp_path / "compare.html"
+    page.touch()
+    for _ in range(2):
+        assert main(["compare", *map(str, runs), "--output", str(page)]) == 0
+    before_the_mark = page.read_text("utf-8").replace('<meta name="generator" content="pml_ext">\n', "")
+    page.write_text(before_the_mark, "utf-8")
+    assert main(["compare", *map(str, runs), "--output", str(page)]) == 0
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"step,loss\n1,many\n", b"step,loss\n1,1,1\n", b"step,loss\n\0,1"])
+def test_a_damaged_log_costs_the_curves_alone(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.25, "0.1")]
+    log = runs[1] / "csv" / "version_0" / "metrics.csv"
+    log.write_bytes(content)
+    text = compare(runs, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f"Not drawn: {log} is not a file that a run writes: " in text
+    assert "Set: accuracy and OPIS" in text
+    assert "Traceback" not in caplog.text
 
 
 def test_series_are_those_of_the_newest_version(tmp_path: Path) -> None:

@@ -18,7 +18,10 @@ _short.maxlevel, _short.maxstring, _short.maxother = 2, 120, 120
 
 def shown(value: object) -> str:
     """A value as a message shows it: its beginning, for a few hundred bytes of anchors can stand for gigabytes."""
-    return _short.repr(value)
+    try:
+        return _short.repr(value)
+    except ValueError as error:  # a number of thousands of digits
+        return f"a value that cannot be shown ({error})"
 
 
 def _near(path: Path) -> Path | None:
@@ -102,7 +105,9 @@ def _checked(tag: str) -> None:
 
     def construct(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
         try:
-            return build(loader, node)
+            value = build(loader, node)
+            str(value)  # Python reads a hexadecimal number of any length, but does not write it
+            return value
         except (ValueError, OverflowError) as error:
             problem = f"{shown(node.value)} cannot be read as {tag.rpartition(':')[2]}: {error}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error

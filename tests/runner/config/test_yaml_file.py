@@ -25,6 +25,7 @@ HOSTILE = {
     "a 13th month": ("SEED: 2021-13-45", "'2021-13-45' cannot be read as timestamp: month must be"),
     "a date": ("SEED: 2021-12-24", "SEED must be of type int, such as 0; got datetime.date(2021, 12, 24)"),
     "5,000 digits": (f"SEED: {'9' * 5000}", "cannot be read as int"),
+    "5,000 hexadecimal digits": (f"SEED: 0x{'f' * 5000}", "cannot be read as int"),
     "4,000 digits": (f"SOLVER: {{BASE_LR: {'9' * 4000}}}", "SOLVER.BASE_LR must be a number of 64 bits; got 999"),
     "not a number": ("MODEL: {HEADS: {MARGIN: .nan}}", "MODEL.HEADS.MARGIN must be a number of 64 bits; got nan"),
     "not a number in a list": ("MODEL: {PIXEL_MEAN: [.nan]}", "MODEL.PIXEL_MEAN must be a number of 64 bits; got nan"),
