@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pml_ext.metrics.calculator import AccuracyCalculator
     from pml_ext.metrics.cohort_normalization import CohortNormalization
+    from pml_ext.metrics.gallery_cohort import GalleryCohort
     from pml_ext.metrics.opis import OPIS
     from pml_ext.metrics.pair_lists import (
         ImagePairs,
@@ -25,6 +26,7 @@ __all__ = [
     "OPIS",
     "AccuracyCalculator",
     "CohortNormalization",
+    "GalleryCohort",
     "ImagePairs",
     "ReIDEvaluator",
     "ScoreCalibration",
@@ -41,6 +43,7 @@ __all__ = [
 _HOMES = {
     "AccuracyCalculator": "calculator",
     "CohortNormalization": "cohort_normalization",
+    "GalleryCohort": "gallery_cohort",
     "ImagePairs": "pair_lists",
     "OPIS": "opis",
     "ReIDEvaluator": "reid",

@@ -16,6 +16,7 @@ from pml_ext.functional.verification.tar_at_far_rule import operating_point
 from pml_ext.metrics import keys
 from pml_ext.metrics.clustering_metrics import CLUSTERING_METRICS, ClusteringMetrics
 from pml_ext.metrics.evaluation_set import EvaluationSet, make_evaluation_set
+from pml_ext.metrics.gallery_cohort import Normalization, check_normalize
 from pml_ext.metrics.neighbor_metrics import NEIGHBOR_METRICS, RANK_METRICS, NeighborMetrics
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.undefined import NO_CLASSES, NO_MATCH, lacking_pairs, warn_undefined
@@ -55,6 +56,9 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
             as PML's. Per-class values and their average exist for the ranking metrics.
         far_range, grid, epsilon, negatives_per_positive, seed: of opis and epsilon_opis, see `functional.epsilon_opis`.
         ranks: of the CMC; cmc_rank_5 is the share of queries with a match among the first 5.
+        normalize: rank and decide by normalised scores instead of distances, by a `CohortNormalization` or, with a
+            `GalleryCohort`, by the references themselves. Clusterings and spectral_variance are about the embeddings
+            and stay. None: no.
     Attributes:
         opis_settings: those five.
 
@@ -82,9 +86,14 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
         negatives_per_positive: int | None = None,
         seed: int = 0,
         ranks: Sequence[int] = (1, 5, 10),
+        normalize: Normalization | None = None,
     ) -> None:
         self.opis_settings = OPISSettings(far_range, grid, epsilon, negatives_per_positive, seed)
         check_ranks(ranks)
+        check_normalize(normalize)
+        if normalize is not None and label_comparison_fn is not None and label_comparison_fn is not torch.eq:
+            raise NotImplementedError("normalize cannot be combined with label_comparison_fn")
+        self.normalize = normalize
         for rank in ranks:  # found by PML as every calculate_* method is
             setattr(self, f"calculate_{keys.cmc_rank(rank)}", partial(self._cmc_rank, rank=rank))
         self._per_query = (*map(keys.cmc_rank, ranks), *RANK_METRICS)
@@ -162,6 +171,7 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
         names = list(self._chosen(include, exclude))
         by_camera = query_cameras is not None or reference_cameras is not None
         self._check_selection(names, by_camera, named=include or self._named)
+        normalized = self.normalize is not None
         measured = make_evaluation_set(
             (query, query_labels, query_cameras),
             None if reference is None else (reference, reference_labels, reference_cameras),
@@ -171,9 +181,12 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
             k=self.k,
             opis=self.opis_settings,
             fars=FARS,
+            normalize=self.normalize,
         )
         ranked = [
-            name for name in names if name in NEIGHBOR_METRICS and (by_camera or self._is_ranked_here(name, measured))
+            name
+            for name in names
+            if name in NEIGHBOR_METRICS and (by_camera or normalized or self._is_ranked_here(name, measured))
         ]
         measured.ranks_both_ways = bool(ranked) and any(name in self._per_query for name in names)
         mine = [name for name in names if name in (*self._ours, *ranked)]
@@ -243,17 +256,18 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
                 raise ValueError(
                     f"{option} needs metrics with a value per class: {by_class}; got {', '.join(single)}: exclude them"
                 )
-        if by_camera:
+        if by_camera or self.normalize is not None:
+            what = "cameras" if by_camera else "normalised scores"
             if blind := [name for name in names if name not in (*self._ours, *NEIGHBOR_METRICS, *CLUSTERING_METRICS)]:
                 raise ValueError(
-                    f"{', '.join(blind)} cannot take cameras into account: exclude them or leave cameras out"
+                    f"{', '.join(blind)} cannot take {what} into account: exclude them or leave "
+                    f"{'cameras' if by_camera else 'normalize'} out"
                 )
             if self.knn_func is not self._default_knn and (
                 neighbours := [name for name in names if name in NEIGHBOR_METRICS]
             ):
                 raise ValueError(
-                    f"knn_func knows no cameras, and {', '.join(neighbours)} would not use it: "
-                    "leave out knn_func or the cameras"
+                    f"knn_func knows no {what}, and {', '.join(neighbours)} would not use it: leave out one of them"
                 )
 
     def _refuse_equal_only(self, named: Sequence[str]) -> None:

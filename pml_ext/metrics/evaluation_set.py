@@ -11,8 +11,10 @@ from torch import Tensor
 
 from pml_ext._checks import check_finite, check_labels, check_tensor
 from pml_ext._identities import JUNK
+from pml_ext._ops.normalize import unit_rows
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves
+from pml_ext.functional.pairwise.offset_scores import sides_of_distance
 from pml_ext.functional.retrieval.feature_distances import (
     distance_blocks,
     have_unit_rows,
@@ -24,6 +26,7 @@ from pml_ext.functional.retrieval.ranking import Ranking, rank_by_both_metrics, 
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics.compared_labels import ComparedLabels
+from pml_ext.metrics.gallery_cohort import Normalization, offsets_of_search
 from pml_ext.metrics.opis_settings import OPISSettings
 
 
@@ -43,6 +46,7 @@ class EvaluationSet:
     fars: Sequence[float]
     label_comparison: Callable[[Tensor, Tensor], Tensor] | None
     ranks_both_ways: bool = False
+    normalize: Normalization | None = None
 
     @cached_property
     def compared(self) -> ComparedLabels | None:
@@ -52,12 +56,23 @@ class EvaluationSet:
         labels = self.query_labels, self.reference_labels
         return ComparedLabels(self.label_comparison, *labels, self.ref_includes_query)
 
+    @cached_property
+    def offsets(self) -> tuple[Tensor, Tensor] | None:
+        """Of queries and references under normalised scores."""
+        if self.normalize is None:
+            return None
+        return offsets_of_search(self.normalize, self.query, self.reference, self.ref_includes_query)
+
     def _ranked(self, limits: Sequence[int | None], metric: str) -> list[Ranking]:
+        query, reference = self.query, self.reference
+        if self.offsets is not None:
+            query, reference = sides_of_distance(unit_rows(query), unit_rows(reference), self.offsets[1])
+            metric = "euclidean"
         return rankings_within(
             limits,
-            self.query,
+            query,
             self.query_labels,
-            self.reference,
+            reference,
             self.reference_labels,
             (self.query_cameras, self.reference_cameras),
             self.ref_includes_query,
@@ -93,7 +108,7 @@ class EvaluationSet:
 
     @cached_property
     def _of_unit_rows(self) -> bool:
-        return have_unit_rows(self.query) and have_unit_rows(self.reference)
+        return self.normalize is not None or (have_unit_rows(self.query) and have_unit_rows(self.reference))
 
     @cached_property
     def _one_product_serves(self) -> bool:
@@ -129,20 +144,26 @@ class EvaluationSet:
         return max(1, int(self.matches.max())) if isinstance(self.k, str) else self.k
 
     @cached_property
-    def _with_query(self) -> tuple[Tensor, Tensor]:
-        """Embeddings and labels of the samples whose class has a query: distractors are no class of their own."""
+    def _with_query(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Embeddings, labels and offsets of samples whose class has a query: distractors are no class of their own."""
+        offsets = None
         if self.ref_includes_query:
             embeddings, labels = self.reference, self.reference_labels
+            if self.offsets is not None:
+                offsets = self.offsets[1]
         else:
             embeddings = torch.cat([self.query, self.reference])
             labels = torch.cat([self.query_labels, self.reference_labels])
+            if self.offsets is not None:
+                offsets = torch.cat(self.offsets)
         wanted = torch.isin(labels, self.query_labels)
-        return embeddings[wanted], labels[wanted]
+        return embeddings[wanted], labels[wanted], None if offsets is None else offsets[wanted]
 
     @cached_property
     def roc(self) -> ROC:
         """Of the cosines of the same pairs; its equal error rate and its rates at `fars` are exact."""
-        return labelled_pairs_roc(*self._with_query, fars=self.fars)
+        embeddings, labels, offsets = self._with_query
+        return labelled_pairs_roc(embeddings, labels, fars=self.fars, offsets=offsets)
 
     @cached_property
     def curves(self) -> UtilityCurves | TooFewClassesError:
@@ -164,6 +185,7 @@ def make_evaluation_set(
     k: int | str | None,
     opis: OPISSettings,
     fars: Sequence[float],
+    normalize: Normalization | None,
 ) -> EvaluationSet:
     """Check and align embeddings, labels and cameras (or None) of the queries and of the references.
 
@@ -198,9 +220,11 @@ def make_evaluation_set(
         ref_x, ref_ids, ref_cameras = ref_x[ref_known], ref_ids[ref_known], ref_cameras[ref_known]
     if not len(x) or not len(ref_x):
         raise ValueError(f"query and reference must not be empty; got {len(x)} and {len(ref_x)} samples")
-    return EvaluationSet(
+    found = EvaluationSet(
         x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, k, opis, fars, label_comparison
     )
+    found.normalize = normalize
+    return found
 
 
 def _with_matches(blocks: Iterable[Tensor], compared: ComparedLabels) -> Iterator[tuple[Tensor, OwnIdentity]]:

@@ -16,6 +16,7 @@ from pml_ext.functional.operating_points.calibration import TooFewClassesError, 
 from pml_ext.functional.operating_points.score import OPISAtRange, opis_sensitivity
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.metrics import keys
+from pml_ext.metrics.gallery_cohort import Normalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.undefined import warn_undefined
 
@@ -39,6 +40,8 @@ class OPIS(Metric):
     Args:
         far_range, grid, negatives_per_positive, seed, exact: see `functional.utility_curves`.
         epsilon: see `functional.epsilon_opis`.
+        normalize: measure normalised scores, by a `CohortNormalization` or, with a `GalleryCohort`, by all samples
+            themselves. None: cosines.
         device: where the batches are kept and compared; None: where the first one is.
         sync_on_compute: False: each rank's own batches alone.
         process_group: the ranks that compute together; None: all.
@@ -62,6 +65,7 @@ class OPIS(Metric):
         negatives_per_positive: int | None = None,
         seed: int = 0,
         exact: bool = False,
+        normalize: Normalization | None = None,
         device: torch.device | str | None = None,
         sync_on_compute: bool = True,
         process_group: dist.ProcessGroup | None = None,
@@ -69,11 +73,13 @@ class OPIS(Metric):
     ) -> None:
         OPISSettings(far_range, grid, epsilon, negatives_per_positive, seed)  # raises where one is out of range
         check_switch(exact, "exact")
+        check_normalize(normalize)
         check_switch(sync_on_compute, "sync_on_compute")
         # A cached result would miss states that were merged.
         options = {"compute_with_cache": False} | options
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, **options)
         self.far_range, self.grid, self.epsilon = far_range, grid, epsilon
+        self.normalize = normalize
         self._options: dict[str, Any] = {
             "grid": grid,
             "negatives_per_positive": negatives_per_positive,
@@ -122,8 +128,11 @@ class OPIS(Metric):
         embeddings, labels, group = self._collected()
         found: dict[str, Any] = dict.fromkeys((keys.OPIS, keys.EPSILON_OPIS, "d_min", "d_max"), float("nan"))
         found |= {"classes": 0, "samples": len(labels), "curves": None}
+        offsets = offsets_of_pairs(self.normalize, embeddings)
         try:
-            curves = utility_curves(embeddings, labels, far_range=self.far_range, group=group, **self._options)
+            curves = utility_curves(
+                embeddings, labels, far_range=self.far_range, group=group, offsets=offsets, **self._options
+            )
         except TooFewClassesError as error:
             warn_undefined((name, str(error)) for name in (keys.OPIS, keys.EPSILON_OPIS))
             return found
@@ -138,8 +147,9 @@ class OPIS(Metric):
         """The scores over several calibration ranges, and errors, as of `functional.opis_sensitivity`."""
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
             embeddings, labels, group = self._collected()
+            options = {"offsets": offsets_of_pairs(self.normalize, embeddings), **self._options}
             return opis_sensitivity(
-                embeddings, labels, far_ranges=far_ranges, epsilon=self.epsilon, group=group, **self._options
+                embeddings, labels, far_ranges=far_ranges, epsilon=self.epsilon, group=group, **options
             )
 
     def _collected(self) -> tuple[Tensor, Tensor, dist.ProcessGroup | None]:
