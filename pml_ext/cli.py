@@ -175,6 +175,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     does = "of searches: compare with the best sample of an identity, or with their mean; default: best"
     add("--template", choices=["best", "mean"], help=does)
     add("--groups", metavar="NAME", help="the array or column with groups of samples, whose rates are compared")
+    does = "scores normalised by a cohort: a file of embeddings, a saved cohort.npz, or the word gallery (itself)"
+    add("--normalize", metavar="COHORT", help=does)
     add("--checkpoint", metavar="FILE", help="the model; its hash is kept in the report")
     add("--same-camera-pairs", action="store_true", help="count genuine pairs of one camera too")
     add("--images", metavar="FOLDER", help="of the file's paths; default: the file's folder")

@@ -62,11 +62,11 @@ def threshold(
             target = "utility" if max_utility else None
             print(threshold_command.report_threshold(embeddings, target=target, **options))
             return 0
-        checkpoint = options.pop("checkpoint")
+        checkpoint, normalize = options.pop("checkpoint"), options.pop("normalize")
         if given := [f"--{name.replace('_', '-')}" for name, value in options.items() if value]:
             raise UserError(f"{', '.join(given)} go with a new threshold, and not with --check")
         text, status = threshold_command.check_threshold_file(
-            check, embeddings, checkpoint=checkpoint, look=1 if look is None else look, **groups
+            check, embeddings, checkpoint=checkpoint, look=1 if look is None else look, normalize=normalize, **groups
         )
         print(text)
         return status

@@ -11,7 +11,16 @@ from pml_ext.reports.drawing import Picture, as_png
 from pml_ext.reports.page import pngs_of, render, require_page, write_html
 from pml_ext.reports.thresholds import threshold_pictures
 from pml_ext.reports.thumbnails import thumbnail
-from pml_ext.reports.wording import cameras_in_words, copies, facts, meaning, percent, target_in_words, with_interval
+from pml_ext.reports.wording import (
+    cameras_in_words,
+    copies,
+    facts,
+    meaning,
+    percent,
+    score_in_words,
+    target_in_words,
+    with_interval,
+)
 
 _COPIES = 20
 PictureOf = Callable[[Sample], str | None]
@@ -33,6 +42,7 @@ def page_of(report: ThresholdFields, pictures: list[Picture], picture_of: Pictur
         title="One threshold, and what it does to each class",
         report=report,
         meaning=meaning(report),
+        score=score_in_words(report),
         chosen=target_in_words(report),
         cameras=cameras_in_words(report),
         **_alternatives(report),

@@ -156,7 +156,8 @@ def _draw_distances(axes: "Axes", report: ThresholdFields, curves: ThresholdCurv
 
 def _mark(axes: "Axes", report: ThresholdFields) -> str:
     """Mark the threshold, and return its label."""
-    label = f"threshold: d ≤ {report.distance:.4f}, cosine ≥ {report.cosine:.4f}"
+    score = "cosine" if report.normalization is None else "normalised score"
+    label = f"threshold: d ≤ {report.distance:.4f}, {score} ≥ {report.cosine:.4f}"
     axes.axvline(report.distance, color=ORANGE, linestyle="--", linewidth=2, label=label)
     return label
 

@@ -75,7 +75,7 @@ def facts(report: ThresholdFields) -> list[tuple[str, str]]:
     copied = f", {report.copies} of them copies" if report.copies else ""
     rows = [
         ("in words", meaning(report)),
-        ("threshold", f"cosine >= {report.cosine:.6f}, which is L2 distance <= {report.distance:.6f}"),
+        ("threshold", _threshold(report)),
         ("chosen for", "the best utility" if target.value is None else f"{target.kind.upper()} <= {target.value:g}"),
         ("FAR", _rate(report.far, "impostor")),
         ("FRR", _rate(report.frr, "genuine, across cameras," if across else "genuine")),
@@ -95,6 +95,26 @@ def facts(report: ThresholdFields) -> list[tuple[str, str]]:
         ("made", f"{report.made or 'at an unknown time'} by pml_ext {report.version}"),
     ]
     return [*rows, ("copies", copies(report, _NAMED))] if report.copied_rows else rows
+
+
+def score_in_words(report: ThresholdFields) -> str:
+    """What is compared with the threshold, for a reader of the page."""
+    cohort = report.normalization
+    if cohort is None:
+        return "cosine similarity"
+    of = "the gallery" if cohort.cohort == "gallery" else f"a cohort of {cohort.samples:,}"
+    return f"normalised score (cosine similarity less how close both are to their {cohort.k} nearest samples of {of})"
+
+
+def _threshold(report: ThresholdFields) -> str:
+    cohort = report.normalization
+    if cohort is None:
+        return f"cosine >= {report.cosine:.6f}, which is L2 distance <= {report.distance:.6f}"
+    of = "the gallery itself" if cohort.cohort == "gallery" else f"a cohort, SHA-256 {str(cohort.sha256)[:12]}…"
+    return (
+        f"normalised score >= {report.cosine:.6f}, by the {cohort.k} nearest of {cohort.samples} samples of {of}; "
+        f"strength {cohort.strength:g}"
+    )
 
 
 def copies(report: ThresholdFields, shown: int) -> str:

@@ -8,8 +8,9 @@ import torch
 
 from pml_ext._checks import warn_caller
 from pml_ext._errors import UserError
-from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics import CohortNormalization, ThresholdReport
 from pml_ext.reports.threshold_page import write_files
+from pml_ext.search.cohort_option import choose_normalization, is_saved_cohort, load_cohort
 from pml_ext.search.embedding_set import EmbeddingSet, pictures_inside, read_embeddings
 
 
@@ -21,13 +22,14 @@ def report_threshold(
     same_camera_pairs: bool = False,
     images: str | None = None,
     groups: str | None = None,
+    normalize: str | None = None,
     **asked: Any,
 ) -> str:
     """Write threshold.json, .html and .png for a file of embeddings, return the text to print.
 
     checkpoint: the model file that the embeddings come from; out None: its folder, or the current one; images None: the
-    file's own folder; groups: the name of a column; asked: as for `ThresholdReport.from_embeddings`. Samples of label
-    −1 are ignored with cameras.
+    file's own folder; groups: the name of a column; normalize: see `choose_normalization`, a cohort is written as
+    cohort.npz beside them; asked: as for `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with cameras.
     """
     if checkpoint is not None and not Path(checkpoint).is_file():
         raise UserError(f"no checkpoint at {checkpoint}")
@@ -35,16 +37,23 @@ def report_threshold(
     if same_camera_pairs and data.cameras is None:
         raise UserError(f"{file} has no cameras: leave --same-camera-pairs out")
     rows = np.flatnonzero(~data.is_junk)
+    embeddings, labels = data.embeddings[torch.from_numpy(rows)], data.labels[rows]
+    cohort, told = None, list[str]()
+    if normalize is not None:
+        far = asked.get("far")
+        cohort, chosen = choose_normalization(normalize, embeddings, labels, far=far, checkpoint=checkpoint)
+        told = [chosen, ""]
     try:
         report = ThresholdReport.from_embeddings(
-            data.embeddings[torch.from_numpy(rows)],
-            data.labels[rows],
+            embeddings,
+            labels,
             cameras=None if data.cameras is None else data.cameras[rows],
             same_camera_pairs=same_camera_pairs,
             groups=None if groups is None else data.also[groups][rows],
             rows=rows.tolist(),
             paths=_picture_paths(data, rows, file, images),
             data=Path(file).name,
+            normalize=cohort,
             **{name: value for name, value in asked.items() if value is not None},
         )
     except ValueError as error:
@@ -53,8 +62,11 @@ def report_threshold(
     folder.mkdir(parents=True, exist_ok=True)
     if checkpoint is not None:
         report = report.with_checkpoint(checkpoint)
-    files = write_files(report, folder / "threshold")
-    return "\n".join([report.summary(), "", *map(str, files)])
+    files = [*map(str, write_files(report, folder / "threshold"))]
+    if isinstance(cohort, CohortNormalization) and not is_saved_cohort(str(normalize)):
+        cohort.save(folder / "cohort.npz", checkpoint=checkpoint)
+        files.append(str(folder / "cohort.npz"))
+    return "\n".join([*told, report.summary(), "", *files])
 
 
 def check_threshold_file(
@@ -66,10 +78,12 @@ def check_threshold_file(
     frames: str | None,
     tracks: str | None,
     look: int,
+    normalize: str | None = None,
 ) -> tuple[str, int]:
     """Compare a saved threshold with the error rates of a file of new embeddings; look is 1 for the first check, 2 …
 
-    checkpoint: the model file in use, which must be the report's; labels, frames, tracks: names of columns in the file.
+    checkpoint: the model file in use, which must be the report's; labels, frames, tracks: names of columns in the file;
+    normalize: the cohort.npz of a report that has one.
     Returns the text to print, and 0 if the threshold holds, 1 if it does not, 3 if the data cannot tell.
     """
     names = tuple(name for name in (labels, frames, tracks) if name is not None)
@@ -77,7 +91,12 @@ def check_threshold_file(
     groups = [None if name is None else data.also[name] for name in (labels, frames, tracks)]
     try:
         report = ThresholdReport.load(report_file, checkpoint=checkpoint)
-        found = report.check(data.embeddings, labels=groups[0], frames=groups[1], tracks=groups[2], look=look)
+        cohort = None if normalize is None else load_cohort(normalize, checkpoint)
+        if cohort is None and report.normalization is not None and report.normalization.cohort == "samples":
+            raise UserError(f"{report_file} is of normalised scores: give --normalize the cohort.npz written beside it")
+        found = report.check(
+            data.embeddings, labels=groups[0], frames=groups[1], tracks=groups[2], look=look, normalization=cohort
+        )
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
     return found.summary(), found.status

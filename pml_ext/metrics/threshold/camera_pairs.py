@@ -13,8 +13,8 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 class CameraPairs(PairDistances):
     """`PairDistances` whose positive pairs are of two cameras each, by (N,) integers; its negative pairs are all."""
 
-    def __init__(self, embeddings: Tensor, labels: Tensor, cameras: Tensor) -> None:
-        super().__init__(embeddings, labels)
+    def __init__(self, embeddings: Tensor, labels: Tensor, cameras: Tensor, *, offsets: Tensor | None = None) -> None:
+        super().__init__(embeddings, labels, offsets=offsets)
         cameras = check_labels(cameras, len(embeddings), "cameras")
         order = torch.argsort(labels.to(self.unit.device), stable=True)  # as the samples are sorted
         self._camera = cameras.to(self.unit.device)[order]

@@ -54,6 +54,17 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class CohortOfScores:
+    """What normalised the scores: the gallery itself ("gallery"), or a cohort of samples with this SHA-256."""
+
+    cohort: Literal["gallery", "samples"]
+    k: CountAbove0
+    strength: Annotated[float, Meta(ge=0, le=2)]
+    samples: CountAbove0
+    sha256: Sha256 | None = None
+
+
+@dataclass(frozen=True)
 class ErrorRate:
     """Errors among the pairs of a set, and the 95 % interval of the rate for classes like the set's.
 
@@ -303,6 +314,7 @@ class ThresholdFields:
     copied_rows: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
     searches: Searches | None = None
     groups: Groups | None = None
+    normalization: CohortOfScores | None = None
 
     @property
     def distance(self) -> float:

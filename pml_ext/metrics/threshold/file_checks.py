@@ -29,6 +29,8 @@ def contradiction(report: ThresholdFields) -> str | None:
         "target": (target.kind == "utility") == (target.value is None)
         and (target.value is None or _chosen_rate(report) <= target.value + 1e-12),
         "searches": _searches_add_up(report),
+        "normalization": report.normalization is None
+        or (report.normalization.cohort == "samples") == (report.normalization.sha256 is not None),
         "alternatives": all(
             one.far.rate <= one.target and _ascend(one.far_range) and _is_rate(one.far) and _is_rate(one.frr)
             for one in report.alternatives

@@ -12,7 +12,7 @@ from pml_ext.metrics.threshold.fields import Checkpoint, Cosine, ErrorRate, Thre
 from pml_ext.metrics.threshold.file_checks import contradiction
 
 FORMAT = "pml_ext threshold report 2"
-OPTIONAL = ("searches", "groups")
+OPTIONAL = ("searches", "groups", "normalization")
 
 
 def write_report(report: ThresholdFields, path: Path) -> None:

@@ -31,12 +31,14 @@ from pml_ext.functional.verification.threshold import (
     threshold_at_frr,
     threshold_of_best_utility,
 )
+from pml_ext.metrics.gallery_cohort import Normalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.alternatives import other_thresholds
 from pml_ext.metrics.threshold.camera_pairs import CameraPairs
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
 from pml_ext.metrics.threshold.fields import CameraRates, Consistency, Target, ThresholdFields, distance_of
 from pml_ext.metrics.threshold.group_rates import measure_groups
+from pml_ext.metrics.threshold.normalized import describe_cohort
 from pml_ext.metrics.threshold.rates import error_rates, false_reject_rate, threshold_curves, threshold_stability
 from pml_ext.metrics.threshold.search_plan import PlannedSearch, SearchPlan
 from pml_ext.metrics.threshold.worst_pairs import most_wrong_pairs
@@ -69,6 +71,7 @@ def _measure(
     rows: Sequence[int] | None,
     paths: Sequence[str | Path | None] | None,
     data: str | None,
+    normalize: Normalization | None,
 ) -> ThresholdFields:
     """goal: far, frr, target; begin: of `show_steps`."""
     target, choose = _target(*goal, plan.fpir)
@@ -88,7 +91,11 @@ def _measure(
     camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
     group_ids, group_names = (None, ()) if groups is None else number_classes(groups, count, "groups")
     told_apart = None if same_camera_pairs else camera_ids
-    pairs = _pairs(embeddings.double(), ids, told_apart)
+    check_normalize(normalize)
+    if normalize is not None and plan.gallery_size is not None:
+        raise ValueError("rates of searches are of plain cosines: leave gallery_size or normalize out")
+    offsets = offsets_of_pairs(normalize, embeddings)
+    pairs = _pairs(embeddings.double(), ids, told_apart, offsets)
     if not pairs.total_negative_pairs:
         raise ValueError(f"a threshold needs impostor pairs; all {count} samples are of class {names[0]!r}")
     if not pairs.total_positive_pairs:
@@ -116,7 +123,9 @@ def _measure(
     narrow = embeddings.float()
 
     def half(kept: Tensor) -> PairDistances:
-        return _pairs(narrow[kept.to(narrow.device)], ids[kept], None if told_apart is None else told_apart[kept])
+        here = kept.to(narrow.device)
+        own = None if offsets is None else offsets[here]
+        return _pairs(narrow[here], ids[kept], None if told_apart is None else told_apart[kept], own)
 
     begin("measuring OPIS")
     consistency = _consistency(pairs, opis)
@@ -146,7 +155,9 @@ def _measure(
         embedding_dim=embeddings.shape[1],
         copies=len(copied),
         alternatives=alternatives,
-        cameras=None if camera_ids is None else _by_camera(pairs, embeddings, ids, camera_ids, distance_of(cosine)),
+        cameras=None
+        if camera_ids is None
+        else _by_camera(pairs, embeddings, ids, camera_ids, distance_of(cosine), offsets),
         data=data,
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         curves=curves,
@@ -154,6 +165,7 @@ def _measure(
         copied_rows=copied,
         searches=searches,
         groups=by_group,
+        normalization=describe_cohort(normalize, count),
     )
 
 
@@ -187,13 +199,19 @@ def _target(
     return Target("utility"), threshold_of_best_utility
 
 
-def _pairs(embeddings: Tensor, ids: Tensor, cameras: Tensor | None) -> PairDistances:
-    return PairDistances(embeddings, ids) if cameras is None else CameraPairs(embeddings, ids, cameras)
+def _pairs(embeddings: Tensor, ids: Tensor, cameras: Tensor | None, offsets: Tensor | None) -> PairDistances:
+    if cameras is None:
+        return PairDistances(embeddings, ids, offsets=offsets)
+    return CameraPairs(embeddings, ids, cameras, offsets=offsets)
 
 
-def _by_camera(pairs: PairDistances, embeddings: Tensor, ids: Tensor, cameras: Tensor, distance: float) -> CameraRates:
+def _by_camera(
+    pairs: PairDistances, embeddings: Tensor, ids: Tensor, cameras: Tensor, distance: float, offsets: Tensor | None
+) -> CameraRates:
     """Both kinds of genuine pairs, whichever of them `pairs` counts."""
-    across = pairs if isinstance(pairs, CameraPairs) else CameraPairs(embeddings.double(), ids, cameras)
+    across = (
+        pairs if isinstance(pairs, CameraPairs) else CameraPairs(embeddings.double(), ids, cameras, offsets=offsets)
+    )
     kinds = (across, across.of_one_camera())
     rates = (false_reject_rate(kind, distance) if kind.total_positive_pairs else None for kind in kinds)
     return CameraRates(len(torch.unique(cameras)), across is not pairs, *rates)

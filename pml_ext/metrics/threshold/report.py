@@ -13,11 +13,14 @@ from pml_ext._checks import check_embeddings, check_finite, check_tensor, warn_c
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._text import printable
+from pml_ext.metrics.cohort_normalization import CohortNormalization
+from pml_ext.metrics.gallery_cohort import Normalization
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.class_ids import Labels
 from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report, write_report
 from pml_ext.metrics.threshold.measure import check_directions, measure_threshold
+from pml_ext.metrics.threshold.normalized import pair_scores, require_cohort
 from pml_ext.metrics.threshold.search_plan import SearchPlan
 from pml_ext.metrics.threshold.validity import ThresholdCheck, check_threshold
 
@@ -45,6 +48,8 @@ class ThresholdReport(ThresholdFields):
         alternatives: other thresholds, for the FARs 1e-1, 1e-2, … that the set has pairs for.
         cameras: genuine pairs across cameras and within one; None where cameras are not known.
         groups: rates by group of samples; None without groups.
+        normalization: which cohort normalised the scores; `cosine` is then a threshold of normalised scores, `distance`
+            sqrt(2 − 2 score), and scores beyond [−1, 1] count as −1 or 1. None: plain cosines.
         searches: rates in galleries of several sizes; None without a planned size.
         data, made: what the embeddings are of; when the report was made (UTC).
         curves, worst_pairs, copied_rows: what figure and page show; not kept in the file.
@@ -82,6 +87,7 @@ class ThresholdReport(ThresholdFields):
         rows: Sequence[int] | None = None,
         paths: Sequence[str | Path | None] | None = None,
         data: str | None = None,
+        normalize: Normalization | None = None,
     ) -> "ThresholdReport":
         """Choose the threshold for exactly one target, and measure it on all pairs.
 
@@ -109,6 +115,8 @@ class ThresholdReport(ThresholdFields):
             rows: N numbers that name the samples, such as their rows in a file; None: 0, 1, …
             paths: N pictures of the samples (None for one without), which the page shows of the worst pairs.
             data: what the embeddings are of, for the page: a name, a file.
+            normalize: decide by normalised scores instead of cosines, by a `CohortNormalization` or, with a
+                `GalleryCohort`, by the embeddings themselves. The report keeps k, strength and the cohort's SHA-256.
         Raises:
             TypeError: embeddings not a tensor; none or several targets.
             ValueError: input that does not fit; no genuine or no impostor pair, or none of two cameras; a target out
@@ -119,7 +127,7 @@ class ThresholdReport(ThresholdFields):
         opis, plan = OPISSettings(far_range, grid, epsilon, seed=seed), SearchPlan(gallery_size, fpir, rank, template)
         fields = measure_threshold(
             embeddings, labels, (far, frr, target), opis, plan, splits=splits, cameras=cameras, groups=groups,
-            same_camera_pairs=same_camera_pairs, rows=rows, paths=paths, data=data,
+            same_camera_pairs=same_camera_pairs, rows=rows, paths=paths, data=data, normalize=normalize,
         )  # fmt: skip
         return cls(**vars(fields))
 
@@ -131,7 +139,8 @@ class ThresholdReport(ThresholdFields):
         """Decide about cosine similarities.
 
         Args:
-            scores: any shape, finite, in [−1, 1] (to 1 %, as 16 bits round).
+            scores: any shape, finite, in [−1, 1] (to 1 %, as 16 bits round); normalised ones, of a report on such, may
+                exceed that by the strength.
         Returns:
             bool of the same shape, a tensor for a tensor: score >= cosine, compared in float64.
         Raises:
@@ -143,23 +152,27 @@ class ThresholdReport(ThresholdFields):
         if not re.search(r"float(?!8)|int", kind):
             raise ValueError(f"scores must be numbers, cosine similarities; got {kind}")
         wide: Any = scores.double() if isinstance(scores, Tensor) else np.asarray(scores, dtype=np.float64)
-        if not bool((abs(wide) <= 1.01).all()):
+        limit = 1.0 if self.normalization is None else 1.0 + self.normalization.strength
+        if not bool((abs(wide) <= limit + 0.01).all()):
+            kind = "cosine similarities" if limit == 1 else "normalised scores"
             raise ValueError(
-                f"scores must be cosine similarities in [-1, 1], not NaN; got values from {float(wide.min()):.4g} to "
-                f"{float(wide.max()):.4g}"
+                f"scores must be {kind} in [{-limit:g}, {limit:g}], not NaN; got values from {float(wide.min()):.4g} "
+                f"to {float(wide.max()):.4g}"
             )
         accepted: Tensor | np.ndarray = wide >= self.cosine
         return accepted
 
-    def accept_pairs(self, a: Tensor, b: Tensor) -> Tensor:
+    def accept_pairs(self, a: Tensor, b: Tensor, *, normalization: CohortNormalization | None = None) -> Tensor:
         """Decide about pairs of embeddings.
 
         Args:
             a, b: (P, D), row i of one against row i of the other; D as of the embeddings that the threshold is from.
+            normalization: of a report on normalised scores: that of the report, or with the gallery as cohort, today's
+                gallery with the report's k and strength. a and b count as not being in the cohort.
         Returns:
             (P,) bool.
         Raises:
-            ValueError: another D or P; rows that are zero or not finite.
+            ValueError: another D or P; rows that are zero or not finite; another normalization.
         """
         for name, rows in (("a", a), ("b", b)):
             check_embeddings(rows, name)
@@ -172,7 +185,8 @@ class ThresholdReport(ThresholdFields):
             check_directions(rows, name)
         if len(a) != len(b):
             raise ValueError(f"a and b must have the same number of rows; got {len(a)} and {len(b)}")
-        return self.accept((unit_rows(a.double()) * unit_rows(b.double())).sum(dim=1))
+        require_cohort(self.normalization, normalization)
+        return self.accept(pair_scores(unit_rows(a.double()), unit_rows(b.double()), normalization))
 
     def check(
         self,
@@ -183,6 +197,7 @@ class ThresholdReport(ThresholdFields):
         tracks: Labels | None = None,
         tolerance: float = 2.0,
         look: int = 1,
+        normalization: CohortNormalization | None = None,
     ) -> ThresholdCheck:
         """Compare today's FAR and FRR at this threshold with the report's.
 
@@ -198,8 +213,10 @@ class ThresholdReport(ThresholdFields):
             tolerance: a rate holds up to so many times the report's, or up to the report's interval if that is wider.
             look: 1 for the first check, 2 for the second, …: the n-th is made with an error rate of 0.05 · 6 / (π n)²,
                 so that over all checks a threshold that holds is refuted with a probability of at most 5 %.
+            normalization: see `accept_pairs`; None: of a report with the gallery as cohort, these embeddings are it.
         Raises:
-            ValueError: another D; no pair known to be the same or different; labels beside frames or tracks.
+            ValueError: another D; no pair known to be the same or different; labels beside frames or tracks; another
+                normalization.
 
         >>> import torch
         >>> generator = torch.Generator().manual_seed(0)
@@ -210,7 +227,9 @@ class ThresholdReport(ThresholdFields):
         >>> report.check(seen, labels=labels).verdict, report.check(drifted, labels=labels).verdict
         ('holds', 'does not hold')
         """
-        return check_threshold(self, embeddings, labels, frames, tracks, tolerance=tolerance, look=look)
+        return check_threshold(
+            self, embeddings, labels, frames, tracks, tolerance=tolerance, look=look, normalization=normalization
+        )
 
     def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
         """The same report, with the name and the hash of the model file that the embeddings are from.

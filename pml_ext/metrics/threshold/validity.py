@@ -10,8 +10,10 @@ from torch import Tensor
 from pml_ext._checks import check_embeddings, check_finite, check_number, check_whole
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.class_interval import class_rate_interval
+from pml_ext.metrics.cohort_normalization import CohortNormalization
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
 from pml_ext.metrics.threshold.fields import ErrorRate, ThresholdFields
+from pml_ext.metrics.threshold.normalized import offsets_of_report
 
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 
@@ -81,6 +83,7 @@ def check_threshold(
     *,
     tolerance: float,
     look: int,
+    normalization: CohortNormalization | None,
 ) -> ThresholdCheck:
     """Does the work of `ThresholdReport.check`; see there."""
     check_embeddings(embeddings)
@@ -107,10 +110,11 @@ def check_threshold(
     confidence = 1 - 0.05 * 6 / (math.pi * look) ** 2 / 2
     at = torch.tensor([report.distance], dtype=torch.float64)
     wide = embeddings.double()
+    offsets = offsets_of_report(report.normalization, normalization, embeddings)
 
     def known_same(groups: Tensor) -> tuple[Tensor, Tensor]:
         """Accepted pairs and all pairs of each group."""
-        pairs = PairDistances(wide, groups)
+        pairs = PairDistances(wide, groups, offsets=offsets)
         return pairs.accepted(at, positives_only=True)[0][:, 0].cpu(), pairs.positive_pairs.cpu()
 
     def rate(name: str, promised: ErrorRate, errors: Tensor, pairs: Tensor, spans: bool, is_bound: bool) -> RateToday:
@@ -118,7 +122,7 @@ def check_threshold(
 
     far = frr = None
     if ids["labels"] is not None:
-        pairs = PairDistances(wide, ids["labels"])
+        pairs = PairDistances(wide, ids["labels"], offsets=offsets)
         genuine, impostors = (counts[:, 0].cpu() for counts in pairs.accepted(at))
         if pairs.total_negative_pairs:
             far = rate("FAR", report.far, impostors, pairs.negative_pairs.cpu(), True, False)
@@ -126,7 +130,7 @@ def check_threshold(
             same = pairs.positive_pairs.cpu()
             frr = rate("FRR", report.frr, same - genuine, same, False, False)
     elif ids["frames"] is None and ids["tracks"] is None:
-        pairs = PairDistances(wide, torch.arange(count))
+        pairs = PairDistances(wide, torch.arange(count), offsets=offsets)
         far = rate("FAR", report.far, pairs.accepted(at)[1][:, 0].cpu(), pairs.negative_pairs.cpu(), True, True)
     if ids["frames"] is not None:
         accepted, different = known_same(ids["frames"])
