@@ -29,7 +29,8 @@ def report_threshold(
 
     checkpoint: the model file that the embeddings come from; out None: its folder, or the current one; images None: the
     file's own folder; groups: the name of a column; normalize: see `choose_normalization`, a cohort is written as
-    cohort.npz beside them; asked: as for `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with cameras.
+    cohort.npz beside them; asked: as for `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with
+    cameras.
     """
     if checkpoint is not None and not Path(checkpoint).is_file():
         raise UserError(f"no checkpoint at {checkpoint}")
