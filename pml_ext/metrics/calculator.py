@@ -1,5 +1,6 @@
 """PML's AccuracyCalculator with this package's metrics, aware of cameras."""
 
+import copy
 from collections.abc import Sequence
 from functools import partial, partialmethod
 from typing import Any
@@ -191,8 +192,9 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
         measured.ranks_both_ways = bool(ranked) and any(name in self._per_query for name in names)
         mine = [name for name in names if name in (*self._ours, *ranked)]
         results = {}
+        of_call = copy.copy(self)  # PML keeps the metrics of a call in an attribute, which other threads would change
         if pml := [name for name in names if name not in mine]:
-            results = super().get_accuracy(
+            results = super(AccuracyCalculator, of_call).get_accuracy(
                 measured.query,
                 measured.query_labels,
                 measured.reference,
@@ -202,9 +204,9 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
             )
         if ranked and not by_camera:
             # PML's own, for its warning where k is too small for a metric.
-            self.curr_function_dict = dict.fromkeys(names)
+            of_call.curr_function_dict = dict.fromkeys(names)
             bins = measured.matches + int(measured.ref_includes_query)
-            self.determine_k(bins, len(measured.reference), measured.ref_includes_query)
+            of_call.determine_k(bins, len(measured.reference), measured.ref_includes_query)
         for name in mine:
             of_set = partial(self._of_neighbors, name) if name in ranked else self.original_function_dict[name]
             results[name] = of_set(measured)

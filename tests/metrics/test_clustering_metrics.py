@@ -1,6 +1,8 @@
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch
 
 from pml_ext.metrics import AccuracyCalculator
 from tests.metrics.calculators import CPU, KNN, OTHERS, PER_QUERY, a_set, calculator
@@ -25,3 +27,22 @@ def test_nothing_is_clustered_for_f1_alone_unless_it_is_named() -> None:
         with pytest.raises(AssertionError, match="clustered"):
             named()
     assert "f1" in calculator(exclude=("NMI",)).get_accuracy(x, y)
+
+
+def test_threads_do_not_change_each_others_metrics() -> None:
+    x, y, _ = a_set()
+    clusters = torch.arange(len(x)) % 3
+    others = []
+
+    def cluster_while_another_thread_measures(*arguments: Any) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            others.append(pool.submit(threaded.get_accuracy, x, y, include=("precision_at_1",)).result())
+        return clusters
+
+    options = {"device": CPU, "include": ("AMI", "NMI", "precision_at_1")}
+    expected = AccuracyCalculator(**options, kmeans_func=lambda *_: clusters).get_accuracy(x, y)
+    threaded = AccuracyCalculator(**options, kmeans_func=cluster_while_another_thread_measures)
+    with ThreadPoolExecutor(4) as pool:
+        found = [call.result() for call in [pool.submit(threaded.get_accuracy, x, y) for _ in range(20)]]
+    assert found == [expected] * 20
+    assert others == [{"precision_at_1": expected["precision_at_1"]}] * 20
