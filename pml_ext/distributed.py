@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, distributed, nn
 
-from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, sum_of_own_rows
+from pml_ext._ops.distributed import gather_rows, sum_of_own_rows
 from pml_ext._ops.known_gradient import with_gradients
 from pml_ext._ops.precision import no_autocast
 from pml_ext.functional.tuples.pairs import class_sizes
+from pml_ext.losses._agreement import agree, in_words, raise_of_all_ranks
 from pml_ext.losses._batch import checked_batch
 from pml_ext.losses._facts import Part, facts_of
 from pml_ext.losses._shares import require_divisible, sums_of, why_undivided
@@ -21,7 +22,8 @@ class ShardedLoss(nn.Module):
 
     Replaces PML's DistributedLossWrapper, with which every rank computes the whole loss. Embeddings are gathered
     once, gradients summed once, both in the forward pass; the backward pass does not communicate. The ranks' batches
-    may differ in length. "Batch order", which defines LoOp's consecutive pairs, is the order of the ranks.
+    may differ in length. First each rank says in 512 bytes what it has, so that all raise the same error.
+    "Batch order", which defines LoOp's consecutive pairs, is the order of the ranks.
 
     As with PML's wrapper, the loss is multiplied by the number of ranks, so that after DistributedDataParallel's mean
     the model gets the gradient of one process with the joint batch. Unlike with PML's wrapper, the same holds for the
@@ -36,7 +38,9 @@ class ShardedLoss(nn.Module):
             regularizers. The error lists these losses; a class of your own says in its `facts` how it is divided.
     Raises:
         TypeError: a loss, or a setting of it, that cannot be divided; it lists what can.
-        ValueError: indices_tuple, ref_emb or ref_labels, which are PML's wrapper's.
+        ValueError: indices_tuple, ref_emb or ref_labels, which are PML's wrapper's. With several ranks on all of them,
+            with the rank and its error: a batch that one rank cannot use, embeddings of different types or sizes, with
+            a gradient on some ranks only.
 
     >>> from pml_ext.losses import CITLoss
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
@@ -64,19 +68,26 @@ class ShardedLoss(nn.Module):
             labels: (n,) class ids.
             indices_tuple, ref_emb, ref_labels: None, for trainers that pass them.
         """
-        if not (indices_tuple is None and ref_emb is None and ref_labels is None):
-            raise ValueError(
-                "indices_tuple, ref_emb and ref_labels must be None: ShardedLoss compares all samples of all ranks. "
-                "PML's DistributedLossWrapper takes them"
-            )
+
+        def check() -> Tensor:
+            if not (indices_tuple is None and ref_emb is None and ref_labels is None):
+                raise ValueError(
+                    "indices_tuple, ref_emb and ref_labels must be None: ShardedLoss compares all samples of all "
+                    "ranks. PML's DistributedLossWrapper takes them"
+                )
+            checked = checked_batch(embeddings, labels).labels
+            if checked is None:
+                raise ValueError("labels must be a tensor of class ids; got None")
+            return checked
+
         ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
         if ranks == 1:
+            check()
             value: Tensor = self.loss(embeddings, labels)
             return value
-        checked = checked_batch(embeddings, labels).labels
-        assert checked is not None
+        checked, lengths = agree(check, self.loss, embeddings)
         with no_autocast(embeddings.device):
-            return _of_all_ranks(self.loss, embeddings, checked, ranks, distributed.get_rank())
+            return _of_all_ranks(self.loss, embeddings, checked, lengths, distributed.get_rank())
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -92,14 +103,13 @@ def is_divisible(loss: nn.Module) -> bool:
     return not why_undivided(loss)
 
 
-def _of_all_ranks(loss: nn.Module, embeddings: Tensor, labels: Tensor, ranks: int, rank: int) -> Tensor:
-    everyone, is_learning = distributed.group.WORLD, torch.is_grad_enabled()
+def _of_all_ranks(loss: nn.Module, embeddings: Tensor, labels: Tensor, lengths: list[int], rank: int) -> Tensor:
+    everyone, is_learning, ranks = distributed.group.WORLD, torch.is_grad_enabled(), len(lengths)
     assert everyone is not None
-    own, order, lengths = embeddings.detach(), torch.arange(0), []
+    own, order = embeddings.detach(), torch.arange(0)
     part, divides, is_gathered = Part([slice(0, len(labels))], 0), True, facts_of(type(loss)).compares == "samples"
     if is_gathered:
-        lengths = lengths_of_ranks(own, everyone)
-        labels = gather_rows(labels.to(own.device), everyone, lengths=lengths)
+        labels = gather_rows(labels.to(own.device, torch.int64), everyone, lengths=lengths)
         sizes = class_sizes(labels)
         divides = 1 < max(sizes) < sum(sizes)  # else it lacks positive or negative pairs, which no rank sees of its own
         own = gather_rows(own, everyone, lengths=lengths)
@@ -152,9 +162,20 @@ def _divided(
     loss: nn.Module, leaves: dict[str, Tensor], x: Tensor, labels: Tensor, part: Part
 ) -> tuple[Tensor, Tensor]:
     """This rank's part of the loss, with a graph where it has anchors, and the loss."""
-    sums, counts = torch.func.functional_call(_Calls(loss, sums_of), leaves, (x, labels, part))
-    both = torch.stack([sums.detach(), counts])
+    problem, calls = "", _Calls(loss, sums_of)
+    # Of class vectors a rank may have an id that the others do not see; they wait for its sums.
+    may_fail_alone = any(facts_of(type(module)).compares != "samples" for module in loss.modules())
+    try:
+        sums, counts = torch.func.functional_call(calls, leaves, (x, labels, part))
+    except Exception as error:
+        if not may_fail_alone:
+            raise
+        problem, none = in_words(error), Part([slice(0, 0)], 0)
+        sums, counts = torch.func.functional_call(calls, leaves, (x, labels, none))
+    both = torch.stack([sums.detach(), counts, torch.full_like(counts, bool(problem))])
     distributed.all_reduce(both)
+    if may_fail_alone and bool(both[2].any()):
+        raise_of_all_ranks(problem, x)
     factors = both[1].clamp(max=1) / both[1].clamp(min=1)
     return (sums * factors).sum(), (both[0] * factors).sum()
 
