@@ -109,6 +109,9 @@ def _interactive(images: ImageSet, rows: np.ndarray, places: np.ndarray) -> str:
         sheet.paste(small, (i % across * _SIDE, i // across * _SIDE))
     _, number = np.unique(images.identities[rows], return_inverse=True)
     points = [[round(float(x), 4), round(float(y), 4), int(k)] for (x, y), k in zip(places, number, strict=True)]
-    names = [str(images.names[row]).rpartition("/")[2] for row in rows.tolist()]
+    names = [
+        f"identity {images.called(images.identities[row])}: {str(images.names[row]).rpartition('/')[2]}"
+        for row in rows.tolist()
+    ]
     data = {"points": points, "names": names, "side": _SIDE, "across": across}
     return render("map.html", data=data, sheet=data_uri(as_png(np.asarray(sheet))))

@@ -7,6 +7,8 @@ from pml_ext.metrics.threshold.fields import Between, ClassErrors, ErrorRate, Ga
 _NAMED = 3
 # A share is written as "a of b" where a is off by no more than this.
 _ROUNDING = 0.1
+# Rates that read easily, for counts of classes above one.
+_ROUND = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 def meaning(report: ThresholdFields) -> str:
@@ -68,6 +70,15 @@ def cameras_in_words(report: ThresholdFields) -> str:
     return f"{rejected}{within}; {counted}."
 
 
+def refused_in_words(report: ThresholdFields) -> str:
+    """How many classes are rejected more than twice as often as all pairs are, that rate rounded up to a simple one."""
+    rates = [c.frr for c in report.classes if c.frr is not None]
+    limit = next((rate for rate in _ROUND if rate >= 2 * report.frr.rate), _ROUND[-1])
+    refused = sum(rate > limit for rate in rates)
+    are = "is" if refused == 1 else "are"
+    return f"{refused} of {len(rates)} classes {are} refused in more than {percent(limit)} of their own pairs"
+
+
 def facts(report: ThresholdFields) -> list[tuple[str, str]]:
     """The report as (name, text) lines."""
     target, checkpoint = report.target, report.checkpoint
@@ -84,6 +95,7 @@ def facts(report: ThresholdFields) -> list[tuple[str, str]]:
         *_groups(report),
         ("highest FAR", _names(report.worst_classes("far", _NAMED), "far")),
         ("highest FRR", _names(report.worst_classes("frr", _NAMED), "frr")),
+        ("refused", refused_in_words(report)),
         ("OPIS", _consistency(report)),
         ("stability", _stability(report)),
         (

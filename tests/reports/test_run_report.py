@@ -89,6 +89,7 @@ def test_names_of_files_stay_text(report: tuple[Path, list[Path]]) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;&#34;&#39;" in text, "in the table of the run"
     data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', text, re.S)[1])
     assert len(data["points"]) == len(data["names"]) == 36 + 8 * 12 + 5
+    assert data["names"][0].startswith("identity ")
     assert data["names"][0].endswith("script>&\"'_0.png")
 
 

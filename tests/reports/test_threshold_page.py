@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from pml_ext.metrics import ThresholdReport
-from pml_ext.reports.wording import meaning, percent
+from pml_ext.reports.wording import meaning, percent, refused_in_words
 
 LABELS = torch.arange(20).repeat_interleave(6)
 
@@ -57,7 +57,8 @@ def test_the_worst_pairs_are_shown_with_their_pictures_and_rows(tmp_path: Path) 
     samples = [s for pair in (*worst.impostors, *worst.genuine) for s in (pair.one, pair.other)]
     assert len(samples) == 24
     assert text.count("data:image/jpeg;base64,") == sum(sample.path is not None for sample in samples)
-    assert all(f"row {sample.row}<" in text for sample in samples)
+    assert all(f"<b>identity {sample.label}</b><br>row {sample.row}<" in text for sample in samples)
+    assert f"<p>{refused_in_words(found)}.</p>" in text
     assert text.count("✗ wrongly accepted") == sum(pair.cosine >= found.cosine for pair in worst.impostors) > 0
     assert text.count("✗ wrongly rejected") == sum(pair.cosine < found.cosine for pair in worst.genuine) > 0
 

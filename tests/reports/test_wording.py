@@ -1,11 +1,12 @@
 import dataclasses
+import re
 
 import pytest
 import torch
 
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.fields import ErrorRate
-from pml_ext.reports.wording import as_counts, meaning, percent
+from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate
+from pml_ext.reports.wording import as_counts, meaning, percent, refused_in_words
 
 LABELS = torch.arange(8).repeat_interleave(5)
 
@@ -49,6 +50,17 @@ def test_the_sentence_for_the_person_who_decides() -> None:
         "Of 2,000 comparisons of two different identities, none is wrongly accepted; "
         "of 9 comparisons of the same identity, 9 are wrongly rejected."
     )
+
+
+def test_classes_that_are_refused_often_are_counted() -> None:
+    classes = tuple(ClassErrors(k, 5, 175, 9, 10 * (k > 0), refused) for k, refused in enumerate((0, 0, 1, 5, 6, 10)))
+    found = dataclasses.replace(report(), classes=classes, frr=ErrorRate(22, 50, 0.2, 0.6))
+    assert refused_in_words(found) == "2 of 5 classes are refused in more than 50 % of their own pairs"
+    found = dataclasses.replace(found, frr=ErrorRate(3, 50, 0.0, 0.1))  # twice this is 12 %
+    assert refused_in_words(found) == "3 of 5 classes are refused in more than 20 % of their own pairs"
+    assert re.search(r"^refused +3 of 5 classes are", found.summary(), re.M)
+    found = dataclasses.replace(found, classes=classes[:2], frr=ErrorRate(0, 50, 0.0, 0.1))
+    assert refused_in_words(found) == "0 of 1 classes are refused in more than 0.1 % of their own pairs"
 
 
 def test_percent_has_three_digits_and_no_exponent() -> None:
