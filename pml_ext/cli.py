@@ -204,8 +204,12 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--half", action="store_true", help="compute all but the heads in 16 bits")
     add("--threshold", metavar="FILE", help="a threshold report of the weights, to go into the file")
 
-    add = command("report", commands.report)
-    add("run", metavar="RUN", help="its OUTPUT_DIR")
+    add = command("report", commands.report, **layout)
+    add("run", nargs="?", metavar="RUN", help="its OUTPUT_DIR")
+    add("--embeddings", metavar="FILE", help="show embeddings made elsewhere, see below; queries, if with a gallery")
+    add("--gallery", metavar="FILE", help="what --embeddings search; without: each other")
+    add("--images", metavar="FOLDER", help="of the files' paths; default: each file's folder")
+    add("--out", metavar="FOLDER", help="of --embeddings: for report.html; default: here")
 
     add = command("compare", commands.compare)
     add("runs", nargs="+", metavar="RUN", help="their OUTPUT_DIRs")

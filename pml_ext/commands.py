@@ -117,11 +117,26 @@ def export(config_file: str, overrides: list[str], *, output: str, format: str, 
     exporting.export(load_checked(config_file, overrides), output, format, **options)
 
 
-def report(run: str) -> None:
-    """measure a finished run again and show in RUN/report.html what it learned"""
-    from pml_ext.runner.engine.run import report_of_run
+def report(
+    run: str | None, *, embeddings: str | None, gallery: str | None, out: str | None, images: str | None
+) -> None:
+    """measure a finished run again and show in RUN/report.html what it learned; or show embeddings from files"""
+    if embeddings is None:
+        given = [f"--{name}" for name, value in (("gallery", gallery), ("out", out), ("images", images)) if value]
+        if given:
+            raise UserError(f"{', '.join(given)} go with --embeddings; the report of a run is written into its folder")
+        if run is None:
+            raise UserError("report needs RUN, the folder of a finished run, or --embeddings FILE")
+        from pml_ext.runner.engine.run import report_of_run
 
-    report_of_run(Path(run))
+        report_of_run(Path(run))
+        return
+    if run is not None:
+        raise UserError(f"report takes RUN or --embeddings; got {run} and --embeddings {embeddings}")
+    from pml_ext.search.report_command import report_embeddings
+
+    with _plain_warnings():
+        print(report_embeddings(embeddings, gallery, out or ".", images))
 
 
 def compare(runs: list[str], output: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.reports.drawing import BLUE, LINE_STYLES, ORANGE, PALE, Picture, as_png, place_picture
 from pml_ext.reports.page import render
-from pml_ext.reports.thumbnails import data_uri, shrink
+from pml_ext.reports.thumbnails import data_uri, shrink, why_no_pictures
 from pml_ext.runner.data.datasets import ImageSet
 
 if TYPE_CHECKING:
@@ -39,21 +39,30 @@ def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
         how = f"t-SNE, perplexity {_PERPLEXITY:g}: neighbours stay neighbours, large distances mean little"
     low, high = places.min(axis=0), places.max(axis=0)
     places = (places - low) / np.maximum(high - low, 1e-9)
+    missing = why_no_pictures(images)
 
     def draw(figure: "Figure", wide: bool) -> None:
         axes = figure.add_subplot()
         width, size = (2.2, 0.05) if wide else (1.0, 0.045)
         middle = places * [width, 1] + size / 2
-        axes.plot(middle[:, 0], middle[:, 1], ".", markersize=4, color="#BBBBBB", zorder=1)
-        for row in _spread_out(places * [width, 1], _PICTURES[0 if wide else 1], size):
+        if missing:
+            looks = images.identities[rows] % 10
+            axes.scatter(middle[:, 0], middle[:, 1], s=14, c=looks, cmap="tab10")
+        else:
+            axes.plot(middle[:, 0], middle[:, 1], ".", markersize=4, color="#BBBBBB", zorder=1)
+        for row in [] if missing else _spread_out(places * [width, 1], _PICTURES[0 if wide else 1], size):
             x, y = places[row] * [width, 1]
             place_picture(axes, images.images[int(rows[row])], x, y, size, {"edgecolor": "none"})
         axes.set(xlim=(-0.01, width + size), ylim=(1 + size, -0.01), aspect="equal")
         axes.axis("off")
 
     number = len(np.unique(images.identities[rows]))
-    caption = f"{len(rows)} images of {number} identities by {how}. Move over a point below to see its picture."
-    return Picture("map", "A map of the embeddings", caption, draw, (6.2, 5.0), _interactive(images, rows, places))
+    how_to_read = "Move over a point below to see its picture."
+    if missing:
+        how_to_read = f"No pictures: {missing}. Colours repeat after ten identities."
+    caption = f"{len(rows)} images of {number} identities by {how}. {how_to_read}"
+    below = "" if missing else _interactive(images, rows, places)
+    return Picture("map", "A map of the embeddings", caption, draw, (6.2, 5.0), below)
 
 
 def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, float]:

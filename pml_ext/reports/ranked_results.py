@@ -13,6 +13,7 @@ from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.metrics import ReIDEvaluator
 from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, Picture, place_picture
+from pml_ext.reports.thumbnails import why_no_pictures
 from pml_ext.runner.data.datasets import OpenSet
 from pml_ext.runner.evaluation.evaluate import Features
 
@@ -127,26 +128,31 @@ def results_picture(
 
 
 def confused_identities(data: OpenSet, found: Sequence[Confusion]) -> Picture:
-    """Pairs of identities, one of which appears in the other's results."""
+    """Pairs of identities, one of which appears in the other's results; names alone of a set without pictures."""
+    with_pictures = all(why_no_pictures(part) is None for part in data.parts)
+    height, right = (1.25, 2.35) if with_pictures else (0.7, 0)
 
     def draw(figure: "Figure", wide: bool) -> None:
         axes = figure.add_subplot()
         columns = 3 if wide else 1
         for i, confusion in enumerate(found):
-            left, top = i % columns * 4.6, i // columns * 1.25
-            place_picture(axes, data.query.images[confusion.query], left, top, _SIDE, _FRAMES[True])
-            axes.text(left + 1.1, top + 0.45, "→", fontsize=16, ha="center", va="center")
-            place_picture(axes, data.parts[-1].images[confusion.result], left + 1.35, top, _SIDE, _FRAMES[False])
+            left, top = i % columns * 4.6, i // columns * height
+            if with_pictures:
+                place_picture(axes, data.query.images[confusion.query], left, top, _SIDE, _FRAMES[True])
+                axes.text(left + 1.1, top + 0.45, "→", fontsize=16, ha="center", va="center")
+                place_picture(axes, data.parts[-1].images[confusion.result], left + 1.35, top, _SIDE, _FRAMES[False])
             pair = data.query.called(confusion.identity), data.parts[-1].called(confusion.taken_for)
             said = f"{confusion.places} of {confusion.of} places\n{' → '.join(name[:_LONGEST] for name in pair)}"
-            axes.text(left + 2.35, top + 0.43, said, fontsize=10, va="center", parse_math=False)
-        _bare(axes, columns * 4.6 if wide else _NARROW, -(-len(found) // columns) * 1.25)
+            axes.text(left + right, top + height / 3, said, fontsize=10, va="center", parse_math=False)
+        _bare(axes, columns * 4.6 if wide else _NARROW, -(-len(found) // columns) * height)
 
     caption = (
         "How many of the first ten results of one identity's queries (solid frame) show another identity (dashed "
         "frame), by the trained model; below, their names in the data set."
     )
-    heights = 1.25 * -(-len(found) // 3) + 0.2, 1.25 * 5 / _NARROW * len(found)
+    if not with_pictures:
+        caption = "How many of the first ten results of one identity's queries are of another identity."
+    heights = height * -(-len(found) // 3) + 0.2, height * 5 / _NARROW * len(found)
     return Picture("confusions", "Most confused identities", caption, draw, heights)
 
 

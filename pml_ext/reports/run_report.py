@@ -20,6 +20,7 @@ from pml_ext.reports.embedding_map import map_picture, spectrum_picture
 from pml_ext.reports.page import metrics_table, write_page
 from pml_ext.reports.panels import Panels, drawn
 from pml_ext.reports.ranked_results import (
+    RankedLists,
     confused_identities,
     confusions,
     first_results,
@@ -27,6 +28,7 @@ from pml_ext.reports.ranked_results import (
     worst_and_random,
 )
 from pml_ext.reports.thresholds import error_pictures, utility_picture
+from pml_ext.reports.thumbnails import why_no_pictures
 from pml_ext.reports.training_series import read_series, training_curves
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
@@ -118,8 +120,10 @@ def _panels_of_set(
     embeddings = torch.cat(features)
     before = {row: torch.cat(m.features[name]) for row, m in baselines.items() if row != RAW_PIXELS}
     models = {row: m.features[name] for row, m in baselines.items() if row == RAW_PIXELS} | {TRAINED: features}
+    lists = cache(lambda: {model: first_results(data, found) for model, found in models.items()})
     return {
-        "What queries find": lambda: _results_of_queries(data, models, seed),
+        "What queries find": lambda: _results_of_queries(data, lists(), seed),
+        "Most confused identities": lambda: _confusions(data, lists()[TRAINED]),
         "Utility of each class": lambda: [utility.picture],
         "One threshold for all pairs": lambda: _pictures_of_thresholds(data, features, utility.curves(), far),
         "A map of the embeddings": lambda: [map_picture(ImageSet.concatenated(data.parts), embeddings, seed=seed)],
@@ -127,15 +131,16 @@ def _panels_of_set(
     }
 
 
-def _results_of_queries(data: OpenSet, models: Mapping[str, Features], seed: int) -> Iterator[Picture]:
-    lists = {model: first_results(data, features) for model, features in models.items()}
-    found = lists[TRAINED]
-    worst, others = worst_and_random(found, data.query.identities, _QUERIES, seed)
+def _results_of_queries(data: OpenSet, lists: Mapping[str, RankedLists], seed: int) -> Iterator[Picture]:
+    worst, others = worst_and_random(lists[TRAINED], data.query.identities, _QUERIES, seed)
     show = partial(results_picture, data, lists)
     caption = "Queries chosen at random, and the first ten results of each."
     yield show(others, "ranked_random", "What random queries find", caption)
     caption = "The queries with the lowest average precision by the trained model, at most one of each identity."
     yield show(worst, "ranked_worst", "The worst queries", caption)
+
+
+def _confusions(data: OpenSet, found: RankedLists) -> Iterator[Picture]:
     if confused := confusions(data, found, _CONFUSIONS):
         yield confused_identities(data, confused)
 
@@ -160,4 +165,5 @@ def _pictures_of_thresholds(data: OpenSet, features: Features, curves: UtilityCu
         curves=counts,
     )  # fmt: skip
     faces = {data.query.called(identity): row for row, identity in enumerate(data.query.identities.tolist())}
-    return error_pictures(found, lambda label: data.query.images[faces[str(label)]])
+    has_pictures = why_no_pictures(data.query) is None
+    return error_pictures(found, (lambda label: data.query.images[faces[str(label)]]) if has_pictures else None)

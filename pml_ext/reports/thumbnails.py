@@ -4,9 +4,15 @@ import base64
 import io
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
+
+from pml_ext._errors import UserError
+
+if TYPE_CHECKING:
+    from pml_ext.runner.data.datasets.image_set import ImageSet
 
 _SIDE = 112
 
@@ -18,6 +24,15 @@ def shrink(image: Tensor, side: int) -> np.ndarray:
     small = Image.fromarray(image.permute(1, 2, 0).expand(-1, -1, 3).contiguous().numpy())
     small.thumbnail((side, side))
     return np.asarray(small)
+
+
+def why_no_pictures(images: "ImageSet") -> str | None:
+    """Why a set has embeddings only; None for one with pictures."""
+    try:
+        _ = images.images[0]
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def data_uri(content: bytes, kind: str = "png") -> str:
