@@ -12,6 +12,8 @@ Keys on one line are the same quantity under the name that its field uses. All v
 | equal error rate | equal_error_rate | | eer | |
 | spread of the classes' utilities | opis, epsilon_opis | | | opis, epsilon_opis |
 
+normalized_<name>, in the runner, is a metric of normalised scores (`TEST.NORMALIZE`).
+
 mean_average_precision and precision_at_1 are PML's: the same as ours where k is None or larger than the gallery, up to
 ties (`functional.rank_matches` counts them against the query).
 """
@@ -81,6 +83,18 @@ def threshold_at_far(far: float) -> str:
     """threshold_at_far_1e-3: the threshold there."""
     return f"threshold_at_far_{rate(far)}"
 
+
+def normalized(name: str) -> str:
+    """normalized_opis: the same metric of normalised scores."""
+    return f"{_NORMALIZED}{name}"
+
+
+def plain(name: str) -> str:
+    """The metric of which this is one of normalised scores, or itself."""
+    return name.removeprefix(_NORMALIZED)
+
+
+_NORMALIZED = "normalized_"
 
 # What a metric is taken over.
 NEIGHBORS = "neighbours"  # PML's metrics of ranks

@@ -11,7 +11,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.data.names import TRANSFORMS
 from pml_ext.runner.data.transforms import build_transform
-from pml_ext.runner.evaluation.evaluate import opis_settings, verification_evaluator
+from pml_ext.runner.evaluation.evaluate import gallery_cohort, opis_settings, verification_evaluator
 from pml_ext.runner.modeling.architectures import architecture_of
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
@@ -64,6 +64,7 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
         schedule = "SOLVER.SCHED", "SOLVER.MAX_EPOCH"
         attempt(lambda: build_schedule(cfg.SOLVER, optimizer, steps_per_epoch=1), *schedule)
     attempt(lambda: opis_settings(cfg.TEST.OPIS), "TEST.OPIS")
+    attempt(lambda: gallery_cohort(cfg.TEST.NORMALIZE), "TEST.NORMALIZE")
     attempt(lambda: verification_evaluator(cfg.TEST.VERIFICATION), "TEST.VERIFICATION")
     return [line for error in found for line in error.splitlines()]
 

@@ -55,6 +55,8 @@ _TEST: dict[str, Any] = {
     "EVAL_PERIOD": 20,  # epochs; 0: once, at the end
     "IMS_PER_BATCH": 64, "METRIC": "cosine", "ROC": {"ENABLED": False}, "FLIP": {"ENABLED": False},
     "AQE": {"ENABLED": False, "ALPHA": 3.0, "QE_TIME": 1, "QE_K": 5},
+    # ours: ranks and decisions by normalised scores are measured too; the gallery is the cohort
+    "NORMALIZE": {"ENABLED": False, "COHORT": "gallery", "K": 20, "STRENGTH": 1.0},
     "RERANK": {"ENABLED": False, "K1": 20, "K2": 6, "LAMBDA": 0.3},
     "PRECISE_BN": {"ENABLED": False, "DATASET": "Market1501", "NUM_ITER": 300},
     # ours: the columns of test sets with queries, by name; "cmc" stands for R@k of each of RANKS

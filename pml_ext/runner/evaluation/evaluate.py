@@ -14,7 +14,7 @@ from pml_ext._identities import JUNK
 from pml_ext._pml import FaissKMeans
 from pml_ext.functional.retrieval.protocol import GalleryProtocol
 from pml_ext.functional.retrieval.ranking import Ranking
-from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator, keys
+from pml_ext.metrics import AccuracyCalculator, GalleryCohort, ReIDEvaluator, VerificationEvaluator, keys
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TestSet
 from pml_ext.runner.evaluation.columns import columns_of_queries
@@ -36,14 +36,16 @@ class Evaluation:
 
     def __init__(self, test: CN) -> None:
         self.columns, self.ranks = columns_of_queries(test), tuple(test.RANKS)
-        self.calculator = AccuracyCalculator(
-            include=self.columns,
-            device=torch.device("cpu"),
-            # Without this faiss advises more pictures a class, which it prints from C++.
-            kmeans_func=FaissKMeans(min_points_per_centroid=1),
-            ranks=self.ranks,
-            **asdict(opis_settings(test.OPIS)),
-        )
+        options: dict[str, Any] = {"device": torch.device("cpu"), "ranks": self.ranks}
+        options |= asdict(opis_settings(test.OPIS))
+        # Without kmeans_func faiss advises more pictures a class, which it prints from C++.
+        kmeans = FaissKMeans(min_points_per_centroid=1)
+        self.calculator = AccuracyCalculator(include=self.columns, kmeans_func=kmeans, **options)
+        self.by_scores = [name for name in self.columns if _follows_from_scores(name)]
+        self.normalized = None
+        if test.NORMALIZE.ENABLED:
+            normalize = gallery_cohort(test.NORMALIZE)
+            self.normalized = AccuracyCalculator(include=self.by_scores, normalize=normalize, **options)
         self.verification = verification_evaluator(test.VERIFICATION)
         expansion = {"k": test.AQE.QE_K, "alpha": test.AQE.ALPHA, "times": test.AQE.QE_TIME}
         rerank = {"k1": test.RERANK.K1, "k2": test.RERANK.K2, "lambda_": test.RERANK.LAMBDA, "definition": "fastreid"}
@@ -72,7 +74,23 @@ class Evaluation:
         if self.refined is not None:
             refined = _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery), self.ranks)
             results |= {name: value for name, value in refined.items() if name in results}
+        if self.normalized is not None:
+            found = self.normalized.get_accuracy(features[0], query[0], query_cameras=query[1], **reference)
+            results |= {keys.normalized(name): float(found[name]) for name in self.by_scores}
         return results
+
+
+def _follows_from_scores(name: str) -> bool:
+    """Whether normalised scores change a metric; clusterings and the spectrum are about the embeddings."""
+    return name not in (*keys.names_over(keys.CLUSTERS), keys.SPECTRAL_VARIANCE)
+
+
+def gallery_cohort(options: CN) -> GalleryCohort:
+    """What normalises scores, from the config's TEST.NORMALIZE; UserError for a value out of range."""
+    try:
+        return GalleryCohort(options.K, options.STRENGTH)
+    except ValueError as error:
+        raise UserError(f"TEST.NORMALIZE: {error}") from error
 
 
 def opis_settings(options: CN) -> OPISSettings:
@@ -100,7 +118,8 @@ def verification_evaluator(options: CN) -> VerificationEvaluator:
 def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
     """Before any work: whether the test sets with queries can be measured as TEST asks, else a UserError.
 
-    AQE and RERANK need a gallery of enough images; some query needs a match that counts. The log counts those without.
+    NORMALIZE, AQE and RERANK need a gallery of enough images; some query needs a match that counts. The log counts
+    those without.
     """
     aqe, rerank = test.AQE, test.RERANK
     for name, data in test_sets.items():
@@ -111,7 +130,13 @@ def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
                 f"TEST.AQE and TEST.RERANK need a gallery beside the queries; in {name} queries search each other: "
                 "set both to False"
             )
-        total = sum(map(len, data.parts))
+        total, searched = sum(map(len, data.parts)), data.parts[-1]
+        known = int((searched.identities != JUNK).sum())
+        if test.NORMALIZE.ENABLED and known <= test.NORMALIZE.K:
+            raise UserError(
+                f"TEST.NORMALIZE.K is {test.NORMALIZE.K}; the gallery of {name} has {known} images, so {known - 1} is "
+                "the most"
+            )
         for key, node, size, most in (("AQE.QE_K", aqe, aqe.QE_K, total), ("RERANK.K1", rerank, rerank.K1, total - 1)):
             if node.ENABLED and size > most:
                 raise UserError(

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,11 @@ Results = dict[str, dict[str, float]]
 CMC = "cmc"
 """In a list of metrics: all ranks."""
 
+
+def _with_normalized(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(each for name in names for each in (name, keys.normalized(name)))
+
+
 # The name in metrics.json -> what the table calls it; cmc_rank_5 is R@5, tar_at_far_1e-3 TAR@1e-3.
 _HEADINGS = {name: facts.heading for name, facts in keys.FACTS.items() if facts.heading}
 VERIFICATION = {name: _HEADINGS[name] for name in keys.names_over(keys.LISTED_PAIRS)}
@@ -26,8 +31,8 @@ STANDARD_METRICS = (CMC, *(name for name, facts in keys.FACTS.items() if facts.s
 STANDARD_RANKS = (1, 5, 10)
 """What is measured where nobody says otherwise, see `named_metrics`."""
 
-LOWER_IS_BETTER = tuple(name for name, facts in keys.FACTS.items() if facts.lower_is_better)
-NO_RATES = tuple(name for name, facts in keys.FACTS.items() if not facts.is_rate)
+LOWER_IS_BETTER = _with_normalized(name for name, facts in keys.FACTS.items() if facts.lower_is_better)
+NO_RATES = _with_normalized(name for name, facts in keys.FACTS.items() if not facts.is_rate)
 _NEITHER = tuple(name for name, facts in keys.FACTS.items() if facts.lower_is_better is None)
 
 
@@ -110,16 +115,30 @@ def labels_of(values: Mapping[str, float]) -> dict[str, str]:
 
 def label_of(name: str) -> str | None:
     """What the table calls a metric; None where it does not show it."""
+    if (plain := keys.plain(name)) != name:
+        return None if (label := label_of(plain)) is None else f"{label} norm."
     for start, label in (("cmc_rank_", "R@"), ("tar_at_far_", "TAR@")):
         if name.startswith(start):
             return label + name.removeprefix(start)
     return _HEADINGS.get(name)
 
 
+def _of_both_scores(rows: Mapping[str, dict[str, float]]) -> Iterator[tuple[str, dict[str, float]]]:
+    """Metrics of normalised scores as a row below that of cosines."""
+    for name, values in rows.items():
+        yield name, {key: value for key, value in values.items() if keys.plain(key) == key}
+        if normalized := {keys.plain(key): value for key, value in values.items() if keys.plain(key) != key}:
+            yield f"{name}, normalised scores".removeprefix(", "), normalized
+
+
 def _table(corner: str, rows: dict[str, dict[str, float]]) -> list[str]:
+    rows = dict(_of_both_scores(rows))
     labels = labels_of(next(iter(rows.values())))
     header = [corner, *(heading(*item) for item in labels.items())]
-    cells = [[name, *(as_text(metric, values[metric]) for metric in labels)] for name, values in rows.items()]
+    cells = [
+        [name, *(as_text(metric, values[metric]) if metric in values else "" for metric in labels)]
+        for name, values in rows.items()
+    ]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])

@@ -7,6 +7,11 @@ TEST_RULES: list[Rule] = [
     one_of(
         "METRIC", ("cosine",), not_built={"euclidean": "distances of features of any length are not built; set cosine"}
     ),
+    one_of(
+        "NORMALIZE.COHORT",
+        ("gallery",),
+        not_built={"train": "a cohort of training samples does harm on data of another kind; set gallery"},
+    ),
     at_least_one("IMS_PER_BATCH PRECISE_BN.NUM_ITER AQE.QE_K AQE.QE_TIME RERANK.K1 RERANK.K2"),
     not_negative("AQE.ALPHA EVAL_PERIOD"),
     must("RERANK.LAMBDA", "must be in [0, 1]", lambda value: 0 <= value <= 1),

@@ -13,14 +13,21 @@ from torch.nn.functional import normalize
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.functional import opis
-from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
+from pml_ext.metrics import AccuracyCalculator, GalleryCohort, ReIDEvaluator, VerificationEvaluator
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
 from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.evaluation.evaluate import Evaluation, check_test_sets, query_and_gallery_embeddings
-from pml_ext.runner.evaluation.results import ALL_PAIRS, METRICS, results_table
+from pml_ext.runner.evaluation.results import (
+    ALL_PAIRS,
+    LOWER_IS_BETTER,
+    METRICS,
+    as_text,
+    label_of,
+    results_table,
+)
 from tests.runner.data import published_layouts as layouts
 
 CPU = torch.device("cpu")
@@ -244,3 +251,32 @@ OUTPUT_DIR: {tmp_path}/logs
     assert results["IJBC"]["genuine"] == 1
     assert (tmp_path / "logs" / "checkpoints" / "best.ckpt").is_file()
     assert not list((tmp_path / "logs").glob("utility_*"))
+
+
+def test_normalised_scores_are_measured_beside_cosines() -> None:
+    data, features = open_set()
+    plain = Evaluation(config().TEST)(data, features)
+    options = (("TEST.NORMALIZE.ENABLED", True), ("TEST.NORMALIZE.K", 5), ("TEST.NORMALIZE.STRENGTH", 0.5))
+    both = Evaluation(config(*options).TEST)(data, features)
+    assert {name: both[name] for name in plain} == pytest.approx(plain, nan_ok=True)
+    query_ids, query_cameras, gallery_ids, gallery_cameras = of(data)
+    names = ("opis", "precision_at_1", "reid_mean_average_precision")
+    expected = AccuracyCalculator(include=names, normalize=GalleryCohort(5, 0.5)).get_accuracy(
+        features[0], query_ids, features[1], gallery_ids, query_cameras=query_cameras, reference_cameras=gallery_cameras
+    )
+    assert {name: both[f"normalized_{name}"] for name in names} == pytest.approx(expected)
+    assert "normalized_NMI" not in both and both["normalized_opis"] != both["opis"]
+    lines = results_table({"people": both}, {"metrics": Path("metrics.json")}).splitlines()
+    assert lines[2].startswith("people ") and lines[3].startswith("people, normalised scores ")
+    assert as_text("opis", both["opis"]) in lines[2] and as_text("opis", both["normalized_opis"]) in lines[3]
+    assert label_of("normalized_cmc_rank_5") == "R@5 norm." and "normalized_opis" in LOWER_IS_BETTER
+
+
+def test_a_gallery_smaller_than_k_is_an_error_before_any_work() -> None:
+    data, _ = open_set()
+    size = len(data.parts[-1])
+    test = config(("TEST.NORMALIZE.ENABLED", True), ("TEST.NORMALIZE.K", size)).TEST
+    with pytest.raises(UserError, match=rf"TEST\.NORMALIZE\.K is {size}; the gallery of people has"):
+        check_test_sets(test, {"people": data})
+    with pytest.raises(UserError, match=r"TEST\.NORMALIZE: strength must be in"):
+        Evaluation(config(("TEST.NORMALIZE.ENABLED", True), ("TEST.NORMALIZE.STRENGTH", 3.0)).TEST)
