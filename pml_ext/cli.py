@@ -174,6 +174,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--rank", type=int, metavar="R", help="of searches: the right one must be among the first R; default: 1")
     does = "of searches: compare with the best sample of an identity, or with their mean; default: best"
     add("--template", choices=["best", "mean"], help=does)
+    add("--extrapolate", action="store_true", help="to galleries of more identities than the file has")
     add("--groups", metavar="NAME", help="the array or column with groups of samples, whose rates are compared")
     does = "scores normalised by a cohort: a file of embeddings, a saved cohort.npz, or the word gallery (itself)"
     add("--normalize", metavar="COHORT", help=does)

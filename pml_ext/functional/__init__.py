@@ -13,6 +13,7 @@ from pml_ext.functional.losses.pair_weighting import WEIGHTINGS
 from pml_ext.functional.losses.recall_at_k import smooth_recall_at_k
 from pml_ext.functional.losses.tcm import margins_from_distance_range, shortfall_and_excess
 from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
+from pml_ext.functional.open_set.extrapolation import ExtrapolatedRate, extrapolate_fpir
 from pml_ext.functional.open_set.identification_rates import Identification, identification
 from pml_ext.functional.operating_points.calibration import utility_curves
 from pml_ext.functional.operating_points.score import OPISAtRange, epsilon_opis, opis, opis_sensitivity
@@ -47,6 +48,7 @@ __all__ = [
     "ROC",
     "WEIGHTINGS",
     "DiscriminativeTightness",
+    "ExtrapolatedRate",
     "FoldAccuracy",
     "Identification",
     "OPISAtRange",
@@ -77,6 +79,7 @@ __all__ = [
     "equal_error_rate",
     "errors_at",
     "expand_features",
+    "extrapolate_fpir",
     "fold_accuracy",
     "hardest_triplets",
     "identification",

@@ -2,7 +2,10 @@
 
 from decimal import Decimal
 
-from pml_ext.metrics.threshold.fields import Between, ClassErrors, ErrorRate, GalleryRates, MeanRate, ThresholdFields
+from pml_ext.metrics.threshold.fields import ClassErrors, ThresholdFields
+from pml_ext.metrics.threshold.group_fields import Between
+from pml_ext.metrics.threshold.rate_fields import ErrorRate
+from pml_ext.metrics.threshold.search_fields import GalleryRates, HeldOut, MeanRate
 
 _NAMED = 3
 # A share is written as "a of b" where a is off by no more than this.
@@ -153,7 +156,20 @@ def _cameras(report: ThresholdFields) -> list[tuple[str, str]]:
 def _searches(report: ThresholdFields) -> list[tuple[str, str]]:
     """A line for each size of gallery."""
     found = report.searches
-    return [] if found is None else [(f"among {one.enrolled:,}", search_in_words(one)) for one in found.sizes]
+    if found is None:
+        return []
+    lines = [(f"among {one.enrolled:,}", search_in_words(one)) for one in found.sizes]
+    return [*lines, ("extrapolation", held_out_in_words(found.held_out))] if found.held_out else lines
+
+
+def held_out_in_words(check: HeldOut) -> str:
+    """How far extrapolation from some identities is from what all of them give."""
+    said, measured = check.predicted, check.measured
+    verdict = "inside" if said.low <= measured <= said.high else "outside"
+    return (
+        f"from {check.identities:,} identities FPIR among {check.enrolled:,} at cosine {check.cosine:.4f} would be "
+        f"{said.rate:.3g} [{said.low:.3g}, {said.high:.3g}]; measured {measured:.3g}, {verdict}"
+    )
 
 
 def search_in_words(one: GalleryRates) -> str:
@@ -162,7 +178,8 @@ def search_in_words(one: GalleryRates) -> str:
     def rate(of: MeanRate) -> str:
         return f"{of.rate:.3g} [{of.low:.3g}, {of.high:.3g}]"
 
-    alike = f"FPIR {rate(one.fpir)} ({one.fpir_if_alike:.3g} if all probes were alike)"
+    extrapolated = "extrapolated: " if one.extrapolated else ""
+    alike = f"{extrapolated}FPIR {rate(one.fpir)} ({one.fpir_if_alike:.3g} if all probes were alike)"
     miss = f", FNIR {rate(one.fnir)}" if one.fnir else ""
     first = f", rank 1 {one.cmc[0]:.3g}" if one.cmc else ""
     own = "" if one.cosine is None else f"; the threshold of this size is {one.cosine:.4f}"

@@ -12,8 +12,8 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._version import __version__
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.fields import Cosine, CountAbove0, Sha256
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report
+from pml_ext.metrics.threshold.rate_fields import Cosine, CountAbove0, Sha256
 from pml_ext.runner.config.network_keys import config_of, shaping
 from pml_ext.search.embedding_blocks import checksum_of_facts
 

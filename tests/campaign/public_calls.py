@@ -296,6 +296,13 @@ def identification(draw: Random) -> Call:
 
 
 @call
+def extrapolate_fpir(draw: Random) -> Call:
+    batch = well_filled(draw)
+    given = {"embeddings": batch.embeddings, "labels": batch.labels, "gallery_size": 100, "seed": 1}
+    return F.extrapolate_fpir, given | {"threshold": draw.choice([-1.0, 0.0])}
+
+
+@call
 def cohort_offsets(draw: Random) -> Call:
     points = well_filled(draw).embeddings
     rows = draw.choice([None, torch.arange(len(points))])

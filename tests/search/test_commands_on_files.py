@@ -93,6 +93,7 @@ def test_searches_that_the_set_cannot_measure(tmp_path: Path, capfd: pytest.Capt
     words = ["threshold", "--embeddings", file(tmp_path), "--out", str(tmp_path)]
     message = failure(capfd, *words, "--fpir", "0.01", "--gallery-size", "5000")
     assert "e.npz: gallery_size must be at most 9" in message and "measure at least 5001 identities" in message
+    assert "--extrapolate" in message
     assert "fpir needs gallery_size" in failure(capfd, *words, "--fpir", "0.01")
     assert "rank is for searches" in failure(capfd, *words, "--far", "0.01", "--rank", "2")
     checked = [*words[:3], "--check", "t.json", "--gallery-size", "30"]

@@ -9,21 +9,20 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, check_whole
 from pml_ext._version import __version__
-from pml_ext.functional.open_set.best_scores import Template
+from pml_ext.metrics.threshold.group_fields import Groups
+from pml_ext.metrics.threshold.rate_fields import (
+    Cosine,
+    Count,
+    CountAbove0,
+    Distance,
+    ErrorRate,
+    Fraction,
+    OpenFraction,
+    Sha256,
+)
+from pml_ext.metrics.threshold.search_fields import GalleryRates, Searches
 
 WORST = 10
-CMC_RANKS = (1, 5, 10, 20)
-
-# With the range that a file may hold.
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-CountAbove0 = Annotated[int, Meta(gt=0, le=2**63 - 1)]
-Fraction = Annotated[float, Meta(ge=0, le=1)]
-OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
-NotNegative = Annotated[float, Meta(ge=0)]
-Cosine = Annotated[float, Meta(ge=-1, le=1)]
-Score = Annotated[float, Meta(ge=-1.1, le=1.1)]  # a threshold above every cosine, but for rounding
-Distance = Annotated[float, Meta(ge=0, le=2)]
-Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 @dataclass(frozen=True)
@@ -65,23 +64,6 @@ class CohortOfScores:
 
 
 @dataclass(frozen=True)
-class ErrorRate:
-    """Errors among the pairs of a set, and the 95 % interval of the rate for classes like the set's.
-
-    low, high: see `functional.class_interval`; the threshold is taken as given, not as chosen on these pairs.
-    """
-
-    errors: Count
-    pairs: CountAbove0
-    low: Fraction
-    high: Fraction
-
-    @property
-    def rate(self) -> float:
-        return self.errors / self.pairs
-
-
-@dataclass(frozen=True)
 class CameraRates:
     """Genuine pairs by camera: FRR across two cameras, and within one; None where the set has no such pair.
 
@@ -92,119 +74,6 @@ class CameraRates:
     same_camera_pairs: bool
     across: ErrorRate | None
     within: ErrorRate | None
-
-
-@dataclass(frozen=True)
-class MeanRate:
-    """An expected rate, or another mean that is not negative, and its 95 % interval for identities like the set's."""
-
-    rate: NotNegative
-    low: NotNegative
-    high: NotNegative
-
-
-@dataclass(frozen=True)
-class GalleryRates:
-    """Searches in galleries of `enrolled` identities, at the report's threshold; see `functional.Identification`.
-
-    fpir_if_alike: the FPIR if all probes had the pooled rate: more than fpir where they differ.
-    fnir, cmc: None, and empty, where no probe is mated; cmc: shares found among the first CMC_RANKS, at any threshold.
-    cosine, cosine_fnir: the lowest threshold with the target's FPIR in galleries of this size, and its FNIR; None
-        without such a target.
-    """
-
-    enrolled: CountAbove0
-    fpir: MeanRate
-    fpir_if_alike: Fraction
-    fnir: MeanRate | None
-    selectivity: MeanRate
-    cmc: tuple[Fraction, ...]
-    cosine: Score | None = None
-    cosine_fnir: Fraction | None = None
-
-
-@dataclass(frozen=True)
-class Searches:
-    """One probe against the enrolled identities of a gallery, for galleries of several sizes.
-
-    gallery_size: the planned one; template: "best" sample of an identity or its "mean"; rank: the own identity must be
-    among this many; identities, probes, mated: of the set; sizes: ascending, from a tenth to ten times the planned one.
-    """
-
-    gallery_size: CountAbove0
-    template: Template
-    rank: CountAbove0
-    identities: CountAbove0
-    probes: CountAbove0
-    mated: Count
-    sizes: tuple[GalleryRates, ...]
-
-    @property
-    def planned(self) -> GalleryRates:
-        """The rates at the planned size."""
-        return next(size for size in self.sizes if size.enrolled == self.gallery_size)
-
-
-@dataclass(frozen=True)
-class Group:
-    """Samples of one group, such as a sex, a site, a product line.
-
-    far: over impostor pairs of two of its samples; frr: over genuine pairs with a sample of it; None where the group
-    has too few pairs, see `Groups`.
-    """
-
-    label: int | str
-    samples: CountAbove0
-    identities: CountAbove0
-    far: ErrorRate | None
-    frr: ErrorRate | None
-    impostor_pairs: Count
-    genuine_pairs: Count
-
-
-@dataclass(frozen=True)
-class PairOfGroups:
-    """far: over impostor pairs of a sample of each group; None where there are too few."""
-
-    labels: tuple[int | str, int | str]
-    far: ErrorRate | None
-    impostor_pairs: Count
-
-
-@dataclass(frozen=True)
-class Between:
-    """A number that compares groups, and its 95 % interval for identities like the set's.
-
-    one, to: the rate of group `one` divided by that of group `to`, or (None) by the geometric mean of all groups; both
-    None: a number of all groups.
-    """
-
-    one: int | str | None
-    to: int | str | None
-    value: NotNegative
-    low: NotNegative
-    high: NotNegative
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Error rates by group at the report's threshold.
-
-    needed_impostor_pairs, needed_genuine_pairs: from how many pairs on a rate is given.
-    far_ratios, frr_ratios: of each group with a rate, then of the highest to the lowest; no error counts as half an
-        error.
-    garbe: see `pml_ext.functional.verification.errors_by_group`; None unless every group has both rates.
-    opis: over groups instead of classes, over the report's range; None where identities are in several groups.
-    """
-
-    groups: tuple[Group, ...]
-    between: tuple[PairOfGroups, ...]
-    needed_impostor_pairs: Count
-    needed_genuine_pairs: Count
-    far_ratios: tuple[Between, ...]
-    frr_ratios: tuple[Between, ...]
-    garbe: Between | None
-    opis: Fraction | None
 
 
 @dataclass(frozen=True)
@@ -335,6 +204,10 @@ class ThresholdFields:
             raise ValueError(
                 f"the report knows galleries of up to {self.searches.sizes[-1].enrolled:,} identities; got "
                 f"{identities:,}: make it with a larger gallery_size"
+            )
+        if self.target.kind == "fpir" and found[0].cosine is None:
+            raise ValueError(
+                f"no threshold for galleries of {identities:,} identities: too few scores support one; measure more"
             )
         return found[0]
 

@@ -1,6 +1,8 @@
 """What must add up in a threshold report that was read from a file; types and ranges are those of its fields."""
 
-from pml_ext.metrics.threshold.fields import ErrorRate, GalleryRates, ThresholdFields
+from pml_ext.metrics.threshold.fields import ThresholdFields
+from pml_ext.metrics.threshold.rate_fields import ErrorRate
+from pml_ext.metrics.threshold.search_fields import GalleryRates
 
 
 def contradiction(report: ThresholdFields) -> str | None:
@@ -59,10 +61,11 @@ def _searches_add_up(report: ThresholdFields) -> bool:
     return (
         sizes == sorted(set(sizes))
         and found.gallery_size in sizes
-        and sizes[-1] < found.identities == len(report.classes)
+        and found.identities == len(report.classes)
+        and all(one.extrapolated == (one.enrolled >= found.identities) for one in found.sizes)
         and found.mated <= found.probes == report.samples
         and all(r.low <= r.rate <= r.high <= 1 for r in rates)
-        and all((one.cosine is None) == (report.target.kind != "fpir") for one in found.sizes)
+        and (report.target.kind == "fpir" or all(one.cosine is None for one in found.sizes))
     )
 
 

@@ -14,7 +14,9 @@ from pml_ext.functional.verification.errors_by_group import (
     rates_without_each,
     to_geometric_mean,
 )
-from pml_ext.metrics.threshold.fields import Between, Consistency, ErrorRate, Group, Groups, PairOfGroups
+from pml_ext.metrics.threshold.fields import Consistency
+from pml_ext.metrics.threshold.group_fields import Between, Group, Groups, PairOfGroups
+from pml_ext.metrics.threshold.rate_fields import ErrorRate
 
 _MOST = 50  # groups
 _EXPECTED = 5  # errors at the pooled rate, below which a group's rate says nothing

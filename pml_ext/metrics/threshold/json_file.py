@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from pml_ext._files import write_atomically
-from pml_ext.metrics.threshold.fields import Checkpoint, Cosine, ErrorRate, ThresholdFields
+from pml_ext.metrics.threshold.fields import Checkpoint, ThresholdFields
 from pml_ext.metrics.threshold.file_checks import contradiction
+from pml_ext.metrics.threshold.rate_fields import Cosine, ErrorRate
 
 FORMAT = "pml_ext threshold report 2"
 OPTIONAL = ("searches", "groups", "normalization")

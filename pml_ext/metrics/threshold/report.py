@@ -76,6 +76,7 @@ class ThresholdReport(ThresholdFields):
         gallery_size: int | None = None,
         rank: int = 1,
         template: Literal["best", "mean"] = "best",
+        extrapolate: bool = False,
         cameras: Labels | None = None,
         same_camera_pairs: bool = False,
         groups: Labels | None = None,
@@ -101,7 +102,8 @@ class ThresholdReport(ThresholdFields):
             frr: the smallest threshold (in distance) whose FRR is at most this, at least 1 / genuine pairs.
             target: "utility": the largest harmonic mean of 1 − FAR and 1 − FRR.
             fpir: the smallest cosine whose FPIR is at most this in searches of `gallery_size` identities.
-            gallery_size: identities to be enrolled, fewer than those of the set; the report then has `searches`.
+            gallery_size: identities to be enrolled; the report then has `searches`.
+            extrapolate: to galleries of more identities than the set has, see `functional.extrapolate_fpir`.
             rank, template: of searches, see `functional.identification`.
             cameras: (N,) integers or strings: the camera of each sample. Genuine pairs of one camera are easier than
                 those that a deployed matcher sees: where cameras are known, threshold, FRR and OPIS are of genuine
@@ -124,7 +126,10 @@ class ThresholdReport(ThresholdFields):
         Warns:
             UserWarning: samples that are copies of others.
         """
-        opis, plan = OPISSettings(far_range, grid, epsilon, seed=seed), SearchPlan(gallery_size, fpir, rank, template)
+        opis, plan = (
+            OPISSettings(far_range, grid, epsilon, seed=seed),
+            SearchPlan(gallery_size, fpir, rank, template, extrapolate),
+        )
         fields = measure_threshold(
             embeddings, labels, (far, frr, target), opis, plan, splits=splits, cameras=cameras, groups=groups,
             same_camera_pairs=same_camera_pairs, rows=rows, paths=paths, data=data, normalize=normalize,

@@ -2,15 +2,24 @@
 
 from dataclasses import dataclass, fields
 
+import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_fraction, check_whole
+from pml_ext._checks import check_choice, check_fraction, check_switch, check_whole
 from pml_ext.functional.open_set.best_scores import BestScores, Template
-from pml_ext.functional.open_set.high_scores import HighScores, scores_for_rate, scores_from, threshold_for_rate
-from pml_ext.functional.open_set.rates_by_size import RateWithInterval, search_rates
-from pml_ext.metrics.threshold.fields import CMC_RANKS, GalleryRates, MeanRate, Searches
+from pml_ext.functional.open_set.extrapolation import NEEDED, extrapolated_rate, fitted_rate
+from pml_ext.functional.open_set.gallery_law import share_by_pooled_rate
+from pml_ext.functional.open_set.high_scores import (
+    HighScores,
+    scores_for_rate,
+    scores_from,
+    threshold_for_rate,
+)
+from pml_ext.functional.open_set.rates_by_size import RateWithInterval, SearchRates, search_rates
+from pml_ext.metrics.threshold.search_fields import CMC_RANKS, GalleryRates, HeldOut, MeanRate, Searches
 
 _STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
+_FEWEST, _CHECKED_BY = 10, 5 * NEEDED  # identities and scores that extrapolation is checked on
 
 
 @dataclass(frozen=True)
@@ -21,19 +30,23 @@ class SearchPlan:
     fpir: float | None
     rank: int
     template: Template
+    extrapolate: bool
 
     def __post_init__(self) -> None:
         if self.fpir is not None:
             check_fraction(self.fpir, "fpir")
         check_whole(self.rank, "rank", 1)
         check_choice(self.template, ("best", "mean"), "template")
+        check_switch(self.extrapolate, "extrapolate")
         if self.gallery_size is not None:
             check_whole(self.gallery_size, "gallery_size", 1)
             return
         if self.fpir is not None:
             raise ValueError("fpir needs gallery_size, how many identities are to be enrolled")
         given = [
-            f.name for f, default in zip(fields(self)[2:], (1, "best"), strict=True) if getattr(self, f.name) != default
+            f.name
+            for f, default in zip(fields(self)[2:], (1, "best", False), strict=True)
+            if getattr(self, f.name) != default
         ]
         if given:
             raise ValueError(f"{', '.join(given)} is for searches, which need gallery_size")
@@ -44,29 +57,47 @@ class PlannedSearch:
 
     def __init__(self, plan: SearchPlan, embeddings: Tensor, labels: Tensor, cameras: Tensor | None) -> None:
         assert plan.gallery_size is not None
-        scores = BestScores(embeddings.float(), labels, cameras, plan.template)
-        most = scores.identities - 1
-        if plan.gallery_size > most:
+        self._set = embeddings.float(), labels, cameras
+        self._scores = BestScores(*self._set, plan.template)
+        self._most = self._scores.identities - 1
+        if plan.gallery_size > self._most and not plan.extrapolate:
             raise ValueError(
-                f"gallery_size must be at most {most}, one less than the identities of the set; got "
-                f"{plan.gallery_size}: measure at least {plan.gallery_size + 1} identities"
+                f"gallery_size must be at most {self._most}, one less than the identities of the set; got "
+                f"{plan.gallery_size}: measure at least {plan.gallery_size + 1} identities, or extrapolate "
+                "(extrapolate=True, --extrapolate)"
             )
-        self.plan, self._scores = plan, scores
-        sizes = {max(1, round(step * plan.gallery_size)) for step in _STEPS}
-        self._sizes = sorted(size for size in sizes if size <= most)
-        self._high: HighScores | None = None
+        self.plan, self.planned = plan, plan.gallery_size
+        sizes = {max(1, round(step * self.planned)) for step in _STEPS}
+        self._sizes = sorted(size for size in sizes if size <= self._most or plan.extrapolate)
+        self._high: HighScores | None = None  # where thresholds are to be chosen
 
     def threshold(self) -> float:
         """The lowest cosine with the plan's FPIR at its size."""
-        assert self.plan.fpir is not None and self.plan.gallery_size is not None
-        self._high = scores_for_rate(self._scores, self._sizes[0], self.plan.fpir)
-        return self._of_size(self._high, self.plan.gallery_size)
-
-    def _of_size(self, high: HighScores, enrolled: int) -> float:
         assert self.plan.fpir is not None
-        threshold = threshold_for_rate(high, enrolled, self.plan.fpir)
-        assert threshold is not None
-        return threshold
+        smallest = min(self._sizes[0], self._most)
+        self._high = scores_for_rate(self._scores, smallest, self.plan.fpir)
+        found = self._of_size(self._high, self.planned)
+        if found is None:
+            raise ValueError(
+                f"no threshold for an FPIR of {self.plan.fpir:g} among {self.planned} identities: it is reached by "
+                f"fewer than {NEEDED} scores of different identities, too few to extrapolate from; measure more "
+                "identities, or allow a higher FPIR"
+            )
+        return found
+
+    def _of_size(self, high: HighScores, enrolled: int) -> float | None:
+        """None where too few scores support it."""
+        assert self.plan.fpir is not None
+        if enrolled <= self._most:
+            return threshold_for_rate(high, enrolled, self.plan.fpir)
+        value = high.value.double().unique().flip(0)
+        middles = ((value[1:] + value[:-1]) / 2).tolist()  # the k-th accepts k + 1 distinct scores
+        low, above = 0, len(middles)
+        while low < above:  # the first that exceeds the rate
+            middle = (low + above) // 2
+            rate = fitted_rate(high, middles[middle], enrolled)
+            low, above = (low, middle) if rate is not None and rate > self.plan.fpir else (middle + 1, above)
+        return middles[low - 1] if low and fitted_rate(high, middles[low - 1], enrolled) is not None else None
 
     def rates(self, cosine: float) -> Searches:
         """Rates at a threshold, and the thresholds of all sizes."""
@@ -74,28 +105,48 @@ class PlannedSearch:
         high = scores_from(scores, cosine) if self._high is None else self._high
 
         def at(enrolled: int) -> GalleryRates:
-            found = search_rates(high, cosine, enrolled, rank=plan.rank, ranks=CMC_RANKS[-1])
+            measured = min(enrolled, self._most)
+            found = search_rates(high, cosine, measured, rank=plan.rank, ranks=CMC_RANKS[-1])
             own, fnir = None, None
-            if self._high is not None:
-                own = self._of_size(high, enrolled)
-                there = search_rates(high, own, enrolled, rank=plan.rank).fnir
+            if self._high is not None and (own := self._of_size(high, enrolled)) is not None:
+                there = search_rates(high, own, measured, rank=plan.rank).fnir
                 fnir = None if there is None else there.rate
-            return GalleryRates(
-                enrolled,
-                _mean(found.fpir),
-                found.if_alike,
-                None if found.fnir is None else _mean(found.fnir),
-                _mean(found.selectivity),
-                tuple(found.cmc[rank - 1] for rank in CMC_RANKS if found.cmc),
-                own,
-                fnir,
-            )
+            cmc = tuple(found.cmc[rank - 1] for rank in CMC_RANKS if found.cmc)
+            if enrolled > self._most:
+                found, cmc = self._beyond(found, high, cosine, enrolled), ()
+            miss = None if found.fnir is None else _mean(found.fnir)
+            rates = _mean(found.fpir), found.if_alike, miss, _mean(found.selectivity)
+            return GalleryRates(enrolled, *rates, cmc, own, fnir, enrolled > self._most)
 
-        assert plan.gallery_size is not None
         mated = int((high.own > float("-inf")).sum())
-        sizes = tuple(map(at, self._sizes))
         of_set = scores.identities, scores.samples, mated
-        return Searches(plan.gallery_size, plan.template, plan.rank, *of_set, sizes)
+        sizes = tuple(map(at, self._sizes))
+        check = self._held_out() if plan.extrapolate else None
+        return Searches(self.planned, plan.template, plan.rank, *of_set, sizes, check)
+
+    def _beyond(self, largest: SearchRates, high: HighScores, cosine: float, enrolled: int) -> SearchRates:
+        """What the rates of the largest measured gallery become among more identities."""
+        fpir = RateWithInterval(*extrapolated_rate(high, cosine, enrolled)[:3])
+        pooled = RateWithInterval(*(value / self._most for value in largest.selectivity))
+        miss = largest.fnir and largest.fnir._replace(high=min(1.0, largest.fnir.high + fpir.high))
+        selectivity = RateWithInterval(*(enrolled * value for value in pooled))
+        return SearchRates(enrolled, fpir, miss, selectivity, share_by_pooled_rate(pooled.rate, enrolled), ())
+
+    def _held_out(self) -> HeldOut | None:
+        """Extrapolation from a tenth of the identities to all; None where they are too few."""
+        embeddings, labels, cameras = self._set
+        count = self._scores.identities // 10
+        if count < _FEWEST:
+            return None
+        chosen = torch.randperm(self._scores.identities, generator=torch.Generator().manual_seed(0))[:count]
+        rows = torch.isin(labels, torch.unique(labels)[chosen])
+        part = embeddings[rows], labels[rows], None if cameras is None else cameras[rows]
+        few = scores_from(BestScores(*part, self.plan.template), -2.0)
+        cosine = float(few.value.double().sort(descending=True).values[:_CHECKED_BY][-1])
+        all_of_it = scores_from(self._scores, cosine)
+        measured = search_rates(all_of_it, cosine, self._most).fpir.rate
+        predicted = RateWithInterval(*extrapolated_rate(few, cosine, self._most)[:3])
+        return HeldOut(count, self._most, min(1.0, cosine), _mean(predicted), measured)
 
 
 def _mean(rate: RateWithInterval) -> MeanRate:

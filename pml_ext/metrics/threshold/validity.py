@@ -12,8 +12,9 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.class_interval import class_rate_interval
 from pml_ext.metrics.cohort_normalization import CohortNormalization
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
-from pml_ext.metrics.threshold.fields import ErrorRate, ThresholdFields
+from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.metrics.threshold.normalized import offsets_of_report
+from pml_ext.metrics.threshold.rate_fields import ErrorRate
 
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from pml_ext.functional import identification
+from pml_ext.functional import extrapolate_fpir, identification
 from pml_ext.metrics import ThresholdReport
 
 LABELS = torch.arange(480) % 120
@@ -87,7 +87,13 @@ def test_a_pair_threshold_has_rates_of_searches_too() -> None:
         ({"fpir": 1.5, "gallery_size": 5}, r"fpir must be in \(0, 1\)"),
         ({"far": 0.1, "rank": 2}, "rank is for searches, which need gallery_size"),
         ({"far": 0.1, "gallery_size": 0}, "gallery_size must be at least 1"),
-        ({"far": 0.1, "gallery_size": 120}, "at most 119, .* got 120: measure at least 121 identities"),
+        (
+            {"far": 0.1, "gallery_size": 120},
+            "at most 119, .* got 120: measure at least 121 identities, or extrapolate .*--extrapolate",
+        ),
+        ({"fpir": 1e-4, "gallery_size": 5000, "extrapolate": True}, "no threshold for an FPIR of 0.0001 among 5000"),
+        ({"far": 2e-5, "gallery_size": 5000, "extrapolate": True}, "needs at least 10 scores .* got"),
+        ({"far": 0.1, "extrapolate": True}, "extrapolate is for searches, which need gallery_size"),
         ({"far": 0.1, "gallery_size": 5, "template": "median"}, "template must be"),
     ],
 )
@@ -96,3 +102,26 @@ def test_impossible_plans_are_errors(options: dict[str, Any], message: str) -> N
         ThresholdReport.from_embeddings(embeddings(), LABELS, splits=0, **options)
     with pytest.raises(TypeError, match="exactly one of far="):
         ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.1, fpir=0.1, gallery_size=5)
+
+
+def test_larger_galleries_are_extrapolated_where_that_is_asked_for(tmp_path: Path) -> None:
+    report = ThresholdReport.from_embeddings(
+        embeddings(spread=0.8), LABELS, fpir=0.3, gallery_size=150, extrapolate=True, splits=0
+    )
+    assert report.searches is not None
+    assert [(one.enrolled, one.extrapolated) for one in report.searches.sizes] == [
+        (15, False), (30, False), (75, False), (150, True), (300, True), (750, True), (1500, True),
+    ]  # fmt: skip
+    planned, largest = report.searches.planned, report.searches.sizes[2]
+    expected = extrapolate_fpir(embeddings(spread=0.8), LABELS, gallery_size=150, threshold=report.cosine)
+    assert (planned.fpir.rate, planned.fpir.low, planned.fpir.high) == pytest.approx(expected[:3], rel=1e-3)
+    assert 0.25 < planned.fpir.rate <= 0.3
+    assert planned.fnir is not None and largest.fnir is not None
+    assert planned.fnir.rate >= largest.fnir.rate and planned.cmc == ()
+    check = report.searches.held_out
+    assert check is not None and (check.identities, check.enrolled) == (12, 119)
+    measured = identification(embeddings(spread=0.8), LABELS, gallery_size=119, threshold=check.cosine)
+    assert check.measured == pytest.approx(measured.fpir)
+    report.save(tmp_path / "t.json")
+    assert ThresholdReport.load(tmp_path / "t.json") == report
+    assert "extrapolated: FPIR" in report.summary() and "from 12 identities FPIR among 119" in report.summary()

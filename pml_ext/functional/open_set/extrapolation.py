@@ -1,0 +1,175 @@
+"""False positive rates of searches in galleries larger than the set: probes' own rates fitted, and carried on."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_number, check_whole
+from pml_ext.functional.open_set.best_scores import BestScores, Template
+from pml_ext.functional.open_set.high_scores import HighScores, reported, scores_from
+
+NEEDED = 10  # scores at or above the threshold, below which nothing is extrapolated
+_PARTS = 20  # of the identities, each left out once
+_NODES = np.linspace(-8, 8, 241)  # of a standard normal variable
+_WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
+
+
+class ExtrapolatedRate(NamedTuple):
+    """An extrapolated FPIR with its 95 % interval, and what each of two models says.
+
+    >>> ExtrapolatedRate(0.1, 0.05, 0.2, beta=0.09, logit_normal=0.11).high
+    0.2
+    """
+
+    rate: float
+    low: float
+    high: float
+    beta: float
+    logit_normal: float
+
+
+def extrapolate_fpir(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    gallery_size: int,
+    threshold: float,
+    cameras: Tensor | None = None,
+    template: Template = "best",
+    seed: int = 0,
+) -> ExtrapolatedRate:
+    """FPIR of searches in a gallery of any size, beyond the identities of the set too.
+
+    A probe has its own rate f of being taken for an identity, and FPIR is the mean of 1 − (1 − f)^N. Two distributions
+    of f are fitted to the probes' counts by maximum likelihood: beta, and normal in log f / (1 − f). Counts say little
+    of how many probes resemble nobody at all, and the two differ there; the rate is the geometric mean of what they say
+    of −log(1 − FPIR), and the interval spans both intervals.
+
+    Args:
+        embeddings, labels, cameras, template: see `identification`.
+        gallery_size: identities enrolled, 1 or more.
+        threshold: cosine from which an identity is reported.
+        seed: of the division of the identities into 20 parts, left out in turn for the intervals.
+    Returns:
+        ExtrapolatedRate; measured rates, up to one identity fewer than the set has, are `identification`'s.
+    Raises:
+        ValueError: fewer than 10 scores reach the threshold.
+    Source: Skellam, JRSS B 10 (1948), beta-binomial counts; Efron, The Jackknife, the Bootstrap, 1982: leaving groups
+        out.
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> labels = torch.arange(200) // 2
+    >>> embeddings = torch.randn(100, 8, generator=generator)[labels] + torch.randn(200, 8, generator=generator)
+    >>> found = extrapolate_fpir(embeddings, labels, gallery_size=500, threshold=0.9)
+    >>> 0 < found.low < found.rate < found.high < 1
+    True
+    """
+    check_whole(gallery_size, "gallery_size", 1)
+    check_number(threshold, "threshold")
+    high = scores_from(BestScores(embeddings, labels, cameras, template), threshold)
+    return extrapolated_rate(high, threshold, gallery_size, seed=seed)
+
+
+def extrapolated_rate(high: HighScores, threshold: float, enrolled: int, *, seed: int = 0) -> ExtrapolatedRate:
+    """`extrapolate_fpir` of a threshold not below `high.low`."""
+    above = reported(high, threshold)
+    if int(above.sum()) < NEEDED:
+        raise ValueError(
+            f"an extrapolation needs at least {NEEDED} scores of different identities at or above the threshold "
+            f"{threshold:.4f}; got {int(above.sum())}: measure more identities, or allow a higher rate"
+        )
+    probe, identity = high.probe[above], high.identity[above]
+    number = torch.bincount(probe, minlength=len(high.own))
+    part = torch.randperm(high.identities, generator=torch.Generator().manual_seed(seed)) % _PARTS
+    parts = int(part.max()) + 1
+    with_part = torch.zeros((parts, len(number)), dtype=torch.int64)
+    with_part.index_put_((part[identity], probe), torch.ones_like(probe), accumulate=True)
+    sizes = torch.bincount(part)
+    kept = [part[high.label] != one for one in range(parts)]
+    subsets = [(number, high.others)] + [
+        ((number - with_part[one])[kept[one]], high.others - int(sizes[one])) for one in range(parts)
+    ]
+    logs = np.array([_of_both(*subset, enrolled) for subset in subsets])
+    ends = [end for model in logs.T for end in _jackknife_ends(model[0], model[1:])]
+    return ExtrapolatedRate(*map(_rate, (logs[0].mean(), min(ends), max(ends), *logs[0])))
+
+
+def fitted_rate(high: HighScores, threshold: float, enrolled: int) -> float | None:
+    """The rate alone; None with fewer than NEEDED scores."""
+    above = reported(high, threshold)
+    if int(above.sum()) < NEEDED:
+        return None
+    number = torch.bincount(high.probe[above], minlength=len(high.own))
+    return _rate(float(np.mean(_of_both(number, high.others, enrolled))))
+
+
+def _of_both(counts: Tensor, others: int, enrolled: int) -> tuple[float, float]:
+    """log(−log(1 − FPIR)) of each model, which is about log N + log f if all probes are alike."""
+    values, times = (of.double().numpy() for of in torch.unique(counts, return_counts=True))
+    one, other = (model(values, times, others, enrolled) for model in (_beta, _logit_normal))
+    return _log_log(one), _log_log(other)
+
+
+def _rate(log_log: float) -> float:
+    return -math.expm1(-math.exp(min(float(log_log), 700.0)))
+
+
+def _jackknife_ends(value: float, without: np.ndarray) -> tuple[float, float]:
+    from scipy.stats import t
+
+    parts = len(without)
+    variance = ((without - without.mean()) ** 2).sum() * (parts - 1) / parts
+    half = float(t.ppf(0.975, parts - 1)) * math.sqrt(variance)
+    return value - half, value + half
+
+
+def _log_log(rate: float) -> float:
+    return math.log(max(-math.log1p(-min(rate, 1 - 1e-15)), 1e-300))
+
+
+def _beta(hits: np.ndarray, times: np.ndarray, others: int, enrolled: int) -> float:
+    """1 − B(a, b + N) / B(a, b), of the a and b that are most likely for hits among `others`."""
+    from scipy.special import betaln
+
+    def shape(point: np.ndarray) -> tuple[float, float]:
+        a = np.exp(np.clip(point[0], -20, 20))
+        return a, a * np.exp(-np.clip(point[1], -40, 40))
+
+    def loss(point: np.ndarray) -> float:
+        a, b = shape(point)
+        return -float(times @ (betaln(hits + a, others - hits + b) - betaln(a, b)))
+
+    a, b = shape(_minimum(loss, hits, times, others))
+    return float(-np.expm1(min(0.0, betaln(a, b + enrolled) - betaln(a, b))))
+
+
+def _logit_normal(hits: np.ndarray, times: np.ndarray, others: int, enrolled: int) -> float:
+    """The mean of 1 − (1 − f)^N, of the most likely normal distribution of log f / (1 − f)."""
+
+    def logs(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        logits = point[1] + np.exp(np.clip(point[0], -20, 5)) * _NODES
+        return -np.logaddexp(0, -logits), -np.logaddexp(0, logits)  # log f, log(1 − f)
+
+    def loss(point: np.ndarray) -> float:
+        yes, no = logs(point)
+        each = hits[:, None] * yes + (others - hits[:, None]) * no
+        top = each.max(axis=1, keepdims=True)
+        return -float(times @ (np.log(np.exp(each - top) @ _WEIGHTS) + top[:, 0]))
+
+    _, no = logs(_minimum(loss, hits, times, others))
+    return float(-np.expm1(enrolled * no) @ _WEIGHTS)
+
+
+def _minimum(loss: Callable[[np.ndarray], float], hits: np.ndarray, times: np.ndarray, others: int) -> np.ndarray:
+    """Where a function of a log shape and of the logit of a rate is least."""
+    from scipy.optimize import minimize
+
+    mean = float(hits @ times / times.sum()) / others
+    start = [0.0, math.log(max(mean, 1e-12)) - math.log1p(-min(mean, 1 - 1e-12))]
+    options = {"xatol": 1e-4, "fatol": 1e-6, "maxiter": 2000}
+    found: np.ndarray = minimize(loss, start, method="Nelder-Mead", options=options).x
+    return found

@@ -1,0 +1,80 @@
+"""Extrapolation to larger galleries: a population whose probes' rates are known, and held-out identities."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import betabinom, norm
+
+from pml_ext.functional import extrapolate_fpir, identification
+from pml_ext.functional.open_set import extrapolation
+from pml_ext.functional.open_set.extrapolation import extrapolated_rate, fitted_rate
+from pml_ext.functional.open_set.high_scores import HighScores
+
+
+def high_scores(scores: np.ndarray, threshold: float) -> HighScores:
+    """Of P probes, each an identity of its own, with all of them."""
+    values = torch.from_numpy(scores)
+    probe, identity = (values >= threshold).nonzero(as_tuple=True)
+    nothing = torch.full((len(values),), -math.inf)
+    return HighScores(
+        values[probe, identity], probe, identity, torch.zeros_like(probe), nothing, nothing, torch.arange(len(values)),
+        len(values), threshold,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("unevenness", "far"), [(0.2, 1e-4), (0.5, 1e-4), (0.5, 1e-3)])
+@pytest.mark.parametrize("enrolled", [10**4, 10**6])
+def test_a_population_of_known_rates(unevenness: float, far: float, enrolled: int) -> None:
+    """Scores are h_i + h_j + noise: the rate of probe i at T is that of a normal variable beyond T − h_i."""
+    spread = math.sqrt(1 + 2 * unevenness**2)
+    threshold = spread * norm.isf(far)
+    at = np.linspace(-8, 8, 4001)
+    rates = norm.sf((threshold - unevenness * at) / math.sqrt(1 + unevenness**2))
+    known = float(-np.expm1(enrolled * np.log1p(-rates)) @ norm.pdf(at) / norm.pdf(at).sum())
+    rng = np.random.default_rng(0)
+    h = unevenness * rng.standard_normal(600)
+    scores = h[:, None] + h + rng.standard_normal((600, 600))
+    np.fill_diagonal(scores, -9)
+    found = extrapolated_rate(high_scores(scores, threshold), threshold, enrolled)
+    assert found.low <= known <= found.high
+    assert found.rate == pytest.approx(known, abs=0.25)
+    assert fitted_rate(high_scores(scores, threshold), threshold, enrolled) == pytest.approx(found.rate)
+
+
+def test_the_beta_model_is_the_most_likely_one() -> None:
+    counts = betabinom.rvs(500, 0.5, 300, size=2000, random_state=0)
+    values, times = np.unique(counts, return_counts=True)
+    found = extrapolation._beta(values.astype(float), times.astype(float), 500, 10_000)
+    grid = [
+        (sum(times * betabinom.logpmf(values, 500, a, b)), a, b)
+        for a in np.linspace(0.4, 0.6, 21)
+        for b in np.linspace(200, 400, 41)
+    ]
+    _, a, b = max(grid)
+    exact = 1 - math.exp(math.lgamma(b + 1e4) + math.lgamma(a + b) - math.lgamma(a + b + 1e4) - math.lgamma(b))
+    assert found == pytest.approx(exact, abs=0.005)
+
+
+def test_held_out_identities() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(1200) % 400
+    crowded = torch.rand(400, 1, generator=generator) ** 2
+    x = torch.randn(400, 16, generator=generator) + 2 * crowded
+    x = x[labels] + 0.5 * torch.randn(1200, 16, generator=generator)
+    some = labels < 40
+    inside = 0
+    for threshold in (0.65, 0.7, 0.75):
+        said = extrapolate_fpir(x[some], labels[some], gallery_size=399, threshold=threshold)
+        measured = identification(x, labels, gallery_size=399, threshold=threshold).fpir
+        inside += said.low <= measured <= said.high
+    assert inside == 3
+
+
+def test_too_few_scores_are_an_error() -> None:
+    x = torch.randn(40, 16, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match=r"at least 10 scores .* got 0: measure more identities, or allow a higher"):
+        extrapolate_fpir(x, torch.arange(40) // 2, gallery_size=1000, threshold=0.99)
+    with pytest.raises(ValueError, match="gallery_size must be at least 1"):
+        extrapolate_fpir(x, torch.arange(40) // 2, gallery_size=0, threshold=0.1)
