@@ -10,6 +10,7 @@ from pml_ext._checks import check_choice, check_embeddings, check_finite, check_
 from pml_ext._ops.blocks import row_blocks
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
+from pml_ext.functional.pairwise.offset_scores import both_sides, check_offsets
 
 Template = Literal["best", "mean"]
 
@@ -26,11 +27,18 @@ class BestScores:
     """Scores of each sample with each identity (M = `identities`), never with itself; `label`: (N,) its own, from 0.
 
     The score of an identity is the best cosine with its samples, or that with their normalised mean (`template`). With
-    `cameras`, samples of the probe's own identity and camera are not enrolled; those of others are.
+    `cameras`, samples of the probe's own identity and camera are not enrolled; those of others are. (N,) `offsets` of
+    both samples are subtracted from each cosine.
     """
 
     def __init__(
-        self, embeddings: Tensor, labels: Tensor, cameras: Tensor | None = None, template: Template = "best"
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        cameras: Tensor | None = None,
+        template: Template = "best",
+        *,
+        offsets: Tensor | None = None,
     ) -> None:
         check_embeddings(embeddings)
         count, device = len(embeddings), embeddings.device
@@ -40,7 +48,10 @@ class BestScores:
         # A sample is not compared with its own identity's samples of the same number here.
         apart = torch.arange(count, device=device)
         self._apart = apart if cameras is None else check_labels(cameras, count, "cameras").to(device)
-        self._unit = unit_rows(embeddings)
+        if offsets is not None and template == "mean":
+            raise ValueError('template must be "best" for normalised scores, which means do not have; got "mean"')
+        check_offsets(offsets, count)
+        self._unit, self._enrolled = both_sides(unit_rows(embeddings), None if offsets is None else offsets.to(device))
         self.samples, self.device = count, device
         _, index, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
         self.identities = len(sizes)
@@ -77,7 +88,7 @@ class BestScores:
         unit, identity = self._unit, self.label[rows]
         best = unit.new_empty(0)
         for k, layer in enumerate(self._layers):
-            cosines = unit[rows] @ unit[layer].T
+            cosines = unit[rows] @ self._enrolled[layer].T
             has = identity < len(layer)
             hidden = here[has][self._apart[layer[identity[has]]] == self._apart[rows[has]]]
             cosines[hidden, identity[hidden]] = -torch.inf

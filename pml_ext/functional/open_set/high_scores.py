@@ -8,6 +8,7 @@ from torch import Tensor
 from pml_ext.functional.open_set.best_scores import BestScores
 from pml_ext.functional.open_set.gallery_law import share_with_any
 
+ALL = -1e9  # below every score
 _TRIAL = 512  # probes
 _TIED = 1e-6  # cosines closer than this are equal but for rounding
 
@@ -52,11 +53,11 @@ def scores_from(scores: BestScores, low: float, probes: Tensor | None = None) ->
 def scores_for_rate(scores: BestScores, enrolled: int, fpir: float) -> HighScores:
     """The scores that decide which threshold has a false positive rate in galleries of at least this size."""
     some = torch.randperm(scores.samples, generator=torch.Generator().manual_seed(0))[:_TRIAL]
-    trial, rate = scores_from(scores, -2.0, some.to(scores.device)), fpir
+    trial, rate = scores_from(scores, ALL, some.to(scores.device)), fpir
     while True:
         rate = min(1.0, 2 * rate + 3 / len(some))
         enough = None if rate >= 1 else _crossing(trial, enrolled, rate)
-        high = scores_from(scores, -2.0 if enough is None else enough[1])
+        high = scores_from(scores, ALL if enough is None else enough[1])
         if _crossing(high, enrolled, fpir) is not None:
             return high
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_fraction, check_number, check_whole
 from pml_ext.functional.open_set.best_scores import BestScores, Template
-from pml_ext.functional.open_set.high_scores import scores_for_rate, scores_from, threshold_for_rate
+from pml_ext.functional.open_set.high_scores import ALL, scores_for_rate, scores_from, threshold_for_rate
 from pml_ext.functional.open_set.rates_by_size import search_rates
 
 
@@ -92,7 +92,7 @@ def identification(
         if threshold != threshold:
             raise ValueError("threshold must be a number; got nan")
         # A cosine is at least −1, but for rounding.
-        high = scores_from(scores, threshold if threshold > -1 else -2.0)
-    rates = search_rates(high, threshold if threshold > -1 else -2.0, gallery_size, rank=rank)
+        high = scores_from(scores, threshold if threshold > -1 else ALL)
+    rates = search_rates(high, threshold if threshold > -1 else ALL, gallery_size, rank=rank)
     fnir = float("nan") if rates.fnir is None else rates.fnir.rate
     return Identification(float(threshold), rates.fpir.rate, fnir, rates.selectivity.rate)

@@ -92,8 +92,6 @@ def _measure(
     group_ids, group_names = (None, ()) if groups is None else number_classes(groups, count, "groups")
     told_apart = None if same_camera_pairs else camera_ids
     check_normalize(normalize)
-    if normalize is not None and plan.gallery_size is not None:
-        raise ValueError("rates of searches are of plain cosines: leave gallery_size or normalize out")
     offsets = offsets_of_pairs(normalize, embeddings)
     pairs = _pairs(embeddings.double(), ids, told_apart, offsets)
     if not pairs.total_negative_pairs:
@@ -112,7 +110,7 @@ def _measure(
             "look better than they are; leave copies out"
         )
     begin("choosing the threshold")
-    search = None if plan.gallery_size is None else PlannedSearch(plan, embeddings, ids, told_apart)
+    search = None if plan.gallery_size is None else PlannedSearch(plan, embeddings, ids, told_apart, offsets)
     if choose is None:
         assert search is not None
         cosine = search.threshold()

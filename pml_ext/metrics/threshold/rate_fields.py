@@ -11,7 +11,7 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Cosine = Annotated[float, Meta(ge=-1, le=1)]
-Score = Annotated[float, Meta(ge=-1.1, le=1.1)]  # a threshold above every cosine, but for rounding
+Score = Annotated[float, Meta(ge=-3.1, le=3.1)]  # normalised ones too, or above every one
 Distance = Annotated[float, Meta(ge=0, le=2)]
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 

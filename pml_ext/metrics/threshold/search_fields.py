@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pml_ext.functional.open_set.best_scores import Template
-from pml_ext.metrics.threshold.rate_fields import Cosine, Count, CountAbove0, Fraction, NotNegative, Score
+from pml_ext.metrics.threshold.rate_fields import Count, CountAbove0, Fraction, NotNegative, Score
 
 CMC_RANKS = (1, 5, 10, 20)
 
@@ -49,7 +49,7 @@ class HeldOut:
 
     identities: CountAbove0
     enrolled: CountAbove0
-    cosine: Cosine
+    cosine: Score
     predicted: MeanRate
     measured: Fraction
 

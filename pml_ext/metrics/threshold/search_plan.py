@@ -10,6 +10,7 @@ from pml_ext.functional.open_set.best_scores import BestScores, Template
 from pml_ext.functional.open_set.extrapolation import NEEDED, extrapolated_rate, fitted_rate
 from pml_ext.functional.open_set.gallery_law import share_by_pooled_rate
 from pml_ext.functional.open_set.high_scores import (
+    ALL,
     HighScores,
     scores_for_rate,
     scores_from,
@@ -55,10 +56,17 @@ class SearchPlan:
 class PlannedSearch:
     """The scores of a set that decide about its searches, and the threshold of a plan."""
 
-    def __init__(self, plan: SearchPlan, embeddings: Tensor, labels: Tensor, cameras: Tensor | None) -> None:
+    def __init__(
+        self,
+        plan: SearchPlan,
+        embeddings: Tensor,
+        labels: Tensor,
+        cameras: Tensor | None,
+        offsets: Tensor | None = None,
+    ) -> None:
         assert plan.gallery_size is not None
-        self._set = embeddings.float(), labels, cameras
-        self._scores = BestScores(*self._set, plan.template)
+        self._set = embeddings.float(), labels, cameras, offsets
+        self._scores = BestScores(*self._set[:3], plan.template, offsets=offsets)
         self._most = self._scores.identities - 1
         if plan.gallery_size > self._most and not plan.extrapolate:
             raise ValueError(
@@ -134,19 +142,20 @@ class PlannedSearch:
 
     def _held_out(self) -> HeldOut | None:
         """Extrapolation from a tenth of the identities to all; None where they are too few."""
-        embeddings, labels, cameras = self._set
+        embeddings, labels, cameras, offsets = self._set
         count = self._scores.identities // 10
         if count < _FEWEST:
             return None
         chosen = torch.randperm(self._scores.identities, generator=torch.Generator().manual_seed(0))[:count]
         rows = torch.isin(labels, torch.unique(labels)[chosen])
         part = embeddings[rows], labels[rows], None if cameras is None else cameras[rows]
-        few = scores_from(BestScores(*part, self.plan.template), -2.0)
+        own = None if offsets is None else offsets[rows]
+        few = scores_from(BestScores(*part, self.plan.template, offsets=own), ALL)
         cosine = float(few.value.double().sort(descending=True).values[:_CHECKED_BY][-1])
         all_of_it = scores_from(self._scores, cosine)
         measured = search_rates(all_of_it, cosine, self._most).fpir.rate
         predicted = RateWithInterval(*extrapolated_rate(few, cosine, self._most)[:3])
-        return HeldOut(count, self._most, min(1.0, cosine), _mean(predicted), measured)
+        return HeldOut(count, self._most, cosine, _mean(predicted), measured)
 
 
 def _mean(rate: RateWithInterval) -> MeanRate:

@@ -1,6 +1,7 @@
 """Threshold reports on normalised scores, against the matrix of scores."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,29 @@ def test_check_uses_the_reports_scores(own: bool) -> None:
     assert found.frr is not None and found.frr.today.errors == report.frr.errors
 
 
+def test_searches_are_of_normalised_scores() -> None:
+    embeddings, labels = crowded()
+    fitted = CohortNormalization.fit(crowded(seed=1)[0], 15, 0.8)
+    report = ThresholdReport.from_embeddings(
+        embeddings, labels, fpir=0.2, gallery_size=10, splits=0, normalize=fitted, groups=labels % 2
+    )
+    scores = fitted.scores(embeddings, embeddings)
+    scores.fill_diagonal_(-9)
+    names = labels.unique()
+    others = len(names) - 1
+    reached = []
+    for i, own in enumerate(labels):
+        number = sum(float(scores[i, labels == name].max()) >= report.cosine for name in names if name != own)
+        reached.append(1 - math.comb(others - number, 10) / math.comb(others, 10))
+    assert report.searches is not None and report.groups is not None
+    assert report.searches.planned.fpir.rate == pytest.approx(sum(reached) / len(reached), abs=1e-9)
+    assert 0.1 < report.searches.planned.fpir.rate <= 0.2
+    even = labels % 2 == 0
+    mine = (scores >= report.cosine) & (labels[:, None] != labels) & even[:, None] & even
+    group = report.groups.groups[0].far
+    assert group is not None and group.errors == int(mine.sum()) // 2
+
+
 def test_another_normalisation_is_refused() -> None:
     report, fitted, _ = a_report(own=False)
     a = crowded()[0]
@@ -85,8 +109,8 @@ def test_another_normalisation_is_refused() -> None:
     plain = ThresholdReport.from_embeddings(*crowded(), far=0.01, splits=0)
     with pytest.raises(ValueError, match="the threshold is of plain cosines: leave normalization out"):
         plain.accept_pairs(a, a, normalization=fitted)
-    with pytest.raises(ValueError, match="rates of searches are of plain cosines: leave gallery_size or normalize out"):
-        ThresholdReport.from_embeddings(*crowded(), far=0.01, gallery_size=10, normalize=fitted)
+    with pytest.raises(ValueError, match='template must be "best" for normalised scores'):
+        ThresholdReport.from_embeddings(*crowded(), far=0.01, gallery_size=10, normalize=fitted, template="mean")
     with pytest.raises(ValueError, match=r"scores must be normalised scores in \[-1.8, 1.8\]"):
         report.accept(torch.tensor([2.0]))
     with pytest.raises(TypeError, match="normalize must be a CohortNormalization"):
