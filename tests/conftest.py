@@ -1,4 +1,7 @@
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +46,23 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
         return folder
 
     return get
+
+
+@pytest.fixture(scope="session")
+def installed(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+    """A folder with the wheel of this tree, installed."""
+    return made_once("wheel", _install) / "installed"
+
+
+def _install(folder: Path) -> None:
+    root = Path(__file__).parents[1]
+    copy = shutil.copytree(root, folder / "copy", ignore=shutil.ignore_patterns(".*", "__pycache__", "logs", "build"))
+    pip = [sys.executable, "-m", "pip"]
+    offline = ["-q", "--no-deps", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", *offline, "--no-build-isolation", "-w", folder, copy], check=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([*pip, "install", *offline, "--target", folder / "installed", wheel], check=True)
+    shutil.rmtree(copy)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,19 +43,6 @@ WRONG = {
     "pml_ext.losses.TripletLoss()": 'has no attribute "TripletLoss"',
     "loss(x, y).loss": '"Tensor" has no attribute "loss"',
 }
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel of this tree, installed."""
-    folder = tmp_path_factory.mktemp("wheel")
-    copy = shutil.copytree(ROOT, folder / "copy", ignore=shutil.ignore_patterns(".*", "__pycache__", "logs", "build"))
-    pip = [sys.executable, "-m", "pip"]
-    offline = ["-q", "--no-deps", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", *offline, "--no-build-isolation", "-w", folder, copy], check=True)
-    (wheel,) = folder.glob("*.whl")
-    subprocess.run([*pip, "install", *offline, "--target", folder / "installed", wheel], check=True)
-    return folder / "installed"
 
 
 def test_a_script_on_the_installed_wheel_passes_mypy_but_for_what_is_wrong(installed: Path, tmp_path: Path) -> None:
