@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pml_ext.functional import cohort_offsets, opis
+from pml_ext.functional.retrieval.cohort import offsets_for
 from pml_ext.losses import TripletMarginLoss
 from pml_ext.metrics import CohortNormalization
 from tests.oracles.identification import cosine
@@ -32,6 +33,16 @@ def test_offsets_and_scores_equal_the_loops(dtype: torch.dtype, tolerance: float
     ]
     found = normalization.scores(a.to(dtype), b.to(dtype))
     assert torch.allclose(found.double(), torch.tensor(expected, dtype=torch.float64), atol=2 * tolerance)
+
+
+@pytest.mark.parametrize("samples", [333, 64, 7])
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_the_highest_of_many_are_found_in_groups(samples: int, k: int) -> None:
+    cohort, points = torch.randn(samples, 6, dtype=torch.float64), torch.randn(9, 6, dtype=torch.float64)
+    cohort[1::2] = cohort[:1]  # many tie
+    assert cohort_offsets(points, cohort, k).tolist() == pytest.approx(offsets_by_loops(points, cohort, k), abs=1e-12)
+    for found, of in zip(offsets_for(points, cohort, (k, 2)), (k, 2), strict=True):
+        assert found.tolist() == pytest.approx(offsets_by_loops(points, cohort, of), abs=1e-12)
 
 
 def test_samples_of_the_cohort_leave_themselves_out_in_blocks_of_any_size() -> None:
