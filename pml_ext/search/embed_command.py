@@ -14,6 +14,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
+from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import SHAPING, load_for_embedding
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, start
@@ -150,6 +151,7 @@ def _load_model(config_file: str | None, onnx: str | None, overrides: Sequence[s
         raise UserError("embed needs a model: either --config-file, with MODEL.WEIGHTS, or --onnx")
     if onnx is None:
         cfg = load_for_embedding(config_file, [*overrides])
+        require_network(cfg)
         embedder = Embedder.of(cfg, device=_device(cfg), half=half, batch_size=cfg.TEST.IMS_PER_BATCH)
         weights = str(Path(cfg.MODEL.WEIGHTS).expanduser().resolve())
         embedder.record = replace(embedder.record, weights=weights)
@@ -159,6 +161,7 @@ def _load_model(config_file: str | None, onnx: str | None, overrides: Sequence[s
         raise UserError(f"{', '.join(fixed) or '--half'}: an exported file computes as it was exported")
     words = [str(word) for pair in OnnxModel(onnx, "cpu").record.config.items() for word in pair]
     cfg = load_for_embedding(None, [*words, "MODEL.DEVICE", "auto", *overrides])
+    require_network(cfg)
     embedder = Embedder.from_onnx(onnx, device=_device(cfg), batch_size=cfg.TEST.IMS_PER_BATCH)
     embedder.record = replace(embedder.record, onnx=str(Path(onnx).expanduser().resolve()))
     return cfg, embedder

@@ -45,6 +45,15 @@ def expected(model: tuple[Path, Path], pictures: list[Path]) -> torch.Tensor:
     return Embedder.from_config(*model, device="cpu")([Image.open(path) for path in pictures])
 
 
+@pytest.mark.parametrize(("key", "value"), [("TEST.IMS_PER_BATCH", "0"), ("DATALOADER.NUM_WORKERS", "-1")])
+def test_a_size_that_is_none_is_one_message(
+    key: str, value: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extract(tmp_path / "pictures", 1)
+    assert main([*words, str(tmp_path / "pictures"), key, value]) == 2
+    assert f"error: {key} = {value}: must be " in capsys.readouterr().err
+
+
 def test_a_folder_with_damaged_pictures(
     model: tuple[Path, Path], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.network_keys import SHAPING
+from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
 from pml_ext.runner.config.rules import Problem, Rule, fits, must, one_of, problems_of
 from pml_ext.runner.data.names import BY_IDENTITY, aliases_of
 from pml_ext.runner.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, data_set
@@ -28,8 +28,8 @@ def unsupported(cfg: CN, *, processes: int = 1) -> list[Problem]:
 
 
 def require_network(cfg: CN) -> None:
-    """Raise one UserError about the keys that shape the network; training and tests may be out of reach."""
-    found = [str(problem) for problem in unsupported(cfg) if problem.key.startswith(SHAPING)]
+    """Raise one UserError about the keys that embedding needs; training and tests may be out of reach."""
+    found = [str(problem) for problem in unsupported(cfg) if problem.key.startswith((*SHAPING, *HOW_FAST))]
     if found:
         raise UserError("\n".join(found))
 

@@ -4,6 +4,7 @@ They state what no constructor of the thing itself does: names, relations betwee
 take without a word. Whatever else is wrong with a value, building the thing finds out.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -88,11 +89,11 @@ def _each(keys: str, complaint: Callable[[CN, Any], str | None], *, not_built: b
 
 
 def positive(keys: str) -> Rule:
-    return must(keys, "must be above 0", lambda value: value > 0)
+    return must(keys, "must be above 0 and finite", lambda value: 0 < value < math.inf)
 
 
 def not_negative(keys: str) -> Rule:
-    return must(keys, "must be 0 or more", lambda value: value >= 0)
+    return must(keys, "must be 0 or more and finite", lambda value: 0 <= value < math.inf)
 
 
 def at_least_one(keys: str, *, where: Condition = _always) -> Rule:

@@ -18,7 +18,7 @@ from pml_ext.runner.data.names import (
     aliases_of,
 )  # fmt: skip
 
-_LARGEST = 2**16  # side of an image in pixels
+_SMALLEST, _LARGEST = 4, 2**16  # side of an image in pixels; of one pixel nothing is left
 _AS_OWN_DATA = (
     "data of one's own go in as file:people.csv (a table with the columns path, identity, camera, split) or as "
     "folder:path (a folder per identity, in query and gallery to test on them), or keep their name by --dataset "
@@ -26,8 +26,8 @@ _AS_OWN_DATA = (
 )
 
 
-def _is_size(value: Any, smallest: int) -> bool:
-    return len(value) in (1, 2) and all(isinstance(side, int) and smallest <= side <= _LARGEST for side in value)
+def _is_size(value: Any) -> bool:
+    return len(value) in (1, 2) and all(isinstance(side, int) and _SMALLEST <= side <= _LARGEST for side in value)
 
 
 def _padding(options: CN) -> str | None:
@@ -47,14 +47,15 @@ def _mirrored(options: CN) -> str | None:
 INPUT_RULES: list[Rule] = [
     must(
         "SIZE_TRAIN SIZE_TEST",
-        f"must be [height, width], [side] for the shorter side, or [0] to keep the image's size; up to {_LARGEST}",
-        lambda size: _is_size(size, 0),
+        f"must be [height, width] or [side] for the shorter side, from {_SMALLEST} to {_LARGEST}, or [0] to keep the "
+        "image's size",
+        lambda size: _is_size(size) or list(size) in ([0], [0, 0]),
     ),
     one_of("INTERPOLATION", INTERPOLATIONS),
     must(
         "CROP.SIZE",
-        "must be [height, width] or [side]",
-        lambda size: _is_size(size, 1),
+        f"must be [height, width] or [side], from {_SMALLEST} to {_LARGEST}",
+        _is_size,
         where=lambda options: options.CROP.ENABLED,
     ),
     must(

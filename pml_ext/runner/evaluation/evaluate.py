@@ -118,12 +118,17 @@ def verification_evaluator(options: CN) -> VerificationEvaluator:
 def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
     """Before any work: whether the test sets with queries can be measured as TEST asks, else a UserError.
 
-    NORMALIZE, AQE and RERANK need a gallery of enough images; some query needs a match that counts. The log counts
-    those without.
+    NORMALIZE, AQE and RERANK need a gallery of enough images; some query needs a match that counts; pairs are of both
+    kinds. The log counts queries without a match.
     """
     aqe, rerank = test.AQE, test.RERANK
     for name, data in test_sets.items():
         if not isinstance(data, OpenSet):
+            same = data.same if isinstance(data, PairSet) else data.pairs.same
+            if same.all() or not same.any():
+                raise UserError(f"{name} needs pairs of one person and of two; all {len(same)} are of one kind")
+            if isinstance(data, PairSet) and len(same) < test.VERIFICATION.FOLDS:
+                raise UserError(f"TEST.VERIFICATION.FOLDS is {test.VERIFICATION.FOLDS}; {name} has {len(same)} pairs")
             continue
         if (aqe.ENABLED or rerank.ENABLED) and data.gallery is None:
             raise UserError(

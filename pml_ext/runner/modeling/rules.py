@@ -1,5 +1,6 @@
 """What the values under a config's MODEL and KD must be."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 
@@ -93,8 +94,8 @@ HEADS_RULES: list[Rule] = [
 
 def _loss_scales(options: CN) -> Iterator[Problem]:
     for node in dict.fromkeys(LOSS_NODES[name] for name in options.NAME if name in LOSS_NODES):
-        if options[node].SCALE < 0:
-            reason = "must be 0 or more; a negative weight would maximise the loss"
+        if not 0 <= options[node].SCALE < math.inf:
+            reason = "must be 0 or more and finite; a negative weight would maximise the loss"
             yield Problem(f"{node}.SCALE", options[node].SCALE, reason)
 
 

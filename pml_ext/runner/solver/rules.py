@@ -16,7 +16,8 @@ SOLVER_RULES: list[Rule] = [
     one_of("WARMUP_METHOD", ("linear", "constant", "exp")),
     one_of("CLIP_GRADIENTS.CLIP_TYPE", ("norm", "value")),
     at_least_one("MAX_EPOCH CHECKPOINT_PERIOD"),
-    positive("BASE_LR GAMMA CLIP_GRADIENTS.CLIP_VALUE CLIP_GRADIENTS.NORM_TYPE"),
+    positive("BASE_LR GAMMA CLIP_GRADIENTS.CLIP_VALUE ONECYCLE.DIV_FACTOR ONECYCLE.FINAL_DIV_FACTOR"),
+    must("CLIP_GRADIENTS.NORM_TYPE", "must be above 0; inf is the largest value", lambda value: value > 0),
     below_one("MOMENTUM"),
     # torch's optimizers accept negative rates and decays of groups
     not_negative("HEADS_LR_FACTOR BIAS_LR_FACTOR WEIGHT_DECAY WEIGHT_DECAY_NORM WEIGHT_DECAY_BIAS ETA_MIN_LR"),

@@ -155,6 +155,23 @@ def test_pairs_of_images_are_verified_in_folds() -> None:
 
 
 @pytest.mark.parametrize(
+    ("same", "message"),
+    [
+        (20 * [True], "Faces needs pairs of one person and of two; all 20 are of one kind"),
+        (20 * [False], "Faces needs pairs of one person and of two; all 20 are of one kind"),
+        (4 * [True, False], "TEST.VERIFICATION.FOLDS is 10; Faces has 8 pairs"),
+        (10 * [True, False], None),
+    ],
+)
+def test_pairs_that_cannot_be_measured_are_an_error_before_any_work(same: list, message: str | None) -> None:
+    data = PairSet(part(np.zeros(2 * len(same), dtype=int), np.zeros(2 * len(same), dtype=int)), np.array(same))
+    if message is None:
+        return check_test_sets(config().TEST, {"Faces": data})
+    with pytest.raises(UserError, match=message):
+        check_test_sets(config().TEST, {"Faces": data})
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ([("TEST.OPIS.GRID", 3)], r"TEST.OPIS: grid"),

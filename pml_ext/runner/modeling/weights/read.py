@@ -46,6 +46,9 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
     path = local_file(given)
     if path is None:
         raise UserError(f"no weights file at {given}")
+    size = path.stat().st_size
+    if _claimed(path) > size:
+        raise UserError(f"{path} is not a readable weights file: it claims to hold more than its {size} bytes")
     if _has_changed(path):
         raise UserError(f"{path} is damaged: its content does not fit the checksums in it; download or copy it again")
     try:
@@ -77,6 +80,8 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
             raise UserError(f"{path} holds no state_dict: expected tensors by name; got one under {name!r}")
         if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
             raise UserError(f"{path}: expected dense tensors with values; {name} is {_kind(value)}")
+        if max(value.numel() * value.element_size(), value.untyped_storage().nbytes()) > size:
+            raise UserError(f"{path}: {name} claims to have shape {tuple(value.shape)}, the file {size} bytes")
     return tensors
 
 
@@ -100,6 +105,15 @@ _OF_NUMBERS = [
 def _numpys_numbers_are_nothing() -> AbstractContextManager[object]:
     allow = getattr(torch.serialization, "safe_globals", None)  # new in torch 2.5
     return nullcontext() if allow is None else allow(_OF_NUMBERS)
+
+
+def _claimed(path: Path) -> int:
+    """Bytes in a zip archive by its own account, 0 for another file; torch stores them as they are."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return sum(entry.file_size for entry in archive.infolist())
+    except Exception:  # not an archive, or too damaged even for torch.load
+        return 0
 
 
 def _has_changed(path: Path) -> bool:
