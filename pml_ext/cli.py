@@ -156,7 +156,9 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--eval-only", action="store_true", help=argparse.SUPPRESS)  # FastReID's, said twice
 
     add = command("threshold", commands.threshold, **layout)
-    add("--embeddings", required=True, metavar="FILE", help="of validation, or new ones to --check; see below")
+    add("--embeddings", metavar="FILE", help="of validation, or new ones to --check; see below")
+    does = "instead of --embeddings: files of several models on the same samples, to compare at a --far or --fpir"
+    add("--compare", nargs="+", metavar="FILE", help=does)
     target = subparsers.choices["threshold"].add_mutually_exclusive_group(required=True)
     target.add_argument("--far", type=float, metavar="RATE", help="the largest false accept rate")
     target.add_argument("--frr", type=float, metavar="RATE", help="the largest false reject rate")

@@ -48,26 +48,30 @@ def evaluate(
 
 
 def threshold(
-    embeddings: str, *, check: str | None, labels: str | None, frames: str | None, tracks: str | None,
-    look: int | None, max_utility: bool, **options: Any,
-) -> int:  # fmt: skip
-    """choose a decision threshold on embeddings, and report what it does to each class; or check a saved one"""
+    embeddings: str | None, *, compare: list[str] | None, check: str | None, max_utility: bool, **options: Any
+) -> int:
+    """choose a decision threshold on embeddings, and report what it does to each class; check one; compare models"""
     from pml_ext.search import threshold_command
 
-    groups = {"labels": labels, "frames": frames, "tracks": tracks}
     with _plain_warnings():
+        if (embeddings is None) == (compare is None):
+            raise UserError("give --embeddings FILE, or --compare with the files of several models")
+        if compare is not None:
+            print(threshold_command.compare_files(compare, check=check, max_utility=max_utility, **options))
+            return 0
+        assert embeddings is not None
+        only_check = {name: options.pop(name) for name in ("labels", "frames", "tracks", "look")}
         if check is None:
-            if given := [f"--{name}" for name, value in {**groups, "look": look}.items() if value is not None]:
+            if given := [f"--{name}" for name, value in only_check.items() if value is not None]:
                 raise UserError(f"{', '.join(given)} go with --check, and not with a new threshold")
             target = "utility" if max_utility else None
             print(threshold_command.report_threshold(embeddings, target=target, **options))
             return 0
-        checkpoint, normalize = options.pop("checkpoint"), options.pop("normalize")
+        also = {name: options.pop(name) for name in ("checkpoint", "normalize")}
         if given := [f"--{name.replace('_', '-')}" for name, value in options.items() if value]:
             raise UserError(f"{', '.join(given)} go with a new threshold, and not with --check")
-        text, status = threshold_command.check_threshold_file(
-            check, embeddings, checkpoint=checkpoint, look=1 if look is None else look, normalize=normalize, **groups
-        )
+        only_check["look"] = 1 if only_check["look"] is None else only_check["look"]
+        text, status = threshold_command.check_threshold_file(check, embeddings, **also, **only_check)
         print(text)
         return status
 

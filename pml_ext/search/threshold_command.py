@@ -9,6 +9,8 @@ import torch
 from pml_ext._checks import warn_caller
 from pml_ext._errors import UserError
 from pml_ext.metrics import CohortNormalization, ThresholdReport
+from pml_ext.metrics.threshold.model_comparison import compare_models
+from pml_ext.reports.model_page import write_model_page
 from pml_ext.reports.threshold_page import write_files
 from pml_ext.search.cohort_option import choose_normalization, is_saved_cohort, load_cohort
 from pml_ext.search.embedding_set import EmbeddingSet, pictures_inside, read_embeddings
@@ -101,6 +103,44 @@ def check_threshold_file(
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
     return found.summary(), found.status
+
+
+def compare_files(files: list[str], *, far: float | None, fpir: float | None, gallery_size: int | None,
+                  out: str | None, **others: Any) -> str:  # fmt: skip
+    """Compare the models of files of the same samples; writes models.html, returns the text to print.
+
+    The first file's labels and cameras count; others must be options that are not given.
+    """
+    if (far is None) == (fpir is None):
+        raise UserError("--compare needs --far RATE, or --fpir RATE with --gallery-size N")
+    if given := [f"--{name.replace('_', '-')}" for name, value in others.items() if value]:
+        raise UserError(f"{', '.join(given)} do not go with --compare")
+    if len(set(files)) < len(files) or len(files) < 2:
+        raise UserError(f"--compare needs two or more different files; got {', '.join(files)}")
+    sets = [read_embeddings(file) for file in files]
+    for file, data in zip(files[1:], sets[1:], strict=True):
+        for name in ("labels", "cameras", "paths"):
+            one, other = getattr(sets[0], name), getattr(data, name)
+            if one is not None and other is not None and not np.array_equal(one, other):
+                raise UserError(f"{file} must hold the samples of {files[0]}, in the same order: their {name} differ")
+    rows = np.flatnonzero(~sets[0].is_junk)
+    names = files if len({Path(file).name for file in files}) < len(files) else [Path(file).name for file in files]
+    cameras = sets[0].cameras
+    try:
+        found = compare_models(
+            {name: data.embeddings[torch.from_numpy(rows)] for name, data in zip(names, sets, strict=True)},
+            sets[0].labels[rows],
+            far=far,
+            fpir=fpir,
+            gallery_size=gallery_size,
+            cameras=None if cameras is None else cameras[rows],
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    folder = Path() if out is None else Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_model_page(folder / "models.html", found)
+    return f"{found.summary()}\n\n{folder / 'models.html'}"
 
 
 def _picture_paths(data: EmbeddingSet, rows: np.ndarray, file: str, images: str | None) -> list[Path | None] | None:
