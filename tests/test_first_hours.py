@@ -1,0 +1,177 @@
+"""The first hour of four people, each with data of their own and nothing but the README's words."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+
+from pml_ext.cli import main
+from tests.conftest import real_data
+
+TRAINER = """
+import numpy, torch
+from pytorch_metric_learning import losses as pml_losses, trainers
+from pytorch_metric_learning.samplers import MPerClassSampler
+from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator as PMLCalculator
+from sklearn.datasets import load_digits
+from torch.utils.data import TensorDataset
+
+from pml_ext.losses import CITLoss
+from pml_ext.metrics import AccuracyCalculator
+from pml_ext.miners import HPHNMiner
+
+torch.manual_seed(0)
+numpy.random.seed(0)
+digits = load_digits()
+images, labels = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+trainers.MetricLossOnly(
+    models={"trunk": model},
+    optimizers={"trunk_optimizer": torch.optim.Adam(model.parameters(), lr=1e-2)},
+    batch_size=40,
+    loss_funcs={"metric_loss": pml_losses.CrossBatchMemory(CITLoss(gamma=1), embedding_size=8, memory_size=80)},
+    mining_funcs={"tuple_miner": HPHNMiner()},
+    dataset=TensorDataset(images[::2], labels[::2]),
+    sampler=MPerClassSampler(labels[::2], m=4, batch_size=40, length_before_new_iter=800),
+    data_device=torch.device("cpu"),
+    dataloader_num_workers=0,
+).train(num_epochs=3)
+with torch.no_grad():
+    embeddings = model(images[1::2])
+ours = AccuracyCalculator(include=("precision_at_1", "opis", "tar_at_far_1e-2"), k=1)
+print(ours.get_accuracy(embeddings, labels[1::2]))
+print(PMLCalculator(include=("precision_at_1",), k=1).get_accuracy(embeddings, labels[1::2]))
+"""
+
+
+def test_a_trainer_of_pml_with_memory_miner_and_calculator() -> None:
+    """Our loss in PML's memory in PML's trainer, without register()."""
+    result = subprocess.run([sys.executable, "-c", TRAINER], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    ours, pml = (
+        {name: float(value) for name, value in re.findall(r"'(\S+)': ([\d.e-]+)", line)}
+        for line in result.stdout.splitlines()[-2:]
+    )
+    assert ours["precision_at_1"] == pytest.approx(pml["precision_at_1"]) and ours["precision_at_1"] > 0.85
+    assert 0 <= ours["opis"] < 0.1 and 0.2 < ours["tar_at_far_1e-2"] <= 1
+
+
+def crops_of_ones_own(folder: Path) -> None:
+    """600 crops of 100 people and a table; four files are broken, others unusual."""
+    with zipfile.ZipFile(real_data("emoji_reid") / "emoji_reid.zip") as archive:
+        names = sorted(n for n in archive.namelist() if "/bounding_box_train/" in n and n.endswith(".jpg"))[:600]
+        rows = [["path", "identity", "camera", "split"]]
+        for number, name in enumerate(names):
+            identity, camera, *_ = Path(name).name.split("_")
+            person = "Zoë Müller" if number < 6 else f"person {identity}"
+            path = folder / "crops" / person / Path(name).name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(archive.read(name))
+            split = "train" if number < 360 else ("query", "gallery")[number % 6 > 1]
+            rows.append([path.relative_to(folder).as_posix(), person, camera[1], split])
+    for number in (3, 200, 390, 450):
+        path = folder / rows[number + 1][0]
+        path.write_bytes(path.read_bytes()[:300])
+    for number, mode in ((7, "CMYK"), (8, "L")):
+        with Image.open(folder / rows[number + 1][0]) as image:
+            image.convert(mode).save(folder / rows[number + 1][0])
+    with Image.open(folder / rows[10][0]) as image:
+        tags = image.getexif()
+        tags[0x112] = 6  # turn by 90 degrees
+        image.rotate(90).save(folder / rows[10][0], exif=tags)
+    with (folder / "people.csv").open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows(rows)
+
+
+def test_a_folder_of_crops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """README's command on a table with broken, rotated and CMYK files: to a report, ONNX, embeddings and a search."""
+    crops_of_ones_own(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*command: str, status: int = 0) -> str:
+        capfd.readouterr()
+        assert main(command) == status, capfd.readouterr()
+        return "".join(capfd.readouterr())
+
+    config = [
+        "Market1501/bagtricks_R50.yml", "DATASETS.NAMES", '("file:people.csv",)', "DATASETS.TESTS", '("file:people.csv",)',
+        *"""MODEL.DEVICE cpu MODEL.BACKBONE.PRETRAIN False MODEL.BACKBONE.DEPTH 18x MODEL.BACKBONE.FEAT_DIM 512
+        SOLVER.MAX_EPOCH 1 INPUT.SIZE_TRAIN [64,32] INPUT.SIZE_TEST [64,32] DATALOADER.NUM_WORKERS 0 OUTPUT_DIR run""".split(),
+    ]  # fmt: skip
+    said = run("check-config", *config)
+    (value,) = set(re.findall(r"DATASETS.MAX_UNREADABLE (\S+)", said))
+    said = run("train", *config, status=2)
+    assert f"Set DATASETS.MAX_UNREADABLE {value} to go on" in said and "BytesIO" not in said
+    config += ["DATASETS.MAX_UNREADABLE", value]
+    run("train", *config)
+    results = json.loads(Path("run/metrics.json").read_text(encoding="utf-8"))["results"]
+    (found,) = results.values()
+    assert 0 < found["reid_mean_average_precision"] < 1
+    assert "<img" in Path("run/report.html").read_text(encoding="utf-8")
+
+    weights = ["MODEL.WEIGHTS", "run/checkpoints/last.ckpt"]
+    run("export", *config, *weights, "--format", "onnx", "--output", "model.onnx")
+    onnxruntime.InferenceSession("model.onnx")
+    run("embed", "--onnx", "model.onnx", "crops", "--label-by-folder", "--output", "crops.npz", "DATASETS.MAX_UNREADABLE", value)  # fmt: skip
+    with np.load("crops.npz") as file:
+        assert file["embeddings"].shape == (596, 512) and "Zoë Müller" in set(file["labels"])
+    query = next(Path("crops/Zoë Müller").iterdir())
+    said = run("search", str(query), "--index", "crops.npz", "-k", "3", "--page", "hits.html")
+    assert query.name in said.splitlines()[1] + said.splitlines()[0] and "Zoë Müller" in said
+    run("threshold", "--embeddings", "crops.npz", "--far", "0.01", "--out", "threshold")
+    assert Path("threshold/threshold.json").is_file()
+
+
+def embeddings_of_three_models(folder: Path) -> None:
+    """Digits as pixels, as principal components and as whitened ones: validation, and two days of work."""
+    digits = load_digits()
+    few = PCA(8).fit(digits.data[:900])
+    white = PCA(24, whiten=True).fit(digits.data[:900])
+    models = {"pixels": lambda x: x, "components": few.transform, "white": white.transform}
+    days = {"val": slice(0, 900), "monday": slice(900, 1797)}
+    for name, model in models.items():
+        for day, samples in days.items():
+            np.savez(folder / f"{name}_{day}.npz", embeddings=model(digits.data[samples]).astype("float32"), labels=digits.target[samples])  # fmt: skip
+    dirt = np.random.default_rng(0).normal(8, 8, (897, 64))
+    drifted = (digits.data[900:] * 0.3 + dirt).astype("float32")
+    np.savez(folder / "pixels_drifted.npz", embeddings=drifted, labels=digits.target[900:])
+
+
+DECIDE = """
+import json
+import numpy as np
+
+report = json.load(open("chosen/threshold.json"))
+with np.load("white_monday.npz") as file:
+    unit = file["embeddings"] / np.linalg.norm(file["embeddings"], axis=1, keepdims=True)
+print(json.dumps((unit @ unit[0] >= report["threshold"]).tolist()))
+"""
+
+
+def test_embeddings_of_three_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To the best of them, a threshold, a decision without this package, and whether it holds on other days."""
+    embeddings_of_three_models(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    files = [f"{name}_val.npz" for name in ("pixels", "components", "white")]
+    assert main(["threshold", "--compare", *files, "--far", "0.01", "--out", "compared"]) == 0
+    assert all(name in capsys.readouterr().out for name in files)
+    for name in ("white", "pixels"):
+        assert main(["threshold", "--embeddings", f"{name}_val.npz", "--far", "0.01", "--out", f"chosen_{name}"]) == 0
+
+    decided = subprocess.run([sys.executable, "-c", DECIDE], capture_output=True, text=True, check=True).stdout
+    report = ThresholdReport.load("chosen/threshold.json")
