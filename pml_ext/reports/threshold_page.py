@@ -1,5 +1,6 @@
 """A threshold report as files for the person who decides: an HTML page, a PNG of its pictures, the JSON."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from pml_ext._files import write_atomically
 from pml_ext.metrics.threshold.fields import Sample, Target, ThresholdFields
 from pml_ext.metrics.threshold.json_file import write_report
 from pml_ext.reports.drawing import Picture, as_png
+from pml_ext.reports.group_tables import group_tables
 from pml_ext.reports.page import pngs_of, render, require_page, write_html
+from pml_ext.reports.searches import searches_table
 from pml_ext.reports.thresholds import threshold_pictures
 from pml_ext.reports.thumbnails import thumbnail
 from pml_ext.reports.wording import (
@@ -34,7 +37,8 @@ def _of_its_file(sample: Sample) -> str | None:
 
 def page_of(report: ThresholdFields, pictures: list[Picture], picture_of: PictureOf = _of_its_file) -> str:
     """The page as text, with the `threshold_pictures` of the report."""
-    facts_shown = [(name, text) for name, text in facts(report) if name not in ("in words", "copies")]
+    elsewhere = re.compile("in words|copies|refused|(among|group) .+")  # on the page
+    facts_shown = [(name, text) for name, text in facts(report) if not elsewhere.fullmatch(name)]
     if report.copied_rows:
         facts_shown.append(("copies", copies(report, _COPIES)))
     chosen = [report.target == Target("far", one.target) for one in report.alternatives]
@@ -53,6 +57,8 @@ def page_of(report: ThresholdFields, pictures: list[Picture], picture_of: Pictur
         pngs=pngs_of(pictures),
         picture_of=picture_of,
         classes=_classes(report),
+        searches=searches_table(report),
+        groups=group_tables(report),
         about="What was measured",
         facts=facts_shown,
     )

@@ -1,0 +1,96 @@
+"""Searches in galleries of several sizes: the law of gallery size as a picture, and a table."""
+
+from typing import TYPE_CHECKING
+
+from pml_ext.metrics.threshold.fields import ThresholdFields
+from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, Picture, add_legend, label_above, row_of_axes
+from pml_ext.reports.wording import percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Table = tuple[list[str], list[list[str]]]
+"""Heads and rows."""
+
+
+def gallery_picture(report: ThresholdFields) -> Picture | None:
+    """FPIR as measured and if all probes were alike, and FNIR, against the size; None where there are no two sizes."""
+    found = report.searches
+    if found is None or len(found.sizes) < 2:
+        return None
+    sizes, planned = found.sizes, found.gallery_size
+
+    def draw(figure: "Figure", wide: bool) -> None:
+        mated = [one.fnir for one in sizes if one.fnir]
+        fpir, *rest = row_of_axes(figure, 2 if len(mated) == len(sizes) else 1, wide)
+        enrolled = [one.enrolled for one in sizes]
+        alike = [one.fpir_if_alike for one in sizes]
+        fpir.plot(
+            enrolled, alike, color=BLACK, linestyle="--", marker="s", markersize=4, label="if all probes were alike"
+        )
+        for axes, rates, colour, name in zip(
+            [fpir, *rest], [[one.fpir for one in sizes], mated], (BLUE, ORANGE), ("FPIR", "FNIR"), strict=False
+        ):
+            axes.fill_between(enrolled, [r.low for r in rates], [r.high for r in rates], color=SKY, alpha=0.5)
+            axes.plot(enrolled, [r.rate for r in rates], color=colour, marker="o", label=f"{name}, 95 % interval")
+            axes.axvline(planned, color=BLACK, linewidth=1, linestyle=":", label=f"planned: {planned:,}")
+            _format(axes)
+        label_above(fpir, "unknown probes that find somebody (FPIR)")
+        for axes in rest:
+            label_above(axes, f"known probes not found among the first {found.rank} (FNIR)")
+
+    caption = (
+        f"Searches at this threshold, cosine {report.cosine:.4f}, in all galleries of so many of the "
+        f"{found.identities:,} identities. The dashed curve is 1 − (1 − FAR)^N, what pairs alone would promise: the "
+        "further it lies from the measured one, the more the probes differ."
+    )
+    return Picture("galleries", "Searches in galleries of other sizes", caption, draw, (4.2, 8.4))
+
+
+def _format(axes: "Axes") -> None:
+    from matplotlib.ticker import NullLocator, PercentFormatter, StrMethodFormatter
+
+    axes.set(xscale="log", xlabel="enrolled identities")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    axes.grid(color=PALE)
+    add_legend(axes, beside=False)
+
+
+def searches_table(report: ThresholdFields) -> Table | None:
+    """A row for each size of gallery."""
+    found = report.searches
+    if found is None:
+        return None
+    heads = [
+        "enrolled",
+        "FPIR",
+        "if all alike",
+        "FNIR",
+        "first",
+        "found at once",
+        "cosine for the target",
+        "FNIR there",
+    ]
+    rows = []
+    for one in found.sizes:
+        fpir, fnir = (
+            "–" if rate is None else f"{percent(rate.rate)} ({percent(rate.low)} to {percent(rate.high)})"
+            for rate in (one.fpir, one.fnir)
+        )
+        rows.append(
+            [
+                f"{one.enrolled:,}" + (" (planned)" if one.enrolled == found.gallery_size else ""),
+                fpir,
+                percent(one.fpir_if_alike),
+                fnir,
+                percent(one.cmc[0]) if one.cmc else "–",
+                f"{one.selectivity.rate:.3g}",
+                "–" if one.cosine is None else f"{one.cosine:.4f}",
+                "–" if one.cosine_fnir is None else percent(one.cosine_fnir),
+            ]
+        )
+    return heads, rows
