@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from pml_ext.metrics.threshold.fields import Between, ErrorRate, ThresholdFields
+from pml_ext.metrics.threshold.fields import ThresholdFields
+from pml_ext.metrics.threshold.group_fields import Between
+from pml_ext.metrics.threshold.rate_fields import ErrorRate
 from pml_ext.reports.searches import Table
 from pml_ext.reports.wording import with_interval
 

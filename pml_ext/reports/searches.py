@@ -1,14 +1,16 @@
 """Searches in galleries of several sizes: the law of gallery size as a picture, and a table."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, Picture, add_legend, label_above, row_of_axes
-from pml_ext.reports.wording import percent
+from pml_ext.reports.wording import held_out_in_words, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_BEYOND: dict[str, Any] = {"linestyle": "", "marker": "o", "markerfacecolor": "white", "zorder": 3}
 
 Table = tuple[list[str], list[list[str]]]
 """Heads and rows."""
@@ -26,14 +28,16 @@ def gallery_picture(report: ThresholdFields) -> Picture | None:
         fpir, *rest = row_of_axes(figure, 2 if len(mated) == len(sizes) else 1, wide)
         enrolled = [one.enrolled for one in sizes]
         alike = [one.fpir_if_alike for one in sizes]
-        fpir.plot(
-            enrolled, alike, color=BLACK, linestyle="--", marker="s", markersize=4, label="if all probes were alike"
-        )
+        style: dict[str, Any] = {"color": BLACK, "linestyle": "--", "marker": "s", "markersize": 4}
+        fpir.plot(enrolled, alike, label="if all probes were alike", **style)
         for axes, rates, colour, name in zip(
             [fpir, *rest], [[one.fpir for one in sizes], mated], (BLUE, ORANGE), ("FPIR", "FNIR"), strict=False
         ):
             axes.fill_between(enrolled, [r.low for r in rates], [r.high for r in rates], color=SKY, alpha=0.5)
             axes.plot(enrolled, [r.rate for r in rates], color=colour, marker="o", label=f"{name}, 95 % interval")
+            beyond = [(one.enrolled, r.rate) for one, r in zip(sizes, rates, strict=True) if one.extrapolated]
+            if beyond:
+                axes.plot(*zip(*beyond, strict=True), label="extrapolated", **(_BEYOND | {"markeredgecolor": colour}))
             axes.axvline(planned, color=BLACK, linewidth=1, linestyle=":", label=f"planned: {planned:,}")
             _format(axes)
         label_above(fpir, "unknown probes that find somebody (FPIR)")
@@ -42,8 +46,9 @@ def gallery_picture(report: ThresholdFields) -> Picture | None:
 
     caption = (
         f"Searches at this threshold, cosine {report.cosine:.4f}, in all galleries of so many of the "
-        f"{found.identities:,} identities. The dashed curve is 1 − (1 − FAR)^N, what pairs alone would promise: the "
-        "further it lies from the measured one, the more the probes differ."
+        f"{found.identities:,} identities. The dashed curve is what FPIR would be if each probe had as many false "
+        "matches as the mean probe: the further it lies from the measured one, the more the probes differ."
+        + (f" Checked: {held_out_in_words(found.held_out)}." if found.held_out else "")
     )
     return Picture("galleries", "Searches in galleries of other sizes", caption, draw, (4.2, 8.4))
 
@@ -75,7 +80,7 @@ def searches_table(report: ThresholdFields) -> Table | None:
         "cosine for the target",
         "FNIR there",
     ]
-    rows = []
+    rows, planned = [], " (planned)"
     for one in found.sizes:
         fpir, fnir = (
             "–" if rate is None else f"{percent(rate.rate)} ({percent(rate.low)} to {percent(rate.high)})"
@@ -83,7 +88,8 @@ def searches_table(report: ThresholdFields) -> Table | None:
         )
         rows.append(
             [
-                f"{one.enrolled:,}" + (" (planned)" if one.enrolled == found.gallery_size else ""),
+                f"{one.enrolled:,}{planned if one.enrolled == found.gallery_size else ''}"
+                f"{' (extrapolated)' if one.extrapolated else ''}",
                 fpir,
                 percent(one.fpir_if_alike),
                 fnir,

@@ -1,0 +1,70 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pml_ext.metrics import ThresholdReport
+from pml_ext.reports.searches import gallery_picture, searches_table
+from pml_ext.reports.wording import percent
+
+LABELS = torch.arange(40).repeat_interleave(4)
+
+
+def report(**options: Any) -> ThresholdReport:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 6, generator=generator)[LABELS] + 0.6 * torch.randn(160, 6, generator=generator)
+    return ThresholdReport.from_embeddings(x, LABELS, **{"splits": 0, **({"far": 1e-2} | options)})
+
+
+def test_the_curves_are_the_rates_of_the_report() -> None:
+    found = report(gallery_size=10)
+    assert found.searches is not None
+    sizes = found.searches.sizes
+    picture = gallery_picture(found)
+    assert picture is not None
+    for wide in (True, False):
+        fpir, fnir = picture.figure(wide).axes
+        drawn = {line.get_label(): [list(values) for values in line.get_data()] for line in fpir.lines + fnir.lines}
+        enrolled = [1, 2, 5, 10, 20]
+        assert drawn["FPIR, 95 % interval"] == [enrolled, [one.fpir.rate for one in sizes]]
+        assert drawn["if all probes were alike"] == [enrolled, [one.fpir_if_alike for one in sizes]]
+        assert drawn["FNIR, 95 % interval"] == [enrolled, [one.fnir.rate for one in sizes if one.fnir]]
+        assert "planned: 10" in drawn and "extrapolated" not in drawn
+
+
+def test_extrapolated_sizes_are_marked() -> None:
+    found = report(gallery_size=30, far=None, fpir=0.2, extrapolate=True)
+    assert found.searches is not None and found.searches.sizes[-1].extrapolated
+    beyond = [one.enrolled for one in found.searches.sizes if one.extrapolated]
+    picture, table = gallery_picture(found), searches_table(found)
+    assert picture is not None and table is not None
+    lines = {line.get_label(): line for line in picture.figure(True).axes[0].lines}
+    assert list(lines["extrapolated"].get_xdata()) == beyond
+    marked = [row[0] for row in table[1] if row[0].endswith("(extrapolated)")]
+    assert marked == [f"{size:,} (extrapolated)" for size in beyond]
+    assert ("Checked: from" in picture.caption) == (found.searches.held_out is not None)
+
+
+def test_the_table_on_the_page(tmp_path: Path) -> None:
+    found = report(gallery_size=10, far=None, fpir=0.1)
+    found.save_page(tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert found.searches is not None and found.searches.planned.cosine is not None
+    assert '<td data-name="enrolled">10 (planned)</td>' in text and '<h2 id="galleries">' in text
+    for one in found.searches.sizes:
+        assert one.fnir is not None
+        assert f'<td data-name="FPIR">{percent(one.fpir.rate)} ({percent(one.fpir.low)} to' in text
+        assert f'<td data-name="FNIR">{percent(one.fnir.rate)} (' in text
+        assert f'<td data-name="found at once">{one.selectivity.rate:.3g}</td>' in text
+    assert f'<td data-name="cosine for the target">{found.searches.planned.cosine:.4f}</td>' in text
+
+
+@pytest.mark.parametrize("size", [None, 1])
+def test_no_curves_without_sizes(size: int | None) -> None:
+    found = report(gallery_size=size)
+    if size is not None:
+        assert found.searches is not None
+        object.__setattr__(found.searches, "sizes", found.searches.sizes[:1])
+    assert gallery_picture(found) is None
+    assert (searches_table(found) is None) == (size is None)
