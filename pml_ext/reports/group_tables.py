@@ -9,7 +9,7 @@ from pml_ext.reports.searches import Table
 from pml_ext.reports.wording import with_interval
 
 
-def group_tables(report: ThresholdFields) -> list[Table]:
+def tables_by_group(report: ThresholdFields) -> list[Table]:
     """A row for each group, then one for each pair of them, the highest FAR first; empty where none were named."""
     found = report.groups
     if found is None:

@@ -9,7 +9,7 @@ from pml_ext._files import write_atomically
 from pml_ext.metrics.threshold.fields import Sample, Target, ThresholdFields
 from pml_ext.metrics.threshold.json_file import write_report
 from pml_ext.reports.drawing import Picture, as_png
-from pml_ext.reports.group_tables import group_tables
+from pml_ext.reports.group_tables import tables_by_group
 from pml_ext.reports.page import pngs_of, render, require_page, write_html
 from pml_ext.reports.searches import searches_table
 from pml_ext.reports.thresholds import threshold_pictures
@@ -58,7 +58,7 @@ def page_of(report: ThresholdFields, pictures: list[Picture], picture_of: Pictur
         picture_of=picture_of,
         classes=_classes(report),
         searches=searches_table(report),
-        groups=group_tables(report),
+        groups=tables_by_group(report),
         about="What was measured",
         facts=facts_shown,
     )

@@ -3,7 +3,7 @@ from pathlib import Path
 import torch
 
 from pml_ext.metrics import ThresholdReport
-from pml_ext.reports.group_tables import group_tables
+from pml_ext.reports.group_tables import tables_by_group
 from pml_ext.reports.wording import with_interval
 
 LABELS = torch.arange(60).repeat_interleave(4)
@@ -19,7 +19,7 @@ def report(groups: list[str] | None) -> ThresholdReport:
 def test_rates_by_group_and_by_pair_of_groups(tmp_path: Path) -> None:
     found = report([("<Oslo>", "Rome")[label % 2] for label in LABELS.tolist()])
     assert found.groups is not None
-    (heads, rows), (_, of_pairs) = group_tables(found)
+    (heads, rows), (_, of_pairs) = tables_by_group(found)
     for row, group in zip(rows, found.groups.groups, strict=True):
         cells = dict(zip(heads, row, strict=True))
         assert (cells["group"], cells["samples"], cells["identities"]) == (group.label, "120", "30")
@@ -37,6 +37,6 @@ def test_rates_by_group_and_by_pair_of_groups(tmp_path: Path) -> None:
 
 def test_a_group_of_few_pairs_has_no_rate() -> None:
     names = ["many"] * 236 + ["few"] * 4
-    rows = {row[0]: row for row in group_tables(report(names))[0][1]}
+    rows = {row[0]: row for row in tables_by_group(report(names))[0][1]}
     assert rows["few"][3].startswith("too few pairs: 0 of ") and rows["few"][4] == "–"
-    assert group_tables(report(None)) == []
+    assert tables_by_group(report(None)) == []
