@@ -11,6 +11,7 @@ from pml_ext import commands
 from pml_ext._errors import UserError
 from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
+from pml_ext.config_words import split_pairs, take_config
 from pml_ext.runner.config.hints import meant
 from pml_ext.search.file_format_help import LAYOUT
 
@@ -69,54 +70,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         return whole.parse_args(argv)  # help, the version, or an error
     command = subparsers[argv[0]]
     key = command.get_default("key")
-    words, pairs = _split(argv[1:], command, key) if key else (argv[1:], [])
+    words, pairs = split_pairs(argv[1:], command, key) if key else (argv[1:], [])
     arguments = command.parse_intermixed_args(words)
     del arguments.key
     if key:
         arguments.overrides = pairs
     if "words" in arguments:
-        _take_config(arguments, command)
+        take_config(arguments, command)
     if "files" in arguments and (first := vars(arguments).pop("config_file")) is not None:
         arguments.files.insert(0, first)
     if aliases := vars(arguments).pop("dataset", None):
         arguments.overrides = ["DATASETS.ALIASES", repr(tuple(aliases)), *arguments.overrides]
     return arguments
-
-
-def _split(words: Sequence[str], command: argparse.ArgumentParser, key: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """The words without KEY VALUE pairs, and the pairs."""
-    flags = {name for action in command._actions if action.nargs == 0 for name in action.option_strings}
-    rest, pairs = list[str](), list[str]()
-    words = list(words)
-    while words:
-        word = words.pop(0)
-        is_value = bool(rest) and rest[-1].startswith("-") and "=" not in rest[-1] and rest[-1] not in flags
-        if key.fullmatch(word) and not is_value:
-            pairs += [word, *words[:1]]
-            del words[:1]
-        else:
-            rest.append(word)
-    return rest, pairs
-
-
-def _take_config(arguments: argparse.Namespace, command: argparse.ArgumentParser) -> None:
-    """Find the config's FILE among the words beside options; `eval --embeddings` has none."""
-    words = vars(arguments).pop("words")
-    if getattr(arguments, "embeddings", None) is not None:
-        if arguments.config_file or words:
-            command.error("argument --embeddings: not allowed with a config FILE")
-        given = {name for name, value in vars(arguments).items() if value != command.get_default(name)}
-        if arguments.overrides or not given <= {"embeddings", "gallery", "out", "overrides"}:
-            raise UserError("--embeddings takes --gallery and --out; KEY VALUE and processes are for --config-file")
-        return
-    if getattr(arguments, "gallery", None) or getattr(arguments, "out", None):
-        raise UserError("--gallery and --out are for --embeddings; a config has DATASETS.TESTS and OUTPUT_DIR")
-    if arguments.config_file is None:
-        if not words:
-            hint = " (or --embeddings FILE)" if "embeddings" in arguments else ""
-            command.error(f"a config FILE is required{hint}")
-        arguments.config_file = words.pop(0)
-    arguments.overrides = words + arguments.overrides
 
 
 def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
