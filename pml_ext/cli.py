@@ -171,6 +171,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--output", required=True, metavar="FILE")
     add("--half", action="store_true", help="compute all but the heads in 16 bits")
     add("--threshold", metavar="FILE", help="a threshold report of the weights, to go into the file")
+    add("--normalize", metavar="COHORT", help="a cohort.npz of pml-ext threshold, whose offsets are a second output")
 
     add = command("report", commands.report, **layout)
     add("run", nargs="?", metavar="RUN", help="its OUTPUT_DIR")
@@ -194,6 +195,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--prune", action="store_true", help="of --add: drop the rows of pictures that do not exist any more")
     add("--overwrite", action="store_true", help="replace the output that is there")
     add("--label-by-folder", action="store_true", help="label each picture by its folder's name")
+    add("--normalize", metavar="COHORT", help="a cohort.npz of pml-ext threshold: searches have normalised scores")
     _add_processes(add)
 
     add = command("search", commands.search, _KEY_AMONG_FILES)
@@ -201,6 +203,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--index", required=True, metavar="FILE", help="what `pml-ext embed` wrote")
     add("-k", type=int, default=10, help="how many to find; default: 10")
     add("--threshold", metavar="FILE", help="a threshold report of the model: accept or reject each")
+    add("--normalize", metavar="COHORT", help="where the index's cohort.npz is now; default: where it was")
     add("--page", metavar="FILE", help="a page with the pictures")
     add("--images", metavar="FOLDER", help="of the index's pictures; default: the index's folder")
 

@@ -152,7 +152,7 @@ def compare(runs: list[str], output: str) -> None:
 
 def embed(
     images: list[str], output: str, *, config_file: str | None, onnx: str | None, half: bool, add: bool,
-    prune: bool, overwrite: bool, label_by_folder: bool, overrides: list[str], **processes: Any,
+    prune: bool, overwrite: bool, label_by_folder: bool, normalize: str | None, overrides: list[str], **processes: Any,
 ) -> None:  # fmt: skip
     """write the embeddings of pictures into a file; a run that was killed goes on where it was"""
     from pml_ext.runner.launch import Launch
@@ -160,7 +160,7 @@ def embed(
 
     embed_command.embed(
         images, output, Launch(**processes), config_file=config_file, onnx=onnx, half=half, add=add,
-        prune=prune, overwrite=overwrite, label_by_folder=label_by_folder, overrides=overrides,
+        prune=prune, overwrite=overwrite, label_by_folder=label_by_folder, normalize=normalize, overrides=overrides,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ class Answer:
     hits: Sequence[Hit]
 
 
-def write_hits(path: str | Path, answers: Sequence[Answer], facts: Mapping[str, str]) -> None:
-    """Write the page."""
+def write_hits(path: str | Path, answers: Sequence[Answer], facts: Mapping[str, str], *, score: str = "cosine") -> None:
+    """Write the page; score: what the hits' numbers are called."""
     about = {"title": "The closest pictures", "about": "This search", "facts": facts.items()}
-    write_html(Path(path), render("hits.html", answers=answers, most=MOST, **about))
+    write_html(Path(path), render("hits.html", answers=answers, most=MOST, score=score, **about))

@@ -37,6 +37,10 @@ def open_old(output: Path, record: ModelRecord, label_by_folder: bool) -> Embedd
             f"{output} is of {of}: its embeddings and those of {record.weights} ({record.sha256[:12]}…) with this "
             "config cannot be compared; choose another --output"
         )
+    was, now = old.record.normalization, record.normalization
+    if (was is None) != (now is None) or (was is not None and not was.same_as(now)):
+        advice = f"give --normalize {was.file}" if was else "leave out --normalize, or take another --output"
+        raise UserError(f"{output} has scores {f'normalised by {was}' if was else 'that are plain cosines'}: {advice}")
     if ("labels" in old.texts) != label_by_folder:
         has = "has no labels: leave out" if label_by_folder else "has labels: give"
         raise UserError(f"{output} {has} --label-by-folder")
@@ -88,7 +92,12 @@ def rows_that_stay(old: EmbeddingFile, stay: np.ndarray) -> tuple[Iterator[Block
             begin += len(of_block)
             fingerprints = block.fingerprints or [""] * len(block.paths)
             if of_block.any():
-                texts = [None if t is None else list(compress(t, of_block)) for t in (block.labels, fingerprints)]
-                yield Block(block.embeddings[of_block], list(compress(block.paths, of_block)), *texts)
+                yield Block(
+                    block.embeddings[of_block],
+                    list(compress(block.paths, of_block)),
+                    None if block.labels is None else list(compress(block.labels, of_block)),
+                    list(compress(fingerprints, of_block)),
+                    None if block.offsets is None else block.offsets[of_block],
+                )
 
     return blocks(), old.versions if stay.all() else ()

@@ -14,6 +14,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
+from pml_ext.metrics import CohortNormalization
 from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import SHAPING, load_for_embedding
 from pml_ext.runner.failures import one_message
@@ -25,6 +26,7 @@ from pml_ext.search.embedding_file import SUFFIXES, write_embeddings
 from pml_ext.search.embedding_loop import Shards, embed_shards
 from pml_ext.search.image_list import Listed, list_images
 from pml_ext.search.model_record import ModelRecord
+from pml_ext.search.normalized_scores import load_cohort_of, offsets_of, use_of
 from pml_ext.search.onnx_model import OnnxModel
 from pml_ext.search.parquet_file import require_pyarrow
 
@@ -36,10 +38,12 @@ _SHOWN = 20  # pictures that could not be embedded and are named in the log; the
 def embed(
     images: Sequence[str], output: str | Path, launch: Launch, *, config_file: str | None, onnx: str | None,
     overrides: Sequence[str], half: bool, add: bool, prune: bool, overwrite: bool, label_by_folder: bool,
+    normalize: str | None,
 ) -> None:  # fmt: skip
     """Embed pictures and write the file; a run that was killed goes on after its last shard.
 
-    With `add`, pictures whose content has changed are embedded again; with `prune`, rows of those that are gone go.
+    normalize: a saved cohort, whose mean cosines with each picture are written too, so that searches have normalised
+    scores. With `add`, pictures whose content has changed are embedded again; with `prune`, rows of lost ones go.
     Pictures that cannot be embedded are listed in `<output>.unreadable.txt`, the first of them in the log, too.
     The model is a YAML with MODEL.WEIGHTS, or an exported file, whose overrides only say where and how fast it runs.
     """
@@ -48,11 +52,16 @@ def embed(
     if launch.needs_agent:
         start(launch, partial(
             embed, images, output, config_file=config_file, onnx=onnx, overrides=overrides, half=half, add=add,
-            prune=prune, overwrite=overwrite, label_by_folder=label_by_folder,
+            prune=prune, overwrite=overwrite, label_by_folder=label_by_folder, normalize=normalize,
         ))  # fmt: skip
         return
     cfg, embedder = _load_model(config_file, onnx, overrides, half)
-    record = embedder.record
+    # A threshold that an exported file has is of its own kind of scores.
+    cohort = None if normalize is None else load_cohort_of(normalize, embedder.record)
+    use = None if cohort is None else use_of(str(normalize), cohort)
+    was = embedder.record.normalization
+    same_scores = was is None if use is None else use.same_as(was)
+    record = replace(embedder.record, normalization=use, threshold=embedder.record.threshold if same_scores else None)
     old = open_old(output, record, label_by_folder) if add and output.exists() else None
     listed = list_images(images, output.parent)
     with one_message(output.parent), _process_group(launch.timeout) as (rank, processes):
@@ -60,7 +69,7 @@ def embed(
         if old and not fresh and stay.all():
             return
         identities = [_identity(picture, label_by_folder) for picture in fresh]
-        shards = Shards(output.with_name(f"{output.name}.shards"), identities, record.as_json())
+        shards = Shards(output.with_name(f"{output.name}.shards"), identities, embedder.record.as_json())
         parts, missing = len(shards.rows), shards.missing()
         if rank == 0:
             shards.clear_others(overwrite=overwrite)
@@ -72,7 +81,7 @@ def embed(
             torch.distributed.barrier()
         if rank == 0:
             kept, versions = rows_that_stay(old, stay) if old else ((), ())
-            _join(output, shards, fresh, record, label_by_folder, kept, versions)
+            _join(output, shards, fresh, record, cohort, label_by_folder, kept, versions)
 
 
 @contextmanager
@@ -98,8 +107,8 @@ def _share(make: Callable[[], Plan]) -> Plan:
 
 
 def _join(
-    output: Path, shards: Shards, listed: Sequence[Listed], record: ModelRecord, label_by_folder: bool,
-    kept: Iterable[Block], versions: tuple[Version, ...],
+    output: Path, shards: Shards, listed: Sequence[Listed], record: ModelRecord, cohort: CohortNormalization | None,
+    label_by_folder: bool, kept: Iterable[Block], versions: tuple[Version, ...],
 ) -> None:  # fmt: skip
     """Write the rows that are kept of an old file and all shards as one; the log names what could not be embedded."""
     problems = list[str]()
@@ -111,7 +120,8 @@ def _join(
             if pictures := [listed[row] for row in content.rows]:
                 labels = [picture.folder for picture in pictures] if label_by_folder else None
                 names = [picture.name for picture in pictures]
-                yield Block(content.embeddings, names, labels, [*content.fingerprints])
+                offsets = None if cohort is None else offsets_of(cohort, content.embeddings)
+                yield Block(content.embeddings, names, labels, [*content.fingerprints], offsets)
         if listed and len(problems) == len(listed):
             raise UserError(f"none of {len(listed)} pictures could be embedded: {problems[0]}")
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode as CN
 
-from pml_ext._checks import check_items, check_switch, check_whole
+from pml_ext._checks import check_embeddings, check_items, check_switch, check_whole
 from pml_ext._errors import UserError
+from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.data.transforms import build_transform
@@ -20,6 +21,7 @@ from pml_ext.runner.modeling.cuda import kind_and_index, missing_device
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.search.crops import Crop, crop_tensors
 from pml_ext.search.model_record import ModelRecord
+from pml_ext.search.normalized_scores import load_cohort_of
 from pml_ext.search.onnx_model import OnnxModel
 
 log = logging.getLogger("pml_ext")
@@ -36,6 +38,7 @@ class Embedder:
         record: the model and its input.
         device: of the network's input.
         batch_size: the most crops that go through the network at once.
+        cohort: a cohort of `CohortNormalization.save`, of the same weights, which normalises `similarity`.
 
     ```python
     embedder = pml_ext.Embedder.from_config("config.yaml", "last.ckpt", device="cuda", half=True)
@@ -45,9 +48,18 @@ class Embedder:
     """
 
     def __init__(
-        self, network: Callable[[Tensor], Tensor], record: ModelRecord, *, device: torch.device, batch_size: int
+        self,
+        network: Callable[[Tensor], Tensor],
+        record: ModelRecord,
+        *,
+        device: torch.device,
+        batch_size: int,
+        cohort: str | Path | None = None,
     ) -> None:
         check_whole(batch_size, "batch_size", 1)
+        self.normalization = None if cohort is None else load_cohort_of(cohort, record)
+        if self.normalization and record.normalization and record.normalization.sha256 != self.normalization.sha256:
+            raise UserError(f"{cohort} is not the cohort that the model was exported with, {record.normalization}")
         self.network, self.record, self.device, self.batch_size = network, record, device, batch_size
         cfg = record.cfg
         self.is_grey, self._size = len(cfg.MODEL.PIXEL_MEAN) == 1, list(cfg.INPUT.SIZE_TEST)
@@ -63,6 +75,7 @@ class Embedder:
         half: bool = False,
         flip: bool | None = None,
         batch_size: int = 32,
+        cohort: str | Path | None = None,
         overrides: Sequence[str] = (),
     ) -> "Embedder":
         """Load the model of a YAML and a checkpoint, of this package or of FastReID. Nothing is downloaded.
@@ -76,6 +89,7 @@ class Embedder:
             device: cpu, cuda, cuda:1 … or such a torch.device; or auto: a CUDA device if there is one.
             half: compute all but the heads in 16 bits, which is faster on CUDA devices and slower on a CPU.
             flip: average the features of a crop and of its mirror image; None: the config's TEST.FLIP.ENABLED.
+            cohort: a file of `CohortNormalization.save`, of the same weights; `similarity` is then normalised.
             overrides: KEY VALUE words that replace values of the YAML.
         Raises:
             UserError: a YAML that cannot be read, a key under MODEL that is not known, an option that is not built, a
@@ -90,10 +104,13 @@ class Embedder:
             words += ["MODEL.WEIGHTS", str(weights)]
         if flip is not None:
             words += ["TEST.FLIP.ENABLED", str(flip)]
-        return cls.of(load_for_embedding(config_file, words), device=device, half=half, batch_size=batch_size)
+        cfg = load_for_embedding(config_file, words)
+        return cls.of(cfg, device=device, half=half, batch_size=batch_size, cohort=cohort)
 
     @classmethod
-    def of(cls, cfg: CN, *, device: str | torch.device, half: bool, batch_size: int) -> "Embedder":
+    def of(
+        cls, cfg: CN, *, device: str | torch.device, half: bool, batch_size: int, cohort: str | Path | None = None
+    ) -> "Embedder":
         """`from_config` for a config that `load_for_embedding` has read."""
         check_switch(half, "half")
         check_whole(batch_size, "batch_size", 1)
@@ -106,21 +123,29 @@ class Embedder:
         network = PixelsToEmbedding.load(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED).requires_grad_(False)
         record = ModelRecord.of(cfg, embedding_dim=network.embedding_dim, half=half)
         network = (network.to_float16() if half else network).to(where)
-        return cls(network, record, device=where, batch_size=batch_size)
+        return cls(network, record, device=where, batch_size=batch_size, cohort=cohort)
 
     @classmethod
-    def from_onnx(cls, path: str | Path, *, device: str | torch.device = "auto", batch_size: int = 32) -> "Embedder":
+    def from_onnx(
+        cls,
+        path: str | Path,
+        *,
+        device: str | torch.device = "auto",
+        batch_size: int = 32,
+        cohort: str | Path | None = None,
+    ) -> "Embedder":
         """Load a file of `pml-ext export --format onnx`, with the flip test and precision it was exported with.
 
         Args:
             device: cpu, cuda, cuda:1 … or such a torch.device; or auto: a CUDA device if onnxruntime sees one.
+            cohort: see `from_config`; of a file that was exported with a cohort, that one.
         Raises:
             UserError: onnxruntime is not installed, or cannot read the file; a file of another program, or changed
                 after it was exported; a device that is not there.
         """
         check_whole(batch_size, "batch_size", 1)
         model = OnnxModel(path, str(device))
-        return cls(model, model.record, device=torch.device("cpu"), batch_size=batch_size)
+        return cls(model, model.record, device=torch.device("cpu"), batch_size=batch_size, cohort=cohort)
 
     @property
     def embedding_dim(self) -> int:
@@ -136,8 +161,28 @@ class Embedder:
 
     @property
     def threshold(self) -> float | None:
-        """Two crops of at least this cosine are one identity; None if the ONNX file was exported without one."""
+        """Two crops of at least this `similarity` are one identity; None if the ONNX file was exported without one."""
         return self.record.threshold
+
+    def similarity(self, a: Tensor, b: Tensor) -> Tensor:
+        """Cosines of every pair of embeddings; with a cohort, normalised scores.
+
+        Args:
+            a, b: (A, D) and (B, D), of this model.
+        Returns:
+            (A, B), see `CohortNormalization.scores` with a cohort.
+        Raises:
+            ValueError: another D; an ONNX file whose threshold is of normalised scores, without its cohort.
+        """
+        if self.normalization is not None:
+            return self.normalization.scores(a, b)
+        if self.record.normalization is not None:
+            raise ValueError(f"the threshold is of normalised scores: give cohort={self.record.normalization.file!r}")
+        for name, rows in (("a", a), ("b", b)):
+            check_embeddings(rows, name)
+            if rows.shape[1] != self.embedding_dim:
+                raise ValueError(f"{name} must have {self.embedding_dim} columns; got {rows.shape[1]}")
+        return unit_rows(a) @ unit_rows(b).T
 
     def __call__(self, crops: Crop | Sequence[Crop], *, order: str = "RGB") -> Tensor:
         """Embed one crop or several, of any sizes.

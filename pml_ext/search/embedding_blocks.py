@@ -14,13 +14,15 @@ _CHECKSUM = "crc32:"  # how the name of a version begins that is a checksum of i
 class Block(NamedTuple):
     """Some rows: (n, D) embeddings, the pictures' paths, labels where the file has some, and fingerprints of pictures.
 
-    A fingerprint is as `fingerprint_of` gives it, "" where it is unknown.
+    A fingerprint is as `fingerprint_of` gives it, "" where it is unknown. offsets: (n,), mean cosines with the cohort
+    of the file's record.
     """
 
     embeddings: np.ndarray
     paths: list[str]
     labels: list[str] | None = None
     fingerprints: list[str] | None = None
+    offsets: np.ndarray | None = None
 
 
 class Version(NamedTuple):

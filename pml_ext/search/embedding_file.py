@@ -34,7 +34,7 @@ class EmbeddingFile:
     """A file of embeddings; files of other programs have no record of a model (None) and no versions.
 
     versions: the file's states, the present one last; texts: which of labels and fingerprints it has; content: the
-    whole file, None for a `.parquet` of `pml-ext embed`, which is read in blocks.
+    whole file, None for a `.parquet` of `pml-ext embed`, which is read in blocks; offsets: see `Block`, of `content`.
     """
 
     path: Path
@@ -44,6 +44,7 @@ class EmbeddingFile:
     versions: tuple[Version, ...]
     texts: frozenset[str]
     content: EmbeddingSet | None = None
+    offsets: np.ndarray | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> "EmbeddingFile":
@@ -52,18 +53,21 @@ class EmbeddingFile:
         if path.suffix == ".parquet":
             record, versions = _read_origin(parquet_file.read_metadata(path), path)
             if record is not None:
-                rows, dim, texts = parquet_file.read_layout(path)
+                rows, dim, texts = parquet_file.read_layout(path, offsets=record.normalization is not None)
                 return cls(path, rows, dim, record, versions, texts)._checked()
-        about = read_named(path, (KEY, _VERSIONS, "fingerprints"))[1] if path.suffix == ".npz" else {}
+        about = read_named(path, (KEY, _VERSIONS, "fingerprints", "offsets"))[1] if path.suffix == ".npz" else {}
         record, versions = _read_origin(about, path)
         also = ("fingerprints",) if record is not None and "fingerprints" in about else ()
+        offsets = _offsets(about, record, path)
         content = read_embeddings(path, need_labels=False, also=also)
         if also and content.also["fingerprints"].dtype.kind != "U":
             raise UserError(f"{path}: fingerprints must be strings; got {content.also['fingerprints'].dtype}")
         labelled = content.labels.dtype.kind != "U" or bool((content.labels != "").any())
         rows, dim = content.embeddings.shape
         texts = frozenset((*(("labels",) if labelled else ()), *also))
-        return cls(path, rows, dim, record, versions, texts, content)._checked()
+        if offsets is not None and offsets.shape != (rows,):
+            raise UserError(f"{path}: offsets must have shape ({rows},), one per embedding; got {offsets.shape}")
+        return cls(path, rows, dim, record, versions, texts, content, offsets)._checked()
 
     def _checked(self) -> "EmbeddingFile":
         rows = [version.rows for version in self.versions]
@@ -88,6 +92,8 @@ class EmbeddingFile:
             embeddings = torch.from_numpy(block.embeddings.astype(np.float32))
             if not (torch.isfinite(embeddings).all() and (embeddings != 0).any(dim=1).all()):
                 raise UserError(f"{self.path}: embeddings must be finite and not zero: is it damaged?")
+            if block.offsets is not None and not (abs(block.offsets) <= 1 + 1e-3).all():  # as nan is not
+                raise UserError(f"{self.path}: offsets must be cosines, from -1 to 1: is it damaged?")
             yield block._replace(embeddings=normalise_(embeddings).numpy())
         if start == 0:
             self._require(checksum)
@@ -117,7 +123,10 @@ class EmbeddingFile:
         for row in range(start, self.rows, size):
             rows = slice(row, row + size)
             embeddings = self.content.embeddings[rows].numpy()
-            yield Block(embeddings, paths[rows], **{name: values[rows] for name, values in texts.items()})
+            of_rows = {name: values[rows] for name, values in texts.items()}
+            yield Block(
+                embeddings, paths[rows], **of_rows, offsets=None if self.offsets is None else self.offsets[rows]
+            )
 
     def paths(self, rows: Sequence[int] | None = None) -> list[str]:
         """The paths of some rows' pictures, or of all, relative to the file's folder; empty where the file has none."""
@@ -171,9 +180,21 @@ def write_embeddings(
     for name in ("paths", *_TEXTS):
         if getattr(parts[0], name) is not None:
             arrays[name] = np.array([text for block in parts for text in getattr(block, name)], dtype=str)
+    if record.normalization is not None:
+        arrays["offsets"] = np.concatenate([block.offsets for block in parts if block.offsets is not None])
     with replacing(path) as file:
         np.savez(file, **(arrays | origin()))
     return EmbeddingFile.open(path)
+
+
+def _offsets(about: dict[str, Any], record: ModelRecord | None, path: Path) -> np.ndarray | None:
+    """The offsets in an .npz whose record names a cohort."""
+    if record is None or record.normalization is None:
+        return None
+    found = about.get("offsets")
+    if not isinstance(found, np.ndarray) or found.dtype != np.float32:
+        raise UserError(f"{path} is of normalised scores and must have offsets of float32: was it changed?")
+    return found
 
 
 def _read_origin(about: dict[str, Any], path: Path) -> tuple[ModelRecord | None, tuple[Version, ...]]:

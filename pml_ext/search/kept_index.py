@@ -29,10 +29,10 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 class KeptIndex:
     """What is kept of an index, as JSON beside it.
 
-    rows: the name of the rows it is of; file, checksum: the index file's name and CRC-32; lists, probes, recall: how
-    many lists it has, how many of them a query looks at, and the recall measured with that; built_for: the number of
-    rows when it was built; seen: inode, size and times of the embeddings and of the index file when both were compared
-    with their checksums.
+    rows: the name of the rows it is of; strength: of their normalised scores, None of plain cosines; file, checksum:
+    the index file's name and CRC-32; lists, probes, recall: how many lists it has, how many of them a query looks at,
+    and the recall measured with that; built_for: the number of rows when it was built; seen: inode, size and times of
+    the embeddings and of the index file when both were compared with their checksums.
     """
 
     lists: Count
@@ -43,6 +43,7 @@ class KeptIndex:
     file: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{0,32}\Z")] = ""
     checksum: int = 0
     seen: tuple[tuple[int, int, int, int], ...] = ()
+    strength: float | None = None
 
     def path_beside(self, file: EmbeddingFile) -> Path:
         return _beside(file, f"{self.file}.faiss")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,14 +12,31 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._version import __version__
 from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics.cohort_file import Strength
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report
 from pml_ext.metrics.threshold.rate_fields import Cosine, CountAbove0, Sha256
 from pml_ext.runner.config.network_keys import config_of, shaping
 from pml_ext.search.embedding_blocks import checksum_of_facts
 
 KEY = "pml_ext"  # the record's name in a file's metadata
-_FORMAT, _OLD_FORMAT = "pml_ext model 2", "pml_ext model 1"  # the old one has no checksum and no graph
-INPUT, OUTPUT = "images", "embeddings"  # of an exported model
+_FORMAT, _OLD_FORMAT = "pml_ext model 2", "pml_ext model 1"  # the old one has no checksum, graph and normalization
+INPUT, OUTPUT, OFFSETS = "images", "embeddings", "offsets"  # of an exported model; offsets where it has a cohort
+
+
+@dataclass(frozen=True)
+class CohortUse:
+    """Which saved cohort normalises scores: the file's absolute path, and k, strength and SHA-256 of what it holds."""
+
+    file: str
+    k: CountAbove0
+    strength: Strength
+    sha256: Sha256
+
+    def same_as(self, other: "CohortUse | None") -> bool:
+        return other is not None and replace(self, file="") == replace(other, file="")
+
+    def __str__(self) -> str:
+        return f"{self.file} (k = {self.k}, strength = {self.strength:g}, SHA-256 {self.sha256[:12]}…)"
 
 
 @dataclass(frozen=True)
@@ -28,7 +45,8 @@ class ModelRecord:
 
     weights: the file's name or absolute path, sha256: of its content; precision float16: all but the heads; threshold:
     the least cosine of one identity, by a threshold report; onnx: the exported file's absolute path, None for the
-    network; graph: the SHA-256 of an ONNX file but for this record.
+    network; graph: the SHA-256 of an ONNX file but for this record; normalization: the cohort that the file's offsets
+    are of, and the threshold's scores.
     """
 
     config: Mapping[str, Any]
@@ -39,6 +57,7 @@ class ModelRecord:
     threshold: Cosine | None = None
     onnx: str | None = None
     graph: Sha256 | None = None
+    normalization: CohortUse | None = None
 
     @classmethod
     def of(cls, cfg: CN, *, embedding_dim: int, half: bool) -> "ModelRecord":
@@ -69,7 +88,7 @@ class ModelRecord:
             "pixel_range": (0, 255),
             "flip_test": cfg.TEST.FLIP.ENABLED,
         }
-        about |= {"input": INPUT, "output": OUTPUT}
+        about |= {"input": INPUT, "output": OUTPUT, "offsets": OFFSETS if self.normalization else None}
         content = {"format": _FORMAT, "version": __version__, **about, **asdict(self)}
         return json.dumps(content | {"checksum": checksum_of_facts(content)}, allow_nan=False)
 
@@ -84,7 +103,7 @@ class ModelRecord:
         if given not in (_FORMAT, _OLD_FORMAT):
             raise UserError(f'{source}: expected a record of the format "{_FORMAT}"; got {given!r:.80}')
         expected = [field.name for field in fields(cls)] + ["checksum"]
-        if missing := [name for name in expected[: -2 if given == _OLD_FORMAT else None] if name not in content]:
+        if missing := [name for name in expected[: -3 if given == _OLD_FORMAT else None] if name not in content]:
             raise UserError(f"{source}: the record of its model lacks {', '.join(missing)}")
         try:
             record = msgspec.convert(content, cls)

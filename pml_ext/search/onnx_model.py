@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pml_ext._errors import UserError, import_library
 from pml_ext.runner.modeling.cuda import kind_and_index
-from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
+from pml_ext.search.model_record import INPUT, KEY, OFFSETS, OUTPUT, ModelRecord
 
 log = logging.getLogger("pml_ext")
 
@@ -52,6 +52,13 @@ class OnnxModel:
     def __call__(self, images: Tensor) -> Tensor:
         (embeddings,) = self._session.run([OUTPUT], {INPUT: images.numpy()})
         return torch.from_numpy(embeddings)
+
+    def run(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Embeddings, and (B,) offsets where the file has a cohort."""
+        if self.record.normalization is None:
+            return self(images)
+        embeddings, offsets = self._session.run([OUTPUT, OFFSETS], {INPUT: images.numpy()})
+        return torch.from_numpy(embeddings), torch.from_numpy(offsets)
 
     def _require_network(self, file: Path, text: str) -> None:
         """A UserError unless the network is the one that was exported, and gives what the record says."""

@@ -19,7 +19,7 @@ def read_metadata(path: Path) -> dict[str, str]:
     return {name.decode("utf-8", "replace"): text.decode("utf-8", "replace") for name, text in metadata.items()}
 
 
-def read_layout(path: Path) -> tuple[int, int, frozenset[str]]:
+def read_layout(path: Path, *, offsets: bool) -> tuple[int, int, frozenset[str]]:
     """Rows, dimensions and text columns (fields of `Block`); a UserError unless `write_parquet` writes such columns."""
     with _open(path) as file:
         schema, rows = file.schema_arrow, file.metadata.num_rows
@@ -29,11 +29,12 @@ def read_layout(path: Path) -> tuple[int, int, frozenset[str]]:
     import pyarrow
 
     fits = dim and "paths" in texts and types["embedding"].value_type == pyarrow.float32()
+    fits = fits and types.get("offset") == (pyarrow.float32() if offsets else None)
     if not fits or any(types[_TEXTS[field]] != pyarrow.string() for field in texts):
         found = ", ".join(f"{name} {kind}" for name, kind in types.items())
         raise UserError(
-            f"{path}: the columns of pml-ext embed are path, label and fingerprint of text and embedding of float32 "
-            f"lists of one length; got {found}: was the file changed?"
+            f"{path}: the columns of pml-ext embed are path, label and fingerprint of text, embedding of float32 lists "
+            f"of one length and, of normalised scores, offset of float32; got {found}: was the file changed?"
         )
     return rows, dim, texts
 
@@ -50,7 +51,9 @@ def read_blocks(path: Path, start: int, size: int) -> Iterator[Block]:
                 flat = part["embedding"].flatten()
                 if part["embedding"].null_count or flat.null_count:
                     raise UserError(f"{path} has missing values in embedding")
-                yield Block(flat.to_numpy().reshape(len(part), -1), texts.pop("paths") or [], **texts)
+                offsets = part["offset"].to_numpy(zero_copy_only=False) if "offset" in part.schema.names else None
+                embeddings = flat.to_numpy().reshape(len(part), -1)
+                yield Block(embeddings, texts.pop("paths") or [], **texts, offsets=offsets)
 
 
 def read_texts(path: Path, field: str, rows: Sequence[int] | None = None) -> list[str]:
@@ -70,8 +73,8 @@ def write_parquet(path: Path, blocks: Iterable[Block], dim: int, metadata: Calla
     with replacing(path) as file:
         for block in blocks:
             lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(block.embeddings.reshape(-1)), type=kind)
-            texts = {column: getattr(block, field) for field, column in _TEXTS.items()}
-            table = pyarrow.table({"embedding": lists} | {c: v for c, v in texts.items() if v is not None})
+            columns = {column: getattr(block, field) for field, column in (*_TEXTS.items(), ("offsets", "offset"))}
+            table = pyarrow.table({"embedding": lists} | {c: v for c, v in columns.items() if v is not None})
             if writer is None:
                 writer = parquet.ParquetWriter(
                     file, table.schema, compression="NONE", use_dictionary=False, write_page_checksum=True

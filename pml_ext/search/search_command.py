@@ -8,34 +8,53 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext._text import printable
+from pml_ext.metrics import CohortNormalization, GalleryCohort
 from pml_ext.reports.hits_page import Answer, Hit, write_hits
 from pml_ext.runner.config.network_keys import config_of
 from pml_ext.runner.data.datasets.image_files import ImageFiles
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.embedding_file import EmbeddingFile
 from pml_ext.search.embedding_set import pictures_inside
-from pml_ext.search.exact_or_indexed import open_nearest
+from pml_ext.search.exact_or_indexed import EXACT_UP_TO, open_nearest, search_gallery_as_cohort
 from pml_ext.search.file_formats import READERS
 from pml_ext.search.model_record import ModelRecord, report_for
+from pml_ext.search.normalized_scores import (
+    gallery_cohort_of,
+    load_cohort_of,
+    offsets_of,
+    require_same_scores,
+    search_vectors,
+    use_of,
+)
 
 log = logging.getLogger("pml_ext")
 
 
 def search(
-    query: str, index: str, *, k: int, threshold: str | None, page: str | None, images: str | None,
-    overrides: Sequence[str],
+    query: str, index: str, *, k: int, threshold: str | None, normalize: str | None, page: str | None,
+    images: str | None, overrides: Sequence[str],
 ) -> str:  # fmt: skip
     """Search for a picture, or for every row of a file of embeddings; returns a line for each hit, below each query.
 
-    threshold: a threshold report of the model; page: an HTML page to write; images: the folder that the index's paths
-    are relative to, None for its own; overrides: MODEL.WEIGHTS if the model's file has moved, MODEL.DEVICE.
+    threshold: a threshold report of the model; one with the gallery as cohort makes the index's rows the cohort;
+    normalize: where the cohort of an index of normalised scores is, None where it was; page: an HTML page to write;
+    images: the folder that the index's paths are relative to, None for its own; overrides: MODEL.WEIGHTS if the model's
+    file has moved, MODEL.DEVICE.
     """
     if k < 1:
         raise UserError(f"-k must be 1 or more; got {k}")
     file = EmbeddingFile.open(index)
-    cosine, chosen = _threshold(file, threshold)
-    names, vectors, shown = _queries(query, file, overrides)
-    nearest = open_nearest(file)
+    cosine, chosen, own_cohort = _threshold(file, threshold)
+    use = file.record.normalization if file.record else None
+    if normalize is not None and use is None:
+        raise UserError(f"{file.path} has plain cosines: leave out --normalize, or embed it with --normalize")
+    if own_cohort is not None:
+        cohort, nearest = search_gallery_as_cohort(file, own_cohort)
+        scored = f"normalised by the index itself (k = {cohort.k}, strength = {cohort.strength:g})"
+    else:
+        cohort, nearest = None, open_nearest(file)
+        scored = f"normalised by {use}" if use else ""
+    names, vectors, shown = _queries(query, file, overrides, normalize, cohort)
     cosines, rows = nearest.search(vectors, k)
     found = np.unique(rows[rows >= 0]).tolist()
     paths = dict(zip(found, file.paths(found) or [""] * len(found), strict=True))
@@ -61,10 +80,9 @@ def search(
     some = f"{nearest.probes} of {nearest.lists} lists, which hold {share}"
     compared = "all rows compared" if nearest.is_exact else some
     facts = {"index": f"{index}, {file.rows:,} rows of {file.dim} dimensions", "searched": compared}
-    if chosen:
-        facts["threshold"] = chosen
+    facts |= {name: text for name, text in (("scores", scored), ("threshold", chosen)) if text}
     if page is not None:
-        write_hits(page, answers, facts)
+        write_hits(page, answers, facts, score="score" if scored else "cosine")
     lines += ["", *(f"{name}: {printable(text)}" for name, text in facts.items()), *([page] if page else [])]
     return "\n".join(lines)
 
@@ -95,9 +113,30 @@ def _load_embedder(record: ModelRecord, overrides: Sequence[str]) -> Embedder:
 
 
 def _queries(
-    query: str, file: EmbeddingFile, overrides: Sequence[str]
+    query: str, file: EmbeddingFile, overrides: Sequence[str], normalize: str | None, cohort: CohortNormalization | None
 ) -> tuple[list[str], np.ndarray, list[Path | None]]:
-    """Names, unit vectors (Q, D) and pictures of the queries."""
+    """Names, vectors (Q, D) or of normalised scores (Q, D + 2), and pictures of the queries."""
+    names, embeddings, offsets, shown = _query_embeddings(query, file, overrides)
+    use = file.record.normalization if file.record else None
+    if use is not None:
+        assert file.record is not None
+        if offsets is None:
+            cohort = load_cohort_of(normalize or use.file, file.record)
+            if not use.same_as(use_of(normalize or use.file, cohort)):
+                raise UserError(f"{normalize or use.file} is not the cohort of {file.path}, {use}")
+    elif cohort is None:
+        return names, embeddings, shown
+    strength = use.strength if use else cohort.strength if cohort else 0.0
+    if cohort is not None:
+        offsets = offsets_of(cohort, embeddings)
+    assert offsets is not None
+    return names, search_vectors(embeddings, offsets, strength)[0], shown
+
+
+def _query_embeddings(
+    query: str, file: EmbeddingFile, overrides: Sequence[str]
+) -> tuple[list[str], np.ndarray, np.ndarray | None, list[Path | None]]:
+    """Names, unit vectors (Q, D), offsets (Q,) by the file's cohort if they are known, and pictures of the queries."""
     path = Path(query).expanduser()
     if path.suffix in READERS:
         if overrides:
@@ -109,7 +148,10 @@ def _queries(
             models = f"{asked.record.weights} and {file.record.weights}"
             raise UserError(f"{query} and {file.path} are of models that cannot be compared: {models}")
         names = asked.paths() or [f"row {row}" for row in range(asked.rows)]
-        return names, np.concatenate([block.embeddings for block in asked.blocks()]), [None] * asked.rows
+        blocks, use = list(asked.blocks()), asked.record.normalization if asked.record else None
+        same = use is not None and use.same_as(file.record.normalization if file.record else None)
+        offsets = np.concatenate([block.offsets for block in blocks if block.offsets is not None]) if same else None
+        return names, np.concatenate([block.embeddings for block in blocks]), offsets, [None] * asked.rows
     if not path.is_file():
         raise UserError(f"no picture and no file of embeddings at {query}")
     if file.record is None:
@@ -118,18 +160,21 @@ def _queries(
             f"({', '.join(READERS)}) as QUERY, or make the index with pml-ext embed"
         )
     embedder = _load_embedder(file.record, overrides)
-    return [query], embedder(ImageFiles([path], grey=embedder.is_grey)[0]).numpy(), [path]
+    return [query], embedder(ImageFiles([path], grey=embedder.is_grey)[0]).numpy(), None, [path]
 
 
-def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, str]:
-    """The least cosine of an accepted hit, and a line that describes it."""
+def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, str, GalleryCohort | None]:
+    """The least score of an accepted hit, a line that describes it, and the cohort if it is the gallery."""
     if report is None:
         cosine = file.record.threshold if file.record else None
-        return cosine, "" if cosine is None else f"cosine {cosine:.4f}, as the exported model says"
+        return cosine, "" if cosine is None else f"{_kind(file)} {cosine:.4f}, as the exported model says", None
     if file.record is None:
         may = f"so {report} may be about another: make the index with pml-ext embed"
         raise UserError(f"{file.path} does not say which model made it, {may}")
     found = report_for(report, file.record)
+    own = gallery_cohort_of(found, report, file, EXACT_UP_TO)
+    if own is None:
+        require_same_scores(found, report, file.record.normalization, file.path)
     if found.target.kind == "fpir":
         identities = file.identities()
         try:
@@ -139,9 +184,14 @@ def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, s
         enrolled = "identities" if "labels" in file.texts else "rows, each taken for an identity"
         of_size = f"for galleries of up to {size.enrolled:,} (the index has {identities:,} {enrolled})"
         fnir = "unknown" if size.cosine_fnir is None else f"{size.cosine_fnir:.3g}"
-        return size.cosine, f"cosine {size.cosine:.4f}, {of_size}: FPIR {found.target.value:g}, FNIR {fnir}"
+        return size.cosine, f"cosine {size.cosine:.4f}, {of_size}: FPIR {found.target.value:g}, FNIR {fnir}", None
     chosen = f"{found.target.kind} {'' if found.target.value is None else format(found.target.value, 'g')}".strip()
     chosen += f" on {found.data}" if found.data else ""
     rates = f"FAR {found.far.rate:.3g}, FRR {found.frr.rate:.3g}"
     pairs = "of single comparisons; of searches among many more are wrong (pml-ext threshold --fpir)"
-    return found.cosine, f"cosine {found.cosine:.4f}, chosen for {chosen}: {rates} {pairs}"
+    text = f"{_kind(file) if own is None else 'score'} {found.cosine:.4f}, chosen for {chosen}: {rates} {pairs}"
+    return found.cosine, text, own
+
+
+def _kind(file: EmbeddingFile) -> str:
+    return "score" if file.record and file.record.normalization else "cosine"
