@@ -98,7 +98,7 @@ def export(
 
 
 def _with_offsets(model: nn.Module, cohort: CohortNormalization | None) -> nn.Module:
-    return model if cohort is None else _WithOffsets(model, cohort)
+    return model if cohort is None else _WithOffsets(model, cohort).eval()
 
 
 def _as_one(outputs: Tensor | tuple[Tensor, Tensor]) -> Tensor:

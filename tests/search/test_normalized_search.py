@@ -1,0 +1,279 @@
+"""Normalised scores at work: a cohort from a threshold report through embed, search, Embedder and an exported file."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pml_ext import Embedder
+from pml_ext._errors import UserError
+from pml_ext.cli import main
+from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
+from pml_ext.runner.engine.exporting import FORMATS
+from pml_ext.search import exact_or_indexed
+from pml_ext.search.embedding_blocks import Block
+from pml_ext.search.embedding_file import EmbeddingFile, write_embeddings
+from pml_ext.search.embedding_set import read_embeddings
+from pml_ext.search.model_record import CohortUse, ModelRecord
+from pml_ext.search.normalized_scores import as_queries, indexed_vectors
+from tests.search.models import small_model
+from tests.search.pictures import extract
+
+pytest.importorskip("faiss")
+
+
+def offsets_by_loops(rows: np.ndarray, cohort: np.ndarray, k: int, *, own: bool = False) -> np.ndarray:
+    """m(x) in float64; own: row i is row i of the cohort and leaves itself out."""
+    unit = [[value / np.linalg.norm(row) for value in row] for row in rows.astype(float)]
+    others = [[value / np.linalg.norm(row) for value in row] for row in cohort.astype(float)]
+    found = []
+    for i, x in enumerate(unit):
+        cosines = [sum(a * b for a, b in zip(x, c, strict=True)) for j, c in enumerate(others) if not (own and i == j)]
+        found.append(sum(sorted(cosines)[-k:]) / k)
+    return np.array(found)
+
+
+def hits(shown: str) -> list[tuple[float, str, str]]:
+    found = re.findall(r"^ +\d+ +(-?\d\.\d+)(?:  (accept|reject))?  (.+)$", shown, re.M)
+    return [(float(score), decision, path) for score, decision, path in found]
+
+
+class Shop:
+    """A folder with a model, pictures of emoji for a cohort, for validation and for a gallery, and what was made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config, self.weights = small_model(folder / "model")
+        pictures = extract(folder / "pictures", 160)
+        self.cohort, self.validation, self.gallery = pictures[:60], pictures[60:120], pictures[120:]
+        self.model = ["--config-file", str(self.config), "MODEL.WEIGHTS", str(self.weights)]
+        self.embedder = Embedder.from_config(self.config, self.weights, device="cpu")
+        rows = {name: self.embed(getattr(self, name)) for name in ("cohort", "validation", "gallery")}
+        self.rows = {name: value.numpy() for name, value in rows.items()}
+        self.normalization = CohortNormalization.fit(rows["cohort"], 12, 1.0).with_checkpoint(self.weights)
+        self.normalization.save(folder / "cohort.npz")
+        labels = torch.arange(60) // 4
+        for name, normalize in (("plain", None), ("cohort", self.normalization), ("gallery", GalleryCohort(9, 0.5))):
+            report = ThresholdReport.from_embeddings(
+                rows["validation"], labels, far=0.3, splits=0, normalize=normalize
+            )  # fmt: skip
+            report.save(folder / f"{name}.json", checkpoint=self.weights)
+        assert main(["embed", *self.model, *map(str, self.gallery), "--output", str(folder / "plain.npz")]) == 0
+        words = [*map(str, self.gallery), "--normalize", str(folder / "cohort.npz"), "--output"]
+        for suffix in (".npz", ".parquet"):
+            assert main(["embed", *self.model, *words, str(folder / f"g{suffix}")]) == 0
+
+    def embed(self, pictures: list[Path]) -> torch.Tensor:
+        return self.embedder([Image.open(picture) for picture in pictures])
+
+    def scores(self, query: int, k: int, strength: float, cohort: np.ndarray, *, own: bool = False) -> np.ndarray:
+        """Of a validation picture with the gallery, in float64."""
+        x, gallery = self.rows["validation"][query].astype(float), self.rows["gallery"].astype(float)
+        m_gallery = offsets_by_loops(gallery, cohort, k, own=own)
+        return gallery @ x - 0.5 * strength * (offsets_by_loops(x[None], cohort, k) + m_gallery)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    return Shop(tmp_path_factory.mktemp("shop"))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_a_search_has_normalised_scores_and_decides_by_them(
+    shop: Shop, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index, page = shop.folder / f"g{suffix}", tmp_path / "hits.html"
+    file = EmbeddingFile.open(index)
+    kept = np.concatenate([block.offsets for block in file.blocks(size=7) if block.offsets is not None])
+    np.testing.assert_allclose(kept, offsets_by_loops(shop.rows["gallery"], shop.rows["cohort"], 12), atol=1e-6)
+    words = ["search", str(shop.validation[3]), "--index", str(index), "-k", "40", "MODEL.DEVICE", "cpu"]
+    assert main([*words, "--threshold", str(shop.folder / "cohort.json"), "--page", str(page)]) == 0
+    shown = capsys.readouterr().out
+    expected = shop.scores(3, 12, 1.0, shop.rows["cohort"])
+    cosine = ThresholdReport.load(shop.folder / "cohort.json", checkpoint=shop.weights).cosine
+    order = (-expected).argsort()
+    assert [score for score, _, _ in hits(shown)] == pytest.approx(expected[order].tolist(), abs=1e-4)
+    paths = [str(shop.gallery[row].relative_to(shop.folder)) for row in order]
+    assert [path for _, _, path in hits(shown)] == paths
+    decided = ["accept" if score >= cosine else "reject" for score in expected[order]]
+    assert [decision for _, decision, _ in hits(shown)] == decided and len(set(decided)) == 2
+    assert f"threshold: score {cosine:.4f}" in shown and "scores: normalised by " in shown
+    assert "k = 12, strength = 1, SHA-256" in shown and "1. score " in page.read_text()
+    # A file of queries, with offsets of its own or without.
+    np.savez(tmp_path / "q.npz", embeddings=shop.rows["validation"][3:4])
+    for query in (tmp_path / "q.npz", index):
+        assert main(["search", str(query), "--index", str(index), "-k", "40"]) == 0
+        found = [score for score, _, _ in hits(capsys.readouterr().out)]
+        if query != index:
+            assert found == pytest.approx(expected[order].tolist(), abs=1e-4)
+        else:
+            scores = shop.normalization.scores(*[torch.from_numpy(shop.rows["gallery"])] * 2)
+            assert found[:40] == pytest.approx(scores[0].sort(descending=True).values.tolist(), abs=1e-4)
+
+
+def test_the_gallery_as_cohort(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["search", str(shop.validation[5]), "--index", str(shop.folder / "plain.npz"), "-k", "40"]
+    assert main([*words, "--threshold", str(shop.folder / "gallery.json"), "MODEL.DEVICE", "cpu"]) == 0
+    shown = capsys.readouterr().out
+    expected = np.sort(shop.scores(5, 9, 0.5, shop.rows["gallery"], own=True))[::-1]
+    assert [score for score, _, _ in hits(shown)] == pytest.approx(expected.tolist(), abs=1e-4)
+    assert "scores: normalised by the index itself (k = 9, strength = 0.5)" in shown
+
+
+def test_more_pictures_have_offsets_too(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures, output = extract(tmp_path / "pictures", 30), str(tmp_path / "f.npz")
+    cohort = ["--normalize", str(shop.folder / "cohort.npz")]
+    words = ["embed", *shop.model, "--output", output]
+    assert main([*words, *map(str, pictures[:20]), *cohort]) == 0
+    assert main([*words, *map(str, pictures), "--add"]) == 2
+    assert f"scores normalised by {shop.folder / 'cohort.npz'} (k = 12" in capsys.readouterr().err
+    Image.open(pictures[4]).rotate(90).save(pictures[7])
+    pictures[2].unlink()
+    assert main([*words, *map(str, [*pictures[:2], *pictures[3:]]), "--add", "--prune", *cohort]) == 0
+    (block,) = EmbeddingFile.open(output).blocks()
+    assert len(block.paths) == 29 and block.offsets is not None
+    np.testing.assert_allclose(
+        block.offsets, offsets_by_loops(block.embeddings, shop.rows["cohort"], 12), atol=1e-6
+    )  # fmt: skip
+
+
+def test_an_index_searches_by_normalised_scores(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    centres = generator.standard_normal((60, 8))
+    x = (centres[generator.integers(0, 60, 1500)] + 0.3 * generator.standard_normal((1500, 8))).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    cohort = CohortNormalization.fit(torch.from_numpy(x[:300]), 10, 1.0)
+    offsets = cohort.offsets(torch.from_numpy(x)).numpy()
+    use = CohortUse("cohort.npz", 10, 1.0, cohort.sha256)
+
+    def written(use: CohortUse) -> EmbeddingFile:
+        record = ModelRecord({}, "w", "0" * 64, 8, normalization=use)
+        block = Block(x, [f"{i}.jpg" for i in range(1500)], offsets=offsets)
+        return write_embeddings(tmp_path / "f.npz", [block], record)
+
+    for strength in (1.0, 0.5):  # another strength is another index
+        use = CohortUse("cohort.npz", 10, strength, cohort.sha256)
+        file = written(use)
+        for _ in range(2):
+            found = exact_or_indexed.open_nearest(file, exact_up_to=500)
+            assert not found.is_exact and found.recall >= 0.95
+            (block,) = file.blocks()
+            queries = as_queries(indexed_vectors(block, use), use)[::30]
+            scores, rows = found.search(queries, 10)
+            half = 0.5 * strength * offsets
+            expected = x[::30].astype(float) @ x.T.astype(float) - half[::30, None] - half
+            np.testing.assert_allclose(scores, np.take_along_axis(expected, rows, 1), atol=1e-5)
+            true = np.argsort(-expected, axis=1)[:, :10]
+            assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(rows, true, strict=True)]) > 0.9
+
+
+def test_an_embedder_with_a_cohort(shop: Shop) -> None:
+    a, b = shop.embed(shop.validation[:5]), shop.embed(shop.gallery)
+    torch.testing.assert_close(shop.embedder.similarity(a, b), a @ b.T)
+    normalised = Embedder.from_config(shop.config, shop.weights, device="cpu", cohort=shop.folder / "cohort.npz")
+    expected = np.stack([shop.scores(row, 12, 1.0, shop.rows["cohort"]) for row in range(5)])
+    np.testing.assert_allclose(normalised.similarity(a, b), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="b must have 6 columns; got 5"):
+        shop.embedder.similarity(a, b[:, :5])
+
+
+@pytest.mark.parametrize("file_format", ["onnx", "torchscript"])
+def test_an_exported_file_has_the_cohort(
+    shop: Shop, file_format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if file_format == "onnx":
+        pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
+    path, cohort = tmp_path / "model", str(shop.folder / "cohort.npz")
+    export = ["export", *shop.model, "--format", file_format, "--output", str(path), "--normalize", cohort]
+    for report, message in (
+        ("plain.json", "is of plain cosines, and the scores of"),
+        ("gallery.json", "has the gallery as cohort"),
+    ):
+        assert main([*export, "--threshold", str(shop.folder / report)]) == 2
+        assert message in capsys.readouterr().err
+    assert main([*export, "--threshold", str(shop.folder / "cohort.json")]) == 0
+    images = torch.rand(4, 3, 12, 8, generator=torch.Generator().manual_seed(3)) * 255
+    expected = Embedder.from_config(shop.config, shop.weights, device="cpu").embed_prepared(list(images)).numpy()
+    if file_format == "torchscript":
+        found = FORMATS[file_format][1](path, images).numpy()
+        embeddings, offsets = found[:, :-1], found[:, -1]
+    else:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path))
+        embeddings, offsets = session.run(["embeddings", "offsets"], {"images": images.numpy()})
+    np.testing.assert_allclose(embeddings, expected, atol=1e-5)
+    np.testing.assert_allclose(offsets, offsets_by_loops(expected, shop.rows["cohort"], 12), atol=1e-5)
+    if file_format == "onnx":
+        embedder = Embedder.from_onnx(path, device="cpu")
+        assert embedder.threshold == ThresholdReport.load(shop.folder / "cohort.json", checkpoint=shop.weights).cosine
+        with pytest.raises(ValueError, match="the threshold is of normalised scores: give cohort="):
+            embedder.similarity(torch.eye(6), torch.eye(6))
+        a, b = torch.from_numpy(expected[:2]), torch.from_numpy(expected)
+        found = Embedder.from_onnx(path, device="cpu", cohort=cohort).similarity(a, b)
+        torch.testing.assert_close(found, shop.normalization.scores(a, b))
+        # Embedded without the cohort its threshold decides nothing, with it it does.
+        words = ["embed", str(shop.gallery[0]), "--onnx", str(path), "DATALOADER.NUM_WORKERS", "0", "--output"]
+        assert main([*words, str(tmp_path / "p.npz")]) == 0
+        assert main([*words, str(tmp_path / "n.npz"), "--normalize", cohort]) == 0
+        records = [EmbeddingFile.open(tmp_path / name).record for name in ("p.npz", "n.npz")]
+        assert [record and record.threshold for record in records] == [None, embedder.threshold]
+
+
+def test_scores_that_do_not_belong_together(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cohort = torch.from_numpy(shop.rows["cohort"])
+    (tmp_path / "other.pth").write_bytes(b"another model")
+    made = {
+        "other.npz": CohortNormalization.fit(cohort, 12).with_checkpoint(tmp_path / "other.pth"),
+        "nameless.npz": CohortNormalization.fit(cohort, 12),
+        "wide.npz": CohortNormalization.fit(torch.eye(7), 2).with_checkpoint(shop.weights),
+        "fewer.npz": CohortNormalization.fit(cohort[:50], 12).with_checkpoint(shop.weights),
+    }
+    for name, normalization in made.items():
+        normalization.save(tmp_path / name)
+    with np.load(shop.folder / "cohort.npz") as arrays:
+        record = json.loads(str(arrays["record"]))
+        np.savez(tmp_path / "k.npz", cohort=arrays["cohort"], record=json.dumps(record | {"k": 61}))
+    picture, query = str(shop.gallery[0]), str(shop.validation[0])
+    embed = ["embed", *shop.model, picture, "--output", str(tmp_path / "f.npz"), "--normalize"]
+    plain, normalised = (["search", query, "--index", str(shop.folder / name)] for name in ("plain.npz", "g.npz"))
+    for words, message in (
+        ([*embed, str(tmp_path / "other.npz")], r"other.npz has a cohort of the model other.pth \(SHA-256 .*are of"),
+        ([*embed, str(tmp_path / "nameless.npz")], r"nameless.npz names no model, so its cohort may be another"),
+        ([*embed, str(tmp_path / "wide.npz")], r"has a cohort of 7 dimensions; the model's embeddings have 6"),
+        ([*embed, str(tmp_path / "k.npz")], r"k must be from 1 to 60, the samples of the cohort; got 61"),
+        ([*embed, str(shop.folder / "plain.npz")], r"plain.npz is not a saved cohort normalization"),
+        ([*embed, str(tmp_path / "none.npz")], r"No such file or directory: .*none.npz"),
+        ([*plain, "--threshold", str(shop.folder / "cohort.json")], r"is of scores normalised by .* are plain cosines"),
+        ([*normalised, "--threshold", str(shop.folder / "plain.json")], r"of plain cosines, and the scores of .*norma"),
+        ([*normalised, "--threshold", str(shop.folder / "gallery.json")], r"has the gallery as cohort, and .*g.npz /"),
+        ([*plain, "--normalize", str(shop.folder / "cohort.npz")], r"has plain cosines: leave out --normalize, or"),
+        ([*normalised, "--normalize", str(tmp_path / "fewer.npz")], r"fewer.npz is not the cohort of .*g.npz"),
+        ([*normalised, "--normalize", str(tmp_path / "other.npz")], r"has a cohort of the model other.pth"),
+    ):
+        assert main(words) == 2, words
+        said = capsys.readouterr().err
+        assert re.search(message, said) and said.count("\n") == 1, said
+    read = read_embeddings(shop.folder / "g.parquet", need_labels=False)  # as other commands do
+    np.testing.assert_allclose(read.embeddings, shop.rows["gallery"], atol=1e-6)
+
+
+def test_offsets_are_checked(shop: Shop, tmp_path: Path) -> None:
+    with np.load(shop.folder / "g.npz") as arrays:
+        whole = dict(arrays)
+    offsets = whole["offsets"]
+    for changed, message in (
+        (None, "is of normalised scores and must have offsets of float32"),
+        (offsets.astype(str), "is of normalised scores and must have offsets of float32"),
+        (offsets[:5], r"offsets must have shape \(40,\), one per embedding; got \(5,\)"),
+        (offsets * np.float32(np.nan), "offsets must be cosines, from -1 to 1: is it damaged"),
+        (offsets[::-1], "was changed or damaged after it was written"),
+    ):
+        content = {name: value for name, value in (whole | {"offsets": changed}).items() if value is not None}
+        np.savez(tmp_path / "f.npz", **content)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=message):
+            list(EmbeddingFile.open(tmp_path / "f.npz").blocks())
