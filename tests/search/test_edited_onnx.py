@@ -178,6 +178,6 @@ def test_missing_fields_are_one_error(exported: Path, tmp_path: Path) -> None:
         model.metadata_props[0].value = json.dumps({name: record[name] for name in ("format", "config", "onnx")})
 
     (tmp_path / "m.onnx").write_bytes(edited(exported.read_bytes(), strip))
-    lacks = r"record of its model lacks weights, sha256, embedding_dim, precision, threshold, graph, checksum$"
+    lacks = "lacks weights, sha256, embedding_dim, precision, threshold, graph, normalization, checksum$"
     with pytest.raises(UserError, match=lacks):
         Embedder.from_onnx(tmp_path / "m.onnx", device="cpu")
