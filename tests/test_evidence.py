@@ -270,3 +270,44 @@ def test_names_in_the_figure_do_not_overlap() -> None:
     plt.close(figure)
     assert len(boxes) == len(OVERVIEW)
     assert not any(_overlap(one, other) for i, one in enumerate(boxes) for other in boxes[:i])
+
+
+def test_normalised_scores_are_chosen_tested_and_tabulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import normalization
+    import torch
+    from image_sets import Features, Pictures
+    from normalization_tables import section
+
+    generator = torch.Generator().manual_seed(0)
+
+    def pictures(classes: int) -> Pictures:
+        labels = torch.arange(6 * classes) % classes
+        centres = torch.randn(classes, 16, generator=generator)
+        views = centres[labels] + 0.7 * torch.randn(2, len(labels), 16, generator=generator)
+        return Pictures(views, labels, None)
+
+    data = Features(pictures(60), pictures(60), None)
+    monkeypatch.setattr(normalization, "features_of", lambda name: data)
+    monkeypatch.setattr(normalization, "HERE", tmp_path)
+    settings = {"triplet.margin": 0.1, "rate": 1e-3, "steps": 5, "dimension": 8}
+    names = ("triplet", "triplet + tcm@added")
+    chosen = {names[0]: settings, names[1]: {**settings, "tcm.margin_plus": 0.9, "tcm.margin_minus": 0.5}}
+    monkeypatch.setattr(normalization, "settings_of", lambda name: chosen)
+    (tmp_path / "results").mkdir()
+    for method in names:
+        for seed in (0, 1):
+            normalization.work("emoji", method, seed)
+            normalization.work("emoji", method, seed)  # is not run again
+    lines = normalization.results("emoji")
+    assert sorted((line["method"], str(line["seed"])) for line in lines) == sorted(
+        (method, seed) for method in names for seed in ("None", "0", "1")
+    )
+    normalization.pack("emoji")
+    assert not list((tmp_path / "results" / "by_class").iterdir())
+    page = "\n".join(section(tmp_path / "results", ["emoji", "grocery"]))
+    assert "Seeds: emoji 2;" in page and "| emoji | both |" in page and "| triplet → normalised | " in page
+    with np.load(tmp_path / "results" / "normalization_by_class_emoji.npz") as stored:
+        values = stored["triplet.0"].astype(float)
+    run = next(line["metrics"] for line in lines if (line["method"], line["seed"]) == ("triplet", 0))
+    means = np.nanmean(values[0], axis=1)  # by class, each with as many queries and genuine pairs
+    assert means == pytest.approx([run["plain"][key] for key in ("r1", "map_at_r", "opis", "tar")], rel=2e-3, abs=1e-4)

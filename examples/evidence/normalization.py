@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from image_sets import SOURCES, Features, Pictures, features_of
 from methods import SEEDS
+from normalization_tables import KINDS, best_kind
 from store import Store
 from tested import Tested
 from torch import Tensor
@@ -45,7 +46,6 @@ OTHERS = ("contrastive", "cit@1.0", "circle", "angular", "lifted", "soft_triple"
 METHODS = (*(name for base in WITH_TCM for name in (base, f"{base} + tcm@added")), *OTHERS)
 KS, STRENGTHS, FAR, FAR_OF_CLASSES = (5, 10, 20, 50, 100, 200), (0.5, 1.0), 1e-3, 1e-2
 FAR_RANGE = (1e-2, 1e-1)
-KINDS = ("gallery", "train")
 GROWN = ("triplet", "ms", "arcface")
 SIZES = (25, 50, 100, 200, 400)
 BY_CLASS = ("r1", "map_at_r", "opis", "tar")
@@ -159,13 +159,7 @@ def described(trials: NormalizationTrials) -> dict[str, Any]:
     }
 
 
-def best_kind(chosen: dict[str, Any]) -> str | None:
-    """The recommended cohort with the lowest OPIS on the validation classes; None: the tool advises against all."""
-    advised = [kind for kind in KINDS if chosen[kind]["recommended"]]
-    return min(advised, key=lambda kind: chosen[kind]["used"][3], default=None)
-
-
-def test_run(set_name: str, method: str, settings: dict[str, Any], seed: int, chosen: dict[str, Any]) -> Any:
+def tested_run(set_name: str, method: str, settings: dict[str, Any], seed: int, chosen: dict[str, Any]) -> Any:
     """Metrics of plain cosines and of both cohorts, by class too; and the galleries' growth for some methods."""
     data: Features = features_of(set_name)
     head = train(method, settings, seed, data.train)[0]
@@ -254,7 +248,7 @@ def work(set_name: str, method: str, seed: int) -> None:
         add(set_name, {"method": method, "seed": None, "chosen": chosen})
     if any(line["seed"] == seed for line in stored):
         return
-    metrics, by_class, more = test_run(set_name, method, settings, seed, chosen)
+    metrics, by_class, more = tested_run(set_name, method, settings, seed, chosen)
     used = best_kind(chosen) or "plain"
     values = np.stack([by_class["plain"], by_class[used]]).astype(np.float16)
     with replacing(loose(set_name) / f"normalization_{set_name}.{method}.{seed}.npy") as file:
