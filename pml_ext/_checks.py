@@ -5,7 +5,8 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from numbers import Real
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -194,13 +195,17 @@ def check_above_zero(value: float, name: str) -> None:
         raise ValueError(f"{name} must be {'finite' if value == math.inf else 'above 0'}; got {value!r}")
 
 
-def check_whole(value: object, name: str, low: int | None = None, high: int = 2**63 - 1) -> None:
-    """An integer (not 2.0 or True); if `low` is given, in [low, high]."""
-    if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
+def is_whole(value: object) -> bool:
+    """Whether it is an integer, of NumPy too; not 2.0, True or an array."""
+    return isinstance(value, (Integral, torch.SymInt)) and not isinstance(value, bool)
+
+
+def check_whole(value: Any, name: str, low: int = -(2**63), high: int = 2**63 - 1) -> None:
+    """An integer (not 2.0, True or an array) in [low, high]."""
+    if not is_whole(value):
         raise ValueError(f"{name} must be a whole number; got {value!r}")
-    if low is not None and not low <= value.__index__() <= high:
-        bound = f"at least {low}" if value.__index__() < low else f"at most {high}"
-        raise ValueError(f"{name} must be {bound}; got {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be {f'at least {low}' if value < low else f'at most {high}'}; got {value!r}")
 
 
 def check_seed(value: object, name: str = "seed") -> None:

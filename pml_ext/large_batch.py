@@ -46,8 +46,8 @@ def step(
         The loss, without a graph and not scaled.
     Raises:
         TypeError: a model that is no module, a batch that is no such pair, a loss that cannot be called.
-        ValueError: a chunk that is no whole number above 0, inputs without samples or of several lengths, a loss that
-            is no scalar.
+        ValueError: gradients are switched off, or nothing needs one; a chunk that is no whole number above 0, inputs
+            without samples or of several lengths, a loss that is no scalar.
     Source: gradient caching, Gao et al., arXiv 2101.06983, section 3.
 
     >>> from pml_ext.losses import RecallAtKSurrogateLoss
@@ -60,6 +60,8 @@ def step(
     check_whole(chunk, "chunk")
     if chunk < 1:
         raise ValueError(f"chunk must be 1 or more, the samples that are embedded at once; got {chunk}")
+    if not torch.is_grad_enabled():
+        raise ValueError("step computes gradients, which are switched off here; call it outside of torch.no_grad()")
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, whose buffers are kept in step; got {type(model).__name__}")
     if not callable(loss):
@@ -78,6 +80,10 @@ def step(
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"loss must give a scalar tensor; got {got}")
+    if not value.requires_grad:
+        raise ValueError(
+            "loss must depend on a parameter that needs a gradient, of the model or of the loss; none does"
+        )
     with no_autocast(value.device):
         (value if scaler is None else scaler.scale(value)).backward()
         outputs, gradients = chunks.send_back([None if leaf is None else leaf.grad for leaf in chunks.leaves])

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import torch
 from pytorch_metric_learning.miners import MultiSimilarityMiner
+from pytorch_metric_learning.reducers import MeanReducer
 
-from pml_ext import functional, inspection, losses, metrics, miners
+from pml_ext import functional, inspection, large_batch, losses, metrics, miners
 from pml_ext._checks import check_indices_tuple, check_labels
 
 
@@ -69,6 +70,41 @@ def test_non_numbers_are_errors(wrong: object) -> None:
             metric(fars=(wrong,))
     with pytest.raises(ValueError, match=r"^epsilon must be a number; got "):
         metrics.AccuracyCalculator(epsilon=wrong)
+
+
+@pytest.mark.parametrize("wrong", [np.array([1, 2]), np.array(2), np.array([2]), torch.tensor(2), True, 2.0, "2", 1j])
+def test_only_whole_numbers_are_counts(wrong: object) -> None:
+    x, labels = torch.randn(12, 4), torch.arange(12) // 3
+    calls = {
+        "num_classes": lambda: losses.DiscriminativeLoss(wrong, 4),
+        "seed": lambda: functional.kmeans_centroids(3, 4, seed=wrong),
+        "grid": lambda: functional.opis(x, labels, grid=wrong),
+        "k": lambda: functional.expand_features(x, x, k=wrong),
+        "folds": lambda: metrics.VerificationEvaluator(folds=wrong),
+        "ranks": lambda: metrics.AccuracyCalculator(ranks=(wrong,)),
+        "ks": lambda: losses.RecallAtKSurrogateLoss(ks=(wrong,)),
+        "bins": lambda: losses.PairWeightingLoss("histogram", bins=wrong),
+        "chunk": lambda: large_batch.step(torch.nn.Linear(4, 4), (x, labels), losses.CITLoss(), chunk=wrong),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"^{name}[^;]* must be .*(whole number|integer).*; got "):
+            call()
+
+
+@pytest.mark.parametrize("kind", [losses.CITLoss, losses.TCMLoss, losses.SmoothAPLoss, miners.HPHNMiner])
+def test_wrong_arguments_of_pml_are_refused_at_once(kind: type) -> None:
+    wrong = {"distance": "cosine", "collect_stats": "yes"}
+    if kind is not miners.HPHNMiner:
+        wrong |= {"reducer": MeanReducer, "embedding_regularizer": 0.1, "embedding_reg_weight": torch.nan}
+    for name, value in wrong.items():
+        with pytest.raises((TypeError, ValueError), match=f"^{name}.*; got "):
+            kind(**{name: value})
+
+
+def test_functions_that_pml_would_call_later_are_checked() -> None:
+    for name in ("knn_func", "kmeans_func", "label_comparison_fn"):
+        with pytest.raises(TypeError, match=f"{name} must be a function, or None for PML's; got 5"):
+            metrics.AccuracyCalculator(**{name: 5})
 
 
 @pytest.mark.parametrize("wrong", ["no", 1, 0.0, None])

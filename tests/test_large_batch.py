@@ -253,6 +253,8 @@ class Named(nn.Module):
         ({"batch": (torch.ones(0, 12), None)}, ValueError, r"got lengths \[0\]"),
         ({"batch": ((torch.ones(3, 12), torch.ones(2)), None)}, ValueError, r"got lengths \[3, 2\]"),
         ({"model": nn.Flatten(0)}, ValueError, r"one row for each of the 10 samples of a chunk; got shape \(120,\)"),
+        ({"model": network().requires_grad_(False)}, ValueError, "a parameter that needs a gradient.*none does"),
+        ({"loss": lambda x, y: x.detach().sum()}, ValueError, "a parameter that needs a gradient.*none does"),
         ({"model": Named()}, TypeError, "a tuple of tensors and None; got dict"),
     ],
 )
@@ -260,6 +262,12 @@ def test_errors(change: dict[str, Any], error: type[Exception], message: str) ->
     given: dict[str, Any] = {"model": network(), "batch": batch(), "loss": PairWeightingLoss(), "chunk": 10} | change
     with pytest.raises(error, match=message):
         step(given.pop("model"), given.pop("batch"), given.pop("loss"), **given)
+
+
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_a_step_without_gradients_says_so(without: Any) -> None:
+    with without(), pytest.raises(ValueError, match=r"switched off here; call it outside of torch\.no_grad"):
+        step(network(), batch(), PairWeightingLoss(), chunk=10)
 
 
 def _rank(rank: int, port: int, folder: str) -> None:

@@ -1,13 +1,14 @@
 """What the losses of this package share: checks of the input, precision, the warning about a batch without terms."""
 
 import inspect
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from pml_ext._checks import warn_once
+from pml_ext._checks import check_in_range, check_switch, warn_once
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseDistance, BaseMetricLossFunction, LpDistance, MeanReducer, reducers
 from pml_ext.distances.plain_cosine import is_plain_cosine
@@ -27,6 +28,7 @@ class PMLArguments(TypedDict, total=False):
 
 
 PML_ARGUMENTS = tuple(PMLArguments.__annotations__)
+_LIKE = {"distance": "CosineSimilarity()", "reducer": "MeanReducer()", "embedding_regularizer": "LpRegularizer()"}
 OF_THE_WRAPPED = f"; {', '.join(PML_ARGUMENTS)} are those of the wrapped loss"
 
 
@@ -50,7 +52,7 @@ class EmbeddingLoss(BaseMetricLossFunction):
     reference_begins_with_batch: bool = False
 
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:
-        refuse_unknown(type(self), set(pml) - set(PML_ARGUMENTS), f", {', '.join(PML_ARGUMENTS)}")
+        check_pml_arguments(type(self), pml, PML_ARGUMENTS)
         super().__init__(**pml)
 
     def get_default_distance(self) -> BaseDistance:
@@ -162,6 +164,18 @@ class ReducersOfTerms(reducers.MultipleReducers):
             return super().forward(loss_dict, embeddings, labels)
         (name,) = loss_dict
         return self.reducers[name](loss_dict, embeddings, labels)
+
+
+def check_pml_arguments(kind: type, given: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raises for an argument that PML does not know, or would keep until it fails in training."""
+    refuse_unknown(kind, set(given) - set(known), f", {', '.join(known)}")
+    for name, value in given.items():
+        if name == "embedding_reg_weight":
+            check_in_range(value, -math.inf, math.inf, name)
+        elif name == "collect_stats" and value is not None:
+            check_switch(value, name)
+        elif value is not None and not isinstance(value, BaseDistance if name == "distance" else nn.Module):
+            raise TypeError(f"{name} of {kind.__name__} must be an object like PML's {_LIKE[name]}; got {value!r}")
 
 
 def refuse_unknown(kind: type, unknown: Iterable[str], beside: str = "") -> None:

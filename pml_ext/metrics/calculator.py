@@ -106,6 +106,10 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
             check_whole(k, 'k, unless it is None or "max_bin_count",', 1)
         for name, metrics in (("include", include), ("exclude", exclude)):
             check_items(metrics, name, "metric names")
+        functions = {"label_comparison_fn": label_comparison_fn, "knn_func": knn_func, "kmeans_func": kmeans_func}
+        for name, function in functions.items():
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} must be a function, or None for PML's; got {function!r}")
         self._named = tuple(include)
         if label_comparison_fn is not None and label_comparison_fn is not torch.eq:
             self._refuse_equal_only(include)

@@ -9,7 +9,7 @@ from pml_ext._checks import check_embeddings
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseDistance, BaseMiner
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import refuse_unknown
+from pml_ext.losses._base import check_pml_arguments
 from pml_ext.losses._batch import Batch, checked_batch, is_with_itself
 
 
@@ -24,8 +24,7 @@ class EmbeddingMiner(BaseMiner):
     """A PML miner that checks its input first and computes in float32 or better. A subclass defines `_choose`."""
 
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:
-        known = PMLArguments.__annotations__
-        refuse_unknown(type(self), set(pml) - set(known), f", {', '.join(known)}")
+        check_pml_arguments(type(self), pml, PMLArguments.__annotations__)
         super().__init__(**pml)
 
     def forward(

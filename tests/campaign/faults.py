@@ -8,7 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-NO_NUMBERS = ("x", "0.1", [0.1], (), {}, 1j, object(), math.nan, b"1", len)
+NO_NUMBERS = (
+    "x", "0.1", [0.1], (), {}, 1j, object(), math.nan, b"1", len, np.array([1, 2]), np.array([2]),
+    np.array(["1"]), np.True_,
+)  # fmt: skip
 """Never right where a number is meant."""
 
 _ODD_NUMBERS = (True, False, math.inf, -math.inf, -1, 0, -0.5, 2.5, 1, 2, 3, 10**9, 10**12, 10**30, 1e300, 5e-324)
@@ -26,7 +29,7 @@ def faulty(draw: Random, value: Any) -> tuple[Any, str, bool]:
     if isinstance(value, tuple) and value and all(isinstance(part, Tensor) for part in value):
         return _faulty_indices(draw, value)
     if isinstance(value, bool):
-        wrong = draw.choice(["no", "False", 2, 0.0, None, [], math.nan, torch.ones(2)])
+        wrong = draw.choice(["no", "False", 2, 0.0, None, [], math.nan, torch.ones(2), np.ones(1), 1])
         return wrong, _shown(wrong), True
     if isinstance(value, (int, float)):
         never = draw.random() < 0.5
@@ -34,7 +37,9 @@ def faulty(draw: Random, value: Any) -> tuple[Any, str, bool]:
         refuse = never or isinstance(wrong, bool) or (isinstance(value, int) and wrong in (2.5, math.inf, 1e300, -0.5))
         return wrong, _shown(wrong), refuse
     if isinstance(value, str):
-        wrong = draw.choice(["x", "", value.upper() + "_", None, 5, [value], {}, object(), 0.5])
+        wrong = draw.choice(
+            ["x", "", value.upper() + "_", None, 5, [value], {}, object(), 0.5, np.array([value]), b"x"]
+        )
         return wrong, _shown(wrong), True
     if isinstance(value, (tuple, list)):
         wrong = draw.choice(_ODD_SEQUENCES)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_in_range, check_number
+from pml_ext._checks import check_in_range, check_number, is_whole
 from pml_ext._ops.transforms import is_traced, under_transform
 
 
@@ -148,7 +148,7 @@ def histogram_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *,
     A pair is split linearly between the two nearest of bins + 1 nodes on [−1, 1]. This loss is a mean over pairs
     already; the factor B makes it a mean over anchors like the others.
     """
-    if not isinstance(bins, int) or bins < 1:
+    if not is_whole(bins) or bins < 1:
         raise ValueError(f"bins must be an integer of 1 or more; got {bins!r}")
     # The last node belongs to the last interval. A nan falls into interval 0 and stays nan in the product with S.
     place = ((similarity.clamp(-1, 1) + 1) * (bins / 2)).nan_to_num()

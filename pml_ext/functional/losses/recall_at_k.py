@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_above_zero, check_floating, check_mask
+from pml_ext._checks import check_above_zero, check_floating, check_mask, is_whole
 from pml_ext.functional.losses.smooth_rank import smooth_ranks
 
 
@@ -57,5 +57,5 @@ def smooth_recall_at_k(
 def check_short_lists(ks: Sequence[int]) -> None:
     """Raise unless ks is a sequence of integers of 1 or more."""
     fits = isinstance(ks, Sequence) and not isinstance(ks, str) and len(ks) > 0
-    if not fits or any(isinstance(k, bool) or not hasattr(k, "__index__") or k < 1 for k in ks):
+    if not fits or any(not is_whole(k) or k < 1 for k in ks):
         raise ValueError(f"ks must be one or more integers of 1 or more; got {ks!r}")

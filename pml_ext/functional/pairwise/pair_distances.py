@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_items, check_switch, check_tensor
+from pml_ext._checks import check_items, check_switch, check_tensor, is_whole
 from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE
 from pml_ext._ops.distributed import gather_rows, sum_over_ranks
 from pml_ext._ops.precision import full_precision
@@ -66,9 +66,7 @@ class PairDistances(PairBlocks):
         """
         total = self.total_negative_pairs
         check_items(ranks, "ranks", f"whole numbers from 1 to {total}")
-        if not len(ranks) or any(
-            not hasattr(k, "__index__") or isinstance(k, bool) or not 1 <= k <= total for k in ranks
-        ):
+        if not len(ranks) or not all(is_whole(k) and 1 <= k <= total for k in ranks):
             raise ValueError(f"ranks must be from 1 to {total}, the number of negative pairs; got {list(ranks)}")
         wanted = torch.tensor(list(ranks), device=self.unit.device)
         with full_precision(self.unit.device):

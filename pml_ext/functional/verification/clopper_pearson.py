@@ -38,8 +38,6 @@ def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float 
             raise ValueError(f"{name} must be integer counts; got {count!r}")
         else:
             check_whole(count, name)
-    if any(not isinstance(count, Tensor) and abs(count) >= 2**63 for count in (errors, trials)):
-        raise ValueError(f"errors and trials must be below 2^63; got {errors} of {trials}")
     given = torch.as_tensor(errors), torch.as_tensor(trials)
     check_shapes_broadcast("rate_interval", errors=given[0], trials=given[1])
     counts = torch.broadcast_tensors(*given)
