@@ -1,5 +1,6 @@
 """Every example runs as a user would run it and prints the right result."""
 
+import ast
 import importlib.util
 import math
 import os
@@ -25,7 +26,8 @@ FAULTS = next(path for path in EXAMPLES if path.stem == "fastreid_metric_faults"
 FAR_RANGE = next(path for path in EXAMPLES if path.stem == "opis_far_range")
 THRESHOLD = next(path for path in EXAMPLES if path.stem == "threshold_report")
 MARGINS = next(path for path in EXAMPLES if path.stem == "tune_margins")
-_OTHERS = (SMOOTH_AP, VERIFICATION, FAULTS, FAR_RANGE, THRESHOLD, MARGINS)
+TUNING = next(path for path in EXAMPLES if path.stem == "tune_with_optuna")
+_OTHERS = (SMOOTH_AP, VERIFICATION, FAULTS, FAR_RANGE, THRESHOLD, MARGINS, TUNING)
 TRAINING = [path for path in EXAMPLES if path not in _OTHERS]
 NEEDS = {"swap_in_hydra_target": ("hydra",), "swap_in_lightning": ("lightning",)}
 
@@ -125,3 +127,19 @@ def test_margins_are_chosen_on_held_out_classes() -> None:
     refused = run(MARGINS, *of_digits, *opts)
     assert refused.returncode == 2
     assert "--share must hold out, and leave, 2 or more of 5 classes; 0.1 is 0" in refused.stderr
+
+
+def test_losses_are_tuned_on_classes_that_neither_train_nor_test() -> None:
+    pytest.importorskip("optuna")
+    shown = printed_by(TUNING)
+    training, validation, test = (set(line.split()) for line in re.findall(r"^\w+ classes: (.+)$", shown, re.M))
+    assert len(training | validation | test) == len(training) + len(validation) + len(test) == 36
+    rows = re.findall(r"^(.+?) +(\S+) → (\S+) +(\S+) → (\S+) (\{.+\})$", shown, re.M)
+    assert [name for name, *_ in rows] == ["triplet", "with TCM", "proxy NCA"]
+    for name, *scores, chosen in rows:
+        default, best, *tested = map(float, scores)
+        assert 0.4 < default <= best < 1 and all(0.4 < score < 1 for score in tested), name
+        found = ast.literal_eval(chosen)
+        assert 1e-4 <= found.pop("lr") <= 1e-2
+        assert found and all(0 <= value <= 20 for value in found.values())
+    assert any(default != best for _, default, best, *_ in rows)

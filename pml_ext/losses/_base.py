@@ -174,7 +174,7 @@ def check_pml_arguments(kind: type, given: Mapping[str, Any], known: Iterable[st
             check_in_range(value, -math.inf, math.inf, name)
         elif name == "collect_stats" and value is not None:
             check_switch(value, name)
-        elif value is not None and not isinstance(value, BaseDistance if name == "distance" else nn.Module):
+        elif value is not None and not isinstance(value, nn.Module):
             raise TypeError(f"{name} of {kind.__name__} must be an object like PML's {_LIKE[name]}; got {value!r}")
 
 
