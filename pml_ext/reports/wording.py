@@ -4,8 +4,8 @@ from decimal import Decimal
 
 from pml_ext.metrics.threshold.fields import ClassErrors, ThresholdFields
 from pml_ext.metrics.threshold.group_fields import Between
-from pml_ext.metrics.threshold.rate_fields import ErrorRate
-from pml_ext.metrics.threshold.search_fields import GalleryRates, HeldOut, MeanRate
+from pml_ext.metrics.threshold.rate_fields import ErrorRate, MeanRate
+from pml_ext.metrics.threshold.search_fields import GalleryRates, HeldOut
 
 _NAMED = 3
 # A share is written as "a of b" where a is off by no more than this.
@@ -101,6 +101,7 @@ def facts(report: ThresholdFields) -> list[tuple[str, str]]:
         ("refused", refused_in_words(report)),
         ("OPIS", _consistency(report)),
         ("stability", _stability(report)),
+        *_calibration(report),
         (
             "measured on",
             f"{report.samples} samples{copied}, {len(report.classes)} classes, {report.embedding_dim} dimensions",
@@ -225,6 +226,15 @@ def _consistency(report: ThresholdFields) -> str:
     far, d = consistency.far_range, consistency.distances
     over = f"over FAR {far[0]:g} to {far[1]:g} (distance {d[0]:.4f} to {d[1]:.4f})"
     return f"{consistency.opis:.3e}, ε-OPIS (ε = {consistency.epsilon:g}) {consistency.epsilon_opis:.3e}, {over}"
+
+
+def _calibration(report: ThresholdFields) -> list[tuple[str, str]]:
+    found = report.calibration
+    if found is None:
+        return []
+    cost, least = (f"{of.rate:.3g} [{of.low:.3g}, {of.high:.3g}]" for of in (found.cllr, found.min_cllr))
+    line = f"log-likelihood ratio {found.slope:.4g} · cosine {found.intercept:+.4g}"
+    return [("evidence", f"C_llr {cost} bits on other classes, at best {least}; {line}")]
 
 
 def _stability(report: ThresholdFields) -> str:

@@ -11,6 +11,7 @@ from pml_ext._checks import check_choice, check_whole
 from pml_ext._version import __version__
 from pml_ext.metrics.threshold.group_fields import Groups
 from pml_ext.metrics.threshold.rate_fields import (
+    Calibration,
     Cosine,
     Count,
     CountAbove0,
@@ -183,6 +184,7 @@ class ThresholdFields:
     copied_rows: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
     searches: Searches | None = None
     groups: Groups | None = None
+    calibration: Calibration | None = None
     normalization: CohortOfScores | None = None
 
     @property

@@ -13,7 +13,7 @@ from pml_ext.metrics.threshold.file_checks import contradiction
 from pml_ext.metrics.threshold.rate_fields import Cosine, ErrorRate
 
 FORMAT = "pml_ext threshold report 2"
-OPTIONAL = ("searches", "groups", "normalization")
+OPTIONAL = ("searches", "groups", "calibration", "normalization")
 
 
 def write_report(report: ThresholdFields, path: Path) -> None:

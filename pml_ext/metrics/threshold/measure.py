@@ -34,6 +34,7 @@ from pml_ext.functional.verification.threshold import (
 from pml_ext.metrics.gallery_cohort import Normalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.alternatives import other_thresholds
+from pml_ext.metrics.threshold.calibration_of_pairs import calibrate_pairs
 from pml_ext.metrics.threshold.camera_pairs import CameraPairs
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
 from pml_ext.metrics.threshold.fields import CameraRates, Consistency, Target, ThresholdFields, distance_of
@@ -163,6 +164,7 @@ def _measure(
         copied_rows=copied,
         searches=searches,
         groups=by_group,
+        calibration=calibrate_pairs(pairs, seed=opis.seed),
         normalization=describe_cohort(normalize, count),
     )
 

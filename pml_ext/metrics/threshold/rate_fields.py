@@ -31,3 +31,27 @@ class ErrorRate:
     @property
     def rate(self) -> float:
         return self.errors / self.pairs
+
+
+@dataclass(frozen=True)
+class MeanRate:
+    """An expected rate, or another mean that is not negative, and its 95 % interval for identities like the set's."""
+
+    rate: NotNegative
+    low: NotNegative
+    high: NotNegative
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The natural log-likelihood ratio of a pair is slope · cosine + intercept; see `ScoreCalibration`.
+
+    cllr, min_cllr: in bits, of classes that the line was not fitted on, over genuine_pairs and impostor_pairs.
+    """
+
+    slope: float
+    intercept: float
+    cllr: MeanRate
+    min_cllr: MeanRate
+    genuine_pairs: CountAbove0
+    impostor_pairs: CountAbove0

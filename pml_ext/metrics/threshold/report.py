@@ -1,5 +1,6 @@
 """One threshold for a deployed matcher, and how unevenly it treats the classes."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,9 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_tensor, warn_caller
+from pml_ext._checks import check_embeddings, check_finite, check_fraction, check_tensor, warn_caller
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._text import printable
@@ -48,6 +50,7 @@ class ThresholdReport(ThresholdFields):
         alternatives: other thresholds, for the FARs 1e-1, 1e-2, … that the set has pairs for.
         cameras: genuine pairs across cameras and within one; None where cameras are not known.
         groups: rates by group of samples; None without groups.
+        calibration: from cosine to likelihood ratio, see `probability`; None with too few classes.
         normalization: which cohort normalised the scores; `cosine` is then a threshold of normalised scores, `distance`
             sqrt(2 − 2 score), and scores beyond [−1, 1] count as −1 or 1. None: plain cosines.
         searches: rates in galleries of several sizes; None without a planned size.
@@ -192,6 +195,27 @@ class ThresholdReport(ThresholdFields):
             raise ValueError(f"a and b must have the same number of rows; got {len(a)} and {len(b)}")
         require_cohort(self.normalization, normalization)
         return self.accept(pair_scores(unit_rows(a.double()), unit_rows(b.double()), normalization))
+
+    def probability(self, scores: Tensor, *, prior: float) -> Tensor:
+        """Probability that pairs are of one identity, by the report's calibration.
+
+        Args:
+            scores: any shape, as for `accept`.
+            prior: share of genuine pairs among those that are compared, in (0, 1): 1 / (N + 1) where each of N + 1
+                people is as likely.
+        Returns:
+            the same shape, float64.
+        Raises:
+            ValueError: a prior out of range; a report without calibration: too few classes, or from before it had one.
+        """
+        check_tensor(scores, "scores", "(...)")
+        check_fraction(prior, "prior")
+        if self.calibration is None:
+            raise ValueError(
+                "the report has no calibration: make it again, with genuine pairs of at least four classes"
+            )
+        ratio = self.calibration.slope * scores.double() + self.calibration.intercept
+        return torch.sigmoid(ratio + math.log(prior / (1 - prior)))
 
     def check(
         self,

@@ -3,18 +3,9 @@
 from dataclasses import dataclass
 
 from pml_ext.functional.open_set.best_scores import Template
-from pml_ext.metrics.threshold.rate_fields import Count, CountAbove0, Fraction, NotNegative, Score
+from pml_ext.metrics.threshold.rate_fields import Count, CountAbove0, Fraction, MeanRate, Score
 
 CMC_RANKS = (1, 5, 10, 20)
-
-
-@dataclass(frozen=True)
-class MeanRate:
-    """An expected rate, or another mean that is not negative, and its 95 % interval for identities like the set's."""
-
-    rate: NotNegative
-    low: NotNegative
-    high: NotNegative
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from pml_ext.functional.open_set.high_scores import (
     threshold_for_rate,
 )
 from pml_ext.functional.open_set.rates_by_size import RateWithInterval, SearchRates, search_rates
-from pml_ext.metrics.threshold.search_fields import CMC_RANKS, GalleryRates, HeldOut, MeanRate, Searches
+from pml_ext.metrics.threshold.rate_fields import MeanRate
+from pml_ext.metrics.threshold.search_fields import CMC_RANKS, GalleryRates, HeldOut, Searches
 
 _STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 _FEWEST, _CHECKED_BY = 10, 5 * NEEDED  # identities and scores that extrapolation is checked on

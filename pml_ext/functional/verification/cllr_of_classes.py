@@ -1,0 +1,61 @@
+"""C_llr of pairs of classes, fitted on some classes and measured on others, with intervals over classes."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from pml_ext.functional.verification.likelihood_ratio import pool_adjacent_violators
+
+
+class ClassPairs(NamedTuple):
+    """Scores of pairs; the classes of both samples, equal for genuine pairs. All (P,)."""
+
+    scores: Tensor
+    one: Tensor
+    other: Tensor
+
+    @property
+    def same(self) -> Tensor:
+        return self.one == self.other
+
+    def of(self, kept: Tensor) -> "ClassPairs":
+        """Some of the pairs."""
+        return ClassPairs(self.scores[kept], self.one[kept], self.other[kept])
+
+
+def best_ratios(pairs: ClassPairs) -> Tensor:
+    """The log-likelihood ratios of the lowest C_llr that an increasing function of the scores can have."""
+    _, place = torch.unique(pairs.scores.double(), return_inverse=True)
+    genuine, total = (
+        torch.bincount(place, weights=kind.double()) for kind in (pairs.same, torch.ones_like(pairs.same))
+    )
+    share = pool_adjacent_violators(genuine / total, total)[place]
+    prior = float(pairs.same.double().mean())
+    return torch.logit(share) - math.log(prior / (1 - prior))
+
+
+def cllr_with_interval(ratios: Tensor, pairs: ClassPairs, classes: int) -> tuple[float, float, float]:
+    """C_llr of (P,) natural log-likelihood ratios, and a 95 % t interval of its logarithm from leaving classes out."""
+    from scipy.stats import t
+
+    same = pairs.same
+    cost = softplus(torch.where(same, -ratios, ratios)) / math.log(2)
+    value = torch.zeros((), dtype=torch.float64)
+    without = torch.zeros(classes, dtype=torch.float64)
+    for kind, sides in ((same, (pairs.one,)), (~same, (pairs.one, pairs.other))):
+        sums, numbers = torch.zeros((2, classes), dtype=torch.float64)
+        for side in sides:
+            sums.index_add_(0, side[kind], cost[kind])
+            numbers += torch.bincount(side[kind], minlength=classes)
+        value += cost[kind].mean() / 2
+        without += (cost[kind].sum() - sums) / (int(kind.sum()) - numbers) / 2
+    seen = torch.unique(torch.cat([pairs.one, pairs.other]))
+    logs = without[seen].clamp_min(1e-300).log()
+    if not float(value) or not bool(logs.isfinite().all()):
+        return float(value), 0.0, math.inf
+    variance = float((logs - logs.mean()).square().sum()) * (1 - 1 / len(seen))
+    half = float(t.ppf(0.975, len(seen) - 1)) * math.sqrt(variance)
+    return float(value), float(value) * math.exp(-half), float(value) * math.exp(half)
