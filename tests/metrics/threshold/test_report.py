@@ -200,7 +200,7 @@ def test_bad_input(labels: Any, embeddings: torch.Tensor, message: str) -> None:
 
 def test_targets_that_cannot_be() -> None:
     for target in ({"far": 0.1, "frr": 0.1}, {"far": 0.1, "target": "utility"}, {"splits": 1}):
-        with pytest.raises(TypeError, match=r"exactly one of far=, frr=, fpir= and target=.utility. must be given; got far="):
+        with pytest.raises(TypeError, match=r"exactly one of far=, frr=, fpir= and target=.* must be given; got far="):
             report(**target)
     with pytest.raises(ValueError, match='target must be "utility"'):
         report(target="eer")
