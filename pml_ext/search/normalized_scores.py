@@ -19,6 +19,8 @@ def load_cohort_of(path: str | Path, record: ModelRecord) -> CohortNormalization
     try:
         cohort, found = read_cohort(Path(path).expanduser())
         normalization = CohortNormalization(cohort, found.k, found.strength, checkpoint=found.checkpoint)
+    except FileNotFoundError as error:
+        raise UserError(f"no cohort at {path}: say where its .npz is now (--normalize, or cohort=)") from error
     except (OSError, ValueError) as error:
         raise UserError(str(error)) from error
     normalization.cohort = cohort  # to the bit: its checksum is that of the file

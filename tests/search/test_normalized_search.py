@@ -247,7 +247,7 @@ def test_scores_that_do_not_belong_together(shop: Shop, tmp_path: Path, capsys: 
         ([*embed, str(tmp_path / "wide.npz")], r"has a cohort of 7 dimensions; the model's embeddings have 6"),
         ([*embed, str(tmp_path / "k.npz")], r"k must be from 1 to 60, the samples of the cohort; got 61"),
         ([*embed, str(shop.folder / "plain.npz")], r"plain.npz is not a saved cohort normalization"),
-        ([*embed, str(tmp_path / "none.npz")], r"No such file or directory: .*none.npz"),
+        ([*embed, str(tmp_path / "none.npz")], r"no cohort at .*none.npz: say where its .npz is now"),
         ([*plain, "--threshold", str(shop.folder / "cohort.json")], r"is of scores normalised by .* are plain cosines"),
         ([*normalised, "--threshold", str(shop.folder / "plain.json")], r"of plain cosines, and the scores of .*norma"),
         ([*normalised, "--threshold", str(shop.folder / "gallery.json")], r"has the gallery as cohort, and .*g.npz /"),
