@@ -9,8 +9,6 @@ from typing import NamedTuple
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.folders import SUFFIXES
 
-KINDS = (*SUFFIXES, ".tif", ".tiff", ".gif")
-
 
 class Listed(NamedTuple):
     """A picture: its absolute path, its name in the file of embeddings, and the name of its folder."""
@@ -35,7 +33,7 @@ def list_images(words: Sequence[str], beside: Path) -> list[Listed]:
             raise UserError(f"no image or folder at {word}")
         paths = _in_folder(start) if start.is_dir() else [start]
         if not paths:
-            raise UserError(f"{word}: no pictures in this folder or below it; known are {', '.join(KINDS)}")
+            raise UserError(f"{word}: no pictures in this folder or below it; known are {', '.join(SUFFIXES)}")
         for path in paths:
             whole = Path(os.path.abspath(path))
             name = whole.relative_to(base) if whole.is_relative_to(base) else whole
@@ -61,5 +59,5 @@ def _in_folder(folder: Path) -> list[Path]:
     paths = list[Path]()
     for parent, folders, files in os.walk(folder):
         folders.sort()
-        paths += [Path(parent, name) for name in sorted(files) if Path(name).suffix.lower() in KINDS]
+        paths += [Path(parent, name) for name in sorted(files) if Path(name).suffix.lower() in SUFFIXES]
     return paths

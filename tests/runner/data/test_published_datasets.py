@@ -548,14 +548,16 @@ def test_a_folder_per_identity(tmp_path: Path) -> None:
         assert data.images[0].shape == (3, 12, 6)
 
 
-def test_folders_of_ones_own_to_search_in(tmp_path: Path) -> None:
+def test_folders_of_ones_own_to_search_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="pml_ext")
     paths = ["query/ben/1.png", "query/anna/2.jpg", "gallery/anna/3.jpg", "gallery/carla/4.webp", "train/dora/5.jpg"]
-    write(tmp_path / "mine", *paths, "gallery/readme.txt")
+    write(tmp_path / "mine", *paths, "gallery/readme.txt", "query/ben/._1.png", "query/ben/x.heic", "query/ben/list")
     data = loaded("folder:mine", tmp_path)
     assert data.gallery is not None
     assert rows(data.query) == [("1.png", 1, 1), ("2.jpg", 0, 0)]
     assert rows(data.gallery) == [("3.jpg", 0, 2), ("4.webp", 2, 3)], "the same names, and nothing removed by camera"
     assert rows(data.train) == [("5.jpg", 3, 0)]
+    assert "mine/query: 2 files are left out, no images by their names (.heic, list)" in caplog.text
     tests = load_test_sets(config(tmp_path, tests=("mine",), ALIASES=("mine=folder:mine",)), grey=False)
     assert list(tests) == ["mine"]
     write(tmp_path / "alone", "query/anna/1.jpg", "query/anna/2.jpg")
@@ -712,7 +714,7 @@ def test_unreadable_images_are_skipped_listed_and_limited(tmp_path: Path, caplog
         train = load_train_set(config(tmp_path, ("Market1501",), MAX_UNREADABLE=0.1), grey=False)
     assert len(train) == 11
     assert str(damaged) not in train.names
-    found = f"1 of 12 images of Market1501, train cannot be read and are skipped (image {damaged} cannot be decoded"
+    found = f"1 of 12 images of Market1501, train cannot be read; they are skipped (image {damaged} cannot be decoded"
     assert found in caplog.text
     said = r"^1 of 12 images of Market1501, train cannot be read \(.*\). Set DATASETS.MAX_UNREADABLE 0.09 to go on wit"
     with pytest.raises(UserError, match=said):

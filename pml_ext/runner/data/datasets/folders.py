@@ -1,5 +1,6 @@
 """A folder per identity, as CASIA-WebFace and the clean MS-Celeb-1M come, or one's own pictures."""
 
+import logging
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_cam
 from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.layout import found_in, require_folder
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+log = logging.getLogger("pml_ext")
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
 
 
 def folder_per_identity(root: Path, grey: bool, *, name: str) -> ImageSet:
@@ -34,7 +37,12 @@ def own_folder(folder: Path, grey: bool) -> ImageSet | OpenSet:
 
 def _files(folder: Path) -> list[Path]:
     identities = [entry for entry in sorted(folder.iterdir()) if entry.is_dir()]
-    files = [path for folder in identities for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES]
+    # Hidden files are other programs': macOS leaves a ._1.jpg beside each 1.jpg that it copies.
+    found = [path for each in identities for path in sorted(each.iterdir()) if not path.name.startswith(".")]
+    files = [path for path in found if path.suffix.lower() in SUFFIXES]
+    if len(found) > len(files):
+        kinds = ", ".join(sorted({path.suffix or path.name for path in found} - {path.suffix for path in files}))
+        log.info("%s: %d files are left out, no images by their names (%s)", folder, len(found) - len(files), kinds)
     if not files:
         raise UserError(f"{folder}: expected <identity>/<image> with {', '.join(SUFFIXES)}; {found_in(folder)}")
     return files

@@ -63,8 +63,8 @@ class ImageCheck:
             enough = max(-(-100 * bad // total) for bad, total in shares) / 100
             advice = f". Set DATASETS.MAX_UNREADABLE {enough:g} to go on without them" if enough < 1 else ""
             raise UserError(f"{', '.join(self.skipped)} ({where}){advice}")
-        for line in self.skipped:
-            log.warning("%s and are skipped (%s)", line, where)
+        if messages:
+            log.warning("%s; they are skipped (%s)", ", ".join(self.skipped), where)
 
 
 def _problem(path: Path) -> str | None:
