@@ -9,6 +9,7 @@ from torch import Tensor
 from pml_ext.metrics.threshold.fields import ThresholdCurves, ThresholdFields
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, Picture, add_legend, row_of_axes, shorten
+from pml_ext.reports.evidence_picture import calibration_picture
 from pml_ext.reports.searches import gallery_picture
 from pml_ext.reports.thumbnails import shrink
 
@@ -31,7 +32,7 @@ def threshold_pictures(report: ThresholdFields) -> list[Picture]:
         names = [str(c.label) for c in report.classes if c.genuine_pairs and c.impostor_pairs]
         ranges = consistency.distances, consistency.far_range
         pictures.insert(0, utility_picture(curves.distances, curves.utilities, names, *ranges, threshold=report))
-    return [*pictures, *filter(None, [gallery_picture(report)])]
+    return [*pictures, *filter(None, [gallery_picture(report), calibration_picture(report, curves)])]
 
 
 def utility_picture(

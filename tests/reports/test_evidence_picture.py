@@ -1,0 +1,60 @@
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from pml_ext.metrics import ThresholdReport
+from pml_ext.reports.evidence_picture import calibration_picture, counts_by_score, reliability
+
+LABELS = torch.arange(30).repeat_interleave(4)
+
+
+def test_line_threshold_and_words(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 6, generator=generator)[LABELS] + torch.randn(120, 6, generator=generator)
+    found = ThresholdReport.from_embeddings(x, LABELS, far=0.01, splits=0)
+    assert found.curves is not None and found.calibration is not None
+    picture = calibration_picture(found, found.curves)
+    assert picture is not None
+    ratios, reliable = picture.figure(True).axes
+    lines = {line.get_label(): line for line in ratios.lines}
+    scores, drawn = lines["logistic regression"].get_data()
+    expected = (found.calibration.intercept + found.calibration.slope * torch.as_tensor(scores)) / math.log(10)
+    torch.testing.assert_close(torch.as_tensor(drawn), expected)
+    assert f"threshold {found.cosine:.4f}" in lines
+    assert "all 7,140 pairs" in {line.get_label() for line in reliable.lines}
+    at = math.exp(found.calibration.intercept + found.calibration.slope * found.cosine)
+    assert picture.caption.startswith(f"A score at the threshold is {at:.3g} times as likely")
+    assert f"C_llr is {found.calibration.cllr.rate:.3g} ({found.calibration.cllr.low:.3g} to" in picture.caption
+    found.save_page(tmp_path / "r.html")
+    assert '<h2 id="calibration">' in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_reliability_of_bins() -> None:
+    probability = torch.tensor([0.0, 0.05, 0.55, 1.0], dtype=torch.float64)
+    genuine, impostors = torch.tensor([[0, 1, 3, 4], [10, 20, 10, 0]], dtype=torch.float64)
+    predicted, observed, pairs = reliability(probability, genuine, impostors)
+    # Genuine pairs weigh 1/8 each, impostor pairs 1/40.
+    assert pairs.tolist() == [31, 13, 4]
+    assert observed.tolist() == pytest.approx([0.125 / 0.875, 0.375 / 0.625, 1.0])
+    assert predicted.tolist() == pytest.approx([0.05 * 0.625 / 0.875, 0.55, 1.0])
+
+
+def test_counts_by_score_are_those_of_the_pairs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    cosines = torch.rand(500, generator=generator, dtype=torch.float64) * 2 - 1
+    same = torch.rand(500, generator=generator) < 0.3
+    distances = torch.linspace(0, 2, 101, dtype=torch.float64)
+    within = (2 - 2 * cosines).sqrt() <= distances[:, None]
+    scores, genuine, impostors = counts_by_score(distances, (within & same).sum(1), (within & ~same).sum(1))
+    assert (int(genuine.sum()), int(impostors.sum())) == (int(same.sum()), int((~same).sum()))
+    assert bool((scores.diff() > 0).all()) and bool((genuine + impostors > 0).all())
+    assert float((scores * genuine).sum() / genuine.sum()) == pytest.approx(float(cosines[same].mean()), abs=1e-2)
+
+
+def test_no_picture_without_calibration() -> None:
+    x, labels = torch.eye(6, dtype=torch.float64) + 0.1, torch.tensor([0, 0, 1, 2, 3, 4])
+    found = ThresholdReport.from_embeddings(x, labels, far=0.5, splits=0)
+    assert found.calibration is None and found.curves is not None
+    assert calibration_picture(found, found.curves) is None
