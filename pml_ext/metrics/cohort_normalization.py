@@ -17,7 +17,7 @@ from pml_ext.functional.retrieval.cohort import cohort_offsets
 from pml_ext.metrics.cohort_file import CohortRecord, checksum, read_cohort, write_cohort
 from pml_ext.metrics.cohort_similarity import CohortSimilarity
 from pml_ext.metrics.cohort_tuning import NormalizationTrials, try_normalizations
-from pml_ext.metrics.kind_of_cohort import cohort_shift, warn_where_shifted
+from pml_ext.metrics.kind_of_cohort import cohort_agreement, warn_of_another_kind
 from pml_ext.metrics.threshold.fields import Checkpoint
 from pml_ext.metrics.threshold.json_file import checkpoint_of, require_checkpoint
 
@@ -101,7 +101,7 @@ class CohortNormalization:
         Returns:
             every trial; `best` lowers OPIS most without lowering TAR, None where nothing does: then do not normalise.
         Warns:
-            UserWarning: the cohort's similarities differ from those of the samples, see `shift`.
+            UserWarning: the cohort is of another kind than the samples, see `agreement`.
 
         >>> generator = torch.Generator().manual_seed(0)
         >>> labels = torch.arange(300) % 60
@@ -119,7 +119,7 @@ class CohortNormalization:
             given, embeddings, labels, rows=rows, ks=ks, strengths=strengths, far=far, far_range=far_range
         )
         if not own:
-            warn_where_shifted(given, trials.trials[0].k, embeddings)
+            warn_of_another_kind(given, trials.trials[0].k, embeddings)
         return trials
 
     def with_checkpoint(self, path: str | Path) -> "CohortNormalization":
@@ -183,18 +183,18 @@ class CohortNormalization:
         found.cohort = cohort  # to the bit: its checksum is that of the file
         return found
 
-    def shift(self, embeddings: Tensor) -> float:
-        """How much closer to the cohort some samples are than the cohort is to itself, in standard deviations of that.
+    def agreement(self, embeddings: Tensor) -> float:
+        """Correlation of m by the cohort with m by the samples themselves, over up to 2,000 of them; needs no labels.
 
-        Closeness is the mean cosine with the nearest tenth of the cohort, of which mates are a small part. Samples of
-        the cohort's kind are within about 1; far from 0 the cohort is of another kind, and may do harm.
+        Near 1 the cohort knows which samples lie in a crowded region. Cohorts of another kind were below 0.7, and did
+        harm; cohorts that helped were above 0.8.
 
         Args:
             embeddings: (N, D), not in the cohort.
-        Raises:
-            ValueError: a cohort of copies of one sample.
+        Returns:
+            in [−1, 1]; nan for one sample, or where all are equally close.
         """
-        return cohort_shift(self.cohort, self.k, embeddings)
+        return cohort_agreement(self.cohort, self.k, embeddings)
 
     def offsets(self, embeddings: Tensor, *, rows: Tensor | None = None) -> Tensor:
         """m(x) of each sample.

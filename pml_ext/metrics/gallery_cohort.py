@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_number, check_whole
 from pml_ext.metrics.cohort_normalization import CohortNormalization
-from pml_ext.metrics.kind_of_cohort import warn_where_shifted
+from pml_ext.metrics.kind_of_cohort import warn_of_another_kind
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def offsets_of_search(
         fitted, rows = normalize.fit(gallery), torch.arange(len(gallery), device=gallery.device)
     else:
         fitted = normalize
-        warn_where_shifted(fitted.cohort, fitted.k, gallery)
+        warn_of_another_kind(fitted.cohort, fitted.k, gallery)
     of_gallery = 0.5 * fitted.strength * fitted.offsets(gallery, rows=rows)
     if gallery_includes_query:
         return of_gallery[: len(query)], of_gallery

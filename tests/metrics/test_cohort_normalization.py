@@ -163,12 +163,17 @@ def test_other_and_changed_files_are_refused(tmp_path: Path) -> None:
         fitted.save(tmp_path / "cohort.bin")
 
 
-def test_a_cohort_of_another_kind_is_far_in_its_similarities() -> None:
+def test_a_cohort_of_another_kind_does_not_agree() -> None:
+    """Samples crowd along one direction; a cohort that crowds along it knows, one along another does not."""
     generator = torch.Generator().manual_seed(0)
-    around = torch.randn(1, 16, generator=generator)
-    alike, other = (around + s * torch.randn(400, 16, generator=generator) for s in (0.5, 3.0))
-    normalization = CohortNormalization.fit(alike[:200], k=10)
-    assert abs(normalization.shift(alike[200:])) < 0.5
-    assert normalization.shift(other) < -1.5
-    with pytest.raises(ValueError, match="the cohort must have samples that differ; got 3 that are alike"):
-        CohortNormalization.fit(torch.ones(3, 4), k=1).shift(torch.eye(4))
+
+    def crowding(direction: int, count: int = 300) -> Tensor:
+        along = 3 * torch.rand(count, 1, generator=generator) * torch.eye(16)[direction]
+        return along + torch.randn(count, 16, generator=generator)
+
+    samples = crowding(0)
+    alike, other = (CohortNormalization.fit(crowding(direction), k=20) for direction in (0, 7))
+    m = torch.stack([alike.offsets(samples), cohort_offsets(samples, samples, 20, rows=torch.arange(300))])
+    assert alike.agreement(samples) == pytest.approx(float(torch.corrcoef(m)[0, 1]), abs=1e-5)
+    assert alike.agreement(samples) > 0.75 > other.agreement(samples)
+    assert torch.tensor(alike.agreement(samples[:1])).isnan()

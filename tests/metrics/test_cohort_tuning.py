@@ -17,6 +17,7 @@ def crowded(classes: int = 60, each: int = 5, seed: int = 0) -> tuple[Tensor, Te
     return centres[labels] + 0.5 * torch.randn(len(labels), 16, generator=generator), labels
 
 
+@pytest.mark.filterwarnings("ignore:the cohort is of another kind")
 @pytest.mark.parametrize("own", [True, False])
 def test_trials_say_what_opis_and_tar_are(own: bool) -> None:
     embeddings, labels = crowded()
