@@ -13,8 +13,8 @@ import pytest
 
 from pml_ext.runner.config.stock import OF_THE_REPOSITORY
 
-# Needs a model and a frame: tests/test_tracker_example.py has both.
-_WITH_ARGUMENTS = ("tracker",)
+# They need a model and a frame (tests/test_tracker_example.py), a report (tests/metrics/threshold/).
+_WITH_ARGUMENTS = ("tracker", "decide_with_numpy")
 EXAMPLES = sorted(
     path
     for path in (Path(__file__).parents[1] / "examples").glob("*.py")
