@@ -244,7 +244,7 @@ class ThresholdReport(ThresholdFields):
                 so that over all checks a threshold that holds is refuted with a probability of at most 5 %.
             normalization: see `accept_pairs`; None: of a report with the gallery as cohort, these embeddings are it.
         Raises:
-            ValueError: another D; no pair known to be the same or different; labels beside frames or tracks; another
+            ValueError: another D; zero rows; no pair known to be the same or different; labels beside frames or tracks; another
                 normalization.
 
         >>> import torch

@@ -13,6 +13,7 @@ from pml_ext.functional.verification.class_interval import class_rate_interval
 from pml_ext.metrics.cohort_normalization import CohortNormalization
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
 from pml_ext.metrics.threshold.fields import ThresholdFields
+from pml_ext.metrics.threshold.measure import check_directions
 from pml_ext.metrics.threshold.normalized import offsets_of_report
 from pml_ext.metrics.threshold.rate_fields import ErrorRate
 
@@ -89,6 +90,7 @@ def check_threshold(
     """Does the work of `ThresholdReport.check`; see there."""
     check_embeddings(embeddings)
     check_finite(embeddings)
+    check_directions(embeddings, "embeddings")
     check_number(tolerance, "tolerance")
     if not tolerance >= 1:
         raise ValueError(f"tolerance must be at least 1, the report's own rate; got {tolerance!r}")

@@ -103,6 +103,10 @@ def test_what_cannot_be_checked_is_an_error(report: ThresholdReport) -> None:
         report.check(points, tracks=torch.arange(400))
     with pytest.raises(ValueError, match=r"frames must have shape \(400,\)"):
         report.check(points, frames=LABELS[:7])
+    with pytest.raises(
+        ValueError, match="embeddings must not be zero vectors, which have no cosine; got 2 of 400 rows"
+    ):
+        report.check(torch.cat([points[:-2], torch.zeros(2, points.shape[1])]), labels=LABELS)
     with pytest.raises(ValueError, match="tolerance must be at least 1"):
         report.check(points, labels=LABELS, tolerance=0.5)
     with pytest.raises(ValueError, match="look must be at least 1"):
