@@ -244,8 +244,8 @@ class ThresholdReport(ThresholdFields):
                 so that over all checks a threshold that holds is refuted with a probability of at most 5 %.
             normalization: see `accept_pairs`; None: of a report with the gallery as cohort, these embeddings are it.
         Raises:
-            ValueError: another D; zero rows; no pair known to be the same or different; labels beside frames or tracks; another
-                normalization.
+            ValueError: another D; zero rows; no pair known to be the same or different; labels beside frames or tracks;
+                another normalization.
 
         >>> import torch
         >>> generator = torch.Generator().manual_seed(0)
