@@ -169,6 +169,10 @@ def test_embeddings_of_three_models(
     """To the best of them, a threshold, a decision without this package, and whether it holds on other days."""
     embeddings_of_three_models(tmp_path)
     monkeypatch.chdir(tmp_path)
+    files = [f"{name}_val.npz" for name in ("pixels", "components", "white")]
+    assert main(["threshold", "--compare", *files, "--far", "0.01", "--out", "compared"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in files)
     assert main(["threshold", "--embeddings", "white_val.npz", "--far", "0.01", "--out", "white"]) == 0
 
     decided = subprocess.run([sys.executable, "-c", DECIDE], capture_output=True, text=True, check=True).stdout
