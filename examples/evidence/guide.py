@@ -8,6 +8,7 @@ from typing import NamedTuple
 import cost
 import numpy as np
 from goals import GOALS, Goal, Group
+from normalization_tables import section
 from picture import OVERVIEW
 from statistics_of_pairs import HEADINGS, HIGHER, HOLDS, LOWER, REVERSED, Difference, verdict
 from tested import Tested
@@ -105,6 +106,7 @@ def write_guide(folder: Path, results: Tested, sets: Sequence[str]) -> None:
         "randomness of tuning. Of some dozens of comparisons one or two exclude 0 by chance.",
         "",
     ]
+    lines += section(folder / "results", sets)
     table: dict[str, dict[str, object]] = {}
     for goal in GOALS:
         of_groups = [(group, found(group, goal.measure, results, sets)) for group in goal.groups]
