@@ -198,8 +198,8 @@ def _growth(found: dict[str, Results]) -> list[str]:
     lines = [
         "A gallery that grows and is its own cohort (mean of triplet, MS and ArcFace). With k kept, everybody comes "
         "closer to a larger gallery, so that a threshold of FAR 0.1 % from a small one becomes stricter (the last "
-        "column); with k in proportion to the gallery it becomes laxer instead, and TAR gains less while the gallery is "
-        "small. Choose the threshold again when the gallery has doubled.",
+        "column); with k in proportion to the gallery it becomes laxer instead, and TAR gains less while the gallery "
+        "is small. Choose the threshold again when the gallery has doubled.",
         "",
         "| set | identities | OPIS × 1000: cosine, k kept, k in proportion | TAR, % | FAR, %, once all have come |",
         "|---|---|---|---|---|",
