@@ -9,7 +9,7 @@ def share_with_any(above: Tensor, others: int, enrolled: int) -> Tensor:
     """1 − C(others − above, enrolled) / C(others, enrolled): P(a random gallery has an identity above a threshold).
 
     above: (…) how many of the others are above it. The gallery enrols identities without replacement. The share is
-    concave in `above`: that of a mean number is an upper bound of the mean share of unequal probes (Jensen).
+    concave in `above`: equal probes have the largest mean share (Jensen).
     """
     return -torch.expm1(_log_choose(others - above, enrolled) - _log_choose(torch.tensor(others), enrolled))
 

@@ -60,7 +60,10 @@ def search_rates(
 
     far = interval(pooled)
     selectivity = RateWithInterval(*(enrolled * value for value in far))
-    alike = float(share_with_any(pooled.number.double().mean(), others, enrolled))
+    # A mean number lies between two whole ones: so many probes have the one, the others the next.
+    mean = pooled.number.double().mean()
+    ends = share_with_any(torch.stack([mean.floor(), mean.ceil()]), others, enrolled)
+    alike = float(torch.lerp(ends[0], ends[1], mean - mean.floor()))
     if miss is None:
         return SearchRates(enrolled, interval(hit), None, selectivity, alike, ())
     before = high.before[high.own > -torch.inf]
