@@ -237,7 +237,6 @@ def test_warnings_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         ["eval", "--config-file", "a.yml", "--embeddings", "b.npz"],
         ["threshold", "--embeddings", "b.npz"],
         ["threshold", "--embeddings", "b.npz", "--far", "0.1", "--max-utility"],
-        ["threshold", "--far", "0.1"],
     ],
 )
 def test_exactly_one_source_and_one_target(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,6 +244,11 @@ def test_exactly_one_source_and_one_target(arguments: list[str], capsys: pytest.
         main(arguments)
     assert stop.value.code == 2
     assert "required" in (shown := capsys.readouterr().err) or "not allowed with" in shown
+
+
+def test_a_threshold_needs_embeddings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["threshold", "--far", "0.1"]) == 2
+    assert "error: give --embeddings FILE, or --compare" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["eval", "threshold"])

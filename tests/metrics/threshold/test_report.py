@@ -388,13 +388,13 @@ def test_the_page_stands_alone_and_escapes_names(tmp_path: Path) -> None:
     assert "<script" not in page
     assert "&lt;script&gt;alert(2)&lt;/script&gt;$x_{y &amp; z" in page
     sources = re.findall(r'(?:src|srcset|url)\s*[=(]\s*"?([^")>]*)', page)
-    assert len(sources) == 6 and all(source.startswith("data:image/png;base64,") for source in sources)
+    assert len(sources) == 8 and all(source.startswith("data:image/png;base64,") for source in sources)
     rest = page
     for source in sources:
         rest = rest.replace(source, "")
     assert "http" not in rest
     embedded = [Image.open(io.BytesIO(b64decode(source.partition(",")[2]))) for source in sources]
-    assert [figure.width for figure in embedded] == [1400, 500] * 3
+    assert [figure.width for figure in embedded] == [1400, 500] * 4
     with Image.open(tmp_path / "r.png") as figure:
         pixels = np.asarray(figure)
     assert np.array_equal(pixels, np.concatenate(embedded[::2])), "the PNG shows the pictures of the page"
@@ -443,7 +443,7 @@ def test_figures_of_few_classes_and_of_many() -> None:
     from pml_ext.reports.thresholds import threshold_pictures
 
     assert [[p.name for p in threshold_pictures(r) if p.wide.std()] for r in (few, many)] == [
-        ["roc", "worst_classes"], ["utility", "roc", "worst_classes"],
+        ["roc", "worst_classes"], ["utility", "roc", "worst_classes", "calibration"],
     ]  # fmt: skip
 
 

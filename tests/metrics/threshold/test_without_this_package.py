@@ -13,6 +13,8 @@ from pml_ext.metrics import CohortNormalization, ThresholdReport
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LABELS = torch.arange(400) % 100
+# Nothing is crowded here, so there is nothing to agree on.
+pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")
 
 
 def example(name: str) -> ModuleType:
