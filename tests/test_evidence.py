@@ -311,3 +311,12 @@ def test_normalised_scores_are_chosen_tested_and_tabulated(tmp_path: Path, monke
     run = next(line["metrics"] for line in lines if (line["method"], line["seed"]) == ("triplet", 0))
     means = np.nanmean(values[0], axis=1)  # by class, each with as many queries and genuine pairs
     assert means == pytest.approx([run["plain"][key] for key in ("r1", "map_at_r", "opis", "tar")], rel=2e-3, abs=1e-4)
+
+
+def test_coverage_of_intervals_is_counted(tmp_path: Path) -> None:
+    script, page = FOLDER / "interval_coverage.py", tmp_path / "page.md"
+    command = [sys.executable, str(script), "--sets", "2", "--reference", "1", "--output", str(page)]
+    environment = os.environ | {"PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, env=environment, check=True)
+    counted = [line.rsplit("|", 2)[1] for line in page.read_text(encoding="utf-8").splitlines() if "% |" in line]
+    assert counted == [" 2 "] * 6
