@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -76,7 +77,9 @@ def test_a_rank_that_fails_ends_all(
         start(Launch(2, timeout=5), partial(meet, fault, tmp_path))
     assert type(caught.value) is kind
     assert not list(tmp_path.iterdir()), "none went on alone"
-    assert capfd.readouterr() == ("", ""), "the error says all"
+    output, errors = capfd.readouterr()
+    # A process that is ended while torch's threads run may abort: C++ says so, not we.
+    assert not output and re.match("(terminate called without an active exception|$)", errors), "the error says all"
 
 
 @pytest.mark.parametrize(
