@@ -85,6 +85,41 @@ def test_naive_draws_identities_as_often_as_they_have_images_and_uniform_does_no
     assert shares["UniformIdentitySampler"] == pytest.approx(1 / 10, abs=0.04)
 
 
+def test_imbalanced_draws_the_images_of_an_identity_equally_often() -> None:
+    sampler = sampler_of("ImbalancedDatasetSampler", batch_size=12_000)
+    counts = np.bincount(next(sampler.draw(_random())), minlength=len(LABELS))
+    expected = 1000 / np.bincount(LABELS)[LABELS]
+    assert (abs(counts - expected) < 5 * np.sqrt(expected)).all(), counts
+
+
+def test_naive_rounds_follow_the_definition() -> None:
+    sizes = np.random.default_rng(1).integers(1, 20, size=30)
+    labels = np.random.default_rng(2).permutation(np.repeat(np.arange(30), sizes))
+    rounds, left, seen = 0, np.zeros(0, dtype=int), set[int]()
+    sampler = sampler_of("NaiveIdentitySampler", labels=labels, cameras=labels, batch_size=16)
+    for batch in islice(sampler.draw(_random()), 100):
+        if (left > 0).sum() < 4:  # a round: as many turns for each identity as whole decks of 4 images, at least one
+            rounds, left, seen = rounds + 1, np.maximum(1, sizes // 4), set()
+        for rows in np.array(batch).reshape(4, 4):
+            identity = labels[rows[0]]
+            assert left[identity] > 0
+            left[identity] -= 1
+            assert len(set(rows)) == min(4, sizes[identity])
+            assert not seen & set(rows)
+            seen |= set(rows)
+    assert rounds > 5
+
+
+@pytest.mark.parametrize("name", ["UniformIdentitySampler", "NaiveIdentitySampler"])
+def test_the_first_batches_of_many_seeds_hold_each_identity_and_image_equally_often(name: str) -> None:
+    sampler, seeds = sampler_of(name), 1500
+    rows = np.array([next(sampler.draw(np.random.default_rng(seed))) for seed in range(seeds)]).ravel()
+    sizes = np.bincount(LABELS)
+    chances = 6 / 12 * np.minimum(1, 4 / sizes)[LABELS]
+    counts = np.array([len(set(seen)) for seen in _seeds_by_row(rows)])
+    assert (abs(counts - seeds * chances) < 4.5 * np.sqrt(seeds * chances * (1 - chances) + 1e-9)).all(), counts
+
+
 def test_naive_uses_every_image_once_a_round() -> None:
     labels = np.repeat(np.arange(6), 8)
     drawn = islice(sampler_of("NaiveIdentitySampler", labels=labels, cameras=labels, batch_size=4).draw(_random()), 12)
@@ -132,6 +167,10 @@ def test_set_weight_gives_each_camera_its_identities() -> None:
 def test_errors(name: str, options: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         sampler_of(name, **options)
+
+
+def _seeds_by_row(rows: np.ndarray) -> list[list[int]]:
+    return [(np.flatnonzero(rows == row) // 24).tolist() for row in range(len(LABELS))]
 
 
 def _random() -> np.random.Generator:

@@ -6,6 +6,7 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.samplers.joint import Draw
+from pml_ext.runner.data.samplers.members import Members
 
 
 def identities_in_decks(labels: np.ndarray, batch_size: int, instances: int, *, until_used_up: bool) -> Draw:
@@ -16,23 +17,32 @@ def identities_in_decks(labels: np.ndarray, batch_size: int, instances: int, *, 
     left, so that identities come about as often as they have images. Otherwise all are equally likely (Hermans et al.
     2017), and a deck that is used up is shuffled anew.
     """
-    members, count = _members(labels), _identities_a_batch(labels, batch_size, instances)
+    members = Members(labels)
+    count = _identities_a_batch(members, batch_size, instances)
 
     def draw(random: np.random.Generator) -> Iterator[list[int]]:
+        decks = members.copy()
         while True:
-            decks: dict[int, list[int]] = {}
-            left = np.arange(len(members))
-            while len(left) >= count:
+            used = np.zeros(len(members), dtype=np.int64)
+            left, remaining = np.arange(len(members)), len(members)
+            while remaining >= count:
                 batch: list[int] = []
-                chosen = random.choice(left, count, replace=False)
-                for c in chosen:
-                    deck = decks.get(c, [])
-                    if len(deck) < instances:
-                        deck = _at_least(instances, random.permutation(members[c]))
-                    batch += deck[:instances]
-                    decks[c] = deck[instances:]
-                if until_used_up:
-                    left = np.setdiff1d(left, [c for c in chosen if len(decks[c]) < instances])
+                used_up: list[int] = []
+                for place in random.choice(remaining, count, replace=False).tolist():
+                    c = int(left[place])
+                    deck = decks[c]
+                    start = int(used[c])
+                    if start == 0 or start + instances > len(deck):
+                        random.shuffle(deck)
+                        start = 0
+                    batch += _at_least(instances, deck[start : start + instances])[:instances]
+                    used[c] = start + instances
+                    if until_used_up and start + 2 * instances > len(deck):
+                        used_up.append(place)
+                # Moving the last into each gap takes 0.01 ms a batch of 128; np.setdiff1d took 30 ms of 500,000.
+                for place in sorted(used_up, reverse=True):
+                    remaining -= 1
+                    left[place] = left[remaining]
                 yield batch
 
     return draw
@@ -44,7 +54,8 @@ def identities_across_cameras(labels: np.ndarray, cameras: np.ndarray, batch_siz
     The further images are of the first one's camera only where the identity was seen by no other, and repeat where
     there are too few. Identities that fill no batch wait for the next round's shuffle.
     """
-    members, count = _members(labels), _identities_a_batch(labels, batch_size, instances)
+    members = Members(labels)
+    count = _identities_a_batch(members, batch_size, instances)
 
     def of_one(own: np.ndarray, random: np.random.Generator) -> list[int]:
         first = random.choice(own)
@@ -71,7 +82,7 @@ def identities_by_camera(
     An identity is drawn with a chance proportional to its number of images; its images are of any camera. FastReID's
     own never yields: it asks for a batch that is larger than, and equal to, one turn.
     """
-    members, known = _members(labels), np.unique(cameras)
+    members, known = Members(labels), np.unique(cameras)
     turn = sum(weights) * instances
     if len(weights) != len(known) or min(weights) < 0 or turn == 0 or batch_size % turn:
         raise UserError(
@@ -85,7 +96,7 @@ def identities_by_camera(
             raise UserError(
                 f"DATALOADER.SET_WEIGHT asks for {weight} identities of camera {camera}: it saw {len(pool)}"
             )
-    sizes = np.array([len(own) for own in members])
+    sizes = members.sizes
 
     def draw(random: np.random.Generator) -> Iterator[list[int]]:
         while True:
@@ -105,17 +116,11 @@ def _at_least(count: int, rows: np.ndarray) -> list[int]:
     return whole
 
 
-def _members(labels: np.ndarray) -> list[np.ndarray]:
-    """The rows of each identity."""
-    order = np.argsort(labels, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
-
-
-def _identities_a_batch(labels: np.ndarray, batch_size: int, instances: int) -> int:
-    wanted, there = batch_size // instances, len(np.unique(labels))
-    if wanted > there:
+def _identities_a_batch(members: Members, batch_size: int, instances: int) -> int:
+    wanted = batch_size // instances
+    if wanted > len(members):
         raise UserError(
             f"a batch needs SOLVER.IMS_PER_BATCH / DATALOADER.NUM_INSTANCE = {wanted} identities; "
-            f"the training set has {there}"
+            f"the training set has {len(members)}"
         )
     return wanted

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pml_ext.runner.data.samplers.joint import Draw, steps_per_epoch
+from pml_ext.runner.data.samplers.members import Members
 
 
 def shuffled(labels: np.ndarray, batch_size: int) -> Draw:
@@ -22,11 +23,10 @@ def shuffled(labels: np.ndarray, batch_size: int) -> Draw:
 
 def balanced_by_frequency(labels: np.ndarray, batch_size: int) -> Draw:
     """Images with replacement, each with a chance of 1 / (images of its identity): identities come equally often."""
-    _, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    chances = 1 / counts[index] / len(counts)
+    members = Members(labels)
 
     def draw(random: np.random.Generator) -> Iterator[list[int]]:
         while True:
-            yield random.choice(len(labels), batch_size, p=chances).tolist()
+            yield members.draw(random.integers(len(members), size=batch_size), random).tolist()
 
     return draw
