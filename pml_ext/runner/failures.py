@@ -20,22 +20,39 @@ def one_message(output: Path) -> Iterator[None]:
         yield
     except SystemExit as stop:  # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0
         raise KeyboardInterrupt from stop
-    except UserError as error:
+    except Exception as error:
+        message = _message(error, output)
+        if message is None:
+            raise
+        raise UserError(message) from error
+
+
+def _message(error: Exception, output: Path) -> str | None:
+    """The message of an error whose text is enough; None for a bug."""
+    # torch raises this one in a signal handler: whatever runs at that moment may raise an error of its own over it.
+    killed = [str(each).strip() for each in _chain(error) if str(each).strip().startswith("DataLoader worker")]
+    reason = str(error).strip()
+    if killed:
+        return (
+            "a process that loads images was ended from outside, by a lack of memory for example: try fewer "
+            f"DATALOADER.NUM_WORKERS; the last checkpoint can be resumed ({killed[0]})"
+        )
+    if isinstance(error, UserError):
         # A worker's comes with the worker's traceback before the message.
-        raise UserError(str(error).rpartition("UserError: ")[2].strip()) from error
-    except OSError as error:
+        return reason.rpartition("UserError: ")[2].strip()
+    if isinstance(error, OSError):
         gone = "" if output.is_dir() else f" OUTPUT_DIR {output} was removed while the run went on."
-        raise UserError(f"a file cannot be read or written: {error}.{gone}") from error
-    except RuntimeError as error:
-        reason = str(error).strip()
-        if reason.startswith("DataLoader worker"):
-            raise UserError(
-                "a process that loads images was ended from outside, by a lack of memory for example: try fewer "
-                f"DATALOADER.NUM_WORKERS; the last checkpoint can be resumed ({reason})"
-            ) from error
-        if isinstance(error, DistError) or "gloo" in reason:
-            raise UserError(_lost_contact(reason)) from error
-        raise
+        return f"a file cannot be read or written: {error}.{gone}"
+    if isinstance(error, DistError) or (isinstance(error, RuntimeError) and "gloo" in reason):
+        return _lost_contact(reason)
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that it came out of."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _lost_contact(reason: str) -> str:
