@@ -18,7 +18,7 @@ _WITH_ARGUMENTS = ("tracker", "decide_with_numpy")
 EXAMPLES = sorted(
     path
     for path in (Path(__file__).parents[1] / "examples").glob("*.py")
-    if path.stem not in (*OF_THE_REPOSITORY, *_WITH_ARGUMENTS)  # tests/test_readme.py and test_papers.py have those
+    if path.stem not in (*OF_THE_REPOSITORY, *_WITH_ARGUMENTS)  # tests/test_readme.py has those
 )
 SMOOTH_AP = next(path for path in EXAMPLES if path.stem == "smooth_ap_of_any_batch")
 VERIFICATION = next(path for path in EXAMPLES if path.stem == "verification")

@@ -11,37 +11,36 @@ import pytest
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
+from pml_ext.runner.modeling.weights.imagenet import why_no_weights
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = ROOT / "examples"
+EXAMPLES = ROOT / "examples" / "papers"
 CONFIGS = ROOT / "fastreid_configs"
 
 sys.path.insert(0, str(EXAMPLES))
-import paper_headers  # noqa: E402
-import papers  # noqa: E402
+import headers  # noqa: E402
+import write_pages  # noqa: E402
 
 sys.path.remove(str(EXAMPLES))
 
-ROWS = paper_headers.all_rows()
+ROWS = headers.all_rows()
 FROM_SCRATCH = ["MODEL.BACKBONE.PRETRAIN", "False"]
 
 
-def test_the_page_is_up_to_date() -> None:
-    done = subprocess.run([sys.executable, str(EXAMPLES / "papers.py"), "--check"], capture_output=True, text=True)
-    assert done.returncode == 0, f"run python examples/papers.py: {done.stderr}"
+def test_the_pages_are_up_to_date() -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLES / "write_pages.py"), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, f"run python examples/papers/write_pages.py: {done.stderr}"
 
 
-def test_every_config_of_a_paper_is_on_the_page() -> None:
-    papers_of = {
-        CONFIGS / base: key for key, paper in papers.read_experiments()["papers"].items() for base in paper["bases"]
-    }
+def test_every_config_of_a_paper_is_on_its_page() -> None:
+    papers_of = {CONFIGS / base: key for key, paper in write_pages.read_papers().items() for base in paper["bases"]}
     assert [base for base in papers_of if not base.is_file()] == []
     checked = 0
-    for path in paper_headers.leaves():
+    for path in headers.leaves():
         below = path
-        while below := paper_headers.base_of(below):
+        while below := headers.base_of(below):
             if paper := papers_of.get(below):
-                named = {row.paper for row in paper_headers.rows_of(path)} or {*(paper_headers.beside(path) or ())[:1]}
+                named = {row.paper for row in headers.rows_of(path)} or {*(headers.beside(path) or ())[:1]}
                 assert paper in named, f"{path} needs a row of {paper}, or a line Beside"
                 checked += 1
     assert checked > 20
@@ -61,6 +60,7 @@ def test_overrides_of_rows_can_run(row: Any) -> None:
 
 
 HEADER = """# What it is.
+# Needs: `KEY FILE`
 # Differs: Paper: one network; here:
 #   another
 # Paper: LoOp, Table 2, row "MS", CUB
@@ -76,7 +76,7 @@ _BASE_: Base.yml
 
 
 def config(folder: Path, monkeypatch: pytest.MonkeyPatch, header: str) -> Path:
-    monkeypatch.setattr(paper_headers, "CONFIGS", folder / "configs")
+    monkeypatch.setattr(headers, "CONFIGS", folder / "configs")
     (folder / "configs").mkdir()
     (folder / "configs" / "Base.yml").write_text("# Differs: the epochs\nSEED: 1\n", encoding="utf-8")
     path = folder / "configs" / "it.yml"
@@ -85,13 +85,14 @@ def config(folder: Path, monkeypatch: pytest.MonkeyPatch, header: str) -> Path:
 
 
 def test_a_header_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = paper_headers.rows_of(config(tmp_path, monkeypatch, HEADER))
+    first, second = headers.rows_of(config(tmp_path, monkeypatch, HEADER))
     of_the_file = ["the epochs", "Paper: one network; here: another"]
-    assert first == paper_headers.Row("it.yml", "LoOp", "Table 2", "MS", "CUB", "R@1 50.9", differs=of_the_file)
+    assert first == headers.Row(
+        "it.yml", "LoOp", "Table 2", "MS", "CUB", "R@1 50.9", needs="`KEY FILE`", differs=of_the_file
+    )
     assert (second.experiment, second.opts()) == ("Fig. 3d", ["MODEL.LOSSES.MS.BASE", "0.2"])
     assert second.ours == "R@1 49.0; CUB; 2026-01-31; 0123abc" and second.differs == [*of_the_file, "the batch"]
-    text = papers.page([*ROWS, first])
-    assert "| MS | CUB | [it.yml](../fastreid_configs/it.yml) | R@1 50.9 | not run: data unavailable |" in text
+    assert second.notes == ["Needs `KEY FILE`", *second.differs]
 
 
 @pytest.mark.parametrize(
@@ -109,43 +110,100 @@ def test_malformed_headers_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
 ) -> None:
     assert old in HEADER
-    with pytest.raises(paper_headers.HeaderError, match=message):
-        paper_headers.rows_of(config(tmp_path, monkeypatch, HEADER.replace(old, new)))
+    with pytest.raises(headers.HeaderError, match=message):
+        headers.rows_of(config(tmp_path, monkeypatch, HEADER.replace(old, new)))
 
 
 def test_a_base_has_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = config(tmp_path, monkeypatch, HEADER)
     path.rename(path.with_name("Base-it.yml"))
-    with pytest.raises(paper_headers.HeaderError, match=r"Base-it\.yml: a base cannot be run"):
-        paper_headers.all_rows()
+    with pytest.raises(headers.HeaderError, match=r"Base-it\.yml: a base cannot be run"):
+        headers.all_rows()
 
 
 def test_configs_without_rows_are_listed_with_their_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = config(tmp_path, monkeypatch, "_BASE_: Base.yml\n")
-    assert paper_headers.beside(path) is None
+    assert headers.beside(path) is None
     path.with_name("Base.yml").write_text("# Beside: LoOp, another network\nSEED: 1\n", encoding="utf-8")
-    assert paper_headers.beside(path) == ("LoOp", "another network") and paper_headers.rows_of(path) == []
-    text = papers.page(ROWS)
-    assert "- another network: [" in text and "[it.yml](../fastreid_configs/it.yml)\n" in text
+    assert headers.beside(path) == ("LoOp", "another network") and headers.rows_of(path) == []
+    text = write_pages.pages(ROWS)["LoOp.md"]
+    assert "- another network: [" in text and "[it.yml](../../fastreid_configs/it.yml)\n" in text
     path.write_text("# Beside: LoOp\n", encoding="utf-8")
-    with pytest.raises(paper_headers.HeaderError, match=r"it\.yml: expected PAPER, what it is; got 'LoOp'"):
-        paper_headers.beside(path)
+    with pytest.raises(headers.HeaderError, match=r"it\.yml: expected PAPER, what it is; got 'LoOp'"):
+        headers.beside(path)
 
 
-def test_unlisted_experiments_are_errors() -> None:
-    with pytest.raises(paper_headers.HeaderError, match=r"it\.yml: papers\.yml has no Table 99 of LoOp"):
-        papers.page([*ROWS, paper_headers.Row("it.yml", "LoOp", "Table 99", "MS", "CUB", "R@1 50.9")])
+def row(name: str = "MS", experiment: str = "Table 2", data: str = "CUB", **others: Any) -> headers.Row:
+    return headers.Row("it.yml", "LoOp", experiment, name, data, **{"reported": "R@1 50.9"} | others)
 
 
-def test_experiments_without_configs_have_a_reason() -> None:
-    with pytest.raises(paper_headers.HeaderError, match=r"Fig\. 3d of LoOp has no config: give its"):
-        papers.page([row for row in ROWS if row.experiment != "Fig. 3d"])
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([*ROWS, row(experiment="Table 99")], r"it\.yml: papers\.yml has no Table 99 of LoOp"),
+        ([*ROWS, row(name="MSS")], r"`rows` of Table 2 of LoOp and the configs differ in \['MSS'\]"),
+        ([one for one in ROWS if one.name != "LoOp (MS)"], r"`rows` of Table 2 of LoOp .* differ in \['LoOp \(MS\)'\]"),
+        ([*ROWS, row(data="Birds")], r"`data` of LoOp lacks \['Birds'\]"),
+    ],
+)
+def test_pages_have_exactly_the_listed_rows(rows: list[headers.Row], message: str) -> None:
+    with pytest.raises(headers.HeaderError, match=message):
+        write_pages.pages(rows)
+
+
+def test_experiments_without_configs_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    papers = write_pages.read_papers()
+    del papers["LoOp"]["experiments"]["suppl. Fig. 1"]["missing"]
+    monkeypatch.setattr(write_pages, "read_papers", lambda: papers)
+    with pytest.raises(headers.HeaderError, match=r"suppl\. Fig\. 1 of LoOp has no config: give its"):
+        write_pages.pages(ROWS)
+
+
+def test_rows_are_in_the_papers_order_with_each_note_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiments = {"Table 1": {"shows": "two losses", "rows": ["B", "A"]}, "Fig. 1": {"shows": "a plot", "rows": ["B"]}}
+    paper = {"title": "A paper", "data": ["SOP", "CUB"], "experiments": experiments}
+    monkeypatch.setattr(write_pages, "read_papers", lambda: {"LoOp": paper})
+    monkeypatch.setattr(headers, "CONFIGS", Path("nowhere"))
+    all_differ = {"differs": ["the epochs"]}
+    rows = [
+        row("A", "Table 1", reported="R@1 50.9, mAP – (from the text)", needs="`KEY FILE`", **all_differ),
+        row("B", "Table 1", reported="R@1 40.0, mAP 2.0", ours="R@1 41", overrides="SEED 1", **all_differ),
+        row("B", "Table 1", "SOP", reported="R@10 1.0", **all_differ),
+        row("B", "Fig. 1", reported="a plot: B is best", needs="`KEY FILE`", **all_differ),
+    ]
+    text = write_pages.pages(rows)["LoOp.md"]
+    link = "[it.yml](../../fastreid_configs/it.yml)"
+    lines = [line for line in text.splitlines() if line]
+    assert lines[2:] == [
+        "All configs on this page:",
+        "- the epochs",
+        "## Table 1: two losses",
+        "| row | data | config | paper: R@10 |",
+        "| --- | --- | --- | --- |",
+        f"| B | SOP | {link} | 1.0 |",
+        "| row | data | config | paper: R@1 / mAP | ours | notes |",
+        "| --- | --- | --- | --- | --- | --- |",
+        f"| B | CUB | {link} `SEED 1` | 40.0 / 2.0 | R@1 41 |  |",
+        f"| A | CUB | {link} | 50.9 / – |  | 1, 2 |",
+        "## Fig. 1: a plot",
+        "Paper: a plot: B is best.",
+        "| row | data | config | notes |",
+        "| --- | --- | --- | --- |",
+        f"| B | CUB | {link} | 1 |",
+        "## Notes",
+        "1. Needs `KEY FILE`",
+        "2. Paper: from the text",
+    ]
+
+
+def test_configs_without_published_weights_say_which_file_they_need() -> None:
+    for config in {row.config for row in ROWS}:
+        needs_file = why_no_weights(load_config(CONFIGS / config).MODEL.BACKBONE) is not None
+        assert {"PRETRAIN_PATH" in row.needs for row in ROWS if row.config == config} == {needs_file}, config
 
 
 def test_files_in_commands_exist() -> None:
-    experiments = [
-        one for paper in papers.read_experiments()["papers"].values() for one in paper["experiments"].values()
-    ]
+    experiments = [one for paper in write_pages.read_papers().values() for one in paper["experiments"].values()]
     commands = [one["command"] for one in experiments if "command" in one]
     files = [file for command in commands for file in re.findall(r"(?:tests|examples|fastreid_configs)/\S+", command)]
     assert len(files) > 3

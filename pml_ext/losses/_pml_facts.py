@@ -41,6 +41,7 @@ _BY_NAME = {
     "NormalizedSoftmaxLoss": _CLASS_VECTORS,
     "NTXentLoss": _PAIR_BY_PAIR,
     "PNPLoss": LossFacts(takes_all_positives="it ranks all positives of a sample and takes no tuples"),
+    "ProxyAnchorLoss": LossFacts(compares="class vectors"),
     "ProxyNCALoss": _CLASS_VECTORS,
     "RankedListLoss": LossFacts(takes_all_positives="it takes all positives of a sample and no tuples"),
     "SmoothAPLoss": LossFacts(

@@ -14,6 +14,7 @@ LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
     # ours from here on
     "SoftTripleLoss": ("SOFTTRIPLE", {"CENTERS_PER_CLASS": 10, "LA": 20.0, "GAMMA": 0.1, "MARGIN": 0.01}),
     "ProxyNCALoss": ("PROXYNCA", {"SOFTMAX_SCALE": 1.0}),
+    "ProxyAnchorLoss": ("PROXYANCHOR", {"MARGIN": 0.1, "ALPHA": 32.0}),
     "ArcFaceLoss": ("ARCFACE", {"MARGIN": 28.6, "LOGIT_SCALE": 64.0}),  # MARGIN in degrees
     "AngularLoss": ("ANGULAR", {"ALPHA": 40.0}),  # degrees
     "TripletMarginLoss": (

@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]  # resolved, as the paths of base
 _SHIPPED = _PACKAGE / "shipped"
 _ROOT = _SHIPPED if _SHIPPED.is_dir() else _PACKAGE.parent
 # They write the tables, the schema and the wheel of the repository.
-OF_THE_REPOSITORY = ("build_wheel", "first_run", "paper_headers", "papers", "readme_tables", "threshold_schema")
+OF_THE_REPOSITORY = ("build_wheel", "first_run", "readme_tables", "threshold_schema")
 
 
 class Stock(NamedTuple):

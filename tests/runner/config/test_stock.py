@@ -57,7 +57,7 @@ def test_examples_are_listed_and_copied_alike(tmp_path: Path, capsys: pytest.Cap
     about = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert about["swap_in_a_torch_loop.py"] == "One training loop, one changed line: the loss."
     assert about["notebooks/swap_one_loss.ipynb"] == "Swap one loss in a PML loop"
-    assert "papers.py" not in about
+    assert "readme_tables.py" not in about and "papers/headers.py" not in about
     for name in ("verification.py", "notebooks/swap_one_loss.ipynb"):
         assert main(["examples", "--copy", name, str(tmp_path)]) == 0
         assert (tmp_path / name).read_bytes() == (EXAMPLES.folder / name).read_bytes()

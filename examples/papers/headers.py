@@ -6,11 +6,12 @@ Comments come before the first key; continuation lines are indented by three spa
     # Reported: NMI 59.9, F1 26.5, R@1 50.3        (the paper's numbers; or that the text has none)
     # With: MODEL.LOSSES.TRIPLETMARGIN.MARGIN 0.1  (KEY VALUE pairs that the row needs in addition)
     # Ours: R@1 49.8; CUB; 2026-11-22; 1f2e3d4     (numbers; data; date; commit)
-    # Differs: the paper has …, here …
+    # Needs: `MODEL.BACKBONE.PRETRAIN_PATH FILE`   (KEY VALUE pairs that only the user can give)
+    # Differs: Paper: …; here: …
 
-`Paper` opens a row and `Reported` must follow; the others are optional. `Differs` before the first row applies to the
-whole file and to files that have it as _BASE_. A config that belongs to a paper but to none of its tables has one line,
-possibly in its _BASE_:
+`Paper` opens a row and `Reported` must follow; the others are optional. `Differs` and `Needs` before the first row apply
+to the whole file and to files that have it as _BASE_; of `Needs` the nearest counts. A config that belongs to a paper
+but to none of its tables has one line, possibly in its _BASE_:
 
     # Beside: TCM, ResNet-50 on test classes that training has not seen, where the paper has ViT-B
 """
@@ -22,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-CONFIGS = Path(__file__).parents[1] / "fastreid_configs"
-_FIELD = re.compile(r"# (Paper|Reported|With|Ours|Differs|Beside): +(\S.*)")
+CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
+_FIELD = re.compile(r"# (Paper|Reported|With|Ours|Needs|Differs|Beside): +(\S.*)")
 _ROW = re.compile(r'(\w+), ([^,"]+), row "([^"]+)", (\S.*)')
 _BASE = re.compile(r"""^_BASE_: *["']?([^"'\s]+)""", re.M)
 _BESIDE = re.compile(r"(\w+), (\S.*)")
@@ -46,7 +47,12 @@ class Row:
     reported: str = ""
     overrides: str = ""
     ours: str = ""
+    needs: str = ""
     differs: list[str] = field(default_factory=list)
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"Needs {self.needs}"] * bool(self.needs) + self.differs
 
     def opts(self) -> list[str]:
         """The overrides for load_config."""
@@ -64,9 +70,10 @@ def rows_of(config: Path) -> list[Row]:
         if label == "Paper":
             parts = _ROW.fullmatch(text) or _fail(config, f'expected PAPER, TABLE, row "NAME", DATA; got {text!r}')
             found.append(Row(name_of(config), *parts.groups()))
+        elif label in ("Differs", "Needs") and not found:
+            pass  # of the whole file
         elif label == "Differs":
-            if found:
-                found[-1].differs.append(text)
+            found[-1].differs.append(text)
         elif label == "Beside":
             if found:
                 _fail(config, "Beside is for a config without rows")
@@ -74,6 +81,8 @@ def rows_of(config: Path) -> list[Row]:
             _fail(config, f"{label} has no Paper before it")
         elif label == "Reported":
             found[-1].reported = text
+        elif label == "Needs":
+            found[-1].needs = text
         elif label == "With":
             if len(shlex.split(text)) % 2:
                 _fail(config, f"With needs KEY VALUE pairs; got {text!r}")
@@ -85,18 +94,19 @@ def rows_of(config: Path) -> list[Row]:
     for row in found:
         if not row.reported:
             _fail(config, f"the row {row.name!r} of {row.experiment} needs a line Reported")
-        row.differs = [*_differences_of_file(config), *row.differs]
+        row.differs = [*_of_file(config, "Differs"), *row.differs]
+        row.needs = row.needs or "".join(_of_file(config, "Needs")[-1:])
     return found
 
 
-def _differences_of_file(config: Path) -> list[str]:
-    """The differences that apply to the whole file, those of its bases first."""
+def _of_file(config: Path, wanted: str) -> list[str]:
+    """The lines of a label that apply to the whole file, those of its bases first."""
     base = base_of(config)
-    above = _differences_of_file(base) if base else []
+    above = _of_file(base, wanted) if base else []
     for label, text in _fields(config):
         if label == "Paper":
             break
-        if label == "Differs":
+        if label == wanted:
             above.append(text)
     return above
 
