@@ -9,7 +9,7 @@ Comments come before the first key; continuation lines are indented by three spa
     # Needs: `MODEL.BACKBONE.PRETRAIN_PATH FILE`   (KEY VALUE pairs that only the user can give)
     # Differs: Paper: …; here: …
 
-`Paper` opens a row and `Reported` must follow; the others are optional. `Differs` and `Needs` before the first row apply
+`Paper` opens a row and `Reported` must follow; the others are optional. `Differs` and `Needs` above all rows apply
 to the whole file and to files that have it as _BASE_; of `Needs` the nearest counts. A config that belongs to a paper
 but to none of its tables has one line, possibly in its _BASE_:
 
