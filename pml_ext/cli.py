@@ -117,6 +117,10 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     _add_processes(add)
     add("--embeddings", metavar="FILE", help="measure embeddings made elsewhere, see below")
     add("--gallery", metavar="FILE", help="what --embeddings search; without: each other")
+    does = "of --embeddings: measure scores normalised by a cohort too, see `pml-ext threshold`: its cohort.npz, its "
+    does += "threshold.json, or the word gallery (k and strength as in TEST.NORMALIZE)"
+    add("--normalize", metavar="COHORT", help=does)
+    add("--checkpoint", metavar="FILE", help="of --embeddings: their model, which the cohort must be of")
     add("--out", metavar="FOLDER", help="of --embeddings: for metrics.json; default: here")
     add("--eval-only", action="store_true", help=argparse.SUPPRESS)  # FastReID's, said twice
 

@@ -25,6 +25,9 @@ def split_pairs(
     return rest, pairs
 
 
+_OF_EMBEDDINGS = ("gallery", "normalize", "checkpoint", "out")
+
+
 def take_config(arguments: argparse.Namespace, command: argparse.ArgumentParser) -> None:
     """Find the config's FILE among the words beside options; `eval --embeddings` has none."""
     words = vars(arguments).pop("words")
@@ -32,11 +35,15 @@ def take_config(arguments: argparse.Namespace, command: argparse.ArgumentParser)
         if arguments.config_file or words:
             command.error("argument --embeddings: not allowed with a config FILE")
         given = {name for name, value in vars(arguments).items() if value != command.get_default(name)}
-        if arguments.overrides or not given <= {"embeddings", "gallery", "out", "overrides"}:
-            raise UserError("--embeddings takes --gallery and --out; KEY VALUE and processes are for --config-file")
+        if arguments.overrides or not given <= {"embeddings", "overrides", *_OF_EMBEDDINGS}:
+            also = ", ".join(f"--{name}" for name in _OF_EMBEDDINGS)
+            raise UserError(f"--embeddings takes {also}; KEY VALUE and processes are for --config-file")
         return
-    if getattr(arguments, "gallery", None) or getattr(arguments, "out", None):
-        raise UserError("--gallery and --out are for --embeddings; a config has DATASETS.TESTS and OUTPUT_DIR")
+    if "embeddings" in arguments and (own := [f"--{name}" for name in _OF_EMBEDDINGS if getattr(arguments, name)]):
+        raise UserError(
+            f"{', '.join(own)} go with --embeddings; a config has DATASETS.TESTS, TEST.NORMALIZE, MODEL.WEIGHTS and "
+            "OUTPUT_DIR"
+        )
     if arguments.config_file is None:
         if not words:
             hint = " (or --embeddings FILE)" if "embeddings" in arguments else ""

@@ -277,6 +277,7 @@ def test_normalised_scores_are_chosen_tested_and_tabulated(tmp_path: Path, monke
     import torch
     from image_sets import Features, Pictures
     from normalization_tables import section
+    from normalized_runs import NormalizedRuns
 
     generator = torch.Generator().manual_seed(0)
 
@@ -298,15 +299,16 @@ def test_normalised_scores_are_chosen_tested_and_tabulated(tmp_path: Path, monke
         for seed in (0, 1):
             normalization.work("emoji", method, seed)
             normalization.work("emoji", method, seed)  # is not run again
-    lines = normalization.results("emoji")
+    kept = NormalizedRuns(tmp_path / "results", "emoji")
+    lines = kept.lines()
     assert sorted((line["method"], str(line["seed"])) for line in lines) == sorted(
         (method, seed) for method in names for seed in ("None", "0", "1")
     )
-    normalization.pack("emoji")
+    kept.pack()
     assert not list((tmp_path / "results" / "by_class").iterdir())
     page = "\n".join(section(tmp_path / "results", ["emoji", "grocery"]))
     assert "Seeds: emoji 2;" in page and "| emoji | both |" in page and "| triplet → normalised | " in page
-    with np.load(tmp_path / "results" / "normalization_by_class_emoji.npz") as stored:
+    with np.load(kept.packed) as stored:
         values = stored["triplet.0"].astype(float)
     run = next(line["metrics"] for line in lines if (line["method"], line["seed"]) == ("triplet", 0))
     means = np.nanmean(values[0], axis=1)  # by class, each with as many queries and genuine pairs

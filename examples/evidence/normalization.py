@@ -9,8 +9,6 @@ It can be stopped at any time and continues where it was. Results are stored in 
 """
 
 import argparse
-import fcntl
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -27,13 +25,13 @@ import torch
 from image_sets import SOURCES, Features, Pictures, features_of
 from methods import SEEDS
 from normalization_tables import KINDS, best_kind
+from normalized_runs import NormalizedRuns
 from store import Store
 from tested import Tested
 from torch import Tensor
 from torch.nn.functional import normalize
 from training import train
 
-from pml_ext._files import replacing
 from pml_ext.functional import cohort_offsets, opis_of_curves, rank_matches
 from pml_ext.functional.pairwise.offset_scores import sides_of_distance
 from pml_ext.functional.pairwise.pair_distances import PairDistances
@@ -219,60 +217,28 @@ def settings_of(set_name: str) -> dict[str, dict[str, Any]]:
     return Tested(Store(HERE / "results")).all_settings(set_name)
 
 
-def results(set_name: str) -> list[dict[str, Any]]:
-    """The stored lines; a line that a stop cut short does not count."""
-    path = HERE / "results" / f"normalization_{set_name}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-
-
-def add(set_name: str, line: dict[str, Any]) -> None:
-    with (HERE / "results" / f"normalization_{set_name}.jsonl").open("a", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(json.dumps(line, sort_keys=True) + "\n")
-
-
-def loose(set_name: str) -> Path:
-    folder = HERE / "results" / "by_class"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
 def work(set_name: str, method: str, seed: int) -> None:
     """One run, after the choice, which the first seed makes."""
     torch.set_num_threads(1)
-    settings = settings_of(set_name)[method]
-    stored = [line for line in results(set_name) if line["method"] == method]
+    settings, kept = settings_of(set_name)[method], NormalizedRuns(HERE / "results", set_name)
+    stored = [line for line in kept.lines() if line["method"] == method]
     chosen = next((line["chosen"] for line in stored if line["seed"] is None), None)
     if chosen is None:
         chosen = choose(set_name, method, settings)
-        add(set_name, {"method": method, "seed": None, "chosen": chosen})
+        kept.add({"method": method, "seed": None, "chosen": chosen})
     if any(line["seed"] == seed for line in stored):
         return
     metrics, by_class, more = tested_run(set_name, method, settings, seed, chosen)
     used = best_kind(chosen) or "plain"
-    values = np.stack([by_class["plain"], by_class[used]]).astype(np.float16)
-    with replacing(loose(set_name) / f"normalization_{set_name}.{method}.{seed}.npy") as file:
-        np.save(file, values)
-    add(set_name, {"method": method, "seed": seed, "metrics": metrics, **more})
-
-
-def pack(set_name: str) -> None:
-    """(2, 4, C) by method and seed: plain and normalised as chosen, BY_CLASS."""
-    path = HERE / "results" / f"normalization_by_class_{set_name}.npz"
-    found = dict(np.load(path)) if path.is_file() else {}
-    files = sorted(loose(set_name).glob(f"normalization_{set_name}.*.npy"))
-    for file in files:
-        found[file.name.removeprefix(f"normalization_{set_name}.").removesuffix(".npy")] = np.load(file)
-    if files:
-        with replacing(path) as target:
-            np.savez_compressed(target, **found)
-        for file in files:
-            file.unlink()
+    kept.keep(method, seed, np.stack([by_class["plain"], by_class[used]]), {"metrics": metrics, **more})
 
 
 def jobs(sets: list[str], seeds: tuple[int, ...]) -> Iterator[tuple[str, str, int]]:
     """Seed by seed, so that a stop leaves every set and method with as many seeds."""
-    stored = {name: {(line["method"], line["seed"]) for line in results(name)} for name in sets}
+    stored = {
+        name: {(line["method"], line["seed"]) for line in NormalizedRuns(HERE / "results", name).lines()}
+        for name in sets
+    }
     for seed in seeds:
         for method in METHODS:
             yield from ((name, method, seed) for name in sets if (method, seed) not in stored[name])
@@ -289,7 +255,7 @@ def main() -> None:
             future.result()
             print(f"{done} of {len(running)} runs", file=sys.stderr, flush=True)
     for name in given.sets:
-        pack(name)
+        NormalizedRuns(HERE / "results", name).pack()
 
 
 if __name__ == "__main__":

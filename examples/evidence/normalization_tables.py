@@ -1,11 +1,11 @@
 """Writes the section about normalised scores from the stored results of normalization.py."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from normalized_runs import NormalizedRuns
 from statistics_of_pairs import paired_difference
 
 PLAIN, NORMALIZED = 0, 1  # of the stored values by class
@@ -49,12 +49,11 @@ class Results(NamedTuple):
 
 
 def read_results(folder: Path, set_name: str) -> Results | None:
-    path = folder / f"normalization_{set_name}.jsonl"
-    packed = folder / f"normalization_by_class_{set_name}.npz"
-    if not path.is_file() or not packed.is_file():
+    kept = NormalizedRuns(folder, set_name)
+    lines = kept.lines()
+    if not lines or not kept.packed.is_file():
         return None
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    with np.load(packed) as arrays:
+    with np.load(kept.packed) as arrays:
         by_class = dict(arrays)
     runs = {(line["method"], line["seed"]): line for line in lines if f"{line['method']}.{line['seed']}" in by_class}
     return Results(runs, {line["method"]: line["chosen"] for line in lines if line["seed"] is None}, by_class)
@@ -145,7 +144,7 @@ def _mean_worst(results: Results, sides: Iterable[Side]) -> float:
 
 def best_kind(chosen: dict[str, Any]) -> str | None:
     """The recommended cohort with the lowest OPIS on the validation classes; None: the tool advises against all."""
-    advised = [kind for kind in KINDS if chosen[kind]["recommended"]]
+    advised = [kind for kind in chosen if chosen[kind]["recommended"]]
     return min(advised, key=lambda kind: chosen[kind]["used"][3], default=None)
 
 

@@ -171,6 +171,16 @@ def done(run: Run) -> dict[str, Any]:
     store = Store(RESULTS)
     if (kept := store.get(run)) is not None:
         return kept
+    embeddings, pictures, seconds = trained(run)
+    found = measured(embeddings, pictures)
+    if run.stage == TEST:
+        store.keep_by_class(run, found.by_class.numpy())
+    more = {"cpu_seconds": seconds, "torch": torch.__version__, "date": date.today().isoformat()}
+    return store.add(run, found.metrics, **more)
+
+
+def trained(run: Run) -> tuple[list[Tensor], list[Pictures], int]:
+    """The test images of a run, embedded by its last checkpoint, and the CPU time of its training."""
     output = CACHE / "whole" / run.key
     shutil.rmtree(output, ignore_errors=True)
     name = SETS[run.set].data if run.stage == TEST else f"file:{validation_table(run.set)}"
@@ -192,22 +202,13 @@ def done(run: Run) -> dict[str, Any]:
     }
     started = time.process_time()
     train(load_checked(config_of(run.set, run.method), words(options)), Launch())
-    more: dict[str, Any] = {"cpu_seconds": round(time.process_time() - started), "torch": torch.__version__}
-    more["date"] = date.today().isoformat()
-    found = measured(*embedded(name, output))
-    if run.stage == TEST:
-        store.keep_by_class(run, found.by_class.numpy())
-    result = store.add(run, found.metrics, **more)
-    shutil.rmtree(output)
-    return result
-
-
-def embedded(name: str, output: Path) -> tuple[list[Tensor], list[Pictures]]:
-    """The test images of a run, embedded by its last checkpoint."""
+    seconds = round(time.process_time() - started)
     images = loaded(name).query
     embedder = Embedder.from_config(output / "config.yaml", output / "checkpoints" / "last.ckpt", batch_size=256)
     labels, cameras = torch.from_numpy(images.labels), torch.from_numpy(images.cameras)
-    return [embedder(list(images.images))], [Pictures(torch.empty(0), labels, cameras)]
+    embeddings = embedder(list(images.images))
+    shutil.rmtree(output)
+    return [embeddings], [Pictures(torch.empty(0), labels, cameras)], seconds
 
 
 @cache

@@ -144,3 +144,8 @@ FACTS = {
 def names_over(*kinds: str) -> tuple[str, ...]:
     """The metrics that are taken over one of these."""
     return tuple(name for name, facts in FACTS.items() if facts.over in kinds)
+
+
+def follows_scores(name: str) -> bool:
+    """Whether normalised scores change a metric; clusterings and the spectrum are about the embeddings."""
+    return name not in (*names_over(CLUSTERS), SPECTRAL_VARIANCE)

@@ -6,9 +6,11 @@ from zipfile import ZipFile, is_zipfile
 from torch import Tensor
 
 from pml_ext._errors import UserError
-from pml_ext.metrics import CohortNormalization, GalleryCohort
+from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
 from pml_ext.metrics.gallery_cohort import Normalization
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.evaluation.evaluate import gallery_cohort
 from pml_ext.search.embedding_set import read_embeddings
 
 GALLERY = "gallery"
@@ -34,6 +36,28 @@ def choose_normalization(
     if cohort is None:
         return GalleryCohort(best.k, best.strength), trials.summary()
     return CohortNormalization.fit(cohort, best.k, best.strength), trials.summary()
+
+
+def cohort_for_measuring(given: str, checkpoint: str | None) -> Normalization:
+    """A saved cohort, that of a threshold report on a gallery, or the gallery itself with the values of TEST.NORMALIZE.
+
+    Nothing is chosen on the samples that are measured.
+    """
+    if given == GALLERY:
+        return gallery_cohort(get_cfg().TEST.NORMALIZE)
+    if (saved := load_cohort(given, checkpoint)) is not None:
+        return saved
+    advice = "pml-ext threshold --normalize chooses k and strength on validation classes"
+    if Path(given).suffix != ".json":
+        raise UserError(f"--normalize {given}: give a cohort.npz, a threshold.json or the word gallery; {advice}")
+    try:
+        found = ThresholdReport.load(given, checkpoint=checkpoint).normalization
+    except (OSError, ValueError) as error:
+        raise UserError(f"--normalize {given}: {error}") from error
+    if found is None or found.cohort != GALLERY:
+        which = "plain cosines" if found is None else "a cohort of its own: give the cohort.npz beside it"
+        raise UserError(f"--normalize {given}: the report is of {which}; {advice}")
+    return GalleryCohort(found.k, found.strength)
 
 
 def load_cohort(given: str, checkpoint: str | None) -> CohortNormalization | None:

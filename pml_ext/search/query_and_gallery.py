@@ -12,7 +12,8 @@ from pml_ext._errors import UserError, import_library
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import to_sphere
 from pml_ext._pml import FaissKMeans
-from pml_ext.metrics import AccuracyCalculator
+from pml_ext.metrics import AccuracyCalculator, keys
+from pml_ext.metrics.gallery_cohort import Normalization
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.runner.evaluation.results import STANDARD_METRICS, STANDARD_RANKS, named_metrics
 from pml_ext.search.embedding_set import EmbeddingSet, read_embeddings
@@ -58,19 +59,25 @@ def read_parts(file: str, gallery_file: str | None) -> list[Part]:
     return [Part(*part, identity_names) for part in zip(files, sets, labels, cameras, strict=True)]
 
 
-def measure_parts(parts: Sequence[Part]) -> dict[str, float]:
-    """The standard metrics of queries against a gallery, or against each other.
+def measure_parts(parts: Sequence[Part], normalize: Normalization | None = None) -> dict[str, float]:
+    """The standard metrics of queries against a gallery, or against each other; with `normalize` those of normalised
+    scores too.
 
     Gallery items of the query's label and camera are ignored, as is junk.
     """
     import_library("faiss", needed_for="the clustering behind NMI", install="faiss-cpu")
     names = named_metrics(STANDARD_METRICS, STANDARD_RANKS)
+    # Without kmeans_func faiss prints advice from C++.
+    found = _measure(parts, names, kmeans_func=FaissKMeans(min_points_per_centroid=1))
+    if normalize is not None:
+        values = _measure(parts, [name for name in names if keys.follows_scores(name)], normalize=normalize)
+        found |= {keys.normalized(name): value for name, value in values.items()}
+    return found
+
+
+def _measure(parts: Sequence[Part], names: list[str], **options: Any) -> dict[str, float]:
     calculator = AccuracyCalculator(
-        include=names,
-        ranks=STANDARD_RANKS,
-        device=torch.device("cpu"),
-        kmeans_func=FaissKMeans(min_points_per_centroid=1),  # otherwise faiss prints advice from C++
-        **asdict(OPIS_SETTINGS),
+        include=names, ranks=STANDARD_RANKS, device=torch.device("cpu"), **asdict(OPIS_SETTINGS), **options
     )
     query, *rest = parts
     unit = [to_sphere(part.data.embeddings.double()) for part in parts]

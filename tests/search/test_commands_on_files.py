@@ -214,7 +214,7 @@ def test_errors_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
         (["eval", "--embeddings", source, "--gallery", narrow], "n.npz must have 64 dimensions, as "),
         (["eval", "--embeddings", source, "MODEL.DEVICE", "cpu"], "KEY VALUE and processes are for --config-file"),
         (["eval", "--embeddings", source, "--num-gpus", "2"], "KEY VALUE and processes are for --config-file"),
-        (["eval", "--config-file", "a.yml", "--gallery", source], "--gallery and --out are for --embeddings"),
+        (["eval", "--config-file", "a.yml", "--gallery", source], "--gallery go with --embeddings; a config"),
     ]:
         assert message in failure(capfd, *arguments)
 

@@ -41,7 +41,7 @@ class Evaluation:
         # Without kmeans_func faiss advises more pictures a class, which it prints from C++.
         kmeans = FaissKMeans(min_points_per_centroid=1)
         self.calculator = AccuracyCalculator(include=self.columns, kmeans_func=kmeans, **options)
-        self.by_scores = [name for name in self.columns if _follows_from_scores(name)]
+        self.by_scores = [name for name in self.columns if keys.follows_scores(name)]
         self.normalized = None
         if test.NORMALIZE.ENABLED:
             normalize = gallery_cohort(test.NORMALIZE)
@@ -78,11 +78,6 @@ class Evaluation:
             found = self.normalized.get_accuracy(features[0], query[0], query_cameras=query[1], **reference)
             results |= {keys.normalized(name): float(found[name]) for name in self.by_scores}
         return results
-
-
-def _follows_from_scores(name: str) -> bool:
-    """Whether normalised scores change a metric; clusterings and the spectrum are about the embeddings."""
-    return name not in (*keys.names_over(keys.CLUSTERS), keys.SPECTRAL_VARIANCE)
 
 
 def gallery_cohort(options: CN) -> GalleryCohort:
