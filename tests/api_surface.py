@@ -32,7 +32,7 @@ def surface() -> dict[str, str]:
 def _python() -> Iterator[tuple[str, str]]:
     ours = {
         pml_ext: pml_ext.__all__,
-        pml_ext.losses: [*pml_ext.losses.OURS, *pml_ext.losses.CORRECTED],
+        pml_ext.losses: [*pml_ext.losses.OURS, *pml_ext.losses.CORRECTED, "ArcPairReducer"],
         pml_ext.miners: pml_ext.miners.OURS,
         pml_ext.metrics: pml_ext.metrics.__all__,
         pml_ext.functional: pml_ext.functional.__all__,

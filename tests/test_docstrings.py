@@ -13,7 +13,7 @@ OURS: dict[ModuleType, list[str]] = {
     functional: functional.__all__,
     inspection: ["pair_weights", "similarity_dependence"],
     large_batch: ["step"],
-    losses: [*losses.OURS, *losses.CORRECTED],
+    losses: [*losses.OURS, *losses.CORRECTED, "ArcPairReducer"],
     metrics: metrics.__all__,
     miners: miners.OURS,
 }

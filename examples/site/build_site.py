@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # page -> public names
 PUBLIC = {
     "pml_ext": ["Embedder", "UserError", "register", "unregister"],
-    "losses": [*losses.OURS, *losses.CORRECTED],
+    "losses": [*losses.OURS, *losses.CORRECTED, "ArcPairReducer"],
     "miners": [*miners.OURS],
     "metrics": metrics.__all__,
     "functional": functional.__all__,

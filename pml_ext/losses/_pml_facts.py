@@ -6,8 +6,9 @@ from pml_ext._checks import check_choice
 from pml_ext._pml import AvgNonZeroReducer, MeanReducer, losses
 from pml_ext.losses._facts import PML_FACTS, LossFacts, needs
 from pml_ext.losses._shares import sample_sums, tuple_sums
+from pml_ext.losses.arc_pair_reducer import ArcPairReducer
 
-_REDUCERS: dict[str, Any] = {"AvgNonZeroReducer": AvgNonZeroReducer, "MeanReducer": MeanReducer}
+_REDUCERS: dict[str, Any] = {kind.__name__: kind for kind in (AvgNonZeroReducer, MeanReducer, ArcPairReducer)}
 
 
 def with_reducer(options: dict[str, Any], *_: Any) -> dict[str, Any]:

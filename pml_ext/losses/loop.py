@@ -72,7 +72,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         ValueError: no labels: the arcs are inside classes, so an indices_tuple is not enough.
         RuntimeError: a second derivative (a gradient penalty on the embeddings), the gradient of a torch.jit.trace.
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021, algorithm 1; eq. 15 is
-        LoOp(TripletMarginLoss(reducer=MeanReducer())), eq. 16 LoOp(LiftedHingeLoss()).
+        LoOp(TripletMarginLoss(reducer=ArcPairReducer())), eq. 16 LoOp(LiftedHingeLoss()).
         Paper: consecutive pairs, an even count a class; here: any count, `pairing="all"`, `positives="all"`.
         Paper: with the multi-similarity loss only the mining of negatives uses the arcs, which is LoOpMiner; here:
         LoOp(MultiSimilarityLoss()) weights by them, too.

@@ -5,7 +5,7 @@ import pytest
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
 
-from pml_ext.losses import CITLoss, HPHNTripletLoss, LiftedHingeLoss, LoOp, TCMLoss, TCMRegularizer
+from pml_ext.losses import ArcPairReducer, CITLoss, HPHNTripletLoss, LiftedHingeLoss, LoOp, TCMLoss, TCMRegularizer
 from tests.oracles.arcs import (
     equation_15,
     equation_16,
@@ -67,10 +67,21 @@ EVEN = [0, 1, 0, 2, 1, 0, 1, 2, 0, 2, 1, 2]  # four of each class, mixed
 def test_triplet_equals_equation_15(dtype: torch.dtype, tolerance: float) -> None:
     """Of four samples a class two thirds of the positive pairs are no arc, and none of their triplets counts."""
     x, labels = torch.randn(len(EVEN), 4, dtype=dtype), torch.tensor(EVEN)
-    inner = losses.TripletMarginLoss(margin=0.2, reducer=reducers.MeanReducer())
+    inner = losses.TripletMarginLoss(margin=0.2, reducer=ArcPairReducer())
     expected = equation_15(x.double(), EVEN, 0.2)
     assert LoOp(inner)(x, labels).item() == pytest.approx(expected, abs=tolerance)
     assert LoOp(inner, positives="all")(x, labels).item() != pytest.approx(expected, abs=1e-3)
+    mean = losses.TripletMarginLoss(margin=0.2, reducer=reducers.MeanReducer())
+    arcs_of_other_classes = 4
+    assert LoOp(mean)(x, labels).item() == pytest.approx(expected / arcs_of_other_classes, abs=tolerance)
+
+
+def test_a_left_over_negative_counts_half_in_equation_15() -> None:
+    """One pair and two samples of their own class: a loss for each, in two of the four triplets of a whole arc."""
+    x, labels = torch.tensor([[1.0, 0], [0.6, 0.8], [0, 1], [0, -1]], dtype=torch.float64), torch.tensor([0, 0, 1, 2])
+    d_ij, d_up, d_down = 0.8**0.5, 0.4**0.5, 2**0.5
+    value = LoOp(losses.TripletMarginLoss(margin=1, reducer=ArcPairReducer()))(x, labels)
+    assert value.item() == pytest.approx((d_ij - d_up + 1 + d_ij - d_down + 1) / 2, abs=1e-6)
 
 
 def test_lifted_structure_equals_equation_16() -> None:

@@ -154,13 +154,12 @@ def arc_distances(x: Tensor, labels: list[int]) -> tuple[list[float], list[list[
 
 
 def equation_15(x: Tensor, labels: list[int], margin: float) -> float:
-    """The mean over the pairs (i, j) of P and the arcs (k, l) of other classes of relu(d_ij − d_ijkl + margin)."""
+    """The mean over the pairs (i, j) of P of the sum over the arcs (k, l) of relu(d_ij − d_ijkl + margin)."""
     own, between = arc_distances(x, labels)
-    means = []
+    sums = []
     for d_ij, row in zip(own, between, strict=True):
-        terms = [max(0.0, d_ij - d_ijkl + margin) for d_ijkl in row if d_ijkl < math.inf]
-        means.append(sum(terms) / len(terms))
-    return sum(means) / len(means)
+        sums.append(sum(max(0.0, d_ij - d_ijkl + margin) for d_ijkl in row if d_ijkl < math.inf))
+    return sum(sums) / len(sums)
 
 
 def equation_16(x: Tensor, labels: list[int], margin: float) -> float:

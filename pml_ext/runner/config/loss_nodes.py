@@ -19,7 +19,7 @@ LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
     "AngularLoss": ("ANGULAR", {"ALPHA": 40.0}),  # degrees
     "TripletMarginLoss": (
         "TRIPLETMARGIN",
-        # AvgNonZeroReducer: over triplets with a loss; MeanReducer: over all of them
+        # AvgNonZeroReducer: over triplets with a loss; MeanReducer: over all; ArcPairReducer: in LoOp, its eq. 15
         {"MARGIN": 0.05, "SWAP": False, "SMOOTH_LOSS": False, "REDUCER": "AvgNonZeroReducer"},
     ),
     "ContrastiveLoss": ("CONTRASTIVE", {"POS_MARGIN": 0.0, "NEG_MARGIN": 1.0}),

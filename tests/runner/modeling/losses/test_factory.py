@@ -41,19 +41,19 @@ def test_the_options_of_a_node_reach_the_loss(name: str, node: str, options: dic
 
 
 def test_the_triplet_loss_by_its_reducer() -> None:
-    """Of two triplets one has a loss: PML's mean is over that one, LoOp's eq. 15 over both."""
+    """Of two triplets of one pair one has a loss: PML's mean is over that one, MeanReducer's over both."""
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = ("TripletMarginLoss",)
     x, labels = torch.tensor([[0.0, 1], [0, 1], [0.6, 0.8], [0, -1]]), torch.tensor([0, 0, 1, 1])
     indices = (torch.tensor([0, 0]), torch.tensor([1, 1]), torch.tensor([2, 3]))
     cfg.MODEL.LOSSES.TRIPLETMARGIN.MARGIN = 1.0
     values = []
-    for name in ("AvgNonZeroReducer", "MeanReducer"):
+    for name in ("AvgNonZeroReducer", "MeanReducer", "ArcPairReducer"):
         cfg.MODEL.LOSSES.TRIPLETMARGIN.REDUCER = name
         _, modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=2)
         values.append(modules["TripletMarginLoss"](x, labels, indices).item())
     expected = 1 - 0.4**0.5
-    assert values == pytest.approx([expected, expected / 2], abs=1e-3)
+    assert values == pytest.approx([expected, expected / 2, expected / 4], abs=1e-3)
     cfg.MODEL.LOSSES.TRIPLETMARGIN.REDUCER = "SumReducer"
     with pytest.raises(UserError, match=r"MODEL\.LOSSES\.TRIPLETMARGIN: reducer must be one of .*got 'SumReducer'"):
         build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=2)
