@@ -24,4 +24,5 @@ class ArcPairReducer(MeanReducer):
 
     def triplet_reduction(self, losses: Tensor, indices: tuple[Tensor, Tensor, Tensor], *_: object) -> Tensor:
         ends = torch.stack(indices[:2]).sort(dim=0).values
-        return losses.sum() / (4 * ends.unique(dim=1).shape[1])
+        count = int(ends.unique(dim=1).shape[1])
+        return losses.sum() / (4 * count)

@@ -279,8 +279,8 @@ _functional(
     opis=_of_opis,
     epsilon_opis=lambda draw: _of_opis(draw) | {"epsilon": 0.2},
     utility_curves=lambda draw: _of_opis(draw) | {"thresholds": draw.choice([None, torch.tensor([0.5, 1.0])])},
-    opis_of_curves=lambda draw: {"curves": _curves(draw)},
-    epsilon_opis_of_curves=lambda draw: {"curves": _curves(draw), "epsilon": 0.2},
+    opis_of_curves=lambda draw: {"curves": _curves(draw), "c": 2.0},
+    epsilon_opis_of_curves=lambda draw: {"curves": _curves(draw), "epsilon": 0.2, "c": 0.5},
 )
 
 

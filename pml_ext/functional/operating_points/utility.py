@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_in_range
+from pml_ext._checks import check_above_zero, check_in_range
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 
@@ -49,14 +49,20 @@ def curves_of_counts(
     return UtilityCurves(thresholds, pairs.classes[kept], tpr, tnr, utility_of_rates(tpr, tnr), ends)
 
 
-def utility_of_rates(tpr: Tensor, tnr: Tensor) -> Tensor:
-    """Harmonic mean of sensitivity and specificity (eq. 1 with c = 1), 0 where both are 0."""
-    total = tpr + tnr
-    return torch.where(total > 0, 2 * tpr * tnr / total, 0.0)
+def utility_of_rates(tpr: Tensor, tnr: Tensor, c: float = 1.0) -> Tensor:
+    """(1 + c²) φ ψ / (c² φ + ψ), eq. 1: with c = 1 the harmonic mean of sensitivity ψ and specificity φ; 0 for 0/0."""
+    total = tpr + c**2 * tnr
+    return torch.where(total > 0, (1 + c**2) * tpr * tnr / total, 0.0)
 
 
-def opis_of_curves(curves: UtilityCurves) -> Tensor:
+def opis_of_curves(curves: UtilityCurves, *, c: float = 1.0) -> Tensor:
     """OPIS of curves over the calibration range: see `opis`.
+
+    Args:
+        curves: from `utility_curves`. For a utility other than eq. 1's give
+            `curves._replace(utilities=...)`, for instance the paper's eq. 10, of precision and recall; its precision
+            ψ n⁺ / (ψ n⁺ + (1 − φ) n⁻) falls with the share of negative pairs among a class's pairs.
+        c: of eq. 1, > 0; above 1 sensitivity counts more, below 1 specificity. The paper and `opis` have 1.
 
     >>> rates = torch.tensor([[1.0, 1.0], [0.5, 0.5]])
     >>> at = torch.tensor([0.5, 0.6])
@@ -64,12 +70,12 @@ def opis_of_curves(curves: UtilityCurves) -> Tensor:
     >>> float(opis_of_curves(curves))
     0.0625
     """
-    check_curves(curves)
-    return (curves.utilities - curves.utilities.mean(dim=0)).square().mean()
+    utilities = _weighted(curves, c)
+    return (utilities - utilities.mean(dim=0)).square().mean()
 
 
-def epsilon_opis_of_curves(curves: UtilityCurves, epsilon: float = 0.1) -> Tensor:
-    """ε-OPIS of curves over the calibration range: see `epsilon_opis`.
+def epsilon_opis_of_curves(curves: UtilityCurves, epsilon: float = 0.1, *, c: float = 1.0) -> Tensor:
+    """ε-OPIS of curves over the calibration range: see `epsilon_opis`, and `opis_of_curves` for c.
 
     >>> rates = torch.tensor([[1.0, 1.0], [0.5, 0.5]])
     >>> at = torch.tensor([0.5, 0.6])
@@ -77,12 +83,18 @@ def epsilon_opis_of_curves(curves: UtilityCurves, epsilon: float = 0.1) -> Tenso
     >>> float(epsilon_opis_of_curves(curves, 0.5))
     0.25
     """
-    check_curves(curves)
     check_in_range(epsilon, 0, 1, "epsilon")
-    order = curves.utilities.mean(dim=1).argsort(stable=True)
+    order = _weighted(curves, c).mean(dim=1).argsort(stable=True)
     size = max(1, round(epsilon * len(order)))
     worst, best = (
-        utility_of_rates(curves.tpr[group].mean(dim=0), curves.tnr[group].mean(dim=0))
+        utility_of_rates(curves.tpr[group].mean(dim=0), curves.tnr[group].mean(dim=0), c)
         for group in (order[:size], order[-size:])
     )
     return (worst - best).square().mean()
+
+
+def _weighted(curves: UtilityCurves, c: float) -> Tensor:
+    """The utilities of eq. 1's c; the curves have those of 1."""
+    check_curves(curves)
+    check_above_zero(c, "c")
+    return curves.utilities if c == 1 else utility_of_rates(curves.tpr, curves.tnr, c)

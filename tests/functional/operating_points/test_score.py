@@ -4,6 +4,7 @@ from torch import Tensor
 
 from pml_ext.functional import (
     PairDistances,
+    UtilityCurves,
     epsilon_opis,
     epsilon_opis_of_curves,
     opis,
@@ -67,6 +68,18 @@ def test_both_metrics_come_from_one_set_of_curves() -> None:
     curves = utility_curves(x, y, far_range=(0.05, 0.3), grid=15)
     assert opis_of_curves(curves) == opis(x, y, far_range=(0.05, 0.3), grid=15)
     assert epsilon_opis_of_curves(curves, 0.3) == epsilon_opis(x, y, epsilon=0.3, far_range=(0.05, 0.3), grid=15)
+
+
+def test_the_weight_of_equation_1() -> None:
+    """By hand: c = 2 makes the utility 5 φ ψ / (4 φ + ψ), so a class with low sensitivity loses more."""
+    rates = torch.tensor([[1.0], [0.5]], dtype=torch.float64)
+    for tpr, tnr, worse in ((rates, torch.ones_like(rates), 2.5 / 4.5), (torch.ones_like(rates), rates, 2.5 / 3)):
+        curves = UtilityCurves(torch.tensor([0.5]), torch.tensor([0, 1]), tpr, tnr, 2 * tpr * tnr / (tpr + tnr), rates)
+        assert opis_of_curves(curves, c=2).item() == pytest.approx(((1 - worse) / 2) ** 2, rel=1e-12)
+        assert epsilon_opis_of_curves(curves, 0.5, c=2).item() == pytest.approx((1 - worse) ** 2, rel=1e-12)
+        assert opis_of_curves(curves).item() == opis_of_curves(curves, c=1).item()
+    with pytest.raises(ValueError, match="c must be"):
+        opis_of_curves(curves, c=0)
 
 
 def test_sensitivity_is_a_row_for_each_range() -> None:
