@@ -47,7 +47,12 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 
 def read_regular(path: str | Path) -> bytes:
     """Read a regular file; a pipe, which could block, or a device is an OSError."""
+    require_regular(path)
+    return Path(path).read_bytes()
+
+
+def require_regular(path: str | Path) -> None:
+    """Raise an OSError for a pipe or a device."""
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return path.read_bytes()

@@ -126,7 +126,7 @@ def test_vehicle_id_has_one_gallery_image_an_identity_and_no_cameras(tmp_path: P
     assert len(data.query) == 6
     assert not set(data.query.names) & set(data.gallery.names)
     assert not set(data.query.cameras) & set(data.gallery.cameras)
-    assert data.gallery.names == loaded("SmallVehicleID", tmp_path).gallery.names
+    assert list(data.gallery.names) == list(loaded("SmallVehicleID", tmp_path).gallery.names)
 
 
 def test_veri_wild_takes_its_cameras_from_vehicle_info(tmp_path: Path) -> None:

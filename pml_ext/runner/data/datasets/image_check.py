@@ -67,7 +67,7 @@ class ImageCheck:
             log.warning("%s; they are skipped (%s)", ", ".join(self.skipped), where)
 
 
-def _problem(path: Path) -> str | None:
+def _problem(path: str) -> str | None:
     try:
         require_image(path)
     except UserError as error:

@@ -1,6 +1,7 @@
 """Images that stay on disk until they are needed, and the sets made of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,7 +12,8 @@ from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext.runner.data.datasets.data_set import OpenSet
 from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
-from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
+from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy
+from pml_ext.runner.data.datasets.texts import Texts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,24 +27,24 @@ class ImageFile(NamedTuple):
     camera: int = 0
 
 
-class ImageFiles(LazyImages):
+class ImageFiles(Lazy["Tensor"]):
     """uint8 (1 or 3, h, w) tensors, decoded when they are asked for."""
 
-    def __init__(self, paths: Sequence[Path], grey: bool) -> None:
+    def __init__(self, paths: Sequence[str] | Sequence[Path], grey: bool) -> None:
         super().__init__(paths, partial(read_image, grey=grey))
 
 
-def read_image(path: Path, grey: bool) -> "Tensor":
+def read_image(path: str | Path, grey: bool) -> "Tensor":
     """An image file as `decode_image` gives it; a UserError where it cannot be read or decoded."""
     return decode_image(read_content(path), str(path), grey)
 
 
-def require_image(path: Path) -> None:
+def require_image(path: str | Path) -> None:
     """Raises a UserError for a file that `read_image` refuses, in a fraction of the time."""
     require_decodable(read_content(path), str(path))
 
 
-def read_content(path: Path) -> bytes:
+def read_content(path: str | Path) -> bytes:
     """The bytes of an image file; a UserError where it cannot be read."""
     try:
         return read_regular(path)
@@ -52,13 +54,16 @@ def read_content(path: Path) -> bytes:
 
 def image_set(files: Sequence[ImageFile], grey: bool, identity_names: Mapping[int, str] | None = None) -> ImageSet:
     """The set of some files; identity_names as of ImageSet."""
-    return ImageSet(
-        ImageFiles([file.path for file in files], grey),
-        np.array([file.identity for file in files], dtype=np.int64),
-        np.array([file.camera for file in files], dtype=np.int64),
-        [str(file.path) for file in files],
-        identity_names or {},
-    )
+    identities = np.array([file.identity for file in files], dtype=np.int64)
+    cameras = np.array([file.camera for file in files], dtype=np.int64)
+    return file_set(Texts(str(file.path) for file in files), identities, cameras, grey, identity_names or {})
+
+
+def file_set(
+    paths: Sequence[str], identities: np.ndarray, cameras: np.ndarray, grey: bool, identity_names: Mapping[int, str]
+) -> ImageSet:
+    """The set of some files, column by column; identity_names as of ImageSet."""
+    return ImageSet(ImageFiles(paths, grey), identities, cameras, paths, identity_names)
 
 
 def open_set(
@@ -68,16 +73,21 @@ def open_set(
     *,
     cameras: bool = True,
 ) -> OpenSet:
-    """The data set of training images, queries and, unless the queries search each other, the gallery.
+    """The data set of training images, queries and, unless the queries search each other, the gallery."""
+    return open_set_of([image_set(files, grey, identity_names) for files in parts], cameras=cameras)
 
-    Without cameras each image gets one of its own, so that the camera protocol removes nothing.
-    """
+
+def open_set_of(parts: Sequence[ImageSet], *, cameras: bool) -> OpenSet:
+    """As `open_set`. Without cameras each image gets one of its own, so that the camera protocol removes nothing."""
     if not cameras:
-        parts = [each_its_own_camera(files, len(parts[1]) if i == 2 else 0) for i, files in enumerate(parts)]
-    train, query, *gallery = (image_set(files, grey, identity_names) for files in parts)
+        first = (0, 0, len(parts[1]))
+        parts = [
+            replace(images, cameras=first[i] + np.arange(len(images), dtype=np.int64)) for i, images in enumerate(parts)
+        ]
+    train, query, *gallery = parts
     return OpenSet(train, query, *gallery)
 
 
-def each_its_own_camera(files: Sequence[ImageFile], first: int = 0) -> list[ImageFile]:
-    """The files with the cameras first, first + 1, …"""
-    return [file._replace(camera=first + i) for i, file in enumerate(files)]
+def each_its_own_camera(files: Sequence[ImageFile]) -> list[ImageFile]:
+    """The files with the cameras 0, 1, …"""
+    return [file._replace(camera=i) for i, file in enumerate(files)]

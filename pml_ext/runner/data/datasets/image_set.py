@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -10,18 +11,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True)
-class LazyImages(Sequence["Tensor"]):
-    """Images that are made each time they are asked for."""
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, eq=False)
+class Lazy(Sequence[Item]):
+    """Items that are made each time they are asked for."""
 
     sources: Sequence[Any] | np.ndarray
-    make: Callable[[Any], "Tensor"]  # an image of one source; the workers of a loader get it pickled
+    make: Callable[[Any], Item]  # an item of one source; the workers of a loader get it pickled
 
     def __len__(self) -> int:
         return len(self.sources)
 
-    def __getitem__(self, row: int) -> "Tensor":  # type: ignore[override]
+    def __getitem__(self, row: int) -> Item:  # type: ignore[override]
         return self.make(self.sources[row])
+
+
+LazyImages = Lazy["Tensor"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.images)
 
-    @property
+    @cached_property
     def labels(self) -> np.ndarray:
         """(N,) class ids 0 … C − 1 in the order of the identities."""
         return np.unique(self.identities, return_inverse=True)[1]
@@ -48,11 +55,11 @@ class ImageSet:
 
     def subset(self, rows: Sequence[int] | np.ndarray) -> "ImageSet":
         """Some of the images, in the order of the rows."""
-        chosen = [int(row) for row in rows]
-        images: Sequence[Tensor] = LazyImages(chosen, self.images.__getitem__)
+        chosen = np.asarray(rows, dtype=np.int64)
+        images: Sequence[Tensor] = Lazy(chosen, self.images.__getitem__)
         if isinstance(self.images, list):
             images = list(images)
-        names = [self.names[row] for row in chosen]
+        names = Lazy(chosen, self.names.__getitem__)
         return ImageSet(images, self.identities[chosen], self.cameras[chosen], names, self.identity_names)
 
     @staticmethod
@@ -64,7 +71,7 @@ class ImageSet:
             cast("Sequence[Tensor]", ConcatDataset([cast("Any", s.images) for s in sets])),
             np.concatenate([s.identities for s in sets]),
             np.concatenate([s.cameras for s in sets]),
-            [name for s in sets for name in s.names],
+            cast("Sequence[str]", ConcatDataset([cast("Any", s.names) for s in sets])),
             {identity: name for s in sets for identity, name in s.identity_names.items()},
         )
 

@@ -1,20 +1,20 @@
 """A user's own data from one table: CSV or Parquet with the columns path, identity, camera (optional) and split."""
 
-import csv
-import io
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pml_ext._errors import UserError
-from pml_ext._files import read_regular
 from pml_ext.runner.data.datasets.data_set import OpenSet
-from pml_ext.runner.data.datasets.image_files import ImageFile, open_set
+from pml_ext.runner.data.datasets.image_files import file_set, open_set_of
+from pml_ext.runner.data.datasets.image_set import Lazy
+from pml_ext.runner.data.datasets.inside import Inside
+from pml_ext.runner.data.datasets.table_rows import Columns, rows_in_parts
+from pml_ext.runner.data.datasets.texts import Texts
 
 SPLITS = ("train", "query", "gallery")
 COLUMNS = ("path", "identity", "split")
-KINDS = (".csv", ".parquet")
 
 
 def table_set(file: Path, grey: bool) -> OpenSet:
@@ -23,67 +23,76 @@ def table_set(file: Path, grey: bool) -> OpenSet:
     Columns: `path`, relative to the table's folder and inside it; `identity`, the same in every split; `camera`, if
     any; `split`: train, query or gallery. Without gallery rows every query searches all other queries.
     """
-    rows = _rows(file)
-    if not rows or any(name not in rows[0] for name in COLUMNS):
-        there = f"the columns {', '.join(rows[0])}" if rows else "no rows"
-        raise UserError(f"{file}: expected the columns {', '.join(COLUMNS)} and, where known, camera; it has {there}")
-    with_cameras = "camera" in rows[0]
+    inside = Inside(file.parent)
+    numbers = {name: _Numbers() for name in ("identity", "camera", "split")}
+    paths = Texts(_paths(file, inside, numbers), f"{inside.folder}/")
     # Texts and numbers become numbers from 0; 7 of Parquet and "7" of a CSV are the same.
-    names, identities = np.unique([str(row["identity"]) for row in rows], return_inverse=True)
-    cameras = np.unique([str(row.get("camera")) for row in rows], return_inverse=True)[1]
-    parts: dict[str, list[ImageFile]] = {split: [] for split in SPLITS}
-    for number, (row, identity, camera) in enumerate(zip(rows, identities, cameras, strict=True), start=1):
-        for name in (*COLUMNS, *(["camera"] if with_cameras else [])):
-            if row[name] is None or str(row[name]).strip() == "":
-                raise UserError(f"{file}, row {number}: {name} is empty")
-        if row["split"] not in SPLITS:
-            raise UserError(f"{file}, row {number}: split must be one of {', '.join(SPLITS)}; got {row['split']!r}")
-        parts[row["split"]].append(ImageFile(_inside(file, str(row["path"]), number), int(identity), int(camera)))
-    files = [parts["train"], parts["query"], *filter(None, [parts["gallery"]])]
-    return open_set(files, grey, dict(enumerate(names.tolist())), cameras=with_cameras)
+    names, identities = numbers["identity"].in_order()
+    splits, split_of_row = numbers["split"].in_order()
+    with_cameras = bool(numbers["camera"].known)
+    cameras = numbers["camera"].in_order()[1] if with_cameras else np.zeros_like(identities)
+    called, parts = dict(enumerate(names)), []
+    for split in SPLITS if "gallery" in splits else SPLITS[:2]:
+        rows = np.flatnonzero(split_of_row == splits.index(split)) if split in splits else np.arange(0)
+        parts.append(file_set(Lazy(rows, paths.__getitem__), identities[rows], cameras[rows], grey, called))
+    return open_set_of(parts, cameras=with_cameras)
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
-    if file.suffix not in KINDS:
-        raise UserError(f"table {file}: expected a file that ends in {' or '.join(KINDS)}")
-    try:
-        content = read_regular(file)
-        if file.suffix == ".csv":
-            return _csv_rows(content.decode("utf-8-sig"))
-        from pyarrow import ArrowException
-        from pyarrow.parquet import read_table
-    except ModuleNotFoundError as error:
-        raise UserError(f"table {file}: reading Parquet needs pyarrow: pip install pyarrow") from error
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"table {file} cannot be read: {error}") from error
-    try:
-        rows: list[dict[str, Any]] = read_table(io.BytesIO(content)).to_pylist()
-    except (OSError, ValueError, ArrowException) as error:
-        raise UserError(f"table {file} cannot be read: {error}") from error
-    return rows
+def _paths(file: Path, inside: Inside, numbers: "dict[str, _Numbers]") -> Iterator[str]:
+    """The resolved paths of all rows, whose other columns become numbers on the way."""
+    first = 1  # the number of the next row
+    for columns in rows_in_parts(file):
+        _require_filled(columns, file, first)
+        for name in numbers.keys() & columns.keys():
+            numbers[name].add(columns[name])
+        if inside.are_resolved(columns["path"]):
+            yield from columns["path"]
+        else:
+            yield from _resolved(columns["path"], inside, file, first)
+        first += len(columns["path"])
+    if first == 1:
+        raise _wrong_columns(file, "no rows")
 
 
-def _csv_rows(text: str) -> list[dict[str, Any]]:
-    if "\0" in text:
-        raise ValueError("it holds a NUL character")
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, restkey="")
-    heading = reader.fieldnames or []
-    if len(set(heading)) < len(heading):
-        raise ValueError(f"its heading names a column twice: {', '.join(heading)}")
-    rows = list(reader)
-    for number, row in enumerate(rows, start=1):
-        if "" in row and "" not in heading:
-            raise ValueError(f"row {number} has more cells than the heading, {len(heading)}")
-    return rows
+def _resolved(paths: Sequence[str], inside: Inside, file: Path, first: int) -> Iterator[str]:
+    for row, path in enumerate(paths, start=first):
+        try:
+            yield inside.resolve(path)
+        except ValueError as error:
+            raise UserError(f"{file}, row {row}: {error}") from error
 
 
-def _inside(file: Path, path: str, number: int) -> Path:
-    """The path under the table's folder; links that lead out of it are refused too."""
-    folder = file.parent.resolve()
-    try:
-        resolved = (folder / path).resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a character that no path has
-        raise UserError(f"{file}, row {number}: {path!r} is no path that can be followed: {error}") from error
-    if Path(path).is_absolute() or not resolved.is_relative_to(folder):
-        raise UserError(f"{file}, row {number}: paths must lie inside {folder}, the table's folder; got {path!r}")
-    return resolved
+def _require_filled(columns: Columns, file: Path, first: int) -> None:
+    if any(name not in columns for name in COLUMNS):
+        raise _wrong_columns(file, f"the columns {', '.join(columns)}")
+    for name in (*COLUMNS, *(["camera"] if "camera" in columns else [])):
+        if not all(map(str.strip, columns[name])):
+            row = next(row for row, cell in enumerate(columns[name], start=first) if not cell.strip())
+            raise UserError(f"{file}, row {row}: {name} is empty")
+    if not set(columns["split"]) <= set(SPLITS):
+        row, cell = next((row, cell) for row, cell in enumerate(columns["split"], start=first) if cell not in SPLITS)
+        raise UserError(f"{file}, row {row}: split must be one of {', '.join(SPLITS)}; got {cell!r}")
+
+
+def _wrong_columns(file: Path, there: str) -> UserError:
+    return UserError(f"{file}: expected the columns {', '.join(COLUMNS)} and, where known, camera; it has {there}")
+
+
+class _Numbers:
+    """A column of texts as numbers."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+        self._parts: list[np.ndarray] = []
+
+    def add(self, cells: Sequence[str]) -> None:
+        for cell in set(cells) - self.known.keys():
+            self.known[cell] = len(self.known)
+        self._parts.append(np.fromiter(map(self.known.__getitem__, cells), dtype=np.int32, count=len(cells)))
+
+    def in_order(self) -> tuple[list[str], np.ndarray]:
+        """The different texts in order, and each row's place among them."""
+        texts = sorted(self.known)
+        places = np.empty(len(texts), dtype=np.int64)
+        places[[self.known[text] for text in texts]] = np.arange(len(texts))
+        return texts, places[np.concatenate(self._parts)]
