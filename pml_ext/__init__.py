@@ -18,7 +18,7 @@ On the command line: `pml-ext --help`. Each name has its own help and an example
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pml_ext._errors import UserError
+from pml_ext._errors import UserError, import_library
 from pml_ext._version import __version__
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ if not TYPE_CHECKING:  # else any name would be one
         if name in ("register", "unregister"):
             return getattr(import_module("pml_ext.registration"), name)
         if name == "Embedder":
-            return import_module("pml_ext.search.embedder").Embedder
+            return import_library(
+                "pml_ext.search.embedder", needed_for="pml_ext.Embedder", install="'pml_ext[runner]'"
+            ).Embedder
         if name in (*__all__, "registration"):
             return import_module(f"pml_ext.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

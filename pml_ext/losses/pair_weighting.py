@@ -45,6 +45,8 @@ class PairWeightingLoss(EmbeddingLoss):
 
     The value is not that of the original loss, only the gradient is; F_i may be negative. So reducers that select by
     value (ThresholdReducer, AvgNonZeroReducer) select something else here than there.
+    jsonargparse (LightningCLI) hands arguments on to a class of another name: beside a default of TripletMarginLoss its
+    margin, which most weightings refuse, comes along until init_args has `margin: null`.
     Second derivatives are those of the loss that the weights come from.
     A batch without positive or without negative pairs gives 0 and warns once, also where the original loss would not.
 

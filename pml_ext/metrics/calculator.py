@@ -37,7 +37,8 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
     Without cameras PML's own metrics are PML's, number for number, on the embeddings as handed in (PML's default
     neighbours are by L2 distance). They follow from the ranks of the matches, in blocks of memory, without a list of
     neighbours (with knn_func PML makes that list). Where distances tie PML's order is arbitrary;
-    here a non-match comes first. Ours normalise the embeddings. What each is taken over:
+    here a non-match comes first. Where all tie, as after a collapse, precision_at_1 is 0, and PML's is the chance of
+    a match. Ours normalise the embeddings. What each is taken over:
 
     - cmc, inverse negative penalty, reid mAP: queries against references (`functional.rank_matches`); queries
       without a match are not counted.
@@ -130,7 +131,7 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
 
     def check_primary_metrics(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
         for name, metrics in (("include", include), ("exclude", exclude)):
-            if not isinstance(metrics, (tuple, list)):
+            if isinstance(metrics, str) or not isinstance(metrics, Sequence):
                 raise TypeError(f"{name} must be a tuple or list of metric names; got {type(metrics).__name__}")
             if not all(isinstance(metric, str) for metric in metrics):
                 raise TypeError(f"{name} must be a tuple or list of metric names; got {metrics!r}")

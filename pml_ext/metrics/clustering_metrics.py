@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pml_ext import _pml
@@ -27,8 +28,13 @@ class ClusteringMetrics(_pml.AccuracyCalculator):
             chosen.pop(keys.F1, None)
         return chosen
 
-    def calculate_f1(self, query_labels: Tensor, cluster_labels: Tensor, **kwargs: Any) -> float:
-        return float(clustering_f1(cluster_labels.long(), query_labels.long()))
+    def calculate_f1(self, query_labels: Tensor, cluster_labels: Any, **kwargs: Any) -> float:
+        return float(clustering_f1(_as_tensor(cluster_labels, query_labels), query_labels.long()))
 
-    def calculate_AMI(self, query_labels: Tensor, cluster_labels: Tensor, **kwargs: Any) -> float:
-        return adjusted_mutual_information(cluster_labels.long(), query_labels.long())
+    def calculate_AMI(self, query_labels: Tensor, cluster_labels: Any, **kwargs: Any) -> float:
+        return adjusted_mutual_information(_as_tensor(cluster_labels, query_labels), query_labels.long())
+
+
+def _as_tensor(cluster_labels: Any, query_labels: Tensor) -> Tensor:
+    """A kmeans_func may return a tensor or, like scikit-learn, an array."""
+    return torch.as_tensor(cluster_labels, device=query_labels.device).long()

@@ -1,3 +1,4 @@
+from collections import UserList
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,6 +28,17 @@ def test_nothing_is_clustered_for_f1_alone_unless_it_is_named() -> None:
         with pytest.raises(AssertionError, match="clustered"):
             named()
     assert "f1" in calculator(exclude=("NMI",)).get_accuracy(x, y)
+
+
+def test_clusters_as_an_array_and_names_in_any_sequence() -> None:
+    """scikit-learn returns arrays; Hydra's lists are sequences of their own."""
+    x, y, _ = a_set()
+    clusters = torch.arange(len(x)) % 3
+    names = UserList(["NMI", "AMI", "f1"])
+    options = {"device": CPU, "include": names}
+    expected = AccuracyCalculator(**options, kmeans_func=lambda *_: clusters).get_accuracy(x, y)
+    found = AccuracyCalculator(**options, kmeans_func=lambda *_: clusters.numpy()).get_accuracy(x, y, include=names)
+    assert found == expected and set(found) == set(names)
 
 
 def test_threads_do_not_change_each_others_metrics() -> None:
