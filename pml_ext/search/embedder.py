@@ -214,7 +214,7 @@ class Embedder:
             for rows in rows_by_size.values():
                 for start in range(0, len(rows), self.batch_size):
                     batch = rows[start : start + self.batch_size]
-                    images = torch.stack([pixels[row] for row in batch]).to(self.device)
+                    images = torch.stack([pixels[row] for row in batch]).to(self.device).float()
                     embeddings[torch.tensor(batch)] = self.network(images).cpu()
         return embeddings
 

@@ -1,24 +1,30 @@
 """Data loaders of a run."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
-from torchvision.transforms import v2
+from torch.utils.data import DataLoader, Dataset, default_collate
 from yacs.config import CfgNode as CN
 
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.samplers import build_sampler
 from pml_ext.runner.data.samplers.joint import Drawn
+from pml_ext.runner.data.transforms.transform import Draws, Transform
 
 Sample = tuple[Tensor, int, int]
 """(image, class id, row)."""
+
+TrainingSample = tuple[Tensor, int, int, Draws]
+"""(image, class id, row, what the transform's batch steps drew); the image lacks those steps."""
 
 
 class LabelledImages(Dataset[Sample]):
     """(image, class id, row) of an image set."""
 
-    def __init__(self, images: ImageSet, transform: v2.Compose) -> None:
+    def __init__(self, images: ImageSet, transform: Transform) -> None:
         self.images, self.labels, self.transform = images, images.labels, transform
 
     def __len__(self) -> int:
@@ -28,27 +34,45 @@ class LabelledImages(Dataset[Sample]):
         return self.transform(self.images.images[row]), int(self.labels[row]), row
 
 
-class SeededImages(Dataset[Sample]):
-    """(image, class id, row) of what a sampler drew; its seed decides the transforms' random numbers."""
+class SeededImages(Dataset[TrainingSample]):
+    """What a sampler drew of an image set; the sampler's seed decides the transform's random numbers."""
 
-    def __init__(self, images: LabelledImages) -> None:
-        self.images = images
+    def __init__(self, images: ImageSet, transform: Transform) -> None:
+        self.images, self.labels, self.transform = images, images.labels, transform
 
-    def __getitem__(self, drawn: Drawn) -> Sample:
-        with torch.random.fork_rng(devices=[]):
+    def __getitem__(self, drawn: Drawn) -> TrainingSample:
+        image = self.images.images[drawn.row]
+        state = torch.get_rng_state()  # fork_rng takes three times as long
+        try:
             torch.default_generator.manual_seed(drawn.seed)  # torch.manual_seed would set the GPUs' too
-            return self.images[drawn.row]
+            prepared, draws = self.transform.prepare(image)
+        finally:
+            torch.set_rng_state(state)
+        return prepared, int(self.labels[drawn.row]), drawn.row, draws
+
+
+def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Images (B, C, H, W), class ids and rows (B,), of training samples also the draws, (B, K) of each step.
+
+    Images lie in memory as decoders give them, (B, H, W, C): turning them round takes the worker as long as all else
+    that it does to them.
+    """
+    images, labels, rows, *draws = zip(*samples, strict=True)
+    stacked = default_collate([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
+    batch = stacked, torch.tensor(labels), torch.tensor(rows)
+    return (*batch, [np.stack(drawn) for drawn in zip(*draws[0], strict=True)]) if draws else batch
 
 
 def train_loader(
-    options: CN, images: ImageSet, transform: v2.Compose, *, batch_size: int, seed: int, rank: int, world_size: int
-) -> DataLoader[Sample]:
+    options: CN, images: ImageSet, transform: Transform, *, batch_size: int, seed: int, rank: int, world_size: int
+) -> DataLoader[TrainingSample]:
     """This rank's part of every joint batch, of batch_size images; the same for any number of workers."""
     sampler = build_sampler(
         options, images.labels, images.cameras, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size
     )
     return DataLoader(
-        SeededImages(LabelledImages(images, transform)),
+        SeededImages(images, transform),
+        collate_fn=collate,
         batch_sampler=sampler,
         num_workers=options.NUM_WORKERS,
         generator=sampler.generator,
@@ -58,11 +82,12 @@ def train_loader(
 
 
 def evaluation_loader(
-    options: CN, images: ImageSet, transform: v2.Compose, *, batch_size: int, rank: int, world_size: int
+    options: CN, images: ImageSet, transform: Transform, *, batch_size: int, rank: int, world_size: int
 ) -> DataLoader[Sample]:
     """Every world_size-th image, from this rank's on: no image twice, none left out. batch_size is of one rank."""
     return DataLoader(
         LabelledImages(images, transform),
+        collate_fn=collate,
         batch_size=batch_size,
         sampler=np.arange(rank, len(images), world_size).tolist(),
         num_workers=options.NUM_WORKERS,

@@ -14,6 +14,7 @@ from pml_ext.large_batch import norms_by_chunk
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.data.datasets import ImageSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
+from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.engine.checkpoints import CONFIG
 from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet_statistics
@@ -47,6 +48,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         super().__init__(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED, num_classes=classes)
         self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
         self.evaluation = Evaluation(cfg.TEST)
+        self.transform = build_transform(cfg.INPUT, training=True)
         if train_set is not None:
             if wrong := norms_of_other_devices(cfg.MODEL):
                 raise UserError("\n".join(wrong))
@@ -59,6 +61,13 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._shared: dict[str, ShardedLoss] = {}
         self._is_whole_on_each = False  # whether a rank computes a metric loss, or mines tuples, of the joint batch
+
+    def on_after_batch_transfer(self, batch: tuple[Any, ...], dataloader_idx: int) -> tuple[Any, ...]:
+        """Apply to training images what their transform left for the device."""
+        if len(batch) == 3:
+            return batch
+        images, labels, rows, draws = batch
+        return self.transform.finish(images, draws), labels, rows
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
         images, labels, rows = batch

@@ -27,10 +27,11 @@ def recompute_statistics(model: Any, loader: DataLoader[Any], iterations: int, d
     often as so many batches take.
     """
 
-    def batches() -> Iterator[list[Tensor]]:
+    def batches() -> Iterator[Tensor]:
         for epoch in count():
             loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
-            yield from loader
+            for images, _, _, draws in loader:
+                yield model.transform.finish(images.to(device), draws)
 
     update_bn(islice(batches(), iterations), _WithoutLosses(model).to(device), device)
     if torch.distributed.is_initialized():

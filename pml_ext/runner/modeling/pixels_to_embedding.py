@@ -61,7 +61,9 @@ class PixelsToEmbedding(nn.Module):
         return self.architecture.output(self, self.standardise(images).to(self._network_dtype), labels)
 
     def standardise(self, images: Tensor) -> Tensor:
-        """Images in 0–255 as the backbone gets them."""
+        """Images in 0–255, bytes or floats, as the backbone gets them."""
+        if images.dtype == torch.uint8:
+            images = images.to(self.pixel_mean.dtype, memory_format=torch.contiguous_format)
         return (images - self.pixel_mean) / self.pixel_std
 
     def to_float16(self) -> "PixelsToEmbedding":

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torchvision.transforms import v2
 from yacs.config import CfgNode as CN
 
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.loaders import evaluation_loader, train_loader
+from pml_ext.runner.data.transforms.random_erasing import RandomErasing
+from pml_ext.runner.data.transforms.shifts import PadAndCrop
+from pml_ext.runner.data.transforms.transform import Transform
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*This DataLoader will create 3 worker processes")
 
@@ -18,7 +20,7 @@ IDENTITIES = np.repeat(np.arange(6), 8)
 IMAGES = ImageSet(
     [torch.full((3, 10, 8), i, dtype=torch.uint8) for i in range(48)], IDENTITIES, np.zeros(48), ["x"] * 48
 )
-TRANSFORM = v2.Compose([v2.Pad(3), v2.RandomCrop([10, 8]), v2.ToDtype(torch.float32), v2.RandomErasing(0.5, value=255)])
+TRANSFORM = Transform([PadAndCrop((10, 8), 3, "constant"), RandomErasing(0.5, [255.0] * 3)])
 
 
 def loader(workers: int, *, seed: int = 0, rank: int = 0, world_size: int = 1):
@@ -27,8 +29,9 @@ def loader(workers: int, *, seed: int = 0, rank: int = 0, world_size: int = 1):
 
 
 def epoch_of(made, epoch: int) -> list[list[Tensor]]:
+    """The batches as the model gets them: images, class ids and rows."""
     made.batch_sampler.set_epoch(epoch)
-    return list(made)
+    return [[TRANSFORM.finish(images, draws), labels, rows] for images, labels, rows, draws in made]
 
 
 def same(first: list[list[Tensor]], second: list[list[Tensor]]) -> bool:
@@ -79,6 +82,15 @@ def test_what_the_model_draws_does_not_depend_on_the_data() -> None:
     before = torch.get_rng_state()
     epoch_of(made, 0)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_workers_send_bytes_that_lie_as_decoders_give_them(workers: int) -> None:
+    images, labels, rows, draws = next(iter(loader(workers)))
+    assert images.shape == (16, 3, 10, 8) and images.dtype == torch.uint8
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert labels.dtype == rows.dtype == torch.int64
+    assert [drawn.shape for drawn in draws] == [(16, 4)], "arrays, which Lightning leaves on the host"
 
 
 def test_every_rank_tests_its_own_images() -> None:

@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 from yacs.config import CfgNode as CN
 
@@ -44,9 +46,9 @@ def picture(height: int = 40, width: int = 30, channels: int = 3) -> Tensor:
 def test_tests_only_resize_as_pillow_does_and_keep_the_range() -> None:
     image = picture()
     result = build_transform(config(FLIP={"PROB": 1.0}, REA={"PROB": 1.0}), training=False)(image)
-    assert result.dtype == torch.float32
+    assert result.dtype == torch.uint8
     expected = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((16, 32), Image.Resampling.BICUBIC)
-    assert (result - F.pil_to_tensor(expected).float()).abs().max() <= 1
+    assert (result.int() - F.pil_to_tensor(expected).int()).abs().max() <= 1
 
 
 def test_one_number_is_the_shorter_side_and_zero_keeps_the_size() -> None:
@@ -60,7 +62,7 @@ def test_crop_is_random_in_training_and_central_in_tests() -> None:
     assert train(picture()).shape == (3, 24, 24)
     assert not torch.equal(train(picture()), train(picture()))
     expected = F.center_crop(F.resize(picture(), [30], interpolation=F.InterpolationMode.BICUBIC), [24, 24])
-    assert torch.equal(build_transform(cfg, training=False)(picture()), expected.float())
+    assert torch.equal(build_transform(cfg, training=False)(picture()), expected)
 
 
 def test_a_crop_of_one_share_and_ratio_is_cut_out_and_not_resized() -> None:
@@ -71,9 +73,7 @@ def test_a_crop_of_one_share_and_ratio_is_cut_out_and_not_resized() -> None:
     cut = build_transform(options, training=True)(image)
     assert cut.shape == (3, 227, 227)
     places = [(row, column) for row in range(30) for column in range(30)]
-    assert (
-        sum(torch.equal(image[:, row : row + 227, column : column + 227].float(), cut) for row, column in places) == 1
-    )
+    assert sum(torch.equal(image[:, row : row + 227, column : column + 227], cut) for row, column in places) == 1
 
 
 def test_flip_of_probability_one_mirrors() -> None:
@@ -103,7 +103,7 @@ def test_every_switch_acts_in_training_only_and_follows_the_seed(name: str, chan
     plain = build_transform(config(channels), training=True)(image)
     first = drawn(0)
     assert any(result.shape != plain.shape or not torch.equal(result, plain) for result in first)
-    assert all(result.dtype == torch.float32 and result.min() >= 0 and result.max() <= 255 for result in first)
+    assert all(result.min() >= 0 and result.max() <= 255 for result in first)
     if name != "RPT":  # whose pool goes on growing
         assert all(torch.equal(a, b) for a, b in zip(first, drawn(0), strict=True))
     if name != "CROP":
@@ -117,6 +117,98 @@ def test_erasing_writes_the_mean_colour() -> None:
     changed = (erased != plain).any(0)
     assert 0.02 <= changed.float().mean() <= 0.4
     assert (erased[:, changed] == torch.tensor([124.0, 116.0, 104.0])[:, None]).all()
+
+
+def decoded(height: int = 40, width: int = 30, channels: int = 3) -> Tensor:
+    """A picture of every colour, in memory as decoders give it."""
+    noise = torch.rand(1, channels, 5, 4, generator=torch.Generator().manual_seed(height * width)) * 300 - 20
+    smooth = torch.nn.functional.interpolate(noise, (height, width), mode="bicubic").clamp(0, 255).to(torch.uint8)[0]
+    return smooth.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+
+
+def apply_v2(options: CN, image: Tensor) -> Tensor:
+    """What torchvision's classes alone make of a picture, and of the random numbers."""
+    jitter = v2.ColorJitter(options.CJ.BRIGHTNESS, options.CJ.CONTRAST, options.CJ.SATURATION, options.CJ.HUE)
+    steps = {
+        "PADDING": [v2.Pad(options.PADDING.SIZE, padding_mode=options.PADDING.MODE), v2.RandomCrop(SIZE)],
+        "FLIP": [v2.RandomHorizontalFlip(options.FLIP.PROB)],
+        "CJ": [v2.RandomApply([jitter], options.CJ.PROB)],
+        "REA": [v2.ToDtype(torch.float32), v2.RandomErasing(options.REA.PROB, value=list(options.REA.VALUE))],
+    }
+    chosen = [step for name, its in steps.items() if options[name].ENABLED for step in its]
+    return v2.Compose([v2.Resize(SIZE, interpolation=v2.InterpolationMode.BICUBIC), *chosen])(image.contiguous())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+def test_shifts_mirror_images_and_erasing_are_torchvisions(mode: str, channels: int) -> None:
+    options = config(channels, PADDING={"MODE": mode}, FLIP={}, REA={})
+    transform, image = build_transform(options, training=True), decoded(channels=channels)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        expected = apply_v2(options, image)
+        after = torch.rand(1)
+        torch.manual_seed(seed)
+        assert torch.equal(transform(image), expected)
+        assert torch.rand(1) == after, "as many random numbers"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        {},
+        {"SATURATION": 0, "HUE": 0},
+        {"BRIGHTNESS": 0, "CONTRAST": 0, "SATURATION": 0.9, "HUE": 0},
+        {"BRIGHTNESS": 0, "CONTRAST": 0, "SATURATION": 0, "HUE": 0.5},
+    ],
+)
+def test_jitter_is_torchvisions_to_one_of_255(ranges: dict, channels: int) -> None:
+    options = config(channels, CJ={"PROB": 0.8} | ranges)
+    transform, image = build_transform(options, training=True), decoded(channels=channels)
+    near, allowed = [], 2 if not ranges else 1  # rounded the other way before the contrast is raised
+    for seed in range(20):
+        torch.manual_seed(seed)
+        expected = apply_v2(options, image)
+        torch.manual_seed(seed)
+        near.append((transform(image) - expected.float()).abs())
+    assert torch.stack(near).max() <= allowed
+    assert (torch.stack(near) > 0).float().mean() < 1e-3
+
+
+def test_grey_pixels_have_no_hue_to_turn() -> None:
+    torch.manual_seed(0)
+    grey = decoded(channels=1).expand(3, -1, -1)
+    only_hue = {"PROB": 1.0, "BRIGHTNESS": 0, "CONTRAST": 0, "SATURATION": 0, "HUE": 0.5}
+    options = config(SIZE_TRAIN=[0], CJ=only_hue)
+    assert torch.equal(build_transform(options, training=True)(grey), grey.float())
+
+
+def test_bytes_leave_the_worker_and_the_batch_ends_as_each_picture_would() -> None:
+    transform = build_transform(config(PADDING={}, FLIP={}, CJ={}, REA={}), training=True)
+    images = [decoded(), decoded(64, 20), decoded(32, 16)] * 4
+    torch.manual_seed(0)
+    alone = [transform(image) for image in images]
+    torch.manual_seed(0)
+    prepared, draws = zip(*(transform.prepare(image) for image in images), strict=True)
+    assert all(image.dtype == torch.uint8 for image in prepared)
+    batch = torch.stack(prepared)
+    before = batch.clone()
+    finished = transform.finish(batch, [np.stack(drawn) for drawn in zip(*draws, strict=True)])
+    assert torch.equal(finished, torch.stack(alone)) and torch.equal(batch, before)
+
+
+@pytest.mark.parametrize(("later", "left"), [("AFFINE", ["RandomErasing"]), ("RPT", [])])
+def test_what_comes_before_a_step_of_one_picture_runs_where_that_step_does(later: str, left: list[str]) -> None:
+    transform = build_transform(config(CJ={"PROB": 1.0}, REA={}, **{later: {}}), training=True)
+    assert [type(step).__name__ for step in transform.of_batch] == left
+    assert transform(picture()).shape == (3, *SIZE)
+
+
+def test_a_padded_picture_smaller_than_the_crop_is_refused() -> None:
+    options = config(CROP={"SIZE": [10]}, PADDING={"SIZE": 2})
+    with pytest.raises(ValueError, match=r"crops to INPUT.SIZE_TRAIN \[32, 16\]; a padded picture has \[14, 14\]"):
+        build_transform(options, training=True)(picture())
 
 
 def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images() -> None:
@@ -154,7 +246,9 @@ def test_input_size(options: dict, size: list[int] | None) -> None:
         ({"SIZE_TRAIN": [1, 2, 3]}, r"INPUT.SIZE_TRAIN = \[1, 2, 3\]: must be \[height, width\]"),
         ({"SIZE_TRAIN": [-1]}, r"SIZE_TRAIN = \[-1\]: must be"),
         ({"INTERPOLATION": "cubic"}, "INPUT.INTERPOLATION = 'cubic': unknown"),
-        ({"FLIP": {"PROB": 1.5}}, r"INPUT.FLIP: `p` should be .* in the interval \[0.0, 1.0\]"),
+        ({"FLIP": {"PROB": 1.5}}, r"INPUT.FLIP: PROB must be in \[0, 1\]; got 1.5"),
+        ({"REA": {"PROB": -0.5}}, r"INPUT.REA: PROB must be in \[0, 1\]; got -0.5"),
+        ({"CJ": {"PROB": 2.0}}, r"INPUT.CJ: PROB must be in \[0, 1\]; got 2.0"),
         ({"PADDING": {"MODE": "wrap"}}, "INPUT.PADDING.MODE = 'wrap': unknown"),
         ({"PADDING": {}, "SIZE_TRAIN": [0]}, "INPUT.PADDING.ENABLED = True: crops to INPUT.SIZE_TRAIN"),
         ({"CROP": {"SIZE": [0]}}, r"INPUT.CROP.SIZE = \[0\]: must be"),

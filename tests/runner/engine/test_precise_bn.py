@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
+from pml_ext.runner.data.transforms.transform import BatchStep, Transform
 from pml_ext.runner.engine.precise_bn import recompute_statistics
 
 
@@ -13,7 +15,17 @@ class EpochBatches(torch.utils.data.BatchSampler):
         self.sampler = range(4) if epoch % 2 == 0 else [0, 2, 1, 3]
 
 
+class Doubled(BatchStep):
+    def draw(self, picture: Tensor) -> np.ndarray:
+        return np.zeros(0)
+
+    def apply(self, pictures: Tensor, draws: np.ndarray) -> Tensor:
+        return pictures * 2
+
+
 class Model(nn.Module):
+    transform = Transform([Doubled()])
+
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm2d(2, momentum=0.3)
@@ -27,7 +39,9 @@ class Model(nn.Module):
 def test_statistics_are_the_plain_averages_over_batches() -> None:
     images, model = torch.randn(4, 2, 3, 3), Model()
     loader = DataLoader(
-        TensorDataset(images, torch.arange(4)), batch_sampler=EpochBatches(range(4), batch_size=2, drop_last=False)
+        TensorDataset(images / 2, torch.arange(4), torch.arange(4)),
+        batch_sampler=EpochBatches(range(4), batch_size=2, drop_last=False),
+        collate_fn=lambda samples: [*default_collate(samples), [np.zeros((2, 0))]],
     )
     model.output(torch.randn(2, 2, 3, 3), torch.zeros(2))  # a moving average to be replaced
     model.labels.clear()
@@ -49,6 +63,6 @@ def test_processes_get_the_average_of_all(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
     # Two further processes that have found statistics of 1.
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda average: average.add_(2))
-    recompute_statistics(model, Loader([[images[:2]]]), 1, torch.device("cpu"))
+    recompute_statistics(model, Loader([[images[:2] / 2, None, None, [np.zeros((2, 0))]]]), 1, torch.device("cpu"))
     torch.testing.assert_close(model.norm.running_mean, (images[:2].mean(dim=(0, 2, 3)) + 2) / 3)
     torch.testing.assert_close(model.norm.running_var, (images[:2].var(dim=(0, 2, 3)) + 2) / 3)

@@ -9,11 +9,10 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pml_ext._errors import UserError
+from pml_ext.runner.data.datasets.jpeg import ORIENTATION, decode_plain_jpeg
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_ORIENTATION = 0x0112  # of Exif; 1 is upright
 
 
 def decode_image(content: bytes, name: str, grey: bool) -> "Tensor":
@@ -22,8 +21,11 @@ def decode_image(content: bytes, name: str, grey: bool) -> "Tensor":
     16 bits are divided by 257; what is transparent shows white; CMYK and palettes become RGB. A UserError: damaged
     content, or pixels of no known range (floating-point, 32-bit integers).
     """
+    pixels = decode_plain_jpeg(content, grey)
+    if pixels is not None:
+        return pixels
     with _opened(content, name) as image:
-        upright = ImageOps.exif_transpose(image) if image.getexif().get(_ORIENTATION, 1) != 1 else image
+        upright = ImageOps.exif_transpose(image) if image.getexif().get(ORIENTATION, 1) != 1 else image
         return pixels_of(upright, grey)
 
 
