@@ -8,7 +8,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.reports.run_threshold import check_thresholds
 from pml_ext.runner.data.datasets import ImageCheck, ImageSet, TestSet, load_test_sets, load_train_set
-from pml_ext.runner.data.loaders import Sample
+from pml_ext.runner.data.loaders import Sample, TrainingSample
 from pml_ext.runner.data.loaders import evaluation_loader as ordered_loader
 from pml_ext.runner.data.loaders import train_loader as shuffled_loader
 from pml_ext.runner.data.transforms import build_transform
@@ -43,7 +43,7 @@ def evaluation_loaders(
     return [ordered_loader(cfg.DATALOADER, part, transform, **share) for part in parts]
 
 
-def train_loader(cfg: CN, images: ImageSet, trainer: lightning.Trainer) -> DataLoader[Sample]:
+def train_loader(cfg: CN, images: ImageSet, trainer: lightning.Trainer) -> DataLoader[TrainingSample]:
     return shuffled_loader(
         cfg.DATALOADER,
         images,

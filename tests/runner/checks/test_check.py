@@ -49,7 +49,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path: Path) -> None:
         f"  {file}: MODEL.HEADS.SCALE must be of type float",
         "  MODEL.BACKBONE.DEPTH = '20x': unknown",
         "  SOLVER.GAMMA = 0.0: must be above 0",
-        "  INPUT.FLIP: `p` should be a floating point value in the interval [0.0, 1.0].",
+        "  INPUT.FLIP: PROB must be in [0, 1]; got 2",
         "  TEST.OPIS: grid must be",
         "  MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast",
         "  DATASETS.NAMES = 'PA100K': FastReID's reader of it is not built; data of one's own go in as file:people.csv",

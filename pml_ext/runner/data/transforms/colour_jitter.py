@@ -78,7 +78,8 @@ def _grey(pictures: Tensor) -> Tensor:
     if pictures.shape[1] == 1:
         return pictures
     red, green, blue = pictures.split(1, dim=1)
-    return red.mul(_GREY[0]).add_(green, alpha=_GREY[1]).add_(blue, alpha=_GREY[2]).floor_()
+    grey: Tensor = red.mul(_GREY[0]).add_(green, alpha=_GREY[1]).add_(blue, alpha=_GREY[2]).floor_()
+    return grey
 
 
 def _turn_hue(pictures: Tensor, turn: Tensor) -> None:
