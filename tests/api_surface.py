@@ -42,7 +42,7 @@ def _python() -> Iterator[tuple[str, str]]:
             if getattr(thing, "__module__", None) == pml_ext.inspection.__name__ and not name.startswith("_")
         ],
         pml_ext.large_batch: ["step"],
-        pml_ext.distributed: ["ShardedLoss", "is_divisible"],
+        pml_ext.distributed: pml_ext.distributed.__all__,
     }
     for module, names in ours.items():
         for name in names:

@@ -52,7 +52,6 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Modules that share a name: a formula and its wrapper, or the same part of several folders.
 SAME_PART = {
     "_base": "what the classes of a room share",
-    "distributed": "work shared by the ranks of a process group",
     "load": "reads what a file has into what is there: a config, a network",
     "loop": "LoOp for losses, for miners, as a distance",
     "names": "the names that a room knows",

@@ -26,7 +26,7 @@ PUBLIC = {
     "functional": functional.__all__,
     "inspection": ["pair_weights", "similarity_dependence"],
     "large_batch": ["step"],
-    "distributed": ["ShardedLoss", "is_divisible"],
+    "distributed": distributed.__all__,
 }
 ABOUT = {
     module.__name__.rpartition(".")[2]: module.__doc__ or ""

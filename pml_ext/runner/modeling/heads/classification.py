@@ -1,21 +1,28 @@
 """Classification layers (CLS_LAYER): class scores of the ID loss, with a margin or without."""
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from pml_ext.functional.losses.class_margins import MARGINS
+
 
 class ClassScores(NamedTuple):
-    """(B, classes) each: what the ID loss takes, and the scaled scores without a margin, for accuracy."""
+    """(B, classes) each: what the ID loss takes, and the scaled scores without a margin, for accuracy.
+
+    With Partial FC the ID loss takes embeddings (B, D), and no process has all scores.
+    """
 
     logits: Tensor
-    scores: Tensor
+    scores: Tensor | None
 
 
 class Linear(nn.Module):
     """scale · ⟨x, w_c⟩, no bias; the margin is for the layers below."""
+
+    margin_name = "softmax"
+    """In MARGINS, and PartialFC's."""
 
     def __init__(self, embedding_size: int, num_classes: int, *, scale: float, margin: float) -> None:
         super().__init__()
@@ -39,23 +46,16 @@ class _CosineMargin(Linear):
             x = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
             cosines = nn.functional.linear(nn.functional.normalize(x), nn.functional.normalize(self.weight))
             own = labels[:, None]
-            logits = self.of_others(cosines).scatter(1, own, self.of_own(cosines.gather(1, own)))
+            rule = MARGINS[self.margin_name]
+            logits = cosines if rule.others is None else rule.others(cosines, self.margin)
+            logits = logits.scatter(1, own, rule.own(cosines.gather(1, own), self.margin))
             return ClassScores(self.scale * logits, self.scale * cosines)
-
-    def of_own(self, cosines: Tensor) -> Tensor:
-        """Cosines to the own classes, with the margin."""
-        raise NotImplementedError
-
-    def of_others(self, cosines: Tensor) -> Tensor:
-        """Cosines to the other classes."""
-        return cosines
 
 
 class CosSoftmax(_CosineMargin):
     """Own class: cos θ − margin (CosFace; Wang et al., CVPR 2018, eq. 4)."""
 
-    def of_own(self, cosines: Tensor) -> Tensor:
-        return cosines - self.margin
+    margin_name = "cosface"
 
 
 class ArcSoftmax(_CosineMargin):
@@ -65,9 +65,7 @@ class ArcSoftmax(_CosineMargin):
     rounding put over 1, and its gradient infinite at ±1; here both are finite.
     """
 
-    def of_own(self, cosines: Tensor) -> Tensor:
-        sines = ((1 - cosines) * (1 + cosines)).clamp_min(1e-12).sqrt()
-        return cosines * math.cos(self.margin) - sines * math.sin(self.margin)
+    margin_name = "arcface"
 
 
 class CircleSoftmax(_CosineMargin):
@@ -76,11 +74,14 @@ class CircleSoftmax(_CosineMargin):
     α⁺ = [1 + margin − cos θ]₊ and α⁻ = [cos θ + margin]₊ carry no gradient.
     """
 
-    def of_own(self, cosines: Tensor) -> Tensor:
-        return (1 + self.margin - cosines.detach()).clamp_min(0) * (cosines - 1 + self.margin)
+    margin_name = "circle"
 
-    def of_others(self, cosines: Tensor) -> Tensor:
-        return (cosines.detach() + self.margin).clamp_min(0) * (cosines - self.margin)
+
+class ToTheLoss(nn.Module):
+    """With Partial FC the loss has the class vectors, and takes the embeddings."""
+
+    def forward(self, embeddings: Tensor, labels: Tensor | None) -> ClassScores:
+        return ClassScores(embeddings, None)
 
 
 CLS_LAYERS = {layer.__name__: layer for layer in (Linear, CosSoftmax, ArcSoftmax, CircleSoftmax)}

@@ -1,8 +1,7 @@
-"""Ranks that share out a loss against one process on the joint batch: one group of processes checks every loss."""
+"""Ranks that share out a loss against one process on the joint batch."""
 
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,17 +107,7 @@ def square(ranks: int) -> tuple[Tensor, list[slice]]:
     return torch.randn(11, 11, generator=torch.Generator().manual_seed(2)), [slice(*pair) for pair in pairwise(ends)]
 
 
-def _rank(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    for ranks in (2, 3):  # one after the other in the same processes, of which the last sits the first one out
-        if rank < ranks:
-            torch.distributed.init_process_group("gloo", f"file://{folder}/of_{ranks}", rank=rank, world_size=ranks)
-            torch.save(_found(rank, ranks), f"{folder}/{ranks}_{rank}.pt")
-            torch.distributed.barrier()
-            torch.distributed.destroy_process_group()
-
-
-def _found(rank: int, ranks: int) -> dict[Any, Any]:
+def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for name in MAKE:
         for batch in BATCHES:
@@ -140,24 +129,6 @@ def _found(rank: int, ranks: int) -> dict[Any, Any]:
     with torch.no_grad():
         found["no gradient"] = ShardedLoss(CITLoss())(x[own], labels[own])
     return found
-
-
-@pytest.fixture(scope="module")
-def by_ranks(made_once: Callable[[str, Callable[[Path], None]], Path]) -> dict[int, list[dict[Any, Any]]]:
-    """What each rank got, of two and of three."""
-    folder = made_once("ranks_of_sharded_losses", _start_ranks)
-    return {n: [torch.load(folder / f"{n}_{rank}.pt", weights_only=True) for rank in range(n)] for n in (2, 3)}
-
-
-def _start_ranks(folder: Path) -> None:
-    # Forks of one process that has imported all of it, and no threads yet.
-    torch.multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
-    torch.multiprocessing.start_processes(_rank, (str(folder),), nprocs=3, start_method="forkserver")
-
-
-@pytest.fixture(params=[2, 3])
-def found(request: pytest.FixtureRequest, by_ranks: dict[int, list[dict[Any, Any]]]) -> list[dict[Any, Any]]:
-    return by_ranks[request.param]
 
 
 @pytest.mark.parametrize("name", MAKE)

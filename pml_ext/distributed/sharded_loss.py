@@ -1,4 +1,4 @@
-"""Losses over the batches of all ranks of a process group; each rank computes a part."""
+"""A loss over the batches of all ranks of a process group; each rank computes the part of its anchors."""
 
 from collections.abc import Callable
 from itertools import pairwise

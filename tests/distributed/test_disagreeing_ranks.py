@@ -10,7 +10,7 @@ import torch
 from pytorch_metric_learning.losses import ArcFaceLoss
 from torch import Tensor
 
-from pml_ext.distributed import ShardedLoss
+from pml_ext.distributed import PartialFC, ShardedLoss
 from pml_ext.losses import CITLoss, DiscriminativeLoss, TCMRegularizer
 
 X, LABELS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 0, 1, 1, 2, 2])
@@ -37,6 +37,14 @@ CASES: dict[str, tuple[Callable[[Tensor], Given], str]] = {
         lambda x: (TCMRegularizer(ArcFaceLoss(3, 4)), x, LABELS + 1),
         "rank 1 of 2.*IndexError: index 3",
     ),
+    "class id of a divided classifier": (
+        lambda x: (PartialFC(4, 3), x, LABELS + 1),
+        r"rank 1 of 2.*class ids in \[0, 3\).*from 1 to 3",
+    ),
+    "a classifier of other ranks": (
+        lambda x: (PartialFC(4, 3, part=(0, 3)), x, LABELS),
+        r"rank 1 of 2.*made for 3 ranks; the process group has 2",
+    ),
     "other integers": (lambda x: (CITLoss(), x, LABELS.int()), ""),
 }
 
@@ -50,9 +58,11 @@ def _rank(rank: int, folder: str) -> None:
         loss, x, labels = second(X.clone().requires_grad_())
         if rank == 0:
             x, labels = X.clone().requires_grad_(), LABELS
+            loss = PartialFC(4, 3) if isinstance(loss, PartialFC) else loss
             loss = CITLoss() if name == "another loss" else loss
         try:
-            ShardedLoss(loss)(x, labels).backward()
+            divided = loss if isinstance(loss, PartialFC) else ShardedLoss(loss)
+            divided(x, labels).backward()
             said[name] = "" if bool(x.grad.isfinite().all()) else "not finite"
         except Exception as error:
             said[name] = f"{type(error).__name__}: {error}"

@@ -1,0 +1,218 @@
+"""A softmax over classes that ranks divide, and of which each step may draw a sample."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.autograd.function import once_differentiable
+
+from pml_ext._checks import check_above_zero, check_choice, check_fraction, check_labels_below, check_seed, check_whole
+from pml_ext._ops.distributed import gather_rows, sum_of_own_rows
+from pml_ext._ops.precision import no_autocast
+from pml_ext.functional.losses.class_margins import MARGINS
+from pml_ext.functional.losses.softmax_over_ranks import divided_softmax, gradient_by_classes, gradient_by_samples
+from pml_ext.losses._agreement import agree
+from pml_ext.losses._batch import checked_batch
+
+_BLOCK = 1024  # classes whose vectors are initialised by one generator, on whichever rank they are
+
+
+class PartialFC(nn.Module):
+    """Cross-entropy over classes that are divided among the ranks of a process group, each step over a sample of them.
+
+    Rank r of R has the vectors, gradients and optimizer state of C // R classes, one more for r < C mod R, and scores
+    the samples of all ranks against them. No rank ever has a score for every class. With sample_rate below 1 a training
+    step uses the classes of the joint batch and draws others, so many that a rank uses at least that share of its own;
+    then wrap the optimizer in `step_by_rows`, since the weight's gradient has only their rows. In evaluation mode all
+    classes are used.
+
+    As with `ShardedLoss`, the loss is multiplied by the number of ranks, for DistributedDataParallel's mean of the
+    network's gradients. The weight's gradient is not: leave this module out of DistributedDataParallel, and update it
+    on each rank with what that rank has. The loss is the mean over all samples of all ranks. With one process it is the
+    plain loss.
+
+    After a call `accuracy` is the fraction of the joint batch whose own class has the largest score of the classes
+    used, without the margin. Initial vectors (normal, deviation 0.01) depend on `seed` and not on the number of ranks.
+
+    Args:
+        embedding_size: D.
+        num_classes: C, 2 or more and at least one a rank.
+        margin: "softmax" (inner products), or of cosines "cosface", "arcface", "circle".
+        scale: of the logits; None: 64, for "softmax" 1.
+        m: the margin; None: cosface 0.4, arcface 0.5 (radians), circle 0.25; softmax has none.
+        sample_rate: in (0, 1], share of a rank's classes used in a training step.
+        epsilon: label smoothing, in [0, 1): the target of all other classes together.
+        seed: of the initial vectors and of what is drawn, which follows from seed, rank and the number of the step.
+        part: (rank, ranks), where the process group is created later; None: of the default process group.
+    Raises:
+        ValueError: an argument out of its range; in the call, on all ranks: what `ShardedLoss` raises, class ids
+            outside [0, C), a process group of another size.
+    Source: An et al., arXiv 2203.15565. Paper: SGD with momentum; here: any optimizer of torch.
+
+    >>> loss = PartialFC(embedding_size=2, num_classes=3, margin="cosface")
+    >>> embeddings = torch.tensor([[1.0, 0], [0, 1]], requires_grad=True)
+    >>> loss(embeddings, torch.tensor([0, 2])).backward()
+    >>> loss.weight.grad.shape
+    torch.Size([3, 2])
+    """
+
+    def __init__(
+        self, embedding_size: int, num_classes: int, *, margin: str = "softmax", scale: float | None = None,
+        m: float | None = None, sample_rate: float = 1.0, epsilon: float = 0.0, seed: int = 0,
+        part: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        check_whole(embedding_size, "embedding_size", 1)
+        check_choice(margin, tuple(MARGINS), "margin")
+        usual_m, usual_scale = MARGINS[margin].usual
+        if margin == "softmax" and m:
+            raise ValueError(f'm must be None for margin="softmax", which has none; got {m}')
+        self.rank, self.ranks = part or _place()
+        check_whole(num_classes, "num_classes", max(2, self.ranks))
+        self.margin, self.m = MARGINS[margin], usual_m if m is None else m
+        self.scale = usual_scale if scale is None else scale
+        check_above_zero(self.scale, "scale")
+        check_fraction(sample_rate, "sample_rate", one=True)
+        if not 0 <= epsilon < 1:
+            raise ValueError(f"epsilon must be in [0, 1); got {epsilon}")
+        check_seed(seed)
+        self.num_classes, self.sample_rate, self.epsilon, self.seed = num_classes, sample_rate, epsilon, seed
+        self.classes = classes_of_rank(num_classes, self.rank, self.ranks)
+        self.weight = nn.Parameter(torch.empty(len(self.classes), embedding_size))
+        self.steps: Tensor
+        self.register_buffer("steps", torch.tensor(0))
+        self.accuracy = torch.tensor(torch.nan)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Fill this rank's vectors: those that one process would have."""
+        if self.weight.is_meta:
+            return
+        first, end = self.classes.start, self.classes.stop
+        for block in range(first // _BLOCK, (end - 1) // _BLOCK + 1):
+            generator = torch.Generator().manual_seed(1_000_003 * self.seed + block)
+            rows = torch.empty(_BLOCK, self.weight.shape[1]).normal_(std=0.01, generator=generator)
+            begin = block * _BLOCK
+            low, high = max(first, begin), min(end, begin + _BLOCK)
+            with torch.no_grad():
+                self.weight[low - first : high - first] = rows[low - begin : high - begin]
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices_tuple: None = None,
+        ref_emb: None = None,
+        ref_labels: None = None,
+    ) -> Tensor:
+        """The mean loss of all ranks' samples, times the number of ranks.
+
+        Args:
+            embeddings: (n, D) of this rank; n may be another one on each.
+            labels: (n,) class ids in [0, C).
+            indices_tuple, ref_emb, ref_labels: None, for trainers that pass them.
+        """
+
+        def check() -> Tensor:
+            if not (indices_tuple is None and ref_emb is None and ref_labels is None):
+                raise ValueError("indices_tuple, ref_emb and ref_labels must be None: PartialFC compares with classes")
+            if _place()[1] != self.ranks:
+                raise ValueError(
+                    f"PartialFC was made for {self.ranks} ranks; the process group has {_place()[1]}. Create the "
+                    "group first, or say `part`"
+                )
+            checked = checked_batch(embeddings, labels).labels
+            if checked is None:
+                raise ValueError("labels must be a tensor of class ids; got None")
+            if embeddings.shape[1] != self.weight.shape[1]:
+                raise ValueError(f"embeddings must have {self.weight.shape[1]} columns; got {embeddings.shape[1]}")
+            check_labels_below(checked, self.num_classes)
+            return checked.long()
+
+        group = distributed.group.WORLD if _place()[1] > 1 else None
+        if group is None:
+            ids, lengths, x = check(), [len(embeddings)], embeddings.detach()
+        else:
+            ids, lengths = agree(check, self, embeddings)
+            ids, x = (gather_rows(each, group, lengths=lengths) for each in (ids, embeddings.detach()))
+        x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
+        ids = ids - self.classes.start
+        ids[(ids < 0) | (ids >= len(self.weight))] = -1
+        drawn = self._draw(ids[ids >= 0].unique()) if self.training and self.sample_rate < 1 else None
+        own = ids if drawn is None else torch.where(ids < 0, -1, torch.searchsorted(drawn, ids))
+        with no_autocast(x.device):
+            value: Tensor = _Loss.apply(embeddings, self.weight, x, own, drawn, lengths, group, self)
+        return value
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+    def _draw(self, present: Tensor) -> Tensor:
+        """This rank's rows of the step, ascending: those present, filled up by others at random."""
+        seed = 1_000_003 * self.seed + 10_007 * int(self.steps) + self.rank
+        self.steps += 1
+        wanted = max(1, int(self.sample_rate * len(self.weight)))
+        if len(present) >= wanted:
+            return present
+        order = torch.rand(
+            len(self.weight), device=present.device, generator=torch.Generator(present.device).manual_seed(seed)
+        )
+        order[present] = 2
+        return order.topk(wanted, sorted=False).indices.sort().values
+
+
+def classes_of_rank(num_classes: int, rank: int, ranks: int) -> range:
+    """The classes of a rank: num_classes // ranks in a row, one more for the first num_classes % ranks ranks."""
+    each, more = divmod(num_classes, ranks)
+    first = each * rank + min(rank, more)
+    return range(first, first + each + (rank < more))
+
+
+def _place() -> tuple[int, int]:
+    """Rank and number of ranks."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+class _Loss(torch.autograd.Function):
+    """The samples' gradient is summed over ranks in the forward pass; that of the classes waits for the backward pass.
+
+    So it takes no memory before, and is scaled with no copy of it; and the backward pass does not communicate.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, embeddings: Tensor, weight: Tensor, x: Tensor, own: Tensor, drawn: Tensor | None,
+        lengths: list[int], group: distributed.ProcessGroup | None, settings: PartialFC,
+    ) -> Tensor:  # fmt: skip
+        rows = (weight if drawn is None else weight.index_select(0, drawn)).to(x.dtype)
+        found = divided_softmax(
+            x, rows, own, margin=settings.margin, m=settings.m, scale=settings.scale, epsilon=settings.epsilon,
+            group=group,
+        )  # fmt: skip
+        settings.accuracy = found.is_right.to(x.dtype).mean()
+        ctx.found, ctx.drawn, ctx.by_sample = found, drawn, None
+        ctx.of_weight, ctx.ranks, ctx.type = weight.shape, len(lengths), embeddings.dtype
+        if ctx.needs_input_grad[0]:
+            by_sample = len(lengths) * gradient_by_samples(found, rows)
+            ctx.by_sample = by_sample if group is None else sum_of_own_rows(by_sample, lengths, group)
+            if ctx.type in (torch.float16, torch.bfloat16):  # where a row of zeros would get an infinite gradient
+                ctx.by_sample *= (embeddings != 0).any(dim=1, keepdim=True)
+        ctx.save_for_backward(weight if drawn is None else rows)
+        return len(lengths) * found.losses.mean()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+        by_sample = by_class = None
+        if ctx.needs_input_grad[0]:
+            by_sample = (ctx.by_sample * factor).to(ctx.type)
+        if ctx.needs_input_grad[1]:
+            (weight,) = ctx.saved_tensors
+            by_class = gradient_by_classes(ctx.found, weight, factor)
+            if ctx.drawn is not None:
+                by_class = torch.sparse_coo_tensor(
+                    ctx.drawn[None], by_class, ctx.of_weight, is_coalesced=True, check_invariants=False
+                )
+        return by_sample, by_class, *[None] * 6

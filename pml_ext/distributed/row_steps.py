@@ -1,0 +1,80 @@
+"""Steps of torch's optimizers on the rows of a parameter that have a gradient."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+def step_by_rows(optimizer: Optimizer) -> Optimizer:
+    """Let an optimizer of torch update only the rows of a parameter that a row-sparse gradient has.
+
+    Weight decay, momentum and moments of other rows stay as they are. The state is kept whole, a row for each row of
+    the parameter; what is one number there, as Adam's count of steps, is that of all rows. Parameters with a dense
+    gradient are updated as ever.
+
+    Returns:
+        the same optimizer.
+    Source: An et al., arXiv 2203.15565: "partially updated" class vectors, there for SGD with momentum.
+
+    >>> weight = nn.Parameter(torch.ones(3, 2))
+    >>> optimizer = step_by_rows(torch.optim.SGD([weight], lr=1.0, momentum=0.9, weight_decay=0.5))
+    >>> weight.grad = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 2), (3, 2))
+    >>> optimizer.step()
+    >>> weight.tolist()
+    [[1.0, 1.0], [-0.5, -0.5], [1.0, 1.0]]
+    """
+    replaced: list[tuple[list[Tensor], int, Tensor, Tensor]] = []
+
+    def use_rows(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        args, kwargs = _call_closure(args, kwargs)
+        for group in optimizer.param_groups:
+            parameters = group["params"]
+            for at, whole in enumerate(parameters):
+                if whole.grad is None or not whole.grad.is_sparse:
+                    continue
+                gradient = whole.grad.coalesce()
+                rows = gradient.indices()[0]
+                part = nn.Parameter(whole.detach().index_select(0, rows))
+                part.grad = gradient.values()
+                optimizer.state[part] = {
+                    name: value.index_select(0, rows) if _has_rows(value, whole) else value
+                    for name, value in optimizer.state[whole].items()
+                }
+                parameters[at] = part
+                replaced.append((parameters, at, whole, rows))
+        return args, kwargs
+
+    def put_back(optimizer: Optimizer, *_: Any) -> None:
+        for parameters, at, whole, rows in replaced:
+            part, parameters[at] = parameters[at], whole
+            with torch.no_grad():
+                whole.index_copy_(0, rows, part)
+            kept = optimizer.state[whole]
+            for name, value in optimizer.state.pop(part).items():
+                if not _has_rows(value, part):
+                    kept[name] = value
+                    continue
+                if name not in kept:
+                    kept[name] = value.new_zeros(whole.shape)
+                kept[name].index_copy_(0, rows, value)
+        replaced.clear()
+
+    optimizer.register_step_pre_hook(use_rows)
+    optimizer.register_step_post_hook(put_back)
+    return optimizer
+
+
+def _has_rows(value: Any, parameter: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape == parameter.shape
+
+
+def _call_closure(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments of a step whose closure, which computes the gradients, has been called."""
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if closure is None:
+        return args, kwargs
+    with torch.enable_grad():
+        loss = closure()
+    return args[:1], {**kwargs, "closure": lambda: loss}

@@ -1,0 +1,123 @@
+"""Cross-entropy over classes that are divided among ranks; each has the scores of its own classes only."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, distributed
+
+from pml_ext._ops.blocks import row_blocks
+from pml_ext._ops.distributed import sum_over_ranks
+from pml_ext._ops.normalize import inverse_norms, through_sphere_
+from pml_ext.functional.losses.class_margins import Margin
+
+
+class DividedSoftmax(NamedTuple):
+    """The loss of N samples, and what a rank needs for its gradients by them and by its K class vectors.
+
+    losses: (N,), the same on every rank. is_right: (N,), whether the own class has the largest score, without margin.
+    by_score: (K, N), the gradient of the mean loss by the scores (cosines or inner products) of this rank's classes.
+    unit, inverse_x, inverse_w: normalised samples and the factors of both, for cosines; else the samples and None.
+    """
+
+    losses: Tensor
+    is_right: Tensor
+    by_score: Tensor
+    unit: Tensor
+    inverse_x: Tensor | None
+    inverse_w: Tensor | None
+
+
+def divided_softmax(
+    x: Tensor,
+    weight: Tensor,
+    own: Tensor,
+    *,
+    margin: Margin,
+    m: float,
+    scale: float,
+    epsilon: float = 0.0,
+    group: distributed.ProcessGroup | None = None,
+    entries: int | None = None,
+) -> DividedSoftmax:
+    """Cross-entropy of all samples over the classes of all ranks, without one matrix of all scores.
+
+    Three numbers a sample are reduced: the largest score, the sum of exponentials, and the own score.
+
+    Args:
+        x: (N, D) samples of all ranks, the same everywhere; float32 or float64.
+        weight: (K, D) vectors of this rank's classes, K ≥ 1.
+        own: (N,) row of `weight` that is the sample's own class; −1 where another rank has it.
+        margin, m, scale: scores to logits.
+        epsilon: target of all other classes together (label smoothing), shared out equally.
+        group: None for one process.
+        entries: entries of one block; None: the device's block size.
+    Source: An et al., arXiv 2203.15565, eq. 1 and 2.
+    """
+    inverse_x, inverse_w = (inverse_norms(x), inverse_norms(weight)) if margin.of_cosines else (None, None)
+    unit = x if inverse_x is None else x * inverse_x
+    scores = x.new_empty(len(weight), len(x))  # a row a class: a block of classes is contiguous
+    for block in row_blocks(len(weight), weight.shape[1], x.device, entries=entries):
+        torch.mm(weight[block], unit.T, out=scores[block])
+        if inverse_w is not None:
+            scores[block] *= inverse_w[block]
+
+    at = (own >= 0).nonzero().squeeze(1)
+    here = (own[at], at)
+    own_score = scores[here]
+    with torch.enable_grad():
+        leaf = own_score.clone().requires_grad_()
+        own_logit = scale * margin.own(leaf, m)
+        (slope,) = torch.autograd.grad(own_logit.sum(), leaf)
+    scores[here] = -torch.inf
+    largest_of_others = scores.amax(dim=0)
+    factor = None
+    if margin.others is not None and margin.factor_of_others is not None:
+        scores[here] = 0  # −inf × 0 would be nan
+        factor, scores = margin.factor_of_others(scores, m), margin.others(scores, m)
+    scores *= scale
+    scores[here] = own_logit.detach()
+
+    tops = torch.stack([scores.amax(dim=0), largest_of_others])
+    if group is not None:
+        distributed.all_reduce(tops, distributed.ReduceOp.MAX, group=group)
+    top, largest_of_others = tops
+    sums = x.new_zeros(5, len(x))
+    sums[0], sums[1, at], sums[2, at] = len(weight), own_score, own_logit.detach()
+    if epsilon:
+        torch.sum(scores, dim=0, out=sums[3])
+    torch.sum(scores.sub_(top).exp_(), dim=0, out=sums[4])
+    classes, score_of_own, logit_of_own, logits, exponentials = sum_over_ranks(sums, group)
+
+    log_sum = exponentials.log() + top
+    losses = (1 - epsilon) * (log_sum - logit_of_own)
+    scores /= exponentials
+    if epsilon:
+        each = epsilon / (classes - 1)
+        losses += epsilon * log_sum - each * (logits - logit_of_own)
+        scores -= each
+        slope = slope * (scores[here] + each[at] - (1 - epsilon))
+    else:
+        slope = slope * (scores[here] - 1)
+    scores *= scale if factor is None else factor.mul_(scale)
+    scores[here] = slope
+    scores /= len(x)
+    return DividedSoftmax(losses, score_of_own > largest_of_others, scores, unit, inverse_x, inverse_w)
+
+
+def gradient_by_samples(found: DividedSoftmax, weight: Tensor, *, entries: int | None = None) -> Tensor:
+    """(N, D): this rank's part of the gradient of the mean loss by the samples; the sum over ranks is all of it."""
+    gradient = torch.zeros_like(found.unit)
+    for block in row_blocks(len(weight), weight.shape[1], weight.device, entries=entries):
+        part = found.by_score[block]
+        gradient.addmm_((part if found.inverse_w is None else part * found.inverse_w[block]).T, weight[block])
+    return gradient if found.inverse_x is None else through_sphere_(gradient, found.unit, found.inverse_x)
+
+
+def gradient_by_classes(found: DividedSoftmax, weight: Tensor, factor: Tensor, *, entries: int | None = None) -> Tensor:
+    """(K, D): the gradient of factor × the mean loss by this rank's class vectors."""
+    gradient, unit = torch.empty_like(weight), factor * found.unit
+    for block in row_blocks(len(weight), weight.shape[1], weight.device, entries=entries):
+        part = torch.mm(found.by_score[block], unit, out=gradient[block])
+        if found.inverse_w is not None:
+            through_sphere_(part, weight[block] * found.inverse_w[block], found.inverse_w[block])
+    return gradient

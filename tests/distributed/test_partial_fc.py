@@ -1,0 +1,249 @@
+"""A softmax whose classes ranks divide, and draw, against one process with all scores."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pml_ext.distributed import PartialFC, step_by_rows
+from pml_ext.distributed.partial_fc import classes_of_rank
+from pml_ext.functional.losses.class_margins import MARGINS
+from pml_ext.functional.losses.softmax_over_ranks import divided_softmax, gradient_by_classes, gradient_by_samples
+from tests.oracles.heads import class_score
+
+CLASSES, SIZE, RATE, STEPS = 1001, 6, 0.1, 3
+LAYERS = {"softmax": "Linear", "cosface": "CosSoftmax", "arcface": "ArcSoftmax", "circle": "CircleSoftmax"}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "Adam": lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=0.1),
+}
+# name -> options, optimizer, type
+CASES: dict[str, tuple[dict[str, Any], str, torch.dtype]] = {
+    **{margin: ({"margin": margin, "scale": 8.0}, "SGD", torch.float64) for margin in MARGINS},
+    "smoothed": ({"margin": "arcface", "scale": 8.0, "epsilon": 0.1}, "Adam", torch.float64),
+    "circle, smoothed": ({"margin": "circle", "scale": 8.0, "epsilon": 0.3}, "SGD", torch.float64),
+    "float32": ({"margin": "cosface", "scale": 8.0}, "SGD", torch.float32),
+}
+DRAWN = {"cosface": "SGD", "softmax": "Adam"}
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
+LENGTHS = (7, 4, 2)  # of the ranks' batches
+PRESENT = torch.tensor([0, 3, 500, 500, 1000, 667, 334, 333, 668, 3, 501, 0, 999])
+
+
+def batch(step: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    x = torch.randn(len(PRESENT), SIZE, generator=torch.Generator().manual_seed(step)).to(dtype)
+    return x, (PRESENT + step) % CLASSES
+
+
+def slices(ranks: int) -> list[slice]:
+    lengths = {1: [13], 2: [7, 6], 3: [*LENGTHS]}[ranks]
+    return [slice(sum(lengths[:n]), sum(lengths[: n + 1])) for n in range(ranks)]
+
+
+def trained(ranks: int, rank: int, options: dict[str, Any], name: str, dtype: torch.dtype) -> list[dict[str, Tensor]]:
+    """What a rank has after each step."""
+    loss = PartialFC(SIZE, CLASSES, seed=5, **options).to(dtype)
+    optimizer = step_by_rows(OPTIMIZERS[name]([loss.weight]))
+    steps = []
+    for step in range(STEPS):
+        x, labels = (part[slices(ranks)[rank]] for part in batch(step, dtype))
+        x.requires_grad_()
+        value = loss(x, labels)
+        value.backward()
+        assert x.grad is not None and loss.weight.grad is not None
+        gradient = loss.weight.grad.coalesce() if loss.weight.grad.is_sparse else loss.weight.grad
+        rows, by_row = (gradient.indices()[0], gradient.values()) if gradient.is_sparse else (torch.arange(0), gradient)
+        steps.append({
+            "value": value.detach() / ranks, "by x": x.grad / ranks, "rows": rows, "by row": by_row.clone(),
+            "accuracy": loss.accuracy,
+        })  # fmt: skip
+        optimizer.step()
+        optimizer.zero_grad()
+        steps[-1]["weight"] = loss.weight.detach().clone()
+    return steps
+
+
+def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
+    drawn = {
+        ("drawn", margin): trained(ranks, rank, {"margin": margin, "sample_rate": RATE}, optimizer, torch.float64)
+        for margin, optimizer in DRAWN.items()
+    }
+    return drawn | {("all", name): trained(ranks, rank, *case) for name, case in CASES.items()}
+
+
+def dense(
+    x: Tensor, labels: Tensor, weight: Tensor, *, margin: str, scale: float, m: float, epsilon: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Loss and accuracy by loops over samples and classes."""
+    rows, right = [], 0
+    for one, label in zip(x.tolist(), labels.tolist(), strict=True):
+        logits = [
+            class_score(LAYERS[margin], one, vector, c == label, scale, m) for c, vector in enumerate(weight.tolist())
+        ]
+        plain = [
+            class_score("Linear" if margin == "softmax" else "CosSoftmax", one, vector, c == label, 1.0, 0.0)
+            for c, vector in enumerate(weight.tolist())
+        ]
+        total = max(logits) + math.log(sum(math.exp(logit - max(logits)) for logit in logits))
+        others = sum(total - logit for logit in logits) - (total - logits[label])
+        rows.append((1 - epsilon) * (total - logits[label]) + epsilon / (len(logits) - 1) * others)
+        right += plain[label] == max(plain)
+    return torch.tensor(sum(rows) / len(rows), dtype=x.dtype), torch.tensor(right / len(rows), dtype=x.dtype)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_are_one_process(found: list[dict[Any, Any]], name: str) -> None:
+    ranks, dtype = len(found), CASES[name][2]
+    close = {"rtol": 1e-6, "atol": 1e-6 if dtype is torch.float32 else 1e-9}
+    for step, one in enumerate(trained(1, 0, *CASES[name])):
+        of_ranks = [found[rank]["all", name][step] for rank in range(ranks)]
+        for key in ("by row", "weight"):
+            torch.testing.assert_close(torch.cat([got[key] for got in of_ranks]), one[key], **close)
+        torch.testing.assert_close(torch.cat([got["by x"] for got in of_ranks]), one["by x"], **close)
+        for got in of_ranks:
+            torch.testing.assert_close(got["value"], one["value"], **close)
+            assert got["accuracy"] == one["accuracy"]
+    lengths = [len(found[rank]["all", name][0]["weight"]) for rank in range(ranks)]
+    assert lengths == {2: [501, 500], 3: [334, 334, 333]}[ranks]
+
+
+@pytest.mark.parametrize("margin", DRAWN)
+def test_drawn_classes_are_a_dense_softmax_over_them(found: list[dict[Any, Any]], margin: str) -> None:
+    ranges = [classes_of_rank(CLASSES, rank, len(found)) for rank in range(len(found))]
+    before, seen = PartialFC(SIZE, CLASSES, seed=5).weight.detach().double(), []
+    for step in range(STEPS):
+        of_ranks = [of_rank["drawn", margin][step] for of_rank in found]
+        assert [len(got["rows"]) for got in of_ranks] == [int(RATE * len(own)) for own in ranges]
+        seen.append(torch.cat([got["rows"] + own.start for got, own in zip(of_ranks, ranges, strict=True)]))
+        x, labels = batch(step)
+        assert set(labels.tolist()) <= set(seen[-1].tolist())
+        one = PartialFC(SIZE, len(seen[-1]), margin=margin).double()
+        one.weight.data.copy_(before[seen[-1]])
+        x.requires_grad_()
+        value = one(x, torch.searchsorted(seen[-1], labels))
+        by_x, by_weight = torch.autograd.grad(value, (x, one.weight))
+        torch.testing.assert_close(torch.cat([got["by x"] for got in of_ranks]), by_x)
+        torch.testing.assert_close(torch.cat([got["by row"] for got in of_ranks]), by_weight)
+        for got in of_ranks:
+            torch.testing.assert_close(got["value"], value.detach())
+            assert got["accuracy"] == one.accuracy
+        after = torch.cat([got["weight"] for got in of_ranks])
+        others = torch.ones(CLASSES, dtype=torch.bool).index_fill_(0, seen[-1], False)
+        assert torch.equal(after[others], before[others])
+        assert (after[seen[-1]] != before[seen[-1]]).any(dim=1).all()
+        before = after
+    assert not torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("margin", MARGINS)
+@pytest.mark.parametrize("epsilon", [0.0, 0.2])
+def test_the_formula(margin: str, epsilon: float) -> None:
+    loss = PartialFC(3, 5, margin=margin, scale=4.0, epsilon=epsilon).double()
+    nn.init.normal_(loss.weight)
+    x, labels = torch.randn(6, 3, dtype=torch.float64), torch.tensor([0, 4, 4, 2, 1, 3])
+    x[0], x[1] = loss.weight[0].detach() + 0.01, 0.01 - 2 * loss.weight[4].detach()  # cosines of about 1 and −1
+    expected = dense(x, labels, loss.weight, margin=margin, scale=4.0, m=loss.m, epsilon=epsilon)
+    for dtype, tolerance in TOLERANCES.items():
+        given = x.detach().to(dtype).requires_grad_()
+        value = loss(given, labels)
+        torch.testing.assert_close(value.double(), expected[0], rtol=tolerance, atol=tolerance)
+        value.backward()
+        assert given.grad is not None and given.grad.dtype == dtype and bool(given.grad.isfinite().all())
+        assert loss.accuracy.item() == pytest.approx(expected[1].item())
+
+
+@pytest.mark.parametrize("margin", ["softmax", "cosface", "arcface"])  # circle's weights carry no gradient
+def test_gradients(margin: str) -> None:
+    loss = PartialFC(3, 5, margin=margin, scale=4.0, epsilon=0.1).double()
+    nn.init.normal_(loss.weight)
+    x, labels = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.tensor([0, 4, 4, 2])
+    assert torch.autograd.gradcheck(lambda x, _: loss(x, labels), (x, loss.weight))
+
+
+def test_blocks_of_classes() -> None:
+    x, weight, own = torch.randn(4, 3), torch.randn(7, 3), torch.tensor([0, 6, 6, 3])
+    options: dict[str, Any] = {"margin": MARGINS["cosface"], "m": 0.4, "scale": 8.0}
+    whole, parts = (divided_softmax(x, weight, own, **options, entries=entries) for entries in (10_000, 6))
+    torch.testing.assert_close(parts.losses, whole.losses)
+    torch.testing.assert_close(gradient_by_samples(parts, weight, entries=6), gradient_by_samples(whole, weight))
+    both = [gradient_by_classes(whole, weight, torch.tensor(2.0), entries=entries) for entries in (None, 6)]
+    torch.testing.assert_close(*both)
+
+
+@pytest.mark.parametrize("margin", MARGINS)
+def test_singular_points_have_finite_gradients(margin: str) -> None:
+    loss = PartialFC(3, 4, margin=margin)
+    for dtype in (torch.float32, torch.float16):
+        x = torch.stack([torch.zeros(3), loss.weight[3].detach(), -2 * loss.weight[3].detach()]).to(dtype)
+        x.requires_grad_()
+        loss(x, torch.tensor([0, 3, 3])).backward()
+        for gradient in (x.grad, loss.weight.grad):
+            assert gradient is not None and bool(gradient.isfinite().all())
+    assert loss.accuracy.item() == pytest.approx(1 / 3), "a row of zeros is like all classes, and not right"
+
+
+def test_vectors_do_not_depend_on_the_ranks() -> None:
+    whole = PartialFC(2, 2500, seed=3).weight
+    parts = [PartialFC(2, 2500, seed=3, part=(rank, 4)).weight for rank in range(4)]
+    assert torch.equal(torch.cat(parts), whole)
+    assert not torch.equal(PartialFC(2, 2500, seed=4).weight, whole) and whole.std().item() == pytest.approx(0.01, 0.05)
+    for classes, ranks in ((10, 4), (1001, 3), (8, 8)):
+        ranges = [classes_of_rank(classes, rank, ranks) for rank in range(ranks)]
+        assert [c for of_rank in ranges for c in of_rank] == list(range(classes))
+        assert {len(of_rank) for of_rank in ranges} <= {classes // ranks, classes // ranks + 1}
+
+
+def test_draws_are_repeatable() -> None:
+    def rows(loss: PartialFC) -> Tensor:
+        loss.weight.grad = None
+        loss(*batch()).backward()
+        assert loss.weight.grad is not None
+        return loss.weight.grad.coalesce().indices()[0]
+
+    first, second = (PartialFC(SIZE, CLASSES, sample_rate=RATE).double() for _ in range(2))
+    draws = [rows(first) for _ in range(3)]
+    assert torch.equal(rows(second), draws[0])
+    third = PartialFC(SIZE, CLASSES, sample_rate=RATE).double()
+    third.load_state_dict(first.state_dict() | {"steps": torch.tensor(2)})
+    assert torch.equal(rows(third), draws[2]) and not torch.equal(draws[2], draws[1])
+    few = PartialFC(SIZE, CLASSES, sample_rate=0.001).double()  # fewer than the batch has
+    assert torch.equal(rows(few), PRESENT.unique())
+    first.eval()
+    first.weight.grad = None
+    first(*batch()).backward()
+    assert first.weight.grad is not None and not first.weight.grad.is_sparse
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"margin": "sphere"}, "margin must be .*arcface"),
+        ({"m": 0.1}, 'm must be None for margin="softmax"'),
+        ({"scale": 0.0}, "scale must be above 0"),
+        ({"sample_rate": 0.0}, r"sample_rate must be in \(0, 1\]; got 0"),
+        ({"epsilon": 1.0}, r"epsilon must be in \[0, 1\); got 1"),
+        ({"num_classes": 1}, "num_classes must be at least 2"),
+        ({"part": (0, 9)}, "num_classes must be at least 9"),
+    ],
+)
+def test_what_the_constructor_refuses(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PartialFC(**{"embedding_size": 3, "num_classes": 5} | options)
+
+
+def test_what_a_call_refuses() -> None:
+    loss, x, labels = PartialFC(3, 5), torch.randn(2, 3), torch.tensor([0, 4])
+    for given, message in (
+        ((x, labels + 1), r"class ids in \[0, 5\).*from 1 to 5"),
+        ((x, labels - 1), "from -1 to 3"),
+        ((x[:, :2], labels), "embeddings must have 3 columns; got 2"),
+        ((x, None), "labels must be a tensor"),
+        ((x, labels, (labels,) * 3), "indices_tuple, ref_emb and ref_labels must be None"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            loss(*given)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="made for 2 ranks; the process group has 1"):
+        PartialFC(3, 5, part=(1, 2))(x, labels)
