@@ -136,7 +136,7 @@ def test_all_problems_are_named_in_one_message(folder: Path) -> None:
         "SOLVER.WEIGHT_DECAY = -0.1: must be 0 or more",
         "MODEL.LOSSES.TRI.SCALE = -1.0: must be 0 or more",
         "MODEL.FREEZE_LAYERS = '(': must be a regular expression",
-        "INPUT.FLIP: `p` should be a floating point value in the interval [0.0, 1.0]",
+        "INPUT.FLIP: PROB must be in [0, 1]",
     ):
         (line,) = [line for line in lines if line.startswith(start)]
         lines.remove(line)
