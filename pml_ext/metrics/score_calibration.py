@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, check_fraction, check_tensor
 from pml_ext.functional.verification.checks import check_scores
-from pml_ext.functional.verification.likelihood_ratio import pool_adjacent_violators
+from pml_ext.functional.verification.likelihood_ratio import count_by_score, pool_adjacent_violators
 
 
 class ScoreCalibration:
@@ -90,14 +90,10 @@ def _line(scores: np.ndarray, same: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 def _steps(scores: Tensor, same: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Distinct scores and their log ratios; half a pair of each kind is added to a step, so that none is infinite."""
-    values, place = torch.unique(scores, return_inverse=True)
-    genuine, pairs = (torch.bincount(place, weights=kind.double()) for kind in (same, torch.ones_like(same)))
-    share = pool_adjacent_violators(genuine / pairs, pairs)
-    (
-        _,
-        step,
-    ) = torch.unique(share, return_inverse=True)
-    of_step = [torch.bincount(step, weights=counts)[step] for counts in (genuine, pairs - genuine)]
-    totals = [float(genuine.sum()), float((pairs - genuine).sum())]
-    ratios = torch.log((of_step[0] + 0.5) / (totals[0] + 0.5)) - torch.log((of_step[1] + 0.5) / (totals[1] + 0.5))
-    return values.numpy(), ratios.numpy()
+    values, _, genuine, impostors = count_by_score(scores, same)
+    share = pool_adjacent_violators(genuine / (genuine + impostors), genuine + impostors)
+    _, step = torch.unique(share, return_inverse=True)
+    yes, no = (
+        torch.bincount(step, weights=counts)[step].add(0.5).div(counts.sum() + 0.5) for counts in (genuine, impostors)
+    )
+    return values.numpy(), torch.log(yes / no).numpy()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pml_ext.functional.verification.likelihood_ratio import pool_adjacent_violators
+from pml_ext.functional.verification.likelihood_ratio import ratios_of_counts
 from pml_ext.metrics.threshold.fields import ThresholdCurves, ThresholdFields
 from pml_ext.reports.drawing import BLACK, BLUE, GREY, ORANGE, PALE, Picture, add_legend, label_above, row_of_axes
 
@@ -28,8 +28,7 @@ def calibration_picture(report: ThresholdFields, curves: ThresholdCurves) -> Pic
 
     def draw(figure: "Figure", wide: bool) -> None:
         ratios, reliable = row_of_axes(figure, 2, wide)
-        share = pool_adjacent_violators(genuine / (genuine + impostors), genuine + impostors)
-        steps = (torch.logit(share) - torch.log(genuine.sum() / impostors.sum())) / math.log(10)
+        steps = ratios_of_counts(genuine, impostors) / math.log(10)
         shown = steps.isfinite()
         ratios.step(scores[shown], steps[shown], where="mid", color=BLACK, linewidth=1.2, label="best increasing steps")
         ratios.plot(scores, line / math.log(10), color=BLUE, linewidth=2, label="logistic regression")

@@ -11,6 +11,7 @@ from torch import Tensor
 from pml_ext._checks import check_number, check_whole
 from pml_ext.functional.open_set.best_scores import BestScores, Template
 from pml_ext.functional.open_set.high_scores import HighScores, reported, scores_from
+from pml_ext.functional.verification.class_interval import half_width
 
 NEEDED = 10  # scores at or above the threshold, below which nothing is extrapolated
 _PARTS = 20  # of the identities, each left out once
@@ -93,8 +94,8 @@ def extrapolated_rate(high: HighScores, threshold: float, enrolled: int, *, seed
     subsets = [(number, high.others)] + [
         ((number - with_part[one])[kept[one]], high.others - int(sizes[one])) for one in range(parts)
     ]
-    logs = np.array([_of_both(*subset, enrolled) for subset in subsets])
-    ends = [end for model in logs.T for end in _jackknife_ends(model[0], model[1:])]
+    logs = torch.tensor([_of_both(*subset, enrolled) for subset in subsets], dtype=torch.float64)
+    ends = [value + sign * half_width(logs[1:, model]) for model, value in enumerate(logs[0]) for sign in (-1, 1)]
     return ExtrapolatedRate(*map(_rate, (logs[0].mean(), min(ends), max(ends), *logs[0])))
 
 
@@ -114,17 +115,8 @@ def _of_both(counts: Tensor, others: int, enrolled: int) -> tuple[float, float]:
     return _log_log(one), _log_log(other)
 
 
-def _rate(log_log: float) -> float:
+def _rate(log_log: Tensor | float) -> float:
     return -math.expm1(-math.exp(min(float(log_log), 700.0)))
-
-
-def _jackknife_ends(value: float, without: np.ndarray) -> tuple[float, float]:
-    from scipy.stats import t
-
-    parts = len(without)
-    variance = ((without - without.mean()) ** 2).sum() * (parts - 1) / parts
-    half = float(t.ppf(0.975, parts - 1)) * math.sqrt(variance)
-    return value - half, value + half
 
 
 def _log_log(rate: float) -> float:

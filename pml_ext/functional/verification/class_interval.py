@@ -33,8 +33,20 @@ def jackknife_interval(rate: float, without: Tensor, trials: int, confidence: fl
     count = len(without)
     effective = float(min(count, trials))
     if 0 < rate < 1:
-        variance = float((without - without.mean()).square().sum()) * (count - 1) / count
+        variance = float(jackknife_variance(without))
         if variance >= 0:
             effective = min(trials, max(1.0, rate * (1 - rate) / variance)) if variance else float(trials)
     low, high = interval_of_share(rate * effective, effective, confidence)
     return float(low), float(high)
+
+
+def jackknife_variance(without: Tensor) -> Tensor:
+    """Variances of statistics, from their (T, …) values without each of T classes."""
+    return (without - without.mean(dim=0)).square().sum(dim=0) * (1 - 1 / len(without))
+
+
+def half_width(without: Tensor, confidence: float = 0.95) -> float:
+    """Of a t interval of a statistic, from its (T,) values without each of T classes."""
+    from scipy.stats import t
+
+    return float(t.ppf((1 + confidence) / 2, len(without) - 1) * jackknife_variance(without).sqrt())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from pml_ext.functional.verification.likelihood_ratio import pool_adjacent_violators
+from pml_ext.functional.verification.class_interval import half_width
 
 
 class ClassPairs(NamedTuple):
@@ -26,21 +26,8 @@ class ClassPairs(NamedTuple):
         return ClassPairs(self.scores[kept], self.one[kept], self.other[kept])
 
 
-def best_ratios(pairs: ClassPairs) -> Tensor:
-    """The log-likelihood ratios of the lowest C_llr that an increasing function of the scores can have."""
-    _, place = torch.unique(pairs.scores.double(), return_inverse=True)
-    genuine, total = (
-        torch.bincount(place, weights=kind.double()) for kind in (pairs.same, torch.ones_like(pairs.same))
-    )
-    share = pool_adjacent_violators(genuine / total, total)[place]
-    prior = float(pairs.same.double().mean())
-    return torch.logit(share) - math.log(prior / (1 - prior))
-
-
 def cllr_with_interval(ratios: Tensor, pairs: ClassPairs, classes: int) -> tuple[float, float, float]:
     """C_llr of (P,) natural log-likelihood ratios, and a 95 % t interval of its logarithm from leaving classes out."""
-    from scipy.stats import t
-
     same = pairs.same
     cost = softplus(torch.where(same, -ratios, ratios)) / math.log(2)
     value = torch.zeros((), dtype=torch.float64)
@@ -56,6 +43,5 @@ def cllr_with_interval(ratios: Tensor, pairs: ClassPairs, classes: int) -> tuple
     logs = without[seen].clamp_min(1e-300).log()
     if not float(value) or not bool(logs.isfinite().all()):
         return float(value), 0.0, math.inf
-    variance = float((logs - logs.mean()).square().sum()) * (1 - 1 / len(seen))
-    half = float(t.ppf(0.975, len(seen) - 1)) * math.sqrt(variance)
-    return float(value), float(value) * math.exp(-half), float(value) * math.exp(half)
+    ratio = math.exp(half_width(logs))
+    return float(value), float(value) / ratio, float(value) * ratio

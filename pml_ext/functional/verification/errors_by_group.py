@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pml_ext._ops.precision import full_precision
 from pml_ext.functional.pairwise.pair_blocks import PairBlocks, true_places
+from pml_ext.functional.verification.class_interval import jackknife_variance
 
 _HALF = 0.5  # an error: what no error counts as in a ratio, which would be 0 or infinite
 
@@ -91,7 +92,7 @@ def interval_by_stratum(
     sizes = torch.bincount(stratum)
     for one in torch.unique(stratum).tolist():
         values = without[stratum == one]
-        variance += (values - values.mean(dim=0)).square().sum(dim=0) * (1 - 1 / len(values))
+        variance += jackknife_variance(values)
     freedom = max(1, int(sizes[sizes > 0].min()) - 1)
     half = variance.sqrt() * float(t.ppf((1 + confidence) / 2, freedom))
     return value - half, value + half

@@ -48,26 +48,30 @@ def min_cllr(scores: Tensor, same: Tensor) -> Tensor:
     check_scores(scores, same)
     if not bool(same.any()) or bool(same.all()):
         return torch.tensor(math.nan, dtype=torch.float64)
-    _, place = torch.unique(scores.double(), return_inverse=True)
-    genuine, pairs = (torch.bincount(place, weights=kind.double()).cpu() for kind in (same, torch.ones_like(same)))
-    share = pool_adjacent_violators(genuine / pairs, pairs)[place.cpu()]
-    prior = float(same.double().mean())
-    return cllr(torch.logit(share) - math.log(prior / (1 - prior)), same.cpu())
+    return cllr(best_ratios(scores, same), same)
+
+
+def best_ratios(scores: Tensor, same: Tensor) -> Tensor:
+    """(P,) natural log-likelihood ratios: of all increasing functions of the scores, those with the lowest `cllr`."""
+    _, place, genuine, impostors = count_by_score(scores, same)
+    return ratios_of_counts(genuine, impostors)[place].to(scores.device)
+
+
+def count_by_score(scores: Tensor, same: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The N distinct scores, ascending, each pair's place among them, and the pairs of either kind there (float64)."""
+    values, place = torch.unique(scores.double().cpu(), return_inverse=True)
+    kinds = (torch.bincount(place, weights=kind.cpu().double(), minlength=len(values)) for kind in (same, ~same))
+    return values, place, *kinds
+
+
+def ratios_of_counts(genuine: Tensor, impostors: Tensor) -> Tensor:
+    """`best_ratios` of N ascending scores, each with (N,) genuine and impostor pairs; float64 on the CPU."""
+    share = pool_adjacent_violators(genuine / (genuine + impostors), genuine + impostors)
+    return torch.logit(share) - torch.log(genuine.sum() / impostors.sum())
 
 
 def pool_adjacent_violators(values: Tensor, weights: Tensor) -> Tensor:
     """The increasing sequence closest in weighted least squares to (N,) float64 values on the CPU; weights > 0."""
-    means: list[float] = []
-    masses: list[float] = []
-    sizes: list[int] = []
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        size = 1
-        while means and means[-1] >= value:
-            before, mass = means.pop(), masses.pop()
-            value = (value * weight + before * mass) / (weight + mass)
-            weight += mass
-            size += sizes.pop()
-        means.append(value)
-        masses.append(weight)
-        sizes.append(size)
-    return torch.tensor(means, dtype=torch.float64).repeat_interleave(torch.tensor(sizes))
+    from sklearn.isotonic import isotonic_regression  # a dependency of pytorch-metric-learning
+
+    return torch.from_numpy(isotonic_regression(values.numpy(), sample_weight=weights.numpy()))

@@ -5,7 +5,8 @@ import torch
 from pml_ext._ops.precision import full_precision
 from pml_ext.functional.pairwise.listed import listed_cosines
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.cllr_of_classes import ClassPairs, best_ratios, cllr_with_interval
+from pml_ext.functional.verification.cllr_of_classes import ClassPairs, cllr_with_interval
+from pml_ext.functional.verification.likelihood_ratio import best_ratios
 from pml_ext.metrics.score_calibration import ScoreCalibration
 from pml_ext.metrics.threshold.rate_fields import Calibration, MeanRate
 
@@ -27,7 +28,7 @@ def calibrate_pairs(pairs: PairDistances, *, seed: int) -> Calibration | None:
     if len(torch.unique(both.one[both.same])) < 4:
         return None
     cost = cllr_with_interval(ratios, both, classes)
-    least = cllr_with_interval(torch.cat([best_ratios(part) for part in halves]), both, classes)
+    least = cllr_with_interval(torch.cat([best_ratios(part.scores, part.same) for part in halves]), both, classes)
     line = ScoreCalibration(found.scores, found.same).log_ratio(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
     return Calibration(
         line[1] - line[0], line[0], _bounded(cost), _bounded(least), int(both.same.sum()), int((~both.same).sum())

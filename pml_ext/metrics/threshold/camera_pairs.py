@@ -37,3 +37,12 @@ class CameraPairs(PairDistances):
         same = self._camera[block.rows][row] == self._camera[block.columns][column]
         kept = same if self._one_camera else ~same
         return flat[kept], row[kept], column[kept]
+
+
+def pairs_across_cameras(
+    embeddings: Tensor, labels: Tensor, cameras: Tensor | None, *, offsets: Tensor | None = None
+) -> PairDistances:
+    """The pairs that a deployed matcher sees: all, or where cameras are known, genuine ones of two cameras alone."""
+    if cameras is None:
+        return PairDistances(embeddings, labels, offsets=offsets)
+    return CameraPairs(embeddings, labels, cameras, offsets=offsets)

@@ -35,7 +35,7 @@ from pml_ext.metrics.gallery_cohort import Normalization, check_normalize, offse
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.alternatives import other_thresholds
 from pml_ext.metrics.threshold.calibration_of_pairs import calibrate_pairs
-from pml_ext.metrics.threshold.camera_pairs import CameraPairs
+from pml_ext.metrics.threshold.camera_pairs import CameraPairs, pairs_across_cameras
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
 from pml_ext.metrics.threshold.fields import CameraRates, Consistency, Target, ThresholdFields, distance_of
 from pml_ext.metrics.threshold.group_rates import measure_groups
@@ -94,7 +94,7 @@ def _measure(
     told_apart = None if same_camera_pairs else camera_ids
     check_normalize(normalize)
     offsets = offsets_of_pairs(normalize, embeddings)
-    pairs = _pairs(embeddings.double(), ids, told_apart, offsets)
+    pairs = pairs_across_cameras(embeddings.double(), ids, told_apart, offsets=offsets)
     if not pairs.total_negative_pairs:
         raise ValueError(f"a threshold needs impostor pairs; all {count} samples are of class {names[0]!r}")
     if not pairs.total_positive_pairs:
@@ -124,7 +124,8 @@ def _measure(
     def half(kept: Tensor) -> PairDistances:
         here = kept.to(narrow.device)
         own = None if offsets is None else offsets[here]
-        return _pairs(narrow[here], ids[kept], None if told_apart is None else told_apart[kept], own)
+        cameras_here = None if told_apart is None else told_apart[kept]
+        return pairs_across_cameras(narrow[here], ids[kept], cameras_here, offsets=own)
 
     begin("measuring OPIS")
     consistency = _consistency(pairs, opis)
@@ -197,12 +198,6 @@ def _target(
     if target != "utility":
         raise ValueError(f'target must be "utility" (or give far= or frr=); got {target!r}')
     return Target("utility"), threshold_of_best_utility
-
-
-def _pairs(embeddings: Tensor, ids: Tensor, cameras: Tensor | None, offsets: Tensor | None) -> PairDistances:
-    if cameras is None:
-        return PairDistances(embeddings, ids, offsets=offsets)
-    return CameraPairs(embeddings, ids, cameras, offsets=offsets)
 
 
 def _by_camera(

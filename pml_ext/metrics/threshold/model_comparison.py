@@ -1,6 +1,5 @@
 """Models on the same samples, each at its own threshold for one target: how their misses differ, and for whom."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,9 @@ from pml_ext._checks import check_embeddings
 from pml_ext.functional.open_set.best_scores import BestScores
 from pml_ext.functional.open_set.high_scores import scores_for_rate, threshold_for_rate
 from pml_ext.functional.open_set.rates_by_size import rates_without_each
-from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.verification.class_interval import half_width
 from pml_ext.functional.verification.threshold import thresholds_at_far
-from pml_ext.metrics.threshold.camera_pairs import CameraPairs
+from pml_ext.metrics.threshold.camera_pairs import pairs_across_cameras
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
 from pml_ext.metrics.threshold.fields import ClassErrors
 from pml_ext.metrics.threshold.rates import pooled_rates
@@ -121,7 +120,8 @@ def compare_models(
     differences = []
     for name in others:
         value = values[name][0] - values[first][0]
-        half = _half_width(values[name][1] - values[first][1])
+        without = torch.from_numpy(values[name][1] - values[first][1])
+        half = half_width(without[without.isfinite()])
         pairs = zip(reports[first].classes, reports[name].classes, strict=True)
         grown = [((after.frr or 0.0) - (before.frr or 0.0), before, after) for before, after in pairs]
         grown.sort(key=lambda entry: -entry[0])
@@ -135,9 +135,7 @@ def _frr_without_each(
     report: ThresholdReport, embeddings: Tensor, ids: Tensor, cameras: Tensor | None, far: float
 ) -> tuple[float, np.ndarray]:
     """FRR, and FRR without each class at a threshold that is moved back to the FAR."""
-    pairs = (
-        PairDistances(embeddings.double(), ids) if cameras is None else CameraPairs(embeddings.double(), ids, cameras)
-    )
+    pairs = pairs_across_cameras(embeddings.double(), ids, cameras)
     around = thresholds_at_far(pairs, (far / _AROUND, min(far * _AROUND, 0.999)))
     slope = 0.0
     if None not in around:
@@ -172,12 +170,3 @@ def _fnir_without_each(
     slope = (more - less) / (more_fpir - less_fpir) if more_fpir > less_fpir else 0.0
     (rate, hit), (miss, missed) = at(report.cosine)
     return miss, missed + slope * (rate - hit)
-
-
-def _half_width(without: np.ndarray) -> float:
-    """Of a t interval, from a difference without each class."""
-    from scipy.stats import t
-
-    kept = without[np.isfinite(without)]
-    variance = ((kept - kept.mean()) ** 2).sum() * (len(kept) - 1) / len(kept)
-    return float(t.ppf(0.975, len(kept) - 1)) * math.sqrt(variance)
