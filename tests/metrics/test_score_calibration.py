@@ -49,3 +49,13 @@ def test_pairs_of_one_kind_and_unknown_methods_are_errors() -> None:
         ScoreCalibration(torch.rand(3), torch.ones(3, dtype=torch.bool))
     with pytest.raises(ValueError, match="method must be one of 'logistic', 'isotonic'"):
         ScoreCalibration(torch.rand(2), torch.tensor([True, False]), "platt")  # type: ignore[arg-type]
+
+
+def test_the_line_is_that_of_logistic_regression() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    scores, same = pairs(0, 2000)
+    model = LogisticRegression(C=1e9, class_weight="balanced", tol=1e-12).fit(scores.double()[:, None], same)
+    line = ScoreCalibration(scores, same).log_ratio(torch.tensor([0.0, 1.0], dtype=torch.float64))
+    expected = [model.intercept_[0], model.intercept_[0] + model.coef_[0, 0]]
+    assert line.tolist() == pytest.approx(expected, rel=1e-6)

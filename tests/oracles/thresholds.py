@@ -3,13 +3,15 @@
 import itertools
 import math
 
+from scipy.stats import beta, norm, t
+
 
 def pair_distances(embeddings, labels):
     """(distance, label of one, label of the other) of every unordered pair."""
     units = []
     for row in embeddings:
-        norm = math.sqrt(sum(float(v) ** 2 for v in row))
-        units.append([float(v) / norm for v in row])
+        length = math.sqrt(sum(float(v) ** 2 for v in row))
+        units.append([float(v) / length for v in row])
     return [
         (math.sqrt(max(0.0, 2 - 2 * sum(a * b for a, b in zip(units[i], units[j], strict=True)))), labels[i], labels[j])
         for i in range(len(labels))
@@ -74,3 +76,9 @@ def jackknife_variance(errors, pairs, share):
     without = [(total_errors - e) / (total_pairs - n) for e, n in zip(errors, pairs, strict=True) if n]
     mean = sum(without) / len(without)
     return (len(without) - 1) / len(without) * sum((w - mean) ** 2 for w in without)
+
+
+def jeffreys(rate, trials, classes):
+    """Ends of a 95 % interval of a share; the fewer classes, the fewer trials count."""
+    trials *= (norm.ppf(0.975) / t.ppf(0.975, classes - 1)) ** 2
+    return [float(beta.ppf(end, rate * trials + 0.5, (1 - rate) * trials + 0.5)) for end in (0.025, 0.975)]

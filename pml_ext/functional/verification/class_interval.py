@@ -1,5 +1,7 @@
 """Confidence interval of an error rate over pairs or probes, when classes were sampled instead."""
 
+import math
+
 from torch import Tensor
 
 from pml_ext.functional.verification.clopper_pearson import interval_of_share
@@ -10,7 +12,7 @@ def class_rate_interval(
 ) -> tuple[float, float]:
     """Interval of the pooled error rate of pairs, for classes like those measured; errors, pairs: (T,) int64.
 
-    A `jackknife_interval`, because pairs of a class share samples. Impostor pairs span classes: each counts for two.
+    A `jackknife_interval`, because pairs of a class share samples. An impostor pair is counted by both of its classes.
     """
     share = 2 if pairs_span_classes else 1
     wrong, total = int(errors.sum()) // share, int(pairs.sum()) // share
@@ -23,21 +25,30 @@ def class_rate_interval(
 
 
 def jackknife_interval(rate: float, without: Tensor, trials: int, confidence: float) -> tuple[float, float]:
-    """The Clopper-Pearson interval of a mean in [0, 1] for the trials whose binomial variance equals the jackknife's.
+    """Jeffreys' interval of a mean in [0, 1], for the trials whose binomial variance equals the jackknife's.
 
-    without: (T,) the mean without each of T classes; trials: the most that count. If the mean is 0 or 1, its variance
-    is unknown and each class counts as one trial.
+    Fewer classes make it wider, as Student's t is wider than a normal variable. Clopper-Pearson's would be too wide: a
+    mean over pairs is no count of trials. If the mean is 0 or 1, or one class is left, its variance is unknown: then
+    each class counts as one trial, and the interval is Clopper-Pearson's.
+
+    without: (T,) the mean without each of T classes; trials: the most that count.
     Source: Arvesen, Annals of Mathematical Statistics 40 (1969), jackknife of U-statistics; Korn and Graubard, Survey
-        Methodology 24 (1998), Clopper-Pearson with an effective sample size.
+        Methodology 24 (1998), effective sample size with t; Brown, Cai and DasGupta, Statistical Science 16 (2001),
+        Jeffreys' interval.
     """
-    count = len(without)
-    effective = float(min(count, trials))
-    if 0 < rate < 1:
-        variance = float(jackknife_variance(without))
-        if variance >= 0:
-            effective = min(trials, max(1.0, rate * (1 - rate) / variance)) if variance else float(trials)
-    low, high = interval_of_share(rate * effective, effective, confidence)
-    return float(low), float(high)
+    from scipy.special import betaincinv, ndtri, stdtrit  # a dependency of pytorch-metric-learning's scikit-learn
+
+    count, tail = len(without), (1 - confidence) / 2
+    variance = float(jackknife_variance(without)) if count > 1 else math.nan
+    if not 0 < rate < 1 or math.isnan(variance):
+        share = float(min(count, trials))
+        low, high = interval_of_share(rate * share, share, confidence)
+        return float(low), float(high)
+    effective = min(trials, max(1.0, rate * (1 - rate) / variance)) if variance else float(trials)
+    effective *= (ndtri(tail) / stdtrit(count - 1, tail)) ** 2
+    wrong, right = rate * effective + 0.5, (1 - rate) * effective + 0.5
+    # The prior's half trials must not move an end over the rate itself.
+    return min(rate, float(betaincinv(wrong, right, tail))), max(rate, float(betaincinv(wrong, right, 1 - tail)))
 
 
 def jackknife_variance(without: Tensor) -> Tensor:
@@ -47,6 +58,6 @@ def jackknife_variance(without: Tensor) -> Tensor:
 
 def half_width(without: Tensor, confidence: float = 0.95) -> float:
     """Of a t interval of a statistic, from its (T,) values without each of T classes."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
-    return float(t.ppf((1 + confidence) / 2, len(without) - 1) * jackknife_variance(without).sqrt())
+    return float(stdtrit(len(without) - 1, (1 + confidence) / 2) * jackknife_variance(without).sqrt())

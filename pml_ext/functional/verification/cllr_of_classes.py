@@ -26,10 +26,14 @@ class ClassPairs(NamedTuple):
         return ClassPairs(self.scores[kept], self.one[kept], self.other[kept])
 
 
-def cllr_with_interval(ratios: Tensor, pairs: ClassPairs, classes: int) -> tuple[float, float, float]:
-    """C_llr of (P,) natural log-likelihood ratios, and a 95 % t interval of its logarithm from leaving classes out."""
+def cost_in_bits(ratios: Tensor, same: Tensor) -> Tensor:
+    """What (P,) natural log-likelihood ratios cost, in float64; C_llr is the mean of the means of both kinds."""
+    return softplus(torch.where(same, -ratios, ratios)) / math.log(2)
+
+
+def mean_with_interval(cost: Tensor, pairs: ClassPairs, classes: int) -> tuple[float, float, float]:
+    """C_llr of pairs' costs, and a 95 % t interval of its logarithm from leaving classes out."""
     same = pairs.same
-    cost = softplus(torch.where(same, -ratios, ratios)) / math.log(2)
     value = torch.zeros((), dtype=torch.float64)
     without = torch.zeros(classes, dtype=torch.float64)
     for kind, sides in ((same, (pairs.one,)), (~same, (pairs.one, pairs.other))):

@@ -86,7 +86,7 @@ def interval_by_stratum(
     Classes are left out within (T,) strata, which are samples of their own. Source: Arvesen 1969, see
     `jackknife_interval`, for several samples.
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit  # a dependency of pytorch-metric-learning's scikit-learn
 
     variance = torch.zeros_like(value)
     sizes = torch.bincount(stratum)
@@ -94,7 +94,7 @@ def interval_by_stratum(
         values = without[stratum == one]
         variance += jackknife_variance(values)
     freedom = max(1, int(sizes[sizes > 0].min()) - 1)
-    half = variance.sqrt() * float(t.ppf((1 + confidence) / 2, freedom))
+    half = variance.sqrt() * float(stdtrit(freedom, (1 + confidence) / 2))
     return value - half, value + half
 
 

@@ -48,13 +48,8 @@ def min_cllr(scores: Tensor, same: Tensor) -> Tensor:
     check_scores(scores, same)
     if not bool(same.any()) or bool(same.all()):
         return torch.tensor(math.nan, dtype=torch.float64)
-    return cllr(best_ratios(scores, same), same)
-
-
-def best_ratios(scores: Tensor, same: Tensor) -> Tensor:
-    """(P,) natural log-likelihood ratios: of all increasing functions of the scores, those with the lowest `cllr`."""
     _, place, genuine, impostors = count_by_score(scores, same)
-    return ratios_of_counts(genuine, impostors)[place].to(scores.device)
+    return cllr(ratios_of_counts(genuine, impostors)[place], same.cpu())
 
 
 def count_by_score(scores: Tensor, same: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -65,7 +60,10 @@ def count_by_score(scores: Tensor, same: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def ratios_of_counts(genuine: Tensor, impostors: Tensor) -> Tensor:
-    """`best_ratios` of N ascending scores, each with (N,) genuine and impostor pairs; float64 on the CPU."""
+    """Of all increasing functions of N scores, the log-likelihood ratios with the lowest `cllr`.
+
+    genuine, impostors: (N,) pairs of each score, ascending, in float64 on the CPU.
+    """
     share = pool_adjacent_violators(genuine / (genuine + impostors), genuine + impostors)
     return torch.logit(share) - torch.log(genuine.sum() / impostors.sum())
 

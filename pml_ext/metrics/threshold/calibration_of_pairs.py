@@ -1,12 +1,14 @@
 """What a score means: a line from cosine to log-likelihood ratio, and how good its ratios are on other classes."""
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 
 from pml_ext._ops.precision import full_precision
 from pml_ext.functional.pairwise.listed import listed_cosines
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.cllr_of_classes import ClassPairs, cllr_with_interval
-from pml_ext.functional.verification.likelihood_ratio import best_ratios
+from pml_ext.functional.verification.cllr_of_classes import ClassPairs, cost_in_bits, mean_with_interval
 from pml_ext.metrics.score_calibration import ScoreCalibration
 from pml_ext.metrics.threshold.rate_fields import Calibration, MeanRate
 
@@ -23,15 +25,22 @@ def calibrate_pairs(pairs: PairDistances, *, seed: int) -> Calibration | None:
     if any(bool(part.same.all()) or not bool(part.same.any()) for part in halves):
         return None
     lines = [ScoreCalibration(part.scores, part.same) for part in halves]
-    ratios = torch.cat([lines[1 - side].log_ratio(part.scores) for side, part in enumerate(halves)])
     both = ClassPairs(*(torch.cat(parts) for parts in zip(*halves, strict=True)))
     if len(torch.unique(both.one[both.same])) < 4:
         return None
-    cost = cllr_with_interval(ratios, both, classes)
-    least = cllr_with_interval(torch.cat([best_ratios(part.scores, part.same) for part in halves]), both, classes)
+    steps = [ScoreCalibration(part.scores, part.same, "isotonic") for part in halves]
+
+    def cost(fits: Sequence[ScoreCalibration]) -> Tensor:
+        """Of the first half's pairs by the first fit, and the second's by the second."""
+        ratios = [fit.log_ratio(part.scores) for fit, part in zip(fits, halves, strict=True)]
+        return cost_in_bits(torch.cat(ratios), both.same)
+
+    measured = mean_with_interval(cost(lines[::-1]), both, classes)
+    # Steps fit their own classes too well and others too badly by about as much: the lowest cost lies midway.
+    least = min(measured, mean_with_interval((cost(steps) + cost(steps[::-1])) / 2, both, classes))
     line = ScoreCalibration(found.scores, found.same).log_ratio(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
     return Calibration(
-        line[1] - line[0], line[0], _bounded(cost), _bounded(least), int(both.same.sum()), int((~both.same).sum())
+        line[1] - line[0], line[0], _bounded(measured), _bounded(least), int(both.same.sum()), int((~both.same).sum())
     )
 
 

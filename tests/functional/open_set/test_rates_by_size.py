@@ -3,21 +3,21 @@
 from math import comb
 
 import pytest
-from scipy.stats import beta
 
 from pml_ext.functional.open_set.best_scores import BestScores
 from pml_ext.functional.open_set.high_scores import scores_from
 from pml_ext.functional.open_set.rates_by_size import search_rates
 from tests.functional.open_set.test_identification_rates import LABELS, embeddings_of
 from tests.oracles import identification as oracle
+from tests.oracles.thresholds import jeffreys
 
 
 def ends(rate: float, without: list[float], probes: int) -> tuple[float, float]:
     mean = sum(without) / len(without)
     variance = sum((value - mean) ** 2 for value in without) * (len(without) - 1) / len(without)
     trials = min(5 * probes, max(1.0, rate * (1 - rate) / variance))
-    wrong, right = rate * trials, trials - rate * trials
-    return float(beta.ppf(0.025, wrong, right + 1)), float(beta.ppf(0.975, wrong + 1, right))
+    low, high = jeffreys(rate, trials, len(without))
+    return min(low, rate), max(high, rate)
 
 
 @pytest.mark.parametrize("enrolled", [1, 3, 4])

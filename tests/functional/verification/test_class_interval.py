@@ -26,15 +26,16 @@ def test_effective_pairs_come_from_leaving_classes_out(kind: str) -> None:
     rate = sum(errors) / sum(pairs)
     trials = rate * (1 - rate) / oracle.jackknife_variance(errors, pairs, share)
     assert trials < sum(pairs) / share, "pairs do depend on each other here"
-    wrong, right = rate * trials, trials - rate * trials
-    assert found == pytest.approx([beta.ppf(0.025, wrong, right + 1), beta.ppf(0.975, wrong + 1, right)])
+    assert found == pytest.approx(
+        oracle.jeffreys(rate, trials, 30 if kind == "impostor" else sum(n > 0 for n in pairs))
+    )
     assert found[0] < rate < found[1]
 
 
 def test_similar_classes_count_every_pair() -> None:
     errors, pairs = torch.full((10,), 3), torch.full((10,), 30)
     found = class_rate_interval(errors, pairs, pairs_span_classes=False)
-    assert found == pytest.approx([float(end) for end in rate_interval(30, 300)])
+    assert found == pytest.approx(oracle.jeffreys(0.1, 300, 10))
 
 
 @pytest.mark.parametrize("errors", [0, 30])
@@ -42,6 +43,18 @@ def test_without_errors_each_class_is_one_trial(errors: int) -> None:
     pairs = torch.tensor([30] * 10 + [0] * 5)  # five classes of one sample
     found = class_rate_interval(pairs * (errors // 30), pairs, pairs_span_classes=False, confidence=0.9)
     assert found == pytest.approx([float(end) for end in rate_interval(errors // 3, 10, 0.9)])
+
+
+def test_one_class_is_one_trial() -> None:
+    """Nobody knows how it differs from others."""
+    found = class_rate_interval(torch.tensor([10, 0]), torch.tensor([100, 0]), pairs_span_classes=False)
+    assert found == pytest.approx([beta.ppf(0.025, 0.1, 1.9), beta.ppf(0.975, 1.1, 0.9)])
+
+
+def test_an_interval_holds_the_rate_itself() -> None:
+    """One of two classes has a single error: there is little to say, but 0.001 is what was measured."""
+    low, high = class_rate_interval(torch.tensor([1, 0]), torch.tensor([500, 500]), pairs_span_classes=False)
+    assert low <= 0.001 <= high
 
 
 def test_two_classes_cannot_be_left_out() -> None:
