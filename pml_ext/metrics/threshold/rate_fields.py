@@ -46,7 +46,8 @@ class MeanRate:
 class Calibration:
     """The natural log-likelihood ratio of a pair is slope · cosine + intercept; see `ScoreCalibration`.
 
-    cllr, min_cllr: in bits, of classes that the line was not fitted on, over genuine_pairs and impostor_pairs.
+    cllr: in bits, of classes that the line was not fitted on, over genuine_pairs and impostor_pairs; min_cllr: with the
+    best increasing function of the cosine in place of the line.
     """
 
     slope: float
