@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pml_ext import commands
-from pml_ext._errors import UserError
+from pml_ext._errors import Terminated, UserError
 from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
 from pml_ext.config_words import split_pairs, take_config
@@ -51,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         log.error("stopped before the end%s", continue_by)
         return 130
+    except Terminated:
+        log.error("stopped by SIGTERM%s", continue_by)
+        return Terminated.STATUS
     return 2
 
 

@@ -8,17 +8,19 @@ from pathlib import Path
 
 from torch.distributed import DistError
 
-from pml_ext._errors import UserError
+from pml_ext._errors import Terminated, UserError
 
 _PATIENCE = 5.0  # seconds in which the launcher finds the process that failed first
 
 
 @contextmanager
 def one_message(output: Path) -> Iterator[None]:
-    """Errors of the block as a UserError whose text is enough, and stops as a KeyboardInterrupt."""
+    """Errors of the block as a UserError whose text is enough, and Ctrl-C as a KeyboardInterrupt."""
     try:
         yield
-    except SystemExit as stop:  # Lightning turns Ctrl-C and SIGTERM into exits, the latter with status 0
+    except Terminated:
+        raise
+    except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
     except Exception as error:
         message = _message(error, output)

@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from pml_ext._errors import UserError
+from pml_ext._errors import Terminated, UserError
 
 log = logging.getLogger("pml_ext")
 
@@ -88,7 +88,7 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
 
     Gives what rank 0 returned, None on machines without it; `work` and that can be pickled. Raises the first failure:
     a UserError where its message is enough, a RuntimeError with the traceback of a process otherwise, a
-    KeyboardInterrupt where a signal has ended this process.
+    KeyboardInterrupt or, after SIGTERM, Terminated where a signal has ended this process.
     """
     with tempfile.TemporaryDirectory(prefix="pml_ext_") as folder:
         config = _configured(launch, DefaultLogsSpecs(log_dir=folder))
@@ -100,7 +100,7 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
         except ChildFailedError as error:
             raise _explained(*error.get_first_failure()) from None
         except SignalException as error:
-            raise KeyboardInterrupt from error
+            raise (Terminated() if error.sigval == signal.SIGTERM else KeyboardInterrupt()) from error
         except (DistError, RendezvousError) as error:
             listens = launch.num_machines == 1 or (launch.machine_rank == 0 and "in use" in str(error))
             unmet = "cannot listen" if listens else f"the {launch.num_machines} machines have not met"
@@ -162,8 +162,10 @@ def _call(work: Callable[..., T], timeout: float, level: int) -> T:
         raise UserError(str(error)) from error  # the file has the name of the class, which may be a subclass
 
 
-def _explained(rank: int, failure: ProcessFailure) -> Exception:
+def _explained(rank: int, failure: ProcessFailure) -> BaseException:
     """The error of the rank that failed first."""
+    if failure.exitcode == Terminated.STATUS:
+        return Terminated()
     told = failure.message
     if isinstance(told, dict):
         kind, _, text = told["message"].partition(": ")

@@ -47,7 +47,9 @@ _SOLVER: dict[str, Any] = {
     "WARMUP_METHOD": "linear",
     # ours: torch's OneCycleLR, its defaults
     "ONECYCLE": {"PCT_START": 0.3, "DIV_FACTOR": 25.0, "FINAL_DIV_FACTOR": 1e4, "CYCLE_MOMENTUM": True},
-    "CHECKPOINT_PERIOD": 20, "IMS_PER_BATCH": 64,
+    "CHECKPOINT_PERIOD": 20,
+    "CHECKPOINT_STEPS": 0,  # ours, beside CHECKPOINT_PERIOD's epochs: a checkpoint each so many steps; 0: none
+    "IMS_PER_BATCH": 64,
     "CHUNK": 0,  # ours: images that a process embeds at once, for batches larger than memory; 0: all of its batch
     "CLIP_GRADIENTS": {"ENABLED": False, "CLIP_TYPE": "norm", "CLIP_VALUE": 5.0, "NORM_TYPE": 2.0},
 }  # fmt: skip

@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import lightning
+import numpy as np
 import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
@@ -27,6 +28,8 @@ from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients
 from pml_ext.runner.solver.schedule import build_schedule
 
 log = logging.getLogger("pml_ext")
+
+_HARD_TRIPLETS = "hard_triplets_of_epoch"  # the key in a checkpoint
 
 
 class Baseline(PixelsToEmbedding, lightning.LightningModule):
@@ -60,6 +63,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         self.features: dict[str, Features] = {}
         self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._shared: dict[str, ShardedLoss] = {}
+        self._hard_triplets = 0  # of the epoch so far
         self._is_whole_on_each = False  # whether a rank computes a metric loss, or mines tuples, of the joint batch
 
     def on_after_batch_transfer(self, batch: tuple[Any, ...], dataloader_idx: int) -> tuple[Any, ...]:
@@ -119,9 +123,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
             found = triplet_statistics(features[0], joint_labels)
             if is_recorded(self.trainer):
                 self.log_dict({f"batch/{k}": v for k, v in found.items()})
-            # Every rank counts the joint batch.
-            hard = found["hard_triplets"]
-            self.log("epoch/hard_triplets", hard, on_step=False, on_epoch=True, reduce_fx="sum", rank_zero_only=True)
+            self._hard_triplets += int(found["hard_triplets"])
         if self.cfg.MODEL.LOSSES.DISC.TIGHTNESS and is_recorded(self.trainer):
             for loss in self.losses.values():
                 if isinstance(loss, DiscriminativeLoss):
@@ -187,22 +189,32 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         )  # fmt: skip
 
     def on_train_epoch_start(self) -> None:
-        # Everything random in an epoch follows from (seed, epoch, rank), so a resumed run repeats it.
         assert self.trainer.train_dataloader is not None
         self.trainer.train_dataloader.batch_sampler.set_epoch(self.current_epoch)
-        seed = torch.tensor([self.cfg.SEED, self.current_epoch, self.global_rank])
-        torch.manual_seed(int((seed * torch.tensor([1_000_003, 10_007, 1])).sum()))
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        # Everything random in a step follows from (seed, epoch, step, rank), so a resumed run repeats it.
+        place = [self.cfg.SEED, self.current_epoch, batch_idx, self.global_rank]
+        torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0]))
 
     def on_train_epoch_end(self) -> None:
-        # Before the checkpoint is written: a step can spoil the weights after its loss was fine.
+        if "CITLoss" in self.losses:
+            # Every rank counts the joint batch.
+            self.log("epoch/hard_triplets", float(self._hard_triplets), rank_zero_only=True)
+            self._hard_triplets = 0
+        self._require_finite_weights()
+
+    def on_validation_start(self) -> None:
+        self._require_finite_weights()
+
+    def _require_finite_weights(self) -> None:
+        """Before the checkpoint is written: a step can spoil the weights after its loss was fine."""
         for name, parameter in self.named_parameters():
             if not torch.isfinite(parameter).all():
                 raise UserError(
                     f"the weights {name} are not finite after step {self.global_step} (epoch {self.current_epoch}); "
                     f"nothing was saved, checkpoints of earlier epochs are kept"
                 )
-
-    on_validation_start = on_train_epoch_end
 
     def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         images, _, rows = batch
@@ -236,7 +248,11 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         clip_gradients(self.cfg.SOLVER.CLIP_GRADIENTS, (p for group in optimizer.param_groups for p in group["params"]))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint[CONFIG] = self.cfg.dump()
+        self._require_finite_weights()
+        checkpoint |= {CONFIG: self.cfg.dump(), _HARD_TRIPLETS: self._hard_triplets}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._hard_triplets = int(checkpoint.get(_HARD_TRIPLETS, 0))
 
     def configure_optimizers(self) -> Any:
         optimizer = build_optimizer(self.cfg.SOLVER, self)

@@ -87,6 +87,9 @@ class Profile(lightning.Callback):
     def on_train_epoch_start(self, *_: Any) -> None:
         self._mark(None)
 
+    def on_train_start(self, *_: Any) -> None:
+        self._mark(None)  # a run that goes on within an epoch does not start it
+
     def on_train_batch_start(self, *_: Any) -> None:
         self._mark("data loading")
 
@@ -124,8 +127,14 @@ class ChannelsLast(lightning.Callback):
     in the usual layout a model measures the same here as when its checkpoint is read again.
     """
 
-    def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         pl_module.to(memory_format=torch.channels_last)
 
     def on_validation_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         pl_module.to(memory_format=torch.contiguous_format)
+
+    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        if trainer.state.fn == "fit":
+            self.on_train_start(trainer, pl_module)
+
+    on_train_end = on_validation_start

@@ -42,15 +42,19 @@ class WholeCheckpoints(TorchCheckpointIO):
             raise UserError(f"checkpoint {path} cannot be written; {kept}: {reason}") from error
 
 
-def check_resumable(solver: CN, checkpoint: Path) -> int:
-    """The number of epochs behind a checkpoint, whose epochs, optimizer and schedule must go with the config."""
+def check_resumable(solver: CN, checkpoint: Path) -> tuple[int, int]:
+    """The whole epochs behind a checkpoint, and the steps of the next one; they must go with the config."""
     content = _read(checkpoint)
     if CONFIG not in content:
         raise UserError(f"{checkpoint} holds no config to go on with; start anew from its weights with MODEL.WEIGHTS")
     with _of_a_run(checkpoint):
-        epochs = int(content["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+        progress = content["loops"]["fit_loop"]
+        epoch = progress["epoch_progress"]["current"]
+        epochs, is_within_epoch = int(epoch["processed"]), epoch["started"] > epoch["processed"]
+        steps = int(progress["epoch_loop.batch_progress"]["current"]["processed"]) if is_within_epoch else 0
         before = yaml.safe_load(content[CONFIG])["SOLVER"]
         held = _HELD + (_HELD_BY_ONE_CYCLE if solver.SCHED == "OneCycleLR" else ())
+        held += ("IMS_PER_BATCH",) if steps else ()
         changed = {key: before[key] for key in held if before[key] != solver[key]}
     if epochs > solver.MAX_EPOCH:
         raise UserError(f"SOLVER.MAX_EPOCH is {solver.MAX_EPOCH}; {checkpoint} has {epochs} epochs behind it")
@@ -60,7 +64,7 @@ def check_resumable(solver: CN, checkpoint: Path) -> int:
             f"{checkpoint} cannot be resumed with another optimizer or schedule:\n" + "\n".join(lines) + "\n"
             "Resume with the values as they were, or start anew from its weights with MODEL.WEIGHTS"
         )
-    return epochs
+    return epochs, steps
 
 
 def check_optimizer_state(checkpoint: Path, optimizer: Optimizer, schedule: LRScheduler) -> None:

@@ -11,13 +11,15 @@ log = logging.getLogger("pml_ext")
 IN_THE_FILE_ONLY = {"in_the_file_only": True}
 """`extra` of a message that standard output or the progress bar shows."""
 
-# Advice that does not fit: more workers than cores, metrics reduced over ranks that hold the same; what Lightning calls
-# in torch; and a name in a script that matplotlib's font lacks, which the page also has as text.
+# Advice that does not fit: more workers than cores, metrics reduced over ranks that hold the same, that the loader
+# cannot go on within an epoch, which our sampler does; what Lightning calls in torch; and a name in a script that
+# matplotlib's font lacks, which the page also has as text.
 _UNFITTING_ADVICE = (
     "does not have many workers",
     "This DataLoader will create",
     "sync_dist=True",
     "exists and is not empty",
+    "your dataloader is not resumable",
     "number of training batches",
     "LeafSpec",
     "all_gather is deprecated",

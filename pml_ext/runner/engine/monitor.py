@@ -37,6 +37,9 @@ class Monitor(lightning.Callback):
         # The time between two epochs does not count.
         self._since, self._steps = time.perf_counter(), 0
 
+    def on_train_start(self, *_: Any) -> None:
+        self.on_train_epoch_start()  # which a run that goes on within an epoch does not call
+
     def on_before_optimizer_step(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:

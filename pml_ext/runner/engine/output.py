@@ -15,7 +15,7 @@ from pml_ext._errors import UserError
 
 log = logging.getLogger("pml_ext")
 
-CHECKPOINTS, UNREADABLE = "checkpoints", "unreadable_images.txt"
+CHECKPOINTS, LAST, UNREADABLE = "checkpoints", "last.ckpt", "unreadable_images.txt"
 LOCK = ".lock"
 # Results, which are wrong as soon as the weights change.
 _RESULTS = ("metrics.json", "eval_metrics.json", "report.html", "threshold_*.*", "utility_*.png", "pictures/*_*.png")

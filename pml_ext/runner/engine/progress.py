@@ -31,6 +31,13 @@ class Progress(lightning.Callback):
         self._score = ""
         self._is_measured = False  # in this epoch
 
+    def state_dict(self) -> dict[str, Any]:
+        """The numbers of the epoch so far, for a run that goes on within it."""
+        return {"sums": dict(self._sums), "steps": self._steps, "rate": self._rate}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._sums, self._steps, self._rate = state_dict["sums"], state_dict["steps"], state_dict["rate"]
+
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         assert trainer.max_epochs is not None
         self._open(trainer, int(trainer.max_epochs * trainer.num_training_batches), trainer.global_step)

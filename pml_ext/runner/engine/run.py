@@ -22,6 +22,7 @@ from pml_ext.runner.engine.checkpoints import check_optimizer_state, check_resum
 from pml_ext.runner.engine.messages import logged
 from pml_ext.runner.engine.output import (
     CHECKPOINTS,
+    LAST,
     UNREADABLE,
     is_to_be_replaced,
     output_folder,
@@ -29,6 +30,7 @@ from pml_ext.runner.engine.output import (
     remove_earlier,
 )
 from pml_ext.runner.engine.precise_bn import recompute_statistics
+from pml_ext.runner.engine.preemption import ended_by_sigterm
 from pml_ext.runner.engine.run_outputs import report_run
 from pml_ext.runner.engine.trainer import build_trainer
 from pml_ext.runner.evaluation.baselines import Measured, measure_baselines
@@ -73,14 +75,15 @@ def train(
         tests = run_data.evaluation_loaders(cfg, test_sets, trainer)
         pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
         baselines = _run_baselines(cfg, module, trainer, pretrained=pretrained)
-        last = checkpoints / "last.ckpt"
+        last = checkpoints / LAST
         resumed = last if resume and last.exists() else None
         if resumed:
             # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
-            # optimizer and schedule. Baseline seeds random state anew each epoch, from (SEED, epoch, rank).
+            # optimizer and schedule. Baseline seeds random state anew each step, from (SEED, epoch, step, rank).
             load_weights(module, resumed)
             # Lightning begins the first epoch's loading before it tells the sampler which epoch it is.
-            cast(JointBatchSampler, loader.batch_sampler).set_epoch(check_resumable(cfg.SOLVER, resumed))
+            epochs, step = check_resumable(cfg.SOLVER, resumed)
+            cast(JointBatchSampler, loader.batch_sampler).set_epoch(epochs, first=step)
             made = module.configure_optimizers()
             check_optimizer_state(resumed, made["optimizer"], made["lr_scheduler"]["scheduler"])
         if trainer.is_global_zero:
@@ -101,6 +104,7 @@ def train(
         if cfg.TEST.PRECISE_BN.ENABLED:
             _recompute_statistics(cfg, module, trainer)
         trainer.save_checkpoint(last)
+        trainer.strategy.checkpoint_io.teardown()  # waits until it is written
         if not module.results or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD or cfg.TEST.PRECISE_BN.ENABLED:
             trainer.validate(module, tests, verbose=False)
         if trainer.is_global_zero:
@@ -129,7 +133,12 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
 
 @contextmanager
 def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
-    with output_folder(cfg.OUTPUT_DIR, first=is_first()) as output, logged(output, log_file), one_message(output):
+    with (
+        ended_by_sigterm(),
+        output_folder(cfg.OUTPUT_DIR, first=is_first()) as output,
+        logged(output, log_file),
+        one_message(output),
+    ):
         yield output
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
 from yacs.config import CfgNode as CN
 
@@ -15,6 +16,8 @@ from pml_ext.runner.engine.callbacks import ChannelsLast
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints
 from pml_ext.runner.engine.loggers import build_loggers, flat
 from pml_ext.runner.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
+from pml_ext.runner.engine.output import LAST
+from pml_ext.runner.engine.preemption import Preemption
 from pml_ext.runner.engine.progress import Progress
 from pml_ext.runner.evaluation.columns import columns_of_first
 from pml_ext.runner.evaluation.results import LOWER_IS_BETTER
@@ -41,7 +44,7 @@ def build_trainer(
     if training and cfg.SOLVER.AMP.ENABLED and not on_gpu:
         log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
     loggers = build_loggers(cfg.LOGGERS, output) if training else []
-    saving = _checkpointing(checkpoints, cfg.TEST, cfg.DATASETS, cfg.SOLVER.CHECKPOINT_PERIOD)
+    saving = _checkpointing(checkpoints, cfg.TEST, cfg.DATASETS, cfg.SOLVER)
     measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH, dict(flat(cfg)))] if training else []
     faster = [ChannelsLast()] if training and not (on_gpu or several) else []
     return lightning.Trainer(
@@ -57,7 +60,7 @@ def build_trainer(
         use_distributed_sampler=False,
         default_root_dir=output,
         logger=loggers,
-        plugins=[WholeCheckpoints()],
+        plugins=[AsyncCheckpointIO(WholeCheckpoints())],
         callbacks=[Progress(), *measuring, *faster, *callbacks, *saving],
         enable_progress_bar=False,
         enable_checkpointing=training,
@@ -66,7 +69,7 @@ def build_trainer(
     )
 
 
-def _checkpointing(folder: Path | None, test: CN, datasets: CN, period: int) -> list[ModelCheckpoint]:
+def _checkpointing(folder: Path | None, test: CN, datasets: CN, solver: CN) -> list[Checkpoint]:
     if folder is None:
         return []
     metric = test.BEST or columns_of_first(datasets, test)[0]
@@ -76,7 +79,7 @@ def _checkpointing(folder: Path | None, test: CN, datasets: CN, period: int) -> 
         auto_insert_metric_name=False, enable_version_counter=False,
     )  # fmt: skip
     last = ModelCheckpoint(
-        folder, "last", every_n_epochs=period, save_on_train_epoch_end=True,
+        folder, "last", every_n_epochs=solver.CHECKPOINT_PERIOD, save_on_train_epoch_end=True,
         enable_version_counter=False,
     )  # fmt: skip
-    return [best, last]
+    return [best, last, Preemption(folder / LAST, solver.CHECKPOINT_STEPS)]

@@ -21,7 +21,9 @@ SOLVER_RULES: list[Rule] = [
     below_one("MOMENTUM"),
     # torch's optimizers accept negative rates and decays of groups
     not_negative("HEADS_LR_FACTOR BIAS_LR_FACTOR WEIGHT_DECAY WEIGHT_DECAY_NORM WEIGHT_DECAY_BIAS ETA_MIN_LR"),
-    not_negative("DELAY_EPOCHS WARMUP_FACTOR WARMUP_ITERS WARMUP_EPOCHS FREEZE_ITERS FREEZE_EPOCHS CHUNK"),
+    not_negative(
+        "DELAY_EPOCHS WARMUP_FACTOR WARMUP_ITERS WARMUP_EPOCHS FREEZE_ITERS FREEZE_EPOCHS CHUNK CHECKPOINT_STEPS"
+    ),
     must(
         "WARMUP_ITERS WARMUP_EPOCHS DELAY_EPOCHS",
         "OneCycleLR begins with a warm-up of its own; set 0",

@@ -64,7 +64,7 @@ def test_an_interrupted_write_leaves_the_checkpoint_before(tmp_path: Path, monke
 
 def left_by(cfg: CfgNode, epochs: int) -> dict[str, Any]:
     """What says in a checkpoint where a run was."""
-    progress = {"epoch_progress": {"current": {"processed": epochs}}}
+    progress = {"epoch_progress": {"current": {"started": epochs, "processed": epochs}}}
     return {"epoch": epochs - 1, "loops": {"fit_loop": progress}, "config": cfg.dump()}
 
 
@@ -72,7 +72,7 @@ def test_what_the_optimizer_and_the_schedule_hold_must_stay(tmp_path: Path) -> N
     before, now = get_cfg(), get_cfg()
     torch.save(left_by(before, 3), tmp_path / "last.ckpt")
     now.SOLVER.MAX_EPOCH, now.SOLVER.CHECKPOINT_PERIOD, now.MODEL.LOSSES.CE.EPSILON = 200, 1, 0.1
-    assert check_resumable(now.SOLVER, tmp_path / "last.ckpt") == 3
+    assert check_resumable(now.SOLVER, tmp_path / "last.ckpt") == (3, 0)
     now.SOLVER.OPT, now.SOLVER.SCHED, now.SOLVER.BASE_LR = "SGD", "CosineAnnealingLR", 0.5
     with pytest.raises(UserError, match="cannot be resumed with another optimizer or schedule") as caught:
         check_resumable(now.SOLVER, tmp_path / "last.ckpt")
@@ -81,6 +81,19 @@ def test_what_the_optimizer_and_the_schedule_hold_must_stay(tmp_path: Path) -> N
         "SOLVER.SCHED = 'CosineAnnealingLR': was 'MultiStepLR'",
         "SOLVER.BASE_LR = 0.5: was 0.0003",
     ]
+
+
+def test_the_batch_must_stay_within_an_epoch(tmp_path: Path) -> None:
+    cfg = get_cfg()
+    content = left_by(cfg, 3)
+    progress = content["loops"]["fit_loop"]
+    progress["epoch_progress"]["current"]["started"] = 4
+    progress["epoch_loop.batch_progress"] = {"current": {"processed": 5, "completed": 4}}
+    torch.save(content, tmp_path / "last.ckpt")
+    assert check_resumable(cfg.SOLVER, tmp_path / "last.ckpt") == (3, 5)
+    cfg.SOLVER.IMS_PER_BATCH = 32
+    with pytest.raises(UserError, match=r"SOLVER\.IMS_PER_BATCH = 32: was 64"):
+        check_resumable(cfg.SOLVER, tmp_path / "last.ckpt")
 
 
 def test_one_cycle_holds_its_length_and_options(tmp_path: Path) -> None:

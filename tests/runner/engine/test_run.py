@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ import torch
 import yaml
 from PIL import Image
 
-import pml_ext.runner.engine.baseline
 from pml_ext.cli import main
 from pml_ext.runner.data.datasets import DATASETS, DataSet, OpenSet
 from pml_ext.runner.data.datasets.digits import digits_set
+from pml_ext.runner.engine.baseline import Baseline
 from tests.runner.data.published_layouts import picture
 
 CONFIGS = Path(__file__).parents[3] / "fastreid_configs"
@@ -121,9 +121,7 @@ def test_resume_continues_bit_for_bit_with_the_state_of_the_losses(
             raise KilledError
 
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(
-            pml_ext.runner.engine.baseline.Baseline, "on_train_batch_start", lambda s, *_: stop_in_the_second_epoch(s)
-        )
+        patch.setattr(Baseline, "on_train_batch_start", lambda s, *_: stop_in_the_second_epoch(s))
         train(tmp_path / "parts", *LEARNED)
     assert not (tmp_path / "parts" / "metrics.json").exists()
     assert train(tmp_path / "parts", *LEARNED, flags=("--resume",)) == 0
@@ -142,33 +140,101 @@ AUGMENTED = (
 
 
 @pytest.fixture(scope="module")
-def augmented(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def augmented(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, float]]:
+    """A run that nothing stops, and a random number of each step."""
     output = tmp_path_factory.mktemp("augmented") / "out"
-    assert train(output, *AUGMENTED) == 0
-    return output
+    with pytest.MonkeyPatch.context() as patch:
+        steps = Asked(patch)
+        assert train(output, *AUGMENTED) == 0
+    return output, steps.drawn
 
 
-@pytest.mark.parametrize(("workers", "step"), [(0, 12), (1, 11), (3, 21)])
-def test_a_run_killed_at_any_step_goes_on_bit_for_bit_with_any_workers(
-    workers: int, step: int, augmented: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Asked:
+    """Sends SIGTERM to this process in a step or in a validation; keeps a random number of each step."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, step: int | None = None, *, validating: bool = False) -> None:
+        self.drawn: dict[int, float] = {}
+        training, validation = Baseline.training_step, Baseline.validation_step
+
+        def ask(module: Baseline, when: bool) -> None:
+            if when and module.global_step == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def train(module: Baseline, *batch: Any) -> torch.Tensor:
+            self.drawn[module.global_step] = float(torch.rand(()))
+            ask(module, not validating)
+            return training(module, *batch)
+
+        def validate(module: Baseline, *batch: Any) -> None:
+            ask(module, validating)
+            validation(module, *batch)
+
+        patch.setattr(Baseline, "training_step", train)
+        patch.setattr(Baseline, "validation_step", validate)
+
+
+def lines_of_epochs(output: Path) -> list[str]:
+    return re.findall("epoch .*", (output / "train.log").read_text())
+
+
+def recorded(output: Path) -> list[tuple[str, str, str]]:
+    """(step, name, value) of what the CSV files of all starts have, but for speeds."""
+    rows = [row for file in output.glob("csv/*/metrics.csv") for row in csv.DictReader(file.read_text().splitlines())]
+    return sorted(
+        (row["step"], name, value)
+        for row in rows
+        for name, value in row.items()
+        if value and name not in ("step", "images_per_second")
+    )
+
+
+@pytest.mark.parametrize(
+    ("workers", "step", "validating", "saved_at"),
+    [(0, 12, False, 13), (1, 0, False, 1), (3, 20, False, 21), (0, 10, False, 11), (0, 22, True, 22)],
+)
+def test_sigterm_ends_a_run_that_goes_on_bit_for_bit(
+    workers: int, step: int, validating: bool, saved_at: int, augmented: tuple[Path, dict[int, float]],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Eleven steps an epoch, a validation after the second of three: within epochs, at the end of one, and in that."""
+    opts = (*AUGMENTED, "DATALOADER.NUM_WORKERS", str(workers))
+    whole, drawn = augmented
+    with monkeypatch.context() as patch:
+        first = Asked(patch, step, validating=validating)
+        assert train(tmp_path, *opts) == 143
+    assert "stopped by SIGTERM; continue with --resume" in capfd.readouterr().err
+    assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == saved_at
+    with monkeypatch.context() as patch:
+        second = Asked(patch)
+        assert train(tmp_path, *opts, flags=("--resume",)) == 0
+    assert first.drawn | second.drawn == drawn and not first.drawn.keys() & second.drawn.keys()
+    assert all(torch.equal(v, weights(tmp_path)[k]) for k, v in weights(whole).items())
+    assert metrics(tmp_path) == metrics(whole)
+    assert lines_of_epochs(tmp_path) == lines_of_epochs(whole)
+    assert recorded(tmp_path) == recorded(whole)
+    best = [torch.load(run / "checkpoints" / "best.ckpt", weights_only=True) for run in (whole, tmp_path)]
+    assert (
+        best[0]["global_step"] == best[1]["global_step"] and best[0]["callbacks"].keys() == best[1]["callbacks"].keys()
+    )
+
+
+def test_a_checkpoint_each_few_steps(
+    augmented: tuple[Path, dict[int, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eleven steps an epoch: killed in the first, the second and the last step of the second of three."""
-
     class KilledError(Exception):
         pass
 
-    def kill(module: Any, *_: Any) -> None:
-        if module.global_step == step:
+    def kill(module: Baseline, *_: Any, **__: Any) -> None:
+        if module.global_step == 18:
             raise KilledError
 
-    opts = (*AUGMENTED, "DATALOADER.NUM_WORKERS", str(workers))
+    opts = (*AUGMENTED, "SOLVER.CHECKPOINT_STEPS", "7", "SOLVER.CHECKPOINT_PERIOD", "3")
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(pml_ext.runner.engine.baseline.Baseline, "on_train_batch_start", kill)
+        patch.setattr(Baseline, "configure_gradient_clipping", kill)
         train(tmp_path, *opts)
-    assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 11
+    assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 14
     assert train(tmp_path, *opts, flags=("--resume",)) == 0
-    assert all(torch.equal(v, weights(tmp_path)[k]) for k, v in weights(augmented).items())
-    assert metrics(tmp_path) == metrics(augmented)
+    assert all(torch.equal(v, weights(tmp_path)[k]) for k, v in weights(augmented[0]).items())
 
 
 def test_resume_of_another_model_and_of_nothing(
@@ -284,9 +350,9 @@ def test_a_folder_in_the_checkpoints_place_is_not_taken_for_none(
 
 
 @contextmanager
-def started(output: Path, *opts: str) -> Iterator[subprocess.Popen[str]]:
+def started(output: Path, *opts: str, flags: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
     """A run in a process of its own, once it has written its first checkpoint; it does not outlive the test."""
-    command = [sys.executable, "-m", "pml_ext.cli", "train", "--config-file", str(DIGITS)]
+    command = [sys.executable, "-m", "pml_ext.cli", "train", "--config-file", str(DIGITS), *flags]
     running = subprocess.Popen(
         [*command, "OUTPUT_DIR", str(output), *QUICK, *opts],
         stdout=subprocess.DEVNULL,
@@ -306,22 +372,34 @@ def started(output: Path, *opts: str) -> Iterator[subprocess.Popen[str]]:
             running.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_with_a_message_and_it_can_be_resumed(tmp_path: Path, number: signal.Signals) -> None:
-    with started(tmp_path, "SOLVER.MAX_EPOCH", "500", "TEST.EVAL_PERIOD", "500") as running:
+@pytest.mark.parametrize(
+    ("number", "flags", "status", "said"),
+    [
+        (signal.SIGINT, (), 130, "stopped before the end; continue with --resume"),
+        (signal.SIGTERM, ("--num-gpus", "2"), 143, "stopped by SIGTERM; continue with --resume"),
+    ],
+)
+def test_a_signal_ends_the_run_with_a_message_and_it_can_be_resumed(
+    tmp_path: Path, number: signal.Signals, flags: Sequence[str], status: int, said: str
+) -> None:
+    opts = ("TEST.EVAL_PERIOD", "500", "SOLVER.IMS_PER_BATCH", "64")
+    with started(tmp_path, "SOLVER.MAX_EPOCH", "500", *opts, flags=flags) as running:
         running.send_signal(number)
         _, message = running.communicate(timeout=120)
-    assert running.returncode == 130
-    assert "stopped before the end; continue with --resume" in message
+    assert running.returncode == status
+    assert said in message and "Traceback" not in message
     logged = (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
     epochs = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["epoch"]
-    assert train(tmp_path, "SOLVER.MAX_EPOCH", str(epochs + 1), flags=("--resume",)) == 0
+    assert train(tmp_path, "SOLVER.MAX_EPOCH", str(epochs + 1), *opts, flags=("--resume",)) == 0
     assert (tmp_path / "csv" / "version_0" / "metrics.csv").read_text() == logged, "what was logged stays"
 
 
-def test_a_killed_run_ends_with_the_same_metrics(trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_run_ends_with_the_same_metrics(number: signal.Signals, trained: Path, tmp_path: Path) -> None:
     with started(tmp_path) as running:
-        running.kill()
+        running.send_signal(number)
+        running.communicate(timeout=120)
+    assert running.returncode == (143 if number == signal.SIGTERM else -9)
     assert train(tmp_path, flags=("--resume",)) == 0
     assert metrics(tmp_path) == metrics(trained)
     assert all(torch.equal(v, weights(tmp_path)[k]) for k, v in weights(trained).items())
@@ -358,14 +436,14 @@ def test_freezing_precise_statistics_flipped_tests_and_the_profile(
 def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    network_output = pml_ext.runner.engine.baseline.Baseline.output
+    network_output = Baseline.output
 
     def spoiled(self: Any, *batch: torch.Tensor) -> Any:
         output = network_output(self, *batch)
         spoil = self.training and self.global_step == 13
         return output._replace(features=tuple(part * torch.nan for part in output.features)) if spoil else output
 
-    monkeypatch.setattr(pml_ext.runner.engine.baseline.Baseline, "output", spoiled)
+    monkeypatch.setattr(Baseline, "output", spoiled)
     assert train(tmp_path) == 2
     message = capfd.readouterr().err
     assert "SmoothAPLoss is nan at step 13 (epoch 1); the batch was sklearn.datasets.load_digits()[" in message
@@ -381,7 +459,7 @@ def test_weights_that_are_not_finite_are_never_saved(
         if self.global_step == 11:
             self.backbone[0].weight.data.mul_(torch.nan)
 
-    monkeypatch.setattr(pml_ext.runner.engine.baseline.Baseline, "on_train_batch_end", spoil)
+    monkeypatch.setattr(Baseline, "on_train_batch_end", spoil)
     assert train(tmp_path) == 2
     assert "the weights backbone.0.weight are not finite after step 11" in capfd.readouterr().err
     assert (

@@ -29,7 +29,7 @@ def test_the_layout_changes_and_the_weights_stay() -> None:
     module.linear = nn.Linear(4, 2)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     layout = ChannelsLast()
-    layout.on_train_epoch_start(None, module)  # type: ignore[arg-type]
+    layout.on_train_start(None, module)  # type: ignore[arg-type]
     assert module.conv.weight.is_contiguous(memory_format=torch.channels_last)
     layout.on_validation_start(None, module)  # type: ignore[arg-type]
     assert module.conv.weight.is_contiguous()

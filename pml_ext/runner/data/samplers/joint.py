@@ -30,12 +30,13 @@ class JointBatchSampler(Sampler[list[Drawn]]):
         self, draw: Draw, steps: int, batch_size: int, *, seed: int, rank: int = 0, world_size: int = 1
     ) -> None:
         self.draw, self.steps, self.seed = draw, steps, seed
-        self.share, self.rank, self.epoch = batch_size // world_size, rank, 0
+        self.share, self.rank, self.epoch, self.first = batch_size // world_size, rank, 0, 0
         # The loader takes a number from here each time it begins, instead of one of the model's.
         self.generator = torch.Generator()
 
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+    def set_epoch(self, epoch: int, *, first: int = 0) -> None:
+        """Draw the batches of an epoch from the first-th on; those before are drawn too, but not given out."""
+        self.epoch, self.first = epoch, first
 
     def __len__(self) -> int:
         return self.steps
@@ -43,10 +44,11 @@ class JointBatchSampler(Sampler[list[Drawn]]):
     def __iter__(self) -> Iterator[list[Drawn]]:
         batches = self.draw(np.random.default_rng([self.seed, self.epoch]))
         seeds = np.random.default_rng([self.seed, self.epoch, 1])
-        for _ in range(self.steps):
+        for step in range(self.steps):
             batch = next(batches)
             joint = list(map(Drawn, batch, seeds.integers(2**63, size=len(batch)).tolist()))
-            yield joint[self.rank * self.share : (self.rank + 1) * self.share]
+            if step >= self.first:
+                yield joint[self.rank * self.share : (self.rank + 1) * self.share]
 
 
 def steps_per_epoch(images: int, batch_size: int) -> int:
