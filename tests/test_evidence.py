@@ -174,6 +174,26 @@ def test_intervals_and_verdicts() -> None:
         paired_difference(base, base[:3])
 
 
+def test_intervals_by_t_cover() -> None:
+    from scipy.stats import ttest_1samp
+    from statistics_of_pairs import t_difference
+
+    random = np.random.default_rng(0)
+    covered = 0
+    for _ in range(500):
+        effects = random.standard_normal((4, 1)) + 3 * random.standard_normal((1, 40)) + random.standard_normal((4, 40))
+        found = t_difference(np.zeros((4, 40)), effects)
+        covered += found.low <= 0 <= found.high
+    assert 0.92 < covered / 500 < 0.98
+    # Without differences between seeds, or with one seed, it is the interval over classes; without any, a point.
+    of_classes = random.standard_normal((1, 40))
+    expected = ttest_1samp(of_classes[0], 0).confidence_interval()
+    for seeds in (1, 3):
+        found = t_difference(np.zeros((seeds, 40)), of_classes.repeat(seeds, axis=0))
+        assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert t_difference(np.zeros((2, 9)), np.ones((2, 9)))[:3] == (1, 1, 1)
+
+
 def test_class_values_average_to_the_metrics() -> None:
     import torch
     from image_sets import Pictures

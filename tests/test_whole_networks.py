@@ -47,10 +47,9 @@ def test_runs_are_identified_by_their_full_config() -> None:
         made("glyphs", TEST, "triplet_tcm", {"SOLVER.BASE_LR": 0.01}, 0),
     ]
     assert len({run.key, *(other.key for other in others)}) == 4
-    # Output paths and metrics do not change the network.
-    assert made("glyphs", TEST, "triplet", {"SOLVER.BASE_LR": 0.01, "TEST.REPORT": False}, 0).fingerprint == (
-        run.fingerprint
-    )
+    # Output paths, metrics and other losses do not change the network.
+    for more in ({"TEST.REPORT": False}, {"MODEL.LOSSES.MS.BASE": 0.1}):
+        assert made("glyphs", TEST, "triplet", {"SOLVER.BASE_LR": 0.01} | more, 0).fingerprint == run.fingerprint
 
 
 def test_validation_classes_are_not_trained_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -94,6 +93,37 @@ def test_the_page_is_written_from_stored_runs(tmp_path: Path) -> None:
     row = next(line for line in page.splitlines() if line.startswith("| triplet | triplet_tcm | OPIS"))
     assert "-100.00 [-100.00, -100.00] | holds | – |" in row
     assert "| smoothap" not in page
+
+
+def test_normalised_scores_of_whole_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    import whole_normalization
+    from image_sets import Pictures
+    from normalization_tables import whole_networks
+    from normalized_runs import NormalizedRuns
+    from store import TEST, Run
+
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % 30
+    crowded = torch.randn(30, 8, generator=generator) + torch.linspace(0, 3, 30)[:, None] * torch.eye(1, 8)
+    images = crowded[labels] + 0.5 * torch.randn(120, 8, generator=generator)
+    pictures = [Pictures(torch.empty(0), labels, None)]
+    monkeypatch.setattr(whole_normalization, "RESULTS", tmp_path)
+    monkeypatch.setattr(
+        whole_normalization, "trained", lambda run: ([torch.nn.functional.normalize(images + run.seed)], pictures, 1)
+    )
+    monkeypatch.setattr(whole_normalization, "best_point", lambda *_: {})
+    whole_normalization.choose("glyphs", "triplet")
+    for seed in (0, 1):
+        whole_normalization.run_test(Run("glyphs", TEST, "triplet", {}, seed, "x"))
+    kept = NormalizedRuns(tmp_path, "glyphs")
+    kept.pack()
+    (row,) = (line for line in whole_networks(tmp_path, ["glyphs", "omniglot"]) if line.startswith("| glyphs"))
+    metrics = [line["metrics"] for line in kept.lines() if line["seed"] is not None]
+    opis = [np.mean([of[kind]["opis"] for of in metrics]) for kind in ("plain", "gallery")]
+    assert row.startswith("| glyphs | triplet | 2 | k = ")
+    assert f"| {1000 * opis[0]:.2f} | {100 * (opis[1] / opis[0] - 1):+.1f} [" in row
+    assert whole_networks(tmp_path, ["omniglot"]) == []
 
 
 def test_configs_have_the_validated_settings() -> None:

@@ -12,7 +12,7 @@ from pml_ext.functional import cohort_offsets
 
 DIM, BLOCK = 512, 2048
 PRODUCT = "products with the cohort"
-SIZE = (100_000, 20_000)
+SIZE, KS = (100_000, 20_000), (10, 50, 200)
 
 
 def vectors(size: Size, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -43,14 +43,13 @@ def offsets(k: int) -> Callable[[Size, torch.device], Step]:
 
 CASES = {
     "Cohort normalisation": MetricCase(
-        methods={PRODUCT: Method(product), **{f"k = {k}": Method(offsets(k)) for k in (10, 50, 200)}},
+        methods={PRODUCT: Method(product), **{f"k = {k}": Method(offsets(k)) for k in KS}},
         floor=PRODUCT,
         sizes=((20_000, 20_000), SIZE),
         small=(100, 900),
         quick=(300, 1500),
         goals=(
-            Goal("k = 10", PRODUCT, ratio=1.3, at=SIZE[0]),
-            Goal("k = 50", PRODUCT, ratio=1.3, at=SIZE[0]),
+            *(Goal(f"k = {k}", PRODUCT, ratio=1.3, at=SIZE[0]) for k in KS),
             Goal("k = 10", megabytes=200, at=SIZE[0]),
         ),
         once=100_000,

@@ -24,7 +24,7 @@ from measure import Step, median_times, peak_bytes
 from metric_case import Goal, Method, MetricCase, Size
 
 CASES: dict[str, MetricCase] = {}
-for _module in ("calculator_cases", "cohort_cases", "opis_cases", "reid_cases"):
+for _module in ("calculator_cases", "cohort_cases", "identification_cases", "opis_cases", "reid_cases"):
     if find_spec(_module):
         CASES |= import_module(_module).CASES
 

@@ -53,6 +53,7 @@ from whole_report import write_report
 from pml_ext import Embedder
 from pml_ext._files import write_atomically
 from pml_ext.runner.checks.check import load_checked
+from pml_ext.runner.config.loss_nodes import LOSSES
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.data.datasets import load as load_set
 from pml_ext.runner.engine.run import train
@@ -149,11 +150,13 @@ def schedule_runs() -> list[Run]:
 
 
 def made(set_name: str, stage: str, method: str, settings: Mapping[str, Any], seed: int) -> Run:
-    """A run identified by its full config, so that it is repeated if the config changes."""
+    """A run identified by its config without what other losses have, so that it is repeated if the config changes."""
     cfg = load_checked(config_of(set_name, method), words(settings))
     cfg.defrost()
     for key in WITHOUT_EFFECT:
         del cfg[key]
+    for node in cfg.MODEL.LOSSES.keys() - {"NAME", *(LOSSES[name][0] for name in cfg.MODEL.LOSSES.NAME)}:
+        del cfg.MODEL.LOSSES[node]
     return Run(set_name, stage, method, dict(settings), seed, hashlib.sha256(cfg.dump().encode()).hexdigest()[:16])
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from normalization_tables import whole_networks
 from report import ARROWS, SCALES, means_and_deviations
 from statistics_of_pairs import HEADINGS, verdict
 from store import Store
@@ -45,7 +46,7 @@ def write_report(folder: Path, whole: Store, heads: Store) -> None:
     ]
     for set_name in sets:
         lines += [f"## {set_name}", "", *_comparisons(set_name, results, of_heads), *_methods(set_name, results)]
-    lines += _schedules(whole)
+    lines += [*whole_networks(whole.folder, list(SETS)), *_schedules(whole)]
     write_atomically(folder / "WHOLE_NETWORKS.md", "\n".join(lines))
 
 
