@@ -257,7 +257,11 @@ DAMAGED: dict[str, tuple[Callable[[Path], Made], str]] = {
     },
     "record: a count of 10^9": (
         record([0.0, 1.0], header=[1e9, 1e9]),
-        "the end of the images must be a whole number from 0 to 16777215; got 1e",
+        r"its first record announces 9999999\d\d images; its index has 4 of them",
+    ),
+    "record: a count of 10^10": (
+        record([0.0, 1.0], header=[1e10, 1e10]),
+        r"the end of the images must be a whole number from 0 to 2147483647; got 1e\+10",
     ),
     "record: a count of 10^7": (
         record([0.0, 1.0], header=[1e7, 1e7]),

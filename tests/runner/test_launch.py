@@ -20,12 +20,15 @@ from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, restarts, start
+from pml_ext.runner.rank_store import exchange
 
 DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 
 
 def meet(fault: str, folder: Path, launch: Launch) -> int:
     """Sums over the ranks; the fault of rank 1 is in its second sum."""
+    ranks = [str(rank) for rank in range(launch.processes)]
+    assert [exchange(os.environ["RANK"]), exchange("again")] == [ranks, ["again"] * len(ranks)]
     # On a full machine processes start minutes apart: the timeout is for what comes after.
     store, rank, size = next(rendezvous("env://", timeout=timedelta(minutes=5)))
     store.set(f"started {rank}", "")

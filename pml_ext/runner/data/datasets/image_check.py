@@ -1,20 +1,24 @@
 """Image files that cannot be decoded: found before a run begins, left out, or too many."""
 
+import json
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext.runner.data.datasets.image_files import ImageFiles, require_image
 from pml_ext.runner.data.datasets.image_set import ImageSet
+from pml_ext.runner.rank_store import exchange, rank_and_ranks
 
 log = logging.getLogger("pml_ext")
 
 _MANY = 100_000
+_AT_A_TIME = 2**14
 
 
 class ImageCheck:
@@ -31,13 +35,11 @@ class ImageCheck:
             return images
         if len(images) >= _MANY:
             log.info("%s: checking %d image files; DATASETS.CHECK_IMAGES False does without", part, len(images))
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            problems = list(pool.map(_problem, images.images.sources))
-        messages = [message for message in problems if message]
-        if not messages:
+        unreadable = _unreadable(images.images)
+        if not unreadable:
             return images
-        self._found[part] = messages, len(images)
-        return images.subset([row for row, message in enumerate(problems) if message is None])
+        self._found[part] = list(unreadable.values()), len(images)
+        return images.subset(np.setdiff1d(np.arange(len(images)), list(unreadable)))
 
     @property
     def skipped(self) -> list[str]:
@@ -65,6 +67,20 @@ class ImageCheck:
             raise UserError(f"{', '.join(self.skipped)} ({where}){advice}")
         if messages:
             log.warning("%s; they are skipped (%s)", ", ".join(self.skipped), where)
+
+
+def _unreadable(images: ImageFiles) -> dict[int, str]:
+    """The rows that cannot be decoded and why; each rank of a run decodes its share of the files, and learns of all."""
+    rank, ranks = rank_and_ranks()
+    rows = range(rank, len(images), ranks)
+    found: dict[int, str] = {}
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for start in range(0, len(rows), _AT_A_TIME):  # a pool keeps a kilobyte for each task it is given
+            some = rows[start : start + _AT_A_TIME]
+            problems = zip(some, pool.map(_problem, map(images.sources.__getitem__, some)), strict=True)
+            found.update({row: message for row, message in problems if message})
+    of_ranks = [json.loads(said) for said in exchange(json.dumps(list(found.items())))]
+    return dict(sorted((row, message) for said in of_ranks for row, message in said))
 
 
 def _problem(path: str) -> str | None:
