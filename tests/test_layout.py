@@ -27,7 +27,7 @@ FLOORS = [
     ("pml_ext.miners",),
     ("pml_ext.registration", "pml_ext.inspection", "pml_ext.large_batch", "pml_ext.distributed"),
     ("pml_ext.metrics",),
-    ("pml_ext.runner.config",),
+    ("pml_ext.runner.config", "pml_ext.runner.rank_store"),
     ("pml_ext.runner.data",),
     ("pml_ext.runner.launch", "pml_ext.runner.address", "pml_ext.runner.failures"),
     ("pml_ext.runner.modeling",),
