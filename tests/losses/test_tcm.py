@@ -1,6 +1,6 @@
 import pytest
 import torch
-from pytorch_metric_learning.losses import ThresholdConsistentMarginLoss
+from pytorch_metric_learning.losses import ContrastiveLoss, ThresholdConsistentMarginLoss
 from torch.nn.functional import normalize
 
 from pml_ext import _pml
@@ -60,6 +60,24 @@ def test_same_arguments_and_value_as_in_pml():
     x, labels = embeddings(), torch.tensor(LABELS)
     options = {"lambda_plus": 0.3, "lambda_minus": 2.0, "margin_plus": 0.7, "margin_minus": 0.1}
     torch.testing.assert_close(TCMLoss(**options)(x, labels), ThresholdConsistentMarginLoss(**options)(x, labels))
+
+
+@pytest.mark.parametrize(("plus", "minus"), [(0.9, 0.5), (0.5, 0.1), (0.9, -0.3)])
+def test_equals_pmls_contrastive_loss_on_cosines(plus, minus):
+    points, labels = embeddings(), torch.tensor(LABELS)
+    values, gradients = [], []
+    for loss in (
+        TCMLoss(margin_plus=plus, margin_minus=minus),
+        ContrastiveLoss(pos_margin=plus, neg_margin=minus, distance=_pml.CosineSimilarity()),
+    ):
+        x = points.clone().requires_grad_()
+        value = loss(x, labels)
+        value.backward()
+        values.append(value)
+        gradients.append(x.grad)
+    assert gradients[0].abs().max() > 1e-3
+    torch.testing.assert_close(*values, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(*gradients, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
