@@ -13,12 +13,18 @@ def no_autocast(device: torch.device) -> AbstractContextManager[object]:
 
 
 @contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Turn off gradients, autocast and TF32: 16-bit products change a distance by more than a grid step."""
+def exact_products() -> Iterator[None]:
+    """Turn off TF32."""
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            yield
+        yield
     finally:
         torch.set_float32_matmul_precision(precision)
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Turn off gradients, autocast and TF32: 16-bit products change a distance by more than a grid step."""
+    with exact_products(), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield

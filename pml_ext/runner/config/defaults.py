@@ -14,6 +14,7 @@ from pml_ext.runner.config.loss_nodes import LOSSES, MINERS
 _MODEL: dict[str, Any] = {
     "DEVICE": "cuda",  # cuda, cpu, or (ours) auto: cuda where there is one
     "META_ARCHITECTURE": "Baseline", "WEIGHTS": "",
+    "COMPILE": False,  # ours: torch.compile of backbone and heads in training
     "FREEZE_LAYERS": [],  # regular expressions, matched from the start of a parameter's name
     "QUEUE_SIZE": 8192,  # of MoCo
     "PIXEL_MEAN": [0.485 * 255, 0.456 * 255, 0.406 * 255],  # one value: images are read as grey
@@ -36,7 +37,9 @@ _MODEL: dict[str, Any] = {
     },
 }  # fmt: skip
 _SOLVER: dict[str, Any] = {
-    "AMP": {"ENABLED": False}, "OPT": "Adam", "MAX_EPOCH": 120,
+    "AMP": {"ENABLED": False, "DTYPE": "float16"},  # DTYPE is ours: float16 with a scaler, or bfloat16
+    "MATMUL_PRECISION": "highest",  # ours; high: the network's float32 products in TF32 on GPUs, torch's words
+    "OPT": "Adam", "MAX_EPOCH": 120,
     "FREEZE_ITERS": 0,  # how long MODEL.FREEZE_LAYERS stay as they are
     "FREEZE_EPOCHS": 0.0,  # ours, beside FREEZE_ITERS: FastReID 0.2 counted epochs
     "BASE_LR": 3e-4, "HEADS_LR_FACTOR": 1.0, "BIAS_LR_FACTOR": 1.0, "MOMENTUM": 0.9, "NESTEROV": False,
@@ -118,6 +121,7 @@ def get_cfg() -> CN:
     cfg.DATASETS.CHECK_IMAGES = True  # ours: decode every image file once before training, skip those that cannot be
     cfg.DATASETS.MAX_UNREADABLE = 0.01  # ours: stop where a larger share of a set cannot be decoded
     loader = {"SAMPLER_TRAIN": "TrainingSampler", "NUM_INSTANCE": 4, "SET_WEIGHT": [], "NUM_WORKERS": 8}
+    loader["PREFETCH_FACTOR"] = 2  # ours: batches that each worker loads ahead
     cfg.DATALOADER = CN(loader)
     cfg.SOLVER = CN(_SOLVER)
     cfg.TEST = CN(_TEST)

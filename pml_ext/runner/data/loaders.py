@@ -63,6 +63,11 @@ def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     return (*batch, [np.stack(drawn) for drawn in zip(*draws[0], strict=True)]) if draws else batch
 
 
+def _workers(options: CN) -> dict[str, Any]:
+    ahead = {"prefetch_factor": options.PREFETCH_FACTOR} if options.NUM_WORKERS else {}  # torch refuses it without
+    return {"num_workers": options.NUM_WORKERS, **ahead}
+
+
 def train_loader(
     options: CN, images: ImageSet, transform: Transform, *, batch_size: int, seed: int, rank: int, world_size: int
 ) -> DataLoader[TrainingSample]:
@@ -74,7 +79,7 @@ def train_loader(
         SeededImages(images, transform),
         collate_fn=collate,
         batch_sampler=sampler,
-        num_workers=options.NUM_WORKERS,
+        **_workers(options),
         generator=sampler.generator,
         persistent_workers=options.NUM_WORKERS > 0,
         pin_memory=torch.cuda.is_available(),
@@ -90,6 +95,6 @@ def evaluation_loader(
         collate_fn=collate,
         batch_size=batch_size,
         sampler=np.arange(rank, len(images), world_size).tolist(),
-        num_workers=options.NUM_WORKERS,
+        **_workers(options),
         pin_memory=torch.cuda.is_available(),
     )

@@ -121,4 +121,5 @@ DATALOADER_RULES: list[Rule] = [
         lambda value: all(isinstance(count, int) and count >= 0 for count in value),
     ),
     not_negative("NUM_WORKERS"),
+    at_least_one("PREFETCH_FACTOR"),
 ]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._ops.precision import exact_products
 from pml_ext.distributed import ShardedLoss, is_divisible
 from pml_ext.large_batch import norms_by_chunk
 from pml_ext.losses import DiscriminativeLoss
@@ -24,7 +25,7 @@ from pml_ext.runner.modeling.architectures import NetworkOutput
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
-from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients
+from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
 from pml_ext.runner.solver.schedule import build_schedule
 
 log = logging.getLogger("pml_ext")
@@ -96,7 +97,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
     def _loss(self, output: NetworkOutput, labels: Tensor, rows: Tensor) -> Tensor:
         """The sum of all terms, logged; an error where one is not finite."""
         # Sums over pairs lose all digits in 16 bits.
-        with torch.autocast(labels.device.type, enabled=False):
+        with torch.autocast(labels.device.type, enabled=False), exact_products():
             features, joint_labels = self._joint_batch(output, labels)
             values = self._loss_values(output, labels, features, joint_labels)
         total = torch.stack(list(values.values())).sum()
@@ -165,7 +166,14 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         assert isinstance(gathered, Tensor)
         return gathered.flatten(0, 1)
 
+    def on_fit_start(self) -> None:
+        if self.cfg.MODEL.COMPILE:
+            for module in self._embedding_modules():
+                module.compile()  # in place: parameters keep their names
+
     def on_train_start(self) -> None:
+        for optimizer in self.trainer.optimizers:
+            fit_restored_state(optimizer)
         if self.trainer.world_size > 1:
             self._divide_losses()
         chunk, images = self.cfg.SOLVER.CHUNK, self.cfg.SOLVER.IMS_PER_BATCH // self.trainer.world_size

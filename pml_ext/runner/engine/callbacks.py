@@ -121,17 +121,26 @@ class Profile(lightning.Callback):
 
 
 class ChannelsLast(lightning.Callback):
-    """Trains with the weights of convolutions in torch's channels_last layout, and measures in the usual one.
+    """Keeps the weights of convolutions in torch's channels_last layout, which their fast kernels want.
 
-    On a CPU a step of a small convolutional network takes about a fifth less time. Only the order of sums differs;
-    in the usual layout a model measures the same here as when its checkpoint is read again.
+    always: from before DDP and the optimizer see them, and in measurements too, as on GPUs. Otherwise in training only,
+    as on a CPU, where a step of a small convolutional network takes about a fifth less time: in the usual layout a
+    model measures the same here as when its checkpoint is read again. Only the order of sums differs.
     """
+
+    def __init__(self, *, always: bool) -> None:
+        self.always = always
+
+    def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
+        if self.always:
+            pl_module.to(memory_format=torch.channels_last)
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         pl_module.to(memory_format=torch.channels_last)
 
     def on_validation_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        pl_module.to(memory_format=torch.contiguous_format)
+        if not self.always:
+            pl_module.to(memory_format=torch.contiguous_format)
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         if trainer.state.fn == "fit":

@@ -23,6 +23,7 @@ from pml_ext.runner.evaluation.columns import columns_of_first
 from pml_ext.runner.evaluation.results import LOWER_IS_BETTER
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.cuda import missing_device
+from pml_ext.runner.solver.rules import AMP_TYPES
 
 log = logging.getLogger("pml_ext")
 
@@ -46,13 +47,15 @@ def build_trainer(
     loggers = build_loggers(cfg.LOGGERS, output) if training else []
     saving = _checkpointing(checkpoints, cfg.TEST, cfg.DATASETS, cfg.SOLVER)
     measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH, dict(flat(cfg)))] if training else []
-    faster = [ChannelsLast()] if training and not (on_gpu or several) else []
+    faster = [ChannelsLast(always=on_gpu)] if on_gpu or (training and not several) else []
+    if training and on_gpu:
+        torch.set_float32_matmul_precision(cfg.SOLVER.MATMUL_PRECISION)
     return lightning.Trainer(
         accelerator="gpu" if on_gpu else "cpu",
         devices=[int(index)] if index and on_gpu and not several else launch.num_gpus,
         num_nodes=launch.num_machines,
-        strategy=DDPStrategy(timeout=timedelta(seconds=launch.timeout)) if several else "auto",
-        precision="16-mixed" if cfg.SOLVER.AMP.ENABLED and on_gpu else "32-true",
+        strategy=_ddp(launch.timeout) if several else "auto",
+        precision=AMP_TYPES[cfg.SOLVER.AMP.DTYPE] if cfg.SOLVER.AMP.ENABLED and on_gpu else "32-true",
         max_epochs=cfg.SOLVER.MAX_EPOCH,
         check_val_every_n_epoch=cfg.TEST.EVAL_PERIOD or cfg.SOLVER.MAX_EPOCH + 1,
         num_sanity_val_steps=0,
@@ -67,6 +70,11 @@ def build_trainer(
         enable_model_summary=False,
         log_every_n_steps=STEPS_BETWEEN_ENTRIES,
     )
+
+
+def _ddp(timeout: float) -> DDPStrategy:
+    # Gradients are views of the buckets that ranks exchange: no copy of them, and no second memory for them.
+    return DDPStrategy(timeout=timedelta(seconds=timeout), gradient_as_bucket_view=True)
 
 
 def _checkpointing(folder: Path | None, test: CN, datasets: CN, solver: CN) -> list[Checkpoint]:

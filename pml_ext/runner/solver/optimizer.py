@@ -4,12 +4,14 @@ import logging
 from collections.abc import Iterable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 log = logging.getLogger("pml_ext")
 
 _NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: batch and instance norms
+
+_FUSED = ("Adam", "AdamW", "SGD")  # a fifth of the time of Adam's separate passes over ResNet-50 on one core
 
 
 def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
@@ -34,10 +36,27 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
                 rate *= options.HEADS_LR_FACTOR
             groups.setdefault((rate, decay), []).append(parameter)
     own = {"momentum": options.MOMENTUM, "nesterov": options.NESTEROV} if options.OPT == "SGD" else {}
+    if options.OPT in _FUSED:
+        # A fused step takes the scaler's factor out of the gradients itself, after they are clipped and logged.
+        own["fused"] = not (options.AMP.ENABLED and options.AMP.DTYPE == "float16")
     optimizer: torch.optim.Optimizer = getattr(torch.optim, options.OPT)(
         [{"params": p, "lr": rate, "weight_decay": decay} for (rate, decay), p in groups.items()], **own
     )
     return optimizer
+
+
+def fit_restored_state(optimizer: torch.optim.Optimizer) -> None:
+    """Give each state the memory layout of its weights: fused steps walk both side by side and check no layout.
+
+    A checkpoint can be of another layout, and of a run whose steps could be fused.
+    """
+    for group in optimizer.param_groups:
+        if not optimizer.defaults.get("fused"):
+            group["fused"] = False
+    for weights, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == weights.shape and value.stride() != weights.stride():
+                state[name] = torch.empty_like(weights, dtype=value.dtype).copy_(value)
 
 
 def clip_gradients(options: CN, parameters: Iterable[nn.Parameter]) -> None:

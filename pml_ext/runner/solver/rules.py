@@ -1,5 +1,7 @@
 """The names that a config's SOLVER can hold, and what its values must be."""
 
+from typing import Literal
+
 from pml_ext.runner.config.rules import Rule, at_least_one, below_one, must, not_negative, one_of, positive
 
 # Of torch.optim: all that take rates and decays by group and train dense weights without a closure.
@@ -9,10 +11,14 @@ SCHEDULES = {
     "CosineAnnealingLR": "half a cosine from the end of the warm-up down to ETA_MIN_LR, a new rate every epoch",
     "OneCycleLR": "torch's: up to the rate and down again, a new rate every iteration (ours)",
 }
+AMP_TYPES: dict[str, Literal["16-mixed", "bf16-mixed"]] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
+"""Lightning's names of them."""
 
 SOLVER_RULES: list[Rule] = [
     one_of("OPT", OPTIMIZERS),
     one_of("SCHED", SCHEDULES),
+    one_of("AMP.DTYPE", AMP_TYPES),
+    one_of("MATMUL_PRECISION", ("highest", "high", "medium")),
     one_of("WARMUP_METHOD", ("linear", "constant", "exp")),
     one_of("CLIP_GRADIENTS.CLIP_TYPE", ("norm", "value")),
     at_least_one("MAX_EPOCH CHECKPOINT_PERIOD"),

@@ -237,6 +237,28 @@ def test_a_checkpoint_each_few_steps(
     assert all(torch.equal(v, weights(tmp_path)[k]) for k, v in weights(augmented[0]).items())
 
 
+def test_compile_reaches_the_network_and_leaves_its_names(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[torch.nn.Module] = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled.append(module))
+    assert train(tmp_path, "MODEL.COMPILE", "True", "SOLVER.MAX_EPOCH", "1") == 0
+    assert len(compiled) == 2 and weights(tmp_path).keys() == weights(trained).keys()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_gpu_trains_in_16_bits_compiled_and_resumes(dtype: str, tmp_path: Path) -> None:
+    opts = (
+        "MODEL.DEVICE", "cuda", "SOLVER.AMP.ENABLED", "True", "SOLVER.AMP.DTYPE", dtype, "MODEL.COMPILE", "True",
+        "SOLVER.MATMUL_PRECISION", "high",
+    )  # fmt: skip
+    assert train(tmp_path, *opts) == 0
+    assert train(tmp_path, *opts, "SOLVER.MAX_EPOCH", "3", flags=("--resume",)) == 0
+    assert metrics(tmp_path)["precision_at_1"] > 0.9
+
+
 def test_resume_of_another_model_and_of_nothing(
     trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ from yacs.config import CfgNode
 
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.solver.optimizer import build_optimizer
+from pml_ext.runner.solver.optimizer import build_optimizer, fit_restored_state
 from pml_ext.runner.solver.rules import OPTIMIZERS
 
 
@@ -59,3 +59,44 @@ def test_every_optimizer_trains_with_rates_and_decays_by_group(name: str) -> Non
     model(torch.randn(4, 2)).square().mean().backward()
     optimizer.step()
     assert not any(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD"])
+def test_steps_are_fused_but_for_gradients_that_a_scaler_has_scaled(name: str) -> None:
+    solver = config(OPT=name).SOLVER
+    assert build_optimizer(solver, nn.Linear(2, 2)).defaults["fused"]
+    solver.AMP.ENABLED = True
+    assert not build_optimizer(solver, nn.Linear(2, 2)).defaults["fused"]
+    solver.AMP.DTYPE = "bfloat16"
+    assert build_optimizer(solver, nn.Linear(2, 2)).defaults["fused"]
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD"])
+def test_a_state_of_another_layout_steps_as_if_it_had_the_weights(name: str) -> None:
+    """A fused step of weights and states in different layouts is silently wrong."""
+
+    def stepped(*, restored: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        layer, images = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 5, 5)
+        optimizer = build_optimizer(config(OPT=name, BASE_LR=0.1).SOLVER, layer)
+        for step in range(2):
+            if step and restored:
+                layer.to(memory_format=torch.channels_last)
+                fit_restored_state(optimizer)
+            optimizer.zero_grad()
+            layer(images).square().mean().backward()
+            optimizer.step()
+        return layer.weight.detach()
+
+    torch.testing.assert_close(stepped(restored=True), stepped(restored=False))
+
+
+def test_a_restored_state_is_fused_only_where_the_config_says_so() -> None:
+    solver = config(OPT="Adam").SOLVER
+    before = build_optimizer(solver, nn.Linear(2, 2))
+    solver.AMP.ENABLED = True
+    now = build_optimizer(solver, nn.Linear(2, 2))
+    now.load_state_dict(before.state_dict())
+    assert now.param_groups[0]["fused"], "torch restores it"
+    fit_restored_state(now)
+    assert not any(group["fused"] for group in now.param_groups)
