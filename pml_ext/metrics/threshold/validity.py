@@ -162,7 +162,7 @@ def _judge(
     low, high = class_rate_interval(errors, pairs, pairs_span_classes=spans, confidence=confidence)
     share = 2 if spans else 1
     today = ErrorRate(int(errors.sum()) // share, int(pairs.sum()) // share, low, high)
-    limit = max(promised.high, tolerance * promised.rate)
+    limit = min(1.0, max(promised.high, tolerance * promised.rate))
     verdict: Verdict = "cannot be told"
     if high <= limit:
         verdict = "holds"
