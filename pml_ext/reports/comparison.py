@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
-from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
+from pml_ext.metrics.keys import MEAN_AVERAGE_PRECISION_AT_R, OPIS, PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import Picture, columns_for, format_axis, label_above
 from pml_ext.reports.page import differences_table, metrics_table, require_page, write_page
 from pml_ext.reports.panels import drawn
-from pml_ext.reports.training_series import Series, read_series
+from pml_ext.reports.training_series import HARD_TRIPLETS, Series, read_series
 from pml_ext.runner.config.yaml_file import read_tree
 from pml_ext.runner.evaluation.results import METRICS, Results, heading, label_of, labels_of, read_results
 
@@ -90,31 +90,43 @@ def _trade_off(test_set: str, accuracy: str, results: Results) -> Picture:
 
 
 def _curves(series: dict[str, dict[str, Series]]) -> Iterator[Picture]:
-    """The loss, and each run's main validation metrics."""
-    wanted = (("loss", "loss"), *((key, heading(key, METRICS[key])) for key in (PRECISION_AT_1, OPIS)))
-    shown = [(key, label) for key, label in wanted if any(key in found for found in series.values())]
+    """The losses, each by itself where a run adds several, with the hard triplets; then the validation metrics."""
+    names = list(dict.fromkeys(name for found in series.values() for name in found))
+    terms = [name for name in names if name.startswith("loss/")]
+    are_added = any(sum(name in found for name in terms) > 1 for found in series.values())
+    losses = ["loss", *(terms if are_added else ()), HARD_TRIPLETS]
+    caption = "Losses of different kinds are not comparable with each other."
+    yield from _panels("losses", "Losses over the training", caption, losses, series)
+    metrics = [PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION, MEAN_AVERAGE_PRECISION_AT_R, OPIS]
+    caption = "The metrics of every validation."
+    yield from _panels("curves", "Validation over the training", caption, metrics, series)
+
+
+def _panels(
+    name: str, title: str, caption: str, wanted: Sequence[str], series: dict[str, dict[str, Series]]
+) -> Iterator[Picture]:
+    """A panel for each wanted series that any run has, with a line for each run."""
+    shown = [key for key in wanted if any(key in found for found in series.values())]
     if not shown:
         return
 
     def draw(figure: "Figure", wide: bool) -> None:
-        lines: list[Line2D] = []
-        for axes, (key, label) in zip(drawing.row_of_axes(figure, len(shown), wide), shown, strict=True):
-            for i, (name, found) in enumerate(series.items()):
+        lines: dict[str, Line2D] = {}
+        for axes, key in zip(drawing.row_of_axes(figure, len(shown), wide), shown, strict=True):
+            for i, (run, found) in enumerate(series.items()):
                 steps, values = found.get(key, ([], []))
-                drawn = drawing.plot_series(axes, steps, values, _in_legend(name), i)
-                lines += drawn if key == shown[0][0] else []
+                (lines[run],) = drawing.plot_series(axes, steps, values, _in_legend(run), i)
             axes.set(xlabel="step")
-            label_above(axes, label)
+            label_above(axes, heading(key, METRICS[key]) if key in METRICS else key)
             if key in METRICS:
                 format_axis(axes.yaxis, key)
         columns = 5 if wide else columns_for([*series])
-        legend = figure.legend(handles=lines, fontsize=9, loc="outside lower center", ncols=columns)
+        legend = figure.legend(handles=[*lines.values()], fontsize=9, loc="outside lower center", ncols=columns)
         drawing.show_as_text(legend.get_texts())
 
-    caption = "Losses of different kinds are not comparable with each other; the validation metrics are."
     rows = -(-len(series) // 5), -(-len(series) // columns_for([*series]))
     heights = (3.6 + 0.25 * rows[0], 3.4 * len(shown) + 0.25 * rows[1])
-    yield Picture("curves", "Over the training", caption, draw, heights)
+    yield Picture(name, title, caption, draw, heights)
 
 
 def _in_legend(name: str) -> str:

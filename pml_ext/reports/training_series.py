@@ -12,6 +12,7 @@ from pml_ext.runner.evaluation.results import METRICS, NO_RATES, heading
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+HARD_TRIPLETS = "epoch/hard_triplets"
 _VALIDATION, _OPIS = "validation", heading(OPIS, METRICS[OPIS])
 
 Series = tuple[list[float], list[float]]

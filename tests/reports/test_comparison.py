@@ -8,7 +8,7 @@ import pytest
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.reports.comparison import compare
+from pml_ext.reports.comparison import _curves, compare
 from pml_ext.reports.hits_page import write_hits
 from pml_ext.reports.training_series import read_series
 from pml_ext.runner.evaluation.results import write_metrics
@@ -40,7 +40,7 @@ def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path: Path, capsys:
     assert ("SOLVER.BASE_LR", "0.1", "0.2") in rows_of(text)
     assert "MAX_EPOCH" not in text and "OUTPUT_DIR" not in text
     names = {path.name for path in (output.parent / "page_pictures").iterdir()}
-    assert names == {f"{name}_{width}.png" for name in ("trade_off_Set", "curves") for width in (1400, 500)}
+    assert names == {f"{name}_{width}.png" for name in ("trade_off_Set", "losses", "curves") for width in (1400, 500)}
 
 
 @pytest.mark.parametrize(
@@ -147,6 +147,23 @@ def test_nothing_but_a_page_is_replaced(tmp_path: Path, capsys: pytest.CaptureFi
     before_the_mark = page.read_text("utf-8").replace('<meta name="generator" content="pml_ext">\n', "")
     page.write_text(before_the_mark, "utf-8")
     assert main(["compare", *map(str, runs), "--output", str(page)]) == 0
+
+
+def test_curves_of_each_loss_of_hard_triplets_and_of_map(tmp_path: Path) -> None:
+    """Terms of a sum have panels of their own, metrics too; a run that lacks one has no line there."""
+    columns = "step,epoch,loss,loss/CITLoss,loss/CrossEntropyLoss,epoch/hard_triplets,precision_at_1"
+    runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.25, "0.1")]
+    (runs[1] / "csv/version_0/metrics.csv").write_text(f"{columns},reid_mean_average_precision\n9,0,3,1,2,7,0.5,0.25")
+    losses, validation = _curves({path.name: read_series(path) for path in runs})
+    for picture, panels in (
+        (losses, {"loss": 2, "loss/CITLoss": 1, "loss/CrossEntropyLoss": 1, "epoch/hard_triplets": 1}),
+        (validation, {"R@1 ↑": 2, "mAP ↑": 1}),
+    ):
+        axes = picture.figure(wide=True).axes
+        assert {one.get_title("left"): sum(len(line.get_xdata()) > 0 for line in one.lines) for one in axes} == panels
+    only_total = {"a": {"loss": ([1.0], [1.0]), "loss/CITLoss": ([1.0], [1.0])}}
+    (losses,) = _curves(only_total)
+    assert [one.get_title("left") for one in losses.figure(wide=True).axes] == ["loss"]
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"step,loss\n1,many\n", b"step,loss\n1,1,1\n", b"step,loss\n\0,1"])
