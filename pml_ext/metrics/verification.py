@@ -152,10 +152,7 @@ class VerificationEvaluator:
         """
         if not isinstance(pairs, TemplatePairs):
             raise TypeError(f"pairs must be TemplatePairs; got {type(pairs).__name__}")
-        templates = template_embeddings(embeddings, template_ids, media_ids)
-        rows = (templates.rows(pairs.first), templates.rows(pairs.second))
-        scores = pair_cosines(templates.embeddings, templates.embeddings, *rows)
-        return rates_of(roc_curve(scores, pairs.same.to(scores.device)), self.fars)
+        return rates_of(roc_of_templates(embeddings, template_ids, media_ids, pairs), self.fars)
 
     def of_all_pairs(self, embeddings: Tensor, labels: Tensor) -> dict[str, float]:
         """Every unordered pair of a labelled set, without storing a score; no folds.
@@ -170,6 +167,14 @@ class VerificationEvaluator:
             ValueError: embeddings or labels of another shape or type.
         """
         return rates_of(labelled_pairs_roc(embeddings, labels, fars=self.fars), self.fars)
+
+
+def roc_of_templates(embeddings: Tensor, template_ids: Tensor, media_ids: Tensor, pairs: TemplatePairs) -> ROC:
+    """The curve of `VerificationEvaluator.of_templates`."""
+    templates = template_embeddings(embeddings, template_ids, media_ids)
+    rows = (templates.rows(pairs.first), templates.rows(pairs.second))
+    scores = pair_cosines(templates.embeddings, templates.embeddings, *rows)
+    return roc_curve(scores, pairs.same.to(scores.device))
 
 
 def checked_fars(fars: Sequence[float]) -> tuple[float, ...]:

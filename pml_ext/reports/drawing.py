@@ -144,6 +144,14 @@ def format_axis(axis: "Axis", metric: str, *, most: int = 6) -> None:
     axis.set_major_formatter(StrMethodFormatter("{x:.2e}") if metric in NO_RATES else PercentFormatter(1, symbol=" %"))
 
 
+def format_roc(axes: "Axes", impostor_pairs: int) -> None:
+    """Axes of true accept rate against false accept rate, from one false accept on."""
+    axes.set(xscale="log", ylim=(0, 1.02), xlabel="false accept rate (FAR)", ylabel="true accept rate (TAR = 1 − FRR)")
+    axes.set_xlim(min(1 / impostor_pairs, 0.1), 1)
+    axes.minorticks_off()  # a third of the time to draw the picture
+    axes.grid(color=PALE)
+
+
 def label_above(axes: "Axes", label: str) -> None:
     """The label of the vertical axis, written above: turned by a quarter, an arrow in it would point sideways."""
     axes.set_title(label, loc="left", fontsize=10)

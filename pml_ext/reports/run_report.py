@@ -18,6 +18,7 @@ from pml_ext.metrics.threshold.rates import error_rates
 from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, spectrum_picture
 from pml_ext.reports.page import metrics_table, write_page
+from pml_ext.reports.pair_roc import pair_roc_picture
 from pml_ext.reports.panels import Panels, drawn
 from pml_ext.reports.ranked_results import (
     RankedLists,
@@ -30,9 +31,9 @@ from pml_ext.reports.ranked_results import (
 from pml_ext.reports.thresholds import error_pictures, utility_picture
 from pml_ext.reports.thumbnails import why_no_pictures
 from pml_ext.reports.training_series import read_series, training_curves
-from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
+from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
-from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings
+from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings, roc_of_listed_pairs
 
 _QUERIES = 5
 _CONFUSIONS = 9
@@ -61,15 +62,17 @@ def write_report(
 ) -> tuple[Path, list[Path]]:
     """Write report.html and its pictures in the folder of a run, return the page and the PNGs.
 
-    test_sets of pairs or templates have a table only; far: of the operating point, 1 / impostor pairs where those are
-    fewer; utility: of `measure_utility`; extra: what else the page shows, at its end.
+    test_sets of pairs or templates have a table and their ROC; far: of the operating point, 1 / impostor pairs where
+    those are fewer; utility: of `measure_utility`; extra: what else the page shows, at its end.
     """
-    open_sets = {name: data for name, data in test_sets.items() if isinstance(data, OpenSet)}
     pictures: list[Picture] = []
-    for name, data in open_sets.items():
-        panels = _panels_of_set(name, data, trained, baselines, utility[name], far=far, seed=seed)
+    for name, data in test_sets.items():
+        if isinstance(data, OpenSet):
+            panels = _panels_of_set(name, data, trained, baselines, utility[name], far=far, seed=seed)
+        else:
+            panels = {"ROC of the pairs": partial(_roc_of_pairs, name, data, {**baselines, TRAINED: trained})}
         found = [*drawn(panels, of=name)]
-        if len(open_sets) > 1:
+        if len(test_sets) > 1:
             suffix = "_" + re.sub("[^A-Za-z0-9_.-]", "_", name)
             found = [replace(p, name=p.name + suffix, title=f"{name}: {p.title}") for p in found]
         pictures += found
@@ -129,6 +132,10 @@ def _panels_of_set(
         "A map of the embeddings": lambda: [map_picture(ImageSet.concatenated(data.parts), embeddings, seed=seed)],
         "Singular values of the embeddings": lambda: [spectrum_picture(before | {TRAINED: embeddings})],
     }
+
+
+def _roc_of_pairs(name: str, data: PairSet | TemplateSet, models: Mapping[str, Measured]) -> Iterator[Picture]:
+    yield pair_roc_picture({row: roc_of_listed_pairs(data, model.features[name]) for row, model in models.items()})
 
 
 def _results_of_queries(data: OpenSet, lists: Mapping[str, RankedLists], seed: int) -> Iterator[Picture]:

@@ -131,10 +131,7 @@ def _draw_roc(axes: "Axes", report: ThresholdFields, curves: ThresholdCurves) ->
         axes.plot(*point, marker="D", markersize=9, color=ORANGE, markeredgecolor=BLACK, linestyle="", label=label)
     else:
         axes.axhline(point[1], color=ORANGE, linestyle="--", label=label)
-    axes.set(xscale="log", ylim=(0, 1.02), xlabel="false accept rate (FAR)", ylabel="true accept rate (TAR = 1 − FRR)")
-    axes.set_xlim(min(1 / report.far.pairs, 0.1), 1)
-    axes.minorticks_off()  # a third of the time to draw the picture
-    axes.grid(color=PALE)
+    drawing.format_roc(axes, report.far.pairs)
     add_legend(axes, beside=False)
 
 

@@ -14,14 +14,18 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
+from pml_ext.metrics import VerificationEvaluator
 from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.pair_lists import TemplateMedia, TemplatePairs
 from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, principal_components, spectrum_picture
+from pml_ext.reports.pair_roc import pair_roc_picture, tars_at_fars
 from pml_ext.reports.ranked_results import Confusion, confused_identities
 from pml_ext.reports.run_report import _pictures_of_thresholds, measure_utility, write_report
 from pml_ext.reports.training_series import training_curves
-from pml_ext.runner.data.datasets import OpenSet, PairSet
+from pml_ext.runner.data.datasets import OpenSet, PairSet, TemplateSet
 from pml_ext.runner.evaluation.baselines import Measured
+from pml_ext.runner.evaluation.evaluate import roc_of_listed_pairs
 from tests.reports.small_set import image_set, overhang, small_set
 
 HOSTILE = "<script>alert(1)</script>&\"'"
@@ -93,14 +97,31 @@ def test_names_of_files_stay_text(report: tuple[Path, list[Path]]) -> None:
     assert data["names"][0].endswith("script>&\"'_0.png")
 
 
-def test_pairs_of_images_have_a_table_only(tmp_path: Path) -> None:
+def test_pairs_of_images_have_a_table_and_their_roc(tmp_path: Path) -> None:
     same = np.array([True, False] * 4)
     data = PairSet(image_set(np.zeros(16, int), np.zeros(16, int)), same)
     trained = Measured({"LFW": {"accuracy": 0.5}}, {"LFW": [torch.randn(16, 4)]})
     options = {"far": 1e-3, "utility": {}, "seed": 0, "facts": {}}
     page, files = write_report(tmp_path, {"LFW": data}, trained, {}, **options)
-    assert files == []
+    assert [path.name for path in files] == ["pair_roc_1400.png", "pair_roc_500.png"]
     assert '<td data-name="LFW">trained</td><td data-name="accuracy ↑">50.00 %</td>' in page.read_text(encoding="utf-8")
+
+
+def test_the_roc_of_templates_has_the_area_of_the_evaluation() -> None:
+    pairs = TemplatePairs(
+        torch.tensor([0, 0, 1, 2]), torch.tensor([1, 2, 3, 3]), torch.tensor([True, False, False, True])
+    )
+    media = TemplateMedia(tuple("abcdef"), torch.tensor([0, 0, 1, 2, 3, 3]), torch.tensor([0, 0, 1, 2, 3, 4]))
+    data = TemplateSet(image_set(np.zeros(6, int), np.zeros(6, int)), media, pairs)
+    features = [torch.nn.functional.normalize(torch.randn(6, 4))]
+    roc = roc_of_listed_pairs(data, features)
+    expected = VerificationEvaluator().of_templates(features[0], media.template_ids, media.media_ids, pairs)["auc"]
+    (axes,) = pair_roc_picture({"trained": roc}).figure(wide=True).axes
+    assert axes.lines[0].get_label() == f"trained: AUC {100 * expected:.2f} %"
+    fars, tars = tars_at_fars(roc)
+    for far, tar in zip(fars.tolist(), tars.tolist(), strict=True):
+        assert tar == max(roc.tar[roc.far <= far + 1e-12].tolist())
+    assert (fars[0], fars[-1], tars[-1]) == (0.5, 1, 1)
 
 
 def test_a_set_with_too_few_classes_has_the_other_pictures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -150,7 +171,7 @@ def test_a_damaged_log_of_the_training_costs_its_curves_alone(tmp_path: Path, ca
     page, files = write_report(
         tmp_path, {"LFW": same}, trained, {}, far=1e-3, utility={}, seed=0, facts={}, extra={"More": broken}
     )
-    assert files == []
+    assert len(files) == 2
     assert not_drawn(page).keys() == {"While it trained", "More"}
     assert not_drawn(page)["More"] == "KeyError: &#39;loss&#39;"
     assert "Traceback" in caplog.text, "an error that nobody foresaw is in the log as a whole"

@@ -14,9 +14,12 @@ from pml_ext._identities import JUNK
 from pml_ext._pml import FaissKMeans
 from pml_ext.functional.retrieval.protocol import GalleryProtocol
 from pml_ext.functional.retrieval.ranking import Ranking
+from pml_ext.functional.verification.roc import ROC, roc_curve
+from pml_ext.functional.verification.templates import pair_cosines
 from pml_ext.metrics import AccuracyCalculator, GalleryCohort, ReIDEvaluator, VerificationEvaluator, keys
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TestSet
+from pml_ext.metrics.verification import roc_of_templates
+from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.evaluation.columns import columns_of_queries
 
 log = logging.getLogger("pml_ext")
@@ -78,6 +81,15 @@ class Evaluation:
             found = self.normalized.get_accuracy(features[0], query[0], query_cameras=query[1], **reference)
             results |= {keys.normalized(name): float(found[name]) for name in self.by_scores}
         return results
+
+
+def roc_of_listed_pairs(data: PairSet | TemplateSet, features: Features) -> ROC:
+    """The curve behind `Evaluation` of a set of pairs or templates."""
+    if isinstance(data, TemplateSet):
+        return roc_of_templates(features[0], data.media.template_ids, data.media.media_ids, data.pairs)
+    first, second = features[0][0::2], features[0][1::2]
+    rows = torch.arange(len(first))
+    return roc_curve(pair_cosines(first, second, rows, rows), torch.from_numpy(data.same))
 
 
 def gallery_cohort(options: CN) -> GalleryCohort:
