@@ -95,3 +95,14 @@ def test_search_reports_the_recall_it_has(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["2,000", "write", "build", "query", "on"]
     assert "recall of 10 1," in result.stdout
+
+
+def test_startup_prints_its_goals() -> None:
+    if not Path("/proc/self/smaps_rollup").exists():
+        pytest.skip("memory is measured on Linux")
+    command = [sys.executable, str(SCRIPT.with_name("startup.py")), "--rows", "60000", "--identities", "6000"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, "--lines", "2000"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert len(rows) == 7 and all(row.split(" | ")[-1] in ("met |", "missed |") for row in rows[1:])

@@ -86,7 +86,7 @@ class _Numbers:
         self._parts: list[np.ndarray] = []
 
     def add(self, cells: Sequence[str]) -> None:
-        for cell in set(cells) - self.known.keys():
+        for cell in set(cells).difference(self.known):
             self.known[cell] = len(self.known)
         self._parts.append(np.fromiter(map(self.known.__getitem__, cells), dtype=np.int32, count=len(cells)))
 
