@@ -12,7 +12,9 @@ from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.names import TRANSFORMS
 from pml_ext.runner.data.transforms import build_transform, input_size
+from pml_ext.runner.data.transforms.colour_jitter import ColourJitter, change_each, change_in_groups
 from pml_ext.runner.data.transforms.random_patch import ENOUGH, RandomPatch
+from pml_ext.runner.data.transforms.shifts import PadAndCrop
 
 SIZE = [32, 16]
 
@@ -176,6 +178,18 @@ def test_jitter_is_torchvisions_to_one_of_255(ranges: dict, channels: int) -> No
     assert (torch.stack(near) > 0).float().mean() < 1e-3
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jitter_of_a_gpu_is_that_of_the_cpu(channels: int) -> None:
+    torch.manual_seed(0)
+    jitter = ColourJitter(config(CJ={"PROB": 0.7, "HUE": 0.5}).CJ)
+    each = torch.stack([decoded(40, width, channels)[..., :20] for width in range(20, 52)]).float()
+    groups, draws = each.clone(), np.stack([jitter.draw(picture) for picture in each])
+    change_each(each, draws)
+    change_in_groups(groups, draws)
+    assert (each == groups).all((1, 2, 3)).sum() > 0
+    assert (each - groups).abs().max() <= 2 and (each != groups).float().mean() < 1e-3
+
+
 def test_grey_pixels_have_no_hue_to_turn() -> None:
     torch.manual_seed(0)
     grey = decoded(channels=1).expand(3, -1, -1)
@@ -198,11 +212,25 @@ def test_bytes_leave_the_worker_and_the_batch_ends_as_each_picture_would() -> No
     assert torch.equal(finished, torch.stack(alone)) and torch.equal(batch, before)
 
 
-@pytest.mark.parametrize(("later", "left"), [("AFFINE", ["RandomErasing"]), ("RPT", [])])
+@pytest.mark.parametrize(
+    ("later", "left"),
+    [("", ["RandomFlip", "ColourJitter", "RandomErasing"]), ("AFFINE", ["RandomErasing"]), ("RPT", [])],
+)
 def test_what_comes_before_a_step_of_one_picture_runs_where_that_step_does(later: str, left: list[str]) -> None:
-    transform = build_transform(config(CJ={"PROB": 1.0}, REA={}, **{later: {}}), training=True)
+    options = config(FLIP={}, CJ={"PROB": 1.0}, REA={}, **({later: {}} if later else {}))
+    transform = build_transform(options, training=True)
     assert [type(step).__name__ for step in transform.of_batch] == left
     assert transform(picture()).shape == (3, *SIZE)
+
+
+def test_a_crop_may_lie_in_the_border() -> None:
+    crop = PadAndCrop((3, 4), 10, "constant")
+    image, expected = decoded(6, 5), v2.Compose([v2.Pad(10), v2.RandomCrop([3, 4])])
+    for seed in range(60):
+        torch.manual_seed(seed)
+        part = crop(image)
+        torch.manual_seed(seed)
+        assert torch.equal(part, expected(image))
 
 
 def test_a_padded_picture_smaller_than_the_crop_is_refused() -> None:

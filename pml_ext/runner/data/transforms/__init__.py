@@ -1,6 +1,9 @@
 """Image transforms in FastReID's order. Pictures stay bytes, and the model subtracts PIXEL_MEAN."""
 
+from functools import partial
+
 from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2 import functional as F
 from yacs.config import CfgNode as CN
 
 from pml_ext.runner.data.transforms.colour_jitter import ColourJitter
@@ -18,7 +21,7 @@ def build_transform(options: CN, *, training: bool) -> Transform:
     if training and options.AUTOAUG.ENABLED:
         steps.append(_sometimes(v2.AutoAugment(), options.AUTOAUG.PROB))
     if size[0] > 0:
-        steps.append(v2.Resize(size, interpolation=interpolation))
+        steps.append(partial(F.resize, size=size, interpolation=interpolation))
     if options.CROP.ENABLED:
         steps.append(_crop(options.CROP, interpolation, training))
     if training:

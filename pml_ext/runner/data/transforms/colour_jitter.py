@@ -1,5 +1,8 @@
 """Colour jitter of a batch, with the random numbers of torchvision's v2.ColorJitter."""
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -8,6 +11,8 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._checks import check_in_range
 from pml_ext.runner.data.transforms.transform import BatchStep
+
+Factor: TypeAlias = Tensor | float
 
 _GREY = (0.2989, 0.587, 0.114)
 _HUE_SCALE = 255.999 / 255  # v2 turns [0, 1] into bytes by rounding 255.999 times the value down
@@ -41,36 +46,53 @@ class ColourJitter(BatchStep):
 
     def apply(self, pictures: Tensor, draws: np.ndarray) -> Tensor:
         jittered = pictures.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
-        factors = torch.from_numpy(draws[:, 4:]).to(jittered, non_blocking=True)
-        # Pictures whose next change is the same go together: 16 groups instead of 4 changes for each picture.
-        changes = (_brighten, _contrast, _saturate, _turn_hue) if pictures.shape[1] == 3 else (_brighten, _contrast)
-        for place in range(4):
-            for number, change in enumerate(changes):
-                rows = np.flatnonzero(draws[:, place] == number)
-                if len(rows):
-                    chosen = torch.from_numpy(rows).to(jittered.device, non_blocking=True)
-                    part = jittered[chosen]
-                    change(part, factors[chosen, number].view(-1, 1, 1, 1))
-                    jittered[chosen] = part
+        (change_each if jittered.is_cpu else change_in_groups)(jittered, draws)
         return jittered
 
 
-# Each changes float32 pictures (n, C, H, W) of whole numbers in 0–255 in place, by a factor (n, 1, 1, 1).
+def change_each(pictures: Tensor, draws: np.ndarray) -> None:
+    """Jitter float32 pictures in place, one after the other: each stays in the processor's cache."""
+    changes = _changes_of(pictures)
+    for row in np.flatnonzero((draws[:, :4] >= 0).any(axis=1)).tolist():
+        for number in map(int, draws[row, :4]):
+            if 0 <= number < len(changes):
+                changes[number](pictures[row : row + 1], float(draws[row, 4 + number]))
 
 
-def _brighten(pictures: Tensor, factor: Tensor) -> None:
+def change_in_groups(pictures: Tensor, draws: np.ndarray) -> None:
+    """The same by 16 groups of pictures whose next change is the same: a GPU starts few kernels."""
+    factors = torch.from_numpy(draws[:, 4:]).to(pictures, non_blocking=True)
+    for place in range(4):
+        for number, change in enumerate(_changes_of(pictures)):
+            rows = np.flatnonzero(draws[:, place] == number)
+            if len(rows):
+                chosen = torch.from_numpy(rows).to(pictures.device, non_blocking=True)
+                part = pictures[chosen]
+                change(part, factors[chosen, number].view(-1, 1, 1, 1))
+                pictures[chosen] = part
+
+
+def _changes_of(pictures: Tensor) -> list[Callable[[Tensor, Factor], None]]:
+    """By their numbers; grey pictures have no colour to change."""
+    return [_brighten, _contrast, *([_saturate, _turn_hue] if pictures.shape[1] == 3 else [])]
+
+
+# Each changes float32 pictures (n, C, H, W) of whole numbers in 0–255 in place, by a factor or (n, 1, 1, 1) of them.
+
+
+def _brighten(pictures: Tensor, factor: Factor) -> None:
     pictures.mul_(factor).clamp_(max=255).floor_()
 
 
-def _contrast(pictures: Tensor, factor: Tensor) -> None:
+def _contrast(pictures: Tensor, factor: Factor) -> None:
     _blend(pictures, _grey(pictures).mean((-2, -1), keepdim=True), factor)
 
 
-def _saturate(pictures: Tensor, factor: Tensor) -> None:
+def _saturate(pictures: Tensor, factor: Factor) -> None:
     _blend(pictures, _grey(pictures), factor)
 
 
-def _blend(pictures: Tensor, others: Tensor, factor: Tensor) -> None:
+def _blend(pictures: Tensor, others: Tensor, factor: Factor) -> None:
     pictures.mul_(factor).add_(others * (1 - factor)).clamp_(0, 255).floor_()
 
 
@@ -82,7 +104,7 @@ def _grey(pictures: Tensor) -> Tensor:
     return grey
 
 
-def _turn_hue(pictures: Tensor, turn: Tensor) -> None:
+def _turn_hue(pictures: Tensor, turn: Factor) -> None:
     """Add `turn`, in circles, to the hue of RGB pictures; the largest channel and the range of the three stay.
 
     Masks are 0.0 and 1.0: torch.where takes ten times as long on a CPU.
