@@ -164,6 +164,11 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--num-gpus", type=int, default=1, help="processes a machine that will share a batch")
     add("--num-machines", type=int, default=1)
 
+    add = command("convert-config", commands.convert_config)
+    add("file", metavar="FILE", help="insightface's config, a Python file")
+    add("--num-gpus", type=int, default=8, metavar="N", help="processes that share a batch; default: insightface's 8")
+    add("--output", metavar="FILE", help="the YAML; default: print it")
+
     add = command("list", commands.list_names)
     add("kind", nargs="?", metavar="NAMES", help="losses, backbones, datasets, …; omit to list the kinds")
 

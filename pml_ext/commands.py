@@ -85,6 +85,18 @@ def check_config(files: list[str], overrides: list[str], *, num_gpus: int, num_m
     return 0 if all_run else 1
 
 
+def convert_config(file: str, num_gpus: int, output: str | None) -> None:
+    """write the YAML of an insightface config (recognition/arcface_torch/configs), which is read and never run"""
+    from pml_ext._files import write_atomically
+    from pml_ext.runner.config.insightface import convert
+
+    text = convert(Path(file), num_gpus)
+    if output is None:
+        print(text, end="")
+    else:
+        write_atomically(output, text)
+
+
 def list_names(kind: str | None) -> None:
     """list what a config can name"""
     from pml_ext.runner.checks import listing

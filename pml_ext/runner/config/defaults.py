@@ -48,6 +48,7 @@ _SOLVER: dict[str, Any] = {
     "WARMUP_FACTOR": 0.1, "WARMUP_ITERS": 1000,
     "WARMUP_EPOCHS": 0.0,  # FastReID 1.0's; above 0 in place of WARMUP_ITERS, a new rate every iteration
     "WARMUP_METHOD": "linear",
+    "POLY_POWER": 1.0,  # ours, of PolynomialLR
     # ours: torch's OneCycleLR, its defaults
     "ONECYCLE": {"PCT_START": 0.3, "DIV_FACTOR": 25.0, "FINAL_DIV_FACTOR": 1e4, "CYCLE_MOMENTUM": True},
     "CHECKPOINT_PERIOD": 20,
@@ -58,6 +59,7 @@ _SOLVER: dict[str, Any] = {
 }  # fmt: skip
 _TEST: dict[str, Any] = {
     "EVAL_PERIOD": 20,  # epochs; 0: once, at the end
+    "EVAL_STEPS": 0,  # ours, in place of EVAL_PERIOD: each so many steps; 0: by epochs
     "IMS_PER_BATCH": 64, "METRIC": "cosine", "ROC": {"ENABLED": False}, "FLIP": {"ENABLED": False},
     "AQE": {"ENABLED": False, "ALPHA": 3.0, "QE_TIME": 1, "QE_K": 5},
     # ours: ranks and decisions by normalised scores are measured too; the gallery is the cohort

@@ -57,7 +57,8 @@ class Preemption(Checkpoint):
         self._is_due |= self.period > 0 and trainer.global_step % self.period == 0
         loop = trainer.fit_loop.epoch_loop
         assert trainer.val_check_batch is not None
-        if not loop.batch_progress.is_last_batch and (loop.batch_idx + 1) % trainer.val_check_batch:
+        steps = trainer.global_step if trainer.check_val_every_n_epoch is None else loop.batch_idx + 1
+        if not loop.batch_progress.is_last_batch and steps % trainer.val_check_batch:
             self._conclude(trainer)
 
     def on_validation_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:

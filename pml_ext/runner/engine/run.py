@@ -105,7 +105,9 @@ def train(
             _recompute_statistics(cfg, module, trainer)
         trainer.save_checkpoint(last)
         trainer.strategy.checkpoint_io.teardown()  # waits until it is written
-        if not module.results or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD or cfg.TEST.PRECISE_BN.ENABLED:
+        # EVAL_PERIOD may be 0 only where nothing is measured yet, or steps are counted.
+        missed = not module.results or cfg.TEST.EVAL_STEPS or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD
+        if missed or cfg.TEST.PRECISE_BN.ENABLED:
             trainer.validate(module, tests, verbose=False)
         if trainer.is_global_zero:
             for measured in profiles:

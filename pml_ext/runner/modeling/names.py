@@ -53,6 +53,9 @@ BACKBONES = {
     "build_iresnet_backbone": Backbone(
         "iresnet:build_iresnet", ("18x", "34x", "50x", "100x", "200x"), ("NORM", "DROPOUT")
     ),
+    "build_mobilefacenet_backbone": Backbone(
+        "mobilefacenet:build_mobilefacenet", ("mbf", "mbf_large"), note="ours: insightface's, for 112×112 images"
+    ),
     "build_osnet_backbone": Backbone("osnet:build_osnet", ("x1_0", "x0_75", "x0_5", "x0_25"), ("WITH_IBN", "NORM")),
     "build_mobilenetv2_backbone": Backbone(
         "mobilenet:build_mobilenetv2", ("1.0x", "0.75x", "0.5x", "0.35x", "0.25x", "0.1x")
@@ -88,6 +91,8 @@ _OTHER_NAMES = "its parameters have other names in timm, so FastReID's weights w
 # FastReID's other backbones -> why not, and what instead
 BACKBONES_NOT_BUILT = {
     "build_effnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:efficientnet_b0 and the like",
+    "build_insightface_vit_backbone": "insightface's vision transformers (9×9 patches, some hidden in training) "
+    "are not built; build_vit_backbone and timm:vit_small_patch16_224 are other networks",
     "build_resnetIR_backbone": "FastFace's config names it, but FastFace has no such backbone",
 }
 NORMS = ("BN", "syncBN", "FrozenBN", "GN", "none")

@@ -9,6 +9,7 @@ OPTIMIZERS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam",
 SCHEDULES = {
     "MultiStepLR": "× GAMMA after each of STEPS epochs, counted from the end of the warm-up",
     "CosineAnnealingLR": "half a cosine from the end of the warm-up down to ETA_MIN_LR, a new rate every epoch",
+    "PolynomialLR": "(1 − share of the steps after the warm-up)^POLY_POWER, a new rate every iteration (ours)",
     "OneCycleLR": "torch's: up to the rate and down again, a new rate every iteration (ours)",
 }
 AMP_TYPES: dict[str, Literal["16-mixed", "bf16-mixed"]] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
@@ -22,13 +23,19 @@ SOLVER_RULES: list[Rule] = [
     one_of("WARMUP_METHOD", ("linear", "constant", "exp")),
     one_of("CLIP_GRADIENTS.CLIP_TYPE", ("norm", "value")),
     at_least_one("MAX_EPOCH CHECKPOINT_PERIOD"),
-    positive("BASE_LR GAMMA CLIP_GRADIENTS.CLIP_VALUE ONECYCLE.DIV_FACTOR ONECYCLE.FINAL_DIV_FACTOR"),
+    positive("BASE_LR GAMMA POLY_POWER CLIP_GRADIENTS.CLIP_VALUE ONECYCLE.DIV_FACTOR ONECYCLE.FINAL_DIV_FACTOR"),
     must("CLIP_GRADIENTS.NORM_TYPE", "must be above 0; inf is the largest value", lambda value: value > 0),
     below_one("MOMENTUM"),
     # torch's optimizers accept negative rates and decays of groups
     not_negative("HEADS_LR_FACTOR BIAS_LR_FACTOR WEIGHT_DECAY WEIGHT_DECAY_NORM WEIGHT_DECAY_BIAS ETA_MIN_LR"),
     not_negative(
         "DELAY_EPOCHS WARMUP_FACTOR WARMUP_ITERS WARMUP_EPOCHS FREEZE_ITERS FREEZE_EPOCHS CHUNK CHECKPOINT_STEPS"
+    ),
+    must(
+        "DELAY_EPOCHS",
+        "PolynomialLR falls from the end of the warm-up; set 0",
+        lambda value: value == 0,
+        where=lambda options: options.SCHED == "PolynomialLR",
     ),
     must(
         "WARMUP_ITERS WARMUP_EPOCHS DELAY_EPOCHS",

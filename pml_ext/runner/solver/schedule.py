@@ -19,7 +19,7 @@ def build_schedule(options: CN, optimizer: torch.optim.Optimizer, *, steps_per_e
 
 
 def _factor(options: CN, steps_per_epoch: int, rate: float) -> Callable[[int], float]:
-    """step -> multiple of the group's rate; constant within an epoch once the warm-up is over.
+    """step -> multiple of the group's rate; but for PolynomialLR constant within an epoch once the warm-up is over.
 
     FastReID's schedule moves at the end of every epoch that lies after the warm-up and after DELAY_EPOCHS. An epoch
     that the warm-up only begins counts; the cosine's length leaves it out all the same.
@@ -28,11 +28,15 @@ def _factor(options: CN, steps_per_epoch: int, rate: float) -> Callable[[int], f
     warm_up = warm_up_steps / steps_per_epoch
     before_first = max(math.floor(warm_up), options.DELAY_EPOCHS)
     length = max(options.MAX_EPOCH - max(math.ceil(warm_up), options.DELAY_EPOCHS), 1)
+    steps = options.MAX_EPOCH * steps_per_epoch
     floor = options.ETA_MIN_LR / rate if rate else 0.0
 
     def factor(step: int) -> float:
         if step < warm_up_steps:
             return _warm_up(options.WARMUP_METHOD, options.WARMUP_FACTOR, step / warm_up_steps)
+        if options.SCHED == "PolynomialLR":  # the schedule asks for a rate after the last step too
+            left = max(steps - step, 0) / max(steps - warm_up_steps, 1)
+            return float(left**options.POLY_POWER)
         epochs = max(step // steps_per_epoch - before_first, 0)
         if options.SCHED == "MultiStepLR":
             return float(options.GAMMA ** bisect_right(sorted(options.STEPS), epochs))

@@ -218,6 +218,21 @@ def test_sigterm_ends_a_run_that_goes_on_bit_for_bit(
     )
 
 
+def test_validations_by_steps_are_where_they_were_after_sigterm_in_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opts = ("TEST.EVAL_STEPS", "8", "TEST.METRICS", "('cmc',)", "TEST.REPORT", "False")
+    assert train(tmp_path / "whole", *opts) == 0
+    with monkeypatch.context() as patch:
+        Asked(patch, 16, validating=True)
+        assert train(tmp_path / "parts", *opts) == 143
+    assert train(tmp_path / "parts", *opts, flags=("--resume",)) == 0
+    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+    measured = {step for step, name, _ in recorded(tmp_path / "whole") if name == "precision_at_1"}
+    assert measured == {"7", "15", "22"}, "steps count from 0; the last one is of the finished run"
+    assert all(torch.equal(v, weights(tmp_path / "parts")[k]) for k, v in weights(tmp_path / "whole").items())
+
+
 def test_a_checkpoint_each_few_steps(
     augmented: tuple[Path, dict[int, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from pml_ext.runner.modeling.backbones.vit import ViT
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
-from pml_ext.runner.modeling.weights.names import library_names
+from pml_ext.runner.modeling.weights.names import library_names, own_names
 from tests.oracles import fastreid_networks
 from tests.runner.modeling.networks import backbone_of
 
@@ -477,3 +477,24 @@ def test_pretrained_weights_of_an_image_net_file(tmp_path: Path) -> None:
     assert all(torch.equal(built[n], v) for n, v in old.items())
     cfg.MODEL.WEIGHTS, cfg.MODEL.BACKBONE.PRETRAIN_PATH = "model.pth", ""
     backbone_of(cfg)  # every weight comes from MODEL.WEIGHTS
+
+
+@pytest.mark.parametrize(("depth", "count"), [("mbf", 1_796_352), ("mbf_large", 6_051_712)])
+def test_mobilefacenet_has_insightfaces_parameters(depth: str, count: int) -> None:
+    """Counts of insightface's networks without the 131,584 (D = 256) of their embedding and its norm."""
+    cfg = config("build_mobilefacenet_backbone", DEPTH=depth, FEAT_DIM=512)
+    net = build_on_meta(cfg)
+    assert sum(weights.numel() for weights in net.parameters()) == count
+    assert "layers.3.layers.0.layers.1.layers.0.weight" in net.state_dict()
+    assert net(torch.zeros(2, 3, 112, 112, device="meta")).shape == (2, 512, 1, 1)
+
+
+def test_insightfaces_mobilefacenet_files_load() -> None:
+    own = build_fresh(config("build_mobilefacenet_backbone", DEPTH="mbf", FEAT_DIM=512)).state_dict()
+    norm = {f"features.layers.3.{name}": value for name, value in nn.BatchNorm1d(8).state_dict().items()}
+    renamed = own_names(own | norm | {"features.layers.2.weight": torch.ones(8, 512)})
+    assert {name.removeprefix("backbone.") for name in renamed if name.startswith("backbone.")} == own.keys()
+    assert renamed["heads.bottleneck.0.weight"].shape == (8, 512, 1, 1)
+    assert {name for name in renamed if name.startswith("heads.bottleneck.1.")} == {
+        f"heads.bottleneck.1.{name.rpartition('.')[2]}" for name in norm
+    }

@@ -24,11 +24,13 @@ def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """A whole model's weights under this package's names.
 
     Knows FastReID's (today's and its 0.x heads, saved from DataParallel or not) and insightface's iresnet, whose
-    `fc` and `features` are the head's reduction and BNNeck. Other names stay as they are.
+    `fc` and `features` are the head's reduction and BNNeck, and its MobileFaceNet. Other names stay as they are.
     """
     state = without_prefix(state, "module.")
     if {"prelu.weight", "fc.weight", "fc.bias", "features.running_mean"} <= state.keys():
         return _from_insightface(state)
+    if {"conv_sep.layers.0.weight", "features.layers.2.weight"} <= state.keys():
+        return _from_mobilefacenet(state)
     renamed = {}
     for name, value in state.items():
         for old, new in _FASTREID_HEADS.items():
@@ -81,6 +83,19 @@ def without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     if not all(name.startswith(prefix) for name in state):
         return state
     return {name.removeprefix(prefix): value for name, value in state.items()}
+
+
+def _from_mobilefacenet(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """insightface's: the last linear layer as a 1×1 convolution, and the batch norm after it as the BNNeck."""
+    renamed = {}
+    for name, value in state.items():
+        if name == "features.layers.2.weight":
+            renamed["heads.bottleneck.0.weight"] = value.reshape(*value.shape, 1, 1)
+        elif name.startswith("features.layers.3."):
+            renamed[f"heads.bottleneck.1.{name.removeprefix('features.layers.3.')}"] = value
+        else:
+            renamed[f"backbone.{name}"] = value
+    return renamed
 
 
 def _from_insightface(state: dict[str, Tensor]) -> dict[str, Tensor]:
