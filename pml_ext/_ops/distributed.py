@@ -27,6 +27,18 @@ def sum_over_ranks(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     return values
 
 
+def norm_over_ranks(values: Tensor, order: float, group: dist.ProcessGroup | None) -> Tensor:
+    """The norm of all ranks' values together, of a sparse tensor too."""
+    norm: Tensor = torch.linalg.vector_norm(values.coalesce().values() if values.is_sparse else values, order)
+    if group is None:
+        return norm
+    if order == torch.inf:
+        dist.all_reduce(norm, dist.ReduceOp.MAX, group=group)
+        return norm
+    total: Tensor = sum_over_ranks(norm**order, group) ** (1 / order)
+    return total
+
+
 def gather_rows(rows: Tensor, group: dist.ProcessGroup | None, *, lengths: Sequence[int] | None = None) -> Tensor:
     """Concatenate the (n, …) rows of all ranks, in rank order; only n may differ; lengths: n of each rank, if known."""
     if group is None:

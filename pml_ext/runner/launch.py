@@ -74,8 +74,15 @@ class Launch:
 
 
 def is_first() -> bool:
-    """Whether this process has rank 0; Lightning knows that only once it has a trainer."""
-    return not torch.distributed.is_torchelastic_launched() or os.environ["RANK"] == "0"
+    """Whether this process has rank 0."""
+    return place()[0] == 0
+
+
+def place() -> tuple[int, int]:
+    """Rank of this process and number of all; Lightning knows them only once it has a trainer."""
+    if not torch.distributed.is_torchelastic_launched():
+        return 0, 1
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def restarts() -> int:

@@ -13,6 +13,7 @@ from pml_ext.runner.data.names import TRANSFORMS
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.evaluate import gallery_cohort, opis_settings, verification_evaluator
 from pml_ext.runner.modeling.architectures import architecture_of
+from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 from pml_ext.runner.solver.optimizer import build_optimizer
@@ -97,7 +98,15 @@ def _loss(model: CN, name: str, feature_size: int) -> nn.Module:
     losses = model.LOSSES.clone()
     losses.defrost()
     losses.NAME = (name,)
-    return build_losses(losses, num_classes=max(model.HEADS.NUM_CLASSES, 2), feature_size=feature_size)[1]
+    classes = max(model.HEADS.NUM_CLASSES, 2)
+
+    def partial_fc(epsilon: float) -> nn.Module:
+        size = model.HEADS.EMBEDDING_DIM or model.BACKBONE.FEAT_DIM
+        with torch.device("meta"):
+            return build_partial_fc(model.HEADS, epsilon, embedding_size=size, num_classes=classes, seed=0, part=(0, 1))
+
+    divided = partial_fc if model.HEADS.PFC.ENABLED else None
+    return build_losses(losses, num_classes=classes, feature_size=feature_size, partial_fc=divided)[1]
 
 
 def _require_matches(patterns: list[str], names: Collection[str]) -> None:

@@ -1,28 +1,35 @@
 """The model and its training step, as a LightningModule."""
 
 import logging
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._ops.precision import exact_products
-from pml_ext.distributed import ShardedLoss, is_divisible
+from pml_ext.distributed import PartialFC, ShardedLoss, is_divisible, step_by_rows
 from pml_ext.large_batch import norms_by_chunk
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.data.datasets import ImageSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.engine.checkpoints import CONFIG
+from pml_ext.runner.engine.class_shares import VECTORS, read_share, write_share
 from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet_statistics
+from pml_ext.runner.engine.output import CHECKPOINTS
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features
+from pml_ext.runner.launch import place
 from pml_ext.runner.modeling.architectures import NetworkOutput
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
+from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
@@ -42,6 +49,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
 
     With SOLVER.CHUNK a process embeds that many images at once, and the losses see its whole batch all the same.
     Batch norm then takes the statistics of each chunk; FrozenBN and GN know no difference.
+    With MODEL.HEADS.PFC each rank has its own part of the class vectors, of which DDP knows nothing.
     Without a training set it only evaluates.
     """
 
@@ -56,9 +64,18 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         if train_set is not None:
             if wrong := norms_of_other_devices(cfg.MODEL):
                 raise UserError("\n".join(wrong))
+            divided = partial(
+                build_partial_fc, cfg.MODEL.HEADS, embedding_size=self.embedding_dim, num_classes=num_classes,
+                seed=cfg.SEED, part=place(),
+            )  # fmt: skip
             self.terms, self.losses = build_losses(
-                cfg.MODEL.LOSSES, num_classes=num_classes, feature_size=self.architecture.feature_size(self)
+                cfg.MODEL.LOSSES,
+                num_classes=num_classes,
+                feature_size=self.architecture.feature_size(self),
+                partial_fc=divided if cfg.MODEL.HEADS.PFC.ENABLED else None,
             )
+            if self.partial_fc is not None:
+                self._ddp_params_and_buffers_to_ignore = [VECTORS]
             self.miner = build_miner(cfg.MODEL.MINER)
         self.results: dict[str, dict[str, float]] = {}
         self.features: dict[str, Features] = {}
@@ -73,6 +90,17 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
             return batch
         images, labels, rows, draws = batch
         return self.transform.finish(images, draws), labels, rows
+
+    @property
+    def partial_fc(self) -> PartialFC | None:
+        return next((loss for loss in self.losses.values() if isinstance(loss, PartialFC)), None)
+
+    def ranks_of(self, parameter: nn.Parameter) -> ProcessGroup | None:
+        """The ranks that each have a part of a parameter; None where every rank has all of it."""
+        divided = self.partial_fc
+        if divided is None or divided.weight is not parameter or self.trainer.world_size == 1:
+            return None
+        return torch.distributed.group.WORLD
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
         images, labels, rows = batch
@@ -113,7 +141,9 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
             )
         self.log_dict({f"loss/{name}": value.detach() for name, value in values.items()})
         self.log("loss", total.detach())
-        if output.scores is not None:
+        if self.partial_fc is not None:
+            self.log("accuracy", self.partial_fc.accuracy)
+        elif output.scores is not None:
             self.log("accuracy", (output.scores.argmax(dim=1) == labels).float().mean())
         self._log_batch(output, labels, features, joint_labels)
         return total
@@ -144,21 +174,26 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor
     ) -> dict[str, Tensor]:
         mined = [None if self.miner is None else self.miner(part, joint_labels) for part in features]
-        values = {}
+        values: dict[str, Tensor] = {}
         for term in self.terms:
             loss = self.losses[term.name]
-            if term.is_id_loss:
+            terms: list[Any]
+            if isinstance(loss, PartialFC):
+                terms = [self._value_of_one(loss(output.logits[0].float(), labels))]
+            elif term.is_id_loss:
                 terms = [loss(logits.float(), labels) for logits in output.logits]
             elif term.name in self._shared:
-                # Times the number of ranks, for the gradients' mean; what is logged and added up is the loss.
-                shares = [self._shared[term.name](part.float(), labels) for part in output.features]
-                terms = [share - (1 - 1 / self.trainer.world_size) * share.detach() for share in shares]
+                terms = [self._value_of_one(self._shared[term.name](part.float(), labels)) for part in output.features]
             elif term.is_mined and self.miner is not None:
                 terms = [loss(part, joint_labels, tuples) for part, tuples in zip(features, mined, strict=True)]
             else:
                 terms = [loss(part, joint_labels) for part in features]
             values[term.name] = term.scale * sum(terms) / len(terms)
         return values
+
+    def _value_of_one(self, share: Tensor) -> Tensor:
+        """A loss times the number of ranks, for the mean of their gradients, as its value to be logged and added up."""
+        return share - (1 - 1 / self.trainer.world_size) * share.detach()
 
     def _joint(self, part: Tensor) -> Tensor:
         """(B, …) of this rank to (ranks × B, …) of all, in rank order, with its gradient where it has one."""
@@ -253,17 +288,24 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
             super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
-        clip_gradients(self.cfg.SOLVER.CLIP_GRADIENTS, (p for group in optimizer.param_groups for p in group["params"]))
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            clip_gradients(self.cfg.SOLVER.CLIP_GRADIENTS, parameter, ranks=self.ranks_of(parameter))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._require_finite_weights()
         checkpoint |= {CONFIG: self.cfg.dump(), _HARD_TRIPLETS: self._hard_triplets}
+        if self.partial_fc is not None:
+            optimizer = self.trainer.optimizers[0]
+            write_share(checkpoint, self.partial_fc, optimizer, Path(self.trainer.default_root_dir) / CHECKPOINTS)
+            self.trainer.strategy.barrier()  # then rank 0 writes the rest
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._hard_triplets = int(checkpoint.get(_HARD_TRIPLETS, 0))
+        if self.partial_fc is not None:
+            read_share(checkpoint, self.partial_fc, Path(self.trainer.default_root_dir) / CHECKPOINTS)
 
     def configure_optimizers(self) -> Any:
-        optimizer = build_optimizer(self.cfg.SOLVER, self)
+        optimizer = step_by_rows(build_optimizer(self.cfg.SOLVER, self))
         assert self.train_set is not None
         steps = steps_per_epoch(len(self.train_set), self.cfg.SOLVER.IMS_PER_BATCH)
         schedule = build_schedule(self.cfg.SOLVER, optimizer, steps_per_epoch=steps)

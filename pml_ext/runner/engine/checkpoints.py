@@ -15,6 +15,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._files import replacing
+from pml_ext.runner.engine.class_shares import remove_older
 
 # Part of the state of the optimizer and the schedule, so that a change in the config would have no effect.
 _HELD = (
@@ -35,6 +36,7 @@ class WholeCheckpoints(TorchCheckpointIO):
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as file:
                 torch.save(checkpoint, file)
+            remove_older(path.parent, checkpoint)
         except (OSError, RuntimeError) as error:  # the latter where torch's own writer fails
             kept = "the one before is kept as it was" if path.exists() else "there is none before it"
             # torch's writer raises another error over the system's

@@ -7,6 +7,7 @@ import lightning
 import torch
 from torch import Tensor
 
+from pml_ext._ops.distributed import norm_over_ranks
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import no_autocast
 from pml_ext.functional import concordance_index
@@ -46,8 +47,10 @@ class Monitor(lightning.Callback):
         self._steps += 1
         if not is_recorded(trainer):
             return
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        pl_module.log("gradient_norm", torch.nn.utils.get_total_norm(gradients))
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        module: Any = pl_module
+        norms = [norm_over_ranks(p.grad, 2.0, module.ranks_of(p)) for p in parameters]
+        pl_module.log("gradient_norm", torch.stack(norms).norm())
         pl_module.log("learning_rate", float(optimizer.param_groups[0]["lr"]))
         now = time.perf_counter()
         pl_module.log("images_per_second", self._steps * self.images_per_batch / (now - self._since))

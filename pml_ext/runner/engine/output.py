@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pml_ext._errors import UserError
+from pml_ext.runner.engine.class_shares import PATTERN
 
 log = logging.getLogger("pml_ext")
 
@@ -20,7 +21,7 @@ LOCK = ".lock"
 # Results, which are wrong as soon as the weights change.
 _RESULTS = ("metrics.json", "eval_metrics.json", "report.html", "threshold_*.*", "utility_*.png", "pictures/*_*.png")
 # What else a run leaves. Its log files are appended to.
-_OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt", "csv/*", "tensorboard/*")
+_OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt", f"{CHECKPOINTS}/{PATTERN}", "csv/*", "tensorboard/*")
 # Drafts of a killed process.
 _TO_BE_REPLACED = ".to_be_replaced"
 _DRAFTS = (".*.part", f"{CHECKPOINTS}/.*.part", _TO_BE_REPLACED)

@@ -45,7 +45,7 @@ def build_trainer(
     if training and cfg.SOLVER.AMP.ENABLED and not on_gpu:
         log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
     loggers = build_loggers(cfg.LOGGERS, output) if training else []
-    saving = _checkpointing(checkpoints, cfg.TEST, cfg.DATASETS, cfg.SOLVER)
+    saving = _checkpointing(checkpoints, cfg.TEST, cfg.DATASETS, cfg.SOLVER, divided=cfg.MODEL.HEADS.PFC.ENABLED)
     measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH, dict(flat(cfg)))] if training else []
     faster = [ChannelsLast(always=on_gpu)] if on_gpu or (training and not several) else []
     if training and on_gpu:
@@ -78,7 +78,7 @@ def _ddp(timeout: float) -> DDPStrategy:
     return DDPStrategy(timeout=timedelta(seconds=timeout), gradient_as_bucket_view=True)
 
 
-def _checkpointing(folder: Path | None, test: CN, datasets: CN, solver: CN) -> list[Checkpoint]:
+def _checkpointing(folder: Path | None, test: CN, datasets: CN, solver: CN, *, divided: bool) -> list[Checkpoint]:
     if folder is None:
         return []
     metric = test.BEST or columns_of_first(datasets, test)[0]
@@ -86,6 +86,7 @@ def _checkpointing(folder: Path | None, test: CN, datasets: CN, solver: CN) -> l
     best = ModelCheckpoint(
         folder, "best", monitor=monitor, mode="min" if metric in LOWER_IS_BETTER else "max",
         auto_insert_metric_name=False, enable_version_counter=False,
+        save_weights_only=divided,  # class vectors that ranks divide are written for last.ckpt alone
     )  # fmt: skip
     last = ModelCheckpoint(
         folder, "last", every_n_epochs=solver.CHECKPOINT_PERIOD, save_on_train_epoch_end=True,

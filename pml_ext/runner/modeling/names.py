@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 ARCHITECTURES = {
     "Baseline": "backbone, head and losses",
-    "FaceBaseline": "FastFace's name of the same without PFC",
+    "FaceBaseline": "FastFace's name of the same",
     "MGN": "a ResNet's last stages three times, with heads on the whole map, on halves and on thirds",
 }
 ARCHITECTURES_NOT_BUILT = {
@@ -99,7 +99,7 @@ NORMS = ("BN", "syncBN", "FrozenBN", "GN", "none")
 NORMS_NOT_BUILT = {"GhostBN": "batch norm over parts of the batch is not built"}
 HEADS = {
     "EmbeddingHead": "pool, optional reduction to EMBEDDING_DIM, optional BNNeck, optional classifier",
-    "FaceHead": "FastFace's name of the same without PFC",
+    "FaceHead": "FastFace's name of the same",
 }
 HEADS_NOT_BUILT = {
     "ClasHead": "it tests class scores, not embeddings",

@@ -80,7 +80,6 @@ HEADS_RULES: list[Rule] = [
     one_of("POOL_LAYER", names.POOL_LAYERS),
     one_of("CLS_LAYER", names.CLS_LAYERS),
     one_of("NECK_FEAT", names.NECK_FEATS),
-    unset("PFC.ENABLED", "the class-sharded classifier (Partial FC) is not built; False trains all classes"),
     not_negative("EMBEDDING_DIM HIDDEN_DIM NUM_CLASSES"),
     must(
         "HIDDEN_DIM",
@@ -139,6 +138,16 @@ def _miner_without_a_loss(options: CN) -> str | None:
     return f"none of the losses {', '.join(options.LOSSES.NAME)} takes a miner"
 
 
+def _partial_fc(options: CN) -> str | None:
+    if not options.HEADS.PFC.ENABLED:
+        return None
+    if options.META_ARCHITECTURE == "MGN":
+        return "does not fit MGN, which has eight classifiers; set it to False"
+    if "CrossEntropyLoss" not in options.LOSSES.NAME or "FocalLoss" in options.LOSSES.NAME:
+        return "computes CrossEntropyLoss and no other loss of class scores: MODEL.LOSSES.NAME must have that one"
+    return None
+
+
 def _of_mgn(options: CN) -> Iterator[Problem]:
     """MGN branches into a ResNet with bottlenecks, and its heads pool stripes of maps."""
     if options.META_ARCHITECTURE != "MGN":
@@ -166,6 +175,7 @@ MODEL_RULES: list[Rule] = [
     _freeze_layers,
     fits("HEADS.NECK_FEAT", _untrained_reduction),
     fits("MINER.NAME", _miner_without_a_loss),
+    fits("HEADS.PFC.ENABLED", _partial_fc),
 ]
 KD_RULES: list[Rule] = [
     must("MODEL_CONFIG MODEL_WEIGHTS", _DISTILLATION, lambda value: not any(value)),

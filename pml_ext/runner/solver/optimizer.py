@@ -1,11 +1,13 @@
 """Optimizer and gradient clipping, with FastReID's keys and their meanings."""
 
 import logging
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from yacs.config import CfgNode as CN
+
+from pml_ext._ops.distributed import norm_over_ranks
 
 log = logging.getLogger("pml_ext")
 
@@ -59,14 +61,19 @@ def fit_restored_state(optimizer: torch.optim.Optimizer) -> None:
                 state[name] = torch.empty_like(weights, dtype=value.dtype).copy_(value)
 
 
-def clip_gradients(options: CN, parameters: Iterable[nn.Parameter]) -> None:
-    """As in FastReID one parameter at a time: its values, or the norm of its gradient (SOLVER.CLIP_GRADIENTS)."""
-    if not options.ENABLED:
+@torch.no_grad()
+def clip_gradients(options: CN, parameter: nn.Parameter, *, ranks: ProcessGroup | None = None) -> None:
+    """As in FastReID one parameter at a time: its values, or the norm of its gradient (SOLVER.CLIP_GRADIENTS).
+
+    ranks: those that each have a part of the parameter; the norm is that of all parts.
+    """
+    if not options.ENABLED or parameter.grad is None:  # frozen, or without a part in the loss
         return
-    for parameter in parameters:
-        if parameter.grad is None:  # frozen, or without a part in the loss
-            continue
-        if options.CLIP_TYPE == "value":
-            nn.utils.clip_grad_value_(parameter, options.CLIP_VALUE)
-        else:
-            nn.utils.clip_grad_norm_(parameter, options.CLIP_VALUE, options.NORM_TYPE)
+    if parameter.grad.is_sparse:
+        parameter.grad = parameter.grad.coalesce()
+    values = parameter.grad.values() if parameter.grad.is_sparse else parameter.grad
+    if options.CLIP_TYPE == "value":
+        values.clamp_(-options.CLIP_VALUE, options.CLIP_VALUE)
+    else:
+        norm = norm_over_ranks(values, options.NORM_TYPE, ranks)
+        values.mul_((options.CLIP_VALUE / (norm + 1e-6)).clamp(max=1))

@@ -77,7 +77,7 @@ MODEL:
     SCALE: 64
     MARGIN: 0.4
     NUM_CLASSES: 360
-    PFC: {ENABLED: False, SAMPLE_RATE: 0.1}
+    PFC: {ENABLED: True, SAMPLE_RATE: 0.1}
   LOSSES:
     NAME: ("CrossEntropyLoss",)
     CE: {EPSILON: 0., SCALE: 1.}
@@ -112,7 +112,6 @@ def test_all_problems_are_named_in_one_message(folder: Path) -> None:
         "MODEL.META_ARCHITECTURE": "MoCo",
         "MODEL.BACKBONE.NAME": "build_effnet_backbone",
         "MODEL.BACKBONE.NORM": "GhostBN",
-        "MODEL.HEADS.PFC.ENABLED": "True",
         "KD.EMA.ENABLED": "True",
         "SOLVER.OPT": "Adan",
         "DATASETS.TESTS": "('LFWW',)",
@@ -129,7 +128,6 @@ def test_all_problems_are_named_in_one_message(folder: Path) -> None:
         "MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast",
         "MODEL.BACKBONE.NAME = 'build_effnet_backbone': ",
         "MODEL.BACKBONE.NORM = 'GhostBN': batch norm over parts",
-        "MODEL.HEADS.PFC.ENABLED = True: the class-sharded classifier",
         "KD.EMA.ENABLED = True: knowledge distillation",
         "SOLVER.OPT = 'Adan': unknown; did you mean 'Adam'? Known: 'Adadelta'",
         "DATASETS.TESTS = 'LFWW': unknown; did you mean 'LFW'?",
@@ -191,13 +189,13 @@ def test_switched_off_asks_for_nothing(folder: Path) -> None:
 def test_check_config_tells_of_every_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "wrong.yml").write_text("MODEL: {LOSES: 1}")
     names = [str(folder / f"{name}.yml") for name in ("AGW", "wrong", "face")]
-    assert main(["check-config", *names, "MODEL.HEADS.PFC.ENABLED", "True"]) == 1
+    assert main(["check-config", *names, "MODEL.HEADS.NAME", "AttrHead"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{names[0]}: cannot run:"
-    assert lines[1].startswith("  MODEL.HEADS.PFC.ENABLED = True: the class-sharded")
+    assert lines[1].startswith("  MODEL.HEADS.NAME = 'AttrHead': ")
     assert lines[2] == f"{names[1]}: cannot run:"
     assert "unknown key MODEL.LOSES" in lines[3]
-    assert lines[4].startswith("  MODEL.HEADS.PFC.ENABLED = True: the class-sharded")
+    assert lines[4].startswith("  MODEL.HEADS.NAME = 'AttrHead': ")
     assert lines[5] == f"{names[2]}: cannot run:"
     assert len(lines) == 7
 

@@ -14,7 +14,8 @@ def parameters() -> list[nn.Parameter]:
 def clipped(**options: object) -> list[list[float]]:
     cfg, made = get_cfg(), parameters()
     cfg.SOLVER.CLIP_GRADIENTS.update({"ENABLED": True, **options})
-    clip_gradients(cfg.SOLVER.CLIP_GRADIENTS, made)
+    for parameter in made:
+        clip_gradients(cfg.SOLVER.CLIP_GRADIENTS, parameter)
     assert made[2].grad is None
     return [p.grad.tolist() for p in made[:2] if p.grad is not None]
 

@@ -213,10 +213,7 @@ def test_mistakes_are_named() -> None:
         ({"WITH_BNNECK": True, "NORM": "LN"}, r"HEADS.NORM = 'LN': unknown"),
         ({"EMBEDDING_DIM": -1}, r"EMBEDDING_DIM = -1: must be 0 or more"),
         ({"HIDDEN_DIM": 8}, r"HIDDEN_DIM = 8: needs an EMBEDDING_DIM"),
-        (
-            {"PFC": CfgNode({"ENABLED": True, "SAMPLE_RATE": 0.1})},
-            r"PFC.ENABLED = True: .* \(Partial FC\) is not built",
-        ),
+        ({"PFC": CfgNode({"ENABLED": True, "SAMPLE_RATE": 1.5})}, r"HEADS.PFC: sample_rate must be in \(0, 1\]"),
     ]:
         cfg = config(**options)
         with pytest.raises(UserError, match=message):

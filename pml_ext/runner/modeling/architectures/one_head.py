@@ -11,7 +11,8 @@ from pml_ext.runner.modeling.network import build_network
 class NetworkOutput(NamedTuple):
     """What the losses see: features (B, D) and logits (B, classes), each loss a mean over them; scores for accuracy.
 
-    In evaluation there is one feature, the embedding, and no logits. scores are without CLS_LAYER's margin.
+    In evaluation there is one feature, the embedding, and no logits. scores are without CLS_LAYER's margin. With
+    Partial FC the logits are embeddings, and there are no scores.
     """
 
     features: tuple[Tensor, ...]

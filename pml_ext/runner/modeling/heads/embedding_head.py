@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.backbones.norms import build_norm
-from pml_ext.runner.modeling.heads.classification import CLS_LAYERS
+from pml_ext.runner.modeling.heads.classification import CLS_LAYERS, ToTheLoss
 from pml_ext.runner.modeling.heads.pooling import POOL_LAYERS
 
 
@@ -29,7 +29,8 @@ class EmbeddingHead(nn.Module):
     neck's output; evaluation gives the neck's output, as FastReID does.
 
     `feat_dim` counts the pooled map's channels (Flatten: channels × height × width). 0 for embedding_dim, hidden_dim or
-    num_classes leaves that layer out. Scale and margin are the classifier's.
+    num_classes leaves that layer out. Scale and margin are the classifier's. partial_fc: the loss has the class
+    vectors, and takes the neck's output as `logits`.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class EmbeddingHead(nn.Module):
         classifier: str = "Linear",
         scale: float = 1.0,
         margin: float = 0.0,
+        partial_fc: bool = False,
     ) -> None:
         super().__init__()
         self.neck_feat, self.feat_dim = neck_feat, feat_dim
@@ -64,11 +66,11 @@ class EmbeddingHead(nn.Module):
             if isinstance(neck[-1], nn.modules.batchnorm._BatchNorm):
                 neck[-1].bias.requires_grad_(False)  # no shift (Luo et al. 2019)
         self.bottleneck = nn.Sequential(*neck)
-        self.classifier = (
-            CLS_LAYERS[classifier](self.embedding_size, num_classes, scale=scale, margin=margin)
-            if num_classes
-            else None
-        )
+        self.classifier: nn.Module | None = None
+        if num_classes and partial_fc:
+            self.classifier = ToTheLoss()
+        elif num_classes:
+            self.classifier = CLS_LAYERS[classifier](self.embedding_size, num_classes, scale=scale, margin=margin)
 
     def forward(self, feature_map: Tensor, labels: Tensor | None = None) -> HeadOutput:
         """feature_map (B, C, h, w); labels (B,) from 0, which a CLS_LAYER with a margin needs in training."""

@@ -44,14 +44,20 @@ class LossTerm:
     is_mined: bool
 
 
-def build_losses(options: CN, *, num_classes: int, feature_size: int) -> tuple[list[LossTerm], nn.ModuleDict]:
+def build_losses(
+    options: CN, *, num_classes: int, feature_size: int, partial_fc: Callable[[float], nn.Module] | None = None
+) -> tuple[list[LossTerm], nn.ModuleDict]:
     """The terms of MODEL.LOSSES.NAME and their modules by name; a UserError for an argument that a loss refuses.
 
-    num_classes: identities of the training set. feature_size: of the embeddings that the losses see.
+    num_classes: identities of the training set. feature_size: of the embeddings that the losses see. partial_fc: label
+    smoothing -> what stands in for CrossEntropyLoss, if anything.
     """
     terms, modules = [], nn.ModuleDict()
     for name in options.NAME:
-        modules[name] = _build_loss(options, name, {"num_classes": num_classes, "embedding_size": feature_size})
+        if partial_fc and name == "CrossEntropyLoss":
+            modules[name] = _construct("MODEL.HEADS.PFC", lambda: partial_fc(options.CE.EPSILON))
+        else:
+            modules[name] = _build_loss(options, name, {"num_classes": num_classes, "embedding_size": feature_size})
         facts, scale = facts_of_name(name), options[LOSS_NODES[name]].SCALE
         terms.append(LossTerm(name, scale, facts.compares == "class scores", facts.takes_miner))
     return terms, modules

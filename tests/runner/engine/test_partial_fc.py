@@ -1,0 +1,103 @@
+"""MODEL.HEADS.PFC: runs on several numbers of ranks, their checkpoints, and what they refuse."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext.cli import main
+from pml_ext.runner.checks.check import require_supported
+from pml_ext.runner.config.load import load_config
+
+CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+VECTORS = "losses.CrossEntropyLoss.weight"
+DRAWN = """MODEL.HEADS.PFC.SAMPLE_RATE 0.3 SOLVER.OPT Adam SOLVER.BASE_LR 0.001 SOLVER.CHUNK 50
+    SOLVER.IMS_PER_BATCH 90 TEST.EVAL_PERIOD 2"""
+
+
+def options(output: Path, *more: str) -> list[str]:
+    # Batch norm would see each rank's own part of the batch. 50 classes, of which five have images.
+    words = f"""MODEL.DEVICE cpu MODEL.BACKBONE.NORM GN MODEL.HEADS.NORM GN MODEL.LOSSES.NAME ('CrossEntropyLoss',)
+        MODEL.HEADS.PFC.ENABLED True MODEL.HEADS.PFC.SAMPLE_RATE 1.0 MODEL.HEADS.CLS_LAYER CosSoftmax
+        MODEL.HEADS.SCALE 16 MODEL.HEADS.MARGIN 0.1 MODEL.HEADS.NUM_CLASSES 50 MODEL.LOSSES.CE.EPSILON 0.1
+        SOLVER.OPT SGD SOLVER.BASE_LR 0.05 SOLVER.SCHED MultiStepLR SOLVER.WARMUP_ITERS 0 SOLVER.CHECKPOINT_PERIOD 1
+        SOLVER.CLIP_GRADIENTS.ENABLED True SOLVER.CLIP_GRADIENTS.CLIP_VALUE 0.1 SOLVER.CLIP_GRADIENTS.CLIP_TYPE norm
+        SOLVER.IMS_PER_BATCH 300 DATALOADER.SAMPLER_TRAIN TrainingSampler TEST.EVAL_PERIOD 1
+        OUTPUT_DIR {output}""".split()
+    return [*words, *more]
+
+
+def command(output: Path, epochs: int, *more: str) -> list[str]:
+    return ["train", "--config-file", str(CONFIG), *options(output, "SOLVER.MAX_EPOCH", str(epochs), *more)]
+
+
+def train(output: Path, epochs: int, *more: str, flags: tuple[str, ...] = ()) -> None:
+    assert main([*command(output, epochs, *more), *flags]) == 0
+
+
+def shares(run: Path) -> list[dict[str, Any]]:
+    return [torch.load(file, weights_only=True) for file in sorted((run / "checkpoints").glob("classes_*.pt"))]
+
+
+def weights(run: Path, name: str = "last") -> dict[str, Tensor]:
+    return torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)["state_dict"]
+
+
+def test_two_ranks_then_three_are_one_process(tmp_path: Path) -> None:
+    one, several = tmp_path / "one", tmp_path / "several"
+    train(one, 2)
+    train(several, 1, flags=("--num-gpus", "2"))
+    assert [len(share["weight"]) for share in shares(several)] == [25, 25]
+    train(several, 2, flags=("--num-gpus", "3", "--resume"))
+    of_one, of_ranks = shares(one), shares(several)
+    assert [len(share["weight"]) for share in of_ranks] == [17, 17, 16], "those of the first epoch are gone"
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    for pick in (lambda share: share["weight"], lambda share: share["state"]["momentum_buffer"]):
+        torch.testing.assert_close(torch.cat([*map(pick, of_ranks)]), pick(of_one[0]), **close)
+    for name, value in weights(one).items():
+        torch.testing.assert_close(weights(several)[name], value, **close, msg=lambda m, n=name: f"{n}: {m}")
+    assert VECTORS not in {*weights(one), *weights(several), *weights(one, "best")}
+    found = [json.loads((run / "metrics.json").read_text())["results"]["Digits"] for run in (one, several)]
+    assert found[1]["reid_mean_average_precision"] == pytest.approx(found[0]["reid_mean_average_precision"], abs=1e-3)
+
+
+def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = DRAWN.split()
+    train(tmp_path / "whole", 2, *more)
+    train(tmp_path / "parts", 1, *more)
+    train(tmp_path / "parts", 2, *more, flags=("--resume",))
+    (whole,), (parts,) = shares(tmp_path / "whole"), shares(tmp_path / "parts")
+    assert torch.equal(whole["weight"], parts["weight"])
+    assert whole["state"].keys() == parts["state"].keys() and whole["state"]["exp_avg"].shape == whole["weight"].shape
+    for name, value in whole["state"].items():
+        assert torch.equal(value, parts["state"][name])
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    curve = next((tmp_path / "whole" / "csv").rglob("metrics.csv")).read_text().splitlines()[0]
+    assert {"accuracy", "gradient_norm"} <= {*curve.split(",")}
+    # Another number of classes
+    assert main([*command(tmp_path / "parts", 3, *more, "MODEL.HEADS.NUM_CLASSES", "40"), "--resume"]) == 2
+    assert "num_classes is 50; that of the config is 40" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("MODEL.LOSSES.NAME ('TripletLoss',)", "PFC.ENABLED = True: computes CrossEntropyLoss and no other"),
+        ("MODEL.LOSSES.NAME ('CrossEntropyLoss','FocalLoss')", "computes CrossEntropyLoss and no other"),
+        ("MODEL.HEADS.PFC.SAMPLE_RATE 0.0", r"MODEL.HEADS.PFC: sample_rate must be in \(0, 1\]; got 0"),
+        ("MODEL.LOSSES.CE.EPSILON -1.0", r"MODEL.HEADS.PFC: epsilon must be in \[0, 1\); got -1"),
+        ("MODEL.META_ARCHITECTURE MGN", "does not fit MGN, which has eight classifiers"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, words: str, message: str) -> None:
+    cfg = load_config(CONFIG, options(tmp_path, *words.split()))
+    with pytest.raises(Exception, match=message):
+        require_supported(cfg)
+
+
+def test_a_classifier_is_checked_without_its_memory(tmp_path: Path) -> None:
+    require_supported(load_config(CONFIG, options(tmp_path, "MODEL.HEADS.NUM_CLASSES", "2000000000")))
