@@ -1,5 +1,6 @@
 """The benchmarks run; their results are not tested."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -106,3 +107,17 @@ def test_startup_prints_its_goals() -> None:
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
     assert len(rows) == 7 and all(row.split(" | ")[-1] in ("met |", "missed |") for row in rows[1:])
+
+
+def test_table_of_classifiers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    classifier = importlib.import_module("classifier")
+    monkeypatch.setattr(classifier, "memory", lambda options, form, ranks: 10**6)
+    words = ["--classes", "300", "--dim", "8", "--batch", "4", "--budget", "0.01"]
+    monkeypatch.setattr(sys, "argv", ["classifier.py", *words])
+    classifier.main()
+    out = capsys.readouterr().out
+    assert [line.split(" | ")[0] for line in out.splitlines() if " MB | " in line] == [
+        "| dense", "| PartialFC", "| PartialFC, rate 0.1", "| PartialFC", "| PartialFC, rate 0.1"
+    ]  # fmt: skip
+    assert "missed: memory of PartialFC on 1 ranks: " in out

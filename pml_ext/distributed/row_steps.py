@@ -34,10 +34,9 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
             for at, whole in enumerate(parameters):
                 if whole.grad is None or not whole.grad.is_sparse:
                     continue
-                gradient = whole.grad.coalesce()
-                rows = gradient.indices()[0]
+                rows, values = _rows_and_values(whole.grad)
                 part = nn.Parameter(whole.detach().index_select(0, rows))
-                part.grad = gradient.values()
+                part.grad = values
                 optimizer.state[part] = {
                     name: value.index_select(0, rows) if _has_rows(value, whole) else value
                     for name, value in optimizer.state[whole].items()
@@ -64,6 +63,14 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
     optimizer.register_step_pre_hook(use_rows)
     optimizer.register_step_post_hook(put_back)
     return optimizer
+
+
+def _rows_and_values(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row once; without a copy where they are so already, which autograd does not tell us."""
+    rows = gradient._indices()[0]
+    if not bool((rows[1:] > rows[:-1]).all()):
+        gradient = gradient.coalesce()
+    return gradient._indices()[0], gradient._values()
 
 
 def _has_rows(value: Any, parameter: Tensor) -> bool:
