@@ -25,11 +25,15 @@ _SIDE = 32
 def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
     """t-SNE of up to 800 images of whole identities; of fewer than 80 images, their first two principal components.
 
+    Embeddings of two dimensions are shown as they are.
+
     embeddings: (N, D), unit norm. The seed is that of the choice of identities and of t-SNE.
     """
     rows = _some_identities(images.identities, seed)
     chosen = unit_rows(embeddings[torch.from_numpy(rows)]).numpy()
-    if len(rows) < _FEWEST_FOR_TSNE:
+    if chosen.shape[1] == 2:
+        places, how = chosen, "their two dimensions, stretched"
+    elif len(rows) < _FEWEST_FOR_TSNE:
         places, share = principal_components(chosen)
         how = f"their first two principal components, which hold {100 * share:.3g} % of the variance"
     else:

@@ -187,6 +187,16 @@ def test_two_components_and_their_share() -> None:
     assert principal_components(np.ones((3, 1)))[0].tolist() == [[0, 0]] * 3
 
 
+def test_a_map_of_two_dimensions_shows_them() -> None:
+    images = image_set(np.repeat(np.arange(10), 10), np.zeros(100, int))
+    x = torch.nn.functional.normalize(torch.randn(100, 2))
+    picture = map_picture(images, x, seed=0)
+    assert picture.caption.startswith("100 images of 10 identities by their two dimensions")
+    middle = picture.figure(wide=False).axes[0].lines[0].get_xydata()
+    centred = x.numpy() - x.numpy().min(axis=0)
+    assert middle == pytest.approx(centred / centred.max(axis=0) + 0.045 / 2, abs=1e-5)
+
+
 def test_a_map_of_few_images_says_that_it_is_pca() -> None:
     images = image_set(np.repeat(np.arange(5), 2), np.zeros(10, int))
     caption = map_picture(images, torch.eye(10)[:, :4] + 0.1, seed=0).caption
