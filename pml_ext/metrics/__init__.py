@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from pml_ext.metrics.calculator import AccuracyCalculator
     from pml_ext.metrics.cohort_normalization import CohortNormalization
     from pml_ext.metrics.gallery_cohort import GalleryCohort
+    from pml_ext.metrics.identification import IdentificationEvaluator
+    from pml_ext.metrics.identification_lists import SearchProtocol, TemplateSubjects, read_template_subjects
     from pml_ext.metrics.opis import OPIS
     from pml_ext.metrics.pair_lists import (
         ImagePairs,
@@ -27,35 +29,43 @@ __all__ = [
     "AccuracyCalculator",
     "CohortNormalization",
     "GalleryCohort",
+    "IdentificationEvaluator",
     "ImagePairs",
     "ReIDEvaluator",
     "ScoreCalibration",
+    "SearchProtocol",
     "StreamingVerification",
     "TemplateMedia",
     "TemplatePairs",
+    "TemplateSubjects",
     "ThresholdReport",
     "VerificationEvaluator",
     "read_lfw_pairs",
     "read_template_media",
     "read_template_pairs",
+    "read_template_subjects",
 ]
 
 _HOMES = {
     "AccuracyCalculator": "calculator",
     "CohortNormalization": "cohort_normalization",
     "GalleryCohort": "gallery_cohort",
+    "IdentificationEvaluator": "identification",
     "ImagePairs": "pair_lists",
     "OPIS": "opis",
     "ReIDEvaluator": "reid",
     "ScoreCalibration": "score_calibration",
+    "SearchProtocol": "identification_lists",
     "StreamingVerification": "streaming_verification",
     "TemplateMedia": "pair_lists",
     "TemplatePairs": "pair_lists",
+    "TemplateSubjects": "identification_lists",
     "ThresholdReport": "threshold.report",
     "VerificationEvaluator": "verification",
     "read_lfw_pairs": "pair_lists",
     "read_template_media": "pair_lists",
     "read_template_pairs": "pair_lists",
+    "read_template_subjects": "identification_lists",
 }
 
 

@@ -55,6 +55,9 @@ IMPOSTORS = "impostors"
 ACCURACY = "accuracy"
 ACCURACY_STD = "accuracy_std"
 ACCURACY_STANDARD_ERROR = "accuracy_standard_error"
+# Identification, in galleries.
+MATED = "mated"
+NON_MATED = "non_mated"
 # The embeddings themselves.
 SPECTRAL_VARIANCE = "spectral_variance"
 
@@ -82,6 +85,11 @@ def tar_at_far(far: float) -> str:
 def threshold_at_far(far: float) -> str:
     """threshold_at_far_1e-3: the threshold there."""
     return f"threshold_at_far_{rate(far)}"
+
+
+def tpir_at_fpir(fpir: float) -> str:
+    """tpir_at_fpir_1e-2: the true positive identification rate at this false positive one."""
+    return f"tpir_at_fpir_{rate(fpir)}"
 
 
 def normalized(name: str) -> str:

@@ -533,6 +533,16 @@ def verification_evaluator_of_templates(draw: Random) -> Call:
     return metrics.VerificationEvaluator(folds=None).of_templates, given
 
 
+@call
+def identification_evaluator(draw: Random) -> Call:
+    ids = torch.arange(9)
+    lists = [metrics.TemplateSubjects(ids[part], ids[part] % 3) for part in (slice(3, 9), slice(0, 1), slice(1, 3))]
+    protocol = metrics.SearchProtocol(lists[0], (lists[1], lists[2]))
+    given = {"embeddings": torch.randn(9, 4), "template_ids": ids, "media_ids": ids, "protocol": protocol}
+    return metrics.IdentificationEvaluator((0.5,)).of_templates, given
+
+
+CALLS["identification_evaluator()"] = _made(metrics.IdentificationEvaluator, lambda evaluator: evaluator.fpirs)
 CALLS["verification_evaluator()"] = _made(
     metrics.VerificationEvaluator,
     lambda evaluator: evaluator.of_scores(torch.rand(20), torch.arange(20) % 2 == 0),

@@ -107,7 +107,7 @@ def test_template_pairs_equal_the_loops() -> None:
     assert set(found).isdisjoint(ACCURACIES)
     assert found["tar_at_far_1e-2"] == pytest.approx(oracle_metrics.tar_at_far(scores, same.tolist(), 1e-2))
     assert found["auc"] == pytest.approx(oracle.auc(scores, same.tolist()))
-    with pytest.raises(ValueError, match="template 7 is in a pair but has no image"):
+    with pytest.raises(ValueError, match="template 7 is listed but has no image"):
         VerificationEvaluator().of_templates(x, templates, media, TemplatePairs(first * 0 + 7, second, same))
 
 

@@ -34,7 +34,7 @@ class Templates(NamedTuple):
             raise ValueError(f"ids must be integers; got {ids.dtype}")
         place = torch.searchsorted(self.ids, ids.to(self.ids)).clamp_max(len(self.ids) - 1)
         if bool((unknown := self.ids[place] != ids.to(self.ids)).any()):
-            raise ValueError(f"template {int(ids[unknown.to(ids.device)][0])} is in a pair but has no image")
+            raise ValueError(f"template {int(ids[unknown.to(ids.device)][0])} is listed but has no image")
         return place
 
 

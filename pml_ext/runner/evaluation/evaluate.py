@@ -16,7 +16,14 @@ from pml_ext.functional.retrieval.protocol import GalleryProtocol
 from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.functional.verification.roc import ROC, roc_curve
 from pml_ext.functional.verification.templates import pair_cosines
-from pml_ext.metrics import AccuracyCalculator, GalleryCohort, ReIDEvaluator, VerificationEvaluator, keys
+from pml_ext.metrics import (
+    AccuracyCalculator,
+    GalleryCohort,
+    IdentificationEvaluator,
+    ReIDEvaluator,
+    VerificationEvaluator,
+    keys,
+)
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.verification import roc_of_templates
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
@@ -65,7 +72,11 @@ class Evaluation:
         if isinstance(data, PairSet):
             pairs = features[0]
             return self.verification(pairs[0::2], pairs[1::2], torch.from_numpy(data.same))
-        return self.verification.of_templates(features[0], data.media.template_ids, data.media.media_ids, data.pairs)
+        templates = features[0], data.media.template_ids, data.media.media_ids
+        results = self.verification.of_templates(*templates, data.pairs)
+        if data.searches is not None:
+            results |= IdentificationEvaluator().of_templates(*templates, data.searches)
+        return results
 
     def _retrieval(self, data: OpenSet, features: Features) -> dict[str, float]:
         query, gallery = (_identities_and_cameras(part) for part in (data.parts[0], data.parts[-1]))

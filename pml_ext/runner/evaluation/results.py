@@ -117,7 +117,7 @@ def label_of(name: str) -> str | None:
     """What the table calls a metric; None where it does not show it."""
     if (plain := keys.plain(name)) != name:
         return None if (label := label_of(plain)) is None else f"{label} norm."
-    for start, label in (("cmc_rank_", "R@"), ("tar_at_far_", "TAR@")):
+    for start, label in (("cmc_rank_", "R@"), ("rank_", "R@"), ("tar_at_far_", "TAR@"), ("tpir_at_fpir_", "TPIR@")):
         if name.startswith(start):
             return label + name.removeprefix(start)
     return _HEADINGS.get(name)

@@ -46,7 +46,7 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="template_ids must be of integer type"):
         template_embeddings(x, ids + 0.5, ids)
     for unknown in (0, 3, 6):
-        with pytest.raises(ValueError, match=f"template {unknown} is in a pair but has no image"):
+        with pytest.raises(ValueError, match=f"template {unknown} is listed but has no image"):
             template_embeddings(x, ids, ids).rows(torch.tensor([1, unknown]))
     with pytest.raises(ValueError, match="ref_emb must have the 3 columns of embeddings; got 2"):
         pair_cosines(x, torch.randn(4, 2), ids[:2], ids[:2])

@@ -665,16 +665,33 @@ def test_ijb_templates(tmp_path: Path) -> None:
     layouts.ijb(tmp_path)
     data = load("IJBC", tmp_path, False)
     assert isinstance(data, TemplateSet)
-    assert data.media.template_ids.tolist() == [1, 1, 1, 2, 3]
+    assert data.media.template_ids.tolist() == [1, 1, 1, 2, 3, 4]
     assert data.pairs.same.tolist() == [True, False, False]
     assert data.images.images[4].shape == (3, 112, 112)
     points = tmp_path / "IJBC" / "meta" / "ijbc_name_5pts_score.txt"
-    points.write_text(points.read_text().replace("5.jpg", "6.jpg"))
+    points.write_text(points.read_text().replace("5.jpg", "7.jpg"))
     with pytest.raises(UserError, match=r"no landmarks for 1 images, such as 5.jpg"):
         load("IJBC", tmp_path, False)
     points.write_text("1.jpg 3 4\n")
     with pytest.raises(UserError, match=r"line 1: expected `image x1 y1"):
         load("IJBC", tmp_path, False)
+
+
+@pytest.mark.parametrize("name", ["IJBB", "IJBC"])
+def test_ijb_has_galleries_where_their_lists_are(tmp_path: Path, name: str) -> None:
+    layouts.ijb(tmp_path, name)
+    data = load(name, tmp_path, False)
+    assert isinstance(data, TemplateSet) and data.searches is not None
+    assert data.searches.probes.template_ids.tolist() == [2, 4]
+    assert [gallery.subjects.tolist() for gallery in data.searches.galleries] == [[7], [8]]
+    lists = sorted((tmp_path / name / "meta").glob("*_1N_*.csv"))
+    lists[0].unlink()
+    with pytest.raises(UserError, match=f"{lists[0].name} is missing"):
+        load(name, tmp_path, False)
+    for path in lists[1:]:
+        path.unlink()
+    data = load(name, tmp_path, False)
+    assert isinstance(data, TemplateSet) and data.searches is None
 
 
 def test_alignment_undoes_a_turn_a_shift_and_a_scale() -> None:

@@ -11,6 +11,7 @@ from pml_ext._identities import JUNK
 from pml_ext.runner.data.datasets.image_set import ImageSet
 
 if TYPE_CHECKING:
+    from pml_ext.metrics.identification_lists import SearchProtocol
     from pml_ext.metrics.pair_lists import TemplateMedia, TemplatePairs
 
 
@@ -43,11 +44,15 @@ class PairSet:
 
 @dataclass(frozen=True)
 class TemplateSet:
-    """N images, the template and medium of each, and which templates are compared; the identities mean nothing."""
+    """N images, the template and medium of each, and which templates are compared; the identities mean nothing.
+
+    searches: which templates are searched for in which; None where the set has no such lists.
+    """
 
     images: ImageSet
     media: "TemplateMedia"
     pairs: "TemplatePairs"
+    searches: "SearchProtocol | None" = None
 
     @property
     def parts(self) -> list[ImageSet]:

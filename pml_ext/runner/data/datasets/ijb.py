@@ -15,6 +15,8 @@ from pml_ext.runner.data.datasets.layout import found_in, matching_lines
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pml_ext.metrics.identification_lists import SearchProtocol
+
 SIDE = 112
 # Where ArcFace's crops of 112×112 have the eyes, the nose and the corners of the mouth (x, y).
 _LANDMARKS = np.array(
@@ -26,7 +28,8 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
     """insightface's copy of IJB-B or IJB-C: `IJBC/meta/…` and the images in `IJBC/loose_crop/`.
 
     Faces are aligned by the landmarks of `meta/ijbc_name_5pts_score.txt`. The detector's scores in that file are not
-    used: every image of a medium weighs the same.
+    used: every image of a medium weighs the same. With the lists of the 1:N protocol in `meta/`, templates are searched
+    for in both galleries too.
     """
     from pml_ext.metrics.pair_lists import read_template_media, read_template_pairs  # import torch
 
@@ -45,7 +48,23 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
     faces = [(folder / "loose_crop" / image, landmarks[image]) for image in media.images]
     nobody, names = np.zeros(len(faces), dtype=np.int64), [str(path) for path, _ in faces]
     images = LazyImages(faces, partial(_aligned_face, grey))
-    return TemplateSet(ImageSet(images, nobody, np.arange(len(faces)), names), media, pairs)
+    return TemplateSet(ImageSet(images, nobody, np.arange(len(faces)), names), media, pairs, _searches(meta, lower))
+
+
+def _searches(meta: Path, lower: str) -> "SearchProtocol | None":
+    """`meta/ijbc_1N_probe_mixed.csv` and the galleries `G1`, `G2` beside it (IJB-B: `S1`, `S2`); None without any."""
+    from pml_ext.metrics.identification_lists import SearchProtocol, read_template_subjects  # import torch
+
+    letter = "S" if lower == "ijbb" else "G"
+    galleries = [meta / f"{lower}_1N_gallery_{letter}{number}.csv" for number in (1, 2)]
+    files = [meta / f"{lower}_1N_probe_mixed.csv", *galleries]
+    missing = [path.name for path in files if not path.is_file()]
+    if len(missing) == len(files):
+        return None
+    if missing:
+        raise UserError(f"the 1:N protocol needs {', '.join(path.name for path in files)}; {missing[0]} is missing")
+    probes, *enrolled = map(read_template_subjects, files)
+    return SearchProtocol(probes, tuple(enrolled))
 
 
 def _aligned_face(grey: bool, face: tuple[Path, np.ndarray]) -> "Tensor":

@@ -1,0 +1,91 @@
+"""The numbers that papers print of IJB's 1:N protocol."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_fraction, check_items, check_whole
+from pml_ext.functional.open_set.gallery_scores import scores_in_gallery, share_within_rank, tpir_at_fpir
+from pml_ext.functional.verification.templates import template_embeddings
+from pml_ext.metrics import keys
+from pml_ext.metrics.identification_lists import SearchProtocol
+
+FPIRS = (1e-1, 1e-2, 1e-3)
+
+
+class IdentificationEvaluator:
+    """TPIR at FPIR and ranks of templates that are searched for in galleries, as in IJB-B and IJB-C.
+
+    Each gallery is searched by all probes. A probe is mated if the gallery has its subject; the others, those of the
+    other gallery, are not. The rates are means over the galleries, as fractions:
+
+    - tpir_at_fpir_1e-2 (one for each rate): of the mated probes, the share whose own subject comes first and is at or
+      above the threshold, the lowest at which at most 1 % of the others have any subject. nan with too few of these.
+    - rank_5 (one for each rank): of the mated probes, the share whose own subject is among the first 5.
+    - mated, non_mated: the numbers of searches by either kind, in all galleries together.
+
+    Ties count against a probe.
+
+    Args:
+        fpirs: false positive identification rates, in (0, 1).
+        ranks: whole numbers from 1.
+    Raises:
+        ValueError: rates or ranks out of range.
+    Source: Maze et al., IARPA Janus Benchmark-C, ICB 2018; ISO/IEC 19795-1.
+
+    >>> from pml_ext.metrics import SearchProtocol, TemplateSubjects
+    >>> ids = torch.arange(4)
+    >>> one, other = (TemplateSubjects(ids[row : row + 1], ids[row : row + 1]) for row in (0, 1))
+    >>> protocol = SearchProtocol(TemplateSubjects(ids[2:], torch.tensor([0, 1])), (one, other))
+    >>> faces = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [0.2, 0.8]])
+    >>> IdentificationEvaluator(fpirs=(), ranks=(1,)).of_templates(faces, ids, ids, protocol)
+    {'rank_1': 1.0, 'mated': 2.0, 'non_mated': 2.0}
+    """
+
+    def __init__(self, fpirs: Sequence[float] = FPIRS, ranks: Sequence[int] = (1, 5, 10)) -> None:
+        check_items(fpirs, "fpirs", "false positive identification rates")
+        check_items(ranks, "ranks", "ranks")
+        for fpir in fpirs:
+            check_fraction(fpir, "fpirs")
+        for rank in ranks:
+            check_whole(rank, "ranks", 1)
+        self.fpirs, self.ranks = tuple(fpirs), tuple(ranks)
+
+    def of_templates(
+        self, embeddings: Tensor, template_ids: Tensor, media_ids: Tensor, protocol: SearchProtocol
+    ) -> dict[str, float]:
+        """Templates are means over each medium, then over the template.
+
+        Args:
+            embeddings, template_ids, media_ids: (N, D), (N,), (N,): see `functional.template_embeddings`.
+            protocol: lists from `read_template_subjects`, or tensors of one's own.
+        Raises:
+            TypeError: protocol is not a SearchProtocol.
+            ValueError: as of `functional.template_embeddings`; a listed template without an image; a gallery that
+                has the subject of no probe, or of every probe.
+        """
+        if not isinstance(protocol, SearchProtocol):
+            raise TypeError(f"protocol must be a SearchProtocol; got {type(protocol).__name__}")
+        if not protocol.galleries:
+            raise ValueError("protocol must have at least one gallery; got none")
+        templates = template_embeddings(embeddings, template_ids, media_ids)
+        probes = templates.embeddings[templates.rows(protocol.probes.template_ids)]
+        rates, counts = [], torch.zeros(2, dtype=torch.int64)
+        for number, gallery in enumerate(protocol.galleries, 1):
+            enrolled = templates.embeddings[templates.rows(gallery.template_ids)]
+            scores = scores_in_gallery(probes, protocol.probes.subjects, enrolled, gallery.subjects)
+            mated = int(scores.mated.sum())
+            if not 0 < mated < len(probes):
+                raise ValueError(
+                    f"gallery {number} must have the subjects of some probes and not of others; got those of {mated} "
+                    f"of {len(probes)}"
+                )
+            counts += torch.tensor([mated, len(probes) - mated])
+            rates.append(
+                [float(tpir_at_fpir(scores, fpir)) for fpir in self.fpirs]
+                + [float(share_within_rank(scores, rank)) for rank in self.ranks]
+            )
+        names = [*map(keys.tpir_at_fpir, self.fpirs), *map(keys.rank, self.ranks)]
+        means = torch.tensor(rates, dtype=torch.float64).mean(dim=0).tolist()
+        return dict(zip(names, means, strict=True)) | {keys.MATED: float(counts[0]), keys.NON_MATED: float(counts[1])}

@@ -1,0 +1,139 @@
+"""IJB's 1:N protocol against loops over templates, probe by probe."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext.metrics import IdentificationEvaluator, SearchProtocol, TemplateSubjects, read_template_subjects
+
+FPIRS, RANKS = (0.2, 0.1, 0.01), (1, 2, 5)
+IDS = torch.arange(70)
+
+
+def protocol(several: bool = False) -> SearchProtocol:
+    """Templates 0 to 9 are gallery 1 and 10 to 19 gallery 2, of a subject each or of two templates; the rest probes."""
+    subjects = torch.cat([(IDS[:20] // 2 if several else IDS[:20]) + 100, torch.arange(50) % 25 + 98])
+    parts = (TemplateSubjects(IDS[of], subjects[of]) for of in (slice(20, None), slice(10), slice(10, 20)))
+    probes, *galleries = parts
+    return SearchProtocol(probes, tuple(galleries))
+
+
+def faces() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    people = torch.randn(30, 4, generator=generator, dtype=torch.float64)
+    of = torch.cat([IDS[:20] + 2, torch.arange(50) % 25])
+    x = people[of] + 0.5 * torch.randn(70, 4, generator=generator, dtype=torch.float64)
+    x[30] = x[31]  # ties
+    return x
+
+
+def cosine(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+
+
+def rates_by_loops(x: list[list[float]], of: SearchProtocol, gallery: int) -> dict[str, float]:
+    enrolled = list(zip(*(column.tolist() for column in of.galleries[gallery]), strict=True))
+    mated, others = [], []
+    for probe, subject in zip(*(column.tolist() for column in of.probes), strict=True):
+        best: dict[int, float] = {}
+        for template, owner in enrolled:
+            best[owner] = max(best.get(owner, -2.0), cosine(x[probe], x[template]))
+        if subject in best:
+            own = best.pop(subject)
+            mated.append((own, 1 + sum(score >= own for score in best.values())))
+        else:
+            others.append(max(best.values()))
+    found = {f"rank_{r}": sum(place <= r for _, place in mated) / len(mated) for r in RANKS}
+    for fpir in FPIRS:
+        allowed = [
+            t for t in [*others, *(own for own, _ in mated)] if sum(o >= t for o in others) <= fpir * len(others)
+        ]
+        rate = sum(own >= min(allowed, default=2.0) and place == 1 for own, place in mated) / len(mated)
+        found[f"tpir_at_fpir_{fpir:.0e}".replace("e-0", "e-")] = rate if fpir * len(others) >= 1 else math.nan
+    return found
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_rates_equal_loops_over_two_galleries(several: bool) -> None:
+    x, of = faces(), protocol(several)
+    found = IdentificationEvaluator(FPIRS, RANKS).of_templates(x, IDS, IDS, of)
+    one, other = (rates_by_loops(x.tolist(), of, gallery) for gallery in (0, 1))
+    assert one != other and 0 < one["rank_1"] < 1 and 0 < one["tpir_at_fpir_2e-1"] < one["rank_1"]
+    expected = {name: (one[name] + other[name]) / 2 for name in one}
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    assert math.isnan(found["tpir_at_fpir_1e-2"]), "one false positive would be more than 1 %"
+    assert found["mated"] + found["non_mated"] == 2 * 50
+
+
+def test_the_rate_is_of_mated_probes_found_first() -> None:
+    """Faults seen elsewhere: all probes as the denominator, and hits above the threshold at any rank."""
+    # Enrolled: 0 at 0°, 1 at 40°; 2 in the other gallery at 200°.
+    degrees = torch.tensor([0.0, 40.0, 200.0, 5.0, 35.0, 24.0, 250.0, 199.0])
+    x = torch.stack([degrees.deg2rad().cos(), degrees.deg2rad().sin()], dim=1)
+    galleries = TemplateSubjects(IDS[:2], torch.tensor([0, 1])), TemplateSubjects(IDS[2:3], torch.tensor([2]))
+    # The third probe is of 0, but closer to 1, and within the threshold of both.
+    probes = TemplateSubjects(IDS[3:8], torch.tensor([0, 1, 0, 2, 2]))
+    found = IdentificationEvaluator((0.5,), (1, 2)).of_templates(
+        x, IDS[:8], IDS[:8], SearchProtocol(probes, (galleries[0], galleries[1]))
+    )
+    # Gallery 1: three mated probes, two found first. Gallery 2: two mated, both found.
+    assert found["tpir_at_fpir_5e-1"] == pytest.approx((2 / 3 + 1) / 2)
+    assert found["rank_1"] == pytest.approx((2 / 3 + 1) / 2) and found["rank_2"] == 1
+    assert (found["mated"], found["non_mated"]) == (5, 5)
+
+
+def test_images_of_a_template_are_averaged_by_medium() -> None:
+    x, of = faces(), protocol()
+    shifted = torch.cat([x + 0.1, x - 0.1])
+    both, media = torch.cat([IDS, IDS]), torch.arange(140)
+    evaluator = IdentificationEvaluator((0.2,), (1,))
+    assert evaluator.of_templates(shifted, both, media, of) == evaluator.of_templates(x, IDS, IDS, of)
+
+
+def test_lists_are_read_by_their_columns(tmp_path: Path) -> None:
+    path = tmp_path / "ijbc_1N_gallery_G1.csv"
+    path.write_text("TEMPLATE_ID,SUBJECT_ID,FILENAME,FACE_X\n9,3,img/1.jpg,1.5\n9,3,frames/2.png,2\n4,1,img/3.jpg,\n")
+    found = read_template_subjects(path)
+    assert (found.template_ids.tolist(), found.subjects.tolist()) == ([4, 9], [1, 3])
+    path.write_text("subject_id, template_id\n3,9\n")
+    assert read_template_subjects(path).template_ids.tolist() == [9]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "TEMPLATE_ID, SUBJECT_ID is missing"),
+        ("TEMPLATE_ID,FILENAME\n1,a\n", "SUBJECT_ID is missing"),
+        ("TEMPLATE_ID,SUBJECT_ID\n", "expected at least one template"),
+        ("TEMPLATE_ID,SUBJECT_ID\n1,2\n1,x\n", r"line 3: expected whole numbers as ids; got \['1', 'x'\]"),
+        ("TEMPLATE_ID,SUBJECT_ID\n1\n", "line 2: expected whole numbers"),
+        ("TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n", "line 3: expected one subject a template; 1 is of 2 and of 3"),
+    ],
+)
+def test_damaged_lists_are_errors(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_template_subjects(tmp_path / "list.csv")
+
+
+def test_what_cannot_be_searched_is_an_error() -> None:
+    x, of = faces(), protocol()
+    evaluator = IdentificationEvaluator()
+    with pytest.raises(ValueError, match="template 69 is listed but has no image"):
+        evaluator.of_templates(x[:69], IDS[:69], IDS[:69], of)
+    strangers = TemplateSubjects(IDS[:1], torch.tensor([999]))
+    with pytest.raises(
+        ValueError, match=r"gallery 2 must have the subjects of some probes and not of others; got .* 0 of"
+    ):
+        evaluator.of_templates(x, IDS, IDS, of._replace(galleries=(of.galleries[0], strangers)))
+    with pytest.raises(ValueError, match="at least one gallery"):
+        evaluator.of_templates(x, IDS, IDS, of._replace(galleries=()))
+    with pytest.raises(TypeError, match="protocol must be a SearchProtocol; got list"):
+        evaluator.of_templates(x, IDS, IDS, [])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="fpirs must be in"):
+        IdentificationEvaluator((1.5,))
+    with pytest.raises(ValueError, match="ranks must be"):
+        IdentificationEvaluator(ranks=(0,))
