@@ -4,7 +4,8 @@
 
 Pictures are made here: 128×256 (ReID) and 112×112 (faces), smooth with a little noise, JPEG of quality 90, 4:2:0. Each
 way ends with a batch as its loader hands it over. What the runner leaves for the device has a column of its own,
-measured on the same core. Normalising counts for nobody: all do it in the model.
+measured on the same core. Normalising counts for nobody: all do it in the model. `torchvision v2` is how the runner
+once did it; `simplejpeg` is flip, pad + crop and erasing alone, also in the rows of colours.
 """
 
 import argparse
@@ -48,6 +49,7 @@ OURS, DEVICE, V2, FASTREID, FLOOR = (
     "simplejpeg",
 )
 SHIFTS, JITTER, AUTOAUG = ("flip, pad + crop, erasing", "+ colour jitter 0.5", "+ AutoAugment 0.1")
+FIRST = "first batch of four times as many, ms"
 Way = Callable[[], object]
 
 
@@ -179,8 +181,7 @@ def records(files: Sequence[bytes], folder: Path) -> dict[str, Way]:
 
 
 def first_batches(files: Sequence[bytes], rounds: int) -> dict[str, float]:
-    """Seconds on the clock until two fresh workers have sent the first batch of 256, medians of interleaved rounds."""
-    files = [files[i % len(files)] for i in range(256)]
+    """Seconds on the clock until two fresh workers have sent the first batch, medians of interleaved rounds."""
     drawn = [Drawn(i, i) for i in range(len(files))]
     loaders = {
         FLOOR: DataLoader(Prepared(files, by_simplejpeg), len(files), num_workers=2),
@@ -213,22 +214,19 @@ def main() -> None:
         for row, ways in cases.items():
             seconds = median_times(ways, cpu, options.seconds)
             found[row] = {name: 1e6 * value / options.pictures for name, value in seconds.items()}
-    found["first batch of 256, ms"] = {name: 1e3 * s for name, s in first_batches(people, options.rounds).items()}
+    found[FIRST] = {name: 1e3 * s for name, s in first_batches(people * 4, options.rounds).items()}
 
     print("µs of CPU a picture\n\n| |", " | ".join(names), "|\n|---|" + " ---: |" * len(names))
     for row, by_name in found.items():
         print(f"| {row} |", " | ".join(f"{by_name[name]:,.0f}" if name in by_name else "–" for name in names), "|")
-    floors = {SHIFTS: 1.15, JITTER: 1.3, "decode only": 1.15, "faces from .rec": 1.2, "first batch of 256, ms": 1.3}
+    floors = {SHIFTS: 1.15, JITTER: 1.3, "decode only": 1.15, "faces from .rec": 1.2, FIRST: 1.3}
     goals = [
         (f"{row}: worker / simplejpeg", found[row][OURS] / found[row][FLOOR], limit) for row, limit in floors.items()
     ]
-    whole = {row: by_name[OURS] + by_name.get(DEVICE, 0) for row, by_name in found.items()}
-    goals.append((f"{AUTOAUG}: worker and device / FastReID's", whole[AUTOAUG] / found[AUTOAUG][FASTREID], 0.6))
-    goals += [
-        (f"{row}: worker and device / FastReID's", whole[row] / found[row][FASTREID], 1)
-        for row in found
-        if row != AUTOAUG
-    ]
+    for row, by_name in found.items():
+        whole, what = by_name[OURS] + by_name.get(DEVICE, 0), "worker and device" if DEVICE in by_name else "worker"
+        limit = 0.6 if row == AUTOAUG else 1
+        goals.append((f"{row}: {what} / FastReID's", whole / by_name[FASTREID], limit))
     print("\n| goal | limit | measured | |\n|---|---|---|---|")
     for text, ratio, limit in goals:
         print(f"| {text} | {limit:g} | {ratio:.2f} | {'met' if ratio <= limit else 'missed'} |")

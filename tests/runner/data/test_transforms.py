@@ -190,6 +190,17 @@ def test_jitter_of_a_gpu_is_that_of_the_cpu(channels: int) -> None:
     assert (each - groups).abs().max() <= 2 and (each != groups).float().mean() < 1e-3
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_batches_end_alike_on_a_gpu() -> None:
+    transform = build_transform(config(PADDING={}, FLIP={}, CJ={"PROB": 0.7}, REA={}), training=True)
+    torch.manual_seed(0)
+    prepared, draws = zip(*(transform.prepare(decoded(40, width)) for width in range(20, 52)), strict=True)
+    batch, drawn = torch.stack(prepared), [np.stack(each) for each in zip(*draws, strict=True)]
+    on_cpu, on_gpu = transform.finish(batch, drawn), transform.finish(batch.cuda(), drawn).cpu()
+    assert (on_cpu - on_gpu).abs().max() <= 2 and (on_cpu != on_gpu).float().mean() < 1e-3
+
+
 def test_grey_pixels_have_no_hue_to_turn() -> None:
     torch.manual_seed(0)
     grey = decoded(channels=1).expand(3, -1, -1)

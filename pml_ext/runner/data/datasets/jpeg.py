@@ -28,7 +28,7 @@ def decode_plain_jpeg(content: bytes, grey: bool) -> "Tensor | None":
         return None
     import torch  # as in pixels_of
 
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+    return torch.from_numpy(pixels.transpose(2, 0, 1))
 
 
 def _is_plain(content: bytes, grey: bool) -> bool:
