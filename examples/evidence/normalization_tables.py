@@ -72,22 +72,25 @@ def _about(found: dict[str, Results]) -> list[str]:
     seeds = {name: [len(results.seeds(method)) for method in results.methods] for name, results in found.items()}
     ran = ", ".join(f"{name} {min(n)}" + (f" to {max(n)}" if max(n) > min(n) else "") for name, n in seeds.items())
     gains = [
-        results.change((base, PLAIN), (base, NORMALIZED), "opis")
+        change
         for results in found.values()
         for base in _bases(results)
+        if (change := results.change((base, PLAIN), (base, NORMALIZED), "opis"))
     ]
-    lower, higher = sum(g[2] < 0 for g in gains if g), sum(g[1] > 0 for g in gains if g)
+    lower, higher = sum(high < 0 for _, _, high in gains), sum(low > 0 for _, low, _ in gains)
+    none = sum(best_kind(results.chosen[base]) is None for results in found.values() for base in _bases(results))
     further = [name for name, results in found.items() if _with_tcm_is_lower(results)]
     return [
         "## One threshold for all classes, without training: `CohortNormalization`",
         "",
         "From each cosine it subtracts how close the two samples are to a cohort of unlabelled ones: "
         f"s'(a, b) = cos(a, b) − ½ λ (m(a) + m(b)). It lowers OPIS in {lower} of {len(gains)} combinations of "
-        f"{len(bases)} losses and {len(found)} sets and raises it in {higher}; a TCM term beside it lowers it further "
-        f"on {', '.join(further) or 'no set'}. Cohort (the gallery itself, where each sample leaves itself out, or the "
+        f"{len(bases)} losses and {len(found)} sets and raises it in {higher}; in {none} the validation classes "
+        "advised no cohort, so that cosines stay. A TCM term beside it lowers OPIS further on "
+        f"{', '.join(further) or 'no set'}. Cohort (the gallery itself, where each sample leaves itself out, or the "
         "training samples), k and λ were chosen for each loss on validation classes, by the lowest OPIS that does not "
-        "lower TAR at FAR 0.1 %, with a layer trained without these classes; where none was advised, cosines stay. "
-        f"Seeds: {ran}; where there is one, intervals are over test classes only. "
+        "lower TAR at FAR 0.1 %, with a layer trained without these classes. Intervals are 95 %, by t over seeds and "
+        f"test classes as crossed random effects; of one seed, over test classes only. Seeds: {ran}. "
         "`python examples/evidence/normalization.py` makes the missing runs.",
         "",
     ]

@@ -23,6 +23,14 @@ class ProbeBlock(NamedTuple):
     others: Tensor  # (P, M) with each of M identities; −inf for its own
 
 
+class _Memory(NamedTuple):
+    """Reused from block to block."""
+
+    best: Tensor  # (P, M)
+    cosines: Tensor  # (P, L) with the k-th samples of L identities
+    enrolled: Tensor  # (L, D) these samples
+
+
 class BestScores:
     """Scores of each sample with each identity (M = `identities`), never with itself; `label`: (N,) its own, from 0.
 
@@ -73,28 +81,34 @@ class BestScores:
         ]  # layer k: the k-th sample of every identity with more than k
 
     def blocks(self, probes: Tensor | None = None, *, entries: int = 2**23) -> Iterator[ProbeBlock]:
-        """Scores of the (P,) rows `probes` (None: all), in blocks of `entries` numbers (32 MB by default)."""
+        """Scores of the (P,) rows `probes` (None: all), in blocks of `entries` numbers (32 MB by default).
+
+        The next block overwrites `others`.
+        """
         chosen = torch.arange(self.samples, device=self.device) if probes is None else probes
+        # Blocks of their own, between what is kept of them, left 500 MB with the C library for 20,000 probes.
+        memory = _Memory(*(self._unit.new_empty(0) for _ in range(3)))
         for part in row_blocks(len(chosen), self.identities, self.device, entries=entries):
             rows = chosen[part]
             here = torch.arange(len(rows), device=self.device)
             with full_precision(self.device):
-                best = self._best(rows, here) if self._mean is None else self._unit[rows] @ self._mean.T
+                if self._mean is None:
+                    best = self._best(rows, here, memory)
+                else:
+                    best = torch.mm(self._unit[rows], self._mean.T, out=memory.best.resize_(0))
             own = best[here, self.label[rows]] if self._mean is None else self._own_mean[rows]
             best[here, self.label[rows]] = -torch.inf
             yield ProbeBlock(rows, own, best)
 
-    def _best(self, rows: Tensor, here: Tensor) -> Tensor:
-        unit, identity = self._unit, self.label[rows]
-        best = unit.new_empty(0)
+    def _best(self, rows: Tensor, here: Tensor, memory: "_Memory") -> Tensor:
+        unit, identity, best = self._unit[rows], self.label[rows], memory.best
         for k, layer in enumerate(self._layers):
-            cosines = unit[rows] @ self._enrolled[layer].T
+            enrolled = torch.index_select(self._enrolled, 0, layer, out=memory.enrolled.resize_(0))
+            cosines = torch.mm(unit, enrolled.T, out=(memory.cosines if k else best).resize_(0))
             has = identity < len(layer)
             hidden = here[has][self._apart[layer[identity[has]]] == self._apart[rows[has]]]
             cosines[hidden, identity[hidden]] = -torch.inf
-            if k == 0:
-                best = cosines
-            else:
+            if k:
                 shared = best[:, : len(layer)]
                 torch.maximum(shared, cosines, out=shared)
         return best
