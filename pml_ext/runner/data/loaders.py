@@ -1,5 +1,6 @@
 """Data loaders of a run."""
 
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,8 +65,15 @@ def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _workers(options: CN) -> dict[str, Any]:
-    ahead = {"prefetch_factor": options.PREFETCH_FACTOR} if options.NUM_WORKERS else {}  # torch refuses it without
+    if not options.NUM_WORKERS:
+        return {"num_workers": 0}  # torch refuses the others without workers
+    ahead = {"prefetch_factor": options.PREFETCH_FACTOR, "worker_init_fn": _outlive_sigterm}
     return {"num_workers": options.NUM_WORKERS, **ahead}
+
+
+def _outlive_sigterm(_: int) -> None:
+    """Schedulers send SIGTERM to all processes at once; the run still needs this one to come to its checkpoint."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def train_loader(

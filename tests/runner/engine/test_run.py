@@ -396,6 +396,7 @@ def started(output: Path, *opts: str, flags: Sequence[str] = ()) -> Iterator[sub
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
         # Tests that a shell put into the background hand on an ignored Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
@@ -433,8 +434,9 @@ def test_a_signal_ends_the_run_with_a_message_and_it_can_be_resumed(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_run_ends_with_the_same_metrics(number: signal.Signals, trained: Path, tmp_path: Path) -> None:
-    with started(tmp_path) as running:
-        running.send_signal(number)
+    """The signal goes to all processes, as a scheduler sends it."""
+    with started(tmp_path, "DATALOADER.NUM_WORKERS", "2") as running:
+        os.killpg(running.pid, number)
         running.communicate(timeout=120)
     assert running.returncode == (143 if number == signal.SIGTERM else -9)
     assert train(tmp_path, flags=("--resume",)) == 0
