@@ -1,5 +1,7 @@
 """Fixed class centroids on the unit sphere, for the discriminative loss."""
 
+import math
+import os
 import warnings
 from typing import Any
 
@@ -11,7 +13,6 @@ from pml_ext._ops.normalize import to_sphere
 
 _POINTS_PER_CLASS = 100  # reproduces the paper's pairwise distances; more points narrow their spread
 _ITERATIONS = 25
-MOST_ENTRIES = 2**31  # of a matrix: 8 GB
 
 
 def one_hot_centroids(num_classes: int) -> Tensor:
@@ -116,14 +117,23 @@ def simplex_centroids(num_classes: int, size: int) -> Tensor:
 
 
 def check_num_classes(num_classes: int, size: int = 1) -> None:
-    """Raise unless there are at least 2 classes and num_classes × size numbers could fit in memory."""
+    """Raise unless there are at least 2 classes, and num_classes × size float32 numbers fit in half the memory."""
     check_whole(num_classes, "num_classes")
-    if num_classes * size > MOST_ENTRIES:
+    needed, there = 4 * num_classes * size, _memory() / 2
+    if needed > there:
         raise ValueError(
-            f"num_classes × columns must be at most 2^31; got {num_classes} × {size}. Use fewer classes or smaller "
-            "centroids"
+            f"num_classes × columns must fit in half the memory, {there / 1e9:.0f} GB; got {num_classes} × {size}, "
+            f"which take {needed / 1e9:.0f} GB. Use fewer classes or smaller centroids"
         )
     if num_classes < 2:
         raise ValueError(
             f"num_classes must be at least 2: the loss compares a class with the others; got {num_classes}"
         )
+
+
+def _memory() -> float:
+    """The machine's bytes of memory; unlimited where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):  # Windows; a system without these names
+        return math.inf
