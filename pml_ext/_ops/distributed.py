@@ -56,6 +56,29 @@ def gather_rows(rows: Tensor, group: dist.ProcessGroup | None, *, lengths: Seque
     return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
 
 
+def gather_on_first(
+    rows: Tensor, group: dist.ProcessGroup, device: torch.device | None = None, *, step: int = 2**16
+) -> Tensor:
+    """The (n, …) rows of all ranks on rank 0, in rank order, and no rows elsewhere; only n may differ.
+
+    device: by which they travel, None: their own; step: rows of each rank sent at a time, to limit the memory there.
+    """
+    device = device or rows.device
+    sizes = gather_rows(torch.tensor([len(rows)], device=device), group).tolist()
+    parts: list[list[Tensor]] = [[rows[:0]] for _ in sizes]
+    is_first = dist.get_rank(group) == 0
+    for start in range(0, max(sizes), step):
+        # Padded, because not every backend gathers tensors of different sizes.
+        sent = torch.zeros((min(step, max(sizes) - start), *rows.shape[1:]), dtype=rows.dtype, device=device)
+        own = rows[start : start + step]
+        sent[: len(own)] = own
+        received = [torch.empty_like(sent) for _ in sizes] if is_first else None
+        dist.gather(sent, received, dst=dist.get_global_rank(group, 0), group=group)
+        for part, size, came in zip(parts, sizes, received or [], strict=False):
+            part.append(came[: max(0, size - start)].to(rows.device))
+    return torch.cat([piece for part in parts for piece in part])
+
+
 def lengths_of_ranks(rows: Tensor, group: dist.ProcessGroup) -> list[int]:
     """The number of rows of each rank."""
     counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(dist.get_world_size(group))]

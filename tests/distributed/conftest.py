@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-MODULES = ("tests.distributed.test_sharded_loss", "tests.distributed.test_partial_fc")
+MODULES = (
+    "tests.distributed.test_sharded_loss",
+    "tests.distributed.test_partial_fc",
+    "tests.distributed.test_evaluation",
+)
 """Each has a function `on_rank(rank, ranks)`, whose results by name are what `found` gives."""
 
 

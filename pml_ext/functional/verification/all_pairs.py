@@ -2,22 +2,24 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_items, check_labels, check_whole
 from pml_ext._ops.blocks import SIDE
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
-from pml_ext.functional.pairwise.offset_scores import both_sides, check_offsets
-from pml_ext.functional.verification.histogram import ScoreHistogram
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.verification.checks import check_far
+from pml_ext.functional.verification.expected_ranges import expected_ranges
+from pml_ext.functional.verification.pair_counts import Kept, Range, count_scores
 from pml_ext.functional.verification.roc import ROC, place_at_equal_errors, roc_curve
 from pml_ext.functional.verification.tar_at_far_rule import place_at_far
 
 # Most scores stored to resolve one bin: 64 MB.
 _KEPT_AT_MOST = 2**24
-_SEARCHED_AT_ONCE = 2**16  # temporaries stay in the cache
+_EXPECTED_FROM = 2048
 
 
 def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE) -> Iterator[tuple[Tensor, Tensor]]:
@@ -43,24 +45,14 @@ def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE
     check_whole(block_rows, "block_rows")
     if block_rows < 1:
         raise ValueError(f"block_rows must be 1 or more; got {block_rows!r}")
-    unit = unit_rows(embeddings)
-    yield from _pairs((unit, unit), labels.to(embeddings.device), block_rows)
-
-
-def _pairs(
-    sides: tuple[Tensor, Tensor], labels: Tensor, block_rows: int, memory: tuple[Tensor, Tensor] | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """`labelled_pairs` of both sides; with `memory` for scores and sameness, each block overwrites the last."""
-    unit, other = sides
+    unit, labels = unit_rows(embeddings), labels.to(embeddings.device)
     for i in range(0, len(unit), block_rows):
-        rows = slice(i, min(i + block_rows, len(unit)))
+        rows = slice(i, i + block_rows)
         for j in range(i, len(unit), block_rows):
-            columns = slice(j, min(j + block_rows, len(unit)))
-            shape = (rows.stop - rows.start, columns.stop - columns.start)
-            to, to_same = (None, None) if memory is None else (of[: shape[0] * shape[1]].view(shape) for of in memory)
+            columns = slice(j, j + block_rows)
             with full_precision(unit.device):
-                scores = torch.mm(unit[rows], other[columns].T, out=to)
-            same = torch.eq(labels[rows, None], labels[columns], out=to_same)
+                scores = unit[rows] @ unit[columns].T
+            same = labels[rows, None] == labels[columns]
             if i == j:
                 above = torch.ones_like(same).triu(1)
                 yield scores[above], same[above]
@@ -68,30 +60,27 @@ def _pairs(
                 yield scores.view(-1), same.view(-1)
 
 
-def _pairs_in_place(embeddings: Tensor, labels: Tensor, offsets: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """`labelled_pairs` without checks and gradients; each block overwrites the last.
-
-    New memory for each block would fragment the heap: with 12,000 samples it grew by up to 340 MB.
-    """
-    unit = unit_rows(embeddings.detach())
-    entries = min(SIDE, len(unit)) ** 2
-    memory = unit.new_empty(entries), torch.empty(entries, dtype=torch.bool, device=unit.device)
-    yield from _pairs(both_sides(unit, offsets), labels.to(unit.device), SIDE, memory)
-
-
 def labelled_pairs_roc(
-    embeddings: Tensor, labels: Tensor, *, fars: Sequence[float] = (), offsets: Tensor | None = None
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    fars: Sequence[float] = (),
+    offsets: Tensor | None = None,
+    group: dist.ProcessGroup | None = None,
 ) -> ROC:
     """The ROC curve of the cosines of all pairs of a set, exact at the points that matter.
 
-    A first pass counts the scores in bins of 1.9e-6. A second resolves the bins with the operating points at `fars` and
-    the equal error rate into single scores, so `operating_point` at each of the fars and `equal_error_rate` are exact
-    (unless more than 2^24 pairs share such a bin, e.g. of collapsed embeddings). `roc_auc` is within `auc_bounds`.
+    One pass counts the scores in bins of 1.9e-6, and keeps the single scores where a sample of the pairs expects the
+    operating points at `fars` and the equal error rate; a second pass looks for those that lie elsewhere. So
+    `operating_point` at each of the fars and `equal_error_rate` are exact (unless more than 2^24 pairs share such a
+    bin, e.g. of collapsed embeddings). `roc_auc` is within `auc_bounds`.
 
     Args:
         embeddings, labels: see `labelled_pairs`.
         fars: allowed false accept rates, in (0, 1].
         offsets: (N,) subtracted from the cosines of each sample, see `PairDistances`.
+        group: the ranks that share the work, each with the same embeddings and labels; all get the curve, which is that
+            of one process. None: this process alone.
     Returns:
         ROC with float64 thresholds.
 
@@ -101,7 +90,7 @@ def labelled_pairs_roc(
     1.0
     """
     check_items(fars, "fars", "false accept rates")
-    return roc_of_all_pairs(embeddings, labels, fars, offsets)
+    return roc_of_all_pairs(embeddings, labels, fars, offsets, group=group)
 
 
 def roc_of_all_pairs(
@@ -110,57 +99,62 @@ def roc_of_all_pairs(
     fars: Sequence[float],
     offsets: Tensor | None = None,
     *,
+    group: dist.ProcessGroup | None = None,
     kept_at_most: int = _KEPT_AT_MOST,
+    expected_from: int = _EXPECTED_FROM,
 ) -> ROC:
-    """`labelled_pairs_roc`; a bin of more than `kept_at_most` pairs is not resolved."""
-    check_embeddings(embeddings)
-    labels = check_labels(labels, len(embeddings))
-    check_finite(embeddings)
-    check_offsets(offsets, len(embeddings))
-    histogram = ScoreHistogram(device=embeddings.device)
-    for scores, same in _pairs_in_place(embeddings, labels, offsets):
-        histogram.update(scores, same)
+    """`labelled_pairs_roc`; a bin of more than `kept_at_most` pairs is not resolved.
+
+    expected_from: samples from which the first pass keeps scores; below, a second pass costs little.
+    """
+    for far in fars:
+        check_far(far)
+    pairs = PairDistances(embeddings, labels, group=group, offsets=offsets)
+    both_kinds = pairs.total_positive_pairs > 0 and pairs.total_negative_pairs > 0
+    ranges = expected_ranges(pairs, fars) if both_kinds and len(pairs.unit) >= expected_from else []
+    histogram, kept = count_scores(pairs, ranges, most=kept_at_most)
     roc = histogram.roc()
-    if not roc.genuine or not roc.impostors:
+    if not both_kinds:
         return roc
+    bins = [
+        (float(roc.thresholds[place]), float(roc.thresholds[place - 1])) for place in _bins_of(roc, fars, kept_at_most)
+    ]
+    known = [(of, found) for of, found in zip(ranges, kept, strict=True) if found is not None]
+    missing = [bin_ for bin_ in bins if not any(_holds(of, bin_) for of, _ in known)]
+    if missing:
+        found = count_scores(pairs, missing, most=kept_at_most)[1]
+        known += [(of, scores) for of, scores in zip(missing, found, strict=True) if scores is not None]
+    return _with_points(roc, [(bin_, next(scores for of, scores in known if _holds(of, bin_))) for bin_ in bins])
+
+
+def _bins_of(roc: ROC, fars: Sequence[float], kept_at_most: int) -> list[int]:
+    """The places on the curve of the bins to resolve."""
     last = len(roc.thresholds) - 1
     bins = {min(place + 1, last) for far in fars if (place := place_at_far(roc, far)) is not None}
     bins.add(place_at_equal_errors(roc))
     sizes = (roc.true_accepts + roc.false_accepts).diff(prepend=roc.true_accepts.new_zeros(1))
-    chosen = [place for place in sorted(bins) if 1 < int(sizes[place]) <= kept_at_most]
-    return _resolve_bins(roc, chosen, embeddings, labels, offsets) if chosen else roc
+    return [place for place in sorted(bins) if 1 < int(sizes[place]) <= kept_at_most]
 
 
-def _resolve_bins(roc: ROC, bins: list[int], embeddings: Tensor, labels: Tensor, offsets: Tensor | None) -> ROC:
-    """Add a point to the curve for each distinct score in some bins."""
-    edges = [(float(roc.thresholds[place]), float(roc.thresholds[place - 1])) for place in bins]
-    inside: list[list[tuple[Tensor, Tensor]]] = [[] for _ in bins]
-    for scores, same in _pairs_in_place(embeddings, labels, offsets):
-        at_once = _SEARCHED_AT_ONCE if scores.device.type == "cpu" else max(1, len(scores))
-        for some, alike in zip(scores.split(at_once), same.split(at_once), strict=True):
-            for kept, (low, high) in zip(inside, edges, strict=True):
-                wanted = _find_between(some, low, high)
-                if len(wanted):
-                    kept.append((some[wanted], alike[wanted]))
+def _holds(outer: Range, inner: Range) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _with_points(roc: ROC, bins: list[tuple[Range, Kept]]) -> ROC:
+    """Add a point to the curve for each distinct score in some bins, of which the scores of a wider range are given."""
     curves = [roc]
-    for place, kept in zip(bins, inside, strict=True):
-        points = roc_curve(*(torch.cat(part) for part in zip(*kept, strict=True)))
+    for (low, high), (scores, same) in bins:
+        inside = (scores >= low) & (scores < high)
+        points = roc_curve(scores[inside], same[inside])
+        before = int((roc.thresholds >= high).sum()) - 1
         # The curve already has the first point, which accepts nothing of the bin, and the last, which accepts all.
         curves.append(
             ROC(
                 points.thresholds[1:-1].double(),
-                points.true_accepts[1:-1] + roc.true_accepts[place - 1],
-                points.false_accepts[1:-1] + roc.false_accepts[place - 1],
+                points.true_accepts[1:-1] + roc.true_accepts[before],
+                points.false_accepts[1:-1] + roc.false_accepts[before],
             )
         )
     merged = ROC(*(torch.cat(column) for column in zip(*curves, strict=True)))
     order = merged.thresholds.argsort(descending=True)
     return ROC(*(column[order] for column in merged))
-
-
-def _find_between(scores: Tensor, low: float, high: float) -> Tensor:
-    """The indices with low <= score < high."""
-    if scores.device.type == "cpu":  # numpy compares and searches eight times faster than torch
-        values = scores.numpy()
-        return torch.from_numpy(np.flatnonzero((values >= low) & (values < high)))
-    return ((scores >= low) & (scores < high)).nonzero().squeeze(1)

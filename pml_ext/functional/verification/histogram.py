@@ -61,12 +61,24 @@ class ScoreHistogram:
         check_scores(scores, same)
         flat, width = self.counts.view(-1), self.counts.shape[1]
         for some, alike in zip(scores.split(_COUNTED_AT_ONCE), same.split(_COUNTED_AT_ONCE), strict=True):
-            some = some.detach().to(self.counts.device)
-            some = some if some.dtype == torch.float64 else some.float()
-            # Scaling by a power of two and floor are exact, so is the shift of the integers.
-            place = some.clamp(self.low, self.high).mul_(self.BINS_PER_UNIT).floor_().long()
-            place.sub_(self.low * self.BINS_PER_UNIT).add_(alike.to(place.device), alpha=width)
+            place = self._places(some)
+            place.add_(alike.to(place.device), alpha=width)
             flat.scatter_add_(0, place, place.new_ones(1).expand_as(place))
+
+    def count_as_impostors(self, scores: Tensor) -> None:
+        """Count (P,) scores without a check and without a look at whose they are."""
+        at_once = _COUNTED_AT_ONCE if scores.device.type == "cpu" else max(1, len(scores))
+        for some in scores.split(at_once):
+            place = self._places(some)
+            self.counts[0].scatter_add_(0, place, place.new_ones(1).expand_as(place))
+
+    def _places(self, scores: Tensor) -> Tensor:
+        """The bin of each score, int64."""
+        scores = scores.detach().to(self.counts.device)
+        scores = scores if scores.dtype == torch.float64 else scores.float()
+        # Scaling by a power of two and floor are exact, so is the shift of the integers.
+        place = scores.clamp(self.low, self.high).mul_(self.BINS_PER_UNIT).floor_().long()
+        return place.sub_(self.low * self.BINS_PER_UNIT)
 
     def merge(self, other: "ScoreHistogram") -> None:
         """Add the counts of another histogram with the same low and high."""

@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._ops.distributed import gather_on_first
 from pml_ext._ops.precision import exact_products
 from pml_ext.distributed import PartialFC, ShardedLoss, is_divisible, step_by_rows
 from pml_ext.large_batch import norms_by_chunk
@@ -267,20 +268,22 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         parts = iter([self._gathered(i) for i in sorted(self._collected)])
         self._collected = {}
         for name, data in self.test_sets.items():
-            self.features[name] = [next(parts) for _ in data.parts]
+            features, result = [next(parts) for _ in data.parts], {}
             # One rank measures; all need the numbers, to choose the same best checkpoint.
-            result = self.evaluation(data, self.features[name]) if self.trainer.is_global_zero else {}
+            if self.trainer.is_global_zero:
+                self.features[name] = features
+                result = self.evaluation(data, features)
             self.results[name] = self.trainer.strategy.broadcast(result)
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"
             self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)
 
     def _gathered(self, dataloader_idx: int) -> Tensor:
-        """The embeddings of one loader from all ranks, in the order of the image set."""
+        """On the first rank the embeddings of one loader from all ranks, in the order of the image set."""
         rows, embeddings = (torch.cat(parts) for parts in zip(*self._collected[dataloader_idx], strict=True))
         if self.trainer.world_size > 1:
-            every: list[Any] = [None] * self.trainer.world_size
-            torch.distributed.all_gather_object(every, (rows, embeddings))
-            rows, embeddings = (torch.cat(parts) for parts in zip(*every, strict=True))
+            everyone, device = torch.distributed.group.WORLD, self.trainer.strategy.root_device
+            assert everyone is not None
+            rows, embeddings = (gather_on_first(part, everyone, device) for part in (rows, embeddings))
         return embeddings[rows.argsort()]
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:

@@ -13,7 +13,9 @@ from pml_ext.functional import (
     tar_at_far,
     tar_bounds,
 )
+from pml_ext.functional.verification import all_pairs
 from pml_ext.functional.verification.all_pairs import roc_of_all_pairs
+from pml_ext.functional.verification.pair_counts import count_scores
 from tests.oracles import verification as oracle
 
 FARS = (0.5, 0.1, 1e-2, 1e-3, 1e-4)
@@ -47,11 +49,12 @@ def test_pairs_equal_the_loops(block_rows: int) -> None:
 # Noise of 1e-4 puts all genuine pairs into a few bins.
 @pytest.mark.parametrize("noise", [1.0, 1e-4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rates_equal_those_of_all_scores(noise: float, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("expected_from", [0, 2000])  # one pass where the sample's ranges hold, or two
+def test_rates_equal_those_of_all_scores(noise: float, dtype: torch.dtype, expected_from: int) -> None:
     x, labels = a_set(1100, noise)
     x, labels = x.to(dtype), torch.where(torch.rand(1100) < 0.9, labels, torch.randint(0, 12, (1100,)))
     scores, same = all_at_once(x, labels)
-    roc, exact = labelled_pairs_roc(x, labels, fars=FARS), roc_curve(scores, same)
+    roc, exact = roc_of_all_pairs(x, labels, FARS, expected_from=expected_from), roc_curve(scores, same)
     for far in FARS:
         found = operating_point(roc, far)
         assert found.tar == tar_at_far(scores, same, far)
@@ -61,6 +64,30 @@ def test_rates_equal_those_of_all_scores(noise: float, dtype: torch.dtype) -> No
     lower, upper = auc_bounds(roc)
     assert lower <= roc_auc(exact) <= upper
     assert bool((roc.thresholds.diff() < 0).all() and (roc.false_accepts.diff() >= 0).all())
+
+
+def test_one_pass_gives_what_two_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, labels = a_set(1100)
+    offsets = torch.rand(1100)  # scores below −1, too
+    passes = []
+
+    def counted(*args, **options):
+        passes.append(args)
+        return count_scores(*args, **options)
+
+    monkeypatch.setattr(all_pairs, "count_scores", counted)
+    for given in (None, offsets):
+        for found, other in zip(
+            roc_of_all_pairs(x, labels, FARS, given, expected_from=0),
+            roc_of_all_pairs(x, labels, FARS, given, expected_from=10**9),
+            strict=True,
+        ):
+            assert torch.equal(found, other)
+    # where more are kept than allowed, the second pass finds them
+    assert len(roc_of_all_pairs(x, labels, FARS, expected_from=0, kept_at_most=30).thresholds) == len(
+        roc_of_all_pairs(x, labels, FARS).thresholds
+    )
+    assert len(passes) == 2 * (1 + 2) + 2 + 2
 
 
 def test_collapsed_embeddings() -> None:
