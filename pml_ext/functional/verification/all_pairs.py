@@ -12,10 +12,10 @@ from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.checks import check_far
-from pml_ext.functional.verification.expected_ranges import expected_ranges
 from pml_ext.functional.verification.pair_counts import Kept, Range, count_scores
 from pml_ext.functional.verification.roc import ROC, place_at_equal_errors, roc_curve
 from pml_ext.functional.verification.tar_at_far_rule import place_at_far
+from pml_ext.functional.verification.where_rates_fall import expected_ranges
 
 # Most scores stored to resolve one bin: 64 MB.
 _KEPT_AT_MOST = 2**24
