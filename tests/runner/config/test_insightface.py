@@ -40,6 +40,11 @@ config.val_targets = ['lfw', 'cfp_fp', "agedb_30"]
 """
 
 
+def as_yaml(found: dict[str, Any], path: Path) -> Path:
+    path.write_text(yaml.safe_dump({key: value for key, value in found.items() if key != "comments"}))
+    return path
+
+
 def converted(folder: Path, *lines: str, processes: int = 8, config: str = CONFIG) -> dict[str, Any]:
     """The keys of the YAML, `comments` among them."""
     (folder / "faces.py").write_text("\n".join([config, *lines]))
@@ -81,14 +86,12 @@ def test_what_others_have(tmp_path: Path) -> None:
     assert found["TEST"] == {"EVAL_PERIOD": 0, "EVAL_STEPS": 0} and found["OUTPUT_DIR"] == "here"
     for told in ("interclass_filtering_threshold = 0.4 is left out", "gradient_acc = 12", "gradient of cos θ"):
         assert any(told in line for line in found["comments"])
+    assert not unsupported(load_config(as_yaml(found, tmp_path / "faces.yml"), []), processes=2)
 
 
 def test_a_vision_transformer_is_not_built(tmp_path: Path) -> None:
-    (tmp_path / "faces.yml").write_text(
-        yaml.safe_dump({key: value for key, value in converted(tmp_path, 'config.network = "vit_b"').items()
-                        if key != "comments"})
-    )  # fmt: skip
-    (problem,) = unsupported(load_config(tmp_path / "faces.yml", []), processes=8)
+    file = as_yaml(converted(tmp_path, 'config.network = "vit_b"'), tmp_path / "faces.yml")
+    (problem,) = unsupported(load_config(file, []), processes=8)
     assert problem.key == "MODEL.BACKBONE.NAME" and problem.not_built
 
 
