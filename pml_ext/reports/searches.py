@@ -46,8 +46,8 @@ def gallery_picture(report: ThresholdFields) -> Picture | None:
 
     caption = (
         f"Searches at this threshold, cosine {report.cosine:.4f}, in all galleries of so many of the "
-        f"{found.identities:,} identities. The dashed curve is what FPIR would be if each probe had as many false "
-        "matches as the mean probe: the further it lies from the measured one, the more the probes differ."
+        f"{found.identities:,} identities. The dashed curve is what FPIR would be if every probe resembled as "
+        "many others as the mean probe does: the further it lies from the measured one, the more the probes differ."
         + (f" Checked: {held_out_in_words(found.held_out)}." if found.held_out else "")
     )
     return Picture("galleries", "Searches in galleries of other sizes", caption, draw, (4.2, 8.4))

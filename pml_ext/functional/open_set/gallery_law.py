@@ -27,7 +27,10 @@ def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Te
 
 
 def share_by_pooled_rate(far: float, enrolled: int) -> float:
-    """1 − (1 − FAR)^N: an upper bound of the mean of `share_with_any` over unequal probes (Jensen's inequality)."""
+    """1 − (1 − FAR)^N: the expected `share_with_any` of N identities if all probes are alike, the most there can be.
+
+    Probes that differ have less in expectation (Jensen's inequality), in galleries of any size, beyond the set's too.
+    """
     return float(-np.expm1(enrolled * np.log1p(-far))) if far < 1 else 1.0
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext.functional.open_set.gallery_law import share_with_any, share_with_fewer
+from pml_ext.functional.open_set.gallery_law import share_by_pooled_rate, share_with_any, share_with_fewer
 from pml_ext.functional.open_set.high_scores import HighScores, found_at, reported
 from pml_ext.functional.verification.class_interval import jackknife_interval
 
@@ -23,7 +23,8 @@ class RateWithInterval(NamedTuple):
 class SearchRates(NamedTuple):
     """Rates in galleries of `enrolled` identities; see `Identification`.
 
-    fnir: None without mated probes; if_alike: the FPIR if all probes had the pooled rate; cmc: by rank, from 1.
+    fnir: None without mated probes; if_alike: the FPIR to expect if all probes had the pooled rate; cmc: by rank, from
+    1.
     """
 
     enrolled: int
@@ -60,10 +61,7 @@ def search_rates(
 
     far = interval(pooled)
     selectivity = RateWithInterval(*(enrolled * value for value in far))
-    # A mean number lies between two whole ones: so many probes have the one, the others the next.
-    mean = pooled.number.double().mean()
-    ends = share_with_any(torch.stack([mean.floor(), mean.ceil()]), others, enrolled)
-    alike = float(torch.lerp(ends[0], ends[1], mean - mean.floor()))
+    alike = share_by_pooled_rate(far.rate, enrolled)
     if miss is None:
         return SearchRates(enrolled, interval(hit), None, selectivity, alike, ())
     before = high.before[high.own > -torch.inf]

@@ -8,6 +8,7 @@ import torch
 
 from pml_ext.functional import extrapolate_fpir, identification
 from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics.threshold.search_fields import GalleryRates
 
 LABELS = torch.arange(480) % 120
 CAMERAS = torch.arange(480) // 240
@@ -35,6 +36,11 @@ def test_the_threshold_meets_the_rate_at_the_planned_size(report: ThresholdRepor
     assert impostors.pairs == 480 * 476 // 2 and 0 < impostors.errors < impostors.pairs / 50
 
 
+def if_alike(one: GalleryRates) -> float:
+    """The same law for measured and for extrapolated sizes: the curve has no kink between them."""
+    return 1 - (1 - one.selectivity.rate / one.enrolled) ** one.enrolled
+
+
 def test_every_size_has_its_rates_and_its_own_threshold(report: ThresholdReport) -> None:
     assert report.searches is not None
     for one in report.searches.sizes:
@@ -42,7 +48,7 @@ def test_every_size_has_its_rates_and_its_own_threshold(report: ThresholdReport)
         assert one.fnir is not None and one.cosine is not None
         assert (one.fpir.rate, one.fnir.rate, one.selectivity.rate) == pytest.approx(at[1:], abs=1e-9)
         assert one.fpir.low <= one.fpir.rate <= one.fpir.high
-        assert one.fpir_if_alike >= one.fpir.rate - 1e-12
+        assert one.fpir_if_alike == pytest.approx(if_alike(one), abs=1e-12)
         of_size = identification(embeddings(), LABELS, gallery_size=one.enrolled, fpir=0.2)
         assert (one.cosine, one.cosine_fnir) == pytest.approx((of_size.threshold, of_size.fnir))
         assert one.cmc == pytest.approx(
@@ -124,4 +130,6 @@ def test_larger_galleries_are_extrapolated_where_that_is_asked_for(tmp_path: Pat
     assert check.measured == pytest.approx(measured.fpir)
     report.save(tmp_path / "t.json")
     assert ThresholdReport.load(tmp_path / "t.json") == report
+    for one in report.searches.sizes:
+        assert one.fpir_if_alike == pytest.approx(if_alike(one), abs=1e-12)
     assert "extrapolated: FPIR" in report.summary() and "from 12 identities FPIR among 119" in report.summary()
