@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -110,9 +111,19 @@ def fitted_rate(high: HighScores, threshold: float, enrolled: int) -> float | No
 
 def _of_both(counts: Tensor, others: int, enrolled: int) -> tuple[float, float]:
     """log(−log(1 − FPIR)) of each model, which is about log N + log f if all probes are alike."""
-    values, times = (of.double().numpy() for of in torch.unique(counts, return_counts=True))
-    one, other = (model(values, times, others, enrolled) for model in (_beta, _logit_normal))
-    return _log_log(one), _log_log(other)
+    from scipy.special import betaln
+
+    values, times = (of.tolist() for of in torch.unique(counts, return_counts=True))
+    (a, b), no = _fits(tuple(values), tuple(times), others)
+    beta = float(-np.expm1(min(0.0, betaln(a, b + enrolled) - betaln(a, b))))
+    return _log_log(beta), _log_log(float(-np.expm1(enrolled * no) @ _WEIGHTS))
+
+
+@lru_cache(maxsize=4096)  # the galleries of all sizes, and the search for their thresholds, ask for the same fits
+def _fits(hits: tuple[int, ...], times: tuple[int, ...], others: int) -> tuple[tuple[float, float], np.ndarray]:
+    """Of both distributions; times: how many probes have so many hits."""
+    counts = np.array(hits, dtype=float), np.array(times, dtype=float)
+    return _likeliest_beta(*counts, others), _likeliest_logits(*counts, others)
 
 
 def _rate(log_log: Tensor | float) -> float:
@@ -123,8 +134,8 @@ def _log_log(rate: float) -> float:
     return math.log(max(-math.log1p(-min(rate, 1 - 1e-15)), 1e-300))
 
 
-def _beta(hits: np.ndarray, times: np.ndarray, others: int, enrolled: int) -> float:
-    """1 − B(a, b + N) / B(a, b), of the a and b that are most likely for hits among `others`."""
+def _likeliest_beta(hits: np.ndarray, times: np.ndarray, others: int) -> tuple[float, float]:
+    """The a and b that are most likely for hits among `others`."""
     from scipy.special import betaln
 
     def shape(point: np.ndarray) -> tuple[float, float]:
@@ -135,12 +146,11 @@ def _beta(hits: np.ndarray, times: np.ndarray, others: int, enrolled: int) -> fl
         a, b = shape(point)
         return -float(times @ (betaln(hits + a, others - hits + b) - betaln(a, b)))
 
-    a, b = shape(_minimum(loss, hits, times, others))
-    return float(-np.expm1(min(0.0, betaln(a, b + enrolled) - betaln(a, b))))
+    return shape(_minimum(loss, hits, times, others))
 
 
-def _logit_normal(hits: np.ndarray, times: np.ndarray, others: int, enrolled: int) -> float:
-    """The mean of 1 − (1 − f)^N, of the most likely normal distribution of log f / (1 − f)."""
+def _likeliest_logits(hits: np.ndarray, times: np.ndarray, others: int) -> np.ndarray:
+    """Of the most likely normal distribution of log f / (1 − f): its logarithms of 1 − f at the nodes."""
 
     def logs(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         logits = point[1] + np.exp(np.clip(point[0], -20, 5)) * _NODES
@@ -152,8 +162,7 @@ def _logit_normal(hits: np.ndarray, times: np.ndarray, others: int, enrolled: in
         top = each.max(axis=1, keepdims=True)
         return -float(times @ (np.log(np.exp(each - top) @ _WEIGHTS) + top[:, 0]))
 
-    _, no = logs(_minimum(loss, hits, times, others))
-    return float(-np.expm1(enrolled * no) @ _WEIGHTS)
+    return logs(_minimum(loss, hits, times, others))[1]
 
 
 def _minimum(loss: Callable[[np.ndarray], float], hits: np.ndarray, times: np.ndarray, others: int) -> np.ndarray:
