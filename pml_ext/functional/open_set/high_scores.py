@@ -36,13 +36,15 @@ def scores_from(scores: BestScores, low: float, probes: Tensor | None = None) ->
     """The scores of all probes (or some) from `low` on."""
     found: list[tuple[Tensor, ...]] = []
     start = 0
+    reached = torch.empty(0, dtype=torch.bool, device=scores.device)  # one memory for all blocks, as theirs
     for block in scores.blocks(probes):
-        row, column = (block.others >= _lowest_accepted(low, block.others.dtype)).nonzero(as_tuple=True)
+        lowest = _lowest_accepted(low, block.others.dtype).to(scores.device)
+        row, column = torch.ge(block.others, lowest, out=reached.resize_(0)).nonzero(as_tuple=True)
         value, order = block.others[row, column].sort(descending=True)
         row, by_probe = row[order].sort(stable=True)
         sizes = torch.bincount(row, minlength=len(block.own))
         nth = torch.arange(len(row), device=row.device) - (sizes.cumsum(0) - sizes)[row]
-        before = (block.others >= block.own[:, None]).sum(1)
+        before = torch.ge(block.others, block.own[:, None], out=reached.resize_(0)).sum(1)
         which = value[by_probe], row + start, column[order][by_probe], nth
         found.append((*which, block.own, before, scores.label[block.probes]))
         start += len(block.own)
