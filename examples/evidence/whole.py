@@ -49,10 +49,12 @@ from whole_grid import (
     Settings,
 )
 from whole_report import write_report
+from yacs.config import CfgNode as CN
 
 from pml_ext import Embedder
 from pml_ext._files import write_atomically
 from pml_ext.runner.checks.check import load_checked
+from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.loss_nodes import LOSSES
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.data.datasets import load as load_set
@@ -150,14 +152,25 @@ def schedule_runs() -> list[Run]:
 
 
 def made(set_name: str, stage: str, method: str, settings: Mapping[str, Any], seed: int) -> Run:
-    """A run identified by its config without what other losses have, so that it is repeated if the config changes."""
+    """A run identified by what its config has other than the defaults, so that it is repeated if the config changes and
+    not if there are new keys; what other losses have does not count."""
     cfg = load_checked(config_of(set_name, method), words(settings))
-    cfg.defrost()
-    for key in WITHOUT_EFFECT:
-        del cfg[key]
-    for node in cfg.MODEL.LOSSES.keys() - {"NAME", *(LOSSES[name][0] for name in cfg.MODEL.LOSSES.NAME)}:
-        del cfg.MODEL.LOSSES[node]
-    return Run(set_name, stage, method, dict(settings), seed, hashlib.sha256(cfg.dump().encode()).hexdigest()[:16])
+    own = {"NAME", *(LOSSES[name][0] for name in cfg.MODEL.LOSSES.NAME)}
+    ignored = [*WITHOUT_EFFECT, *(f"MODEL.LOSSES.{node}" for node in cfg.MODEL.LOSSES.keys() - own)]
+    defaults = dict(_values(get_cfg()))
+    changed = {
+        key: value
+        for key, value in _values(cfg)
+        if value != defaults[key] and not any(f"{key}.".startswith(f"{node}.") for node in ignored)
+    }
+    fingerprint = hashlib.sha256(repr(sorted(changed.items())).encode()).hexdigest()[:16]
+    return Run(set_name, stage, method, dict(settings), seed, fingerprint)
+
+
+def _values(node: CN, start: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key of a config, and its value."""
+    for key, value in node.items():
+        yield from _values(value, f"{start}{key}.") if isinstance(value, CN) else [(start + key, value)]
 
 
 def config_of(set_name: str, method: str) -> Path:
