@@ -149,7 +149,8 @@ def main() -> None:
         f"""# Do the intervals hold what they promise?
 
 `python examples/evidence/interval_coverage.py --sets {arguments.sets} --reference {arguments.reference}` writes this
-page: {arguments.sets} sets of each size from one synthetic population, {SAMPLES} samples of each person, each set with a threshold for FAR {FAR:g}. An interval of 95 % should hold
+page: {arguments.sets} sets of each size from one synthetic population,
+{SAMPLES} samples of each person, each set with a threshold for FAR {FAR:g}. An interval of 95 % should hold
 the population's value in about 95 % of the sets; by chance, shares differ from that by ±{chance:.1f} points. For
 galleries of half of the people, in the last column, intervals of FPIR are wider than they need be.
 
