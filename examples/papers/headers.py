@@ -3,7 +3,7 @@
 Comments come before the first key; continuation lines are indented by three spaces after the `#`:
 
     # Paper: LoOp, Table 2, row "LoOp (triplet)", CUB
-    # Reported: NMI 59.9, F1 26.5, R@1 50.3        (the paper's numbers; or that the text has none)
+    # Reported: NMI 59.9, F1 26.5, R@1 50.3        (the paper's numbers; or `a plot: what it shows`)
     # With: MODEL.LOSSES.TRIPLETMARGIN.MARGIN 0.1  (KEY VALUE pairs that the row needs in addition)
     # Ours: R@1 49.8; CUB; 2026-11-22; 1f2e3d4     (numbers; data; date; commit)
     # Needs: `MODEL.BACKBONE.PRETRAIN_PATH FILE`   (KEY VALUE pairs that only the user can give)

@@ -66,14 +66,15 @@ def _page(key: str, paper: dict[str, Any], all_rows: list[Row]) -> str:
     rows = [row for row in all_rows if row.paper == key]
     everywhere = [note for note in rows[0].notes if all(note in row.notes for row in rows)]
     text = f"# {key}\n\n{paper['title']}. [How to run a row](README.md), and what was run.\n\n"
-    text += "All configs on this page:\n\n" + "".join(f"- {note}\n" for note in everywhere) if everywhere else ""
+    text += "".join(f"- {remark}\n" for remark in paper.get("remarks", []))
+    text += "\nAll configs on this page:\n\n" + "".join(f"- {note}\n" for note in everywhere) if everywhere else ""
     numbers = dict.fromkeys(everywhere, 0)  # note -> its number on this page
     for name, experiment in paper["experiments"].items():
         mine = _in_order([row for row in rows if row.experiment == name], key, name, experiment, paper["data"])
         text += f"\n## {name}: {experiment['shows']}\n\n" + _tables(mine, numbers)
-        if "command" in experiment:
-            results = [f"{who}: {experiment[who.lower()]}." for who in ("Paper", "Ours") if who.lower() in experiment]
-            text += " ".join([f"Command: `{experiment['command']}`.", *results]) + "\n"
+        said = [f"Command: `{experiment['command']}`."] if "command" in experiment else []
+        said += [f"{who}: {experiment[who.lower()]}." for who in ("Paper", "Ours") if who.lower() in experiment]
+        text += " ".join(said) + "\n" if said else ""
         if "missing" in experiment:
             text += f"\nNot here: {experiment['missing']}.\n"
         elif not mine and "command" not in experiment:
@@ -123,10 +124,12 @@ def _tables(rows: list[Row], numbers: dict[str, int]) -> str:
 
 def _split(reported: str) -> tuple[tuple[str, ...] | str, str, list[str]]:
     """The names of a row's metrics, their values, and a remark in brackets; or a plot's description without values."""
-    numbers, remark = re.fullmatch(r"(.*?)(?: \((.*)\))?", reported).groups()  # type: ignore[union-attr]
-    parts = [re.fullmatch(r"(.+) (–|[−\d].*)", part) for part in numbers.split(", ")]
-    if not all(parts):
+    if reported.startswith("a plot"):
         return reported, "", []
+    numbers, remark = re.fullmatch(r"(.*?)(?: \((.*)\))?", reported).groups()  # type: ignore[union-attr]
+    parts = [re.fullmatch(r"(.+) (–|[−\d]\S*)", part) for part in numbers.split(", ")]
+    if not all(parts):
+        raise HeaderError(f"Reported needs `NAME NUMBER, …` or `a plot: …`; got {reported!r}")
     names, values = zip(*(part.groups() for part in parts if part), strict=True)
     return names, " / ".join(values), [f"Paper: {remark}"] if remark else []
 
