@@ -21,7 +21,8 @@ def arguments(output: Path, losses: str, *flags: str) -> list[str]:
     opts = f"""MODEL.DEVICE cpu MODEL.BACKBONE.NORM GN MODEL.HEADS.NORM GN MODEL.LOSSES.DISC.CENTROIDS simplex
         MODEL.LOSSES.DISC.CENTROID_SIZE 8 MODEL.LOSSES.LOOP.LOSS MultiSimilarityLoss SOLVER.OPT SGD
         SOLVER.BASE_LR 0.05 SOLVER.MAX_EPOCH 1 SOLVER.WARMUP_ITERS 0 SOLVER.IMS_PER_BATCH 500
-        DATALOADER.NUM_INSTANCE 125 TEST.EVAL_PERIOD 1 OUTPUT_DIR {output}""".split()
+        DATALOADER.NUM_INSTANCE 125 TEST.EVAL_PERIOD 1 TEST.REPORT False LOGGERS ('csv',)
+        OUTPUT_DIR {output}""".split()
     return ["train", "--config-file", str(CONFIG), *flags, *opts, "MODEL.LOSSES.NAME", losses]
 
 
