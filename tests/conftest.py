@@ -12,8 +12,10 @@ from filelock import FileLock
 DATA = Path(os.environ.get("PML_EXT_DATA", Path(__file__).parents[1] / ".." / "shared" / "data")).resolve()
 
 
-# The work is small: threads cost more than they save, and stall when other processes use the cores.
+# The work is small: threads cost more than they save, and stall when other processes use the cores; also those of the
+# processes that the tests start.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)
