@@ -160,8 +160,9 @@ def test_experiments_without_configs_have_a_reason(monkeypatch: pytest.MonkeyPat
 
 
 def test_rows_are_in_the_papers_order_with_each_note_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiments = {"Table 1": {"shows": "two losses", "rows": ["B", "A"]}, "Fig. 1": {"shows": "a plot", "rows": ["B"]}}
-    paper = {"title": "A paper", "data": ["SOP", "CUB"], "experiments": experiments}
+    table = {"shows": "two losses", "rows": ["B", "A"], "paper": "C 30.0", "missing": "C"}
+    experiments = {"Table 1": table, "Fig. 1": {"shows": "a plot", "rows": ["B"]}}
+    paper = {"title": "A paper", "remarks": ["A: a loss."], "data": ["SOP", "CUB"], "experiments": experiments}
     monkeypatch.setattr(write_pages, "read_papers", lambda: {"LoOp": paper})
     monkeypatch.setattr(headers, "CONFIGS", Path("nowhere"))
     all_differ = {"differs": ["the epochs"]}
@@ -169,12 +170,13 @@ def test_rows_are_in_the_papers_order_with_each_note_once(monkeypatch: pytest.Mo
         row("A", "Table 1", reported="R@1 50.9, mAP – (from the text)", needs="`KEY FILE`", **all_differ),
         row("B", "Table 1", reported="R@1 40.0, mAP 2.0", ours="R@1 41", overrides="SEED 1", **all_differ),
         row("B", "Table 1", "SOP", reported="R@10 1.0", **all_differ),
-        row("B", "Fig. 1", reported="a plot: B is best", needs="`KEY FILE`", **all_differ),
+        row("B", "Fig. 1", reported="a plot: B is best up to 512, and not at 1024", needs="`KEY FILE`", **all_differ),
     ]
     text = write_pages.pages(rows)["LoOp.md"]
     link = "[it.yml](../../fastreid_configs/it.yml)"
     lines = [line for line in text.splitlines() if line]
     assert lines[2:] == [
+        "- A: a loss.",
         "All configs on this page:",
         "- the epochs",
         "## Table 1: two losses",
@@ -185,8 +187,10 @@ def test_rows_are_in_the_papers_order_with_each_note_once(monkeypatch: pytest.Mo
         "| --- | --- | --- | --- | --- | --- |",
         f"| B | CUB | {link} `SEED 1` | 40.0 / 2.0 | R@1 41 |  |",
         f"| A | CUB | {link} | 50.9 / – |  | 1, 2 |",
+        "Paper: C 30.0.",
+        "Not here: C.",
         "## Fig. 1: a plot",
-        "Paper: a plot: B is best.",
+        "Paper: a plot: B is best up to 512, and not at 1024.",
         "| row | data | config | notes |",
         "| --- | --- | --- | --- |",
         f"| B | CUB | {link} | 1 |",
@@ -194,6 +198,13 @@ def test_rows_are_in_the_papers_order_with_each_note_once(monkeypatch: pytest.Mo
         "1. Needs `KEY FILE`",
         "2. Paper: from the text",
     ]
+
+
+def test_numbers_that_cannot_be_read_are_errors() -> None:
+    replaced = ("LoOp", "MS", "CUB")
+    rows = [row(reported="R@1 is high") if (one.paper, one.name, one.data) == replaced else one for one in ROWS]
+    with pytest.raises(headers.HeaderError, match=r"it\.yml: Reported needs `NAME NUMBER, …`"):
+        write_pages.pages(rows)
 
 
 def test_configs_without_published_weights_say_which_file_they_need() -> None:

@@ -103,12 +103,12 @@ def _in_order(rows: list[Row], key: str, name: str, experiment: dict[str, Any], 
 def _tables(rows: list[Row], numbers: dict[str, int]) -> str:
     """A table for each run of rows with the same metrics, which are named in its heading."""
     text = ""
-    for metrics, group in groupby(rows, lambda row: _split(row.reported)[0]):
+    for metrics, group in groupby(rows, lambda row: _split(row)[0]):
         lines = list[list[str]]()
         mine = list(group)
         plot = metrics if isinstance(metrics, str) else ""
         for row in mine:
-            _, values, remark = _split(row.reported)
+            _, values, remark = _split(row)
             notes = [numbers.setdefault(note, 1 + max(numbers.values(), default=0)) for note in [*row.notes, *remark]]
             run = _link(row.config) + (f" `{row.overrides}`" if row.overrides else "")
             cells = [row.name, row.data, run, values, row.ours, ", ".join(str(note) for note in sorted(notes) if note)]
@@ -122,14 +122,14 @@ def _tables(rows: list[Row], numbers: dict[str, int]) -> str:
     return text
 
 
-def _split(reported: str) -> tuple[tuple[str, ...] | str, str, list[str]]:
+def _split(row: Row) -> tuple[tuple[str, ...] | str, str, list[str]]:
     """The names of a row's metrics, their values, and a remark in brackets; or a plot's description without values."""
-    if reported.startswith("a plot"):
-        return reported, "", []
-    numbers, remark = re.fullmatch(r"(.*?)(?: \((.*)\))?", reported).groups()  # type: ignore[union-attr]
+    if row.reported.startswith("a plot"):
+        return row.reported, "", []
+    numbers, remark = re.fullmatch(r"(.*?)(?: \((.*)\))?", row.reported).groups()  # type: ignore[union-attr]
     parts = [re.fullmatch(r"(.+) (–|[−\d]\S*)", part) for part in numbers.split(", ")]
     if not all(parts):
-        raise HeaderError(f"Reported needs `NAME NUMBER, …` or `a plot: …`; got {reported!r}")
+        raise HeaderError(f"{row.config}: Reported needs `NAME NUMBER, …` or `a plot: …`; got {row.reported!r}")
     names, values = zip(*(part.groups() for part in parts if part), strict=True)
     return names, " / ".join(values), [f"Paper: {remark}"] if remark else []
 
