@@ -26,7 +26,7 @@ it, the paper's numbers, ours where it was run, and in what ours differs. Number
 | --- | --- | --- | --- |
 {papers}
 The data sets of the papers (CUB, Cars196, SOP, iNaturalist, Market-1501, In-shop, CASIA-WebFace and its test sets) were
-not available, so a row without a number of ours was not run. A dash is a number that the paper lacks or that is not copied.
+not available, so a row without a number of ours was not run. A dash is a number that is not in the paper or not here.
 [EVIDENCE.md](../evidence/EVIDENCE.md) tests the claims on other data.
 
 - Run a row: `pml-ext train --config-file fastreid_configs/FILE KEY VALUE …`, with the keys beside the file's name.
