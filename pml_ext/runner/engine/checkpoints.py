@@ -1,6 +1,8 @@
 """Checkpoints are written whole or not at all; checks that a run can resume one. `trainer.py` chooses the best."""
 
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import torch
 import yaml
 from lightning.fabric.plugins import TorchCheckpointIO
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -42,6 +45,30 @@ class WholeCheckpoints(TorchCheckpointIO):
             # torch's writer raises another error over the system's
             reason = error.__context__ if isinstance(error.__context__, OSError) else error
             raise UserError(f"checkpoint {path} cannot be written; {kept}: {reason}") from error
+
+
+class BackgroundCheckpoints(WholeCheckpoints):
+    """Writes in a thread, from a copy in the host's memory.
+
+    Two checkpoints at most wait for it, the best and the last of an epoch: a slow disk holds up training, and does not
+    fill the memory. An error is raised by the next save, or by `teardown`, which waits for the thread.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._waiting: deque[Future[None]] = deque()
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        self._wait(until=1)
+        copy = apply_to_collection(checkpoint, Tensor, lambda tensor: tensor.detach().to("cpu", copy=True))
+        self._waiting.append(self._thread.submit(super().save_checkpoint, copy, path))
+
+    def teardown(self) -> None:
+        self._wait(until=0)
+
+    def _wait(self, *, until: int) -> None:
+        while len(self._waiting) > until or (self._waiting and self._waiting[0].done()):
+            self._waiting.popleft().result()
 
 
 def check_resumable(solver: CN, checkpoint: Path) -> tuple[int, int]:

@@ -7,13 +7,12 @@ from pathlib import Path
 import lightning
 import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
-from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.engine.callbacks import ChannelsLast
-from pml_ext.runner.engine.checkpoints import WholeCheckpoints
+from pml_ext.runner.engine.checkpoints import BackgroundCheckpoints
 from pml_ext.runner.engine.loggers import build_loggers, flat
 from pml_ext.runner.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
 from pml_ext.runner.engine.output import LAST
@@ -64,7 +63,7 @@ def build_trainer(
         use_distributed_sampler=False,
         default_root_dir=output,
         logger=loggers,
-        plugins=[AsyncCheckpointIO(WholeCheckpoints())],
+        plugins=[BackgroundCheckpoints()],
         callbacks=[Progress(), *measuring, *faster, *callbacks, *saving],
         enable_progress_bar=False,
         enable_checkpointing=training,

@@ -1,5 +1,6 @@
 import os
 import resource
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.engine.checkpoints import WholeCheckpoints, check_resumable
+from pml_ext.runner.engine.checkpoints import BackgroundCheckpoints, WholeCheckpoints, check_resumable
 
 
 @pytest.fixture
@@ -60,6 +61,47 @@ def test_an_interrupted_write_leaves_the_checkpoint_before(tmp_path: Path, monke
     WholeCheckpoints().save_checkpoint({"x": 3}, file)
     assert torch.load(file, weights_only=True) == {"x": 3}
     assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_thread_writes_what_there_was_and_its_error_is_raised(tmp_path: Path) -> None:
+    checkpoints, weights = BackgroundCheckpoints(), torch.ones(3)
+    checkpoints.save_checkpoint({"x": weights}, tmp_path / "last.ckpt")
+    weights += 1
+    checkpoints.teardown()
+    assert torch.equal(torch.load(tmp_path / "last.ckpt", weights_only=True)["x"], torch.ones(3))
+    checkpoints.save_checkpoint({}, tmp_path / "last.ckpt" / "no folder")
+    with pytest.raises(UserError, match="cannot be written; there is none before it"):
+        checkpoints.teardown()
+    checkpoints.save_checkpoint({"x": weights}, tmp_path / "last.ckpt")
+    checkpoints.teardown()
+    assert torch.equal(torch.load(tmp_path / "last.ckpt", weights_only=True)["x"], weights)
+
+
+def test_two_checkpoints_at_most_wait_for_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, returned, written = threading.Event(), threading.Event(), list[Path]()
+
+    def write(_: Any, __: Any, path: Path) -> None:
+        assert goes_on.wait(60)
+        written.append(path)
+
+    monkeypatch.setattr(WholeCheckpoints, "save_checkpoint", write)
+    checkpoints, files = BackgroundCheckpoints(), [tmp_path / name for name in "abc"]
+
+    def save_all() -> None:
+        for file in files:
+            checkpoints.save_checkpoint({}, file)
+            if file == files[1]:
+                both_wait.set()
+        returned.set()
+
+    both_wait = threading.Event()
+    saving = threading.Thread(target=save_all)
+    saving.start()
+    assert both_wait.wait(60) and not returned.wait(0.2)
+    goes_on.set()
+    saving.join(60)
+    checkpoints.teardown()
+    assert returned.is_set() and written == files
 
 
 def left_by(cfg: CfgNode, epochs: int) -> dict[str, Any]:
