@@ -6,7 +6,15 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
-from pml_ext._checks import check_above_zero, check_choice, check_fraction, check_labels_below, check_seed, check_whole
+from pml_ext._checks import (
+    check_above_zero,
+    check_choice,
+    check_fraction,
+    check_in_range,
+    check_labels_below,
+    check_seed,
+    check_whole,
+)
 from pml_ext._ops.distributed import gather_rows, sum_of_own_rows
 from pml_ext._ops.precision import no_autocast
 from pml_ext.functional.losses.class_margins import MARGINS
@@ -42,6 +50,8 @@ class PartialFC(nn.Module):
         m: the margin; None: cosface 0.4, arcface 0.5 (radians), circle 0.25; softmax has none.
         sample_rate: in (0, 1], share of a rank's classes used in a training step.
         epsilon: label smoothing, in [0, 1): the target of all other classes together.
+        filter_above: in [0, 1]; where the cosine to another class is larger, that class's logit is 0 (insightface's
+            filter of classes that may be of one identity). 0: no filter; "softmax" has none.
         seed: of the initial vectors and of what is drawn, which follows from seed, rank and the number of the step.
         part: (rank, ranks), where the process group is created later; None: of the default process group.
     Raises:
@@ -59,7 +69,7 @@ class PartialFC(nn.Module):
     def __init__(
         self, embedding_size: int, num_classes: int, *, margin: str = "softmax", scale: float | None = None,
         m: float | None = None, sample_rate: float = 1.0, epsilon: float = 0.0, seed: int = 0,
-        part: tuple[int, int] | None = None,
+        part: tuple[int, int] | None = None, filter_above: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
         check_whole(embedding_size, "embedding_size", 1)
@@ -75,8 +85,12 @@ class PartialFC(nn.Module):
         check_fraction(sample_rate, "sample_rate", one=True)
         if not 0 <= epsilon < 1:
             raise ValueError(f"epsilon must be in [0, 1); got {epsilon}")
+        check_in_range(filter_above, 0, 1, "filter_above")
+        if margin == "softmax" and filter_above:
+            raise ValueError(f'filter_above must be 0 for margin="softmax", which has no cosines; got {filter_above}')
         check_seed(seed)
         self.num_classes, self.sample_rate, self.epsilon, self.seed = num_classes, sample_rate, epsilon, seed
+        self.filter_above = filter_above
         self.classes = classes_of_rank(num_classes, self.rank, self.ranks)
         self.weight = nn.Parameter(torch.empty(len(self.classes), embedding_size))
         self.steps: Tensor
@@ -189,7 +203,7 @@ class _Loss(torch.autograd.Function):
         rows = (weight if drawn is None else weight.index_select(0, drawn)).to(x.dtype)
         found = divided_softmax(
             x, rows, own, margin=settings.margin, m=settings.m, scale=settings.scale, epsilon=settings.epsilon,
-            group=group,
+            filter_above=settings.filter_above, group=group,
         )  # fmt: skip
         settings.accuracy = found.is_right.to(x.dtype).mean()
         ctx.found, ctx.drawn, ctx.by_sample = found, drawn, None

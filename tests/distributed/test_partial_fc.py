@@ -25,6 +25,7 @@ CASES: dict[str, tuple[dict[str, Any], str, torch.dtype]] = {
     **{margin: ({"margin": margin, "scale": 8.0}, "SGD", torch.float64) for margin in MARGINS},
     "smoothed": ({"margin": "arcface", "scale": 8.0, "epsilon": 0.1}, "Adam", torch.float64),
     "circle, smoothed": ({"margin": "circle", "scale": 8.0, "epsilon": 0.3}, "SGD", torch.float64),
+    "filtered": ({"margin": "arcface", "scale": 8.0, "epsilon": 0.1, "filter_above": 0.3}, "SGD", torch.float64),
     "float32": ({"margin": "cosface", "scale": 8.0}, "SGD", torch.float32),
 }
 DRAWN = {"cosface": "SGD", "softmax": "Adam"}
@@ -75,13 +76,22 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
 
 
 def dense(
-    x: Tensor, labels: Tensor, weight: Tensor, *, margin: str, scale: float, m: float, epsilon: float = 0.0
+    x: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    *,
+    margin: str,
+    scale: float,
+    m: float,
+    epsilon: float = 0.0,
+    above: float = math.inf,
 ) -> tuple[Tensor, Tensor]:
     """Loss and accuracy by loops over samples and classes."""
     rows, right = [], 0
     for one, label in zip(x.tolist(), labels.tolist(), strict=True):
         logits = [
-            class_score(LAYERS[margin], one, vector, c == label, scale, m) for c, vector in enumerate(weight.tolist())
+            class_score(LAYERS[margin], one, vector, c == label, scale, m, above)
+            for c, vector in enumerate(weight.tolist())
         ]
         plain = [
             class_score("Linear" if margin == "softmax" else "CosSoftmax", one, vector, c == label, 1.0, 0.0)
@@ -138,14 +148,16 @@ def test_drawn_classes_are_a_dense_softmax_over_them(found: list[dict[Any, Any]]
     assert not torch.equal(seen[0], seen[1])
 
 
-@pytest.mark.parametrize("margin", MARGINS)
 @pytest.mark.parametrize("epsilon", [0.0, 0.2])
-def test_the_formula(margin: str, epsilon: float) -> None:
-    loss = PartialFC(3, 5, margin=margin, scale=4.0, epsilon=epsilon).double()
+@pytest.mark.parametrize(("margin", "filter_above"), [*((m, 0) for m in MARGINS), *((m, 0.1) for m in [*MARGINS][1:])])
+def test_the_formula(margin: str, epsilon: float, filter_above: float) -> None:
+    loss = PartialFC(3, 5, margin=margin, scale=4.0, epsilon=epsilon, filter_above=filter_above).double()
     nn.init.normal_(loss.weight)
     x, labels = torch.randn(6, 3, dtype=torch.float64), torch.tensor([0, 4, 4, 2, 1, 3])
     x[0], x[1] = loss.weight[0].detach() + 0.01, 0.01 - 2 * loss.weight[4].detach()  # cosines of about 1 and −1
-    expected = dense(x, labels, loss.weight, margin=margin, scale=4.0, m=loss.m, epsilon=epsilon)
+    expected = dense(
+        x, labels, loss.weight, margin=margin, scale=4.0, m=loss.m, epsilon=epsilon, above=filter_above or math.inf
+    )
     for dtype, tolerance in TOLERANCES.items():
         given = x.detach().to(dtype).requires_grad_()
         value = loss(given, labels)
@@ -155,9 +167,11 @@ def test_the_formula(margin: str, epsilon: float) -> None:
         assert loss.accuracy.item() == pytest.approx(expected[1].item())
 
 
-@pytest.mark.parametrize("margin", ["softmax", "cosface", "arcface"])  # circle's weights carry no gradient
-def test_gradients(margin: str) -> None:
-    loss = PartialFC(3, 5, margin=margin, scale=4.0, epsilon=0.1).double()
+@pytest.mark.parametrize(  # circle's weights carry no gradient
+    ("margin", "filter_above"), [("softmax", 0), ("cosface", 0), ("arcface", 0), ("arcface", 0.1)]
+)
+def test_gradients(margin: str, filter_above: float) -> None:
+    loss = PartialFC(3, 5, margin=margin, scale=4.0, epsilon=0.1, filter_above=filter_above).double()
     nn.init.normal_(loss.weight)
     x, labels = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.tensor([0, 4, 4, 2])
     assert torch.autograd.gradcheck(lambda x, _: loss(x, labels), (x, loss.weight))
@@ -225,6 +239,8 @@ def test_draws_are_repeatable() -> None:
         ({"scale": 0.0}, "scale must be above 0"),
         ({"sample_rate": 0.0}, r"sample_rate must be in \(0, 1\]; got 0"),
         ({"epsilon": 1.0}, r"epsilon must be in \[0, 1\); got 1"),
+        ({"filter_above": 0.4}, 'filter_above must be 0 for margin="softmax"'),
+        ({"margin": "cosface", "filter_above": 2}, r"filter_above must be in \[0, 1\]; got 2"),
         ({"num_classes": 1}, "num_classes must be at least 2"),
         ({"part": (0, 9)}, "num_classes must be at least 9"),
     ],

@@ -8,11 +8,15 @@ def cosine(x: list[float], w: list[float]) -> float:
     return dot / math.sqrt(sum(a * a for a in x)) / math.sqrt(sum(b * b for b in w))
 
 
-def class_score(name: str, x: list[float], w: list[float], own: bool, scale: float, margin: float) -> float:
-    """The logit of one embedding and one class."""
+def class_score(
+    name: str, x: list[float], w: list[float], own: bool, scale: float, margin: float, above: float = math.inf
+) -> float:
+    """The logit of one embedding and one class; 0 of another class with a cosine above a number."""
     if name == "Linear":
         return scale * sum(a * b for a, b in zip(x, w, strict=True))
     c = cosine(x, w)
+    if not own and c > above:
+        return 0.0
     if name == "CosSoftmax":
         return scale * (c - margin if own else c)
     if name == "ArcSoftmax":

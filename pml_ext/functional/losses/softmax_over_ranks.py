@@ -36,6 +36,7 @@ def divided_softmax(
     m: float,
     scale: float,
     epsilon: float = 0.0,
+    filter_above: float = 0.0,
     group: distributed.ProcessGroup | None = None,
     entries: int | None = None,
 ) -> DividedSoftmax:
@@ -49,6 +50,7 @@ def divided_softmax(
         own: (N,) row of `weight` that is the sample's own class; −1 where another rank has it.
         margin, m, scale: scores to logits.
         epsilon: target of all other classes together (label smoothing), shared out equally.
+        filter_above: of cosines; above it the logit of another class is 0, without a gradient. 0: no filter.
         group: None for one process.
         entries: entries of one block; None: the device's block size.
     Source: An et al., arXiv 2203.15565, eq. 1 and 2.
@@ -70,11 +72,16 @@ def divided_softmax(
         (slope,) = torch.autograd.grad(own_logit.sum(), leaf)
     scores[here] = -torch.inf
     largest_of_others = scores.amax(dim=0)
-    factor = None
+    factor = large = None
+    if filter_above:
+        large = scores > filter_above
     if margin.others is not None and margin.factor_of_others is not None:
         scores[here] = 0  # −inf × 0 would be nan
         factor, scores = margin.factor_of_others(scores, m), margin.others(scores, m)
     scores *= scale
+    if large is not None:
+        scores.masked_fill_(large, 0)
+        factor = (torch.ones_like(scores) if factor is None else factor).masked_fill_(large, 0)
     scores[here] = own_logit.detach()
 
     tops = torch.stack([scores.amax(dim=0), largest_of_others])

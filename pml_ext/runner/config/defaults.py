@@ -33,6 +33,7 @@ _MODEL: dict[str, Any] = {
         "HIDDEN_DIM": 0,  # ours: of a layer between the features and that to EMBEDDING_DIM; 0 for none
         "WITH_BNNECK": False, "NECK_FEAT": "before", "POOL_LAYER": "GlobalAvgPool", "CLS_LAYER": "Linear",
         "MARGIN": 0.0, "SCALE": 1.0,
+        "FILTER_COSINE": 0.0,  # ours: other classes of a larger cosine have a logit of 0 (insightface); 0: no filter
         "PFC": {"ENABLED": False, "SAMPLE_RATE": 0.1},  # FastFace's class-sharded classifier
     },
 }  # fmt: skip

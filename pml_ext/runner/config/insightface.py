@@ -35,6 +35,8 @@ _ARITHMETIC = {
     ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
 
+_LARGEST = 2**63  # products of products fill the memory
+
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings `config.KEY = value` of a file, over those of base.py beside it, if there is one.
@@ -48,7 +50,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     known = {*_BASE, *_NEEDED, *_LEFT_OUT, *_WITHOUT_EFFECT}
     found = dict(_BASE)
     for file in dict.fromkeys([base, path] if base.is_file() else [path]):
-        found |= _assignments(file)
+        try:
+            found |= _assignments(file)
+        except RecursionError as error:
+            raise UserError(f"{file} is nested too deep") from error
     if unknown := sorted(found.keys() - known):
         raise UserError(f"{path}: unknown settings {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     if missing := [name for name in _NEEDED if name not in found]:
@@ -63,11 +68,13 @@ def convert(path: Path, processes: int) -> str:
         raise UserError(f"--num-gpus must be 1 or more; got {processes}")
     try:
         tree, left = _tree(given, path, processes)
-    except (TypeError, ValueError, AttributeError) as error:
+        text = yaml.safe_dump(tree, sort_keys=False)
+    except (TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: a setting has a value of another kind than insightface's ({error})") from error
     heading = f"insightface's {path.name} for {processes} processes of {given['batch_size']} images."
     lines = [heading, *(f"Differs: {line}" for line in left)]
-    return "".join(f"# {line}\n" for line in lines) + yaml.safe_dump(tree, sort_keys=False)
+    # A setting's text must not end its comment.
+    return "".join(f"# {' '.join(line.split())}\n" for line in lines) + text
 
 
 def _tree(given: Mapping[str, Any], path: Path, processes: int) -> tuple[dict[str, Any], list[str]]:
@@ -79,15 +86,10 @@ def _tree(given: Mapping[str, Any], path: Path, processes: int) -> tuple[dict[st
     m1, m2, m3 = map(float, given["margin_list"])
     if m1 != 1 or (m2 and m3):
         raise UserError(f"{path}: margin_list {m1, m2, m3} is neither ArcFace's (1, m, 0) nor CosFace's (1, 0, m)")
-    if given["interclass_filtering_threshold"]:
-        left.append(
-            f"interclass_filtering_threshold = {given['interclass_filtering_threshold']} is left out: there is no "
-            "filter of other classes' large scores"
-        )
     heads = {
         "NAME": "FaceHead", "WITH_BNNECK": True, "NECK_FEAT": "after", "EMBEDDING_DIM": given["embedding_size"],
         "POOL_LAYER": "Flatten", "NUM_CLASSES": given["num_classes"], "CLS_LAYER": "CosSoftmax" if m3 else "ArcSoftmax",
-        "MARGIN": m3 or m2, "SCALE": 64.0,
+        "MARGIN": m3 or m2, "SCALE": 64.0, "FILTER_COSINE": max(float(given["interclass_filtering_threshold"]), 0.0),
     }  # fmt: skip
     if not m3:
         left.append("insightface's ArcFace has the gradient of cos θ for cos(θ + m); here it is the formula's")
@@ -171,9 +173,11 @@ def _value(node: ast.expr, settings: Mapping[str, Any], path: Path) -> Any:
             numbers = [_value(side, settings, path) for side in (left, right)]
             if all(isinstance(number, int | float) for number in numbers):
                 try:
-                    return _ARITHMETIC[type(op)](*numbers)
+                    if abs(number := _ARITHMETIC[type(op)](*numbers)) > _LARGEST:
+                        raise OverflowError(f"the result is above {_LARGEST}")
                 except ArithmeticError as error:
                     raise UserError(f"{path}, line {node.lineno}: {ast.unparse(node)}: {error}") from error
+                return number
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:

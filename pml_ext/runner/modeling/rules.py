@@ -88,6 +88,13 @@ HEADS_RULES: list[Rule] = [
         where=lambda options: not options.EMBEDDING_DIM,
     ),
     positive("SCALE"),
+    must("FILTER_COSINE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
+    must(
+        "FILTER_COSINE",
+        "is of cosines; Linear has none: set another CLS_LAYER, or 0",
+        lambda value: not value,
+        where=lambda options: options.CLS_LAYER == "Linear",
+    ),
 ]
 
 

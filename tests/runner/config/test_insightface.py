@@ -84,7 +84,8 @@ def test_what_others_have(tmp_path: Path) -> None:
     assert heads["PFC"] == {"ENABLED": True, "SAMPLE_RATE": 0.2}
     assert (solver["OPT"], solver["WARMUP_EPOCHS"], solver["CHUNK"], solver["IMS_PER_BATCH"]) == ("AdamW", 0, 128, 3072)
     assert found["TEST"] == {"EVAL_PERIOD": 0, "EVAL_STEPS": 0} and found["OUTPUT_DIR"] == "here"
-    for told in ("interclass_filtering_threshold = 0.4 is left out", "gradient_acc = 12", "gradient of cos θ"):
+    assert heads["FILTER_COSINE"] == 0.4
+    for told in ("gradient_acc = 12", "gradient of cos θ"):
         assert any(told in line for line in found["comments"])
     assert not unsupported(load_config(as_yaml(found, tmp_path / "faces.yml"), []), processes=2)
 
@@ -109,6 +110,9 @@ def test_a_base_beside_it_is_below_it(tmp_path: Path) -> None:
         ("open('/tmp/x', 'w')", r"line \d+: expected config\.KEY = a literal.*got open.*never run"),
         ("config.lr = __import__('os').getpid()", r"got __import__\('os'\)\.getpid\(\)"),
         ("config.lr = 10 ** 10 ** 10", r"got 10 \*\* 10"),
+        ("config.lr = 10\n" + "config.lr = config.lr * config.lr\n" * 12, "the result is above 9223372036854775808"),
+        ("config.lr = " + "+".join("1" * 900), "nested too deep"),
+        ("config.seed = 1j", "a value of another kind"),
         ("config.lr = [1] * 10 ** 9", "got "),
         ("config.lr = config.unknown", "got config.unknown"),
         ("config.lr = 1 / 0", "division by zero"),
@@ -126,6 +130,14 @@ def test_a_base_beside_it_is_below_it(tmp_path: Path) -> None:
 def test_anything_else_is_refused(line: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         converted(tmp_path, line)
+
+
+def test_a_text_stays_in_its_comment(tmp_path: Path) -> None:
+    assert (
+        converted(tmp_path, "config.val_targets = ['x\\nSEED: 5']", "config.batch_size = 'y\\nSEED: 6\\n'")["SEED"]
+        == 2048
+    )
+    assert not any(line.startswith("SEED: 5") for line in convert(tmp_path / "faces.py", 1).splitlines())
 
 
 def test_what_is_missing(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def config(**heads: object) -> CfgNode:
     return cfg
 
 
-def classifier(name: str, *, size: int = 5, classes: int = 4, margin: float = 0.35) -> Any:
-    layer = CLS_LAYERS[name](size, classes, scale=16.0, margin=margin).double()
+def classifier(name: str, *, size: int = 5, classes: int = 4, margin: float = 0.35, **options: float) -> Any:
+    layer = CLS_LAYERS[name](size, classes, scale=16.0, margin=margin, **options).double()
     nn.init.normal_(layer.weight)
     return layer
 
@@ -55,6 +55,19 @@ def test_class_scores_against_the_formulas(name: str, margin: float) -> None:
         plain = classifier("Linear") if name == "Linear" else classifier("CosSoftmax", margin=0.0)
         plain.weight.data.copy_(layer.weight)
         torch.testing.assert_close(scores, plain(x, torch.full((len(x),), label)).scores)
+
+
+@pytest.mark.parametrize("name", MARGINS)
+def test_other_classes_of_a_large_cosine_have_no_part(name: str) -> None:
+    layer, own = classifier(name, size=2, classes=16, filter_above=0.5), 3
+    x = 2 * layer.weight[own].detach().requires_grad_()
+    logits = layer(x[None], torch.tensor([own])).logits[0]
+    for c, weight in enumerate(layer.weight.tolist()):
+        expected = class_score(name, x.tolist(), weight, c == own, 16.0, 0.35, above=0.5)
+        assert logits[c].item() == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    (gradient,) = torch.autograd.grad(logits.sum(), layer.weight)
+    filtered = logits == 0
+    assert 0 < filtered.sum() < 16 and (gradient[filtered] == 0).all() and gradient[~filtered].any(dim=1).all()
 
 
 @pytest.mark.parametrize("name", CLS_LAYERS)

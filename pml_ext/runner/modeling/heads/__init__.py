@@ -24,6 +24,7 @@ def build_head(options: CN, *, feat_dim: int, num_classes: int) -> EmbeddingHead
         classifier=options.CLS_LAYER,
         scale=options.SCALE,
         margin=options.MARGIN,
+        filter_above=options.FILTER_COSINE,
         partial_fc=options.PFC.ENABLED,
     )
 
@@ -43,4 +44,5 @@ def build_partial_fc(
         epsilon=epsilon,
         seed=seed,
         part=part,
+        filter_above=options.FILTER_COSINE,
     )

@@ -24,11 +24,13 @@ class Linear(nn.Module):
     margin_name = "softmax"
     """In MARGINS, and PartialFC's."""
 
-    def __init__(self, embedding_size: int, num_classes: int, *, scale: float, margin: float) -> None:
+    def __init__(
+        self, embedding_size: int, num_classes: int, *, scale: float, margin: float, filter_above: float = 0.0
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_classes, embedding_size))
         nn.init.normal_(self.weight, std=0.01)
-        self.scale, self.margin = scale, margin
+        self.scale, self.margin, self.filter_above = scale, margin, filter_above
 
     def forward(self, embeddings: Tensor, labels: Tensor | None) -> ClassScores:
         """embeddings (B, D), labels (B,) from 0 (not needed here)."""
@@ -37,7 +39,10 @@ class Linear(nn.Module):
 
 
 class _CosineMargin(Linear):
-    """scale · cosine, the own class's and the others' each changed; in 32 bits at least."""
+    """scale · cosine, the own class's and the others' each changed; in 32 bits at least.
+
+    With filter_above, others of a larger cosine have a logit of 0, as with PartialFC.
+    """
 
     def forward(self, embeddings: Tensor, labels: Tensor | None) -> ClassScores:
         if labels is None:
@@ -48,6 +53,8 @@ class _CosineMargin(Linear):
             own = labels[:, None]
             rule = MARGINS[self.margin_name]
             logits = cosines if rule.others is None else rule.others(cosines, self.margin)
+            if self.filter_above:
+                logits = logits.masked_fill(cosines > self.filter_above, 0)
             logits = logits.scatter(1, own, rule.own(cosines.gather(1, own), self.margin))
             return ClassScores(self.scale * logits, self.scale * cosines)
 

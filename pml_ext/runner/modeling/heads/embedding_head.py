@@ -29,8 +29,8 @@ class EmbeddingHead(nn.Module):
     neck's output; evaluation gives the neck's output, as FastReID does.
 
     `feat_dim` counts the pooled map's channels (Flatten: channels × height × width). 0 for embedding_dim, hidden_dim or
-    num_classes leaves that layer out. Scale and margin are the classifier's. partial_fc: the loss has the class
-    vectors, and takes the neck's output as `logits`.
+    num_classes leaves that layer out. Scale, margin and filter_above are the classifier's. partial_fc: the loss has
+    the class vectors, and takes the neck's output as `logits`.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class EmbeddingHead(nn.Module):
         classifier: str = "Linear",
         scale: float = 1.0,
         margin: float = 0.0,
+        filter_above: float = 0.0,
         partial_fc: bool = False,
     ) -> None:
         super().__init__()
@@ -70,7 +71,8 @@ class EmbeddingHead(nn.Module):
         if num_classes and partial_fc:
             self.classifier = ToTheLoss()
         elif num_classes:
-            self.classifier = CLS_LAYERS[classifier](self.embedding_size, num_classes, scale=scale, margin=margin)
+            options = {"scale": scale, "margin": margin, "filter_above": filter_above}
+            self.classifier = CLS_LAYERS[classifier](self.embedding_size, num_classes, **options)
 
     def forward(self, feature_map: Tensor, labels: Tensor | None = None) -> HeadOutput:
         """feature_map (B, C, h, w); labels (B,) from 0, which a CLS_LAYER with a margin needs in training."""
