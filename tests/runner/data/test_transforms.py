@@ -45,6 +45,13 @@ def picture(height: int = 40, width: int = 30, channels: int = 3) -> Tensor:
     return torch.stack([200 * rows + 20 * columns + 10 * c for c in range(channels)]).round().to(torch.uint8)
 
 
+def test_augmix_gets_bytes_from_the_colour_jitter() -> None:
+    transform = build_transform(config(CJ={"PROB": 1.0}, AUGMIX={"PROB": 1.0}), training=True)
+    assert not transform.of_batch
+    mixed = transform(picture())
+    assert mixed.dtype == torch.uint8 and abs(mixed.float().mean() - picture().float().mean()) < 40
+
+
 def test_tests_only_resize_as_pillow_does_and_keep_the_range() -> None:
     image = picture()
     result = build_transform(config(FLIP={"PROB": 1.0}, REA={"PROB": 1.0}), training=False)(image)

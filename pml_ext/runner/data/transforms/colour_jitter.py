@@ -32,6 +32,10 @@ class ColourJitter(BatchStep):
         ranges = v2.ColorJitter(options.BRIGHTNESS, options.CONTRAST, options.SATURATION, options.HUE)
         self.ranges = (ranges.brightness, ranges.contrast, ranges.saturation, ranges.hue)
 
+    def __call__(self, picture: Tensor) -> Tensor:
+        """As bytes where they were bytes: AugMix, which comes after it, takes floats for 0–1."""
+        return super().__call__(picture).to(picture.dtype)
+
     def draw(self, picture: Tensor) -> np.ndarray:
         """The numbers of the four changes in their order, −1 for none, then the factor of each change."""
         drawn = np.full(8, -1.0)
