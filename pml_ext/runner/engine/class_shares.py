@@ -3,6 +3,7 @@
 A checkpoint names their files, which are there before it is; files of earlier steps go once it is in its place.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pml_ext.distributed.partial_fc import classes_of_rank
 CLASSES = "classes"
 """The key of what a checkpoint says of these files."""
 PATTERN = "classes_*.pt"
+_NAME = re.compile(r"classes_(\d+)_\d+_of_(\d+)\.pt")  # as `_file` writes it: step and ranks
 VECTORS = "losses.CrossEntropyLoss.weight"
 """The parameter's name in a model."""
 
@@ -58,10 +60,17 @@ def read_share(checkpoint: dict[str, Any], loss: PartialFC, folder: Path) -> Non
 
 
 def remove_older(folder: Path, checkpoint: dict[str, Any]) -> None:
-    """Remove the shares of steps before that of a checkpoint which has just been written."""
+    """Remove the shares that a checkpoint which has just been written replaces.
+
+    They are of steps before its own, or of its step by another number of ranks; later ones may be of the next.
+    """
     if CLASSES in checkpoint:
+        said = checkpoint[CLASSES]
         for path in folder.glob(PATTERN):
-            if int(path.name.split("_")[1]) < checkpoint[CLASSES]["step"]:
+            found = _NAME.fullmatch(path.name)
+            if found and (
+                int(found[1]) < said["step"] or (int(found[1]) == said["step"] and int(found[2]) != said["ranks"])
+            ):
                 path.unlink(missing_ok=True)
 
 
