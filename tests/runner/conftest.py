@@ -1,5 +1,6 @@
 """What the tests of runs have in common."""
 
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -13,3 +14,12 @@ def _no_report_unless_asked_for() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(defaults._TEST, "REPORT", False)
         yield
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file may grow above 4 KiB meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext._files import replacing
 from pml_ext.runner.engine.class_shares import remove_older
+from pml_ext.runner.engine.whole_files import save_whole
 
 # Part of the state of the optimizer and the schedule, so that a change in the config would have no effect.
 _HELD = (
@@ -34,17 +34,8 @@ class WholeCheckpoints(TorchCheckpointIO):
     """Replaces a checkpoint atomically: the old or the new one is there, whole."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        path = Path(path)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as file:
-                torch.save(checkpoint, file)
-            remove_older(path.parent, checkpoint)
-        except (OSError, RuntimeError) as error:  # the latter where torch's own writer fails
-            kept = "the one before is kept as it was" if path.exists() else "there is none before it"
-            # torch's writer raises another error over the system's
-            reason = error.__context__ if isinstance(error.__context__, OSError) else error
-            raise UserError(f"checkpoint {path} cannot be written; {kept}: {reason}") from error
+        save_whole(checkpoint, Path(path), "checkpoint")
+        remove_older(Path(path).parent, checkpoint)
 
 
 class BackgroundCheckpoints(WholeCheckpoints):

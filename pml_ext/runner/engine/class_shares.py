@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pml_ext._files import replacing
 from pml_ext.distributed import PartialFC
 from pml_ext.distributed.partial_fc import classes_of_rank
+from pml_ext.runner.engine.whole_files import save_whole
 
 CLASSES = "classes"
 """The key of what a checkpoint says of these files."""
@@ -39,9 +39,7 @@ def write_share(checkpoint: dict[str, Any], loss: PartialFC, optimizer: Optimize
         "step": checkpoint["global_step"], "ranks": loss.ranks, "place": place,
         "num_classes": loss.num_classes, "embedding_size": loss.weight.shape[1],
     }  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(_file(folder, said, loss.rank)) as file:
-        torch.save({"weight": loss.weight.detach(), "state": state}, file)
+    save_whole({"weight": loss.weight.detach(), "state": state}, _file(folder, said, loss.rank), "class vectors")
 
 
 def read_share(checkpoint: dict[str, Any], loss: PartialFC, folder: Path) -> None:

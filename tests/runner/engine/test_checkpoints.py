@@ -1,7 +1,5 @@
 import os
-import resource
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +10,6 @@ from yacs.config import CfgNode
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.engine.checkpoints import BackgroundCheckpoints, WholeCheckpoints, check_resumable
-
-
-@pytest.fixture
-def full_disk() -> Iterator[None]:
-    """No file may grow above 4 KiB meanwhile."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from pml_ext._errors import UserError
 from pml_ext.distributed import PartialFC
 from pml_ext.runner.engine.class_shares import VECTORS, read_share, remove_older, write_share
 
@@ -13,13 +14,13 @@ CLASSES = 11
 
 
 def written(
-    folder: Path, ranks: int, step: int
+    folder: Path, ranks: int, step: int, classes: int = CLASSES
 ) -> tuple[dict[str, Any], list[tuple[PartialFC, torch.optim.Optimizer]]]:
     """The checkpoint of rank 0 after two steps of Adam on each rank; losses and optimizers of all."""
     checkpoints: list[dict[str, Any]] = []
     losses = []
     for rank in range(ranks):
-        loss, other = PartialFC(3, CLASSES, part=(rank, ranks)), torch.nn.Parameter(torch.ones(2))
+        loss, other = PartialFC(3, classes, part=(rank, ranks)), torch.nn.Parameter(torch.ones(2))
         optimizer = torch.optim.Adam([other, loss.weight])
         for _ in range(2):
             (loss.weight.sin().sum() + other.sum()).backward()
@@ -45,6 +46,15 @@ def test_other_ranks_read_them(tmp_path: Path, before: int, after: int) -> None:
     assert torch.equal(torch.cat(weights), torch.cat([loss.weight.detach() for loss, _ in losses]))
     expected = torch.cat([optimizer.state[loss.weight]["exp_avg"] for loss, optimizer in losses])
     assert torch.equal(torch.cat([state["exp_avg"] for state in averages]), expected)
+
+
+def test_a_full_disk_leaves_those_before(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    written(tmp_path, 1, step=4)
+    before = [(file, file.read_bytes()) for file in tmp_path.iterdir()]
+    request.getfixturevalue("full_disk")
+    with pytest.raises(UserError, match=r"class vectors .*classes_5_0_of_1\.pt cannot be written; .*File too large"):
+        written(tmp_path, 1, step=5, classes=2000)
+    assert [(file, file.read_bytes()) for file in tmp_path.iterdir()] == before
 
 
 def test_what_a_new_checkpoint_replaces_goes(tmp_path: Path) -> None:
