@@ -30,9 +30,9 @@ class PartialFC(nn.Module):
 
     Rank r of R has the vectors, gradients and optimizer state of C // R classes, one more for r < C mod R, and scores
     the samples of all ranks against them. No rank ever has a score for every class. With sample_rate below 1 a training
-    step uses the classes of the joint batch and draws others, so many that a rank uses at least that share of its own;
-    then wrap the optimizer in `step_by_rows`, since the weight's gradient has only their rows. In evaluation mode all
-    classes are used.
+    step uses the classes of the joint batch. Where these are fewer than that share of a rank's classes (rounded down,
+    and two classes in all at least) it draws others, too. Then wrap the optimizer in `step_by_rows`, since the weight's
+    gradient has only their rows. In evaluation mode all classes are used.
 
     As with `ShardedLoss`, the loss is multiplied by the number of ranks, for DistributedDataParallel's mean of the
     network's gradients. The weight's gradient is not: leave this module out of DistributedDataParallel, and update it
@@ -56,8 +56,8 @@ class PartialFC(nn.Module):
         part: (rank, ranks), where the process group is created later; None: of the default process group.
     Raises:
         ValueError: an argument out of its range; in the call, on all ranks: what `ShardedLoss` raises, class ids
-            outside [0, C), a process group of another size.
-    Source: An et al., arXiv 2203.15565. Paper: SGD with momentum; here: any optimizer of torch.
+            outside [0, C), another rank or number of ranks than in `part`.
+    Source: An et al., arXiv 2203.15565. Paper: SGD with momentum; here: those of `step_by_rows`.
 
     >>> loss = PartialFC(embedding_size=2, num_classes=3, margin="cosface")
     >>> embeddings = torch.tensor([[1.0, 0], [0, 1]], requires_grad=True)
@@ -78,6 +78,7 @@ class PartialFC(nn.Module):
         if margin == "softmax" and m:
             raise ValueError(f'm must be None for margin="softmax", which has none; got {m}')
         self.rank, self.ranks = part or _place()
+        check_whole(self.rank, "the rank in part", 0, self.ranks - 1)
         check_whole(num_classes, "num_classes", max(2, self.ranks))
         self.margin, self.m = MARGINS[margin], usual_m if m is None else m
         self.scale = usual_scale if scale is None else scale
@@ -104,7 +105,7 @@ class PartialFC(nn.Module):
             return
         first, end = self.classes.start, self.classes.stop
         for block in range(first // _BLOCK, (end - 1) // _BLOCK + 1):
-            generator = torch.Generator().manual_seed(1_000_003 * self.seed + block)
+            generator = torch.Generator().manual_seed((1_000_003 * self.seed + block) % 2**63)
             rows = torch.empty(_BLOCK, self.weight.shape[1]).normal_(std=0.01, generator=generator)
             begin = block * _BLOCK
             low, high = max(first, begin), min(end, begin + _BLOCK)
@@ -130,10 +131,10 @@ class PartialFC(nn.Module):
         def check() -> Tensor:
             if not (indices_tuple is None and ref_emb is None and ref_labels is None):
                 raise ValueError("indices_tuple, ref_emb and ref_labels must be None: PartialFC compares with classes")
-            if _place()[1] != self.ranks:
+            if (here := _place()) != (self.rank, self.ranks):
                 raise ValueError(
-                    f"PartialFC was made for {self.ranks} ranks; the process group has {_place()[1]}. Create the "
-                    "group first, or say `part`"
+                    f"PartialFC was made for rank {self.rank} of {self.ranks}; this process is rank {here[0]} of "
+                    f"{here[1]}. Create the process group first, or say `part`"
                 )
             checked = checked_batch(embeddings, labels).labels
             if checked is None:
@@ -149,13 +150,15 @@ class PartialFC(nn.Module):
         else:
             ids, lengths = agree(check, self, embeddings)
             ids, x = (gather_rows(each, group, lengths=lengths) for each in (ids, embeddings.detach()))
-        x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
+        x = x.to(torch.promote_types(torch.promote_types(x.dtype, self.weight.dtype), torch.float32))
         ids = ids - self.classes.start
         ids[(ids < 0) | (ids >= len(self.weight))] = -1
         drawn = self._draw(ids[ids >= 0].unique()) if self.training and self.sample_rate < 1 else None
         own = ids if drawn is None else torch.where(ids < 0, -1, torch.searchsorted(drawn, ids))
+        # Without gradients no rank computes any, whatever its embeddings say of themselves.
+        given = embeddings if torch.is_grad_enabled() else x
         with no_autocast(x.device):
-            value: Tensor = _Loss.apply(embeddings, self.weight, x, own, drawn, lengths, group, self)
+            value: Tensor = _Loss.apply(given, self.weight, x, own, drawn, lengths, group, self)
         return value
 
     if TYPE_CHECKING:
@@ -163,9 +166,9 @@ class PartialFC(nn.Module):
 
     def _draw(self, present: Tensor) -> Tensor:
         """This rank's rows of the step, ascending: those present, filled up by others at random."""
-        seed = 1_000_003 * self.seed + 10_007 * int(self.steps) + self.rank
+        seed = (1_000_003 * self.seed + 10_007 * int(self.steps) + self.rank) % 2**63
         self.steps += 1
-        wanted = max(1, int(self.sample_rate * len(self.weight)))
+        wanted = max(2 if self.ranks == 1 else 1, int(self.sample_rate * len(self.weight)))
         if len(present) >= wanted:
             return present
         order = torch.rand(
@@ -213,7 +216,7 @@ class _Loss(torch.autograd.Function):
             ctx.by_sample = by_sample if group is None else sum_of_own_rows(by_sample, lengths, group)
             if ctx.type in (torch.float16, torch.bfloat16):  # where a row of zeros would get an infinite gradient
                 ctx.by_sample *= (embeddings != 0).any(dim=1, keepdim=True)
-        ctx.save_for_backward(weight if drawn is None else rows)
+        ctx.save_for_backward(rows)
         return len(lengths) * found.losses.mean()
 
     @staticmethod
@@ -223,8 +226,8 @@ class _Loss(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             by_sample = (ctx.by_sample * factor).to(ctx.type)
         if ctx.needs_input_grad[1]:
-            (weight,) = ctx.saved_tensors
-            by_class = gradient_by_classes(ctx.found, weight, factor)
+            (rows,) = ctx.saved_tensors
+            by_class = gradient_by_classes(ctx.found, rows, factor)
             if ctx.drawn is not None:
                 by_class = torch.sparse_coo_tensor(
                     ctx.drawn[None], by_class, ctx.of_weight, is_coalesced=True, check_invariants=False

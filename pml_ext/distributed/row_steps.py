@@ -14,8 +14,13 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
     the parameter; what is one number there, as Adam's count of steps, is that of all rows. Parameters with a dense
     gradient are updated as ever.
 
+    Args:
+        optimizer: one whose state is zeros at first, a row for each row of the parameter, or single numbers: SGD, Adam
+            and the like. Rprop's begins with the rate, so its rows of later steps move too little.
     Returns:
         the same optimizer.
+    Raises:
+        TypeError: in a step, a state of other shapes (Adafactor, LBFGS).
     Source: An et al., arXiv 2203.15565: "partially updated" class vectors, there for SGD with momentum.
 
     >>> weight = nn.Parameter(torch.ones(3, 2))
@@ -53,6 +58,11 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
             kept = optimizer.state[whole]
             for name, value in optimizer.state.pop(part).items():
                 if not _has_rows(value, part):
+                    if isinstance(value, Tensor) and value.dim():
+                        raise TypeError(
+                            f"step_by_rows needs an optimizer whose state has the shape of the parameter; {name} of "
+                            f"{type(optimizer).__name__} has {tuple(value.shape)} for {tuple(part.shape)}"
+                        )
                     kept[name] = value
                     continue
                 if name not in kept:

@@ -43,7 +43,11 @@ CASES: dict[str, tuple[Callable[[Tensor], Given], str]] = {
     ),
     "a classifier of other ranks": (
         lambda x: (PartialFC(4, 3, part=(0, 3)), x, LABELS),
-        r"rank 1 of 2.*made for 3 ranks; the process group has 2",
+        "rank 1 of 2.*made for rank 0 of 3; this process is rank 1 of 2",
+    ),
+    "another rank's classifier": (
+        lambda x: (PartialFC(4, 3, part=(0, 2)), x, LABELS),
+        "rank 1 of 2.*made for rank 0 of 2; this process is rank 1 of 2",
     ),
     "other integers": (lambda x: (CITLoss(), x, LABELS.int()), ""),
 }

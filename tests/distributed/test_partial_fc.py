@@ -199,11 +199,40 @@ def test_singular_points_have_finite_gradients(margin: str) -> None:
     assert loss.accuracy.item() == pytest.approx(1 / 3), "a row of zeros is like all classes, and not right"
 
 
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+def test_samples_and_classes_of_different_types(rate: float) -> None:
+    x = torch.randn(2, 3, dtype=torch.float64)
+    for of_samples, of_classes in ((torch.float64, torch.float32), (torch.float16, torch.float16)):
+        loss = PartialFC(3, 50, margin="cosface", sample_rate=rate).to(of_classes)
+        given = torch.cat([x, torch.zeros(1, 3)]).to(of_samples).requires_grad_()
+        loss(given, torch.tensor([0, 49, 7])).backward()
+        assert given.grad is not None and loss.weight.grad is not None
+        assert (given.grad.dtype, loss.weight.grad.dtype) == (of_samples, of_classes)
+        assert all(bool(grad.to_dense().isfinite().all()) for grad in (given.grad, loss.weight.grad))
+
+
+def test_two_classes_are_drawn_at_least() -> None:
+    loss, x = PartialFC(3, 5, sample_rate=0.1, epsilon=0.1), torch.randn(2, 3, requires_grad=True)
+    value = loss(x, torch.tensor([4, 4]))
+    value.backward()
+    assert value > 0 and x.grad is not None and bool(x.grad.isfinite().all())
+
+
+def test_nothing_is_summed_for_gradients_that_nobody_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank whose embeddings say that they require one would wait for the others."""
+    loss, x, labels = PartialFC(3, 5), torch.randn(2, 3, requires_grad=True), torch.tensor([0, 4])
+    expected = loss(x, labels)
+    monkeypatch.setattr("pml_ext.distributed.partial_fc.gradient_by_samples", lambda *_: pytest.fail("computed"))
+    with torch.no_grad():
+        assert loss(x, labels) == expected
+
+
 def test_vectors_do_not_depend_on_the_ranks() -> None:
     whole = PartialFC(2, 2500, seed=3).weight
     parts = [PartialFC(2, 2500, seed=3, part=(rank, 4)).weight for rank in range(4)]
     assert torch.equal(torch.cat(parts), whole)
     assert not torch.equal(PartialFC(2, 2500, seed=4).weight, whole) and whole.std().item() == pytest.approx(0.01, 0.05)
+    assert bool(PartialFC(2, 9, seed=2**64 - 1).weight.isfinite().all())
     for classes, ranks in ((10, 4), (1001, 3), (8, 8)):
         ranges = [classes_of_rank(classes, rank, ranks) for rank in range(ranks)]
         assert [c for of_rank in ranges for c in of_rank] == list(range(classes))
@@ -243,6 +272,7 @@ def test_draws_are_repeatable() -> None:
         ({"margin": "cosface", "filter_above": 2}, r"filter_above must be in \[0, 1\]; got 2"),
         ({"num_classes": 1}, "num_classes must be at least 2"),
         ({"part": (0, 9)}, "num_classes must be at least 9"),
+        ({"part": (3, 3)}, "the rank in part must be at most 2; got 3"),
     ],
 )
 def test_what_the_constructor_refuses(options: dict[str, Any], message: str) -> None:
@@ -261,5 +291,5 @@ def test_what_a_call_refuses() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             loss(*given)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="made for 2 ranks; the process group has 1"):
+    with pytest.raises(ValueError, match="made for rank 1 of 2; this process is rank 0 of 1"):
         PartialFC(3, 5, part=(1, 2))(x, labels)

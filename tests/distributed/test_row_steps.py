@@ -13,6 +13,7 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1, amsgrad=True),
+    **{name: getattr(torch.optim, name) for name in ("Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop")},
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.5),
 }
 ROWS = [torch.tensor([0, 3]), torch.tensor([0, 3]), torch.tensor([0, 2, 3])]
@@ -42,6 +43,13 @@ def test_rows_step_as_if_alone(name: str) -> None:
         is_by_row = isinstance(value, Tensor) and value.dim() > 0
         torch.testing.assert_close(kept[[0, 3]] if is_by_row else kept, value)
         assert not is_by_row or kept.shape == whole.shape
+
+
+def test_a_state_of_another_shape_is_an_error() -> None:
+    weight = nn.Parameter(torch.zeros(5, 2))
+    weight.grad = sparse(torch.tensor([1, 3]), torch.ones(2, 2))
+    with pytest.raises(TypeError, match=r"row_var of Adafactor has \(2, 1\) for \(2, 2\)"):
+        step_by_rows(torch.optim.Adafactor([weight])).step()
 
 
 def test_gradients_of_several_batches_add_up() -> None:
