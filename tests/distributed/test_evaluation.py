@@ -1,5 +1,6 @@
 """Evaluation that ranks divide equals that of one process exactly."""
 
+import math
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._ops.distributed import gather_on_first
+from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.all_pairs import roc_of_all_pairs
+from pml_ext.functional.verification.pair_counts import count_scores
 
 FARS = (0.1, 1e-2, 1e-3)
 LENGTHS = (7, 0, 3)  # of the ranks' rows
@@ -30,6 +33,10 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
     found: dict[Any, Any] = {
         ("roc", start): list(roc_of_all_pairs(*a_set(), FARS, group=group, expected_from=start)) for start in (0, 10**9)
     }
+    pairs = PairDistances(*a_set(), group=group)
+    every = len(pairs.unit) * (len(pairs.unit) - 1) // 2
+    kept = [count_scores(pairs, [(-math.inf, math.inf)], most=most)[1][0] for most in (every, every - 1)]
+    found["kept"] = [scores is not None and len(scores[0]) == every for scores in kept]
     for step in (2, 100):
         found["gathered", step] = gather_on_first(rows_of(rank), group, step=step)
     found["gathered", "nothing"] = gather_on_first(rows_of(1), group)
@@ -42,6 +49,10 @@ def test_the_curve_is_that_of_one_process(found: list[dict[Any, Any]], start: in
     for of_rank in found:
         for column, expected in zip(of_rank["roc", start], alone, strict=True):
             assert torch.equal(column, expected)
+
+
+def test_what_is_kept_is_limited_for_all_ranks_together(found: list[dict[Any, Any]]) -> None:
+    assert all(of_rank["kept"] == [True, False] for of_rank in found)
 
 
 def test_rows_come_together_on_the_first_rank(found: list[dict[Any, Any]]) -> None:

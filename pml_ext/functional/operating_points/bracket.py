@@ -12,7 +12,9 @@ _COMPARED, _DISTINCT = 2**14, 0.9
 
 
 def calibration_bracket(pairs: PairDistances, far_range: tuple[float, float]) -> tuple[float, float] | None:
-    """Two cosines, the larger first, that bracket a range of pooled false accept rates; None if many distances tie.
+    """Two cosines, the larger first, that bracket a range of pooled false accept rates.
+
+    None if many distances tie, or the sample has one class only.
 
     Estimated from all pairs of a sample of rows and widened by five standard errors; the same on all ranks.
     """
@@ -23,6 +25,8 @@ def calibration_bracket(pairs: PairDistances, far_range: tuple[float, float]) ->
     cosines = pairs.unit[chosen] @ pairs.other[chosen].T
     negative = index[:, None] != index
     values = cosines[negative.triu(1)]
+    if not len(values):
+        return None
     per_row = negative.sum(dim=1).clamp_min(1)
     ends = []
     for far, sign in zip(far_range, (-1, 1), strict=True):

@@ -47,5 +47,5 @@ def mean_with_interval(cost: Tensor, pairs: ClassPairs, classes: int) -> tuple[f
     logs = without[seen].clamp_min(1e-300).log()
     if not float(value) or not bool(logs.isfinite().all()):
         return float(value), 0.0, math.inf
-    ratio = math.exp(half_width(logs))
+    ratio = math.exp(min(half_width(logs), 700.0))  # 1e304, where one class has all the cost
     return float(value), float(value) / ratio, float(value) * ratio

@@ -23,7 +23,7 @@ _SEARCHED_AT_ONCE = 2**16  # temporaries stay in the cache
 def count_scores(
     pairs: PairDistances, ranges: Sequence[Range], *, most: int
 ) -> tuple[ScoreHistogram, list[Kept | None]]:
-    """Counts of all pairs, of all ranks, and the pairs in each of the ranges; None where a rank has more than `most`.
+    """Counts of all pairs, of all ranks, and the pairs in each of the ranges; None where these are more than `most`.
 
     All scores are counted as impostors', and the few genuine ones moved: a look at every pair's classes would take a
     quarter of the product's time.
@@ -31,6 +31,7 @@ def count_scores(
     histogram = ScoreHistogram(device=pairs.unit.device)
     impossible = 0  # entries of blocks that are no pair, counted in the first bin
     kept: list[list[Kept] | None] = [[] for _ in ranges]
+    room = [most] * len(ranges)
     with full_precision(pairs.unit.device):
         for block in pairs.blocks():
             flat = block.cosines.view(-1)
@@ -42,17 +43,17 @@ def count_scores(
                 square.masked_fill_(torch.ones_like(square, dtype=torch.bool).tril_(), -torch.inf)
                 impossible += len(square) * (len(square) + 1) // 2
             histogram.count_as_impostors(flat)
-            _keep(block, pairs, ranges, kept, most)
+            _keep(block, pairs, ranges, kept, room)
     histogram.counts[0] -= histogram.counts[1]
     histogram.counts[0, 0] -= impossible
     sum_over_ranks(histogram.counts, pairs.group)
-    return histogram, [_of_all_ranks(found, pairs) for found in kept]
+    return histogram, [_of_all_ranks(found, pairs, most) for found in kept]
 
 
 def _keep(
-    block: Block, pairs: PairDistances, ranges: Sequence[Range], kept: list[list[Kept] | None], most: int
+    block: Block, pairs: PairDistances, ranges: Sequence[Range], kept: list[list[Kept] | None], room: list[int]
 ) -> None:
-    """Append the block's pairs in the ranges; from `most` on, None instead."""
+    """Append the block's pairs in the ranges; None instead where `room` is left for fewer."""
     if not ranges:
         return
     lowest = max(min(low for low, _ in ranges), torch.finfo(block.cosines.dtype).min)  # −inf is no pair
@@ -60,8 +61,11 @@ def _keep(
     scores, width = block.cosines.view(-1)[place], block.cosines.shape[1]
     for i, (low, high) in enumerate(ranges):
         so_far = kept[i]
+        if so_far is None:
+            continue
         inside = (scores >= low) & (scores < high)
-        if so_far is None or sum(len(part) for part, _ in so_far) + int(inside.sum()) > most:
+        room[i] -= int(inside.sum())
+        if room[i] < 0:
             kept[i] = None
             continue
         row, column = place[inside] // width + block.rows.start, place[inside] % width + block.columns.start
@@ -77,10 +81,10 @@ def _places_from(lowest: float, scores: Tensor) -> Tensor:
     return torch.from_numpy(np.concatenate([part + i * _SEARCHED_AT_ONCE for i, part in enumerate(found)]))
 
 
-def _of_all_ranks(found: list[Kept] | None, pairs: PairDistances) -> Kept | None:
+def _of_all_ranks(found: list[Kept] | None, pairs: PairDistances, most: int) -> Kept | None:
     if pairs.group is not None:
-        missing = torch.tensor(found is None, device=pairs.unit.device).long()
-        if int(sum_over_ranks(missing, pairs.group)):
+        count = most + 1 if found is None else sum(len(part) for part, _ in found)
+        if int(sum_over_ranks(torch.tensor(count, device=pairs.unit.device), pairs.group)) > most:
             return None
     if found is None:
         return None

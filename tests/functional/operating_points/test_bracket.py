@@ -18,6 +18,12 @@ def test_the_bracket_encloses_the_range() -> None:
     assert bracket[0] - bracket[1] < 3 * (d_max**2 - d_min**2) / 2
 
 
+def test_a_sample_of_one_class_gives_no_bracket() -> None:
+    y = torch.zeros(2100, dtype=torch.int64)
+    y[0] = 1
+    assert calibration_bracket(PairDistances(torch.randn(2100, 4), y), (0.1, 0.1)) is None
+
+
 def test_equal_distances_give_no_bracket() -> None:
     y = torch.arange(2000) // 4
     assert calibration_bracket(PairDistances(torch.randn(2000, 16).sign(), y), (1e-2, 1e-1)) is None

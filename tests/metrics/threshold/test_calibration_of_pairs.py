@@ -49,6 +49,14 @@ def test_cost_and_interval_are_those_of_loops() -> None:
     assert expected[0] == pytest.approx(float(cllr(ratios, pairs.same)))
 
 
+def test_one_class_with_all_of_the_cost() -> None:
+    classes = torch.arange(4)
+    pairs = ClassPairs(torch.zeros(8), classes.repeat(2), torch.cat([classes, classes.roll(-1)]))
+    cost = torch.zeros(8, dtype=torch.float64).index_fill_(0, torch.tensor(0), 5.0)
+    value, low, high = mean_with_interval(cost, pairs, 4)
+    assert value == 5 / 8 and 0 <= low < 1e-300 and high > 1e300
+
+
 def test_the_report_has_calibrated_probabilities(tmp_path: Path) -> None:
     report = ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01, splits=0)
     found = report.calibration
