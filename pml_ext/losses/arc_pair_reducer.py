@@ -9,6 +9,8 @@ from pml_ext._pml import MeanReducer
 class ArcPairReducer(MeanReducer):
     """The sum over the negative arcs, the mean over the positive pairs; for triplets only, of LoOp(TripletMarginLoss).
 
+    The batch is compared with itself: with a ref_emb, (i, j) and (j, i) are not one pair, as they are here.
+
     Every two arcs, of samples i, j and k, l, are four triplets of the same loss: i or j is the anchor, k or l the
     negative. They count once. A left-over sample, its own arc, is in two of them and counts half as a negative.
     A mean over the triplets (MeanReducer) is smaller by the number of negative arcs, 14 for batches of 8 classes × 4.

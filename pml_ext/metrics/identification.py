@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_fraction, check_items, check_whole
+from pml_ext._checks import check_fraction, check_items, check_labels, check_whole
 from pml_ext.functional.open_set.gallery_scores import scores_in_gallery, share_within_rank, tpir_at_fpir
 from pml_ext.functional.verification.templates import template_embeddings
 from pml_ext.metrics import keys
@@ -62,13 +62,19 @@ class IdentificationEvaluator:
             protocol: lists from `read_template_subjects`, or tensors of one's own.
         Raises:
             TypeError: protocol is not a SearchProtocol.
-            ValueError: as of `functional.template_embeddings`; a listed template without an image; a gallery that
-                has the subject of no probe, or of every probe.
+            ValueError: as of `functional.template_embeddings`; an empty list, or one with another number of subjects;
+                a listed template without an image; a gallery that has the subject of no probe, or of every probe.
         """
         if not isinstance(protocol, SearchProtocol):
             raise TypeError(f"protocol must be a SearchProtocol; got {type(protocol).__name__}")
         if not protocol.galleries:
             raise ValueError("protocol must have at least one gallery; got none")
+        for name, listed in (
+            ("probes", protocol.probes), *((f"gallery {i}", of) for i, of in enumerate(protocol.galleries, 1))
+        ):  # fmt: skip
+            if not len(listed.template_ids):
+                raise ValueError(f"{name} must list at least one template; got none")
+            check_labels(listed.subjects, len(listed.template_ids), f"the subjects of {name}")
         templates = template_embeddings(embeddings, template_ids, media_ids)
         probes = templates.embeddings[templates.rows(protocol.probes.template_ids)]
         rates, counts = [], torch.zeros(2, dtype=torch.int64)

@@ -1,5 +1,6 @@
 """ROC curves of a test set of listed pairs, of images or of templates."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,6 @@ def pair_roc_picture(rocs: Mapping[str, ROC]) -> Picture:
 
 def tars_at_fars(roc: ROC) -> tuple[Tensor, Tensor]:
     """False accept rates from one impostor pair to all, and the largest true accept rate at each."""
-    counts = (
-        torch.logspace(0, torch.tensor(float(roc.impostors)).log10(), _POINTS, dtype=torch.float64).round().unique()
-    )
+    counts = torch.logspace(0, math.log10(roc.impostors), _POINTS, dtype=torch.float64).round().unique()
     last = torch.searchsorted(roc.false_accepts.double(), counts, right=True) - 1
     return counts / roc.impostors, roc.tar[last]

@@ -131,6 +131,14 @@ def test_what_cannot_be_searched_is_an_error() -> None:
         evaluator.of_templates(x, IDS, IDS, of._replace(galleries=(of.galleries[0], strangers)))
     with pytest.raises(ValueError, match="at least one gallery"):
         evaluator.of_templates(x, IDS, IDS, of._replace(galleries=()))
+    for wrong, message in (
+        (TemplateSubjects(IDS[:2], IDS[:1]), r"the subjects of gallery 2 must have shape \(2,\)"),
+        (TemplateSubjects(IDS[:0], IDS[:0]), "gallery 2 must list at least one template"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            evaluator.of_templates(x, IDS, IDS, of._replace(galleries=(of.galleries[0], wrong)))
+    with pytest.raises(ValueError, match="probes must list at least one template"):
+        evaluator.of_templates(x, IDS, IDS, of._replace(probes=TemplateSubjects(IDS[:0], IDS[:0])))
     with pytest.raises(TypeError, match="protocol must be a SearchProtocol; got list"):
         evaluator.of_templates(x, IDS, IDS, [])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="fpirs must be in"):

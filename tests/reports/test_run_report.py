@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
+from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics import VerificationEvaluator
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.pair_lists import TemplateMedia, TemplatePairs
@@ -122,6 +123,8 @@ def test_the_roc_of_templates_has_the_area_of_the_evaluation() -> None:
     for far, tar in zip(fars.tolist(), tars.tolist(), strict=True):
         assert tar == max(roc.tar[roc.far <= far + 1e-12].tolist())
     assert (fars[0], fars[-1], tars[-1]) == (0.5, 1, 1)
+    many = ROC(torch.tensor([torch.inf, 0.0]), torch.tensor([0, 1]), torch.tensor([0, 8_010_270]))
+    assert tars_at_fars(many)[0][-1] == 1
 
 
 def test_a_set_with_too_few_classes_has_the_other_pictures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
