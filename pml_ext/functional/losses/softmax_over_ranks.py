@@ -42,7 +42,7 @@ def divided_softmax(
 ) -> DividedSoftmax:
     """Cross-entropy of all samples over the classes of all ranks, without one matrix of all scores.
 
-    Three numbers a sample are reduced: the largest score, the sum of exponentials, and the own score.
+    Seven numbers a sample are reduced, among them the largest score, the sum of exponentials, and the own score.
 
     Args:
         x: (N, D) samples of all ranks, the same everywhere; float32 or float64.

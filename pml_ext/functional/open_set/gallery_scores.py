@@ -42,13 +42,13 @@ def scores_in_gallery(probes: Tensor, subjects: Tensor, enrolled: Tensor, enroll
     return GalleryScores(mated, *(torch.cat(part) for part in zip(*found, strict=True)))
 
 
-def tpir_at_fpir(scores: GalleryScores, fpir: float, *, rank: int = 1) -> Tensor:
-    """Share of mated probes whose own subject is among the first `rank`, and at or above the threshold.
+def tpir_at_fpir(scores: GalleryScores, fpir: float) -> Tensor:
+    """Share of mated probes whose own subject comes first, and is at or above the threshold.
 
     The threshold is the lowest at which at most `fpir` of the other probes have any subject; nan, as in `tar_at_far`,
     with too few of them for the rate.
     """
-    found = torch.where(scores.before < rank, scores.own, _MISSED)
+    found = torch.where(scores.before == 0, scores.own, _MISSED)
     return tar_at_far(torch.where(scores.mated, found, scores.best), scores.mated, fpir)
 
 
