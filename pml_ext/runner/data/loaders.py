@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.samplers import build_sampler
 from pml_ext.runner.data.samplers.joint import Drawn
@@ -97,7 +98,14 @@ def train_loader(
 def evaluation_loader(
     options: CN, images: ImageSet, transform: Transform, *, batch_size: int, rank: int, world_size: int
 ) -> DataLoader[Sample]:
-    """Every world_size-th image, from this rank's on: no image twice, none left out. batch_size is of one rank."""
+    """Every world_size-th image, from this rank's on: no image twice, none left out. batch_size is of one rank.
+
+    UserError, on all ranks: fewer images than ranks, of which one would have no embeddings to give to the first.
+    """
+    if len(images) < world_size:
+        raise UserError(
+            f"a part of a test set has {len(images)} images for {world_size} processes; start at most {len(images)}"
+        )
     return DataLoader(
         LabelledImages(images, transform),
         collate_fn=collate,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.loaders import evaluation_loader, train_loader
 from pml_ext.runner.data.transforms.random_erasing import RandomErasing
@@ -103,3 +104,11 @@ def test_every_rank_tests_its_own_images() -> None:
         for r in range(3)
     ]
     assert sorted(torch.cat(rows).tolist()) == list(range(48))
+
+
+def test_fewer_images_than_ranks_are_an_error_on_all_ranks() -> None:
+    for rank in range(3):
+        with pytest.raises(UserError, match="has 2 images for 3 processes; start at most 2"):
+            evaluation_loader(
+                CN({"NUM_WORKERS": 0}), IMAGES.subset(np.arange(2)), TRANSFORM, batch_size=5, rank=rank, world_size=3
+            )
