@@ -177,9 +177,10 @@ def test_gradients(margin: str, filter_above: float) -> None:
     assert torch.autograd.gradcheck(lambda x, _: loss(x, labels), (x, loss.weight))
 
 
-def test_blocks_of_classes() -> None:
+@pytest.mark.parametrize("margin", ["cosface", "circle"])
+def test_blocks_of_classes(margin: str) -> None:
     x, weight, own = torch.randn(4, 3), torch.randn(7, 3), torch.tensor([0, 6, 6, 3])
-    options: dict[str, Any] = {"margin": MARGINS["cosface"], "m": 0.4, "scale": 8.0}
+    options: dict[str, Any] = {"margin": MARGINS[margin], "m": 0.4, "scale": 8.0}
     whole, parts = (divided_softmax(x, weight, own, **options, entries=entries) for entries in (10_000, 6))
     torch.testing.assert_close(parts.losses, whole.losses)
     torch.testing.assert_close(gradient_by_samples(parts, weight, entries=6), gradient_by_samples(whole, weight))

@@ -77,7 +77,10 @@ def divided_softmax(
         large = scores > filter_above
     if margin.others is not None and margin.factor_of_others is not None:
         scores[here] = 0  # −inf × 0 would be nan
-        factor, scores = margin.factor_of_others(scores, m), margin.others(scores, m)
+        factor = torch.empty_like(scores)
+        for block in row_blocks(len(weight), len(x), x.device, entries=entries):
+            factor[block] = margin.factor_of_others(scores[block], m)
+            scores[block] = margin.others(scores[block], m)
     scores *= scale
     if large is not None:
         scores.masked_fill_(large, 0)
