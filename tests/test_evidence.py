@@ -327,7 +327,7 @@ def test_normalised_scores_are_chosen_tested_and_tabulated(tmp_path: Path, monke
     kept.pack()
     assert not list((tmp_path / "results" / "by_class").iterdir())
     page = "\n".join(section(tmp_path / "results", ["emoji", "grocery"]))
-    assert "Seeds: emoji 2;" in page and "| emoji | both |" in page and "| triplet → normalised | " in page
+    assert "Seeds: emoji 2. " in page and "| emoji | both |" in page and "| triplet → normalised | " in page
     with np.load(kept.packed) as stored:
         values = stored["triplet.0"].astype(float)
     run = next(line["metrics"] for line in lines if (line["method"], line["seed"]) == ("triplet", 0))

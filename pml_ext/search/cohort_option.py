@@ -9,11 +9,10 @@ from pml_ext._errors import UserError
 from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
 from pml_ext.metrics.gallery_cohort import Normalization
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
-from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.evaluation.evaluate import gallery_cohort
 from pml_ext.search.embedding_set import read_embeddings
 
 GALLERY = "gallery"
+USUAL_GALLERY = GalleryCohort(k=20, strength=1.0)  # TEST.NORMALIZE's defaults, without an import of the runner
 
 
 def choose_normalization(
@@ -39,12 +38,12 @@ def choose_normalization(
 
 
 def cohort_for_measuring(given: str, checkpoint: str | None) -> Normalization:
-    """A saved cohort, that of a threshold report on a gallery, or the gallery itself with the values of TEST.NORMALIZE.
+    """A saved cohort, that of a threshold report on a gallery, or the gallery itself with TEST.NORMALIZE's defaults.
 
     Nothing is chosen on the samples that are measured.
     """
     if given == GALLERY:
-        return gallery_cohort(get_cfg().TEST.NORMALIZE)
+        return USUAL_GALLERY
     if (saved := load_cohort(given, checkpoint)) is not None:
         return saved
     advice = "pml-ext threshold --normalize chooses k and strength on validation classes"

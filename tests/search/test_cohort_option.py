@@ -9,6 +9,9 @@ import pytest
 
 from pml_ext.cli import main
 from pml_ext.metrics import OPIS, CohortNormalization, GalleryCohort
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.evaluation.evaluate import gallery_cohort
+from pml_ext.search.cohort_option import USUAL_GALLERY
 from tests.metrics.test_cohort_tuning import crowded
 
 pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")
@@ -119,3 +122,7 @@ def test_eval_chooses_nothing_on_what_it_measures(tmp_path: Path, capsys: pytest
     np.savez(small, embeddings=np.eye(16, dtype=np.float32), labels=np.arange(16) // 2)
     assert main(["eval", "--embeddings", str(small), "--out", str(tmp_path), "--normalize", "gallery"]) == 2
     assert "k must be from 1 to 16" in capsys.readouterr().err
+
+
+def test_the_usual_gallery_is_that_of_the_config() -> None:
+    assert gallery_cohort(get_cfg().TEST.NORMALIZE) == USUAL_GALLERY
