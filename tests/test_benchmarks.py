@@ -109,6 +109,17 @@ def test_startup_prints_its_goals() -> None:
     assert len(rows) == 7 and all(row.split(" | ")[-1] in ("met |", "missed |") for row in rows[1:])
 
 
+def test_table_of_optimizers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    optimizer_steps = importlib.import_module("optimizer_steps")
+    monkeypatch.setattr(optimizer_steps, "GOALS", {("test_resnet", "Adam"): 0})
+    monkeypatch.setattr(sys, "argv", ["optimizer_steps.py", "--network", "test_resnet"])
+    optimizer_steps.main()
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split(" | ")[0] for row in rows] == ["| Adam", "| AdamW", "| SGD"]
+    assert "misses the goal of 0" in rows[0] and "misses" not in rows[1]
+
+
 def test_table_of_classifiers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.syspath_prepend(SCRIPT.parent)
     classifier = importlib.import_module("classifier")

@@ -30,6 +30,7 @@ from pml_ext.runner.data.datasets.face_pairs import read_bin
 from pml_ext.runner.data.datasets.ijb import _LANDMARKS as LANDMARKS
 from pml_ext.runner.data.datasets.ijb import align
 from pml_ext.runner.data.datasets.record_io import record_set
+from pml_ext.runner.data.datasets.table_rows import rows_in_parts
 from pml_ext.runner.data.datasets.training_sets import TRAINING_SETS
 from tests.conftest import real_data
 from tests.runner.data import published_layouts as layouts
@@ -290,7 +291,9 @@ def test_a_parquet_file_of_ones_own(tmp_path: Path) -> None:
     from pyarrow.parquet import write_table
 
     columns = {"path": ["1.jpg", "2.jpg"], "identity": [12345678901, 7], "split": ["query", "gallery"]}
-    write_table(pyarrow.table(columns), tmp_path / "people.parquet")
+    write_table(pyarrow.table({**columns, "image": [b"pixels", b"pixels"]}), tmp_path / "people.parquet")
+    (part,) = rows_in_parts(tmp_path / "people.parquet")
+    assert part.keys() == columns.keys(), "other columns are not read"
     data = loaded("file:people.parquet", tmp_path)
     assert data.gallery is not None
     assert data.query.identities[0] != data.gallery.identities[0]
@@ -306,7 +309,8 @@ def test_a_parquet_file_of_ones_own(tmp_path: Path) -> None:
             "path,id,split\n1.jpg,7,train\n",
             r"expected the columns path, identity, split .*it has the columns path, id, ",
         ),
-        ("path,identity,split\n", "it has no rows"),
+        ("path,identity,split\n", "has no rows below its heading"),
+        ("", "expected the columns path, identity, split .*it has none"),
         ("path,identity,split\n1.jpg,7,test\n", "row 1: split must be one of train, query, gallery; got 'test'"),
         ("path,identity,split\n1.jpg,,train\n", "row 1: identity is empty"),
         ("path,identity,split\n1.jpg,7\n", "row 1: split is empty"),
@@ -669,11 +673,17 @@ def test_ijb_templates(tmp_path: Path) -> None:
     assert data.pairs.same.tolist() == [True, False, False]
     assert data.images.images[4].shape == (3, 112, 112)
     points = tmp_path / "IJBC" / "meta" / "ijbc_name_5pts_score.txt"
-    points.write_text(points.read_text().replace("5.jpg", "7.jpg"))
+    good = points.read_text()
+    points.write_text(good.replace("5.jpg", "7.jpg"))
     with pytest.raises(UserError, match=r"no landmarks for 1 images, such as 5.jpg"):
         load("IJBC", tmp_path, False)
     points.write_text("1.jpg 3 4\n")
     with pytest.raises(UserError, match=r"line 1: expected `image x1 y1"):
+        load("IJBC", tmp_path, False)
+    media = points.with_name("ijbc_face_tid_mid.txt")
+    points.write_text(good.replace("5.jpg", "../5.jpg"))
+    media.write_text(media.read_text().replace("5.jpg", "../5.jpg"))
+    with pytest.raises(UserError, match=r"ijbc_face_tid_mid.txt: paths must lie inside .*got '../5.jpg'"):
         load("IJBC", tmp_path, False)
 
 

@@ -1,4 +1,4 @@
-"""Paths of a table that must not lead out of its folder."""
+"""Paths listed in a file that must not lead out of a folder."""
 
 import os
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Inside:
             directory, links = self._directory(parent)
             return self._one_by_one(path) if links else _joined(directory, name)
         except _OutsideError as error:
-            raise ValueError(f"paths must lie inside {self.folder}, the table's folder; got {path!r}") from error
+            raise ValueError(f"paths must lie inside {self.folder}; got {path!r}") from error
         except (OSError, RuntimeError, ValueError) as error:
             raise ValueError(f"{path!r} is no path that can be followed: {error}") from error
 

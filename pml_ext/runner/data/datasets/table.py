@@ -10,11 +10,10 @@ from pml_ext.runner.data.datasets.data_set import OpenSet
 from pml_ext.runner.data.datasets.image_files import file_set, open_set_of
 from pml_ext.runner.data.datasets.image_set import Lazy
 from pml_ext.runner.data.datasets.inside import Inside
-from pml_ext.runner.data.datasets.table_rows import Columns, rows_in_parts
+from pml_ext.runner.data.datasets.table_rows import CAMERA, COLUMNS, Columns, rows_in_parts
 from pml_ext.runner.data.datasets.texts import Texts
 
 SPLITS = ("train", "query", "gallery")
-COLUMNS = ("path", "identity", "split")
 
 
 def table_set(file: Path, grey: bool) -> OpenSet:
@@ -24,13 +23,13 @@ def table_set(file: Path, grey: bool) -> OpenSet:
     any; `split`: train, query or gallery. Without gallery rows every query searches all other queries.
     """
     inside = Inside(file.parent)
-    numbers = {name: _Numbers() for name in ("identity", "camera", "split")}
+    numbers = {name: _Numbers() for name in ("identity", CAMERA, "split")}
     paths = Texts(_paths(file, inside, numbers), f"{inside.folder}/")
     # Texts and numbers become numbers from 0; 7 of Parquet and "7" of a CSV are the same.
     names, identities = numbers["identity"].in_order()
     splits, split_of_row = numbers["split"].in_order()
-    with_cameras = bool(numbers["camera"].known)
-    cameras = numbers["camera"].in_order()[1] if with_cameras else np.zeros_like(identities)
+    with_cameras = bool(numbers[CAMERA].known)
+    cameras = numbers[CAMERA].in_order()[1] if with_cameras else np.zeros_like(identities)
     called, parts = dict(enumerate(names)), []
     for split in SPLITS if "gallery" in splits else SPLITS[:2]:
         rows = np.flatnonzero(split_of_row == splits.index(split)) if split in splits else np.arange(0)
@@ -51,7 +50,7 @@ def _paths(file: Path, inside: Inside, numbers: "dict[str, _Numbers]") -> Iterat
             yield from _resolved(columns["path"], inside, file, first)
         first += len(columns["path"])
     if first == 1:
-        raise _wrong_columns(file, "no rows")
+        raise UserError(f"{file} has no rows below its heading")
 
 
 def _resolved(paths: Sequence[str], inside: Inside, file: Path, first: int) -> Iterator[str]:
@@ -63,19 +62,13 @@ def _resolved(paths: Sequence[str], inside: Inside, file: Path, first: int) -> I
 
 
 def _require_filled(columns: Columns, file: Path, first: int) -> None:
-    if any(name not in columns for name in COLUMNS):
-        raise _wrong_columns(file, f"the columns {', '.join(columns)}")
-    for name in (*COLUMNS, *(["camera"] if "camera" in columns else [])):
+    for name in filter(columns.__contains__, (*COLUMNS, CAMERA)):
         if not all(map(str.strip, columns[name])):
             row = next(row for row, cell in enumerate(columns[name], start=first) if not cell.strip())
             raise UserError(f"{file}, row {row}: {name} is empty")
     if not set(columns["split"]) <= set(SPLITS):
         row, cell = next((row, cell) for row, cell in enumerate(columns["split"], start=first) if cell not in SPLITS)
         raise UserError(f"{file}, row {row}: split must be one of {', '.join(SPLITS)}; got {cell!r}")
-
-
-def _wrong_columns(file: Path, there: str) -> UserError:
-    return UserError(f"{file}: expected the columns {', '.join(COLUMNS)} and, where known, camera; it has {there}")
 
 
 class _Numbers:

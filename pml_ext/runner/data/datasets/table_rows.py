@@ -10,6 +10,8 @@ from pml_ext._errors import UserError
 from pml_ext._files import require_regular
 
 KINDS = (".csv", ".parquet")
+COLUMNS = ("path", "identity", "split")  # and, where known:
+CAMERA = "camera"
 _AT_A_TIME = 512  # rows; a third of the time of 32,768, which the cache does not hold
 
 Columns = Mapping[str, Sequence[str]]
@@ -17,7 +19,10 @@ Columns = Mapping[str, Sequence[str]]
 
 
 def rows_in_parts(file: Path) -> Iterator[Columns]:
-    """The columns of some rows after the other; a UserError where the file cannot be read."""
+    """These columns of some rows after the other; a UserError where the file cannot be read or has not all of them.
+
+    Others of a Parquet file are not read: they may hold the images themselves.
+    """
     if file.suffix not in KINDS:
         raise UserError(f"table {file}: expected a file that ends in {' or '.join(KINDS)}")
     try:
@@ -35,7 +40,7 @@ def _csv_parts(file: Path) -> Iterator[Columns]:
             raise ValueError("it holds a NUL character")
     with file.open(encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, strict=True)
-        heading = _different(next(reader, []))
+        heading = _checked(next(reader, []))
         before = 0
         while rows := list(islice(filter(None, reader), _AT_A_TIME)):
             lengths = set(map(len, rows))
@@ -55,18 +60,22 @@ def _parquet_parts(file: Path) -> Iterator[Columns]:
     try:
         with file.open("rb") as content:
             table = ParquetFile(content)
-            heading = _different(table.schema_arrow.names)
-            for batch in table.iter_batches(batch_size=_AT_A_TIME):
-                cells = (batch.column(name).to_pylist() for name in heading)
+            known = [name for name in _checked(table.schema_arrow.names) if name in (*COLUMNS, CAMERA)]
+            for batch in table.iter_batches(batch_size=_AT_A_TIME, columns=known):
                 yield {
-                    name: ["" if cell is None else str(cell) for cell in column]
-                    for name, column in zip(heading, cells, strict=True)
+                    name: ["" if cell is None else str(cell) for cell in batch.column(name).to_pylist()]
+                    for name in known
                 }
     except ArrowException as error:
         raise ValueError(str(error)) from error
 
 
-def _different(heading: list[str]) -> list[str]:
+def _checked(heading: list[str]) -> list[str]:
     if len(set(heading)) < len(heading):
         raise ValueError(f"its heading names a column twice: {', '.join(heading)}")
+    if not set(COLUMNS) <= set(heading):
+        raise ValueError(
+            f"expected the columns {', '.join(COLUMNS)} and, where known, {CAMERA}; "
+            f"it has {'the columns ' + ', '.join(heading) if heading else 'none'}"
+        )
     return heading
