@@ -24,12 +24,12 @@ def write_model_page(path: Path, found: ModelComparison) -> None:
     ]
     heads = ["model", "cosine at least", "FAR", "FRR", "OPIS", *(["FPIR", "FNIR"] if first.searches else [])]
     differences = [
-        [one.verdict, one.misses, f"{one.value:+.4f}", f"{one.low:+.4f} to {one.high:+.4f}"]
+        [one.verdict, one.misses, *(f"{100 * value:+.2f}" for value in (one.value, one.low, one.high))]
         for one in found.differences
     ]
     tables = [
         {"heads": heads, "rows": models, "marked": None},
-        {"heads": ["", "misses", "difference", "95 % interval"], "rows": differences, "marked": None},
+        {"heads": ["", "misses", "difference, points", "from (95 %)", "to (95 %)"], "rows": differences, "marked": None},
     ]
     for one in found.differences:
         rows = [
