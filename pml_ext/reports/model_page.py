@@ -29,7 +29,7 @@ def write_model_page(path: Path, found: ModelComparison) -> None:
     ]
     tables = [
         {"heads": heads, "rows": models, "marked": None},
-        {"heads": ["", "misses", "difference, points", "from (95 %)", "to (95 %)"], "rows": differences, "marked": None},
+        {"heads": ["", "misses", "points", "from (95 %)", "to (95 %)"], "rows": differences, "marked": None},
     ]
     for one in found.differences:
         rows = [
