@@ -13,6 +13,13 @@ from pml_ext._ops.products import add_transpose_, add_transposed_
 Item = TypeVar("Item")
 
 
+def rank_and_ranks() -> tuple[int, int]:
+    """This process in the default process group; (0, 1) without one."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    return dist.get_rank(), dist.get_world_size()
+
+
 def own_share(items: Iterable[Item], group: dist.ProcessGroup | None) -> Iterator[Item]:
     """Every world_size-th item, beginning at this rank."""
     if group is None:

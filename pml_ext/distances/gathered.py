@@ -3,8 +3,9 @@
 import sys
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
+from pml_ext._ops.distributed import rank_and_ranks
 from pml_ext._pml import DistributedLossWrapper, DistributedMinerWrapper
 
 # The functions of PML that call a loss or miner with what they have gathered.
@@ -18,9 +19,7 @@ def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tupl
     PML's wrappers put a rank's own samples first, so "the first and second sample of a class" differ between ranks. The
     tensors do not show this, so we look for the wrappers among the calling functions. labels, ref_labels: (B,), (R,).
     """
-    if torch.compiler.is_compiling() or not (distributed.is_available() and distributed.is_initialized()):
-        return None, None
-    world, rank = distributed.get_world_size(), distributed.get_rank()
+    rank, world = (0, 1) if torch.compiler.is_compiling() else rank_and_ranks()
     frame = sys._getframe(1) if world > 1 else None
     while frame is not None and frame.f_code not in (*_GATHER, _GATHER_FOR_A_MEMORY):
         frame = frame.f_back

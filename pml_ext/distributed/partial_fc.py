@@ -15,12 +15,11 @@ from pml_ext._checks import (
     check_seed,
     check_whole,
 )
-from pml_ext._ops.distributed import gather_rows, sum_of_own_rows
+from pml_ext._ops.distributed import gather_rows, rank_and_ranks, sum_of_own_rows
 from pml_ext._ops.precision import no_autocast
 from pml_ext.functional.losses.class_margins import MARGINS
 from pml_ext.functional.losses.softmax_over_ranks import divided_softmax, gradient_by_classes, gradient_by_samples
-from pml_ext.losses._agreement import agree
-from pml_ext.losses._batch import checked_batch
+from pml_ext.losses._agreement import agree, checked_labels
 
 _BLOCK = 1024  # classes whose vectors are initialised by one generator, on whichever rank they are
 
@@ -77,7 +76,7 @@ class PartialFC(nn.Module):
         usual_m, usual_scale = MARGINS[margin].usual
         if margin == "softmax" and m:
             raise ValueError(f'm must be None for margin="softmax", which has none; got {m}')
-        self.rank, self.ranks = part or _place()
+        self.rank, self.ranks = part or rank_and_ranks()
         check_whole(self.rank, "the rank in part", 0, self.ranks - 1)
         check_whole(num_classes, "num_classes", max(2, self.ranks))
         self.margin, self.m = MARGINS[margin], usual_m if m is None else m
@@ -129,22 +128,19 @@ class PartialFC(nn.Module):
         """
 
         def check() -> Tensor:
-            if not (indices_tuple is None and ref_emb is None and ref_labels is None):
-                raise ValueError("indices_tuple, ref_emb and ref_labels must be None: PartialFC compares with classes")
-            if (here := _place()) != (self.rank, self.ranks):
+            others = (indices_tuple, ref_emb, ref_labels)
+            checked = checked_labels(embeddings, labels, others, "PartialFC compares with classes")
+            if (here := rank_and_ranks()) != (self.rank, self.ranks):
                 raise ValueError(
                     f"PartialFC was made for rank {self.rank} of {self.ranks}; this process is rank {here[0]} of "
                     f"{here[1]}. Create the process group first, or say `part`"
                 )
-            checked = checked_batch(embeddings, labels).labels
-            if checked is None:
-                raise ValueError("labels must be a tensor of class ids; got None")
             if embeddings.shape[1] != self.weight.shape[1]:
                 raise ValueError(f"embeddings must have {self.weight.shape[1]} columns; got {embeddings.shape[1]}")
             check_labels_below(checked, self.num_classes)
             return checked.long()
 
-        group = distributed.group.WORLD if _place()[1] > 1 else None
+        group = distributed.group.WORLD if rank_and_ranks()[1] > 1 else None
         if group is None:
             ids, lengths, x = check(), [len(embeddings)], embeddings.detach()
         else:
@@ -183,13 +179,6 @@ def classes_of_rank(num_classes: int, rank: int, ranks: int) -> range:
     each, more = divmod(num_classes, ranks)
     first = each * rank + min(rank, more)
     return range(first, first + each + (rank < more))
-
-
-def _place() -> tuple[int, int]:
-    """Rank and number of ranks."""
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
 
 
 class _Loss(torch.autograd.Function):

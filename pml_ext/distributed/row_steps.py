@@ -43,7 +43,7 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
                 part = nn.Parameter(whole.detach().index_select(0, rows))
                 part.grad = values
                 optimizer.state[part] = {
-                    name: value.index_select(0, rows) if _has_rows(value, whole) else value
+                    name: value.index_select(0, rows) if has_rows(value, whole) else value
                     for name, value in optimizer.state[whole].items()
                 }
                 parameters[at] = part
@@ -57,7 +57,7 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
                 whole.index_copy_(0, rows, part)
             kept = optimizer.state[whole]
             for name, value in optimizer.state.pop(part).items():
-                if not _has_rows(value, part):
+                if not has_rows(value, part):
                     if isinstance(value, Tensor) and value.dim():
                         raise TypeError(
                             f"step_by_rows needs an optimizer whose state has the shape of the parameter; {name} of "
@@ -83,7 +83,8 @@ def _rows_and_values(gradient: Tensor) -> tuple[Tensor, Tensor]:
     return gradient._indices()[0], gradient._values()
 
 
-def _has_rows(value: Any, parameter: Tensor) -> bool:
+def has_rows(value: Any, parameter: Tensor) -> bool:
+    """Whether a value of an optimizer's state has a row for each row of its parameter; others are single numbers."""
     return isinstance(value, Tensor) and value.shape == parameter.shape
 
 

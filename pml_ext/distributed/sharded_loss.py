@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, distributed, nn
 
-from pml_ext._ops.distributed import gather_rows, sum_of_own_rows
+from pml_ext._ops.distributed import gather_rows, rank_and_ranks, sum_of_own_rows
 from pml_ext._ops.known_gradient import with_gradients
 from pml_ext._ops.precision import no_autocast
 from pml_ext.functional.tuples.pairs import class_sizes
-from pml_ext.losses._agreement import agree, in_words, raise_of_all_ranks
-from pml_ext.losses._batch import checked_batch
+from pml_ext.losses._agreement import agree, checked_labels, in_words, raise_of_all_ranks
 from pml_ext.losses._facts import Part, facts_of
 from pml_ext.losses._shares import require_divisible, sums_of, why_undivided
 
@@ -70,24 +69,17 @@ class ShardedLoss(nn.Module):
         """
 
         def check() -> Tensor:
-            if not (indices_tuple is None and ref_emb is None and ref_labels is None):
-                raise ValueError(
-                    "indices_tuple, ref_emb and ref_labels must be None: ShardedLoss compares all samples of all "
-                    "ranks. PML's DistributedLossWrapper takes them"
-                )
-            checked = checked_batch(embeddings, labels).labels
-            if checked is None:
-                raise ValueError("labels must be a tensor of class ids; got None")
-            return checked
+            because = "ShardedLoss compares all samples of all ranks. PML's DistributedLossWrapper takes them"
+            return checked_labels(embeddings, labels, (indices_tuple, ref_emb, ref_labels), because)
 
-        ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+        rank, ranks = rank_and_ranks()
         if ranks == 1:
             check()
             value: Tensor = self.loss(embeddings, labels)
             return value
         checked, lengths = agree(check, self.loss, embeddings)
         with no_autocast(embeddings.device):
-            return _of_all_ranks(self.loss, embeddings, checked, lengths, distributed.get_rank())
+            return _of_all_ranks(self.loss, embeddings, checked, lengths, rank)
 
     if TYPE_CHECKING:
         __call__ = forward

@@ -6,6 +6,20 @@ import torch
 from torch import Tensor, distributed, nn
 
 from pml_ext._ops.distributed import texts_of_ranks
+from pml_ext.losses._batch import checked_batch
+
+
+def checked_labels(embeddings: Tensor, labels: Tensor, must_be_none: tuple[object, ...], because: str) -> Tensor:
+    """The labels of a batch, checked; must_be_none: what trainers pass beside them, and losses over ranks do not take.
+
+    because: what the loss compares instead, and what to use.
+    """
+    if any(given is not None for given in must_be_none):
+        raise ValueError(f"indices_tuple, ref_emb and ref_labels must be None: {because}")
+    checked = checked_batch(embeddings, labels).labels
+    if checked is None:
+        raise ValueError("labels must be a tensor of class ids; got None")
+    return checked
 
 
 def agree(check: Callable[[], Tensor], loss: nn.Module, embeddings: Tensor) -> tuple[Tensor, list[int]]:

@@ -83,6 +83,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._shared: dict[str, ShardedLoss] = {}
         self._hard_triplets = 0  # of the epoch so far
+        self._finite_at_step = -1
         self._is_whole_on_each = False  # whether a rank computes a metric loss, or mines tuples, of the joint batch
 
     def on_after_batch_transfer(self, batch: tuple[Any, ...], dataloader_idx: int) -> tuple[Any, ...]:
@@ -246,19 +247,21 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
             # Every rank counts the joint batch.
             self.log("epoch/hard_triplets", float(self._hard_triplets), rank_zero_only=True)
             self._hard_triplets = 0
-        self._require_finite_weights()
 
     def on_validation_start(self) -> None:
         self._require_finite_weights()
 
     def _require_finite_weights(self) -> None:
-        """Before the checkpoint is written: a step can spoil the weights after its loss was fine."""
+        """Before a validation and before a checkpoint: a step can spoil the weights after its loss was fine."""
+        if self._finite_at_step == self.global_step:
+            return
         for name, parameter in self.named_parameters():
             if not torch.isfinite(parameter).all():
                 raise UserError(
                     f"the weights {name} are not finite after step {self.global_step} (epoch {self.current_epoch}); "
                     f"nothing was saved, checkpoints of earlier epochs are kept"
                 )
+        self._finite_at_step = self.global_step
 
     def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         images, _, rows = batch

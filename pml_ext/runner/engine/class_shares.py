@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from pml_ext.distributed import PartialFC
 from pml_ext.distributed.partial_fc import classes_of_rank
+from pml_ext.distributed.row_steps import has_rows
 from pml_ext.runner.engine.whole_files import save_whole
 
 CLASSES = "classes"
@@ -52,7 +53,7 @@ def read_share(checkpoint: dict[str, Any], loss: PartialFC, folder: Path) -> Non
     weights, states = zip(*parts, strict=True)
     checkpoint["state_dict"][VECTORS] = torch.cat(weights)
     checkpoint["optimizer_states"][0]["state"][said["place"]] = {
-        name: torch.cat([state[name] for state in states]) if _has_rows(value, weights[0]) else value
+        name: torch.cat([state[name] for state in states]) if has_rows(value, weights[0]) else value
         for name, value in states[0].items()
     }
 
@@ -87,12 +88,8 @@ def _overlapping(said: dict[str, Any], classes: range, folder: Path) -> Iterator
             )
         yield (
             weight[rows],
-            {name: value[rows] if _has_rows(value, weight) else value for name, value in content["state"].items()},
+            {name: value[rows] if has_rows(value, weight) else value for name, value in content["state"].items()},
         )
-
-
-def _has_rows(value: Any, weight: Tensor) -> bool:
-    return isinstance(value, Tensor) and value.shape == weight.shape
 
 
 def _file(folder: Path, said: dict[str, Any], rank: int) -> Path:

@@ -147,7 +147,7 @@ def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
 
 def report_of_run(run: Path) -> Path:
     """Write report.html of a finished run, whose last checkpoint is measured again."""
-    config, weights = run / "config.yaml", run / "checkpoints" / "last.ckpt"
+    config, weights = run / "config.yaml", run / CHECKPOINTS / LAST
     for needed in (config, weights):
         if not needed.is_file():
             raise UserError(f"{run} is not the folder of a finished run: it has no {needed.relative_to(run)}")
