@@ -1,7 +1,7 @@
 """Shares work and results among the ranks of a process group; without a group, this process does everything."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TypeVar
 
 import torch
@@ -25,6 +25,15 @@ def own_share(items: Iterable[Item], group: dist.ProcessGroup | None) -> Iterato
     if group is None:
         return iter(items)
     return islice(items, dist.get_rank(group), None, dist.get_world_size(group))
+
+
+def own_rows(count: int, size: int, group: dist.ProcessGroup | None) -> tuple[slice, list[int]]:
+    """This rank's part of `count` rows, and the length of each rank's: whole blocks of `size` rows, shared evenly."""
+    if group is None:
+        return slice(0, count), [count]
+    blocks, ranks, rank = -(-count // size), dist.get_world_size(group), dist.get_rank(group)
+    ends = [min(count, size * (blocks * each // ranks)) for each in range(ranks + 1)]
+    return slice(ends[rank], ends[rank + 1]), [end - begin for begin, end in pairwise(ends)]
 
 
 def sum_over_ranks(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -63,27 +72,39 @@ def gather_rows(rows: Tensor, group: dist.ProcessGroup | None, *, lengths: Seque
     return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
 
 
-def gather_on_first(
-    rows: Tensor, group: dist.ProcessGroup, device: torch.device | None = None, *, step: int = 2**16
+def gather_in_order(
+    rows: Tensor,
+    numbers: Tensor,
+    group: dist.ProcessGroup,
+    device: torch.device | None = None,
+    *,
+    everywhere: bool,
+    step: int = 2**16,
 ) -> Tensor:
-    """The (n, …) rows of all ranks on rank 0, in rank order, and no rows elsewhere; only n may differ.
+    """(N, …) rows of all ranks in the order of their numbers, on every rank or on rank 0 alone, none elsewhere.
 
-    device: by which they travel, None: their own; step: rows of each rank sent at a time, to limit the memory there.
+    rows: (n, …), only n may differ; numbers: (n,) int64, on all ranks together 0 … N − 1. device: by which they
+    travel, None: their own; step: rows of each rank sent at a time, to limit the memory there.
     """
     device = device or rows.device
-    sizes = gather_rows(torch.tensor([len(rows)], device=device), group).tolist()
-    parts: list[list[Tensor]] = [[rows[:0]] for _ in sizes]
-    is_first = dist.get_rank(group) == 0
+    sizes = lengths_of_ranks(numbers.to(device), group)
+    places = gather_rows(numbers.to(device), group, lengths=sizes).to(rows.device).split(sizes)
+    receives = everywhere or dist.get_rank(group) == 0
+    ordered = rows.new_empty((sum(sizes) if receives else 0, *rows.shape[1:]))
     for start in range(0, max(sizes), step):
         # Padded, because not every backend gathers tensors of different sizes.
         sent = torch.zeros((min(step, max(sizes) - start), *rows.shape[1:]), dtype=rows.dtype, device=device)
         own = rows[start : start + step]
         sent[: len(own)] = own
-        received = [torch.empty_like(sent) for _ in sizes] if is_first else None
-        dist.gather(sent, received, dst=dist.get_global_rank(group, 0), group=group)
-        for part, size, came in zip(parts, sizes, received or [], strict=False):
-            part.append(came[: max(0, size - start)].to(rows.device))
-    return torch.cat([piece for part in parts for piece in part])
+        received = [torch.empty_like(sent) for _ in sizes] if receives else []
+        if everywhere:
+            dist.all_gather(received, sent, group=group)
+        else:
+            dist.gather(sent, received or None, dst=dist.get_global_rank(group, 0), group=group)
+        for of_rank, came in zip(places, received, strict=False):
+            some = of_rank[start : start + step]
+            ordered[some] = came[: len(some)].to(rows.device)
+    return ordered
 
 
 def lengths_of_ranks(rows: Tensor, group: dist.ProcessGroup) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import distributed as dist
 
 from pml_ext._checks import check_items, check_switch, check_whole
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
@@ -153,6 +154,7 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
         *,
         query_cameras: Any = None,
         reference_cameras: Any = None,
+        group: dist.ProcessGroup | None = None,
     ) -> dict[str, Any]:
         """Measure.
 
@@ -163,6 +165,10 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
             ref_includes_query: reference starts with the queries.
             include, exclude: names to take or leave among those of the constructor.
             query_cameras, reference_cameras: (Q,) and (R,) integers, both or (without reference) the first alone.
+            group: the ranks that share the work, each with the same arguments, exchanging tensors of `device`; all get
+                the result, which is that of one process. They divide ranks of matches, OPIS and verification; each
+                computes whole clusterings, spectral_variance, offsets of `normalize`, and neighbours by knn_func or
+                label_comparison_fn. None: this process alone.
         Returns:
             name to fraction (never × 100), or to a list by class, ordered by class id, with return_per_class.
         Raises:
@@ -188,6 +194,7 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
             opis=self.opis_settings,
             fars=FARS,
             normalize=self.normalize,
+            group=group,
         )
         ranked = [
             name

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from pml_ext._checks import check_finite, check_labels, check_tensor
 from pml_ext._identities import JUNK
@@ -47,6 +48,7 @@ class EvaluationSet:
     label_comparison: Callable[[Tensor, Tensor], Tensor] | None
     ranks_both_ways: bool = False
     normalize: Normalization | None = None
+    group: dist.ProcessGroup | None = None
 
     @cached_property
     def compared(self) -> ComparedLabels | None:
@@ -77,6 +79,7 @@ class EvaluationSet:
             (self.query_cameras, self.reference_cameras),
             self.ref_includes_query,
             metric,
+            self.group,
         )
 
     @cached_property
@@ -125,6 +128,7 @@ class EvaluationSet:
             self.reference_labels,
             gallery_includes_query=self.ref_includes_query,
             within=self.limit,
+            group=self.group,
         )
 
     @cached_property
@@ -163,13 +167,13 @@ class EvaluationSet:
     def roc(self) -> ROC:
         """Of the cosines of the same pairs; its equal error rate and its rates at `fars` are exact."""
         embeddings, labels, offsets = self._with_query
-        return labelled_pairs_roc(embeddings, labels, fars=self.fars, offsets=offsets)
+        return labelled_pairs_roc(embeddings, labels, fars=self.fars, offsets=offsets, group=self.group)
 
     @cached_property
     def curves(self) -> UtilityCurves | TooFewClassesError:
         """Of OPIS; the error where the set has too few classes to compare, or too few pairs for far_range."""
         try:
-            pairs = self.opis.pairs(*self._with_query)
+            pairs = self.opis.pairs(*self._with_query, self.group)
             return curves_of_pairs(pairs, far_range=self.opis.far_range, grid=self.opis.grid)
         except TooFewClassesError as error:
             return error
@@ -186,6 +190,7 @@ def make_evaluation_set(
     opis: OPISSettings,
     fars: Sequence[float],
     normalize: Normalization | None,
+    group: dist.ProcessGroup | None,
 ) -> EvaluationSet:
     """Check and align embeddings, labels and cameras (or None) of the queries and of the references.
 
@@ -223,7 +228,7 @@ def make_evaluation_set(
     found = EvaluationSet(
         x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, k, opis, fars, label_comparison
     )
-    found.normalize = normalize
+    found.normalize, found.group = normalize, group
     return found
 
 

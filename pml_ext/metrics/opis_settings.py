@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch import distributed as dist
 
 from pml_ext._checks import check_in_range, check_seed
 from pml_ext.functional.operating_points.calibration import check_far_range_and_grid, utility_curves
@@ -27,9 +28,15 @@ class OPISSettings:
         check_negatives_per_positive(self.negatives_per_positive)
         check_seed(self.seed)
 
-    def pairs(self, embeddings: Tensor, labels: Tensor, offsets: Tensor | None = None) -> PairDistances:
+    def pairs(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        offsets: Tensor | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> PairDistances:
         """The pairs that are compared: all of them, or all positive ones and a draw of negative ones."""
-        return all_or_sampled_pairs(embeddings, labels, self.negatives_per_positive, self.seed, offsets=offsets)
+        return all_or_sampled_pairs(embeddings, labels, self.negatives_per_positive, self.seed, group, offsets)
 
     def curves_at(self, thresholds: Tensor, embeddings: Tensor, labels: Tensor) -> UtilityCurves:
         """The curves of these pairs at given thresholds, beside the calibration range."""

@@ -1,17 +1,26 @@
 """Evaluation that ranks divide equals that of one process exactly."""
 
 import math
+import warnings
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.nn.functional import normalize
 
-from pml_ext._ops.distributed import gather_on_first
+from pml_ext._ops.distributed import gather_in_order
+from pml_ext.functional import rank_matches
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.all_pairs import roc_of_all_pairs
 from pml_ext.functional.verification.pair_counts import count_scores
+from pml_ext.metrics import AccuracyCalculator, GalleryCohort
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
+from pml_ext.runner.evaluation.evaluate import Evaluation
 
 FARS = (0.1, 1e-2, 1e-3)
 LENGTHS = (7, 0, 3)  # of the ranks' rows
@@ -23,11 +32,115 @@ def a_set() -> tuple[Tensor, Tensor]:
     return torch.randn(260, 16, generator=generator)[labels] + torch.randn(1300, 16, generator=generator), labels
 
 
-def rows_of(rank: int) -> Tensor:
-    return torch.arange(LENGTHS[rank] * 2, dtype=torch.float32).view(-1, 2) + 100 * rank
+def numbers_of(rank: int, ranks: int) -> Tensor:
+    """Of 0, 1, … in a random order, this rank's."""
+    order = torch.randperm(sum(LENGTHS[:ranks]), generator=torch.Generator().manual_seed(0))
+    return order.split(list(LENGTHS[:ranks]))[rank]
 
 
-def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
+def rows_of(numbers: Tensor) -> Tensor:
+    return torch.stack([numbers, -numbers], dim=1).float()
+
+
+def a_search(queries: int, gallery: int, classes: int, seed: int = 0) -> dict[str, Tensor]:
+    """Embeddings, labels (−1 is junk) and cameras; 30,000 are searched in blocks of 139 queries."""
+    generator = torch.Generator().manual_seed(seed)
+    found, centres = {}, torch.randn(classes, 6, generator=generator)
+    for side, count in (("query", queries), ("reference", gallery)):
+        labels = torch.randint(classes, (count,), generator=generator)
+        found[side] = centres[labels] + torch.randn(count, 6, generator=generator)
+        found[f"{side}_labels"] = torch.where(torch.rand(count, generator=generator) < 0.02, -1, labels)
+        found[f"{side}_cameras"] = torch.randint(3, (count,), generator=generator)
+    return found
+
+
+SEARCHES = {
+    "blocks": a_search(400, 30_000, 3000),
+    "fewer blocks than ranks": a_search(150, 30_000, 3000),
+    "fewer queries than ranks": a_search(1, 60, 2, seed=1),
+    "one class": a_search(20, 60, 1),
+    "no match": a_search(3, 8, 1000),
+}
+
+
+def rank(of: str, group: dist.ProcessGroup | None, **options: Any) -> list[Tensor]:
+    given = SEARCHES[of]
+    sides = [given[name] for name in ("query", "query_labels", "reference", "reference_labels")]
+    cameras = {"query_cameras": given["query_cameras"], "gallery_cameras": given["reference_cameras"]}
+    return list(rank_matches(*sides, **(cameras | options), group=group))
+
+
+SIDE = ("reference", "reference_labels")
+RANKED: dict[str, Callable[[dist.ProcessGroup | None], list[Tensor]]] = {
+    **{of: lambda group, of=of: rank(of, group) for of in SEARCHES},  # type: ignore[misc]
+    "without cameras": lambda group: rank(
+        "blocks", group, query_cameras=None, gallery_cameras=None, metric="euclidean", within=3
+    ),
+    "the gallery starts with the queries": lambda group: list(
+        rank_matches(
+            *(SEARCHES["blocks"][name][rows] for rows in (slice(300), slice(None)) for name in SIDE),
+            gallery_includes_query=True, group=group,
+        )
+    ),
+}  # fmt: skip
+
+NAMES = (
+    "cmc_rank_5",
+    "precision_at_1",
+    "reid_mean_average_precision",
+    "mean_average_precision",
+    "opis",
+    "epsilon_opis",
+)
+PAIRS = ("verification_auc", "equal_error_rate", "tar_at_far_1e-2", "spectral_variance")
+
+
+def measure(of: str, group: dist.ProcessGroup | None) -> dict[str, Any]:
+    """The calculator's metrics; without cameras both distances come from one product."""
+    kind, _, of = of.partition(": ")
+    options: dict[str, Any] = {"include": (*NAMES, *PAIRS), "device": torch.device("cpu"), "ranks": (5,)}
+    given = SEARCHES[of] | {"group": group}
+    if kind == "normalised":
+        options |= {"normalize": GalleryCohort(k=3), "negatives_per_positive": 2}
+    if kind == "per class":
+        options |= {"include": NAMES[:4], "return_per_class": True, "k": "max_bin_count"}
+    if kind != "cameras":
+        given = {name: value for name, value in given.items() if not name.endswith("cameras")}
+    return AccuracyCalculator(**options).get_accuracy(**given)
+
+
+MEASURED = (
+    "cameras: blocks", "plain: blocks", "normalised: fewer blocks than ranks", "per class: blocks",
+    "cameras: fewer queries than ranks", "plain: one class", "cameras: no match",
+)  # fmt: skip
+
+
+def a_test_set(kind: str) -> tuple[OpenSet | PairSet, list[Tensor]]:
+    def part(identities: np.ndarray) -> ImageSet:
+        cameras = np.random.default_rng(1).integers(0, 3, len(identities))
+        return ImageSet([""] * len(identities), identities, cameras, [""] * len(identities))
+
+    random, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
+    query, gallery = part(random.integers(0, 60, 150)), part(random.integers(-1, 70, 900))
+    centres = torch.randn(71, 8, generator=generator)
+    parts = (query, gallery) if kind == "gallery" else (query,)
+    features = [normalize(centres[p.identities] + torch.randn(len(p), 8, generator=generator)) for p in parts]
+    if kind == "pairs":
+        return PairSet(query, random.random(75) < 0.5), features
+    return OpenSet(part(np.arange(0)), query, gallery if kind == "gallery" else None), features
+
+
+EVERYTHING = "TEST.ROC.ENABLED True TEST.NORMALIZE.ENABLED True TEST.RERANK.ENABLED True TEST.AQE.ENABLED True"
+EVALUATED = {"gallery": EVERYTHING, "queries": "TEST.METRICS ('NMI',) TEST.NORMALIZE.ENABLED True", "pairs": ""}
+
+
+def evaluate(kind: str, group: dist.ProcessGroup | None) -> dict[str, float]:
+    cfg = get_cfg()
+    cfg.merge_from_list(EVALUATED[kind].split())
+    return Evaluation(cfg.TEST)(*a_test_set(kind), group)
+
+
+def on_rank(rank_: int, ranks: int) -> dict[Any, Any]:
     group = dist.group.WORLD
     assert group is not None
     found: dict[Any, Any] = {
@@ -37,10 +150,18 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
     every = len(pairs.unit) * (len(pairs.unit) - 1) // 2
     kept = [count_scores(pairs, [(-math.inf, math.inf)], most=most)[1][0] for most in (every, every - 1)]
     found["kept"] = [scores is not None and len(scores[0]) == every for scores in kept]
+    numbers = numbers_of(rank_, ranks)
     for step in (2, 100):
-        found["gathered", step] = gather_on_first(rows_of(rank), group, step=step)
-    found["gathered", "nothing"] = gather_on_first(rows_of(1), group)
-    return found
+        for everywhere in (False, True):
+            found["gathered", step, everywhere] = gather_in_order(
+                rows_of(numbers), numbers, group, step=step, everywhere=everywhere
+            )
+    found["gathered", "nothing"] = gather_in_order(rows_of(numbers[:0]), numbers[:0], group, everywhere=True)
+    found |= {("ranked", name): made(group) for name, made in RANKED.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is nan
+        found |= {("measured", name): measure(name, group) for name in MEASURED}
+    return found | {("evaluated", kind): evaluate(kind, group) for kind in EVALUATED}
 
 
 @pytest.mark.parametrize("start", [0, 10**9])
@@ -55,9 +176,40 @@ def test_what_is_kept_is_limited_for_all_ranks_together(found: list[dict[Any, An
     assert all(of_rank["kept"] == [True, False] for of_rank in found)
 
 
-def test_rows_come_together_on_the_first_rank(found: list[dict[Any, Any]]) -> None:
-    everything = torch.cat([rows_of(rank) for rank in range(len(found))])
+def test_rows_come_together_in_the_order_of_their_numbers(found: list[dict[Any, Any]]) -> None:
+    everything = rows_of(torch.arange(sum(LENGTHS[: len(found)])))
     for step in (2, 100):
-        assert torch.equal(found[0]["gathered", step], everything)
-        assert all(len(other["gathered", step]) == 0 for other in found[1:])
-    assert found[0]["gathered", "nothing"].shape == (0, 2)
+        assert torch.equal(found[0]["gathered", step, False], everything)
+        assert all(len(other["gathered", step, False]) == 0 for other in found[1:])
+        assert all(torch.equal(each["gathered", step, True], everything) for each in found)
+    assert all(each["gathered", "nothing"].shape == (0, 2) for each in found)
+
+
+@pytest.mark.parametrize("name", RANKED)
+def test_ranks_of_matches_are_those_of_one_process(found: list[dict[Any, Any]], name: str) -> None:
+    for of_rank in found:
+        for field, expected in zip(of_rank["ranked", name], RANKED[name](None), strict=True):
+            assert field.dtype == expected.dtype and field.is_contiguous()
+            assert torch.equal(field.nan_to_num(-1), expected.nan_to_num(-1))
+
+
+@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.filterwarnings("ignore:.*nan")
+def test_the_calculator_gives_what_it_gives_alone(found: list[dict[Any, Any]], name: str) -> None:
+    expected = measure(name, None)
+    assert len(expected) > 3
+    for of_rank in found:
+        assert repr(of_rank["measured", name]) == repr(expected), "exactly, nan where it is nan"
+
+
+@pytest.mark.parametrize("kind", EVALUATED)
+def test_the_runner_measures_what_one_process_does(found: list[dict[Any, Any]], kind: str) -> None:
+    expected = evaluate(kind, None)
+    first, *others = (of_rank["evaluated", kind] for of_rank in found)
+    assert repr(first) == repr(expected), "exactly, nan where it is nan"
+    # What they have no part in: clusterings, the ranks after re-ranking, and pairs.
+    refined = {"reid_mean_average_precision", "cmc_rank_5"} & first.keys()
+    for other in others:
+        assert bool(other) == (kind == "gallery")
+        assert "NMI" not in other and all(other[name] != first[name] for name in refined)
+        assert all(other[name] == first[name] for name in other if "normalized" in name or "opis" in name)

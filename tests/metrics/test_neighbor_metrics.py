@@ -106,7 +106,7 @@ def test_shared_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     rank, counted = evaluation_set.rankings_within, PairDistances.accepted
     both = evaluation_set.rank_by_both_metrics
-    monkeypatch.setattr(evaluation_set, "rankings_within", lambda *a: (calls.append(f"rank {a[-1]}"), rank(*a))[1])
+    monkeypatch.setattr(evaluation_set, "rankings_within", lambda *a: (calls.append(f"rank {a[-2]}"), rank(*a))[1])
     monkeypatch.setattr(
         evaluation_set, "rank_by_both_metrics", lambda *a, **k: (calls.append("rank by both"), both(*a, **k))[1]
     )

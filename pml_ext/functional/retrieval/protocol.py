@@ -94,16 +94,16 @@ class GalleryProtocol:
             wide = block.detach().to(torch.promote_types(block.dtype, torch.float32))
             yield wide if self.kept is None else wide[:, self.kept]
 
-    def number(self, blocks: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
-        """Yield each block with its queries; raise unless there are Q rows in all."""
-        done = 0
+    def number(self, blocks: Iterable[Tensor], part: slice | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Yield each block with its queries, those in `part` (None: all Q); raise unless there are so many rows."""
+        done, end = (0, self._queries) if part is None else (part.start, part.stop)
         for rows in blocks:
             done += len(rows)
-            if done > self._queries:
+            if done > end:
                 break
             if len(rows):
                 yield slice(done - len(rows), done), rows
-        if done != self._queries:
+        if done != end:
             raise ValueError(
                 f"blocks of distances must have {self._queries} rows in all, one per query; "
                 f"got {done}{' or more' if done > self._queries else ''}"

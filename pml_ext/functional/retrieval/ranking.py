@@ -5,13 +5,16 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from pml_ext._checks import check_items, check_whole
+from pml_ext._ops.distributed import gather_rows, own_rows
 from pml_ext.functional.retrieval.feature_distances import (
     both_distance_blocks,
     check_features,
     distance_blocks,
     prepare_features,
+    rows_at_once,
 )
 from pml_ext.functional.retrieval.match_ranks import MatchRanks, match_ranks_of
 from pml_ext.functional.retrieval.protocol import GalleryProtocol, OwnIdentity, protocol_of_distances
@@ -52,6 +55,7 @@ def rank_matches(
     gallery_includes_query: bool = False,
     within: int | None = None,
     metric: str = "cosine",
+    group: dist.ProcessGroup | None = None,
 ) -> Ranking:
     """Rank the gallery for each query by the distance of features.
 
@@ -67,6 +71,8 @@ def rank_matches(
         gallery_includes_query: the gallery starts with the queries in the same order; a query never finds itself.
         within: matches beyond this rank count as not found in the three precisions; None for no limit.
         metric: "cosine" (normalised here) or "euclidean" (not normalised).
+        group: the ranks that share the queries, each with the same arguments; all get the result, which is that of one
+            process, bit for bit on the same kind of machine with as many threads. None: this process alone.
     Raises:
         ValueError: wrong shapes or types, values not finite, cameras on one side only, an unknown metric.
     Source: Zheng et al., ICCV 2015 (protocol); Ye et al., arXiv 2001.04193 (inverse negative penalty).
@@ -78,7 +84,7 @@ def rank_matches(
     """
     cameras = (query_cameras, gallery_cameras)
     return rankings_within(
-        [within], query, query_labels, gallery, gallery_labels, cameras, gallery_includes_query, metric
+        [within], query, query_labels, gallery, gallery_labels, cameras, gallery_includes_query, metric, group
     )[0]
 
 
@@ -91,13 +97,16 @@ def rankings_within(
     cameras: tuple[Tensor | None, Tensor | None],
     gallery_includes_query: bool,
     metric: str,
+    group: dist.ProcessGroup | None = None,
 ) -> list[Ranking]:
     """`rank_matches` for several values of `within`, from one pass over the distances."""
     check_features(query, gallery, metric)
     shape = (len(query), len(gallery))
     protocol = GalleryProtocol(shape, query_labels, gallery_labels, *cameras, gallery_includes_query, query.device)
     rows, columns = prepare_features(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
-    return _rank(protocol, distance_blocks(rows, columns, metric), limits)
+    own, lengths = own_rows(len(rows), rows_at_once(len(columns)), group)
+    found = _rank(protocol, distance_blocks(rows[own], columns, metric), limits, own)
+    return _of_all_ranks(found, len(limits), lengths, query.device, group)
 
 
 def rank_by_both_metrics(
@@ -108,6 +117,7 @@ def rank_by_both_metrics(
     *,
     gallery_includes_query: bool,
     within: int | None,
+    group: dist.ProcessGroup | None = None,
 ) -> tuple[Ranking, Ranking]:
     """`rank_matches` by cosine without a limit and by Euclidean distance with one, from one product.
 
@@ -118,15 +128,15 @@ def rank_by_both_metrics(
     protocol = GalleryProtocol(shape, query_labels, gallery_labels, None, None, gallery_includes_query, query.device)
     kept = gallery if protocol.kept is None else gallery[protocol.kept]
     by_cosine, by_euclidean = [], []
-    begin = 0
-    for cosine, euclidean in both_distance_blocks(query, kept):
+    own_queries, lengths = own_rows(len(query), rows_at_once(len(kept)), group)
+    begin = own_queries.start
+    for cosine, euclidean in both_distance_blocks(query if group is None else query[own_queries], kept):
         own = protocol.own_identity(slice(begin, begin + len(cosine)))
         by_cosine.append(_ranking_of(match_ranks_of(cosine, own), None))
         by_euclidean.append(_ranking_of(match_ranks_of(euclidean, own), within))
         begin += len(cosine)
-    first, second = (
-        Ranking(*(torch.cat(field) for field in zip(*parts, strict=True))) for parts in (by_cosine, by_euclidean)
-    )
+    found = [_joined(parts) for parts in (by_cosine, by_euclidean) if parts]
+    first, second = _of_all_ranks(found, 2, lengths, query.device, group)
     return first, second
 
 
@@ -188,23 +198,45 @@ def check_ranks(ranks: Sequence[int]) -> None:
         raise ValueError(f"ranks must be one or more ranks from 1; got {list(ranks)}")
 
 
-def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], limits: Sequence[int | None]) -> list[Ranking]:
+def _rank(
+    protocol: GalleryProtocol, blocks: Iterable[Tensor], limits: Sequence[int | None], part: slice | None = None
+) -> list[Ranking]:
     for within in limits:
         if within is not None:
             check_whole(within, "within")
             if within < 1:
                 raise ValueError(f"within must be a rank of 1 or more; got {within!r}")
-    return rankings_of(((rows, protocol.own_identity(block)) for block, rows in protocol.number(blocks)), limits)
+    return rankings_of(((rows, protocol.own_identity(block)) for block, rows in protocol.number(blocks, part)), limits)
 
 
 def rankings_of(blocks: Iterable[tuple[Tensor, OwnIdentity]], limits: Sequence[int | None]) -> list[Ranking]:
-    """The ranking within each limit, from blocks of (q, G) distances with the items of each query's identity."""
+    """The ranking within each limit, from blocks of (q, G) distances with the items of each query's identity.
+
+    No rankings where there are no blocks.
+    """
     results: list[list[Ranking]] = [[] for _ in limits]
     for rows, identity in blocks:
         found = match_ranks_of(rows, identity)
         for parts, within in zip(results, limits, strict=True):
             parts.append(_ranking_of(found, within))
-    return [Ranking(*(torch.cat(field) for field in zip(*parts, strict=True))) for parts in results]
+    return [_joined(parts) for parts in results if parts]
+
+
+def _joined(parts: Sequence[Ranking]) -> Ranking:
+    return Ranking(*(torch.cat(field) for field in zip(*parts, strict=True)))
+
+
+def _of_all_ranks(
+    own: Sequence[Ranking], count: int, lengths: list[int], device: torch.device, group: dist.ProcessGroup | None
+) -> list[Ranking]:
+    """`count` rankings of all queries from those of each rank's own queries, which may be none; in one exchange."""
+    if group is None:
+        return list(own)
+    width = len(Ranking._fields)
+    fields = [field.double() for ranking in own for field in ranking]
+    table = torch.stack(fields, dim=1) if fields else torch.empty(0, count * width, dtype=torch.float64, device=device)
+    columns = gather_rows(table, group, lengths=lengths).T.contiguous().split(width)
+    return [Ranking(matches.long(), *others) for matches, *others in columns]
 
 
 def _ranking_of(found: MatchRanks, within: int | None) -> Ranking:

@@ -1,24 +1,25 @@
 """The model and its training step, as a LightningModule."""
 
 import logging
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import lightning
 import numpy as np
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext._ops.distributed import gather_on_first
+from pml_ext._ops.distributed import gather_in_order
 from pml_ext._ops.precision import exact_products
 from pml_ext.distributed import PartialFC, ShardedLoss, is_divisible, step_by_rows
 from pml_ext.large_batch import norms_by_chunk
 from pml_ext.losses import DiscriminativeLoss
-from pml_ext.runner.data.datasets import ImageSet, TestSet
+from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.engine.checkpoints import CONFIG
@@ -268,26 +269,34 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         self._collected.setdefault(dataloader_idx, []).append((rows.cpu(), self(images).cpu()))
 
     def on_validation_epoch_end(self) -> None:
-        parts = iter([self._gathered(i) for i in sorted(self._collected)])
-        self._collected = {}
+        loaders = iter(sorted(self._collected))
         for name, data in self.test_sets.items():
-            features, result = [next(parts) for _ in data.parts], {}
-            # One rank measures; all need the numbers, to choose the same best checkpoint.
+            # Of pairs and templates one rank measures all.
+            features = [self._gathered(next(loaders), everywhere=isinstance(data, OpenSet)) for _ in data.parts]
             if self.trainer.is_global_zero:
                 self.features[name] = features
-                result = self.evaluation(data, features)
-            self.results[name] = self.trainer.strategy.broadcast(result)
+            # All need the numbers, to choose the same best checkpoint.
+            self.results[name] = self.trainer.strategy.broadcast(self.evaluation(data, features, self._measuring))
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"
             self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)
 
-    def _gathered(self, dataloader_idx: int) -> Tensor:
-        """On the first rank the embeddings of one loader from all ranks, in the order of the image set."""
-        rows, embeddings = (torch.cat(parts) for parts in zip(*self._collected[dataloader_idx], strict=True))
-        if self.trainer.world_size > 1:
-            everyone, device = torch.distributed.group.WORLD, self.trainer.strategy.root_device
-            assert everyone is not None
-            rows, embeddings = (gather_on_first(part, everyone, device) for part in (rows, embeddings))
-        return embeddings[rows.argsort()]
+    @cached_property
+    def _measuring(self) -> ProcessGroup | None:
+        """The ranks that divide the metrics, which are computed on the CPU; NCCL does not exchange its tensors."""
+        strategy = self.trainer.strategy
+        if not isinstance(strategy, DDPStrategy):
+            return None
+        group = torch.distributed.new_group(backend="gloo", timeout=strategy._timeout)
+        assert isinstance(group, ProcessGroup)
+        return group
+
+    def _gathered(self, dataloader_idx: int, *, everywhere: bool) -> Tensor:
+        """Embeddings of one loader from all ranks, in the order of the image set, on every rank or the first alone."""
+        rows, embeddings = (torch.cat(parts) for parts in zip(*self._collected.pop(dataloader_idx), strict=True))
+        everyone, device = torch.distributed.group.WORLD, self.trainer.strategy.root_device
+        if everyone is None:
+            return embeddings[rows.argsort()]
+        return gather_in_order(embeddings, rows, everyone, device, everywhere=everywhere)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
         if not self.cfg.SOLVER.CHUNK:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
@@ -65,10 +66,17 @@ class Evaluation:
                 query_expansion=expansion if test.AQE.ENABLED else None, rerank=rerank if test.RERANK.ENABLED else None
             )
 
-    def __call__(self, data: TestSet, features: Features) -> dict[str, float]:
-        """Every metric of a test set by name, rates as fractions."""
+    def __call__(self, data: TestSet, features: Features, group: dist.ProcessGroup | None = None) -> dict[str, float]:
+        """Every metric of a test set by name, rates as fractions; of a `group`, on its first rank.
+
+        The ranks of a group call it alike and divide what `AccuracyCalculator` divides: sets with queries need their
+        features on every rank. All else the first rank measures alone; the others give what they took part in.
+        """
+        is_first = group is None or dist.get_rank(group) == 0
         if isinstance(data, OpenSet):
-            return self._retrieval(data, features)
+            return self._retrieval(data, features, is_first, group)
+        if not is_first:
+            return {}
         if isinstance(data, PairSet):
             pairs = features[0]
             return self.verification(pairs[0::2], pairs[1::2], torch.from_numpy(data.same))
@@ -78,19 +86,28 @@ class Evaluation:
             results |= IdentificationEvaluator().of_templates(*templates, data.searches)
         return results
 
-    def _retrieval(self, data: OpenSet, features: Features) -> dict[str, float]:
+    def _retrieval(
+        self, data: OpenSet, features: Features, is_first: bool, group: dist.ProcessGroup | None
+    ) -> dict[str, float]:
         query, gallery = (_identities_and_cameras(part) for part in (data.parts[0], data.parts[-1]))
         reference: dict[str, Any] = {}
         if data.gallery is not None:
             reference = {"reference": features[1], "reference_labels": gallery[0], "reference_cameras": gallery[1]}
-        found = self.calculator.get_accuracy(features[0], query[0], query_cameras=query[1], **reference)
-        results = {name: float(found[name]) for name in self.columns}
-        if self.refined is not None:
+
+        def measure(calculator: AccuracyCalculator, names: list[str]) -> dict[str, float]:
+            if not names:  # which the calculator would take for all of its own
+                return {}
+            asked: dict[str, Any] = {"include": names, "query_cameras": query[1], "group": group}
+            found = calculator.get_accuracy(features[0], query[0], **asked, **reference)
+            return {name: float(found[name]) for name in names}
+
+        results = measure(self.calculator, self.columns if is_first else self.by_scores)
+        if self.refined is not None and is_first:
             refined = _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery), self.ranks)
             results |= {name: value for name, value in refined.items() if name in results}
         if self.normalized is not None:
-            found = self.normalized.get_accuracy(features[0], query[0], query_cameras=query[1], **reference)
-            results |= {keys.normalized(name): float(found[name]) for name in self.by_scores}
+            found = measure(self.normalized, self.by_scores)
+            results |= {keys.normalized(name): value for name, value in found.items()}
         return results
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,18 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from yacs.config import CfgNode as CN
 
 from pml_ext.cli import main
+from pml_ext.functional.retrieval import ranking
+from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import DATASETS, DataSet, OpenSet
 from pml_ext.runner.data.datasets.digits import digits_set
 from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.engine.run import evaluate_only
+from pml_ext.runner.launch import Launch, place, start
 from tests.runner.data.published_layouts import picture
+from tests.runner.engine.forked_ranks import run_on_ranks
 
 CONFIGS = Path(__file__).parents[3] / "fastreid_configs"
 DIGITS = CONFIGS / "Digits" / "sap_tcm.yml"
@@ -89,6 +96,31 @@ def test_eval_repeats_the_numbers_exactly(trained: Path, tmp_path: Path, capfd: 
     assert str(tmp_path / "eval_metrics.json") in shown
     assert main(["train", "--eval-only", "--config-file", str(trained / "config.yaml"), *opts]) == 0
     assert metrics(tmp_path, "eval_metrics.json") == metrics(trained)
+
+
+def test_two_processes_measure_what_one_does(trained: Path, tmp_path: Path) -> None:
+    # A batch of the same size for every image, whoever embeds it.
+    words = f"""eval --config-file {DIGITS} MODEL.WEIGHTS {trained / "checkpoints" / "last.ckpt"} MODEL.DEVICE cpu
+        TEST.METRICS ("precision_at_1","reid_mean_average_precision","opis","epsilon_opis","NMI","f1")
+        TEST.ROC.ENABLED True TEST.NORMALIZE.ENABLED True TEST.REPORT False TEST.IMS_PER_BATCH 32 OUTPUT_DIR""".split()
+    run_on_ranks((1, [*words, str(tmp_path / "one")]), (2, [*words, str(tmp_path / "two")]))
+    one, two = (metrics(tmp_path / name, "eval_metrics.json") for name in ("one", "two"))
+    assert {"NMI", "f1", "opis", "normalized_opis", "tar_at_far_1e-3", "precision_at_1"} <= one.keys()
+    assert two == one, "exactly"
+
+
+def _evaluate(cfg: CN, launch: Launch) -> object:
+    """With a bug in what rank 1 does between two exchanges."""
+    if place()[0] == 1:
+        ranking.match_ranks_of = lambda *_: 1 // 0
+    return evaluate_only(cfg, launch)
+
+
+def test_a_rank_that_fails_while_others_wait_for_its_part_ends_the_evaluation(trained: Path, tmp_path: Path) -> None:
+    opts = ["MODEL.WEIGHTS", str(trained / "checkpoints" / "last.ckpt"), *QUICK, "OUTPUT_DIR", str(tmp_path)]
+    with pytest.raises(RuntimeError, match=r"^rank 1 has failed:\n(.|\n)*ZeroDivisionError"):
+        start(Launch(2, timeout=120), partial(_evaluate, load_config(str(DIGITS), opts)))
+    assert not (tmp_path / "eval_metrics.json").exists()
 
 
 def test_a_run_repeats_itself_and_another_seed_does_not(trained: Path, tmp_path: Path) -> None:
