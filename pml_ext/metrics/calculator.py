@@ -167,8 +167,8 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
             query_cameras, reference_cameras: (Q,) and (R,) integers, both or (without reference) the first alone.
             group: the ranks that share the work, each with the same arguments, exchanging tensors of `device`; all get
                 the result, which is that of one process. They divide ranks of matches, OPIS and verification; each
-                computes whole clusterings, spectral_variance, offsets of `normalize`, and neighbours by knn_func or
-                label_comparison_fn. None: this process alone.
+                computes whole clusterings, spectral_variance, and neighbours by knn_func or label_comparison_fn. None:
+                this process alone.
         Returns:
             name to fraction (never × 100), or to a list by class, ordered by class id, with return_per_class.
         Raises:

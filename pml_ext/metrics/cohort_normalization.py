@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from pml_ext._checks import check_choice, check_embeddings, check_finite, check_number, check_whole, warn_caller
 from pml_ext._ops.normalize import unit_rows
@@ -196,17 +197,20 @@ class CohortNormalization:
         """
         return cohort_agreement(self.cohort, self.k, embeddings)
 
-    def offsets(self, embeddings: Tensor, *, rows: Tensor | None = None) -> Tensor:
+    def offsets(
+        self, embeddings: Tensor, *, rows: Tensor | None = None, group: dist.ProcessGroup | None = None
+    ) -> Tensor:
         """m(x) of each sample.
 
         Args:
             embeddings: (N, D), finite; normalised here.
             rows: (N,) places of the samples themselves in the cohort, which leave themselves out; None: they are not
                 in it.
+            group: the ranks that share the samples.
         Returns:
             (N,), see `functional.cohort_offsets`.
         """
-        return cohort_offsets(embeddings, self.cohort, self.k, rows=rows)
+        return cohort_offsets(embeddings, self.cohort, self.k, rows=rows, group=group)
 
     def scores(self, a: Tensor, b: Tensor, *, rows_a: Tensor | None = None, rows_b: Tensor | None = None) -> Tensor:
         """Normalised scores of every pair.

@@ -63,7 +63,7 @@ class EvaluationSet:
         """Of queries and references under normalised scores."""
         if self.normalize is None:
             return None
-        return offsets_of_search(self.normalize, self.query, self.reference, self.ref_includes_query)
+        return offsets_of_search(self.normalize, self.query, self.reference, self.ref_includes_query, self.group)
 
     def _ranked(self, limits: Sequence[int | None], metric: str) -> list[Ranking]:
         query, reference = self.query, self.reference

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from pml_ext._checks import check_number, check_whole
 from pml_ext.metrics.cohort_normalization import CohortNormalization
@@ -47,13 +48,19 @@ def check_normalize(normalize: object) -> None:
         )
 
 
-def offsets_of_pairs(normalize: Normalization | None, embeddings: Tensor) -> Tensor | None:
+def offsets_of_pairs(
+    normalize: Normalization | None, embeddings: Tensor, group: dist.ProcessGroup | None = None
+) -> Tensor | None:
     """(N,) what is subtracted from the cosines of each sample when all are compared; warns of another kind's cohort."""
-    return None if normalize is None else offsets_of_search(normalize, embeddings, embeddings, True)[1]
+    return None if normalize is None else offsets_of_search(normalize, embeddings, embeddings, True, group)[1]
 
 
 def offsets_of_search(
-    normalize: Normalization, query: Tensor, gallery: Tensor, gallery_includes_query: bool
+    normalize: Normalization,
+    query: Tensor,
+    gallery: Tensor,
+    gallery_includes_query: bool,
+    group: dist.ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same of queries and of the gallery."""
     rows = None
@@ -62,7 +69,7 @@ def offsets_of_search(
     else:
         fitted = normalize
         warn_of_another_kind(fitted.cohort, fitted.k, gallery)
-    of_gallery = 0.5 * fitted.strength * fitted.offsets(gallery, rows=rows)
+    of_gallery = 0.5 * fitted.strength * fitted.offsets(gallery, rows=rows, group=group)
     if gallery_includes_query:
         return of_gallery[: len(query)], of_gallery
-    return 0.5 * fitted.strength * fitted.offsets(query), of_gallery
+    return 0.5 * fitted.strength * fitted.offsets(query, group=group), of_gallery

@@ -128,7 +128,7 @@ class OPIS(Metric):
         embeddings, labels, group = self._collected()
         found: dict[str, Any] = dict.fromkeys((keys.OPIS, keys.EPSILON_OPIS, "d_min", "d_max"), float("nan"))
         found |= {"classes": 0, "samples": len(labels), "curves": None}
-        offsets = offsets_of_pairs(self.normalize, embeddings)
+        offsets = offsets_of_pairs(self.normalize, embeddings, group)
         try:
             curves = utility_curves(
                 embeddings, labels, far_range=self.far_range, group=group, offsets=offsets, **self._options
@@ -147,7 +147,7 @@ class OPIS(Metric):
         """The scores over several calibration ranges, and errors, as of `functional.opis_sensitivity`."""
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
             embeddings, labels, group = self._collected()
-            options = {"offsets": offsets_of_pairs(self.normalize, embeddings), **self._options}
+            options = {"offsets": offsets_of_pairs(self.normalize, embeddings, group), **self._options}
             return opis_sensitivity(
                 embeddings, labels, far_ranges=far_ranges, epsilon=self.epsilon, group=group, **options
             )

@@ -13,7 +13,7 @@ from torch import distributed as dist
 from torch.nn.functional import normalize
 
 from pml_ext._ops.distributed import gather_in_order
-from pml_ext.functional import rank_matches
+from pml_ext.functional import cohort_offsets, rank_matches
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.all_pairs import roc_of_all_pairs
 from pml_ext.functional.verification.pair_counts import count_scores
@@ -56,6 +56,7 @@ def a_search(queries: int, gallery: int, classes: int, seed: int = 0) -> dict[st
 
 SEARCHES = {
     "blocks": a_search(400, 30_000, 3000),
+    "one block": a_search(150, 900, 60),
     "fewer blocks than ranks": a_search(150, 30_000, 3000),
     "fewer queries than ranks": a_search(1, 60, 2, seed=1),
     "one class": a_search(20, 60, 1),
@@ -82,6 +83,9 @@ RANKED: dict[str, Callable[[dist.ProcessGroup | None], list[Tensor]]] = {
             gallery_includes_query=True, group=group,
         )
     ),
+    "the closest of a cohort": lambda group: [
+        cohort_offsets(*[SEARCHES["one block"]["reference"]] * 2, 3, rows=torch.arange(900), entries=2**14, group=group)
+    ],
 }  # fmt: skip
 
 NAMES = (
@@ -110,7 +114,7 @@ def measure(of: str, group: dist.ProcessGroup | None) -> dict[str, Any]:
 
 
 MEASURED = (
-    "cameras: blocks", "plain: blocks", "normalised: fewer blocks than ranks", "per class: blocks",
+    "cameras: blocks", "plain: blocks", "normalised: one block", "per class: blocks",
     "cameras: fewer queries than ranks", "plain: one class", "cameras: no match",
 )  # fmt: skip
 

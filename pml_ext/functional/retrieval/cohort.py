@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_positions, check_whole
-from pml_ext._ops.blocks import row_blocks
+from pml_ext._ops.blocks import row_blocks, rows_of_a_block
+from pml_ext._ops.distributed import gather_rows, own_rows
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
 
@@ -15,7 +17,13 @@ _ENTRIES = 2**24
 
 
 def cohort_offsets(
-    embeddings: Tensor, cohort: Tensor, k: int, *, rows: Tensor | None = None, entries: int = _ENTRIES
+    embeddings: Tensor,
+    cohort: Tensor,
+    k: int,
+    *,
+    rows: Tensor | None = None,
+    entries: int = _ENTRIES,
+    group: dist.ProcessGroup | None = None,
 ) -> Tensor:
     """Mean of the k highest cosines of each sample with a cohort.
 
@@ -25,6 +33,8 @@ def cohort_offsets(
         k: number of cohort samples that count, 1 to M, or to M − 1 with `rows`.
         rows: (N,) int64, each sample's own row in the cohort, which is skipped. None: no sample is in the cohort.
         entries: cosines per block.
+        group: the ranks that share the samples, each with the same arguments; all get the result, which is that of one
+            process. None: this process alone.
     Returns:
         (N,) in [−1, 1], float32, or float64 for float64 embeddings.
     Raises:
@@ -38,10 +48,11 @@ def cohort_offsets(
     """
     check_whole(k, "k")
     unit, others = _prepare(embeddings, cohort, k, rows)
-    offsets = unit.new_empty(len(unit))
-    for part, cosines in _blocks(unit, others, rows, entries):
+    own, lengths = own_rows(len(unit), rows_of_a_block(len(others), unit.device, entries=entries), group)
+    offsets = unit.new_empty(own.stop - own.start)
+    for part, cosines in _blocks(unit[own], others, None if rows is None else rows[own], entries):
         offsets[part] = _highest(cosines, k).mean(dim=1)
-    return offsets
+    return gather_rows(offsets, group, lengths=lengths)
 
 
 def offsets_for(embeddings: Tensor, cohort: Tensor, ks: Sequence[int], *, rows: Tensor | None = None) -> list[Tensor]:
