@@ -1,4 +1,4 @@
-"""The index that is kept beside a file of embeddings, and whether it is still of these rows."""
+"""The index that is kept beside a file of embeddings with a copy of its rows, and whether it is still of them."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ from pml_ext.search.embedding_file import EmbeddingFile
 
 log = logging.getLogger("pml_ext")
 
-_FORMAT = "pml_ext index 2"
+_FORMAT = "pml_ext index 3"
 _SETTLED = 2.0  # seconds; a file system may give changes that are closer the same time
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -29,32 +29,35 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 class KeptIndex:
     """What is kept of an index, as JSON beside it.
 
-    rows: the name of the rows it is of; strength: of their normalised scores, None of plain cosines; file, checksum:
-    the index file's name and CRC-32; lists, probes, recall: how many lists it has, how many of them a query looks at,
-    and the recall measured with that; built_for: the number of rows when it was built; seen: inode, size and times of
-    the embeddings and of the index file when both were compared with their checksums.
+    rows: the name of the rows it is of; strength: of their normalised scores, None of plain cosines; file, checksums:
+    the name and CRC-32 of the index file and of that of the rows; lists, probes, recall: how many lists it has, how
+    many of them a query looks at (None: all rows are compared), and the recall measured with that; built_for: the
+    number of rows when it was built; seen: inode, size and times of the embeddings and of both files when all were
+    compared with their checksums.
     """
 
     lists: Count
-    probes: Count
+    probes: Count | None
     recall: Annotated[float, msgspec.Meta(ge=0, le=1)]
     built_for: Count
     rows: str = ""
     file: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{0,32}\Z")] = ""
-    checksum: int = 0
+    checksums: tuple[int, ...] = ()
     seen: tuple[tuple[int, int, int, int], ...] = ()
     strength: float | None = None
 
-    def path_beside(self, file: EmbeddingFile) -> Path:
-        return _beside(file, f"{self.file}.faiss")
+    def paths_beside(self, file: EmbeddingFile) -> tuple[Path, Path]:
+        """The index, and float32 rows as it has them, which score what it finds."""
+        return _beside(file, f"{self.file}.faiss"), _beside(file, f"{self.file}.rows")
 
     def is_as_seen(self, file: EmbeddingFile) -> bool:
-        """Whether neither file was written since both were compared with their checksums."""
+        """Whether no file was written since all were compared with their checksums."""
         return self.seen != () and self.seen == _stamps(file, self)
 
-    def is_whole(self, file: EmbeddingFile) -> bool:
-        """Compare the index file with its checksum, 0.2 s for each 500 MB."""
-        return checksum_of_file(self.path_beside(file)) == self.checksum
+    def damaged_file(self, file: EmbeddingFile) -> Path | None:
+        """The first of the two files that is not as its checksum, 0.2 s for each 500 MB."""
+        found = zip(self.paths_beside(file), self.checksums, strict=True)
+        return next((path for path, checksum in found if checksum_of_file(path) != checksum), None)
 
 
 def read_kept(file: EmbeddingFile) -> KeptIndex | None:
@@ -67,9 +70,11 @@ def read_kept(file: EmbeddingFile) -> KeptIndex | None:
         if content.pop("facts") != checksum_of_facts(content):
             raise ValueError("it was changed after it was written")
         kept = msgspec.convert(content, KeptIndex)
-        if kept.probes <= kept.lists and kept.path_beside(file).is_file():
+        if (kept.probes or 1) > kept.lists or len(kept.checksums) != 2:
+            raise ValueError(f"{kept.probes} of {kept.lists} lists, {len(kept.checksums)} checksums")
+        if all(path.is_file() for path in kept.paths_beside(file)):
             return kept
-        why = "its index is gone" if kept.probes <= kept.lists else f"{kept.probes} of {kept.lists} lists"
+        why = "its index is gone"
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -78,27 +83,31 @@ def read_kept(file: EmbeddingFile) -> KeptIndex | None:
     return None
 
 
-def keep(file: EmbeddingFile, kept: KeptIndex, write: Callable[[str], None]) -> KeptIndex | None:
-    """Put the index that `write` writes beside the file, instead of others; None if the folder is not writable."""
-    kept = replace(kept, file=secrets.token_hex(6))
-    path = kept.path_beside(file)
-    draft = path.with_suffix(".part")
+def keep(file: EmbeddingFile, write: Callable[[Path, Path], KeptIndex]) -> KeptIndex | None:
+    """Put the index and the rows that `write` writes beside the file, instead of others; None if that fails."""
+    name = secrets.token_hex(6)
+    drafts = [_beside(file, f"{name}.{of}.part") for of in ("faiss", "rows")]
     try:
-        write(str(draft))
-        draft.replace(path)
-        kept = note_seen(file, replace(kept, checksum=checksum_of_file(path), seen=()))
-    except (OSError, RuntimeError) as error:  # faiss raises RuntimeError
-        log.warning("the index of %s cannot be kept and is built each time: %s", file.path, error)
-        draft.unlink(missing_ok=True)
+        kept = replace(write(drafts[0], drafts[1]), file=name, seen=())
+        paths = kept.paths_beside(file)
+        for draft, path in zip(drafts, paths, strict=True):
+            draft.replace(path)
+        kept = note_seen(file, replace(kept, checksums=tuple(map(checksum_of_file, paths))))
+    except OSError as error:
+        log.warning("no index of %s can be kept, so all rows are compared: %s", file.path, error)
         return None
-    for other in file.path.parent.glob(f"{escape(file.path.name)}.{'[0-9a-f]' * 12}.faiss"):
-        if other != path:
-            other.unlink(missing_ok=True)
+    finally:
+        for draft in drafts:
+            draft.unlink(missing_ok=True)
+    for suffix in ("faiss", "rows"):
+        for other in file.path.parent.glob(f"{escape(file.path.name)}.{'[0-9a-f]' * 12}.{suffix}"):
+            if other not in paths:
+                other.unlink(missing_ok=True)
     return kept
 
 
 def note_seen(file: EmbeddingFile, kept: KeptIndex) -> KeptIndex:
-    """Write what is kept, with the state of both files, which were compared, if nothing can change without a new time.
+    """Write what is kept, with the state of all files, which were compared, if nothing can change without a new time.
 
     OSError: the folder is not writable.
     """
@@ -113,7 +122,7 @@ def note_seen(file: EmbeddingFile, kept: KeptIndex) -> KeptIndex:
 
 
 def _stamps(file: EmbeddingFile, kept: KeptIndex) -> tuple[tuple[int, int, int, int], ...]:
-    states = [path.stat() for path in (file.path, kept.path_beside(file))]
+    states = [path.stat() for path in (file.path, *kept.paths_beside(file))]
     return tuple((state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns) for state in states)
 
 

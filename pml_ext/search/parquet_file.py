@@ -106,7 +106,8 @@ def _open(path: Path) -> Iterator[Any]:
     from pyarrow.parquet import ParquetFile
 
     try:
-        with ParquetFile(path, page_checksum_verification=True) as file:
+        # pre_buffer would hold the whole file
+        with ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             yield file
     except UserError:
         raise

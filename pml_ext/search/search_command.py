@@ -18,6 +18,7 @@ from pml_ext.search.embedding_set import pictures_inside
 from pml_ext.search.exact_or_indexed import EXACT_UP_TO, open_nearest, search_gallery_as_cohort
 from pml_ext.search.file_formats import READERS
 from pml_ext.search.model_record import ModelRecord, report_for
+from pml_ext.search.nearest import Reranked
 from pml_ext.search.normalized_scores import (
     gallery_cohort_of,
     load_cohort_of,
@@ -76,9 +77,11 @@ def search(
         for place, hit in enumerate(hits, start=1):
             decision = {None: "", True: "  accept", False: "  reject"}[hit.accepted]
             lines.append(f"{place:4d}  {hit.cosine:7.4f}{decision}  {printable(hit.path) or f'row {hit.row}'}")
-    share = f"{nearest.recall:.1%} of the true ten neighbours"
-    some = f"{nearest.probes} of {nearest.lists} lists, which hold {share}"
-    compared = "all rows compared" if nearest.is_exact else some
+    if isinstance(nearest, Reranked):
+        share = f"{nearest.recall:.1%} of the true ten neighbours"
+        compared = f"{nearest.probes} of {nearest.lists} lists, which hold {share}"
+    else:
+        compared = "all rows compared"
     facts = {"index": f"{index}, {file.rows:,} rows of {file.dim} dimensions", "searched": compared}
     facts |= {name: text for name, text in (("scores", scored), ("threshold", chosen)) if text}
     if page is not None:
