@@ -64,7 +64,6 @@ OF_THEIR_PART = tuple(f"pml_ext.runner.{room}." for room in ("data", "modeling",
 # package only what loads such a library; by these modules.
 LATE = {
     "pml_ext.commands",
-    "pml_ext.functional.operating_points.compiled_counting",
     "pml_ext.metrics.threshold.report",
     "pml_ext.runner.checks.listing",
     "pml_ext.runner.data.datasets.face_pairs",

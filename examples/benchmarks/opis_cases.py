@@ -1,4 +1,4 @@
-"""OPIS over all pairs, compared with the matrix products it needs and with its definition."""
+"""OPIS and the ROC curve over all pairs, compared with the matrix products they need, OPIS with its definition too."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,11 @@ from metric_case import Goal, Method, MetricCase, Size
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pml_ext.functional import opis
+from pml_ext.functional import labelled_pairs_roc, opis
 
 DIM, PER_CLASS, BLOCK = 512, 4, 1024
 OURS, EXACT, FLOOR = "opis", "opis(exact=True)", "half matmul"
+ROCS = {"ROC": (), "ROC, exact at four rates": (1e-1, 1e-2, 1e-3, 1e-4)}
 
 
 def a_set(size: Size, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -44,6 +45,14 @@ def ours(exact: bool) -> Callable[[Size, torch.device], Step]:
     def make(size: Size, device: torch.device) -> Step:
         x, labels = a_set(size, device)
         return lambda: opis(x, labels, exact=exact)
+
+    return make
+
+
+def roc(fars: tuple[float, ...]) -> Callable[[Size, torch.device], Step]:
+    def make(size: Size, device: torch.device) -> Step:
+        x, labels = a_set(size, device)
+        return lambda: labelled_pairs_roc(x, labels, fars=fars)
 
     return make
 
@@ -85,5 +94,13 @@ CASES = {
         quick=(1000,),
         goals=(Goal(OURS, FLOOR, ratio=1.3, at=20_000), Goal(OURS, megabytes=500, at=60_000)),
         once=50_000,
-    )
+    ),
+    "ROC of all pairs": MetricCase(
+        methods={FLOOR: Method(half_matmul), **{name: Method(roc(fars)) for name, fars in ROCS.items()}},
+        floor=FLOOR,
+        sizes=((8000,), (20_000,)),
+        small=(600,),
+        quick=(1000,),
+        goals=tuple(Goal(name, FLOOR, ratio=1.5, at=8000) for name in ROCS),
+    ),
 }

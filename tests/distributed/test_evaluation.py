@@ -152,7 +152,7 @@ def on_rank(rank_: int, ranks: int) -> dict[Any, Any]:
     }
     pairs = PairDistances(*a_set(), group=group)
     every = len(pairs.unit) * (len(pairs.unit) - 1) // 2
-    kept = [count_scores(pairs, [(-math.inf, math.inf)], most=most)[1][0] for most in (every, every - 1)]
+    kept = [count_scores(pairs, [(-math.inf, math.inf)], most=most)[1] for most in (every, every - 1)]
     found["kept"] = [scores is not None and len(scores[0]) == every for scores in kept]
     numbers = numbers_of(rank_, ranks)
     for step in (2, 100):

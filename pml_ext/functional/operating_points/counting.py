@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext.functional.operating_points.compiled_counting import CountRows, compiled_count_rows
+from pml_ext.functional.operating_points.compiled_counting import compiled_count_rows
 from pml_ext.functional.operating_points.similar_pairs import SimilarPairFinder
+from pml_ext.functional.pairwise.compiled_loops import Loops
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 # From this size compiled loops save more time than loading them costs (0.3 s, 1.5 s the first time on a machine)
@@ -50,7 +51,7 @@ def count_pairs(pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tenso
 
 
 def count_by_loops(
-    count_rows: CountRows, pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tensor, pooled: Tensor
+    count_rows: Loops, pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tensor, pooled: Tensor
 ) -> None:
     """`count_pairs` by compiled loops on the CPU."""
     number = pairs.unit.numpy().dtype.type

@@ -116,15 +116,19 @@ def roc_of_all_pairs(
     roc = histogram.roc()
     if not both_kinds:
         return roc
-    bins = [
-        (float(roc.thresholds[place]), float(roc.thresholds[place - 1])) for place in _bins_of(roc, fars, kept_at_most)
-    ]
-    known = [(of, found) for of, found in zip(ranges, kept, strict=True) if found is not None]
-    missing = [bin_ for bin_ in bins if not any(_holds(of, bin_) for of, _ in known)]
-    if missing:
-        found = count_scores(pairs, missing, most=kept_at_most)[1]
-        known += [(of, scores) for of, scores in zip(missing, found, strict=True) if scores is not None]
-    return _with_points(roc, [(bin_, next(scores for of, scores in known if _holds(of, bin_))) for bin_ in bins])
+    bins = {
+        place: (float(roc.thresholds[place]), float(roc.thresholds[place - 1]))
+        for place in _bins_of(roc, fars, kept_at_most)
+    }
+    missing = {
+        place: bin_
+        for place, bin_ in bins.items()
+        if kept is None or not any(_holds(range_, bin_) for range_ in ranges)
+    }
+    again = count_scores(pairs, list(missing.values()), most=kept_at_most * len(missing))[1] if missing else None
+    return _with_points(
+        roc, {place: _inside(again if place in missing else kept, bin_) for place, bin_ in bins.items()}
+    )
 
 
 def _bins_of(roc: ROC, fars: Sequence[float], kept_at_most: int) -> list[int]:
@@ -140,21 +144,27 @@ def _holds(outer: Range, inner: Range) -> bool:
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def _with_points(roc: ROC, bins: list[tuple[Range, Kept]]) -> ROC:
-    """Add a point to the curve for each distinct score in some bins, of which the scores of a wider range are given."""
-    curves = [roc]
-    for (low, high), (scores, same) in bins:
-        inside = (scores >= low) & (scores < high)
-        points = roc_curve(scores[inside], same[inside])
-        before = int((roc.thresholds >= high).sum()) - 1
+def _inside(pairs: Kept | None, bin_: Range) -> Kept:
+    assert pairs is not None
+    scores, same = pairs
+    inside = (scores >= bin_[0]) & (scores < bin_[1])
+    return scores[inside], same[inside]
+
+
+def _with_points(roc: ROC, bins: dict[int, Kept]) -> ROC:
+    """Add a point to the curve for each distinct score in some bins, given by their ascending places on it."""
+    curves, begin = [], 0
+    for place, (scores, same) in bins.items():
+        points = roc_curve(scores, same)
+        curves.append(ROC(*(column[begin:place] for column in roc)))
         # The curve already has the first point, which accepts nothing of the bin, and the last, which accepts all.
         curves.append(
             ROC(
                 points.thresholds[1:-1].double(),
-                points.true_accepts[1:-1] + roc.true_accepts[before],
-                points.false_accepts[1:-1] + roc.false_accepts[before],
+                points.true_accepts[1:-1] + roc.true_accepts[place - 1],
+                points.false_accepts[1:-1] + roc.false_accepts[place - 1],
             )
         )
-    merged = ROC(*(torch.cat(column) for column in zip(*curves, strict=True)))
-    order = merged.thresholds.argsort(descending=True)
-    return ROC(*(column[order] for column in merged))
+        begin = place
+    curves.append(ROC(*(column[begin:] for column in roc)))
+    return ROC(*(torch.cat(column) for column in zip(*curves, strict=True)))

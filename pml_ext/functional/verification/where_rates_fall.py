@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from pml_ext._ops.precision import full_precision
-from pml_ext.functional.operating_points.bracket import calibration_bracket
+from pml_ext.functional.operating_points.bracket import calibration_brackets
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 _SAMPLED = 2048
@@ -15,18 +15,20 @@ _STANDARD_ERRORS = 4
 def expected_ranges(pairs: PairDistances, fars: Sequence[float]) -> list[tuple[float, float]]:
     """Ranges of scores, low to high, that most likely hold the thresholds of false accept rates and of equal errors.
 
-    The same on all ranks.
+    Those that overlap are one. The same on all ranks.
     """
     with full_precision(pairs.unit.device):
         rates = [(far, far) for far in dict.fromkeys(fars)]
         if (equal := _rates_around_equal_errors(pairs)) is not None:
             rates.append(equal)
-        brackets = [calibration_bracket(pairs, rate) for rate in rates]
+        brackets = calibration_brackets(pairs, rates)
+    merged: list[tuple[float, float]] = []
+    for low, high in sorted((low, high) for high, low in (bracket for bracket in brackets if bracket is not None)):
+        if merged and low <= merged[-1][1]:
+            low, high = merged[-1][0], max(merged.pop()[1], high)
+        merged.append((low, high))
     # Beyond 1 is how a bracket says that it has no end.
-    return [
-        (low if low >= -1 else -torch.inf, high if high <= 1 else torch.inf)
-        for high, low in (bracket for bracket in brackets if bracket is not None)
-    ]
+    return [(low if low >= -1 else -torch.inf, high if high <= 1 else torch.inf) for low, high in merged]
 
 
 def _rates_around_equal_errors(pairs: PairDistances) -> tuple[float, float] | None:

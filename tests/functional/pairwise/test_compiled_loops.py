@@ -44,7 +44,7 @@ def test_a_broken_numba_warns_once(
         assert compiled_count_rows(*TYPES) is None
         assert compiled_count_rows(*TYPES) is None
     assert [r.getMessage() for r in caplog.records] == [
-        "OPIS counts pairs without numba, which does not work here: Numba needs NumPy 9 or less."
+        "pairs are counted without numba, which does not work here: Numba needs NumPy 9 or less."
     ]
 
 
