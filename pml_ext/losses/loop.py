@@ -123,7 +123,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
             raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
         batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
-        embeddings, labels, ref_emb, ref_labels = batch[:4]
+        embeddings, labels, ref_emb, ref_labels, *_ = batch
         assert labels is not None and batch.on_host is not None
         # Read once: the labels alone say where the arcs lie, which is found on the CPU.
         on_host = batch.on_host.cpu()

@@ -41,6 +41,10 @@ INTRODUCTION = """# What works with what
 Made by `python -m tests.losses.compatibility > examples/COMPATIBILITY.md`, which runs every combination on a small
 batch; nothing here is written by hand. "yes": it runs, and value and gradient are finite. A number: it is refused, with
 the error of that number below the table.
+
+With torch 2.14 or newer. Losses, miners and metrics work with torch 2.8 and newer, but torch.func of CITLoss, TCMLoss,
+TCMRegularizer, DiscriminativeLoss and LoOp needs torch 2.11; "torch.compile, one graph", and second derivatives of a
+loss over LpDistance, need torch 2.14.
 """
 
 
