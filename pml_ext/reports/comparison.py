@@ -2,15 +2,17 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
 from pml_ext.metrics.keys import MEAN_AVERAGE_PRECISION_AT_R, OPIS, PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION
 from pml_ext.reports import drawing
-from pml_ext.reports.drawing import Picture, columns_for, format_axis, label_above
+from pml_ext.reports.drawing import Picture, format_axis, label_above
 from pml_ext.reports.page import differences_table, metrics_table, require_page, write_page
 from pml_ext.reports.panels import drawn
+from pml_ext.reports.run_curves import compared_curves
 from pml_ext.reports.training_series import HARD_TRIPLETS, Series, read_series
 from pml_ext.runner.config.yaml_file import read_tree
 from pml_ext.runner.evaluation.results import METRICS, Results, heading, label_of, labels_of, read_results
@@ -24,7 +26,7 @@ log = logging.getLogger("pml_ext")
 
 
 def compare(runs: Sequence[Path], output: Path) -> Path:
-    """Write a page: a table for each test set, validation curves, accuracy against OPIS, and where settings differ.
+    """Write a page: a table for each test set, accuracy against OPIS, curves, and where settings differ.
 
     Each run is a folder with metrics.json (or eval_metrics.json) and config.yaml. UserError: one without them or given
     twice, a single run, or no test set that all runs have.
@@ -48,6 +50,7 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     pictures = drawn(
         {
             "Accuracy and OPIS": lambda: _trade_offs(shared, results),
+            **{f"{s}: utility and ROC": partial(_set_curves, s, folders) for s in shared},
             "Over the training": lambda: _curves({name: read_series(run) for name, run in folders.items()}),
         },
         of="the runs",
@@ -56,6 +59,10 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     facts = {name: str(run) for name, run in folders.items()}
     write_page(output, title=title, about="The runs", facts=facts, tables=tables, pictures=[*pictures])
     return output
+
+
+def _set_curves(test_set: str, runs: Mapping[str, Path]) -> list[Picture]:
+    return [compared_curves(test_set, runs)]
 
 
 def _trade_offs(test_sets: Sequence[str], runs: Mapping[str, Results]) -> Iterator[Picture]:
@@ -73,7 +80,7 @@ def _trade_off(test_set: str, accuracy: str, results: Results) -> Picture:
         axes = figure.add_subplot()
         for i, (name, values) in enumerate(results.items()):
             style = drawing.look(i) | {"linestyle": "", "markersize": 10, "markeredgecolor": drawing.BLACK}
-            axes.plot(values[OPIS], values[accuracy], label=_in_legend(name), **style)
+            axes.plot(values[OPIS], values[accuracy], label=drawing.in_legend(name), **style)
         axes.set(xlabel=heading(OPIS, METRICS[OPIS]))
         label_above(axes, heading(accuracy, label_of(accuracy) or accuracy))
         format_axis(axes.xaxis, OPIS, most=6 if wide else 3)
@@ -115,23 +122,16 @@ def _panels(
         for axes, key in zip(drawing.row_of_axes(figure, len(shown), wide), shown, strict=True):
             for i, (run, found) in enumerate(series.items()):
                 steps, values = found.get(key, ([], []))
-                (lines[run],) = drawing.plot_series(axes, steps, values, _in_legend(run), i)
+                (lines[run],) = drawing.plot_series(axes, steps, values, drawing.in_legend(run), i)
             axes.set(xlabel="step")
             label_above(axes, heading(key, METRICS[key]) if key in METRICS else key)
             if key in METRICS:
                 format_axis(axes.yaxis, key)
-        columns = 5 if wide else columns_for([*series])
-        legend = figure.legend(handles=[*lines.values()], fontsize=9, loc="outside lower center", ncols=columns)
-        drawing.show_as_text(legend.get_texts())
+        drawing.add_shared_legend(figure, [*lines.values()], [*series], wide)
 
-    rows = -(-len(series) // 5), -(-len(series) // columns_for([*series]))
+    rows = drawing.legend_rows([*series])
     heights = (3.6 + 0.25 * rows[0], 3.4 * len(shown) + 0.25 * rows[1])
     yield Picture(name, title, caption, draw, heights)
-
-
-def _in_legend(name: str) -> str:
-    """matplotlib leaves out labels that begin with an underscore."""
-    return f" {name}" if name.startswith("_") else name
 
 
 def _results(run: Path) -> Results:

@@ -28,6 +28,7 @@ WIDTHS = (1400, 500)
 """Pixels: for a page on a screen and on a phone."""
 
 _DOTS_PER_INCH = 100
+_SHARED_COLUMNS = 5
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,23 @@ def shorten(name: str) -> str:
 def columns_for(names: Sequence[str]) -> int:
     """Columns of a legend on the narrow picture: two, but for long names."""
     return 2 if max(map(len, names), default=0) <= 20 else 1
+
+
+def in_legend(name: str) -> str:
+    """matplotlib leaves out labels that begin with an underscore."""
+    return f" {name}" if name.startswith("_") else name
+
+
+def add_shared_legend(figure: "Figure", lines: Sequence["Line2D"], names: Sequence[str], wide: bool) -> None:
+    """One legend for all axes, below them."""
+    columns = _SHARED_COLUMNS if wide else columns_for(names)
+    legend = figure.legend(handles=[*lines], fontsize=9, loc="outside lower center", ncols=columns)
+    show_as_text(legend.get_texts())
+
+
+def legend_rows(names: Sequence[str]) -> tuple[int, int]:
+    """Rows of the shared legend at the wide and at the narrow width."""
+    return -(-len(names) // _SHARED_COLUMNS), -(-len(names) // columns_for(names))
 
 
 def add_legend(axes: "Axes", beside: bool, names: Sequence[str] = ()) -> None:

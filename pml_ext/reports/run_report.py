@@ -28,6 +28,7 @@ from pml_ext.reports.ranked_results import (
     results_picture,
     worst_and_random,
 )
+from pml_ext.reports.run_curves import curves_file, curves_of_pairs, curves_of_set, save_curves
 from pml_ext.reports.thresholds import error_pictures, utility_picture
 from pml_ext.reports.thumbnails import why_no_pictures
 from pml_ext.reports.training_series import read_series, training_curves
@@ -68,9 +69,9 @@ def write_report(
     pictures: list[Picture] = []
     for name, data in test_sets.items():
         if isinstance(data, OpenSet):
-            panels = _panels_of_set(name, data, trained, baselines, utility[name], far=far, seed=seed)
+            panels = _panels_of_set(run, name, data, trained, baselines, utility[name], far=far, seed=seed)
         else:
-            panels = {"ROC of the pairs": partial(_roc_of_pairs, name, data, {**baselines, TRAINED: trained})}
+            panels = {"ROC of the pairs": partial(_roc_of_pairs, run, name, data, {**baselines, TRAINED: trained})}
         found = [*drawn(panels, of=name)]
         if len(test_sets) > 1:
             suffix = "_" + re.sub("[^A-Za-z0-9_.-]", "_", name)
@@ -110,6 +111,7 @@ def _utility_of_set(
 
 
 def _panels_of_set(
+    run: Path,
     name: str,
     data: OpenSet,
     trained: Measured,
@@ -128,14 +130,20 @@ def _panels_of_set(
         "What queries find": lambda: _results_of_queries(data, lists(), seed),
         "Most confused identities": lambda: _confusions(data, lists()[TRAINED]),
         "Utility of each class": lambda: [utility.picture],
-        "One threshold for all pairs": lambda: _pictures_of_thresholds(data, features, utility.curves(), far),
+        "One threshold for all pairs": lambda: _pictures_of_thresholds(
+            curves_file(run, name), data, features, utility.curves(), far
+        ),
         "A map of the embeddings": lambda: [map_picture(ImageSet.concatenated(data.parts), embeddings, seed=seed)],
         "Singular values of the embeddings": lambda: [spectrum_picture(before | {TRAINED: embeddings})],
     }
 
 
-def _roc_of_pairs(name: str, data: PairSet | TemplateSet, models: Mapping[str, Measured]) -> Iterator[Picture]:
-    yield pair_roc_picture({row: roc_of_listed_pairs(data, model.features[name]) for row, model in models.items()})
+def _roc_of_pairs(
+    run: Path, name: str, data: PairSet | TemplateSet, models: Mapping[str, Measured]
+) -> Iterator[Picture]:
+    rocs = {row: roc_of_listed_pairs(data, model.features[name]) for row, model in models.items()}
+    save_curves(curves_file(run, name), curves_of_pairs(rocs[TRAINED]))
+    yield pair_roc_picture(rocs)
 
 
 def _results_of_queries(data: OpenSet, lists: Mapping[str, RankedLists], seed: int) -> Iterator[Picture]:
@@ -157,8 +165,10 @@ def _curves_of_run(run: Path) -> Iterator[Picture]:
         yield training_curves(series)
 
 
-def _pictures_of_thresholds(data: OpenSet, features: Features, curves: UtilityCurves, far: float) -> list[Picture]:
-    """Cameras are ignored here."""
+def _pictures_of_thresholds(
+    file: Path, data: OpenSet, features: Features, curves: UtilityCurves, far: float
+) -> list[Picture]:
+    """Cameras are ignored here. The curves are kept in `file`."""
     embeddings, identities = query_and_gallery_embeddings(data, features)
     pairs = PairDistances(embeddings, identities)
     far = max(far, 1 / max(pairs.total_negative_pairs, 1))
@@ -166,6 +176,8 @@ def _pictures_of_thresholds(data: OpenSet, features: Features, curves: UtilityCu
     classes, samples = identities.unique(return_counts=True)
     names = tuple(data.query.called(identity) for identity in classes.tolist())
     counts = ThresholdCurves(curves.thresholds, *count_accepted(pairs, curves.thresholds), curves.utilities)
+    if pairs.total_positive_pairs and pairs.total_negative_pairs:
+        save_curves(file, curves_of_set(counts, pairs.total_positive_pairs, pairs.total_negative_pairs))
     rates = error_rates(pairs, samples, names, distance)
     found = ThresholdFields(
         Target("far", far), 1 - distance**2 / 2, *rates, None, None, len(embeddings), embeddings.shape[1], 0,

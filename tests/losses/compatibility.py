@@ -43,8 +43,8 @@ batch; nothing here is written by hand. "yes": it runs, and value and gradient a
 the error of that number below the table.
 
 With torch 2.14 or newer. Losses, miners and metrics work with torch 2.8 and newer, but torch.func of CITLoss, TCMLoss,
-TCMRegularizer, DiscriminativeLoss and LoOp needs torch 2.11; "torch.compile, one graph", and second derivatives of a
-loss over LpDistance, need torch 2.14.
+TCMRegularizer, DiscriminativeLoss and LoOp needs torch 2.11; "torch.compile, one graph", torch.compile of LoOp and
+second derivatives of a loss over LpDistance need torch 2.14.
 """
 
 

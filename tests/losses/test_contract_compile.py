@@ -69,6 +69,8 @@ def test_under_autocast_it_stays_float32(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own, at a break
 @every_loss
 def test_with_breaks_the_values_are_the_same(name: str) -> None:
+    if name == "LoOp" and torch.__version__ < (2, 14):
+        pytest.skip("torch.compile of LoOp needs torch 2.14")
     loss, (x, labels) = make(name), batch()
     compiled = torch.compile(loss, backend="eager")
     assert_same(compiled, loss, x, labels)

@@ -22,6 +22,7 @@ from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, principal_components, spectrum_picture
 from pml_ext.reports.pair_roc import pair_roc_picture, tars_at_fars
 from pml_ext.reports.ranked_results import Confusion, confused_identities
+from pml_ext.reports.run_curves import curves_file, curves_of_pairs, read_curves
 from pml_ext.reports.run_report import _pictures_of_thresholds, measure_utility, write_report
 from pml_ext.reports.training_series import training_curves
 from pml_ext.runner.data.datasets import OpenSet, PairSet, TemplateSet
@@ -105,6 +106,9 @@ def test_pairs_of_images_have_a_table_and_their_roc(tmp_path: Path) -> None:
     options = {"far": 1e-3, "utility": {}, "seed": 0, "facts": {}}
     page, files = write_report(tmp_path, {"LFW": data}, trained, {}, **options)
     assert [path.name for path in files] == ["pair_roc_1400.png", "pair_roc_500.png"]
+    assert read_curves(curves_file(tmp_path, "LFW")) == curves_of_pairs(
+        roc_of_listed_pairs(data, trained.features["LFW"])
+    )
     assert '<td data-name="LFW">trained</td><td data-name="accuracy ↑">50.00 %</td>' in page.read_text(encoding="utf-8")
 
 
@@ -234,7 +238,7 @@ def test_identities_are_called_as_the_data_calls_them() -> None:
     assert "1 → 3" in drawn_texts(confused_identities(data, confused))
 
 
-def test_names_are_no_formulas_and_nothing_written_is_cut() -> None:
+def test_names_are_no_formulas_and_nothing_written_is_cut(tmp_path: Path) -> None:
     data, features = small_set()
     names = {identity: f"$\\frac$ of the identity {identity:09}" for identity in range(12)}
     named = OpenSet(*(replace(part, identity_names=names) for part in (data.train, data.query, data.gallery)))
@@ -242,7 +246,7 @@ def test_names_are_no_formulas_and_nothing_written_is_cut() -> None:
     series = {"loss/A": ([1.0, 2.0], [1e-4, 2e-4]), "opis": ([2.0], [1e-3]), "precision_at_1": ([2.0], [0.5])}
     pictures = [
         utility.picture,
-        *_pictures_of_thresholds(named, features, utility.curves(), 1e-2),
+        *_pictures_of_thresholds(tmp_path / "curves.json", named, features, utility.curves(), 1e-2),
         confused_identities(named, [Confusion(1, 3, places=2, of=10, query=0, result=0)]),
         training_curves(series),
     ]

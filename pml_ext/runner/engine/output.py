@@ -19,7 +19,10 @@ log = logging.getLogger("pml_ext")
 CHECKPOINTS, LAST, UNREADABLE = "checkpoints", "last.ckpt", "unreadable_images.txt"
 LOCK = ".lock"
 # Results, which are wrong as soon as the weights change.
-_RESULTS = ("metrics.json", "eval_metrics.json", "report.html", "threshold_*.*", "utility_*.png", "pictures/*_*.png")
+_RESULTS = (
+    "metrics.json", "eval_metrics.json", "report.html", "curves_*.json", "threshold_*.*", "utility_*.png",
+    "pictures/*_*.png",
+)  # fmt: skip
 # What else a run leaves. Its log files are appended to.
 _OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt", f"{CHECKPOINTS}/{PATTERN}", "csv/*", "tensorboard/*")
 # Drafts of a killed process.

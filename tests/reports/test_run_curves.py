@@ -1,0 +1,92 @@
+"""The curves that a run keeps, and several runs in one picture."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pml_ext._errors import UserError
+from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.reports.comparison import compare
+from pml_ext.reports.run_curves import compared_curves, curves_file, read_curves
+from pml_ext.reports.run_report import measure_utility, write_report
+from pml_ext.runner.evaluation.baselines import Measured
+from tests.reports.small_set import overhang, small_set
+from tests.reports.test_comparison import run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of the small set: as it is, and with more noise."""
+    data, features = small_set()
+    found = {"first": features, "_second $": [f + 0.3 * torch.randn_like(f) for f in features]}
+    folders = {}
+    for name, of_run in found.items():
+        folders[name] = run(tmp_path_factory.mktemp("runs") / name, 0.5, "0.1")
+        utility = measure_utility({"Set": data}, {"Set": of_run}, OPISSettings())
+        trained = Measured({"Set": {"precision_at_1": 0.5}}, {"Set": of_run})
+        write_report(folders[name], {"Set": data}, trained, {}, far=1e-2, utility=utility, seed=0, facts={})
+    return folders
+
+
+def test_the_rates_and_utilities_are_those_of_loops_over_all_pairs(runs: dict[str, Path]) -> None:
+    kept = read_curves(curves_file(runs["first"], "Set"))
+    data, features = small_set()
+    labels = np.concatenate([part.identities for part in data.parts])
+    x = torch.nn.functional.normalize(torch.cat(features).double()).numpy()[labels >= 0]
+    labels = labels[labels >= 0]
+    distances = np.linalg.norm(x[:, None] - x[None], axis=2)
+    same, upper = labels[:, None] == labels[None], np.triu(np.ones((len(x), len(x)), bool), 1)
+    assert kept.impostors == (upper & ~same).sum()
+    accepted = [distances <= d for d in kept.distances]
+    points = [((a & upper & ~same).sum(), (a & upper & same).sum() / (upper & same).sum()) for a in accepted]
+    expected = [(false / kept.impostors, true) for false, true in points if false]
+    torch.testing.assert_close([*zip(kept.fars, kept.tars, strict=True)], expected, rtol=0, atol=2e-3)
+    for step in (100, 200, 300):
+        utilities = []
+        for label in np.unique(labels):
+            own, others = same[labels == label], ~same[labels == label]
+            positives = own & (distances[labels == label] > 0)
+            hits, far = accepted[step][labels == label] & positives, accepted[step][labels == label] & others
+            tpr, tnr = hits.sum() / positives.sum(), 1 - far.sum() / others.sum()
+            utilities.append(2 * tpr * tnr / (tpr + tnr) if tpr + tnr else 0.0)
+        assert [row[step] for row in kept.utilities] == pytest.approx(np.quantile(utilities, (0.1, 0.5, 0.9)), abs=5e-3)
+
+
+def test_one_picture_has_the_lines_of_all_runs(runs: dict[str, Path], tmp_path: Path) -> None:
+    picture = compared_curves("Set", runs)
+    assert overhang(picture) < 1
+    for wide in (True, False):
+        utility, roc = picture.figure(wide).axes
+        kept = [read_curves(curves_file(folder, "Set")) for folder in runs.values()]
+        for axes, columns in ((utility, ("distances", "utilities")), (roc, ("fars", "tars"))):
+            drawn = [line.get_xydata() for line in axes.lines]
+            for found, points in zip(kept, drawn, strict=True):
+                x, y = (getattr(found, column) for column in columns)
+                np.testing.assert_array_equal(points, np.transpose([x, y[1] if axes is utility else y]))
+        assert len(utility.collections) == 2, "a band for each"
+    compare([*runs.values()], tmp_path / "page.html")
+    assert (tmp_path / "page_pictures" / "set_curves_Set_1400.png").is_file()
+
+
+def test_a_run_without_curves_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
+    other = run(tmp_path / "other", 0.5, "0.1")
+    with pytest.raises(ValueError, match=r"^other: no curves_Set\.json, which a run with TEST.REPORT writes"):
+        compared_curves("Set", {**runs, "other": other})
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "null", 100_000 * "["])
+def test_a_damaged_file_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "curves_Set.json").write_text(content)
+    with pytest.raises(UserError, match=r"curves_Set\.json is not a file that a run writes"):
+        read_curves(tmp_path / "curves_Set.json")
+
+
+def test_columns_of_other_lengths_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    content = json.loads(curves_file(runs["first"], "Set").read_text())
+    for change in ({"fars": [0.5]}, {"utilities": [[0.1], [0.2], [0.3]]}, {"tars": ["x"] * len(content["tars"])}):
+        (tmp_path / "c.json").write_text(json.dumps(content | change))
+        with pytest.raises(UserError, match=r"c\.json is not a file that a run writes"):
+            read_curves(tmp_path / "c.json")
