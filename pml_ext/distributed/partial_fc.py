@@ -18,6 +18,7 @@ from pml_ext._checks import (
 from pml_ext._ops.distributed import gather_rows, rank_and_ranks, sum_of_own_rows
 from pml_ext._ops.precision import no_autocast
 from pml_ext.functional.losses.class_margins import MARGINS
+from pml_ext.functional.losses.one_hot_over_ranks import divided_one_hot
 from pml_ext.functional.losses.softmax_over_ranks import divided_softmax, gradient_by_classes, gradient_by_samples
 from pml_ext.losses._agreement import agree, checked_labels
 
@@ -44,7 +45,9 @@ class PartialFC(nn.Module):
     Args:
         embedding_size: D.
         num_classes: C, 2 or more and at least one a rank.
-        margin: "softmax" (inner products), or of cosines "cosface", "arcface", "circle".
+        margin: "softmax" (inner products), or of cosines "cosface", "arcface", "circle". "discriminative": no
+            softmax, but `DiscriminativeLoss` with one-hot centroids; the vectors are its projection, the last layer. It
+            has no m, scale, epsilon or filter, and where classes are drawn these are its C.
         scale: of the logits; None: 64, for "softmax" 1.
         m: the margin; None: cosface 0.4, arcface 0.5 (radians), circle 0.25; softmax has none.
         sample_rate: in (0, 1], share of a rank's classes used in a training step.
@@ -57,6 +60,7 @@ class PartialFC(nn.Module):
         ValueError: an argument out of its range; in the call, on all ranks: what `ShardedLoss` raises, class ids
             outside [0, C), another rank or number of ranks than in `part`.
     Source: An et al., arXiv 2203.15565. Paper: SGD with momentum; here: those of `step_by_rows`.
+        discriminative: Do et al., CVPR 2019, eq. 8.
 
     >>> loss = PartialFC(embedding_size=2, num_classes=3, margin="cosface")
     >>> embeddings = torch.tensor([[1.0, 0], [0, 1]], requires_grad=True)
@@ -72,14 +76,20 @@ class PartialFC(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         check_whole(embedding_size, "embedding_size", 1)
-        check_choice(margin, tuple(MARGINS), "margin")
-        usual_m, usual_scale = MARGINS[margin].usual
-        if margin == "softmax" and m:
-            raise ValueError(f'm must be None for margin="softmax", which has none; got {m}')
+        check_choice(margin, (*MARGINS, "discriminative"), "margin")
+        self.margin = MARGINS.get(margin)  # None: the discriminative loss
+        usual_m, usual_scale = (0.0, 1.0) if self.margin is None else self.margin.usual
+        if margin in ("softmax", "discriminative") and m:
+            raise ValueError(f'm must be None for margin="{margin}", which has none; got {m}')
+        if margin == "discriminative" and (scale is not None or epsilon or filter_above):
+            raise ValueError(
+                'scale, epsilon and filter_above are of a softmax: leave them out for margin="discriminative"; got '
+                f"{scale}, {epsilon} and {filter_above}"
+            )
         self.rank, self.ranks = part or rank_and_ranks()
         check_whole(self.rank, "the rank in part", 0, self.ranks - 1)
         check_whole(num_classes, "num_classes", max(2, self.ranks))
-        self.margin, self.m = MARGINS[margin], usual_m if m is None else m
+        self.m = usual_m if m is None else m
         self.scale = usual_scale if scale is None else scale
         check_above_zero(self.scale, "scale")
         check_fraction(sample_rate, "sample_rate", one=True)
@@ -193,10 +203,13 @@ class _Loss(torch.autograd.Function):
         lengths: list[int], group: distributed.ProcessGroup | None, settings: PartialFC,
     ) -> Tensor:  # fmt: skip
         rows = (weight if drawn is None else weight.index_select(0, drawn)).to(x.dtype)
-        found = divided_softmax(
-            x, rows, own, margin=settings.margin, m=settings.m, scale=settings.scale, epsilon=settings.epsilon,
-            filter_above=settings.filter_above, group=group,
-        )  # fmt: skip
+        if settings.margin is None:
+            found = divided_one_hot(x, rows, own, group=group)
+        else:
+            found = divided_softmax(
+                x, rows, own, margin=settings.margin, m=settings.m, scale=settings.scale, epsilon=settings.epsilon,
+                filter_above=settings.filter_above, group=group,
+            )  # fmt: skip
         settings.accuracy = found.is_right.to(x.dtype).mean()
         ctx.found, ctx.drawn, ctx.by_sample = found, drawn, None
         ctx.of_weight, ctx.ranks, ctx.type = weight.shape, len(lengths), embeddings.dtype

@@ -44,6 +44,11 @@ class DiscriminativeLoss(EmbeddingLoss):
         for p in loss.parameters():
             p.register_hook(lambda grad: grad / torch.distributed.get_world_size())
 
+    Of very many classes ranks divide the projection to one-hot centroids with `PartialFC(margin="discriminative")`.
+    Other centroids are whole on every rank: 4·C·D bytes without gradient or optimizer state, where k-means takes a
+    hundred times that to make them; and a simplex, which has C − 1 dimensions or more, is almost one-hot then (cosines
+    of −1/(C − 1) instead of 0).
+
     Args:
         num_classes: C, 2 or more; labels lie in [0, C).
         embedding_size: dimension of the embeddings, which need not be normalised.

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from pml_ext.distributed import PartialFC, step_by_rows
 from pml_ext.distributed.partial_fc import classes_of_rank
 from pml_ext.functional.losses.class_margins import MARGINS
+from pml_ext.functional.losses.one_hot_over_ranks import divided_one_hot
 from pml_ext.functional.losses.softmax_over_ranks import divided_softmax, gradient_by_classes, gradient_by_samples
+from pml_ext.losses import DiscriminativeLoss
 from tests.oracles.heads import class_score
 
 CLASSES, SIZE, RATE, STEPS = 1001, 6, 0.1, 3
@@ -27,8 +29,9 @@ CASES: dict[str, tuple[dict[str, Any], str, torch.dtype]] = {
     "circle, smoothed": ({"margin": "circle", "scale": 8.0, "epsilon": 0.3}, "SGD", torch.float64),
     "filtered": ({"margin": "arcface", "scale": 8.0, "epsilon": 0.1, "filter_above": 0.3}, "SGD", torch.float64),
     "float32": ({"margin": "cosface", "scale": 8.0}, "SGD", torch.float32),
+    "discriminative": ({"margin": "discriminative"}, "SGD", torch.float64),
 }
-DRAWN = {"cosface": "SGD", "softmax": "Adam"}
+DRAWN = {"cosface": "SGD", "softmax": "Adam", "discriminative": "Adam"}
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 LENGTHS = (7, 4, 2)  # of the ranks' batches
 PRESENT = torch.tensor([0, 3, 500, 500, 1000, 667, 334, 333, 668, 3, 501, 0, 999])
@@ -177,6 +180,32 @@ def test_gradients(margin: str, filter_above: float) -> None:
     assert torch.autograd.gradcheck(lambda x, _: loss(x, labels), (x, loss.weight))
 
 
+def test_the_discriminative_loss_is_that_of_one_layer() -> None:
+    """The formula by loops; value and gradients of DiscriminativeLoss, which normalises and projects by other code."""
+    ours = PartialFC(3, 5, margin="discriminative").double()
+    other = DiscriminativeLoss(num_classes=5, embedding_size=3).double()
+    assert other.projection is not None
+    nn.init.normal_(ours.weight)
+    other.projection.weight.data.copy_(ours.weight.data)
+    labels = torch.tensor([0, 4, 4, 2, 1, 3])
+    x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+    value = ours(x, labels)
+    terms = []
+    for row, label in zip((x @ ours.weight.T).tolist(), labels.tolist(), strict=True):
+        norm = math.hypot(*row)
+        apart = [math.dist([v / norm for v in row], [float(i == c) for i in range(5)]) for c in range(5)]
+        terms.append(apart[label] - (sum(apart) - apart[label]) / (3 * 4))
+    assert value.item() == pytest.approx(sum(terms) / 6, rel=1e-12)
+    found = torch.autograd.grad(value, (x, ours.weight))
+    expected = torch.autograd.grad(other(x, labels), (x, other.projection.weight))
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two)
+    assert torch.autograd.gradcheck(lambda x, _: ours(x, labels), (x, ours.weight))
+    parts = [divided_one_hot(x.detach(), ours.weight.detach(), labels, entries=n) for n in (None, 7)]
+    torch.testing.assert_close(parts[1].by_score, parts[0].by_score)
+    assert ours.accuracy == (ours.weight @ x.T).argmax(0).eq(labels).double().mean()
+
+
 @pytest.mark.parametrize("margin", ["cosface", "circle"])
 def test_blocks_of_classes(margin: str) -> None:
     x, weight, own = torch.randn(4, 3), torch.randn(7, 3), torch.tensor([0, 6, 6, 3])
@@ -188,7 +217,7 @@ def test_blocks_of_classes(margin: str) -> None:
     torch.testing.assert_close(*both)
 
 
-@pytest.mark.parametrize("margin", MARGINS)
+@pytest.mark.parametrize("margin", [*MARGINS, "discriminative"])
 def test_singular_points_have_finite_gradients(margin: str) -> None:
     loss = PartialFC(3, 4, margin=margin)
     for dtype in (torch.float32, torch.float16):
@@ -266,6 +295,11 @@ def test_draws_are_repeatable() -> None:
     [
         ({"margin": "sphere"}, "margin must be .*arcface"),
         ({"m": 0.1}, 'm must be None for margin="softmax"'),
+        ({"margin": "discriminative", "m": 0.1}, 'm must be None for margin="discriminative"'),
+        (
+            {"margin": "discriminative", "epsilon": 0.1},
+            "epsilon and filter_above are of a softmax.*got None, 0.1 and 0",
+        ),
         ({"scale": 0.0}, "scale must be above 0"),
         ({"sample_rate": 0.0}, r"sample_rate must be in \(0, 1\]; got 0"),
         ({"epsilon": 1.0}, r"epsilon must be in \[0, 1\); got 1"),
