@@ -55,15 +55,21 @@ def test_quick_run_tunes_tests_and_judges(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "results" / "guide.json").read_text())
     assert rows["harder negatives from the same batch"]["loss"] == "`LoOp(loss)`"
 
-    again = run("--quick", "--processes", "1", "--output", str(tmp_path))
-    assert again.returncode == 0, again.stderr
-    assert len((tmp_path / "results" / "runs_emoji.jsonl").read_text().splitlines()) == len(results)
+    from run import QUICK
+    from store import Store
+    from tuning import run_method
+
+    again = [fresh for method in methods for fresh in run_method("emoji", method, QUICK, Store(tmp_path / "results"))]
+    assert again == [False] * len(results)
 
 
-def test_an_unknown_topic_lists_the_known() -> None:
-    done = run("tmc")
-    assert done.returncode == 2
-    assert "unknown topic tmc; known: tcm, cit, loop, discriminative, ms" in done.stderr
+def test_an_unknown_topic_lists_the_known(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from run import main
+
+    monkeypatch.setattr(sys, "argv", ["run.py", "tmc"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "unknown topic tmc; known: tcm, cit, loop, discriminative, ms" in capsys.readouterr().err
 
 
 def test_claims_name_methods_that_exist_and_every_method_is_of_a_claim() -> None:
@@ -110,13 +116,76 @@ def test_added_terms_are_tuned_on_the_bases_settings(tmp_path: Path, monkeypatch
         return Measured({"r1": 0.0, "map_at_r": float(good), "opis": 0.0}, torch.zeros(3, 2)), []
 
     monkeypatch.setattr(tuning, "train_and_measure", train_and_measure)
-    monkeypatch.setattr(tuning, "_data", lambda run: run.stage)
+    monkeypatch.setattr(tuning, "_of_stage", lambda name, split, classes: "test" if split is None else split)
     done = list(tuning.run_method("emoji", "triplet + tcm@added", tuning.Plan(), Store(tmp_path)))
     assert all(done) and len(done) == len(seen) == 16 + 12 + 5
     added = [settings for name, stage, settings in seen if name == "triplet + tcm@added"]
     assert all((settings["rate"], settings["triplet.margin"]) == (1e-3, 0.2) for settings in added)
     assert [stage for *_, stage, _ in seen][-5:] == ["tested"] * 5
     assert added[-1]["tcm.margin_plus"] == 0.8
+
+
+def test_headline_methods_are_chosen_by_the_mean_over_splits_and_tuned_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    import tuning
+    from methods import REPEATED_TRIALS, SPLITS
+    from store import Store
+    from tested import Tested
+    from training import Measured
+
+    # The value of each margin on each split: 0.1 is the best on the first, 0.2 on average, 0.4 on the last.
+    values = {0.05: (0.1, 0.1, 0.1), 0.1: (0.5, 0.2, 0.2), 0.2: (0.4, 0.4, 0.4), 0.4: (0.3, 0.1, 0.5)}
+
+    def train_and_measure(name: str, settings: dict[str, float], seed: int, data: object) -> tuple[Measured, list[int]]:
+        split = 0 if data == "test" else data
+        assert data == "test" or seed == split
+        value = values[settings["triplet.margin"]][split] if settings["rate"] == 1e-3 else 0.0
+        return Measured(
+            {"r1": 0.0, "map_at_r": value, "opis": 1.0}, torch.full((3, 2), 0.1 + settings["triplet.margin"])
+        ), []
+
+    monkeypatch.setattr(tuning, "train_and_measure", train_and_measure)
+    monkeypatch.setattr(tuning, "_of_stage", lambda name, split, classes: "test" if split is None else split)
+    store = Store(tmp_path)
+    list(tuning.run_method("emoji", "triplet", tuning.Plan(), store))
+    results = Tested(Store(tmp_path))
+    assert results.settings("emoji", "triplet") == {"rate": 1e-3, "triplet.margin": 0.2}
+    assert results.splits("emoji", "triplet") == SPLITS
+    assert results.at_end("emoji", "triplet") == []
+    assert results.trials["emoji", "triplet"] == 16
+    # The tunings on single splits choose 0.1 on the first, and the best of their own draws on the others.
+    draws = [
+        max(METHOD.trials(draw), key=lambda point: values[point["triplet.margin"]][draw] * (point["rate"] == 1e-3))
+        for draw in (1, 2)
+        for METHOD in [tuning.METHODS["triplet"]]
+    ]
+    assert all(len(tuning.METHODS["triplet"].trials(draw)) == REPEATED_TRIALS for draw in (1, 2))
+    wanted = np.var([0.2, *(0.1 + point["triplet.margin"] for point in draws)], ddof=1)
+    assert results.tuning("emoji", "map_at_r") == pytest.approx((wanted, 2), rel=1e-5)
+    assert results.tuning("grocery", "r1") is None or results.tuning("grocery", "r1").freedom == 2
+
+
+def test_stages_name_their_split() -> None:
+    from store import TEST, split_of, test_of_draw, validation
+
+    assert [validation(split) for split in (0, 1)] == ["validation", "validation 1"]
+    assert [split_of(validation(split)) for split in range(3)] == [0, 1, 2]
+    assert test_of_draw(0) == TEST and split_of(TEST) is split_of(test_of_draw(2)) is None
+
+
+def test_validation_splits_differ_and_keep_the_cameras() -> None:
+    import torch
+    from image_sets import Features, Pictures, of_validation
+
+    labels = torch.arange(40) // 2
+    pictures = Pictures(torch.randn(2, 40, 3), labels, torch.arange(40) % 2)
+    splits = [Features(pictures, pictures, None).validation(split) for split in range(3)]
+    assert len({tuple(of_validation(labels, split).tolist()) for split in range(3)}) == 3
+    for split in splits:
+        assert (len(split.query.labels), len(split.train.labels)) == (12, 28)
+        assert split.query.cameras is not None and split.gallery is None
 
 
 def test_beyond_extends_only_the_ends_of_axes() -> None:
@@ -128,6 +197,10 @@ def test_beyond_extends_only_the_ends_of_axes() -> None:
     assert list(method.beyond({"rate": 4, "x": 7})) == [{"rate": 5, "x": 7}]
     assert list(method.beyond({"rate": 1, "x": 7})) == [{"rate": 0, "x": 7}]
     assert list(method.beyond({"rate": 5, "x": 7})) == []
+    method = Method("triplet", {"rate": Axis((1, 2), (0,), (), (-1,), (3,))})
+    assert list(method.beyond({"rate": 0})) == list(method.beyond({"rate": 2})) == []
+    assert list(method.beyond({"rate": 0}, farther=True)) == [{"rate": -1}]
+    assert list(method.beyond({"rate": 2}, farther=True)) == [{"rate": 3}]
 
 
 def test_beyond_skips_contradictory_margins() -> None:
@@ -139,59 +212,86 @@ def test_beyond_skips_contradictory_margins() -> None:
     assert {**best, "tcm.margin_plus": 0.5} in list(METHODS["tcm"].beyond(best))
 
 
-def test_intervals_and_verdicts() -> None:
-    from statistics_of_pairs import (
-        HIGHER,
-        HOLDS,
-        KEPT,
-        LOWER,
-        OPEN,
-        REVERSED,
-        SAME,
-        Difference,
-        paired_difference,
-        verdict,
-    )
+def test_verdicts() -> None:
+    from statistics_of_pairs import HIGHER, HOLDS, KEPT, LOWER, OPEN, REVERSED, SAME, Difference, Spread, verdict
 
-    random = np.random.default_rng(0)
-    base = random.random((5, 60))
-    better = base + 0.2 + 0.05 * random.standard_normal((5, 60))
-    better[:, 0] = np.nan
-    found = paired_difference(base, better)
-    assert found.mean == pytest.approx((better - base)[:, 1:].mean())
-    assert found.base == pytest.approx(base[:, 1:].mean())
-    assert found.low < found.mean < found.high
-    # The interval of a mean over 59 classes, with differences nearly independent over seeds.
-    assert found.high - found.low == pytest.approx(2 * 1.96 * np.sqrt(2) * 0.05 / np.sqrt(5 * 59), rel=0.4)
-    assert [verdict(found, way, "r1") for way in (HIGHER, LOWER, KEPT)] == [HOLDS, REVERSED, HOLDS]
-    noise = paired_difference(base, base + 0.3 * random.standard_normal((5, 60)))
+    def difference(low: float, high: float) -> Difference:
+        return Difference((low + high) / 2, Spread(((high - low) / 2 / 1.959964) ** 2, np.inf), 0.5)
+
+    assert difference(-1, 3).ends() == pytest.approx((-1, 3), rel=1e-5)
+    better, noise, worse = difference(0.1, 0.3), difference(-0.1, 0.2), difference(-0.3, -0.1)
+    assert [verdict(better, way, "r1") for way in (HIGHER, LOWER, KEPT)] == [HOLDS, REVERSED, HOLDS]
     assert [verdict(noise, way, "r1") for way in (HIGHER, LOWER, KEPT)] == [OPEN, OPEN, OPEN]
-    worse = paired_difference(better[:, 1:], base[:, 1:])
     assert verdict(worse, KEPT, "r1") == REVERSED
     same = {(-0.004, 0.006): HOLDS, (0.002, 0.008): HOLDS, (0.002, 0.03): REVERSED, (-0.03, 0.02): OPEN}
-    assert [verdict(Difference(0.0, *ends, 0.5), SAME, "r1") for ends in same] == list(same.values())
-    with pytest.raises(ValueError, match="same seeds and classes"):
-        paired_difference(base, base[:3])
+    assert [verdict(difference(*ends), SAME, "r1") for ends in same] == list(same.values())
+    # A stricter level, and the luck of tuning.
+    assert verdict(better, HIGHER, "r1", level=1e-5) == OPEN
+    assert [verdict(better, way, "r1", luck=0.21) for way in (HIGHER, LOWER)] == [OPEN, OPEN]
+    assert [verdict(worse, way, "r1", luck=0.19) for way in (HIGHER, KEPT)] == [REVERSED, REVERSED]
+    assert verdict(worse, KEPT, "r1", luck=0.21) == OPEN
+
+
+def test_the_level_of_a_family_is_benjamini_and_hochbergs() -> None:
+    from scipy.stats import false_discovery_control
+    from statistics_of_pairs import Difference, Spread, level_of_family
+
+    random = np.random.default_rng(0)
+    family = [Difference(x, Spread(1.0, 30.0), 0.0) for x in [*random.normal(0, 1, 80), *random.normal(3, 1, 20)]]
+    level, values = level_of_family(family), np.array([d.p for d in family])
+    assert 0 < level < 0.05
+    assert ((values <= level) == (false_discovery_control(values) <= 0.05)).all()
+    for d in family:  # the same comparisons exclude 0
+        low, high = d.ends(level)
+        assert (low > 0 or high < 0) == (d.p <= level)
+    assert level_of_family(family[:1] * 0) == 0.05
+    assert level_of_family([Difference(0.0, Spread(1.0, 9.0), 0.0)] * 4) == pytest.approx(0.05 / 4)
 
 
 def test_intervals_by_t_cover() -> None:
     from scipy.stats import ttest_1samp
-    from statistics_of_pairs import t_difference
+    from statistics_of_pairs import Spread, paired_difference
+
+    random = np.random.default_rng(0)
+    covered = {False: 0, True: 0}
+    for _ in range(500):
+        effects = random.standard_normal((4, 1)) + 3 * random.standard_normal((1, 40)) + random.standard_normal((4, 40))
+        luck, repeats = random.standard_normal(2), random.standard_normal((7, 2))
+        tuning = Spread(float(repeats.var(ddof=1, axis=0).mean()), 12)
+        for tuned in covered:  # with the tuning of both sides, and its spread from seven repeats of two methods
+            values = effects + (luck[0] - luck[1]) * tuned
+            low, high = paired_difference(np.zeros((4, 40)), values, tuning=(tuning,) * 2 * tuned).ends()
+            covered[tuned] += low <= 0 <= high
+    assert all(0.92 < count / 500 < 0.98 for count in covered.values())
+    # Without differences between seeds, or with one seed, it is the interval over classes; without any, a point.
+    of_classes = random.standard_normal((1, 40))
+    of_classes[0, 0] = np.nan
+    expected = ttest_1samp(of_classes[0, 1:], 0)
+    for seeds in (1, 3):
+        found = paired_difference(np.zeros((seeds, 40)), of_classes.repeat(seeds, axis=0))
+        assert found.ends() == pytest.approx(tuple(expected.confidence_interval()))
+        assert found.p == pytest.approx(expected.pvalue)
+    found = paired_difference(np.zeros((2, 9)), np.ones((2, 9)))
+    assert (found.mean, *found.ends(), found.p) == (1, 1, 1, 0)
+    with pytest.raises(ValueError, match="same seeds and classes"):
+        paired_difference(np.zeros((5, 9)), np.zeros((3, 9)))
+
+
+def test_log_ratios_cover_and_are_symmetric() -> None:
+    from statistics_of_pairs import paired_log_ratio
 
     random = np.random.default_rng(0)
     covered = 0
-    for _ in range(500):
-        effects = random.standard_normal((4, 1)) + 3 * random.standard_normal((1, 40)) + random.standard_normal((4, 40))
-        found = t_difference(np.zeros((4, 40)), effects)
-        covered += found.low <= 0 <= found.high
-    assert 0.92 < covered / 500 < 0.98
-    # Without differences between seeds, or with one seed, it is the interval over classes; without any, a point.
-    of_classes = random.standard_normal((1, 40))
-    expected = ttest_1samp(of_classes[0], 0).confidence_interval()
-    for seeds in (1, 3):
-        found = t_difference(np.zeros((seeds, 40)), of_classes.repeat(seeds, axis=0))
-        assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-    assert t_difference(np.zeros((2, 9)), np.ones((2, 9)))[:3] == (1, 1, 1)
+    for _ in range(300):
+        shares = np.exp(random.standard_normal((1, 60)))  # of classes; 20 % less with the method
+        base, method = (shares * factor * np.exp(0.3 * random.standard_normal((5, 60))) for factor in (1.0, 0.8))
+        found = paired_log_ratio(base, method)
+        low, high = found.ends()
+        covered += low <= np.log(0.8) <= high
+    assert 0.9 < covered / 300 < 0.99
+    back = paired_log_ratio(method, base)
+    assert (back.mean, back.spread.variance) == pytest.approx((-found.mean, found.spread.variance))
+    assert found.shown()[0] == pytest.approx(100 * (method.mean() / base.mean() - 1))
 
 
 def test_class_values_average_to_the_metrics() -> None:
@@ -255,15 +355,18 @@ def test_steps_until_an_accuracy_is_reached() -> None:
 
 
 def test_goal_means_weight_sets_equally_and_intervals_shrink_with_sets_only() -> None:
-    from guide import Found, mean_of
+    from guide import mean_of
+    from scipy.stats import ttest_1samp
+    from statistics_of_pairs import Difference, Spread
 
-    pair = ("triplet", "tcm")
-    one = Found("emoji", pair, 1.0, 0.0, 2.0, "holds")
-    assert mean_of([one, one, one]) == pytest.approx((1.0, 0.0, 2.0))
-    other = Found("grocery", pair, 3.0, 2.0, 4.0, "holds")
-    mean, low, high = mean_of([one, one, other])
-    assert mean == pytest.approx(2.0)
-    assert (high - low) / 2 == pytest.approx(1 / np.sqrt(2))
+    one, other = (Difference(mean, Spread(0.25, np.inf), 0.5) for mean in (1.0, 3.0))
+    here, anywhere = mean_of({"emoji": [one, one, one]})
+    assert (here.mean, here.spread.variance) == pytest.approx((1.0, 0.25))
+    assert anywhere.spread.variance == np.inf
+    here, anywhere = mean_of({"emoji": [one, one], "grocery": [other]})
+    assert here.mean == anywhere.mean == pytest.approx(2.0)
+    assert here.spread.variance == pytest.approx(0.25 / 2)
+    assert anywhere.ends() == pytest.approx(tuple(ttest_1samp([1.0, 3.0], 0).confidence_interval()))
 
 
 def test_the_pages_have_the_current_claims_and_readings() -> None:

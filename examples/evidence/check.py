@@ -1,28 +1,27 @@
-"""Repeats a random tenth of the stored test results and compares them."""
+"""Repeats a random share of the stored test results and compares them."""
 
 import random
 import sys
 
 import torch
 from image_sets import features_of
-from store import TEST, Run, Store
+from store import Run, Store, split_of
 from training import train_and_measure
 from tuning import made
 
-SHARE = 0.1
 # Another CPU rounds differently, and training amplifies it: up to a point in rates, a tenth of OPIS.
 TOLERANCES = {"r1": 0.01, "map_at_r": 0.01, "opis": 0.1, "epsilon_opis": 0.1}
 RELATIVE = ("opis", "epsilon_opis")
 
 
-def check_again(store: Store, sets: list[str]) -> int:
+def check_again(store: Store, sets: list[str], share: float) -> int:
     """The exit status: 0 if all repeated runs agree."""
     torch.set_num_threads(1)
-    kept = [result for result in store.found.values() if result["stage"] == TEST and result["set"] in sets]
+    kept = [result for result in store.found.values() if split_of(result["stage"]) is None and result["set"] in sets]
     if not kept:
         print("no results to check: run without --check first", file=sys.stderr)
         return 1
-    chosen = random.sample(sorted(kept, key=lambda result: result["key"]), max(1, round(SHARE * len(kept))))
+    chosen = random.sample(sorted(kept, key=lambda result: result["key"]), max(1, round(share * len(kept))))
     chosen.sort(key=lambda result: result["set"])
     wrong = 0
     for number, result in enumerate(chosen, 1):

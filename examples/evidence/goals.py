@@ -53,6 +53,11 @@ GOALS = (
             Group("when added to SmoothAP and Recall@k", _with_tcm(_RANKINGS, "@added")),
             Group("when added to the triplet and multi-similarity losses", _with_tcm(_PAIRS, "@added")),
             Group("with the base tuned together with TCM", _with_tcm(_BASES, ""), in_readme=False),
+            Group(
+                "when added to classification losses, against a triplet term added to them",
+                tuple((f"{base} + triplet@added", f"{base} + tcm@added") for base in _CLASSIFIERS),
+                in_readme=False,
+            ),
         ),
         (("smoothap", "smoothap + tcm"), ("triplet", "triplet + tcm")),
         "Added to a tuned loss, TCM lowers OPIS of classification losses on every set, and of SmoothAP and Recall@k "
@@ -90,6 +95,7 @@ GOALS = (
         "map_at_r",
         (
             Group("against 26 disjoint random triplets of a batch of 80", (("triplet_disjoint", "loop_triplet"),)),
+            Group("against one random triplet per sample", (("triplet_random", "loop_triplet"),)),
             Group(
                 "around the triplet, HPHN, lifted structure and multi-similarity losses, which use the whole batch",
                 (("triplet", "loop_triplet"), ("hphn", "loop_hphn"), ("lifted", "loop_lifted"), ("ms", "loop_ms")),

@@ -3,71 +3,65 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import cost
 import numpy as np
+from claims import Comparison
 from goals import GOALS, Goal, Group
 from normalization_tables import section
 from picture import OVERVIEW
-from statistics_of_pairs import HEADINGS, HIGHER, HOLDS, LOWER, REVERSED, Difference, verdict
+from statistics_of_pairs import HEADINGS, HIGHER, HOLDS, LOWER, REVERSED, Difference, Spread, sum_of
 from tested import Tested
+from verdicts import Judged, Verdicts
 
 from pml_ext._files import write_atomically
 
 LEADERS = 5
 
 
-class Found(NamedTuple):
-    """One comparison on one set, in the unit of its goal.
-
-    pair: base and method.
-    """
-
-    set_name: str
-    pair: tuple[str, str]
-    mean: float
-    low: float
-    high: float
-    verdict: str
-
-
-def found(group: Group, measure: str, results: Tested, sets: Sequence[str]) -> list[Found]:
+def found(group: Group, measure: str, verdicts: Verdicts, sets: Sequence[str]) -> list[Judged]:
     """The comparisons of a group that have results."""
-    rows = []
-    for set_name in sets:
-        for pair in group.pairs:
-            difference = results.difference(set_name, *pair, measure)
-            if difference is not None:
-                direction = LOWER if measure == "opis" else HIGHER
-                values = _in_unit(difference, measure)
-                rows.append(Found(set_name, pair, *values, verdict(difference, direction, measure)))
-    return rows
+    direction = LOWER if measure == "opis" else HIGHER
+    asked = [Comparison(*pair, ((measure, direction),)) for pair in group.pairs]
+    return [judged for set_name in sets for comparison in asked for judged in verdicts.of(set_name, comparison)]
 
 
-def _in_unit(difference: Difference, measure: str) -> list[float]:
-    by = difference.base if measure == "opis" else 1.0
-    return [100 * value / by for value in (difference.mean, difference.low, difference.high)]
+def mean_of(by_set: Mapping[str, Sequence[Difference]]) -> tuple[Difference, Difference]:
+    """Mean over comparisons and sets: for these sets, and with the sets as a sample.
 
-
-def mean_of(rows: Sequence[Found]) -> tuple[float, float, float]:
-    """Mean over comparisons and sets, with a 95 % interval for these sets and losses.
-
-    Comparisons on one set share its classes: their half-widths are averaged as if fully dependent; sets are
-    independent.
+    Comparisons on one set share its classes and often the base: their deviations are averaged as if fully dependent;
+    sets are independent.
     """
-    by_set: dict[str, list[Found]] = {}
+    found = list(by_set.values())
+    means = np.array([np.mean([difference.mean for difference in of]) for of in found])
+    deviations = [np.mean([difference.spread.variance**0.5 for difference in of]) for of in found]
+    parts = [
+        Spread(float(deviation / len(found)) ** 2, min(difference.spread.freedom for difference in of))
+        for deviation, of in zip(deviations, found, strict=True)
+    ]
+    here = found[0][0]._replace(mean=float(means.mean()), spread=sum_of(*parts))
+    if len(found) == 1:
+        return here, here._replace(spread=Spread(np.inf, 1))
+    return here, here._replace(spread=Spread(float(means.var(ddof=1) / len(found)), len(found) - 1))
+
+
+def _gain(rows: Sequence[Judged]) -> str:
+    """The mean with its interval for these sets, and the interval with the sets as a sample.
+
+    Sets on which fewer of the comparisons were run do not count.
+    """
+    by_set: dict[str, list[Difference]] = {}
     for row in rows:
-        by_set.setdefault(row.set_name, []).append(row)
-    means = [np.mean([row.mean for row in of]) for of in by_set.values()]
-    halves = [np.mean([(row.high - row.low) / 2 for row in of]) for of in by_set.values()]
-    mean, half = float(np.mean(means)), float(np.sqrt(np.sum(np.square(halves))) / len(halves))
-    return mean, mean - half, mean + half
-
-
-def _gain(measure: str, rows: Sequence[Found]) -> str:
-    mean, low, high = mean_of(rows)
-    return f"{mean:+.1f} {'%' if measure == 'opis' else 'points'} [{low:+.1f}, {high:+.1f}]"
+        by_set.setdefault(row.set_name, []).append(row.difference)
+    most = max(map(len, by_set.values()))
+    by_set = {name: of for name, of in by_set.items() if len(of) == most}
+    here, anywhere = mean_of(by_set)
+    (mean, low, high), (_, lowest, highest) = here.shown(), anywhere.shown()
+    unit = "%" if here.is_log_ratio else "points"
+    text = f"{mean:+.1f} {unit} [{low:+.1f}, {high:+.1f}]"
+    if len(by_set) == 1:
+        return text
+    return f"{text} on these {len(by_set)} sets, [{lowest:+.1f}, {highest:+.1f}] on any"
 
 
 def _cost(goal: Goal, costs: Mapping[str, Mapping[str, float]]) -> str:
@@ -78,19 +72,21 @@ def _cost(goal: Goal, costs: Mapping[str, Mapping[str, float]]) -> str:
     return f"{' to '.join(ends)} ms" if ends else ""
 
 
-def _when(rows: Sequence[Found]) -> str:
+def _when(rows: Sequence[Judged]) -> str:
     """The number of comparisons that hold, and the bases and sets with the opposite result."""
     holds = sum(row.verdict == HOLDS for row in rows)
     worse: dict[str, list[str]] = {}
     for row in rows:
         if row.verdict == REVERSED:
-            worse.setdefault(row.set_name, []).append(row.pair[0])
+            worse.setdefault(row.set_name, []).append(row.comparison.base)
     named = "; ".join(f"{set_name}: {', '.join(bases)}" for set_name, bases in worse.items())
     return f"better in {holds} of {len(rows)}" + (f", worse on {named}" if named else "")
 
 
-def write_guide(folder: Path, results: Tested, sets: Sequence[str]) -> None:
+def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
     """Write WHICH_LOSS.md, and the rows of the README's table to results/guide.json."""
+    of_set = {name: sum(found == name for found, _ in verdicts.results.tests) for name in sets}
+    partly = [f"{name} ({number} methods)" for name, number in of_set.items() if number < max(of_set.values())]
     costs = cost.kept_cost(folder / "results" / "cost.json")
     lines = [
         "# Which loss for which goal",
@@ -98,30 +94,31 @@ def write_guide(folder: Path, results: Tested, sets: Sequence[str]) -> None:
         "`python examples/evidence/run.py` writes this page from `results/`. [EVIDENCE.md](EVIDENCE.md) has the "
         "papers' claims and all settings. Each loss was tuned on validation classes with the same number of trials "
         "(smaller grids were searched exhaustively, and TCM was added to tuned losses) and tested once with five "
-        f"seeds, as a linear layer on frozen ImageNet features, on {', '.join(sets)}. For whole networks see "
+        f"seeds, as a linear layer on frozen ImageNet features, on {', '.join(sets)}; "
+        f"{'fewer on ' + ', '.join(partly) if partly else 'all on every set'}. For whole networks see "
         "[WHOLE_NETWORKS.md](WHOLE_NETWORKS.md).",
         "",
-        "Differences have 95 % intervals over seeds and test classes. Better and worse mean that the interval excludes "
-        "0; otherwise the result is undecided. Settings were chosen once, so the intervals do not include the "
-        "randomness of tuning. Of some dozens of comparisons one or two exclude 0 by chance.",
+        "Differences have 95 % intervals by Student's t over seeds and test classes and over repeated tunings. Better "
+        "and worse are said after the correction for the number of comparisons and not of a difference below the "
+        "yardstick of tuning ([EVIDENCE.md](EVIDENCE.md#tuning)); otherwise the result is undecided. An average's "
+        "first interval is for these sets, the second takes them as a sample of all sets, of which there are few. Sets "
+        "on which only some comparisons of a group were run do not count in its average.",
         "",
     ]
     lines += section(folder / "results", sets)
     table: dict[str, dict[str, object]] = {}
     for goal in GOALS:
-        of_groups = [(group, found(group, goal.measure, results, sets)) for group in goal.groups]
+        of_groups = [(group, found(group, goal.measure, verdicts, sets)) for group in goal.groups]
         of_groups = [(group, of_group) for group, of_group in of_groups if of_group]
         if of_groups:
             added = _cost(goal, costs)
             lines += _of_goal(goal, of_groups, added, sets)
             gains = [
-                [group.words, f"{HEADINGS[goal.measure]} {_gain(goal.measure, rows)}"]
-                for group, rows in of_groups
-                if group.in_readme
+                [group.words, f"{HEADINGS[goal.measure]} {_gain(rows)}"] for group, rows in of_groups if group.in_readme
             ]
             if gains:
                 table[goal.goal] = {"loss": goal.loss, "gains": gains, "cost": added}
-    lines += _leaders(results, sets)
+    lines += _leaders(verdicts.results, sets)
     lines += [f"![mAP@R and OPIS of the methods on {name}](figures/accuracy_and_opis_{name}.png)" for name in sets[:1]]
     write_atomically(folder / "WHICH_LOSS.md", "\n".join(lines) + "\n")
     write_atomically(folder / "results" / "guide.json", json.dumps(table, indent=1, ensure_ascii=False) + "\n")
@@ -154,7 +151,7 @@ def _leaders(results: Tested, sets: Sequence[str]) -> list[str]:
 
 
 def _of_goal(
-    goal: Goal, of_groups: Sequence[tuple[Group, Sequence[Found]]], added: str, sets: Sequence[str]
+    goal: Goal, of_groups: Sequence[tuple[Group, Sequence[Judged]]], added: str, sets: Sequence[str]
 ) -> list[str]:
     lines = [f"## {goal.goal[0].upper()}{goal.goal[1:]}: {goal.loss}", "", goal.reading]
     if added:
@@ -162,12 +159,12 @@ def _of_goal(
     lines.append("")
     for group, rows in of_groups:
         heading = f"{HEADINGS[goal.measure]}, {'%' if goal.measure == 'opis' else 'points'}"
-        lines += [f"**{_gain(goal.measure, rows)} {group.words}**; {_when(rows)}.", ""]
+        lines += [f"**{_gain(rows)} {group.words}**; {_when(rows)}.", ""]
         lines += [f"| {heading} | {' | '.join(sets)} |", f"|---|{'---|' * len(sets)}"]
-        by_place = {(row.pair, row.set_name): row for row in rows}
+        by_place = {(row.comparison.base, row.comparison.method, row.set_name): row.difference for row in rows}
         for pair in group.pairs:
-            shown = [by_place.get((pair, set_name)) for set_name in sets]
-            values = [f"{row.mean:+.1f} [{row.low:+.1f}, {row.high:+.1f}]" if row else "–" for row in shown]
+            shown = [by_place.get((*pair, set_name)) for set_name in sets]
+            values = ["{:+.1f} [{:+.1f}, {:+.1f}]".format(*row.shown()) if row else "–" for row in shown]
             lines.append(f"| {' → '.join(pair)} | {' | '.join(values)} |")
         lines.append("")
     return lines

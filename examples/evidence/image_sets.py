@@ -1,4 +1,4 @@
-"""The four image sets, and their features from a frozen ImageNet network, computed once."""
+"""The image sets, and their features from a frozen ImageNet network, computed once."""
 
 import os
 import zipfile
@@ -30,6 +30,7 @@ class Source(NamedTuple):
     side: images are resized to squares of this many pixels.
     flips: whether mirrored images keep their class (letters do not).
     cameras: whether matches must come from another camera.
+    grey: whether colours are dropped, which would find nearly every match.
     """
 
     archive: str
@@ -37,6 +38,7 @@ class Source(NamedTuple):
     side: int
     flips: bool
     cameras: bool
+    grey: bool = False
 
 
 SOURCES = {
@@ -44,6 +46,7 @@ SOURCES = {
     "grocery": Source("grocery/grocery.zip", "file:grocery.csv", 96, True, False),
     "glyphs": Source("", "Glyphs", 64, False, True),
     "omniglot": Source("omniglot", "Omniglot", 64, False, False),
+    "fruits": Source("fruits/fruits.zip", "file:fruits.csv", 96, True, True, grey=True),
 }
 
 
@@ -74,18 +77,21 @@ class Features:
     query: Pictures
     gallery: Pictures | None
 
-    def validation(self) -> "Features":
-        """The same with 30 % of the training classes, chosen by a fixed seed, as the test set."""
-        held_out = of_validation(self.train.labels)
+    def validation(self, split: int = 0) -> "Features":
+        """The same with 30 % of the training classes, chosen by a seed for each split, as the test set.
+
+        As in the test, matches from the query's camera do not count if the set has cameras.
+        """
+        held_out = of_validation(self.train.labels, split)
         train = self.train.of((~held_out).nonzero()[:, 0], renumbered=True)
         query = self.train.of(held_out.nonzero()[:, 0], renumbered=True)
         return Features(train, Pictures(query.features[:1], query.labels, query.cameras), None)
 
 
-def of_validation(labels: Tensor) -> Tensor:
-    """(N,) bool for class ids from 0: whether a fixed seed chooses the class for validation."""
+def of_validation(labels: Tensor, split: int = 0) -> Tensor:
+    """(N,) bool for class ids from 0: whether the seed of the split chooses the class for validation."""
     classes = int(labels.max()) + 1
-    order = torch.randperm(classes, generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(classes, generator=torch.Generator().manual_seed(split))
     return torch.isin(labels, order[: round(VALIDATION_SHARE * classes)])
 
 
@@ -108,7 +114,7 @@ def features_of(name: str, classes: int | None = None) -> Features:
 
 def _computed(name: str, classes: int | None) -> list[tuple[Tensor, Tensor, Tensor | None] | None]:
     source = SOURCES[name]
-    data = load(source.name, _unpacked(source), grey=False)
+    data = load(source.name, _unpacked(source), grey=source.grey)
     assert isinstance(data, OpenSet)
     if classes is not None:
         tested = np.unique(data.query.identities)[:classes]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from normalized_runs import NormalizedRuns
-from statistics_of_pairs import t_difference
+from statistics_of_pairs import paired_difference
 
 PLAIN, NORMALIZED = 0, 1  # of the stored values by class
 BY_CLASS = {"r1": 0, "map_at_r": 1, "opis": 2, "tar": 3}
@@ -43,9 +43,10 @@ class Results(NamedTuple):
         """Mean and 95 % interval; OPIS in % of the base, the others in points."""
         if not (seeds := self.seeds(base[0], other[0])):
             return None
-        found = t_difference(self.values(base, metric, seeds), self.values(other, metric, seeds))
+        found = paired_difference(self.values(base, metric, seeds), self.values(other, metric, seeds))
         by = 100 / found.base if metric == "opis" else 100
-        return found.mean * by, found.low * by, found.high * by
+        low, high = found.ends()
+        return found.mean * by, low * by, high * by
 
 
 def read_results(folder: Path, set_name: str) -> Results | None:

@@ -7,13 +7,14 @@ from pathlib import Path
 import cost
 import over_training
 import torch
-from claims import Claim, Comparison
+from claims import Claim
 from guide import write_guide
-from methods import METHODS, TRIALS
+from methods import FINALISTS, HEADLINES, METHODS, REPEATED, SPLITS, TRIALS
 from picture import accuracy_and_opis
-from statistics_of_pairs import HEADINGS, HIGHER, HOLDS, KEPT, LOWER, REVERSED, SAME, Difference, verdict
+from statistics_of_pairs import HEADINGS, HIGHER, HOLDS, KEPT, LOWER, REVERSED, SAME, Difference
 from store import Store
-from tested import Tested
+from tested import TWICE, Tested
+from verdicts import Verdicts
 
 from pml_ext._files import write_atomically
 
@@ -26,9 +27,10 @@ def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequ
     results = Tested(store)
     sets = [name for name in sets if any(of == name for of, _ in results.tests)]
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    lines = [*_about(results, sets), *_summary(results, claims, sets)]
+    verdicts = Verdicts(results, claims, sets)
+    lines = [*_about(results, claims, sets), *_summary(verdicts, claims, sets), *_tuning(verdicts, sets)]
     for number, claim in enumerate(claims, 1):
-        lines += _of_claim(number, claim, results, sets)
+        lines += _of_claim(number, claim, verdicts, sets)
     lines += ["## Every method", ""]
     for set_name in sets:
         lines += _of_set(set_name, results)
@@ -37,11 +39,15 @@ def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequ
         lines += [f"![mAP@R and OPIS of the methods on {set_name}](figures/{picture.name})", ""]
     lines += [*_over_training(folder, sets), *_cost(folder), *_second(folder)]
     write_atomically(folder / "EVIDENCE.md", "\n".join(lines))
-    write_guide(folder, results, sets)
+    write_guide(folder, verdicts, sets)
 
 
-def _about(results: Tested, sets: Sequence[str]) -> list[str]:
-    runs = sum(results.trials.values()) + sum(map(len, results.tests.values()))
+def _about(results: Tested, claims: Sequence[Claim], sets: Sequence[str]) -> list[str]:
+    two_sided = [
+        str(number)
+        for number, claim in enumerate(claims, 1)
+        if any(way == SAME for c in claim.comparisons for _, way in c.expected)
+    ]
     return [
         "# The papers' claims, tested",
         "",
@@ -49,19 +55,23 @@ def _about(results: Tested, sets: Sequence[str]) -> list[str]:
         f"layer on frozen features of an ImageNet network. Every method had {TRIALS} trials, drawn from its grid in "
         "`methods.py` (smaller grids are searched exhaustively), plus more if the best was at an end of an axis, "
         "judged by mAP@R on validation classes. It was then trained on all training classes with five seeds and tested "
-        "once. Differences are paired (same seeds, batches and initial weights); intervals are 95 %, over seeds and "
-        "test classes. R@1 and mAP@R in points, OPIS × 1000. Settings were chosen once, so the intervals do not "
-        "include the randomness of tuning.",
+        "once. Matches from the query's camera count neither in tests nor on validation classes. Differences are "
+        "paired (same seeds, batches and initial weights); intervals are 95 %, by Student's t over seeds and test "
+        "classes as crossed random effects and over tunings. R@1 and mAP@R in points; OPIS × 1000, and its differences "
+        "as ratios in %, computed as logarithms. Differences weight each test class equally; the values of a method "
+        "(“Every method”, figures, trials) weight each query equally. OPIS weights classes equally in both. Mean "
+        "utility was not recorded.",
         "",
-        "A claim of lower (↓) or higher (↑) values holds if the interval is on that side of 0, and is reversed if it "
-        "is on the other side. “≥” holds if the interval excludes a loss of more than a point, “≈” if it also excludes "
-        "a gain of more than a point; they are reversed if it excludes 0 but not these. “Detectable” is the smallest "
-        "difference that the comparison could detect. We decided to read claims 11, 21 and 24 in both directions after "
-        "seeing their figures.",
+        "A claim of lower (↓) or higher (↑) values holds if the interval at the level of “Tuning” is on that side of "
+        "0, and is reversed if it is on the other side. “≥” holds if the interval excludes a loss of more than a "
+        "point, “≈” if it also excludes a gain of more than a point; they are reversed if it excludes 0 but not these. "
+        f"We decided to read claims {', '.join(two_sided[:-1])} and {two_sided[-1]} in both directions after seeing "
+        "their figures.",
         "",
         "[WHICH_LOSS.md](WHICH_LOSS.md) recommends losses.",
         "",
-        f"{runs} runs on {', '.join(sets)}: {results.hours():.1f} hours of processor time; torch {torch.__version__}.",
+        f"{len(results.store.found)} runs on {', '.join(sets)}: {results.hours():.1f} hours of processor time; "
+        f"torch {torch.__version__}.",
         "",
     ]
 
@@ -112,18 +122,71 @@ def _second(folder: Path) -> list[str]:
     ]
 
 
-def _judged(results: Tested, claim: Claim, set_name: str) -> list[tuple[Comparison, str, str, Difference, str]]:
-    found = []
-    for comparison in claim.comparisons:
-        for metric, direction in comparison.expected:
-            difference = results.difference(set_name, comparison.base, comparison.method, metric)
-            if difference is not None:
-                judged = verdict(difference, direction, metric)
-                found.append((comparison, metric, direction, difference, judged))
-    return found
+def _tuning(verdicts: Verdicts, sets: Sequence[str]) -> list[str]:
+    """How the headline methods were tuned, the spread of tuning, and the number of comparisons."""
+    results = verdicts.results
+    chosen = {
+        method: [name for name in sets if (name, method) in results.tests and results.splits(name, method) == SPLITS]
+        for method in HEADLINES
+    }
+    every = [method for method, of in chosen.items() if of == list(sets)]
+    some = [f"{method} ({', '.join(of)})" for method, of in chosen.items() if of and method not in every]
+    lines = [
+        "## Tuning",
+        "",
+        f"Chosen over {SPLITS} validation splits, each with another training seed: {', '.join(every) or 'none'} on all "
+        f"sets; {', '.join(some) or 'none'}. The {FINALISTS} best trials of the first split were judged on the others "
+        "too and the best mean was tested; axes were extended until the best was inside or the end of the longer list "
+        "in `methods.py` was reached. All other methods were chosen on the first split alone.",
+        "",
+        f"{', '.join(REPEATED)} were tuned {SPLITS} times in all, each time on another split, with another seed and "
+        "another draw of the trials (of the later ones with half as many). How much the test values of the settings "
+        "that a single tuning chose differ is the spread of tuning below (standard deviation, pooled over these "
+        "methods, two seeds). Its variance is part of every interval on this page, once for each side that was tuned "
+        "independently. For a choice over three splits that is on the safe side. A set without repeated tunings takes "
+        "the spread of the others.",
+        "",
+        "The yardstick: `contrastive` and `tcm` (with λ = 1) are the same function of the embeddings, tuned as two "
+        "methods on two grids. A difference smaller than theirs on the same set is called not decided.",
+        "",
+        f"| | {' | '.join(sets)} |",
+        f"|---|{'---|' * len(sets)}",
+    ]
+    for measure, heading in HEADINGS.items():
+        unit = "%" if measure == "opis" else "points"
+        found = {name: results.tuning(name, measure) for name in sets}
+        cells = [f"{100 * spread.variance**0.5:.2f}" if spread else "–" for spread in found.values()]
+        lines.append(f"| spread of tuning, {heading}, {unit} | {' | '.join(cells)} |")
+        pairs = [results.difference(name, *TWICE, measure) for name in sets]
+        cells = [f"{pair.shown()[0]:+.2f}" if pair else "–" for pair in pairs]
+        lines.append(f"| yardstick: tcm − contrastive, {heading}, {unit} | {' | '.join(cells)} |")
+    at_end = Counter(
+        "headline" if results.splits(*which) == SPLITS else "other"
+        for which in results.tests
+        if which[0] in sets and which[1] in METHODS and results.at_end(*which)
+    )
+    total = Counter(
+        "headline" if results.splits(*which) == SPLITS else "other"
+        for which in results.tests
+        if which[0] in sets and which[1] in METHODS
+    )
+    alone, corrected = verdicts.excluding
+    return [
+        *lines,
+        "",
+        f"A chosen value at the last one tried, with more possible beyond: in {at_end['headline']} of "
+        f"{total['headline']} choices over {SPLITS} splits and {at_end['other']} of {total['other']} others (marked "
+        "* below): these were not tuned until the best was inside.",
+        "",
+        f"The claims' and [WHICH_LOSS.md](WHICH_LOSS.md)'s comparisons are one family of {len(verdicts.family)}. "
+        f"{alone} of the 95 % intervals exclude 0; Benjamini and Hochberg's procedure keeps {corrected} of them at a "
+        f"false discovery rate of 5 %. Verdicts are read from intervals at its level, {100 * verdicts.level:.2f} % "
+        "instead of 5 %; the tables show 95 % intervals.",
+        "",
+    ]
 
 
-def _summary(results: Tested, claims: Sequence[Claim], sets: Sequence[str]) -> list[str]:
+def _summary(verdicts: Verdicts, claims: Sequence[Claim], sets: Sequence[str]) -> list[str]:
     lines = [
         "## Summary",
         "",
@@ -134,24 +197,22 @@ def _summary(results: Tested, claims: Sequence[Claim], sets: Sequence[str]) -> l
     for number, claim in enumerate(claims, 1):
         cells = []
         for set_name in sets:
-            verdicts = Counter(judged for *_, judged in _judged(results, claim, set_name))
-            total = sum(verdicts.values())
-            cells.append(f"{verdicts[HOLDS]} / {verdicts[REVERSED]} / {total}" if total else "–")
+            counts = Counter(judged.verdict for c in claim.comparisons for judged in verdicts.of(set_name, c))
+            total = sum(counts.values())
+            cells.append(f"{counts[HOLDS]} / {counts[REVERSED]} / {total}" if total else "–")
         lines.append(f"| {number} | {claim.sentence} | {' | '.join(cells)} |")
     return [*lines, ""]
 
 
-def _of_claim(number: int, claim: Claim, results: Tested, sets: Sequence[str]) -> list[str]:
+def _of_claim(number: int, claim: Claim, verdicts: Verdicts, sets: Sequence[str]) -> list[str]:
     rows = []
     for set_name in sets:
-        for comparison, metric, direction, difference, judged in _judged(results, claim, set_name):
-            scale = SCALES[metric]
-            values = [f"{scale * value:+.2f}" for value in (difference.mean, difference.low, difference.high)]
-            rows.append(
-                f"| {set_name} | {comparison.base} | {comparison.method} | {HEADINGS[metric]} {ARROWS[direction]} "
-                f"| {scale * difference.base:.2f} | {values[0]} [{values[1]}, {values[2]}] "
-                f"| {judged} | {scale * difference.smallest:.2f} |"
-            )
+        for comparison in claim.comparisons:
+            for _, _, measure, direction, difference, judged in verdicts.of(set_name, comparison):
+                rows.append(
+                    f"| {set_name} | {comparison.base} | {comparison.method} | {HEADINGS[measure]} {ARROWS[direction]} "
+                    f"| {SCALES[measure] * difference.base:.2f} | {interval(difference)} | {judged} |"
+                )
     if not rows:
         return []
     return [
@@ -159,11 +220,17 @@ def _of_claim(number: int, claim: Claim, results: Tested, sets: Sequence[str]) -
         "",
         f"Source: {claim.source}.",
         "",
-        "| set | base | method | measure | base's value | difference [95 %] | verdict | detectable |",
-        "|---|---|---|---|---|---|---|---|",
+        "| set | base | method | measure | base's value | difference [95 %] | verdict |",
+        "|---|---|---|---|---|---|---|",
         *rows,
         "",
     ]
+
+
+def interval(difference: Difference) -> str:
+    """The difference and its 95 % interval, as a cell of a table."""
+    mean, low, high = (f"{value:+.2f}" for value in difference.shown())
+    return f"{mean}{' %' if difference.is_log_ratio else ''} [{low}, {high}]"
 
 
 def means_and_deviations(set_name: str, method: str, results: Tested) -> list[str]:
@@ -176,12 +243,16 @@ def means_and_deviations(set_name: str, method: str, results: Tested) -> list[st
 
 
 def _of_set(set_name: str, results: Tested) -> list[str]:
-    lines = [f"### {set_name}", "", "| method | R@1 | mAP@R | OPIS | 10 %-OPIS | trials | settings |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines = [f"### {set_name}", "", "| method | R@1 | mAP@R | OPIS | 10 %-OPIS | trials | splits | settings |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
     for method in METHODS:
         if (set_name, method) not in results.tests:
             continue
         cells = means_and_deviations(set_name, method, results)
-        shown = ", ".join(f"{key} {value}" for key, value in results.settings(set_name, method).items())
-        lines.append(f"| {method} | {' | '.join(cells)} | {results.trials[set_name, method]} | {shown} |")
+        at_end = results.at_end(set_name, method)
+        shown = ", ".join(
+            f"{key} {value}{'*' if key in at_end else ''}" for key, value in results.settings(set_name, method).items()
+        )
+        counts = f"{results.trials[set_name, method]} | {results.splits(set_name, method)}"
+        lines.append(f"| {method} | {' | '.join(cells)} | {counts} | {shown} |")
     return [*lines, ""]

@@ -5,6 +5,7 @@
     python examples/evidence/run.py --sets emoji    # on some sets
     python examples/evidence/run.py --quick         # a trial run in a separate folder
     python examples/evidence/run.py --check         # repeat a random tenth of the stored results and compare
+    python examples/evidence/run.py --check 0.01    # or another share
     python examples/evidence/run.py --tables        # only write the tables from stored results
 
 It can be stopped at any time and continues where it was. Results are stored in examples/evidence/results, tables and
@@ -91,7 +92,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=list(SOURCES), default=list(SOURCES))
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--check", nargs="?", const=0.1, type=float, metavar="SHARE")
     parser.add_argument("--tables", action="store_true")
     parser.add_argument("--output", type=Path, help="a folder for --quick; none: a temporary one")
     given = parser.parse_args()
@@ -99,7 +100,7 @@ def main() -> None:
         parser.error(f"unknown topic {', '.join(unknown)}; known: {', '.join(TOPICS)}")
     claims = [claim for claim in CLAIMS if not given.topics or claim.topic in given.topics]
     if given.check:
-        raise SystemExit(check_again(Store(HERE / "results"), given.sets))
+        raise SystemExit(check_again(Store(HERE / "results"), given.sets, given.check))
     if given.quick:
         with tempfile.TemporaryDirectory() as temporary:
             folder = given.output or Path(temporary)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pytorch_metric_learning import losses, miners
+from pytorch_metric_learning import distances, losses, miners
 from scipy import stats
 from sklearn.metrics.pairwise import euclidean_distances
 from torch import Tensor, nn
@@ -23,12 +23,21 @@ from torch import Tensor, nn
 HERE = Path(__file__).parent
 FEATURES = HERE.parents[1] / "logs" / "evidence" / "features"
 SET = "emoji"
-METHODS = ("triplet", "triplet + tcm", "ms")
-DIFFERENCES = (("triplet", "triplet + tcm"), ("triplet", "ms"))
+ADDED = "proxy_nca + tcm@added"
+BASE = "proxy_nca"  # at the settings that ADDED was added to
+METHODS = ("triplet", "triplet + tcm", "ms", "contrastive", "triplet_random", BASE, ADDED)
+DIFFERENCES = (
+    ("triplet", "triplet + tcm"),
+    ("triplet", "ms"),
+    ("triplet", "contrastive"),
+    ("triplet_random", "triplet"),
+    (BASE, ADDED),
+)
 SEEDS = range(5)
 MEASURES = {"r1": ("R@1", 100), "map_at_r": ("mAP@R", 100), "opis": ("OPIS × 1000", 1000)}
 STEPS, CLASSES, PER_CLASS, DIMENSION = 300, 20, 4, 128
 
+Loss = Callable[[Tensor, Tensor], Tensor]
 Part = tuple[Tensor, Tensor, Tensor]  # features (views, N, 1280), labels (N,), cameras (N,)
 
 
@@ -39,7 +48,7 @@ def main() -> None:
     own: dict[str, list[dict[str, float]]] = {method: [] for method in METHODS}
     for method in METHODS:
         for seed in SEEDS:
-            layer = trained(loss_of(method, committed[method][0]["settings"]), committed[method][0], seed, train_part)
+            layer = trained(method, committed[method][0]["settings"], seed, train_part)
             own[method].append(measured(layer, query, gallery))
     lines = [
         "| what | measure | run.py | second implementation | difference [95 %] | |",
@@ -65,38 +74,56 @@ def main() -> None:
 
 
 def committed_runs(method: str) -> list[dict[str, Any]]:
-    """The stored test runs of a method with the settings of the last one, ordered by seed."""
+    """The stored test runs of a method with the settings of the last one with all seeds, ordered by seed."""
     lines = (HERE / "results" / f"runs_{SET}.jsonl").read_text(encoding="utf-8").splitlines()
     runs = [run for run in map(json.loads, lines) if run["stage"] == "test" and run["method"] == method]
-    last = (runs[-1]["settings"], runs[-1]["fingerprint"])
-    return sorted((run for run in runs if (run["settings"], run["fingerprint"]) == last), key=lambda run: run["seed"])
+    if method == BASE:
+        shared = committed_runs(ADDED)[0]["settings"].items()
+        runs = [run for run in runs if run["settings"].items() <= shared]
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        groups.setdefault(repr((run["settings"], run["fingerprint"])), []).append(run)
+    last = [group for group in groups.values() if len(group) == len(SEEDS)][-1]
+    return sorted(last, key=lambda run: run["seed"])
 
 
-def loss_of(method: str, settings: dict[str, Any]) -> Callable[[Tensor, Tensor], Tensor]:
-    """The method's loss built from pytorch-metric-learning's losses."""
+def loss_of(method: str, settings: dict[str, Any], classes: int) -> tuple[Loss, list[nn.Parameter]]:
+    """The method's loss built from pytorch-metric-learning's losses, and its own parameters."""
     if method == "ms":
         ms = losses.MultiSimilarityLoss(alpha=2, beta=settings["ms.beta"], base=settings["ms.base"])
         miner = miners.MultiSimilarityMiner(epsilon=settings["ms.epsilon"])
-        return lambda embeddings, labels: ms(embeddings, labels, miner(embeddings, labels))
-    triplet = losses.TripletMarginLoss(margin=settings["triplet.margin"])
-    if method == "triplet":
-        return triplet
+        return (lambda embeddings, labels: ms(embeddings, labels, miner(embeddings, labels))), []
+    if method == "contrastive":
+        margins = {"pos_margin": settings["contrastive.pos_margin"], "neg_margin": settings["contrastive.neg_margin"]}
+        return losses.ContrastiveLoss(**margins, distance=distances.CosineSimilarity()), []
+    if method == "triplet_random":
+        return losses.TripletMarginLoss(margin=settings["triplet_random.margin"], triplets_per_anchor=1), []
+    if method.startswith("proxy_nca"):
+        base = losses.ProxyNCALoss(classes, DIMENSION, softmax_scale=settings["proxy_nca.scale"])
+    else:
+        base = losses.TripletMarginLoss(margin=settings["triplet.margin"])
+    own = list(base.parameters())
+    if "tcm" not in method:
+        return base, own
     tcm = losses.ThresholdConsistentMarginLoss(
         margin_plus=settings["tcm.margin_plus"], margin_minus=settings["tcm.margin_minus"]
     )
-    return lambda embeddings, labels: triplet(embeddings, labels) + tcm(embeddings, labels)
+    return (lambda embeddings, labels: base(embeddings, labels) + tcm(embeddings, labels)), own
 
 
-def trained(loss: Callable[[Tensor, Tensor], Tensor], run: dict[str, Any], seed: int, part: Part) -> nn.Linear:
+def trained(method: str, settings: dict[str, Any], seed: int, part: Part) -> nn.Linear:
     """A linear layer after 300 steps of Adam with a cosine to 0."""
     features, labels, _ = part
     random = np.random.default_rng([seed, 1])
     torch.manual_seed(1000 + seed)
     layer = nn.Linear(features.shape[-1], DIMENSION)
-    optimizer = torch.optim.Adam(layer.parameters())
+    loss, own = loss_of(method, settings, int(labels.max()) + 1)
+    rates = [settings["rate"], settings["rate"] * settings.get("own_rate", 1.0)]
+    optimizer = torch.optim.Adam([{"params": list(layer.parameters())}, *([{"params": own}] if own else [])])
     members = [np.flatnonzero(labels.numpy() == label) for label in np.unique(labels)]
     for step in range(STEPS):
-        optimizer.param_groups[0]["lr"] = run["settings"]["rate"] * (1 + np.cos(np.pi * step / STEPS)) / 2
+        for group, rate in zip(optimizer.param_groups, rates, strict=False):
+            group["lr"] = rate * (1 + np.cos(np.pi * step / STEPS)) / 2
         chosen = random.choice(len(members), CLASSES, replace=False)
         # A class with too few images repeats some.
         rows = np.concatenate(
@@ -117,10 +144,10 @@ def measured(layer: nn.Linear, query: Part, gallery: Part) -> dict[str, float]:
     q, g = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (q, g))
     q_labels, g_labels = query[1].numpy(), gallery[1].numpy()
     first, average_precision = [], []
-    for i, distances in enumerate(euclidean_distances(q, g)):
+    for i, to_gallery in enumerate(euclidean_distances(q, g)):
         same = g_labels == q_labels[i]
         allowed = (g_labels >= 0) & ~(same & (gallery[2].numpy() == query[2].numpy()[i]))
-        hits = same[allowed][np.argsort(distances[allowed])]
+        hits = same[allowed][np.argsort(to_gallery[allowed])]
         wanted = int(hits.sum())
         if wanted:
             first.append(hits[0])

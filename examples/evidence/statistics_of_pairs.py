@@ -1,11 +1,11 @@
-"""Paired differences with 95 % intervals, and verdicts."""
+"""Paired differences with 95 % intervals, and verdicts that allow for the number of comparisons."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
-REPLICATES = 2000
 R1, MAP_AT_R, OPIS = range(3)
 MEASURES = {"r1": R1, "map_at_r": MAP_AT_R, "opis": OPIS}  # the rows of Measured.by_class
 HEADINGS = {"r1": "R@1", "map_at_r": "mAP@R", "opis": "OPIS"}
@@ -14,89 +14,139 @@ TOLERANCE = {
     "r1": 0.01,
     "map_at_r": 0.01,
 }  # largest loss that still counts as kept, and largest difference that counts as the same
-HOLDS, REVERSED, OPEN = "holds", "reversed", "not distinguishable"
+HOLDS, REVERSED, OPEN = "holds", "reversed", "not decided"
+LEVEL = 0.05
+
+
+class Spread(NamedTuple):
+    """A variance and its degrees of freedom."""
+
+    variance: float
+    freedom: float
 
 
 class Difference(NamedTuple):
     """A method minus its base, over the same seeds and test classes.
 
-    mean, low, high: of the difference, with its 95 % interval.
+    mean: of the difference, or of log(method's / base's).
+    spread: the variance of the mean, and its degrees of freedom by Satterthwaite.
     base: the base's mean.
     """
 
     mean: float
-    low: float
-    high: float
+    spread: Spread
     base: float
+    is_log_ratio: bool = False
+
+    def ends(self, level: float = LEVEL) -> tuple[float, float]:
+        """The interval that misses with a probability of level."""
+        half = 0.0
+        if self.spread.variance > 0:
+            half = float(stdtrit(self.spread.freedom, 1 - level / 2) * self.spread.variance**0.5)
+        return self.mean - half, self.mean + half
+
+    def shown(self) -> tuple[float, float, float]:
+        """The mean and its 95 % interval, in points; a log-ratio in per cent of the base."""
+        values = (self.mean, *self.ends())
+        mean, low, high = (100 * (np.expm1(value) if self.is_log_ratio else value) for value in values)
+        return float(mean), float(low), float(high)
 
     @property
-    def smallest(self) -> float:
-        """The smallest difference that this comparison could detect: half its interval."""
-        return (self.high - self.low) / 2
+    def p(self) -> float:
+        """Of a two-sided t test against 0."""
+        if self.spread.variance == 0:
+            return float(self.mean == 0)
+        return float(2 * stdtr(self.spread.freedom, -abs(self.mean) / self.spread.variance**0.5))
 
 
-def paired_difference(base: np.ndarray, method: np.ndarray, *, seed: int = 0) -> Difference:
+def paired_difference(base: np.ndarray, method: np.ndarray, *, tuning: tuple[Spread, ...] = ()) -> Difference:
     """The difference of two (S, C) arrays with a value per seed and test class; nan if a class cannot be measured.
 
-    The interval is a bootstrap's over seeds and, within, over classes: S seeds are drawn with replacement, and for
-    each of the 2,000 replicates C classes, the same ones for all its seeds.
+    tuning: the variance of each side whose settings were chosen independently of the other's.
     """
-    difference, of_base = _difference(base, method)
-    seeds, classes = difference.shape
-    random = np.random.default_rng(seed)
-    replicates = np.empty(REPLICATES)
-    for i in range(REPLICATES):
-        rows = random.integers(seeds, size=seeds)
-        weights = np.bincount(random.integers(classes, size=classes), minlength=classes)
-        replicates[i] = (difference[rows].mean(axis=0) @ weights) / classes
-    low, high = np.quantile(replicates, (0.025, 0.975))
-    return Difference(float(difference.mean()), float(low), float(high), of_base)
+    base, method = _measurable(base, method)
+    difference = method - base
+    spread = sum_of(_crossed(difference), *tuning)
+    return Difference(float(difference.mean()), spread, float(base.mean()))
 
 
-def t_difference(base: np.ndarray, method: np.ndarray) -> Difference:
-    """The same with Student's t, for few seeds, whose variance a bootstrap underestimates.
+def paired_log_ratio(base: np.ndarray, method: np.ndarray, *, tuning: tuple[Spread, ...] = ()) -> Difference:
+    """The same for log(mean of method / mean of base), by the delta method."""
+    base, method = _measurable(base, method)
+    linear = method / method.mean() - base / base.mean()
+    mean = float(np.log(method.mean() / base.mean()))
+    return Difference(mean, sum_of(_crossed(linear), *tuning), float(base.mean()), is_log_ratio=True)
+
+
+def _crossed(difference: np.ndarray) -> Spread:
+    """The variance of the mean of (S, C), of few seeds, where a bootstrap would underestimate it.
 
     Seeds and classes are crossed random effects: the variance of the mean is that of the seeds' means plus that of the
     classes' means, less the residual's, which is in both; degrees of freedom by Satterthwaite. One seed: over classes.
     """
-    difference, of_base = _difference(base, method)
-    (seeds, classes), mean = difference.shape, float(difference.mean())
+    (seeds, classes), mean = difference.shape, difference.mean()
     of_classes, of_seeds = difference.mean(axis=0), difference.mean(axis=1)
-    over_classes = of_classes.var(ddof=1) / classes
-    variance, parts = over_classes, [(over_classes, classes - 1)]
+    over_classes = float(of_classes.var(ddof=1) / classes)
+    variance, parts = over_classes, [Spread(over_classes, classes - 1)]
     if seeds > 1:
         freedom = (seeds - 1) * (classes - 1)
         residual = difference - of_classes - of_seeds[:, None] + mean
-        in_both = np.square(residual).sum() / freedom / residual.size
-        over_seeds = of_seeds.var(ddof=1) / seeds
-        parts += [(over_seeds, seeds - 1), (in_both, freedom)]
+        in_both = float(np.square(residual).sum() / freedom / residual.size)
+        over_seeds = float(of_seeds.var(ddof=1) / seeds)
+        parts += [Spread(over_seeds, seeds - 1), Spread(in_both, freedom)]
         variance = max(over_classes + over_seeds - in_both, over_classes, over_seeds)
-    half = 0.0
-    if variance > 0:
-        half = float(stdtrit(variance**2 / sum(part**2 / freedom for part, freedom in parts), 0.975) * variance**0.5)
-    return Difference(mean, mean - half, mean + half, of_base)
+    return Spread(variance, _satterthwaite(variance, parts))
 
 
-def _difference(base: np.ndarray, method: np.ndarray) -> tuple[np.ndarray, float]:
-    """(S, C) of the classes that both can measure, and the base's mean over them."""
+def sum_of(*parts: Spread) -> Spread:
+    """The variance of a sum of independent parts."""
+    variance = sum(part.variance for part in parts)
+    return Spread(variance, _satterthwaite(variance, parts))
+
+
+def _satterthwaite(variance: float, parts: Iterable[Spread]) -> float:
+    over = sum(part.variance**2 / part.freedom for part in parts)
+    return variance**2 / over if over > 0 else np.inf
+
+
+def _measurable(base: np.ndarray, method: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The classes that both can measure."""
     if base.shape != method.shape:
         raise ValueError(f"the two must have the same seeds and classes; got {base.shape} and {method.shape}")
     measurable = ~np.isnan(base).any(axis=0) & ~np.isnan(method).any(axis=0)
-    return (method - base)[:, measurable], float(base[:, measurable].mean())
+    return base[:, measurable], method[:, measurable]
 
 
-def verdict(found: Difference, direction: str, measure: str) -> str:
-    """Whether a claim holds: LOWER and HIGHER if the interval excludes 0 on that side, KEPT if it excludes a
-    loss of more than the tolerance, SAME if it also excludes a gain of more than that."""
+def level_of_family(family: Iterable[Difference], share: float = LEVEL) -> float:
+    """The level of the intervals that decide, so that 5 % of the comparisons that exclude 0 are expected to be wrong.
+
+    Benjamini and Hochberg (1995): of m p values the largest k with p₍ₖ₎ ≤ 0.05 k / m; the level is 0.05 k / m.
+    """
+    values = np.sort([difference.p for difference in family])
+    levels = share * np.arange(1, len(values) + 1) / max(len(values), 1)
+    passing = np.flatnonzero(values <= levels)
+    return float(levels[passing[-1] if len(passing) else 0]) if len(values) else share
+
+
+def verdict(found: Difference, direction: str, measure: str, *, level: float = LEVEL, luck: float = 0.0) -> str:
+    """Whether a claim holds: LOWER and HIGHER if the interval of the level excludes 0 on that side, KEPT if it excludes
+    a loss of more than the tolerance, SAME if it also excludes a gain of more than that.
+
+    A difference from 0 that is smaller than luck, the difference of one function tuned twice, is not decided.
+    """
+    low, high = found.ends(level)
+    lucky = abs(found.mean) < luck
     if direction == SAME:
-        if max(-found.low, found.high) < TOLERANCE[measure]:
+        if max(-low, high) < TOLERANCE[measure]:
             return HOLDS
-        return OPEN if found.low <= 0 <= found.high else REVERSED
+        return OPEN if low <= 0 <= high or lucky else REVERSED
     if direction == KEPT:
         tolerance = TOLERANCE[measure]
-        if found.high < 0:
-            return REVERSED if found.low < -tolerance else HOLDS
-        return HOLDS if found.low > -tolerance else OPEN
+        if high < 0 and low < -tolerance:
+            return OPEN if lucky else REVERSED
+        return HOLDS if low > -tolerance else OPEN
     sign = 1 if direction == HIGHER else -1
-    low, high = sorted((sign * found.low, sign * found.high))
+    low, high = sorted((sign * low, sign * high))
+    if lucky:
+        return OPEN
     return HOLDS if low > 0 else REVERSED if high < 0 else OPEN

@@ -16,7 +16,24 @@ import numpy as np
 from pml_ext._files import replacing
 
 RECIPE = 1  # increase when image_sets.py or training.py changes results
-TEST, VALIDATION = "test", "validation"
+TEST = "test"
+
+
+def validation(split: int) -> str:
+    """The stage of the trials on a validation split."""
+    return f"validation {split}" if split else "validation"
+
+
+def test_of_draw(draw: int) -> str:
+    """The stage of the test runs of a repeated tuning; those of draw 0 are ordinary."""
+    return f"{TEST} of draw {draw}" if draw else TEST
+
+
+def split_of(stage: str) -> int | None:
+    """The validation split of a stage; None if it is a test."""
+    if stage.startswith(TEST):
+        return None
+    return int(stage.removeprefix("validation") or 0)
 
 
 class Run(NamedTuple):
@@ -42,6 +59,7 @@ class Store:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.found: dict[str, dict[str, Any]] = {}
+        self._packed: dict[str, Any] = {}
         for path in sorted(folder.glob("runs_*.jsonl")):
             for line in path.read_text(encoding="utf-8").splitlines():
                 result = json.loads(line)
@@ -71,18 +89,20 @@ class Store:
         loose = self.folder / "by_class" / f"{set_name}.{key}.npy"
         if loose.is_file():
             return np.load(loose).astype(float)
-        with np.load(self.folder / f"by_class_{set_name}.npz") as packed:
-            return packed[key].astype(float)
+        if set_name not in self._packed:
+            self._packed[set_name] = np.load(self.folder / f"by_class_{set_name}.npz")
+        return self._packed[set_name][key].astype(float)
 
     def pack(self, sets: list[str]) -> None:
         """Write one compressed file per set with the current runs."""
         for set_name in sets:
             path = self.folder / f"by_class_{set_name}.npz"
-            wanted = [r["key"] for r in self.found.values() if r["set"] == set_name and r["stage"] == TEST]
+            wanted = [r["key"] for r in self.found.values() if r["set"] == set_name and split_of(r["stage"]) is None]
             if not wanted:
                 continue
             values = {key: self.by_class(key, set_name).astype(np.float32) for key in wanted}
             with replacing(path) as file:
                 np.savez_compressed(file, **values)
+            self._packed.pop(set_name, None)
             for loose in (self.folder / "by_class").glob(f"{set_name}.*.npy"):
                 loose.unlink()

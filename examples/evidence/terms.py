@@ -102,6 +102,11 @@ def _triplet_disjoint(sizes: Sizes, *, margin: float) -> Term:
     return Term(losses.TripletMarginLoss(margin=margin), miners.DisjointTripletMiner(seed=sizes.seed))
 
 
+def _triplet_random(sizes: Sizes, *, margin: float) -> Term:
+    """One random triplet for each sample as the anchor."""
+    return Term(losses.TripletMarginLoss(margin=margin, triplets_per_anchor=1))
+
+
 def _loop(base: Callable[..., Term]) -> Callable[..., Term]:
     def build(
         sizes: Sizes,
@@ -218,6 +223,7 @@ TERMS: dict[str, Callable[..., Term]] = {
     "triplet": _triplet,
     "triplet_semihard": _triplet_semihard,
     "triplet_disjoint": _triplet_disjoint,
+    "triplet_random": _triplet_random,
     "loop_triplet": _loop(_triplet),
     "loop_triplet_semihard": _loop(_triplet_semihard),
     "hphn": _hphn,

@@ -1,34 +1,41 @@
 """The stored results by set and method: chosen settings, values, and differences of methods."""
 
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import numpy as np
-from statistics_of_pairs import MEASURES, Difference, paired_difference
-from store import VALIDATION, Store
+from methods import METHODS, REPEATED, REPEATED_SEEDS, SPLITS
+from statistics_of_pairs import MEASURES, Difference, Spread, paired_difference, paired_log_ratio
+from store import TEST, Store, split_of, test_of_draw, validation
+
+TWICE = ("contrastive", "tcm")  # one function (with λ = 1), tuned as two methods on two grids
+
+Result = dict[str, Any]
 
 
 class Tested:
-    """The stored results by set and method."""
+    """The stored results by set and method.
+
+    tests: of the chosen settings: the last ones with the most seeds, as a method may have been tuned again.
+    trials: the number of settings tried on the first validation split.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.tests: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self.tests: dict[tuple[str, str], list[Result]] = {}
         self.trials: Counter[tuple[str, str]] = Counter()
-        self._differences: dict[tuple[str, str, str, str], Difference | None] = {}
-        chosen: dict[tuple[str, str], str] = {}
+        self._stages: dict[tuple[str, str], dict[str, list[Result]]] = {}
         for result in store.found.values():
             which = (result["set"], result["method"])
-            if result["stage"] == VALIDATION:
-                self.trials[which] += 1
-            else:
-                # If a method was tuned again, the settings of the last run count.
-                settings = repr((result["settings"], result["fingerprint"]))
-                if chosen.get(which) != settings:
-                    chosen[which], self.tests[which] = settings, []
-                self.tests[which].append(result)
-        for results in self.tests.values():
-            results.sort(key=lambda result: result["seed"])
+            self._stages.setdefault(which, {}).setdefault(result["stage"], []).append(result)
+        for which, stages in self._stages.items():
+            self.trials[which] = len(stages.get(validation(0), []))
+            if groups := _by_settings(stages.get(TEST, [])):
+                most = max(map(len, groups))
+                self.tests[which] = next(group for group in reversed(groups) if len(group) == most)
+        self.difference = cache(self._difference)
+        self.tuning = cache(self._tuning)
 
     def values(self, set_name: str, method: str, metric: str) -> np.ndarray:
         return np.array([result["metrics"][metric] for result in self.tests[set_name, method]])
@@ -42,23 +49,101 @@ class Tested:
         """Method to the settings that validation chose on a set."""
         return {method: self.settings(of, method) for of, method in self.tests if of == set_name}
 
+    def splits(self, set_name: str, method: str) -> int:
+        """The number of validation splits that chose the settings."""
+        chosen, stages = self.settings(set_name, method), self._stages[set_name, method]
+        return sum(
+            any(result["settings"] == chosen for result in stages.get(validation(split), [])) for split in range(SPLITS)
+        )
+
+    def runs(self, set_name: str, method: str) -> int:
+        """The number of all runs on validation classes."""
+        stages = self._stages[set_name, method]
+        return sum(len(results) for stage, results in stages.items() if split_of(stage) is not None)
+
+    def at_end(self, set_name: str, method: str) -> list[str]:
+        """The settings whose chosen value is the last that was tried in a direction which has no natural end."""
+        chosen, spec = self.settings(set_name, method), METHODS[method]
+        stages = self._stages[set_name, method]
+        found = []
+        for key, axis in spec.axes.items():
+            tried = {r["settings"][key] for stage in stages if split_of(stage) is not None for r in stages[stage]}
+            below, above = (len(end) > 1 for end in axis.ends(farther=True))
+            if len(axis.values) > 1 and (
+                (below and chosen[key] == min(tried)) or (above and chosen[key] == max(tried))
+            ):
+                found.append(key)
+        return found
+
     def hours(self) -> float:
         """Hours of CPU time of all results; runs without a recorded time count as the mean."""
         timed = [result["seconds"] for result in self.store.found.values() if "seconds" in result]
         return len(self.store.found) * sum(timed) / max(len(timed), 1) / 3600
 
-    def by_class(self, set_name: str, method: str, metric: str) -> np.ndarray:
+    def by_class(self, results: list[Result], metric: str) -> np.ndarray:
         """(S, C)"""
-        kept = [self.store.by_class(result["key"], set_name) for result in self.tests[set_name, method]]
+        kept = [self.store.by_class(result["key"], result["set"]) for result in results]
         return np.stack(kept)[:, MEASURES[metric]]
 
-    def difference(self, set_name: str, base: str, method: str, metric: str) -> Difference | None:
-        """The difference of two methods, cached; None unless both were run with the same seeds."""
-        asked = (set_name, base, method, metric)
-        if asked not in self._differences:
-            seeds = [[result["seed"] for result in self.tests.get((set_name, name), [])] for name in (base, method)]
-            self._differences[asked] = None
-            if seeds[0] and seeds[0] == seeds[1]:
-                values = [self.by_class(set_name, name, metric) for name in (base, method)]
-                self._differences[asked] = paired_difference(*values)
-        return self._differences[asked]
+    def luck(self, set_name: str, metric: str) -> float:
+        """The absolute difference of one function that was tuned as two methods; 0 if it was not."""
+        found = self.difference(set_name, *TWICE, metric)
+        return 0.0 if found is None else abs(found.mean)
+
+    def _difference(
+        self, set_name: str, base: str, method: str, metric: str, *, base_anew: bool = False
+    ) -> Difference | None:
+        """The difference of two methods, cached; None unless both were run with the same seeds.
+
+        A method that was added to a base is compared with the base's runs at the same settings, unless base_anew: then
+        with the base's own choice.
+        """
+        of_base, of_method = (self.tests.get((set_name, name), []) for name in (base, method))
+        shares_settings = bool(not base_anew and of_method and method in METHODS and METHODS[method].on == base)
+        if shares_settings:
+            settings = of_method[0]["settings"].items()
+            groups = _by_settings(self._stages[set_name, base].get(TEST, []))
+            of_base = next(group for group in reversed(groups) if group[0]["settings"].items() <= settings)
+        if not of_base or [r["seed"] for r in of_base] != [r["seed"] for r in of_method]:
+            return None
+        find = paired_log_ratio if metric == "opis" else paired_difference
+        tuning = self.tuning(set_name, metric)
+        sides = (tuning,) * (1 if shares_settings else 2) if tuning else ()
+        return find(self.by_class(of_base, metric), self.by_class(of_method, metric), tuning=sides)
+
+    def _tuning(self, set_name: str, metric: str) -> Spread | None:
+        """The spread of tuning: of a method's test values, over the settings that each of its tunings chose.
+
+        Pooled over the methods that were tuned repeatedly on the set; else of all sets; None if none was.
+        """
+        found = [spread for method in REPEATED if (spread := self._repeated(set_name, method, metric))]
+        if not found:
+            others = {of for of, _ in self.tests} - {set_name}
+            found = [s for of in sorted(others) for m in REPEATED if (s := self._repeated(of, m, metric))]
+        if not found:
+            return None
+        freedom = sum(spread.freedom for spread in found)
+        return Spread(sum(spread.variance * spread.freedom for spread in found) / freedom, freedom)
+
+    def _repeated(self, set_name: str, method: str, metric: str) -> Spread | None:
+        stages = self._stages.get((set_name, method), {})
+        values = []
+        for draw in reversed(range(SPLITS)):  # draw 0 is of any method
+            tests = stages.get(test_of_draw(draw), [])
+            if draw == 0:
+                best = max(stages[validation(0)], key=lambda result: result["metrics"]["map_at_r"])["settings"]
+                tests = [result for result in tests if result["settings"] == best]
+            tests = [result for result in tests if result["seed"] in REPEATED_SEEDS]
+            if len(tests) != len(REPEATED_SEEDS):
+                return None
+            mean = float(np.nanmean(self.by_class(tests, metric)))
+            values.append(np.log(mean) if metric == "opis" else mean)
+        return Spread(float(np.var(values, ddof=1)), len(values) - 1)
+
+
+def _by_settings(results: list[Result]) -> list[list[Result]]:
+    """Results of the same settings and arithmetic, by seed, in the order in which they were stored first."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(repr((result["settings"], result["fingerprint"])), []).append(result)
+    return [sorted(group, key=lambda result: result["seed"]) for group in groups.values()]

@@ -1,24 +1,31 @@
-"""The runs of one method on one set: trials on validation classes, then the chosen settings on the test set."""
+"""The runs of one method on one set: trials on validation classes, then the chosen settings on the test set.
+
+A headline method's best trials are judged on further validation splits too, each with another training seed, and the
+mean over the splits decides. Some methods are tuned again with other draws of the trials, each on another split: how
+much the settings that they choose differ on the test set is the spread of tuning.
+"""
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from image_sets import Features, features_of
-from methods import METHODS, SEEDS, Method
-from store import TEST, VALIDATION, Run, Store
+from methods import FINALISTS, HEADLINES, METHODS, REPEATED, REPEATED_SEEDS, SEEDS, SPLITS, Method
+from store import TEST, Run, Store, split_of, test_of_draw, validation
 from terms import fingerprint
 from training import train_and_measure
 
 SELECTED_BY = "map_at_r"
 FARTHEST = 4  # steps beyond the ends of the axes, at most
 
+Tried = list[tuple[float, dict[str, Any]]]  # mAP@R on validation classes, and settings
+
 
 class Plan(NamedTuple):
     """The amount of work; less for a quick run.
 
-    trials: at most, per method.
+    trials: at most, per method; None: all, those beyond the ends of the axes, and the further splits and draws.
     seeds: of the test runs.
     shortened: additional settings of every run: steps, and classes of the set.
     """
@@ -33,42 +40,81 @@ class Plan(NamedTuple):
 
 def run_method(set_name: str, method: str, plan: Plan, store: Store) -> Generator[bool, None, None]:
     """Tune and test one method on one set. Yields after each run whether it was run (or already stored)."""
-    spec = METHODS[method]
+    spec, work = METHODS[method], _Work(set_name, plan, store)
     fixed: dict[str, Any] = {}
     if spec.on is not None:
-        fixed = yield from _tuned(set_name, METHODS[spec.on], {}, plan, store)
-    best = yield from _tuned(set_name, spec, fixed, plan, store)
+        fixed = _best((yield from work.tune(METHODS[spec.on])))
+    tried = yield from work.tune(spec, fixed)
+    best = _best(tried)
+    if plan.trials is None and method in HEADLINES:
+        best = yield from work.choose_over_splits(spec, tried)
     for seed in plan.seeds:
-        run = made(set_name, TEST, method, plan.settings(best), seed)
-        fresh = store.get(run) is None
-        if fresh:
-            _do(run, store)
-        yield fresh
+        yield work.run(TEST, method, best, seed)[0]
+    if plan.trials is None and method in REPEATED:
+        for draw in range(SPLITS):
+            again = _best((yield from work.tune(spec, draw=draw)))
+            for seed in REPEATED_SEEDS:
+                yield work.run(test_of_draw(draw), method, again, seed)[0]
 
 
-def _tuned(
-    set_name: str, spec: Method, fixed: Mapping[str, Any], plan: Plan, store: Store
-) -> Generator[bool, None, dict[str, Any]]:
-    """Yields as run_method; returns the settings with the best mAP@R on the validation classes."""
-    tried: list[tuple[float, dict[str, Any]]] = []
-
-    def on_validation(point: dict[str, Any]) -> bool:
-        run = made(set_name, VALIDATION, spec.name, plan.settings(point), 0)
-        kept = store.get(run)
-        result = kept or _do(run, store)
-        tried.append((result["metrics"][SELECTED_BY], point))
-        return kept is None
-
-    for point in spec.trials()[: plan.trials]:
-        yield on_validation({**fixed, **point})
-    for _ in range(FARTHEST if plan.trials is None else 0):
-        value, best = max(tried, key=lambda pair: pair[0])
-        unseen = [point for point in spec.beyond(best) if point not in [p for _, p in tried]]
-        for point in unseen:
-            yield on_validation(point)
-        if not unseen or max(tried, key=lambda pair: pair[0])[0] <= value:
-            break
+def _best(tried: Tried) -> dict[str, Any]:
     return max(tried, key=lambda pair: pair[0])[1]
+
+
+class _Work(NamedTuple):
+    """The runs on one set."""
+
+    set_name: str
+    plan: Plan
+    store: Store
+
+    def tune(self, spec: Method, fixed: Mapping[str, Any] = {}, *, draw: int = 0) -> Generator[bool, None, Tried]:
+        """The trials of a draw, and those beyond the ends of the axes, on the validation split of that number."""
+        tried: Tried = []
+        for point in spec.trials(draw)[: self.plan.trials]:
+            yield from self._try(spec, {**fixed, **point}, (draw,), tried)
+        if self.plan.trials is None:
+            yield from self._try_beyond(spec, (draw,), tried)
+        return tried
+
+    def choose_over_splits(self, spec: Method, tried: Tried) -> Generator[bool, None, dict[str, Any]]:
+        """The settings with the best mean over all splits, of the best trials and those beyond the ends of the axes."""
+        splits, finalists = range(SPLITS), sorted(tried, key=lambda pair: -pair[0])[:FINALISTS]
+        judged: Tried = []
+        for _, point in finalists:
+            yield from self._try(spec, point, splits, judged)
+        yield from self._try_beyond(spec, splits, judged, farther=True)
+        return _best(judged)
+
+    def run(self, stage: str, method: str, point: dict[str, Any], seed: int) -> tuple[bool, dict[str, Any]]:
+        """Whether it was run (or already stored), and the result."""
+        settings = self.plan.settings(point)
+        run = made(self.set_name, stage, method, settings, seed)
+        kept = self.store.get(run)
+        return kept is None, kept or _do(run, self.store)
+
+    def _try(
+        self, spec: Method, point: dict[str, Any], splits: Sequence[int], tried: Tried
+    ) -> Generator[bool, None, None]:
+        """Judge settings by their mean over splits; the training seed is the number of the split."""
+        values = []
+        for split in splits:
+            fresh, result = self.run(validation(split), spec.name, point, split)
+            values.append(result["metrics"][SELECTED_BY])
+            yield fresh
+        tried.append((sum(values) / len(values), point))
+
+    def _try_beyond(
+        self, spec: Method, splits: Sequence[int], tried: Tried, *, farther: bool = False
+    ) -> Generator[bool, None, None]:
+        for _ in range(FARTHEST):
+            value, best = max(tried, key=lambda pair: pair[0])
+            seen = [point for _, point in tried]
+            unseen = [point for point in spec.beyond(best, farther=farther) if point not in seen]
+            for point in unseen:
+                yield from self._try(spec, point, splits, tried)
+            if not unseen or max(tried, key=lambda pair: pair[0])[0] <= value:
+                break
 
 
 def made(set_name: str, stage: str, method: str, settings: dict[str, Any], seed: int) -> Run:
@@ -76,20 +122,17 @@ def made(set_name: str, stage: str, method: str, settings: dict[str, Any], seed:
 
 
 def _do(run: Run, store: Store) -> dict[str, Any]:
-    data, started = _data(run), time.process_time()
+    data, started = _of_stage(run.set, split_of(run.stage), run.settings.get("classes")), time.process_time()
     measured, trace = train_and_measure(run.method, run.settings, run.seed, data)
     more: dict[str, Any] = {"seconds": round(time.process_time() - started, 2)}
-    if run.stage == TEST:
+    if split_of(run.stage) is None:
         store.keep_by_class(run, measured.by_class.numpy())
         more["trace"] = [[float(f"{value:.5g}") for value in point] for point in trace]
     return store.add(run, measured.metrics, **more)
 
 
-def _data(run: Run) -> Features:
-    return _of_stage(run.set, run.stage, run.settings.get("classes"))
-
-
 @cache
-def _of_stage(set_name: str, stage: str, classes: int | None) -> Features:
+def _of_stage(set_name: str, split: int | None, classes: int | None) -> Features:
+    """The validation split, or the test data for None."""
     data = features_of(set_name, classes)
-    return data if stage == TEST else data.validation()
+    return data if split is None else data.validation(split)

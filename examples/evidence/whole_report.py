@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 from normalization_tables import whole_networks
-from report import ARROWS, SCALES, means_and_deviations
+from report import ARROWS, SCALES, interval, means_and_deviations
 from statistics_of_pairs import HEADINGS, verdict
 from store import Store
 from tested import Tested
@@ -28,8 +28,9 @@ def write_report(folder: Path, whole: Store, heads: Store) -> None:
         "`whole_grid.py`. The runner trains small convolutional networks from scratch with its configs, on images of "
         f"16×16 pixels. Every method had {len(METHODS['triplet'])} trials with fewer epochs on validation classes, 30 "
         "% of the training classes, judged by mAP@R. The best settings were then trained on all training classes and "
-        "tested once. Differences are paired (same seeds); intervals are 95 %, over seeds and test classes. R@1 and "
-        "mAP@R in points, OPIS × 1000. The column “heads” has the verdict for linear heads (EVIDENCE.md) in the same "
+        "tested once. Differences are paired (same seeds); intervals are 95 %, by Student's t over seeds and test "
+        "classes, without a correction for their number. R@1 and mAP@R in points, OPIS × 1000 and its differences in "
+        "%. The column “heads” has the verdict for linear heads (EVIDENCE.md) in the same "
         "comparison on the same set; –: not run.",
         "",
         "The grid was not extended if the best value was at its end. Trials of about 90 steps favour losses that learn "
@@ -39,7 +40,7 @@ def write_report(folder: Path, whole: Store, heads: Store) -> None:
         "figures, because the base of `smoothap_tcm` was not at its best.",
         "",
         "“≥” holds if the interval excludes a loss of more than a point; [EVIDENCE.md](EVIDENCE.md) explains the other "
-        "signs and “detectable”.",
+        "signs.",
         "",
         f"torch {torch.__version__}, one thread per run.",
         "",
@@ -57,22 +58,20 @@ def _comparisons(set_name: str, results: Tested, heads: Tested) -> list[str]:
             difference = results.difference(set_name, base.name, method.name, metric)
             if difference is None:
                 continue
-            scale = SCALES[metric]
-            mean, low, high = (f"{scale * value:+.2f}" for value in (difference.mean, difference.low, difference.high))
             of_head = heads.difference(set_name, base.head, method.head, metric)
             beside = "–"
             if of_head is not None:
-                beside = f"{verdict(of_head, direction, metric)} ({scale * of_head.mean:+.2f})"
+                beside = f"{verdict(of_head, direction, metric)} ({of_head.shown()[0]:+.2f})"
             rows.append(
                 f"| {base.name} | {method.name} | {HEADINGS[metric]} {ARROWS[direction]} "
-                f"| {scale * difference.base:.2f} | {mean} [{low}, {high}] | {verdict(difference, direction, metric)} "
-                f"| {beside} | {scale * difference.smallest:.2f} |"
+                f"| {SCALES[metric] * difference.base:.2f} | {interval(difference)} "
+                f"| {verdict(difference, direction, metric)} | {beside} |"
             )
     if not rows:
         return []
     return [
-        "| base | method | measure | base's value | difference [95 %] | verdict | heads | detectable |",
-        "|---|---|---|---|---|---|---|---|",
+        "| base | method | measure | base's value | difference [95 %] | verdict | heads |",
+        "|---|---|---|---|---|---|---|",
         *rows,
         "",
     ]
