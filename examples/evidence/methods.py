@@ -27,7 +27,7 @@ HEADLINES = (
 )
 # Tuned again with other draws of the trials, another split and another seed: the spread of tuning.
 REPEATED = ("triplet", "contrastive", "tcm")
-SPLITS, FINALISTS, REPEATED_TRIALS, REPEATED_SEEDS = 3, 3, 8, (0, 1)
+SPLITS, FINALISTS, REPEATED_SEEDS = 3, 3, (0, 1)
 
 
 class Axis(NamedTuple):
@@ -67,13 +67,12 @@ class Method(NamedTuple):
     on: str | None = None
 
     def trials(self, draw: int = 0) -> list[dict[str, Any]]:
-        """The settings to try first, without those of `on`; a draw other than 0 has REPEATED_TRIALS at most."""
+        """The settings to try first, without those of `on`: one draw of them, or the whole grid."""
         grid = [
             dict(zip(self.axes, values, strict=True)) for values in product(*(a.values for a in self.axes.values()))
         ]
-        name, most = (f"{self.name} {draw}", REPEATED_TRIALS) if draw else (self.name, TRIALS)
-        if len(grid) > most:
-            grid = Random(name).sample(grid, most)
+        if len(grid) > TRIALS:
+            grid = Random(f"{self.name} {draw}" if draw else self.name).sample(grid, TRIALS)
         return [{**self.fixed, **point} for point in grid]
 
     def beyond(self, best: Mapping[str, Any], *, farther: bool = False) -> Iterator[dict[str, Any]]:

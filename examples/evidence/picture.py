@@ -14,10 +14,11 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 OVERVIEW = (
-    *("triplet", "triplet_semihard", "triplet_disjoint", "hphn", "lifted", "ms", "smoothap", "recall", "contrastive"),
-    *("proxy_nca", "arcface", "id", "softmax", "soft_triple", "angular", "circle", "centroid_triplet"),
-    *("cit", "discriminative@one_hot", "tcm", "loop_triplet", "loop_hphn", "loop_lifted", "loop_ms"),
-    *("triplet + tcm", "ms + tcm", "smoothap + tcm", "recall + tcm", "proxy_nca + tcm", "arcface + tcm", "id + tcm"),
+    *("triplet", "triplet_semihard", "triplet_disjoint", "triplet_random", "hphn", "lifted", "ms", "smoothap"),
+    *("recall", "contrastive", "proxy_nca", "arcface", "id", "softmax", "soft_triple", "angular", "circle"),
+    *("centroid_triplet", "cit", "discriminative@one_hot", "tcm", "loop_triplet", "loop_hphn", "loop_lifted"),
+    *("loop_ms", "triplet + tcm", "ms + tcm", "smoothap + tcm", "recall + tcm", "proxy_nca + tcm", "arcface + tcm"),
+    "id + tcm",
 )
 ANGLES = np.pi / 4 + np.linspace(0, 2 * np.pi, 16, endpoint=False)  # off the bars first
 

@@ -140,11 +140,11 @@ def _tuning(verdicts: Verdicts, sets: Sequence[str]) -> list[str]:
         "in `methods.py` was reached. All other methods were chosen on the first split alone.",
         "",
         f"{', '.join(REPEATED)} were tuned {SPLITS} times in all, each time on another split, with another seed and "
-        "another draw of the trials (of the later ones with half as many). How much the test values of the settings "
-        "that a single tuning chose differ is the spread of tuning below (standard deviation, pooled over these "
-        "methods, two seeds). Its variance is part of every interval on this page, once for each side that was tuned "
-        "independently. For a choice over three splits that is on the safe side. A set without repeated tunings takes "
-        "the spread of the others.",
+        "another draw of the trials (at first with half as many, which spread much more on grocery). How much the "
+        "test values of the settings that a single tuning chose differ is the spread of tuning below (standard "
+        "deviation, pooled over these methods, two seeds). Its variance is part of every interval on this page, once "
+        "for each side that was tuned independently. For a choice over three splits that is on the safe side. A set "
+        "without repeated tunings takes the spread of the others.",
         "",
         "The yardstick: `contrastive` and `tcm` (with λ = 1) are the same function of the embeddings, tuned as two "
         "methods on two grids. A difference smaller than theirs on the same set is called not decided.",

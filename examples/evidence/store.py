@@ -16,12 +16,13 @@ import numpy as np
 from pml_ext._files import replacing
 
 RECIPE = 1  # increase when image_sets.py or training.py changes results
-TEST = "test"
+TEST, VALIDATION = "test", "validation"
+TEST_AS_BASE = "test as base"  # of a base at the settings that a term was added to, if they are not its choice
 
 
 def validation(split: int) -> str:
     """The stage of the trials on a validation split."""
-    return f"validation {split}" if split else "validation"
+    return f"{VALIDATION} {split}" if split else VALIDATION
 
 
 def test_of_draw(draw: int) -> str:
@@ -33,7 +34,7 @@ def split_of(stage: str) -> int | None:
     """The validation split of a stage; None if it is a test."""
     if stage.startswith(TEST):
         return None
-    return int(stage.removeprefix("validation") or 0)
+    return int(stage.removeprefix(VALIDATION) or 0)
 
 
 class Run(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from methods import METHODS, REPEATED, REPEATED_SEEDS, SPLITS
 from statistics_of_pairs import MEASURES, Difference, Spread, paired_difference, paired_log_ratio
-from store import TEST, Store, split_of, test_of_draw, validation
+from store import TEST, TEST_AS_BASE, Store, split_of, test_of_draw, validation
 
 TWICE = ("contrastive", "tcm")  # one function (with λ = 1), tuned as two methods on two grids
 
@@ -102,8 +102,9 @@ class Tested:
         shares_settings = bool(not base_anew and of_method and method in METHODS and METHODS[method].on == base)
         if shares_settings:
             settings = of_method[0]["settings"].items()
-            groups = _by_settings(self._stages[set_name, base].get(TEST, []))
-            of_base = next(group for group in reversed(groups) if group[0]["settings"].items() <= settings)
+            stages = self._stages.get((set_name, base), {})
+            groups = _by_settings([*stages.get(TEST_AS_BASE, []), *stages.get(TEST, [])])
+            of_base = next((group for group in reversed(groups) if group[0]["settings"].items() <= settings), [])
         if not of_base or [r["seed"] for r in of_base] != [r["seed"] for r in of_method]:
             return None
         find = paired_log_ratio if metric == "opis" else paired_difference

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from image_sets import Features, features_of
 from methods import FINALISTS, HEADLINES, METHODS, REPEATED, REPEATED_SEEDS, SEEDS, SPLITS, Method
-from store import TEST, Run, Store, split_of, test_of_draw, validation
+from store import TEST, TEST_AS_BASE, Run, Store, split_of, test_of_draw, validation
 from terms import fingerprint
 from training import train_and_measure
 
@@ -44,6 +44,9 @@ def run_method(set_name: str, method: str, plan: Plan, store: Store) -> Generato
     fixed: dict[str, Any] = {}
     if spec.on is not None:
         fixed = _best((yield from work.tune(METHODS[spec.on])))
+        for seed in plan.seeds:
+            if store.get(made(set_name, TEST, spec.on, plan.settings(fixed), seed)) is None:
+                yield work.run(TEST_AS_BASE, spec.on, fixed, seed)[0]
     tried = yield from work.tune(spec, fixed)
     best = _best(tried)
     if plan.trials is None and method in HEADLINES:
