@@ -43,8 +43,9 @@ def goals() -> str:
     found = json.loads((HERE / "evidence" / "results" / "guide.json").read_text(encoding="utf-8"))
     rows = [[row["loss"], against, gain, row["cost"]] for row in found.values() for against, gain in row["gains"]]
     about = (
-        "In brackets: 95 % intervals for these sets, and with these as a sample of any. OPIS is relative to the base's (lower is better), mAP@R in points (higher is "
-        "better); cost is the time added to a step with a batch of 80, where it was measured."
+        "In brackets: 95 % intervals for these sets, and with these as a sample of any. OPIS is relative to the base's "
+        "(lower is better), mAP@R in points (higher is better); cost is the time added to a step with a batch of 80, "
+        "where it was measured."
     )
     return table(["loss", "compared", "change", "cost"], rows) + f"\n{about}\n"
 

@@ -103,6 +103,7 @@ def test_added_terms_are_tuned_on_the_bases_settings(tmp_path: Path, monkeypatch
     import torch
     import tuning
     from store import Store
+    from tested import Tested
     from training import Measured
 
     seen: list[tuple[str, str, dict[str, float]]] = []
@@ -118,11 +119,16 @@ def test_added_terms_are_tuned_on_the_bases_settings(tmp_path: Path, monkeypatch
     monkeypatch.setattr(tuning, "train_and_measure", train_and_measure)
     monkeypatch.setattr(tuning, "_of_stage", lambda name, split, classes: "test" if split is None else split)
     done = list(tuning.run_method("emoji", "triplet + tcm@added", tuning.Plan(), Store(tmp_path)))
-    assert all(done) and len(done) == len(seen) == 16 + 12 + 5
+    assert all(done) and len(done) == len(seen) == 16 + 5 + 12 + 5  # the base is tested at these settings too
     added = [settings for name, stage, settings in seen if name == "triplet + tcm@added"]
     assert all((settings["rate"], settings["triplet.margin"]) == (1e-3, 0.2) for settings in added)
     assert [stage for *_, stage, _ in seen][-5:] == ["tested"] * 5
     assert added[-1]["tcm.margin_plus"] == 0.8
+
+    results = Tested(Store(tmp_path))
+    assert ("emoji", "triplet") not in results.tests  # its own choice was not tested
+    assert results.difference("emoji", "triplet", "triplet + tcm@added", "r1") is not None
+    assert results.difference("emoji", "triplet", "triplet + tcm@added", "r1", base_anew=True) is None
 
 
 def test_headline_methods_are_chosen_by_the_mean_over_splits_and_tuned_again(
