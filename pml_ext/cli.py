@@ -120,6 +120,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     _add_processes(add)
     add("--embeddings", metavar="FILE", help="measure embeddings made elsewhere, see below")
     add("--gallery", metavar="FILE", help="what --embeddings search; without: each other")
+    does = "of --embeddings: more of the gallery, of other identities; measures TAR at FAR and searches among them all"
+    add("--distractors", metavar="FILE", help=does)
     does = "of --embeddings: measure scores normalised by a cohort too, see `pml-ext threshold`: its cohort.npz, its "
     does += "threshold.json, or the word gallery (k and strength as in TEST.NORMALIZE)"
     add("--normalize", metavar="COHORT", help=does)

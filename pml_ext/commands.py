@@ -35,7 +35,7 @@ def train(
 
 def evaluate(
     config_file: str | None, overrides: list[str], *, embeddings: str | None, gallery: str | None, out: str | None,
-    normalize: str | None, checkpoint: str | None, **options: Any,
+    distractors: str | None, normalize: str | None, checkpoint: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """evaluate MODEL.WEIGHTS, or embeddings from files"""
     if config_file is not None:
@@ -44,7 +44,8 @@ def evaluate(
     from pml_ext.search.evaluate_command import evaluate_files
 
     with _plain_warnings():
-        print(evaluate_files(str(embeddings), gallery, out or ".", normalize=normalize, checkpoint=checkpoint))
+        of = {"distractors": distractors, "normalize": normalize, "checkpoint": checkpoint}
+        print(evaluate_files(str(embeddings), gallery, out or ".", **of))
 
 
 def threshold(

@@ -25,7 +25,7 @@ def split_pairs(
     return rest, pairs
 
 
-_OF_EMBEDDINGS = ("gallery", "normalize", "checkpoint", "out")
+_OF_EMBEDDINGS = ("gallery", "distractors", "normalize", "checkpoint", "out")
 
 
 def take_config(arguments: argparse.Namespace, command: argparse.ArgumentParser) -> None:

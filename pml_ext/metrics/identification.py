@@ -1,15 +1,18 @@
 """The numbers that papers print of IJB's 1:N protocol."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_fraction, check_items, check_labels, check_whole
-from pml_ext.functional.open_set.gallery_scores import scores_in_gallery, share_within_rank, tpir_at_fpir
+from pml_ext._checks import check_embeddings, check_finite, check_fraction, check_items, check_labels, check_whole
+from pml_ext._ops.normalize import unit_rows
+from pml_ext.functional.open_set.gallery_blocks import scores_in_blocks
+from pml_ext.functional.open_set.gallery_scores import GalleryScores, scores_in_gallery, share_within_rank, tpir_at_fpir
 from pml_ext.functional.verification.templates import template_embeddings
 from pml_ext.metrics import keys
 from pml_ext.metrics.identification_lists import SearchProtocol
+from pml_ext.metrics.streaming_verification import StreamingVerification
 
 FPIRS = (1e-1, 1e-2, 1e-3)
 
@@ -88,10 +91,57 @@ class IdentificationEvaluator:
                     f"of {len(probes)}"
                 )
             counts += torch.tensor([mated, len(probes) - mated])
-            rates.append(
-                [float(tpir_at_fpir(scores, fpir)) for fpir in self.fpirs]
-                + [float(share_within_rank(scores, rank)) for rank in self.ranks]
-            )
-        names = [*map(keys.tpir_at_fpir, self.fpirs), *map(keys.rank, self.ranks)]
+            rates.append(self._rates(scores))
         means = torch.tensor(rates, dtype=torch.float64).mean(dim=0).tolist()
-        return dict(zip(names, means, strict=True)) | {keys.MATED: float(counts[0]), keys.NON_MATED: float(counts[1])}
+        return self._named(means, *counts.tolist())
+
+    def of_blocks(
+        self,
+        probes: Tensor,
+        subjects: Tensor,
+        gallery: Iterable[tuple[Tensor, Tensor]],
+        *,
+        verification: StreamingVerification | None = None,
+    ) -> dict[str, float]:
+        """Probes that search one gallery, which may be larger than memory: MegaFace's million distractors, say.
+
+        Ranks count subjects, and a subject has the best score of its rows. TPIR is nan if every probe is mated.
+
+        Args:
+            probes, subjects: (P, D) finite embeddings, normalised here, and (P,) integers.
+            gallery: blocks of (n, D) embeddings, normalised here, and (n,) subjects; a distractor's is no probe's.
+            verification: counts every pair of a probe and a row of the gallery too; its `compute` has TAR at FAR.
+        Raises:
+            ValueError: shapes that do not fit, values that are not finite, a gallery with no probe's subject.
+        Source: Kemelmacher-Shlizerman et al., The MegaFace Benchmark, CVPR 2016.
+
+        >>> faces = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [0.2, 0.8]])
+        >>> blocks = [(faces[:1], torch.tensor([0])), (faces[1:2], torch.tensor([7]))]
+        >>> evaluator, pairs = IdentificationEvaluator(fpirs=(), ranks=(1,)), StreamingVerification(fars=(0.5,))
+        >>> evaluator.of_blocks(faces[2:], torch.tensor([0, 1]), blocks, verification=pairs)
+        {'rank_1': 1.0, 'mated': 1.0, 'non_mated': 1.0}
+        >>> pairs.compute()["impostors"]
+        3.0
+        """
+        check_embeddings(probes, "probes")
+        check_finite(probes, "probes")
+        subjects = check_labels(subjects, len(probes), "subjects")
+        scores = scores_in_blocks(
+            unit_rows(probes),
+            subjects,
+            gallery,
+            most_before=max(self.ranks, default=1),
+            count=None if verification is None else verification.update,
+        )
+        mated = int(scores.mated.sum())
+        if not mated:
+            raise ValueError(f"gallery must have the subject of at least one of the {len(probes)} probes; got none")
+        return self._named(self._rates(scores), mated, len(probes) - mated)
+
+    def _rates(self, scores: GalleryScores) -> list[float]:
+        tpirs = [float(tpir_at_fpir(scores, fpir)) for fpir in self.fpirs]
+        return tpirs + [float(share_within_rank(scores, rank)) for rank in self.ranks]
+
+    def _named(self, rates: Sequence[float], mated: int, non_mated: int) -> dict[str, float]:
+        names = [*map(keys.tpir_at_fpir, self.fpirs), *map(keys.rank, self.ranks)]
+        return dict(zip(names, rates, strict=True)) | {keys.MATED: float(mated), keys.NON_MATED: float(non_mated)}

@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from pml_ext.metrics import IdentificationEvaluator, SearchProtocol, TemplateSubjects, read_template_subjects
+from pml_ext.metrics import (
+    IdentificationEvaluator,
+    SearchProtocol,
+    StreamingVerification,
+    TemplateSubjects,
+    read_template_subjects,
+)
 
 FPIRS, RANKS = (0.2, 0.1, 0.01), (1, 2, 5)
 IDS = torch.arange(70)
@@ -145,3 +151,54 @@ def test_what_cannot_be_searched_is_an_error() -> None:
         IdentificationEvaluator((1.5,))
     with pytest.raises(ValueError, match="ranks must be"):
         IdentificationEvaluator(ranks=(0,))
+
+
+def rates_of_blocks_by_loops(x: list[list[float]], subjects: list[int], probes: int) -> dict[str, float]:
+    """Rows from `probes` on are the gallery."""
+    of = SearchProtocol(
+        TemplateSubjects(torch.arange(probes), torch.tensor(subjects[:probes])),
+        (TemplateSubjects(torch.arange(probes, len(x)), torch.tensor(subjects[probes:])),),
+    )
+    found = rates_by_loops(x, of, 0)
+    pairs = [
+        (cosine(x[p], x[g]), subjects[p] == subjects[g]) for p in range(probes) for g in range(probes, len(x))
+    ]  # every probe with every row
+    genuine = [score for score, same in pairs if same]
+    impostors = [score for score, same in pairs if not same]
+    for far in (0.1, 0.01):
+        allowed = [t for t, _ in pairs if sum(other >= t for other in impostors) <= far * len(impostors)]
+        found[f"tar_at_far_{far:.0e}".replace("e-0", "e-")] = sum(own >= min(allowed) for own in genuine) / len(genuine)
+    return found | {"genuine": len(genuine), "impostors": len(impostors)}
+
+
+@pytest.mark.parametrize("sizes", [(60,), (1, 7, 30, 22)])
+@pytest.mark.parametrize("all_mated", [False, True])
+def test_a_gallery_in_blocks_equals_loops(sizes: tuple[int, ...], all_mated: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    people = torch.randn(40, 4, generator=generator, dtype=torch.float64)
+    # Subjects of several rows, which lie in different blocks; 30 to 39 are no probe's.
+    of = torch.cat([torch.arange(30) % (15 if all_mated else 30), torch.arange(60) % 15])
+    of[60:] = torch.where(torch.arange(30) % 2 == 0, of[60:], 30 + torch.arange(30) % 10)
+    x = people[of] + 1.2 * torch.randn(90, 4, generator=generator, dtype=torch.float64)
+    pairs = StreamingVerification(fars=(0.1, 0.01))
+    blocks = zip(x[30:].split(sizes), of[30:].split(sizes), strict=True)
+    found = IdentificationEvaluator(FPIRS, RANKS).of_blocks(x[:30], of[:30], blocks, verification=pairs)
+    expected = rates_of_blocks_by_loops(x.tolist(), of.tolist(), 30)
+    assert {name: (found | pairs.compute())[name] for name in expected} == pytest.approx(
+        expected, abs=1e-12, nan_ok=True
+    )
+    assert (found["mated"], found["non_mated"]) == ((30, 0) if all_mated else (15, 15))
+    assert 0 < found["rank_1"] < found["rank_5"] < 1
+
+
+def test_what_a_gallery_in_blocks_refuses() -> None:
+    evaluator, x, ids = IdentificationEvaluator(), torch.eye(3), torch.arange(3)
+    for blocks, message in (
+        ([], "gallery must have the subject of at least one of the 3 probes; got none"),
+        ([(x, ids + 5)], "gallery must have the subject of at least one"),
+        ([(torch.eye(2), ids[:2])], "gallery must have 3 dimensions, as the probes; got 2"),
+        ([(x, ids[:2])], "the subjects of gallery"),
+        ([(x * math.nan, ids)], "gallery"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            evaluator.of_blocks(x, ids, blocks)

@@ -1,0 +1,71 @@
+"""Probes against a gallery that comes in blocks, such as a million distractors in a file."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._ops.blocks import row_blocks
+from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.precision import full_precision
+from pml_ext.functional.open_set.gallery_scores import GalleryScores
+
+
+def scores_in_blocks(
+    probes: Tensor,
+    subjects: Tensor,
+    gallery: Iterable[tuple[Tensor, Tensor]],
+    *,
+    most_before: int,
+    count: Callable[[Tensor, Tensor], None] | None = None,
+) -> GalleryScores:
+    """`scores_in_gallery` of (P, D) probes, rows of length 1, in the memory of a block; `before` ends at most_before.
+
+    gallery: blocks of (n, D) embeddings, normalised here, and (n,) integer subjects, which may come in several blocks;
+    count: called with the (p · n,) cosines of each part and whether they are of one subject.
+    """
+    subjects = subjects.to(probes.device)
+    own = probes.new_full((len(probes),), -torch.inf)
+    top = probes.new_full((len(probes), most_before), -torch.inf)  # of different other subjects, descending
+    names_of_top = subjects.new_full(top.shape, 0)
+    for embeddings, labels in gallery:
+        check_embeddings(embeddings, "gallery")
+        check_finite(embeddings, "gallery")
+        if embeddings.shape[1] != probes.shape[1]:
+            raise ValueError(
+                f"gallery must have {probes.shape[1]} dimensions, as the probes; got {embeddings.shape[1]}"
+            )
+        labels, order = check_labels(labels, len(embeddings), "the subjects of gallery").to(subjects).sort()
+        enrolled = unit_rows(embeddings.to(probes)[order])
+        names, place = labels.unique_consecutive(return_inverse=True)
+        at = torch.searchsorted(names, subjects).clamp_max(len(names) - 1)
+        here = names[at] == subjects
+        for rows in row_blocks(len(probes), len(enrolled), probes.device):
+            with full_precision(probes.device):
+                best = probes[rows] @ enrolled.T
+            if count is not None:
+                count(best.view(-1), (subjects[rows, None] == labels).view(-1))
+            if len(names) < len(labels):
+                of_subjects = best.new_full((len(best), len(names)), -torch.inf)
+                best = of_subjects.scatter_reduce_(1, place.expand_as(best), best, "amax")
+            mine = best.gather(1, at[rows, None]).masked_fill(~here[rows, None], -torch.inf)
+            own[rows] = torch.maximum(own[rows], mine[:, 0])
+            best.scatter_(1, at[rows, None], torch.where(here[rows, None], -torch.inf, best.gather(1, at[rows, None])))
+            scores, columns = best.topk(min(most_before, len(names)))
+            top[rows], names_of_top[rows] = _highest_of_each(
+                torch.cat([top[rows], scores], dim=1),
+                torch.cat([names_of_top[rows], names[columns]], dim=1),
+                most_before,
+            )
+    before = (top >= own[:, None]).sum(dim=1)
+    return GalleryScores(own > -torch.inf, own, before, torch.maximum(own, top[:, 0]))
+
+
+def _highest_of_each(scores: Tensor, names: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """The `most` highest scores of different names in each row, and the names."""
+    scores, order = scores.sort(dim=1, descending=True)
+    names = names.gather(1, order)
+    again = (names[:, :, None] == names[:, None, :]).tril_(-1).any(dim=2) & (scores > -torch.inf)
+    scores, order = scores.masked_fill(again, -torch.inf).sort(dim=1, descending=True, stable=True)
+    return scores[:, :most], names.gather(1, order)[:, :most]
