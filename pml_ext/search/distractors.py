@@ -29,6 +29,8 @@ def measure_among_distractors(query: Part, gallery: Part, distractors: str) -> d
     try:
         blocks = chain([enrolled], distractor_blocks(distractors, query, probes[0].shape[1]))
         found = IdentificationEvaluator().of_blocks(*probes, blocks, verification=pairs)
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(f"{query.file}: {error}") from error
     return pairs.compute() | found
