@@ -35,7 +35,7 @@ def evaluate_files(
     else:
         if gallery_file is None or normalize is not None:
             raise UserError("--distractors goes with --gallery, which has the queries' identities, without --normalize")
-        results = {Path(file).name: measure_among_distractors(*parts, distractors)}
+        results = {Path(file).name: measure_among_distractors(parts[0], parts[1], distractors)}
     path = Path(out) / "metrics.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {"embeddings": file, "gallery": gallery_file, "distractors": distractors, "opis": asdict(OPIS_SETTINGS)}

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from pml_ext.cli import main
-from pml_ext.search import embedding_file
 from tests.search.test_commands_on_files import failure, metrics
 
 
@@ -29,8 +28,7 @@ def files(folder: Path, labels: np.ndarray | None, **more: np.ndarray) -> list[s
 
 
 @pytest.mark.parametrize("labelled", [False, True])
-def test_queries_among_distractors(tmp_path: Path, labelled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding_file, "_BLOCK", 7)
+def test_queries_among_distractors(tmp_path: Path, labelled: bool) -> None:
     labels = np.arange(50) // 2 + 100
     assert main(files(tmp_path, labels if labelled else None)) == 0
     both = np.load(tmp_path / "all.npz")
