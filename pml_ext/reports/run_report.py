@@ -15,6 +15,8 @@ from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.fields import Target, ThresholdCurves, ThresholdFields
 from pml_ext.metrics.threshold.rates import error_rates
+from pml_ext.reports.class_covariances import covariance_picture
+from pml_ext.reports.class_densities import density_picture
 from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, spectrum_picture
 from pml_ext.reports.page import metrics_table, write_page
@@ -126,6 +128,8 @@ def _panels_of_set(
     before = {row: torch.cat(m.features[name]) for row, m in baselines.items() if row != RAW_PIXELS}
     models = {row: m.features[name] for row, m in baselines.items() if row == RAW_PIXELS} | {TRAINED: features}
     lists = cache(lambda: {model: first_results(data, found) for model, found in models.items()})
+    every = ImageSet.concatenated(data.parts)
+    on_circle: Panels = {"Classes on the circle": lambda: [density_picture(every, embeddings)]}
     return {
         "What queries find": lambda: _results_of_queries(data, lists(), seed),
         "Most confused identities": lambda: _confusions(data, lists()[TRAINED]),
@@ -133,8 +137,10 @@ def _panels_of_set(
         "One threshold for all pairs": lambda: _pictures_of_thresholds(
             curves_file(run, name), data, features, utility.curves(), far
         ),
-        "A map of the embeddings": lambda: [map_picture(ImageSet.concatenated(data.parts), embeddings, seed=seed)],
+        "A map of the embeddings": lambda: [map_picture(every, embeddings, seed=seed)],
+        **(on_circle if embeddings.shape[1] == 2 else {}),
         "Singular values of the embeddings": lambda: [spectrum_picture(before | {TRAINED: embeddings})],
+        "Covariances of the classes": lambda: [covariance_picture(before | {TRAINED: embeddings}, every.identities)],
     }
 
 

@@ -58,7 +58,8 @@ def test_every_picture_is_there_at_both_widths(report: tuple[Path, list[Path]]) 
     page, files = report
     names = {path.stem.rsplit("_", 1)[0] for path in files}
     assert names == {
-        "ranked_random", "ranked_worst", "confusions", "utility", "roc", "worst_classes", "map", "spectrum", "curves",
+        "ranked_random", "ranked_worst", "confusions", "utility", "roc", "worst_classes", "map", "spectrum",
+        "class_covariances", "curves",
     }  # fmt: skip
     assert len(files) == 2 * len(names)
     for path in files:
@@ -163,7 +164,7 @@ def test_few_queries_an_identity_end_no_report(tmp_path: Path, queries: int) -> 
         tmp_path, {"Set": data}, measured(features, 0.5), {}, far=1e-3, utility=utility, seed=0, facts={}
     )
     assert not_drawn(page) == {}
-    assert len(files) == 16
+    assert len(files) == 18
 
 
 def test_a_damaged_log_of_the_training_costs_its_curves_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
