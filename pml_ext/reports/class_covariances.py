@@ -33,7 +33,8 @@ def class_eigenvalues(embeddings: Tensor, identities: np.ndarray) -> Tensor:
         raise ValueError("no class has two samples or more: there are no covariances")
     size = places.shape[1]
     found = [torch.cov(places[labels == label].T).reshape(size, size) for label in several]
-    return torch.linalg.eigvalsh(torch.stack(found)).flip(1).clamp_min(0)
+    eigenvalues: Tensor = torch.linalg.eigvalsh(torch.stack(found))
+    return eigenvalues.flip(1).clamp_min(0)
 
 
 def covariance_picture(models: Mapping[str, Tensor], identities: np.ndarray) -> Picture:

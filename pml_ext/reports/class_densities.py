@@ -24,7 +24,8 @@ def angle_densities(angles: Tensor, at: Tensor) -> Tensor:
     """
     concentration = torch.tensor(_WIDTH**-2, dtype=torch.float64)
     kernels = (concentration * ((at[:, None] - angles[None]).cos() - 1)).exp()
-    return kernels.mean(dim=1) / (2 * torch.pi * torch.special.i0e(concentration))
+    densities: Tensor = kernels.mean(dim=1) / (2 * torch.pi * torch.special.i0e(concentration))
+    return densities
 
 
 def density_picture(images: ImageSet, embeddings: Tensor) -> Picture:
