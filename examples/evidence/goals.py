@@ -62,8 +62,9 @@ GOALS = (
         (("smoothap", "smoothap + tcm"), ("triplet", "triplet + tcm")),
         "Added to a tuned loss, TCM lowers OPIS of ProxyNCA, ArcFace and softmax on Emoji and of two of them on "
         "Glyphs; elsewhere, and around other losses, the difference is within the luck of tuning. A triplet term in "
-        "its place, with as many trials, differs in OPIS by less than that luck and is more accurate for three of three losses "
-        "on Emoji, two on Omniglot and one on Glyphs: a classification loss gains by a term on pairs, whichever. MS alone is the most even loss, or "
+        "its place, with as many trials, differs in OPIS by less than that luck and is more accurate for three of "
+        "three losses on Emoji, two on Omniglot and one on Glyphs: a classification loss gains by a term on pairs, "
+        "whichever. MS alone is the most even loss, or "
         "close to it, on four of five sets. We added the comparisons with unchanged bases after seeing the first "
         "figures of the planned one (the fourth table), and the last one later. The planned one tunes the base's "
         "settings together with TCM's, by mAP@R, from a larger grid with the same number of trials, so part of its "
