@@ -94,7 +94,7 @@ def test_search_reports_the_recall_it_has(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT.with_name("search.py")), *words]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert [line.split()[0] for line in result.stdout.splitlines()] == ["2,000", "write", "build", "query", "on"]
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["2,000", "write", "build", "query", "on", "all"]
     assert "recall of 10 1," in result.stdout
 
 

@@ -7,7 +7,6 @@ from pml_ext._errors import UserError
 from pml_ext.metrics.threshold.normalized import describe_cohort
 from pml_ext.runner.evaluation.results import results_table, write_metrics
 from pml_ext.search.cohort_option import cohort_for_measuring
-from pml_ext.search.distractors import measure_among_distractors
 from pml_ext.search.query_and_gallery import OPIS_SETTINGS, measure_parts, read_parts
 
 
@@ -35,6 +34,8 @@ def evaluate_files(
     else:
         if gallery_file is None or normalize is not None:
             raise UserError("--distractors goes with --gallery, which has the queries' identities, without --normalize")
+        from pml_ext.search.distractors import measure_among_distractors  # import torchmetrics and the runner's yacs
+
         results = {Path(file).name: measure_among_distractors(parts[0], parts[1], distractors)}
     path = Path(out) / "metrics.json"
     path.parent.mkdir(parents=True, exist_ok=True)

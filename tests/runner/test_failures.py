@@ -26,6 +26,12 @@ def test_a_killed_worker_is_found_behind_another_error(chained: bool, tmp_path: 
         fail_while_torch_reports_it(chained=chained)
 
 
+def test_a_broken_connection_to_a_worker_is_that_of_a_killed_one(tmp_path: Path) -> None:
+    message = r"a process that loads images was ended from outside.*\(\[Errno 104\] Connection reset by peer\)"
+    with pytest.raises(UserError, match=message), one_message(tmp_path):
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+
 def test_a_bug_stays_what_it_is(tmp_path: Path) -> None:
     error = ZeroDivisionError("in the code")
     with pytest.raises(ZeroDivisionError) as caught, one_message(tmp_path):

@@ -1,7 +1,9 @@
 """Data loaders of a run."""
 
+import os
 import signal
 from collections.abc import Sequence
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -68,13 +70,25 @@ def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 def _workers(options: CN) -> dict[str, Any]:
     if not options.NUM_WORKERS:
         return {"num_workers": 0}  # torch refuses the others without workers
-    ahead = {"prefetch_factor": options.PREFETCH_FACTOR, "worker_init_fn": _outlive_sigterm}
+    ahead = {"prefetch_factor": options.PREFETCH_FACTOR, "worker_init_fn": outlive_sigterm}
     return {"num_workers": options.NUM_WORKERS, **ahead}
 
 
-def _outlive_sigterm(_: int) -> None:
-    """Schedulers send SIGTERM to all processes at once; the run still needs this one to come to its checkpoint."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def outlive_sigterm(_: int) -> None:
+    """Let only the parent end this worker by SIGTERM.
+
+    Schedulers send it to all processes at once; the run still needs this one to come to its checkpoint. Where the
+    system does not say who has sent a signal (macOS), the worker ends.
+    """
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        Thread(target=_end_by_parent, daemon=True).start()
+
+
+def _end_by_parent() -> None:
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 def train_loader(

@@ -1,6 +1,12 @@
 """Batches are a function of seed and epoch: neither workers nor ranks nor earlier epochs change a pixel."""
 
+import signal
+import subprocess
+import sys
+import time
 from itertools import islice
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
 
 import numpy as np
 import pytest
@@ -10,7 +16,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
-from pml_ext.runner.data.loaders import evaluation_loader, train_loader
+from pml_ext.runner.data.loaders import evaluation_loader, outlive_sigterm, train_loader
 from pml_ext.runner.data.transforms.random_erasing import RandomErasing
 from pml_ext.runner.data.transforms.shifts import PadAndCrop
 from pml_ext.runner.data.transforms.transform import Transform
@@ -112,3 +118,25 @@ def test_fewer_images_than_ranks_are_an_error_on_all_ranks() -> None:
             evaluation_loader(
                 CN({"NUM_WORKERS": 0}), IMAGES.subset(np.arange(2)), TRANSFORM, batch_size=5, rank=rank, world_size=3
             )
+
+
+def wait_as_a_worker(is_ready: Event) -> None:
+    outlive_sigterm(0)
+    is_ready.set()
+    time.sleep(60)
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="the system does not say who has sent a signal")
+def test_only_its_parent_ends_a_worker() -> None:
+    """Else a worker that a killed one has left waiting would keep the run from ending."""
+    processes = get_context("fork")
+    is_ready = processes.Event()
+    worker = processes.Process(target=wait_as_a_worker, args=(is_ready,))
+    worker.start()
+    assert is_ready.wait(30)
+    subprocess.run([sys.executable, "-c", f"import os; os.kill({worker.pid}, {int(signal.SIGTERM)})"], check=True)
+    worker.join(0.2)
+    assert worker.is_alive()
+    worker.terminate()
+    worker.join(30)
+    assert worker.exitcode == 0
