@@ -69,6 +69,7 @@ LATE = {
     "pml_ext.runner.data.datasets.face_pairs",
     "pml_ext.runner.data.datasets.ijb",
     "pml_ext.runner.data.datasets.retrieval",
+    "pml_ext.search.evaluate_command",
 }
 
 
