@@ -32,17 +32,21 @@ def build(file: EmbeddingFile, index_path: Path, rows_path: Path) -> KeptIndex:
     """Write both files, in memory for the compressed rows and a block; and what was measured on the index."""
     faiss, use = load_faiss(), file.record.normalization if file.record else None
     lists, dim = min(round(math.sqrt(file.rows)), _MOST_LISTS), indexed_dim(file)
-    checksum = ContentChecksum()
+    places = np.unique(np.linspace(0, file.rows - 1, lists * _TRAINED_ON).astype(np.int64))
+    checksum, parts, begin = ContentChecksum(), [], 0
     with rows_path.open("wb") as rows:
         for block in file.blocks(checksum=checksum):
-            indexed_vectors(block, use).tofile(rows)
-    places = np.unique(np.linspace(0, file.rows - 1, lists * _TRAINED_ON).astype(np.int64))
-    sample = np.memmap(rows_path, np.float32, "r", shape=(file.rows, dim))[places]
+            vectors = indexed_vectors(block, use)
+            vectors.tofile(rows)
+            # Here, because a mapped file would take 64 KB of memory for each of these rows.
+            parts.append(vectors[places[slice(*np.searchsorted(places, (begin, begin + len(vectors))))] - begin])
+            begin += len(vectors)
+    sample = np.concatenate(parts)
     index = faiss.index_factory(dim, _recipe(dim, lists), faiss.METRIC_INNER_PRODUCT)
     index.train(sample)
     probing = np.linspace(0, len(places) - 1, _PROBED_WITH).astype(np.int64)
     places, queries = places[probing], as_queries(sample[probing], use)
-    del sample
+    del sample, parts
     truth = faiss.ResultHeap(len(queries), _NEIGHBOURS + 1, keep_max=True)  # the nearest row of each is itself
     for vectors in _read(rows_path, dim):
         scores, found = faiss.knn(queries, vectors, _NEIGHBOURS + 1, metric=faiss.METRIC_INNER_PRODUCT)
