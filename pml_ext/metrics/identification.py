@@ -8,7 +8,7 @@ from torch import Tensor
 from pml_ext._checks import check_embeddings, check_finite, check_fraction, check_items, check_labels, check_whole
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.functional.open_set.gallery_blocks import scores_in_blocks
-from pml_ext.functional.open_set.gallery_scores import GalleryScores, scores_in_gallery, share_within_rank, tpir_at_fpir
+from pml_ext.functional.open_set.gallery_scores import GalleryScores, share_within_rank, tpir_at_fpir
 from pml_ext.functional.verification.templates import template_embeddings
 from pml_ext.metrics import keys
 from pml_ext.metrics.identification_lists import SearchProtocol
@@ -54,6 +54,7 @@ class IdentificationEvaluator:
         for rank in ranks:
             check_whole(rank, "ranks", 1)
         self.fpirs, self.ranks = tuple(fpirs), tuple(ranks)
+        self._most_before = max(ranks, default=1)
 
     def of_templates(
         self, embeddings: Tensor, template_ids: Tensor, media_ids: Tensor, protocol: SearchProtocol
@@ -83,7 +84,9 @@ class IdentificationEvaluator:
         rates, counts = [], torch.zeros(2, dtype=torch.int64)
         for number, gallery in enumerate(protocol.galleries, 1):
             enrolled = templates.embeddings[templates.rows(gallery.template_ids)]
-            scores = scores_in_gallery(probes, protocol.probes.subjects, enrolled, gallery.subjects)
+            scores = scores_in_blocks(
+                probes, protocol.probes.subjects, [(enrolled, gallery.subjects)], most_before=self._most_before
+            )
             mated = int(scores.mated.sum())
             if not 0 < mated < len(probes):
                 raise ValueError(
@@ -130,7 +133,7 @@ class IdentificationEvaluator:
             unit_rows(probes),
             subjects,
             gallery,
-            most_before=max(self.ranks, default=1),
+            most_before=self._most_before,
             count=None if verification is None else verification.update,
         )
         mated = int(scores.mated.sum())

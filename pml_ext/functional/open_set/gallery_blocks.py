@@ -1,4 +1,4 @@
-"""Probes against a gallery that comes in blocks, such as a million distractors in a file."""
+"""The scores of probes in a gallery, which may come in blocks, such as a million distractors in a file."""
 
 from collections.abc import Callable, Iterable
 
@@ -20,10 +20,12 @@ def scores_in_blocks(
     most_before: int,
     count: Callable[[Tensor, Tensor], None] | None = None,
 ) -> GalleryScores:
-    """`scores_in_gallery` of (P, D) probes, rows of length 1, in the memory of a block; `before` ends at most_before.
+    """Compare (P, D) probes, rows of length 1, with a gallery in the memory of a block; `before` ends at most_before.
 
-    gallery: blocks of (n, D) embeddings, normalised here, and (n,) integer subjects, which may come in several blocks;
-    count: called with the (p · n,) cosines of each part and whether they are of one subject.
+    The score of a subject is the best of its rows.
+
+    subjects: (P,) integers; gallery: blocks of (n, D) embeddings, normalised here, and (n,) integer subjects, which may
+    come in several blocks; count: called with the (p · n,) cosines of each part and whether they are of one subject.
     """
     subjects = subjects.to(probes.device)
     own = probes.new_full((len(probes),), -torch.inf)
