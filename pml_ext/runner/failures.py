@@ -32,13 +32,10 @@ def one_message(output: Path) -> Iterator[None]:
 def _message(error: Exception, output: Path) -> str | None:
     """The message of an error whose text is enough; None for a bug."""
     # torch raises this one in a signal handler: whatever runs at that moment may raise an error of its own over it.
-    # And where the system has not said yet that the worker is gone, a connection to it breaks without this error.
-    killed = [
-        str(each).strip()
-        for each in _chain(error)
-        if str(each).strip().startswith("DataLoader worker") or isinstance(each, ConnectionError)
-    ]
+    killed = [str(each).strip() for each in _chain(error) if str(each).strip().startswith("DataLoader worker")]
     reason = str(error).strip()
+    if isinstance(error, ConnectionError):  # to a worker of which the system has not said yet that it is gone
+        killed.append(reason)
     if killed:
         return (
             "a process that loads images was ended from outside, by a lack of memory for example: try fewer "
