@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,3 +57,8 @@ def require_regular(path: str | Path) -> None:
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def in_file_name(text: str) -> str:
+    """A name, as of a test set, where some characters cannot stand in a file's name."""
+    return re.sub("[^A-Za-z0-9_.-]", "_", text)

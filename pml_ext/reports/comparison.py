@@ -92,7 +92,7 @@ def _trade_off(test_set: str, accuracy: str, results: Results) -> Picture:
     caption = (
         "Accuracy against threshold inconsistency: higher is more accurate, further left treats classes more alike."
     )
-    name = "trade_off_" + "".join(c if c.isalnum() else "_" for c in test_set)
+    name = drawing.picture_name("trade_off", test_set)
     return Picture(name, f"{test_set}: accuracy and OPIS", caption, draw, (4.6, 4.6 + 0.25 * len(results)))
 
 

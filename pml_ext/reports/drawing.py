@@ -115,6 +115,11 @@ def shorten(name: str) -> str:
     return name if len(name) <= 24 else f"{name[:11]}…{name[-12:]}"
 
 
+def picture_name(what: str, test_set: str) -> str:
+    """Of a picture of a test set, as `Picture.name` must be."""
+    return f"{what}_" + "".join(c if c.isalnum() else "_" for c in test_set)
+
+
 def columns_for(names: Sequence[str]) -> int:
     """Columns of a legend on the narrow picture: two, but for long names."""
     return 2 if max(map(len, names), default=0) <= 20 else 1

@@ -1,7 +1,6 @@
 """The curves of a run's test sets: kept in its folder, and those of several runs drawn in one picture."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pml_ext._errors import UserError
-from pml_ext._files import write_atomically
+from pml_ext._files import in_file_name, write_atomically
 from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics.threshold.fields import ThresholdCurves
 from pml_ext.reports import drawing
@@ -54,7 +53,7 @@ def curves_of_set(curves: ThresholdCurves, genuine: int, impostors: int) -> RunC
 
 def curves_file(run: Path, test_set: str) -> Path:
     """Where a run keeps the curves of a test set."""
-    return run / f"curves_{re.sub('[^A-Za-z0-9_.-]', '_', test_set)}.json"
+    return run / f"curves_{in_file_name(test_set)}.json"
 
 
 def save_curves(path: Path, curves: RunCurves) -> None:
@@ -108,6 +107,5 @@ def compared_curves(test_set: str, runs: Mapping[str, Path]) -> Picture:
         )
     rows = drawing.legend_rows([*curves])
     heights = (3.8 + 0.25 * rows[0], 3.4 * (1 + has_utility) + 0.25 * rows[1])
-    name = "set_curves_" + "".join(c if c.isalnum() else "_" for c in test_set)
     what = "utility and ROC" if has_utility else "ROC"
-    return Picture(name, f"{test_set}: {what}", caption, draw, heights)
+    return Picture(drawing.picture_name("set_curves", test_set), f"{test_set}: {what}", caption, draw, heights)

@@ -1,6 +1,5 @@
 """report.html: the pictures of a run's test sets, and what its losses and its training looked like."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -9,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from pml_ext._files import in_file_name
 from pml_ext.functional import UtilityCurves
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.threshold import threshold_at_far
@@ -76,7 +76,7 @@ def write_report(
             panels = {"ROC of the pairs": partial(_roc_of_pairs, run, name, data, {**baselines, TRAINED: trained})}
         found = [*drawn(panels, of=name)]
         if len(test_sets) > 1:
-            suffix = "_" + re.sub("[^A-Za-z0-9_.-]", "_", name)
+            suffix = "_" + in_file_name(name)
             found = [replace(p, name=p.name + suffix, title=f"{name}: {p.title}") for p in found]
         pictures += found
     pictures += drawn({"While it trained": partial(_curves_of_run, run), **(extra or {})}, of=str(run))

@@ -1,7 +1,6 @@
 """Write and print the results of a run: metrics.json, pictures, pages, and the table on the terminal."""
 
 import logging
-import re
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 from yacs.config import CfgNode as CN
 
-from pml_ext._files import write_atomically
+from pml_ext._files import in_file_name, write_atomically
 from pml_ext._version import __version__
 from pml_ext.metrics import keys
 from pml_ext.reports.drawing import Picture, as_png
@@ -53,12 +52,12 @@ def report_run(
     utility = measure_utility(module.test_sets, module.features, opis)
     for name, data in module.test_sets.items():
         if isinstance(data, OpenSet):
-            in_file_name = re.sub("[^A-Za-z0-9_.-]", "_", name)
+            in_file = in_file_name(name)
             if utility[name].picture.draw:
-                figure = files[f"figure {name}"] = output / f"utility_{in_file_name}.png"
+                figure = files[f"figure {name}"] = output / f"utility_{in_file}.png"
                 write_atomically(figure, as_png(utility[name].picture.wide))
             if cfg.TEST.THRESHOLD.ENABLED:
-                stem = output / f"threshold_{in_file_name}"
+                stem = output / f"threshold_{in_file}"
                 files |= write_threshold(
                     stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
                 )
