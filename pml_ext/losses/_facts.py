@@ -45,6 +45,8 @@ class LossFacts:
     undivided: why ranks cannot divide a loss with these settings; empty where they can.
     arguments: (a YAML node's options, keys in lower case; build) -> arguments of the constructor.
         build(name, **arguments) makes another loss of the config.
+    partial_fc: (these options) -> arguments of the `PartialFC` that divides its classes among ranks; a ValueError where
+        it cannot with them. None: it never can.
     """
 
     compares: Literal["samples", "class vectors", "class scores"] = "samples"
@@ -55,6 +57,7 @@ class LossFacts:
     term_of_each_anchor: bool = False
     undivided: Callable[[Any], str] = lambda loss: ""
     arguments: Callable[[dict[str, Any], Callable[..., Any]], dict[str, Any]] = lambda options, build: options
+    partial_fc: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     @property
     def takes_miner(self) -> bool:

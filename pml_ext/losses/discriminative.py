@@ -27,6 +27,17 @@ def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
     return {**own, "centroid_size": options["centroid_size"] or None}
 
 
+def _partial_fc(options: dict[str, Any]) -> dict[str, Any]:
+    for name, needed in {"centroids": "one_hot", "centroid_size": 0, "paper_scale": False, "tightness": False}.items():
+        if options[name] != needed:
+            raise ValueError(
+                f"{name} of DiscriminativeLoss must be {needed!r} where ranks divide its classes; got "
+                f"{options[name]!r}. They divide the rows of its projection, and a row is the score of a class with "
+                "one-hot centroids alone: the distance to any other centroid needs the rows of all ranks"
+            )
+    return {"margin": "discriminative"}
+
+
 class DiscriminativeLoss(EmbeddingLoss):
     """‖x − c_y‖ against the distances to all other classes' fixed centroids, an upper bound of the triplet loss.
 
@@ -83,6 +94,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         sums=sample_sums,
         undivided=needs(paper_scale=False),
         arguments=_arguments,
+        partial_fc=_partial_fc,
     )
     labels_because = "DiscriminativeLoss needs labels: it compares each sample with the centroid of its class"
 

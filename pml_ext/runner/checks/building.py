@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -100,10 +100,10 @@ def _loss(model: CN, name: str, feature_size: int) -> nn.Module:
     losses.NAME = (name,)
     classes = max(model.HEADS.NUM_CLASSES, 2)
 
-    def partial_fc(epsilon: float) -> nn.Module:
-        size = model.HEADS.EMBEDDING_DIM or model.BACKBONE.FEAT_DIM
+    def partial_fc(**of_loss: Any) -> nn.Module:
+        size = {"embedding_size": model.HEADS.EMBEDDING_DIM or model.BACKBONE.FEAT_DIM}
         with torch.device("meta"):
-            return build_partial_fc(model.HEADS, epsilon, embedding_size=size, num_classes=classes, seed=0, part=(0, 1))
+            return build_partial_fc(model.HEADS, num_classes=classes, seed=0, part=(0, 1), **size | of_loss)
 
     divided = partial_fc if model.HEADS.PFC.ENABLED else None
     return build_losses(losses, num_classes=classes, feature_size=feature_size, partial_fc=divided)[1]

@@ -23,7 +23,7 @@ from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.engine.checkpoints import CONFIG
-from pml_ext.runner.engine.class_shares import VECTORS, read_share, write_share
+from pml_ext.runner.engine.class_shares import read_share, write_share
 from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet_statistics
 from pml_ext.runner.engine.output import CHECKPOINTS
@@ -76,8 +76,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
                 feature_size=self.architecture.feature_size(self),
                 partial_fc=divided if cfg.MODEL.HEADS.PFC.ENABLED else None,
             )
-            if self.partial_fc is not None:
-                self._ddp_params_and_buffers_to_ignore = [VECTORS]
+            self._ddp_params_and_buffers_to_ignore = list(self.class_vectors)
             self.miner = build_miner(cfg.MODEL.MINER)
         self.results: dict[str, dict[str, float]] = {}
         self.features: dict[str, Features] = {}
@@ -95,15 +94,14 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         return self.transform.finish(images, draws), labels, rows
 
     @property
-    def partial_fc(self) -> PartialFC | None:
-        return next((loss for loss in self.losses.values() if isinstance(loss, PartialFC)), None)
+    def class_vectors(self) -> dict[str, PartialFC]:
+        """The name of the parameter that ranks divide, if there is one, and the loss that has it."""
+        return {f"losses.{name}.weight": loss for name, loss in self.losses.items() if isinstance(loss, PartialFC)}
 
     def ranks_of(self, parameter: nn.Parameter) -> ProcessGroup | None:
         """The ranks that each have a part of a parameter; None where every rank has all of it."""
-        divided = self.partial_fc
-        if divided is None or divided.weight is not parameter or self.trainer.world_size == 1:
-            return None
-        return torch.distributed.group.WORLD
+        is_divided = any(loss.weight is parameter for loss in self.class_vectors.values())
+        return torch.distributed.group.WORLD if is_divided and self.trainer.world_size > 1 else None
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
         images, labels, rows = batch
@@ -144,9 +142,9 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
             )
         self.log_dict({f"loss/{name}": value.detach() for name, value in values.items()})
         self.log("loss", total.detach())
-        if self.partial_fc is not None:
-            self.log("accuracy", self.partial_fc.accuracy)
-        elif output.scores is not None:
+        for loss in self.class_vectors.values():
+            self.log("accuracy", loss.accuracy)
+        if output.scores is not None:
             self.log("accuracy", (output.scores.argmax(dim=1) == labels).float().mean())
         self._log_batch(output, labels, features, joint_labels)
         return total
@@ -182,7 +180,8 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
             loss = self.losses[term.name]
             terms: list[Any]
             if isinstance(loss, PartialFC):
-                terms = [self._value_of_one(loss(output.logits[0].float(), labels))]
+                (given,) = output.logits if term.is_id_loss else output.features
+                terms = [self._value_of_one(loss(given.float(), labels))]
             elif term.is_id_loss:
                 terms = [loss(logits.float(), labels) for logits in output.logits]
             elif term.name in self._shared:
@@ -220,7 +219,8 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
 
     def _divide_losses(self) -> None:
         """Choose the metric losses of which each rank computes a part; it computes the others whole."""
-        metric = [term for term in self.terms if not term.is_id_loss]
+        of_classes = [name for name, loss in self.losses.items() if isinstance(loss, PartialFC)]
+        metric = [term for term in self.terms if not term.is_id_loss and term.name not in of_classes]
         names = [
             term.name
             for term in metric
@@ -231,7 +231,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         self._is_whole_on_each = bool(whole) or self.miner is not None
         log.info(
             "divided over %d processes: %s; whole on each: %s",
-            self.trainer.world_size, ", ".join(names) or "nothing", ", ".join(whole) or "nothing",
+            self.trainer.world_size, ", ".join(of_classes + names) or "nothing", ", ".join(whole) or "nothing",
         )  # fmt: skip
 
     def on_train_epoch_start(self) -> None:
@@ -309,15 +309,15 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._require_finite_weights()
         checkpoint |= {CONFIG: self.cfg.dump(), _HARD_TRIPLETS: self._hard_triplets}
-        if self.partial_fc is not None:
+        for name, loss in self.class_vectors.items():
             optimizer = self.trainer.optimizers[0]
-            write_share(checkpoint, self.partial_fc, optimizer, Path(self.trainer.default_root_dir) / CHECKPOINTS)
+            write_share(checkpoint, name, loss, optimizer, Path(self.trainer.default_root_dir) / CHECKPOINTS)
             self.trainer.strategy.barrier()  # then rank 0 writes the rest
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._hard_triplets = int(checkpoint.get(_HARD_TRIPLETS, 0))
-        if self.partial_fc is not None:
-            read_share(checkpoint, self.partial_fc, Path(self.trainer.default_root_dir) / CHECKPOINTS)
+        for name, loss in self.class_vectors.items():
+            read_share(checkpoint, name, loss, Path(self.trainer.default_root_dir) / CHECKPOINTS)
 
     def configure_optimizers(self) -> Any:
         optimizer = step_by_rows(build_optimizer(self.cfg.SOLVER, self))

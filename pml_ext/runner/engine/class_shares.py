@@ -21,16 +21,15 @@ CLASSES = "classes"
 """The key of what a checkpoint says of these files."""
 PATTERN = "classes_*.pt"
 _NAME = re.compile(r"classes_(\d+)_\d+_of_(\d+)\.pt")  # as `_file` writes it: step and ranks
-VECTORS = "losses.CrossEntropyLoss.weight"
-"""The parameter's name in a model."""
 
 
-def write_share(checkpoint: dict[str, Any], loss: PartialFC, optimizer: Optimizer, folder: Path) -> None:
+def write_share(checkpoint: dict[str, Any], name: str, loss: PartialFC, optimizer: Optimizer, folder: Path) -> None:
     """Move this rank's class vectors and their optimizer state from a checkpoint to a file of its own.
 
+    name: of the vectors in the model.
     Of weights alone, without an optimizer, they are left out: no one resumes these, and embedding needs no classes.
     """
-    del checkpoint["state_dict"][VECTORS]
+    del checkpoint["state_dict"][name]
     if "optimizer_states" not in checkpoint:
         return
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -43,18 +42,18 @@ def write_share(checkpoint: dict[str, Any], loss: PartialFC, optimizer: Optimize
     save_whole({"weight": loss.weight.detach(), "state": state}, _file(folder, said, loss.rank), "class vectors")
 
 
-def read_share(checkpoint: dict[str, Any], loss: PartialFC, folder: Path) -> None:
+def read_share(checkpoint: dict[str, Any], name: str, loss: PartialFC, folder: Path) -> None:
     """Put into a checkpoint the class vectors and optimizer state of this rank, which other ranks may have written."""
     said = checkpoint[CLASSES]
-    for name, own in (("num_classes", loss.num_classes), ("embedding_size", loss.weight.shape[1])):
-        if said[name] != own:
-            raise ValueError(f"its {name} is {said[name]}; that of the config is {own}")
+    for size, own in (("num_classes", loss.num_classes), ("embedding_size", loss.weight.shape[1])):
+        if said[size] != own:
+            raise ValueError(f"its {size} is {said[size]}; that of the config is {own}")
     parts = list(_overlapping(said, loss.classes, folder))
     weights, states = zip(*parts, strict=True)
-    checkpoint["state_dict"][VECTORS] = torch.cat(weights)
+    checkpoint["state_dict"][name] = torch.cat(weights)
     checkpoint["optimizer_states"][0]["state"][said["place"]] = {
-        name: torch.cat([state[name] for state in states]) if has_rows(value, weights[0]) else value
-        for name, value in states[0].items()
+        key: torch.cat([state[key] for state in states]) if has_rows(value, weights[0]) else value
+        for key, value in states[0].items()
     }
 
 

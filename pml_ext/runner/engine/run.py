@@ -19,7 +19,6 @@ from pml_ext.runner.engine import run_data
 from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.engine.callbacks import Profile, freeze_callbacks
 from pml_ext.runner.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
-from pml_ext.runner.engine.class_shares import VECTORS
 from pml_ext.runner.engine.messages import logged
 from pml_ext.runner.engine.output import (
     CHECKPOINTS,
@@ -81,7 +80,7 @@ def train(
         if resumed:
             # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
             # optimizer and schedule. Baseline seeds random state anew each step, from (SEED, epoch, step, rank).
-            load_weights(module, resumed, optional=(VECTORS,))
+            load_weights(module, resumed, optional=tuple(module.class_vectors))
             # Lightning begins the first epoch's loading before it tells the sampler which epoch it is.
             epochs, step = check_resumable(cfg.SOLVER, resumed)
             cast(JointBatchSampler, loader.batch_sampler).set_epoch(epochs, first=step)

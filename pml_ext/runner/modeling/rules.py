@@ -150,8 +150,11 @@ def _partial_fc(options: CN) -> str | None:
         return None
     if options.META_ARCHITECTURE == "MGN":
         return "does not fit MGN, which has eight classifiers; set it to False"
-    if "CrossEntropyLoss" not in options.LOSSES.NAME or "FocalLoss" in options.LOSSES.NAME:
-        return "computes CrossEntropyLoss and no other loss of class scores: MODEL.LOSSES.NAME must have that one"
+    facts = [facts_of_name(name) for name in options.LOSSES.NAME]
+    of_classes = [each.partial_fc for each in facts if each.partial_fc or each.compares == "class scores"]
+    if len(of_classes) != 1 or not of_classes[0]:
+        known = " or ".join(name for name in LOSS_NODES if facts_of_name(name).partial_fc)
+        return f"divides the classes of {known}: MODEL.LOSSES.NAME must have one of them and no other loss of scores"
     return None
 
 

@@ -8,9 +8,9 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.distributed import PartialFC
-from pml_ext.runner.engine.class_shares import VECTORS, read_share, remove_older, write_share
+from pml_ext.runner.engine.class_shares import read_share, remove_older, write_share
 
-CLASSES = 11
+CLASSES, VECTORS = 11, "losses.CrossEntropyLoss.weight"
 
 
 def written(
@@ -27,7 +27,7 @@ def written(
             optimizer.step()
         state = {"other": other, VECTORS: loss.weight}
         checkpoints.append({"state_dict": state, "optimizer_states": [optimizer.state_dict()], "global_step": step})
-        write_share(checkpoints[-1], loss, optimizer, folder)
+        write_share(checkpoints[-1], VECTORS, loss, optimizer, folder)
         losses.append((loss, optimizer))
     return checkpoints[0], losses
 
@@ -39,7 +39,7 @@ def test_other_ranks_read_them(tmp_path: Path, before: int, after: int) -> None:
     weights, averages = [], []
     for rank in range(after):
         own = {"state_dict": {}, "optimizer_states": [{"state": {}}], "classes": checkpoint["classes"]}
-        read_share(own, PartialFC(3, CLASSES, part=(rank, after)), tmp_path)
+        read_share(own, VECTORS, PartialFC(3, CLASSES, part=(rank, after)), tmp_path)
         weights.append(own["state_dict"][VECTORS])
         averages.append(own["optimizer_states"][0]["state"][1])
         assert averages[-1]["step"] == 2

@@ -1,6 +1,7 @@
 """MODEL.HEADS.PFC: runs on several numbers of ranks, their checkpoints, and what they refuse."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
+import pml_ext.losses
 from pml_ext.cli import main
+from pml_ext.distributed import PartialFC
+from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.checks.check import require_supported
+from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from tests.runner.engine.forked_ranks import run_on_ranks
 
 CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
-VECTORS = "losses.CrossEntropyLoss.weight"
+LOSSES = ("CrossEntropyLoss", "DiscriminativeLoss")
+DISC = "MODEL.LOSSES.NAME ('DiscriminativeLoss',)"
 DRAWN = """MODEL.HEADS.PFC.SAMPLE_RATE 0.3 SOLVER.OPT Adam SOLVER.BASE_LR 0.001 SOLVER.CHUNK 50
     SOLVER.IMS_PER_BATCH 90 TEST.EVAL_PERIOD 2"""
 
@@ -47,10 +53,26 @@ def weights(run: Path, name: str = "last") -> dict[str, Tensor]:
     return torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)["state_dict"]
 
 
-def test_two_ranks_then_three_are_one_process(tmp_path: Path) -> None:
-    one, several = tmp_path / "one", tmp_path / "several"
-    train(one, 2)
-    run_on_ranks((2, command(several, 1)), (3, [*command(several, 2), "--resume"]))
+def named(loss: str) -> tuple[str, str]:
+    return "MODEL.LOSSES.NAME", f"('{loss}',)"
+
+
+@pytest.fixture(scope="module")
+def several(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+    """A run of each loss on two ranks, that three went on with."""
+
+    def start(folder: Path) -> None:
+        commands = [(2, command(folder / loss, 1, *named(loss))) for loss in LOSSES]
+        commands += [(3, [*command(folder / loss, 2, *named(loss)), "--resume"]) for loss in LOSSES]
+        run_on_ranks(*commands)
+
+    return made_once("divided_classes", start)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_two_ranks_then_three_are_one_process(tmp_path: Path, several: Path, loss: str) -> None:
+    one, several = tmp_path / "one", several / loss
+    train(one, 2, *named(loss))
     of_one, of_ranks = shares(one), shares(several)
     assert [len(share["weight"]) for share in of_ranks] == [17, 17, 16], "those of the first epoch are gone"
     close = {"rtol": 1e-4, "atol": 1e-5}
@@ -58,13 +80,38 @@ def test_two_ranks_then_three_are_one_process(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.cat([*map(pick, of_ranks)]), pick(of_one[0]), **close)
     for name, value in weights(one).items():
         torch.testing.assert_close(weights(several)[name], value, **close, msg=lambda m, n=name: f"{n}: {m}")
-    assert VECTORS not in {*weights(one), *weights(several), *weights(one, "best")}
+    assert f"losses.{loss}.weight" not in {*weights(one), *weights(several), *weights(one, "best")}
     found = [json.loads((run / "metrics.json").read_text())["results"]["Digits"] for run in (one, several)]
     assert found[1]["reid_mean_average_precision"] == pytest.approx(found[0]["reid_mean_average_precision"], abs=1e-3)
 
 
-def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    more = DRAWN.split()
+def test_three_steps_of_the_discriminative_loss_are_those_of_one_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Started(DiscriminativeLoss):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            assert self.projection is not None
+            self.projection.weight.data = PartialFC(64, 50, seed=get_cfg().SEED).weight.detach()
+
+    monkeypatch.setattr(pml_ext.losses, "DiscriminativeLoss", Started)
+    divided, whole = tmp_path / "divided", tmp_path / "whole"
+    train(divided, 1, *named("DiscriminativeLoss"))
+    train(whole, 1, *named("DiscriminativeLoss"), "MODEL.HEADS.PFC.ENABLED", "False")
+    expected, close = weights(whole), {"rtol": 1e-5, "atol": 1e-6}
+    (share,) = shares(divided)
+    start = PartialFC(64, 50, seed=get_cfg().SEED).weight.detach()
+    vectors = expected["losses.DiscriminativeLoss.projection.weight"]
+    assert (share["weight"] - start).abs().max() > 1e-3
+    torch.testing.assert_close(share["weight"], vectors, **close)
+    for name, value in weights(divided).items():
+        if not name.startswith("losses."):
+            torch.testing.assert_close(value, expected[name], **close)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: str) -> None:
+    more = [*DRAWN.split(), *named(loss)]
     train(tmp_path / "whole", 2, *more)
     train(tmp_path / "parts", 1, *more)
     train(tmp_path / "parts", 2, *more, flags=("--resume",))
@@ -85,8 +132,11 @@ def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("MODEL.LOSSES.NAME ('TripletLoss',)", "PFC.ENABLED = True: computes CrossEntropyLoss and no other"),
-        ("MODEL.LOSSES.NAME ('CrossEntropyLoss','FocalLoss')", "computes CrossEntropyLoss and no other"),
+        ("MODEL.LOSSES.NAME ('TripletLoss',)", "PFC.ENABLED = True: divides the classes of CrossEntropyLoss or Disc"),
+        ("MODEL.LOSSES.NAME ('CrossEntropyLoss','FocalLoss')", "must have one of them and no other loss of scores"),
+        ("MODEL.LOSSES.NAME ('CrossEntropyLoss','DiscriminativeLoss')", "must have one of them"),
+        (f"{DISC} MODEL.LOSSES.DISC.CENTROIDS kmeans", "centroids .* must be 'one_hot' .* got 'kmeans'. .*all ranks"),
+        (f"{DISC} MODEL.LOSSES.DISC.PAPER_SCALE True", "paper_scale of DiscriminativeLoss must be False"),
         ("MODEL.HEADS.PFC.SAMPLE_RATE 0.0", r"MODEL.HEADS.PFC: sample_rate must be in \(0, 1\]; got 0"),
         ("MODEL.LOSSES.CE.EPSILON -1.0", r"MODEL.HEADS.PFC: epsilon must be in \[0, 1\); got -1"),
         ("MODEL.META_ARCHITECTURE MGN", "does not fit MGN, which has eight classifiers"),

@@ -30,19 +30,25 @@ def build_head(options: CN, *, feat_dim: int, num_classes: int) -> EmbeddingHead
 
 
 def build_partial_fc(
-    options: CN, epsilon: float, *, embedding_size: int, num_classes: int, seed: int, part: tuple[int, int]
+    options: CN,
+    *,
+    embedding_size: int,
+    num_classes: int,
+    seed: int,
+    part: tuple[int, int],
+    margin: str = "",
+    epsilon: float = 0.0,
 ) -> PartialFC:
-    """The classifier and cross-entropy of the config's MODEL.HEADS with PFC.ENABLED, for a rank of so many."""
-    margin = CLS_LAYERS[options.CLS_LAYER].margin_name
+    """The loss whose classes ranks divide by the config's MODEL.HEADS, for a rank of so many.
+
+    margin: PartialFC's, of a loss that does without CLS_LAYER; else it is the cross-entropy of that layer's scores.
+    """
+    of_layer = {}
+    if not margin:
+        margin = CLS_LAYERS[options.CLS_LAYER].margin_name
+        m = None if margin == "softmax" else options.MARGIN
+        of_layer = {"scale": options.SCALE, "m": m, "epsilon": epsilon, "filter_above": options.FILTER_COSINE}
     return PartialFC(
-        embedding_size,
-        num_classes,
-        margin=margin,
-        scale=options.SCALE,
-        m=None if margin == "softmax" else options.MARGIN,
-        sample_rate=options.PFC.SAMPLE_RATE,
-        epsilon=epsilon,
-        seed=seed,
-        part=part,
-        filter_above=options.FILTER_COSINE,
-    )
+        embedding_size, num_classes, margin=margin, sample_rate=options.PFC.SAMPLE_RATE, seed=seed, part=part,
+        **of_layer,
+    )  # fmt: skip

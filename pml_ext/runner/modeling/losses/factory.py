@@ -45,21 +45,22 @@ class LossTerm:
 
 
 def build_losses(
-    options: CN, *, num_classes: int, feature_size: int, partial_fc: Callable[[float], nn.Module] | None = None
+    options: CN, *, num_classes: int, feature_size: int, partial_fc: Callable[..., nn.Module] | None = None
 ) -> tuple[list[LossTerm], nn.ModuleDict]:
     """The terms of MODEL.LOSSES.NAME and their modules by name; a UserError for an argument that a loss refuses.
 
-    num_classes: identities of the training set. feature_size: of the embeddings that the losses see. partial_fc: label
-    smoothing -> what stands in for CrossEntropyLoss, if anything.
+    num_classes: identities of the training set. feature_size: of the embeddings that the losses see. partial_fc: makes
+    what stands in for a loss whose classes ranks divide; None: they divide no classes.
     """
     terms, modules = [], nn.ModuleDict()
     for name in options.NAME:
-        if partial_fc and name == "CrossEntropyLoss":
-            modules[name] = _construct("MODEL.HEADS.PFC", lambda: partial_fc(options.CE.EPSILON))
+        node, facts = options[LOSS_NODES[name]], facts_of_name(name)
+        if partial_fc and (of_loss := facts.partial_fc):
+            size = {"embedding_size": feature_size} if facts.compares == "class vectors" else {}
+            modules[name] = _construct("MODEL.HEADS.PFC", lambda: partial_fc(**of_loss(_arguments(node)), **size))  # noqa: B023
         else:
             modules[name] = _build_loss(options, name, {"num_classes": num_classes, "embedding_size": feature_size})
-        facts, scale = facts_of_name(name), options[LOSS_NODES[name]].SCALE
-        terms.append(LossTerm(name, scale, facts.compares == "class scores", facts.takes_miner))
+        terms.append(LossTerm(name, node.SCALE, facts.compares == "class scores", facts.takes_miner))
     return terms, modules
 
 

@@ -14,7 +14,7 @@ class CrossEntropyLoss(nn.Module):
     1]) × the own class's probability, row by row, without a gradient.
     """
 
-    facts = LossFacts(compares="class scores")
+    facts = LossFacts(compares="class scores", partial_fc=lambda options: {"epsilon": options["epsilon"]})
 
     def __init__(self, *, epsilon: float = 0.0, alpha: float = 0.2) -> None:
         super().__init__()
