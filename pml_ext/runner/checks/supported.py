@@ -13,6 +13,7 @@ from pml_ext.runner.evaluation.columns import columns_of_first
 from pml_ext.runner.evaluation.rules import TEST_RULES
 from pml_ext.runner.modeling import rules as of_models
 from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.names import BACKBONES
 from pml_ext.runner.modeling.weights.imagenet import why_no_weights
 from pml_ext.runner.solver.rules import SOLVER_RULES
 
@@ -57,10 +58,11 @@ def _erasing(cfg: CN) -> str | None:
 def _one_size(cfg: CN) -> str | None:
     """A vision transformer sees images of one size."""
     name, sizes = cfg.MODEL.BACKBONE.NAME, ImageSizes.of(cfg.INPUT)
-    one_size = len(sizes.train) == 2 and min(sizes.train) >= of_models.PATCH and sizes.train == sizes.test
-    if name != "build_vit_backbone" or one_size:
+    patch = BACKBONES[name].patch if name in BACKBONES else 0
+    one_size = len(sizes.train) == 2 and min(sizes.train) >= patch and sizes.train == sizes.test
+    if not patch or one_size:
         return None
-    return f"{name} needs one image size of {of_models.PATCH}×{of_models.PATCH} or more; of tests it is {sizes.test}"
+    return f"{name} needs one image size of {patch}×{patch} or more; of tests it is {sizes.test}"
 
 
 def _best(cfg: CN) -> str | None:

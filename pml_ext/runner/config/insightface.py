@@ -12,6 +12,13 @@ from pml_ext._errors import UserError
 
 _NETWORKS = {f"r{depth}": ("build_iresnet_backbone", f"{depth}x", 25088) for depth in (18, 34, 50, 100, 200)}
 _NETWORKS |= {name: ("build_mobilefacenet_backbone", name, 512) for name in ("mbf", "mbf_large")}
+_NETWORKS |= {
+    name: ("build_insightface_vit_backbone", name, size)
+    for name, size in [
+        ("vit_t", 256), ("vit_t_dp005_mask0", 256), ("vit_s", 512), ("vit_s_dp005_mask_0", 512), ("vit_b", 512),
+        ("vit_b_dp005_mask_005", 512), ("vit_l_dp005_mask_005", 768), ("vit_h", 1024),
+    ]
+}  # fmt: skip
 _TESTS = {"lfw": "LFW", "cfp_fp": "CFP_FP", "agedb_30": "AgeDB_30"}
 _BASE = {  # what insightface's configs/base.py sets
     "margin_list": (1.0, 0.5, 0.0), "network": "r50", "embedding_size": 512, "sample_rate": 1,
@@ -80,9 +87,10 @@ def convert(path: Path, processes: int) -> str:
 def _tree(given: Mapping[str, Any], path: Path, processes: int) -> tuple[dict[str, Any], list[str]]:
     left = [f"{name} = {given[name]!r} is left out: {why}" for name, why in _LEFT_OUT.items() if given.get(name)]
     left.append("insightface clips the norm of all gradients of the network to 5; CLIP_GRADIENTS is of each parameter")
-    name, depth, size = _NETWORKS.get(given["network"], ("", "", 0))
-    if not name:
-        name, depth, size = f"build_insightface_{given['network'].partition('_')[0]}_backbone", given["network"], 512
+    left.append("insightface's last batch norm learns a shift, and in r18 to r200 no scale; here a scale and no shift")
+    if given["network"] not in _NETWORKS:
+        raise UserError(f"{path}: network must be one of {', '.join(_NETWORKS)}; got {given['network']!r}")
+    name, depth, size = _NETWORKS[given["network"]]
     m1, m2, m3 = map(float, given["margin_list"])
     if m1 != 1 or (m2 and m3):
         raise UserError(f"{path}: margin_list {m1, m2, m3} is neither ArcFace's (1, m, 0) nor CosFace's (1, 0, m)")

@@ -25,6 +25,7 @@ class Backbone(NamedTuple):
     depths: tuple[str, ...] = ()
     options: tuple[str, ...] = ("NORM",)  # keys of MODEL.BACKBONE that apply to it
     note: str = ""  # more for `pml-ext list`
+    patch: int = 0  # of a vision transformer, in pixels: its images have one size, at least this
 
     def __str__(self) -> str:
         depths = f"DEPTH {', '.join(self.depths)}" if self.depths else ""
@@ -48,13 +49,19 @@ BACKBONES = {
         "resnest:build_resnest", ("50x", "101x", "200x", "269x"), ("LAST_STRIDE", "NORM")
     ),
     "build_vit_backbone": Backbone(
-        "vit:build_vit", ("small", "base"), ("STRIDE_SIZE", "DROP_RATIO", "ATT_DROP_RATE", "DROP_PATH_RATIO")
+        "vit:build_vit", ("small", "base"), ("STRIDE_SIZE", "DROP_RATIO", "ATT_DROP_RATE", "DROP_PATH_RATIO"), patch=16
     ),
     "build_iresnet_backbone": Backbone(
         "iresnet:build_iresnet", ("18x", "34x", "50x", "100x", "200x"), ("NORM", "DROPOUT")
     ),
     "build_mobilefacenet_backbone": Backbone(
         "mobilefacenet:build_mobilefacenet", ("mbf", "mbf_large"), note="ours: insightface's, for 112×112 images"
+    ),
+    "build_insightface_vit_backbone": Backbone(
+        "insightface_vit:build_insightface_vit",
+        ("vit_t", "vit_t_dp005_mask0", "vit_s", "vit_s_dp005_mask_0", "vit_b", "vit_b_dp005_mask_005",
+         "vit_l_dp005_mask_005", "vit_h"),
+        (), "ours: insightface's, for 112×112 images", patch=9,
     ),
     "build_osnet_backbone": Backbone("osnet:build_osnet", ("x1_0", "x0_75", "x0_5", "x0_25"), ("WITH_IBN", "NORM")),
     "build_mobilenetv2_backbone": Backbone(
@@ -91,8 +98,6 @@ _OTHER_NAMES = "its parameters have other names in timm, so FastReID's weights w
 # FastReID's other backbones -> why not, and what instead
 BACKBONES_NOT_BUILT = {
     "build_effnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:efficientnet_b0 and the like",
-    "build_insightface_vit_backbone": "insightface's vision transformers (9×9 patches, some hidden in training) "
-    "are not built; build_vit_backbone and timm:vit_small_patch16_224 are other networks",
     "build_resnetIR_backbone": "FastFace's config names it, but FastFace has no such backbone",
 }
 NORMS = ("BN", "syncBN", "FrozenBN", "GN", "none")

@@ -24,7 +24,7 @@ from pml_ext.runner.modeling import names
 from pml_ext.runner.modeling.losses.factory import facts_of_name
 
 _DISTILLATION = "knowledge distillation is not built"
-PATCH = 16  # of the vision transformer, in pixels
+PATCH = names.BACKBONES["build_vit_backbone"].patch
 
 
 def _named(*starts: str) -> Callable[[CN], bool]:

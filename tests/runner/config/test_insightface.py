@@ -8,9 +8,11 @@ import yaml
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
+from pml_ext.runner.checks.check import problems
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.insightface import convert
 from pml_ext.runner.config.load import load_config
+from pml_ext.runner.modeling.names import BACKBONES
 
 CONFIG = """from easydict import EasyDict as edict
 
@@ -90,10 +92,14 @@ def test_what_others_have(tmp_path: Path) -> None:
     assert not unsupported(load_config(as_yaml(found, tmp_path / "faces.yml"), []), processes=2)
 
 
-def test_a_vision_transformer_is_not_built(tmp_path: Path) -> None:
-    file = as_yaml(converted(tmp_path, 'config.network = "vit_b"'), tmp_path / "faces.yml")
-    (problem,) = unsupported(load_config(file, []), processes=8)
-    assert problem.key == "MODEL.BACKBONE.NAME" and problem.not_built
+@pytest.mark.parametrize("network", BACKBONES["build_insightface_vit_backbone"].depths)
+def test_vision_transformers(network: str, tmp_path: Path) -> None:
+    """The config is checked as `check-config` does it: the network is built, on the meta device."""
+    found = converted(
+        tmp_path, f'config.network = "{network}"', 'config.optimizer = "adamw"', "config.sample_rate = 0.3"
+    )
+    assert found["MODEL"]["BACKBONE"]["DEPTH"] == network
+    assert problems(load_config(as_yaml(found, tmp_path / "faces.yml"), []), processes=8) == []
 
 
 def test_a_base_beside_it_is_below_it(tmp_path: Path) -> None:
@@ -123,6 +129,7 @@ def test_a_base_beside_it_is_below_it(tmp_path: Path) -> None:
         ("config.lr = 'high'", "a value of another kind"),
         ("config.val_targets = 3", "a value of another kind"),
         ("config.margin_list = (1.0, 0.3, 0.2)", r"neither ArcFace's \(1, m, 0\) nor CosFace's"),
+        ("config.network = 'r2060'", "network must be one of r18, .*, vit_h; got 'r2060'"),
         ("config.lr = (", "is not a Python file"),
         ("config.lr = " + "-" * 100_000 + "1", "is not a Python file|got"),
     ],

@@ -12,8 +12,9 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.names import BACKBONES
 
-PATCH = 16
+PATCH = BACKBONES["build_vit_backbone"].patch
 WIDTH = 768
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"depth": 8, "num_heads": 8, "mlp_ratio": 3.0, "qkv_bias": False},

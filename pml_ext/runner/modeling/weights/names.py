@@ -24,13 +24,16 @@ def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """A whole model's weights under this package's names.
 
     Knows FastReID's (today's and its 0.x heads, saved from DataParallel or not) and insightface's iresnet, whose
-    `fc` and `features` are the head's reduction and BNNeck, and its MobileFaceNet. Other names stay as they are.
+    `fc` and `features` are the head's reduction and BNNeck, its MobileFaceNet and its vision transformers. Other names
+    stay as they are.
     """
     state = without_prefix(state, "module.")
     if {"prelu.weight", "fc.weight", "fc.bias", "features.running_mean"} <= state.keys():
         return _from_insightface(state)
     if {"conv_sep.layers.0.weight", "features.layers.2.weight"} <= state.keys():
-        return _from_mobilefacenet(state)
+        return _from_sequential(state, "features.layers.")
+    if {"mask_token", "feature.2.weight"} <= state.keys():
+        return _from_sequential(state, "feature.")
     renamed = {}
     for name, value in state.items():
         for old, new in _FASTREID_HEADS.items():
@@ -85,14 +88,14 @@ def without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in state.items()}
 
 
-def _from_mobilefacenet(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """insightface's: the last linear layer as a 1×1 convolution, and the batch norm after it as the BNNeck."""
+def _from_sequential(state: dict[str, Tensor], last: str) -> dict[str, Tensor]:
+    """insightface's: layer 2 of `last`, linear, as a 1×1 convolution, and layer 3, a batch norm, as the BNNeck."""
     renamed = {}
     for name, value in state.items():
-        if name == "features.layers.2.weight":
+        if name == f"{last}2.weight":
             renamed["heads.bottleneck.0.weight"] = value.reshape(*value.shape, 1, 1)
-        elif name.startswith("features.layers.3."):
-            renamed[f"heads.bottleneck.1.{name.removeprefix('features.layers.3.')}"] = value
+        elif name.startswith(f"{last}3."):
+            renamed[f"heads.bottleneck.1.{name.removeprefix(f'{last}3.')}"] = value
         else:
             renamed[f"backbone.{name}"] = value
     return renamed
