@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,6 +176,85 @@ def test_stages_name_their_split() -> None:
     assert test_of_draw(0) == TEST and split_of(TEST) is split_of(test_of_draw(2)) is None
 
 
+def test_stored_runs_are_found_though_their_fingerprint_is_rounded_differently(tmp_path: Path) -> None:
+    from store import Run, Store
+
+    def run(fingerprint: str, rate: float = 0.1) -> Run:
+        return Run("emoji", "validation", "triplet", {"rate": rate}, 0, fingerprint)
+
+    Store(tmp_path).add(run("0.407024 0.0725136"), {"r1": 0.5})
+    Store(tmp_path).add(run("0123456789abcdef", 0.2), {"r1": 0.6})  # a whole network's
+    store = Store(tmp_path)
+    assert (store.get(run("0.407023 0.0725137")) or {})["metrics"] == {"r1": 0.5}
+    assert (store.get(run("0123456789abcdef", 0.2)) or {})["metrics"] == {"r1": 0.6}
+    others = [run("0.4071 0.0725136"), run("0.407024"), run("0.407024 0.0725136", 0.2), run("0123456789abcdee", 0.2)]
+    assert [store.get(other) for other in others] == [None] * 4
+
+
+def test_repeats_are_compared_and_change_no_stored_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import check
+    import torch
+    from store import Store
+    from training import Measured
+    from tuning import made
+
+    own = {"r1": 0.5, "map_at_r": 0.4, "opis": 0.02, "epsilon_opis": 0.1}
+    store = Store(tmp_path)
+    run = made("emoji", "test", "triplet", {"rate": 1e-3, "triplet.margin": 0.1}, 0)
+    store.add(run, own)
+    store.keep_by_class(run, np.zeros((3, 2)))
+    store.add(made("emoji", "validation", "triplet", {"rate": 1e-3, "triplet.margin": 0.1}, 0), {"map_at_r": 0.3})
+    monkeypatch.setattr(check, "features_of", lambda name, classes: None)
+
+    def check_with(**metrics: float) -> int:
+        given = Measured(own | {"mean_utility": 0.7} | metrics, torch.zeros(3, 2))
+        monkeypatch.setattr(check, "train_and_measure", lambda *arguments: (given, []))
+        return check.check_again(Store(tmp_path), ["emoji"], 1.0)
+
+    assert check_with(r1=0.509, opis=0.0215, mean_utility=0.6) == 0
+    assert check_with(r1=0.511, opis=0.0225) == 1
+    shown = capsys.readouterr().out
+    assert "seed 0: agrees" in shown and "r1 0.5, now 0.511; opis 0.02, now 0.0225" in shown
+    Store(tmp_path).pack(["emoji"])
+    assert len((tmp_path / "runs_emoji.jsonl").read_text().splitlines()) == 2
+    stored = Store(tmp_path).get(run) or {}
+    assert stored["metrics"] == own | {"mean_utility": 0.6}  # added by the first repeat
+    assert stored["repeat"]["r1"] == 0.511
+    monkeypatch.setattr(check, "fingerprint", lambda method, settings: "1 2")
+    assert check_with() == 1
+    assert "the loss has changed" in capsys.readouterr().out
+
+
+def test_values_at_an_end_that_has_something_beyond_are_named(tmp_path: Path) -> None:
+    from store import Store
+    from tested import Tested
+
+    store = Store(tmp_path)
+    ends = {
+        (0.9, 0.3): [],
+        (1.0, 0.3): [],  # no cosine is above 1
+        (0.5, 0.5): [],  # the margins meet
+        (0.5, 0.3): ["tcm.margin_plus"],
+        (0.9, 0.5): ["tcm.margin_minus"],
+    }
+    for plus, minus in ends:
+        store.add(_margins(plus, minus, "validation"), {"map_at_r": 0.4})
+        store.add(_margins(plus, 0.2, "validation"), {"map_at_r": 0.4})
+    for (plus, minus), expected in ends.items():
+        for seed in range(2 + list(ends).index((plus, minus))):  # those with the most seeds are the choice
+            store.add(_margins(plus, minus, "test", seed), {"map_at_r": 0.5})
+        assert Tested(Store(tmp_path)).at_end("emoji", "triplet + tcm@added") == expected
+
+
+def _margins(plus: float, minus: float, stage: str, seed: int = 0) -> Any:
+    from tuning import made
+
+    settings = {"rate": 1e-3, "triplet.margin": 0.1, "tcm.margin_plus": plus, "tcm.margin_minus": minus}
+    return made("emoji", stage, "triplet + tcm@added", settings, seed)
+
+
 def test_validation_splits_differ_and_keep_the_cameras() -> None:
     import torch
     from image_sets import Features, Pictures, of_validation
@@ -299,6 +379,7 @@ def test_class_values_average_to_the_metrics() -> None:
     from image_sets import Pictures
     from training import measured
 
+    from pml_ext.functional import utility_curves
     from pml_ext.metrics import AccuracyCalculator
 
     torch.manual_seed(0)
@@ -311,6 +392,7 @@ def test_class_values_average_to_the_metrics() -> None:
     assert found.metrics["map_at_r"] == pytest.approx(expected["mean_average_precision_at_r"])
     assert found.metrics["opis"] == pytest.approx(expected["opis"], rel=1e-6)
     assert found.metrics["epsilon_opis"] == pytest.approx(expected["epsilon_opis"], rel=1e-6)
+    assert found.metrics["mean_utility"] == pytest.approx(utility_curves(features, labels).utilities.mean().item())
     by_class = found.by_class.mean(dim=1).tolist()
     assert by_class == pytest.approx([found.metrics[name] for name in ("r1", "map_at_r", "opis")], rel=1e-9)
 

@@ -1,13 +1,14 @@
-"""Repeats a random share of the stored test results and compares them."""
+"""Repeats stored test runs, stores what they give now beside them, and compares."""
 
 import random
 import sys
+from typing import Any
 
 import torch
 from image_sets import features_of
-from store import Run, Store, split_of
+from store import Store, run_of, same_arithmetic, split_of
+from terms import fingerprint
 from training import train_and_measure
-from tuning import made
 
 # Another CPU rounds differently, and training amplifies it: up to a point in rates, a tenth of OPIS.
 TOLERANCES = {"r1": 0.01, "map_at_r": 0.01, "opis": 0.1, "epsilon_opis": 0.1}
@@ -25,21 +26,28 @@ def check_again(store: Store, sets: list[str], share: float) -> int:
     chosen.sort(key=lambda result: result["set"])
     wrong = 0
     for number, result in enumerate(chosen, 1):
-        run = Run(*(result[field] for field in Run._fields))
-        if made(run.set, run.stage, run.method, run.settings, run.seed).key != run.key:
-            print(f"{run.set}, {run.method}: the loss has changed since; run it anew", file=sys.stderr)
-            wrong += 1
-            continue
-        found, _ = train_and_measure(
-            run.method, run.settings, run.seed, features_of(run.set, run.settings.get("classes"))
-        )
-        off = [
-            f"{name} {result['metrics'][name]:.4g}, now {value:.4g}"
-            for name, value in found.metrics.items()
-            if abs(value - result["metrics"][name])
-            > TOLERANCES[name] * (result["metrics"][name] if name in RELATIVE else 1)
-        ]
-        print(f"{number} of {len(chosen)}: {run.set}, {run.method}, seed {run.seed}: {'; '.join(off) or 'agrees'}")
+        off = ["the loss has changed since; run it anew"]
+        if (repeated := repeat(result, store)) is not None:
+            off = [f"{name} {result['metrics'][name]:.4g}, now {now:.4g}" for name, now in differing(repeated).items()]
+        which = f"{number} of {len(chosen)}: {result['set']}, {result['method']}, seed {result['seed']}"
+        print(f"{which}: {'; '.join(off) or 'agrees'}", flush=True)
         wrong += bool(off)
     print(f"{len(chosen) - wrong} of {len(chosen)} agree")
     return int(wrong > 0)
+
+
+def repeat(result: dict[str, Any], store: Store) -> dict[str, Any] | None:
+    """A stored test run with what it gives now, stored too; None if its loss has changed since."""
+    run = run_of(result)
+    if not same_arithmetic(fingerprint(run.method, run.settings), run.fingerprint):
+        return None
+    data = features_of(run.set, run.settings.get("classes"))
+    return store.add_repeat(result, train_and_measure(run.method, run.settings, run.seed, data)[0].metrics)
+
+
+def differing(result: dict[str, Any]) -> dict[str, float]:
+    """The metrics of a repeated run that differ from its own by more than the tolerance."""
+    own = result["metrics"]
+    allowed = {name: by * (own[name] if name in RELATIVE else 1) for name, by in TOLERANCES.items()}
+    again = result["repeat"]
+    return {name: again[name] for name, by in allowed.items() if abs(again[name] - own[name]) > by}

@@ -138,12 +138,14 @@ def _leaders(results: Tested, sets: Sequence[str]) -> list[str]:
     for measure, heading, scale, sign in (
         ("map_at_r", "highest mAP@R", 100, -1),
         ("opis", "lowest OPIS × 1000", 1000, 1),
+        ("mean_utility", "highest utility, %", 100, -1),
     ):
         columns = []
         for set_name in sets:
             shown = [method for method in OVERVIEW if (set_name, method) in results.tests]
             values = {method: float(results.values(set_name, method, measure).mean()) for method in shown}
-            first = sorted(values, key=lambda method: sign * values[method])[:LEADERS]
+            measured = [method for method in shown if not np.isnan(values[method])]
+            first = sorted(measured, key=lambda method: sign * values[method])[:LEADERS]
             columns.append([f"{method} {scale * values[method]:.1f}" for method in first])
         for place, row in enumerate(zip(*columns, strict=False), 1):
             lines.append(f"| {heading if place == 1 else ''} | {' | '.join(row)} |")

@@ -1,7 +1,7 @@
 """The methods and their grids, fixed before any test result: settings, values and number of trials.
 
 Each method gets the same number of trials, drawn at random (seeded by its name) from the product of its axes; a smaller
-product is tried whole. Where the best value lies at an end of its axis, the next value beyond it is tried as well.
+product is tried whole. Where the best value lies at an end of its axis, those beyond it are tried until it is inside.
 The headline methods are chosen over three validation splits, and some of them are tuned again (tuning.py).
 A name is a sum of terms (terms.py) and, after an @, a variant: "loop_triplet@all" and "loop_triplet" differ in
 settings only.
@@ -33,7 +33,9 @@ SPLITS, FINALISTS, REPEATED_SEEDS = 3, 3, (0, 1)
 class Axis(NamedTuple):
     """The values to tune, ascending if numbers, and those beyond its ends, nearest first.
 
-    farther_below, farther_above: further values beyond the ends, for the choice over several splits.
+    farther_below, farther_above: further values beyond the ends: only for the choice over several splits if the method
+        is a headline.
+    bounds: values with nothing beyond them, as a margin of 0 degrees or a cosine of 1.
     """
 
     values: tuple[Any, ...]
@@ -41,6 +43,7 @@ class Axis(NamedTuple):
     above: tuple[Any, ...] = ()
     farther_below: tuple[Any, ...] = ()
     farther_above: tuple[Any, ...] = ()
+    bounds: tuple[Any, ...] = ()
 
     def ends(self, *, farther: bool) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The first value and those below it, and the last value and those above it."""
@@ -85,38 +88,38 @@ class Method(NamedTuple):
                         yield beyond
 
 
-RATES = Axis((3e-4, 1e-3, 3e-3, 1e-2), (1e-4,), (3e-2, 1e-1), (3e-5, 1e-5))
+RATES = Axis((3e-4, 1e-3, 3e-3, 1e-2), (1e-4,), (3e-2, 1e-1), (3e-5, 1e-5, 3e-6, 1e-6), (0.3, 1.0))
 # For methods with few settings, so that they get the same number of trials.
 FINE_RATES = Axis((3e-4, 5e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 2e-2), *RATES[1:])
 # Rates of a loss's own parameters (proxies, a last layer), as a multiple of the head's.
-OWN_RATES = Axis((1.0, 10.0), (0.1,), (100.0,), (0.01,), (1000.0, 1e4))
-MARGINS = Axis((0.05, 0.1, 0.2, 0.4), (0.02,), (0.8,), (0.01,), (1.6,))
+OWN_RATES = Axis((1.0, 10.0), (0.1,), (100.0,), (0.01, 1e-3), (1000.0, 1e4, 1e5))
+MARGINS = Axis((0.05, 0.1, 0.2, 0.4), (0.02,), (0.8,), (0.01, 0.005), (1.6, 3.2))
 
 _TRIPLET = {"margin": MARGINS}
 _MS = {
-    "beta": Axis((20.0, 40.0, 60.0), (10.0,), (80.0,), (5.0, 2.5), (120.0,)),
-    "base": Axis((0.3, 0.5, 0.7), (0.1,), (0.9,), (-0.1,), (1.0,)),
+    "beta": Axis((20.0, 40.0, 60.0), (10.0,), (80.0,), (5.0, 2.5, 1.2), (120.0, 240.0)),
+    "base": Axis((0.3, 0.5, 0.7), (0.1,), (0.9,), (-0.1, -0.3), (1.0,), bounds=(1.0,)),
     "epsilon": Axis((0.1,)),
 }
 _TCM = {
-    "margin_plus": Axis((0.7, 0.8, 0.9), below=(0.6, 0.5), above=(1.0,)),
-    "margin_minus": Axis((0.2, 0.3, 0.4, 0.5), below=(0.1, 0.0), above=(0.6, 0.7)),
+    "margin_plus": Axis((0.7, 0.8, 0.9), (0.6, 0.5), (1.0,), (0.4, 0.3, 0.2), bounds=(1.0,)),
+    "margin_minus": Axis((0.2, 0.3, 0.4, 0.5), (0.1, 0.0), (0.6, 0.7), (-0.1, -0.2), (0.8, 0.9)),
 }
-_SMOOTHAP = {"temperature": Axis((0.01, 0.02, 0.04, 0.08), (0.005,), (0.16,), (0.0025,), (0.32, 0.64))}
-_RECALL = {"temperature": Axis((0.01, 0.02, 0.04, 0.08), (0.005,), (0.16,), (0.0025,), (0.32, 0.64))}
-_ID = {"temperature": Axis((0.03, 0.05, 0.1), (0.02,), (0.2,), (0.01,), (0.4,))}
+_SMOOTHAP = {"temperature": Axis((0.01, 0.02, 0.04, 0.08), (0.005,), (0.16,), (0.0025, 0.0012), (0.32, 0.64, 1.3))}
+_RECALL = {"temperature": Axis((0.01, 0.02, 0.04, 0.08), (0.005,), (0.16,), (0.0025, 0.0012), (0.32, 0.64, 1.3))}
+_ID = {"temperature": Axis((0.03, 0.05, 0.1), (0.02,), (0.2,), (0.01,), (0.4, 0.8, 1.6))}
 _ARCFACE = {
-    "margin": Axis((5.0, 15.0, 28.6), (1.0,), (40.0,), (0.0,), (50.0,)),
-    "scale": Axis((16.0, 32.0, 64.0), (8.0,), (128.0,), (4.0, 2.0), (256.0,)),
+    "margin": Axis((5.0, 15.0, 28.6), (1.0,), (40.0,), (0.0,), (50.0, 60.0, 75.0), bounds=(0.0,)),
+    "scale": Axis((16.0, 32.0, 64.0), (8.0,), (128.0,), (4.0, 2.0, 1.0), (256.0, 512.0)),
 }
-_PROXY_NCA = {"scale": Axis((3.0, 8.0, 16.0), (1.0,), (32.0,), (0.5,), (64.0, 128.0))}
+_PROXY_NCA = {"scale": Axis((3.0, 8.0, 16.0), (1.0,), (32.0,), (0.5, 0.25, 0.12), (64.0, 128.0, 256.0))}
 _CONTRASTIVE = {
-    "pos_margin": Axis((0.8, 0.9, 1.0), (0.7,), farther_below=(0.6,)),
-    "neg_margin": Axis((0.1, 0.3, 0.5), (0.0,), (0.7,), (-0.1,), (0.8,)),
+    "pos_margin": Axis((0.8, 0.9, 1.0), (0.7,), farther_below=(0.6, 0.5), bounds=(1.0,)),
+    "neg_margin": Axis((0.1, 0.3, 0.5), (0.0,), (0.7,), (-0.1, -0.2), (0.8, 0.9)),
 }
 GAMMAS = (0.1, 0.2, 0.5, 0.8, 1.0)
 _CIT = {"gamma": Axis(GAMMAS)}
-_ADDED = Axis((0.1, 0.3, 1.0), below=(0.03,), above=(3.0,))  # the weight of an added term
+_ADDED = Axis((0.1, 0.3, 1.0), (0.03,), (3.0,), (0.01, 3e-3, 1e-3), (10.0, 30.0, 100.0))  # the weight of an added term
 
 _OWN: dict[str, dict[str, Axis]] = {  # the axes of each term
     "triplet": _TRIPLET,
@@ -130,7 +133,7 @@ _OWN: dict[str, dict[str, Axis]] = {  # the axes of each term
     "lifted": _TRIPLET,
     "loop_lifted": _TRIPLET,
     "ms": _MS,
-    "loop_ms": _MS | {"epsilon": Axis((-0.02, 0.1), below=(-0.1,), above=(0.2,))},
+    "loop_ms": _MS | {"epsilon": Axis((-0.02, 0.1), (-0.1,), (0.2,), (-0.2,), (0.4, 0.8))},
     "smoothap": _SMOOTHAP,
     "recall": _RECALL,
     "proxy_nca": _PROXY_NCA,
@@ -139,15 +142,15 @@ _OWN: dict[str, dict[str, Axis]] = {  # the axes of each term
     "softmax": {},
     "contrastive": _CONTRASTIVE,
     "cit": _CIT,
-    "angular": {"degrees": Axis((20.0, 30.0, 40.0, 50.0), below=(10.0,), above=(60.0,))},
+    "angular": {"degrees": Axis((20.0, 30.0, 40.0, 50.0), (10.0,), (60.0,), (5.0, 2.5), (70.0, 80.0))},
     "circle": {
-        "m": Axis((0.1, 0.25, 0.4), below=(0.0,), above=(0.6,)),
-        "gamma": Axis((32.0, 80.0, 256.0), below=(16.0,), above=(512.0,)),
+        "m": Axis((0.1, 0.25, 0.4), (0.0,), (0.6,), farther_above=(0.8, 1.0), bounds=(0.0,)),
+        "gamma": Axis((32.0, 80.0, 256.0), (16.0,), (512.0,), (8.0, 4.0, 2.0), (1024.0,)),
     },
     "centroid_triplet": _TRIPLET,
     "soft_triple": {
-        "la": Axis((8.0, 20.0, 40.0), below=(4.0,), above=(80.0,)),
-        "gamma": Axis((0.05, 0.1, 0.2), below=(0.02,), above=(0.4,)),
+        "la": Axis((8.0, 20.0, 40.0), (4.0,), (80.0,), (2.0, 1.0, 0.5), (160.0,)),
+        "gamma": Axis((0.05, 0.1, 0.2), (0.02,), (0.4,), (0.01,), (0.8, 1.6)),
     },
     "discriminative": {},
     "tcm": _TCM,
@@ -196,7 +199,10 @@ def _all() -> Iterator[Method]:
 
     # Another pair term in TCM's place, on the losses that compare with proxies or classes.
     for base in ("proxy_nca", "arcface", "id"):
-        axes = {"triplet.margin": MARGINS, "triplet.weight": Axis((0.3, 1.0, 3.0), below=(0.1,), above=(10.0,))}
+        axes = {
+            "triplet.margin": MARGINS,
+            "triplet.weight": Axis((0.3, 1.0, 3.0), (0.1,), (10.0,), (0.03, 0.01), (30.0, 100.0, 300.0)),
+        }
         yield Method(f"{base} + triplet@added", axes, on=base)
 
     # CIT with and without an ID loss; γ; the similarity; other losses with untuned margins
@@ -232,7 +238,7 @@ def _all() -> Iterator[Method]:
 
     # General pair weighting: the eight rows of Table 2, dimensions, batch sizes
     tuned = {"gpw__alpha": Axis((2.0,)), "gpw__beta": _MS["beta"], "gpw__base": _MS["base"]}
-    lifted = {"gpw__alpha": Axis((1.0, 2.0, 4.0), above=(8.0,)), "gpw__beta": _MS["beta"]}
+    lifted = {"gpw__alpha": Axis((1.0, 2.0, 4.0), (0.5,), (8.0,), (0.25,), (16.0, 32.0)), "gpw__beta": _MS["beta"]}
     for row, (weighting, axes) in {
         "binomial": ("binomial_deviance", tuned),
         "lifted_star": ("lifted_star", lifted),

@@ -3,16 +3,20 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 import cost
+import numpy as np
 import over_training
 import torch
+from check import RELATIVE, TOLERANCES, differing
 from claims import Claim
 from guide import write_guide
 from methods import FINALISTS, HEADLINES, METHODS, REPEATED, SPLITS, TRIALS
 from picture import accuracy_and_opis
+from scipy.stats import spearmanr
 from statistics_of_pairs import HEADINGS, HIGHER, HOLDS, KEPT, LOWER, REVERSED, SAME, Difference
-from store import Store
+from store import Store, split_of
 from tested import TWICE, Tested
 from verdicts import Verdicts
 
@@ -31,13 +35,13 @@ def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequ
     lines = [*_about(results, claims, sets), *_summary(verdicts, claims, sets), *_tuning(verdicts, sets)]
     for number, claim in enumerate(claims, 1):
         lines += _of_claim(number, claim, verdicts, sets)
-    lines += ["## Every method", ""]
+    lines += ["## Every method", "", *_utility(results, sets)]
     for set_name in sets:
         lines += _of_set(set_name, results)
         picture = folder / "figures" / f"accuracy_and_opis_{set_name}.png"
         accuracy_and_opis(set_name, results, picture)
         lines += [f"![mAP@R and OPIS of the methods on {set_name}](figures/{picture.name})", ""]
-    lines += [*_over_training(folder, sets), *_cost(folder), *_second(folder)]
+    lines += [*_over_training(folder, sets), *_cost(folder), *_repeated(store, sets), *_second(folder)]
     write_atomically(folder / "EVIDENCE.md", "\n".join(lines))
     write_guide(folder, verdicts, sets)
 
@@ -59,8 +63,8 @@ def _about(results: Tested, claims: Sequence[Claim], sets: Sequence[str]) -> lis
         "paired (same seeds, batches and initial weights); intervals are 95 %, by Student's t over seeds and test "
         "classes as crossed random effects and over tunings. R@1 and mAP@R in points; OPIS × 1000, and its differences "
         "as ratios in %, computed as logarithms. Differences weight each test class equally; the values of a method "
-        "(“Every method”, figures, trials) weight each query equally. OPIS weights classes equally in both. Mean "
-        "utility was not recorded.",
+        "(“Every method”, figures, trials) weight each query equally. OPIS weights classes equally in both. "
+        "Utility is its mean over test classes and the distances of OPIS, in %: 100 is without errors.",
         "",
         "A claim of lower (↓) or higher (↑) values holds if the interval at the level of “Tuning” is on that side of "
         "0, and is reversed if it is on the other side. “≥” holds if the interval excludes a loss of more than a "
@@ -122,6 +126,64 @@ def _second(folder: Path) -> list[str]:
     ]
 
 
+def _repeated(store: Store, sets: Sequence[str]) -> list[str]:
+    """How many stored test runs were repeated, and how far they differ from what is stored."""
+    tests = [result for result in store.found.values() if split_of(result["stage"]) is None]
+    rows = []
+    for set_name in sets:
+        of_set = [result for result in tests if result["set"] == set_name]
+        again = [result for result in of_set if "repeat" in result]
+        if again:
+            off = {
+                name: [
+                    abs(r["repeat"][name] - r["metrics"][name]) / (r["metrics"][name] if name in RELATIVE else 1)
+                    for r in again
+                ]
+                for name in HEADINGS
+            }
+            cells = [f"{100 * median(values):.2g}, {100 * max(values):.2g}" for values in off.values()]
+            agree = sum(not differing(result) for result in again)
+            rows.append(f"| {set_name} | {len(of_set)} | {len(again)} | {agree} | {' | '.join(cells)} |")
+    if not rows:
+        return []
+    return [
+        "## Repeated runs",
+        "",
+        "`python examples/evidence/run.py --check SHARE` trains and tests stored test runs anew. They agree if R@1 and "
+        f"mAP@R differ by at most {100 * TOLERANCES['r1']:.0f} point and OPIS and 10 %-OPIS by at most "
+        f"{100 * TOLERANCES['opis']:.0f} %: another CPU rounds differently, which training amplifies. The last columns "
+        "have the median and the largest difference, in points, for OPIS in %.",
+        "",
+        f"| set | test runs | repeated | agree | {' | '.join(HEADINGS.values())} |",
+        f"|---|---|---|---|{'---|' * len(HEADINGS)}",
+        *rows,
+        "",
+    ]
+
+
+def _utility(results: Tested, sets: Sequence[str]) -> list[str]:
+    """Whether OPIS and mean utility order methods alike: by Spearman's rank correlation over the methods of a set."""
+    cells: dict[str, list[str]] = {"OPIS": [], "mAP@R": [], "methods": []}
+    for set_name in sets:
+        methods = [method for method in METHODS if (set_name, method) in results.tests]
+        means = np.array(
+            [[results.values(set_name, of, m).mean() for m in ("mean_utility", "opis", "map_at_r")] for of in methods]
+        )
+        known = means[~np.isnan(means[:, 0])]
+        cells["methods"].append(str(len(known)))
+        for name, values in (("OPIS", -known[:, 1]), ("mAP@R", known[:, 2])):
+            cells[name].append(f"{spearmanr(known[:, 0], values)[0]:+.2f}" if len(known) > 2 else "–")
+    return [
+        "Rank correlation of the methods' mean utility with their OPIS (lower is better) and their mAP@R; +1: the same "
+        "order.",
+        "",
+        f"| | {' | '.join(sets)} |",
+        f"|---|{'---|' * len(sets)}",
+        *(f"| {name} | {' | '.join(row)} |" for name, row in cells.items()),
+        "",
+    ]
+
+
 def _tuning(verdicts: Verdicts, sets: Sequence[str]) -> list[str]:
     """How the headline methods were tuned, the spread of tuning, and the number of comparisons."""
     results = verdicts.results
@@ -137,7 +199,7 @@ def _tuning(verdicts: Verdicts, sets: Sequence[str]) -> list[str]:
         f"Chosen over {SPLITS} validation splits, each with another training seed: {', '.join(every) or 'none'} on all "
         f"sets; {', '.join(some) or 'none'}. The {FINALISTS} best trials of the first split were judged on the others "
         "too and the best mean was tested; axes were extended until the best was inside or the end of the longer list "
-        "in `methods.py` was reached. All other methods were chosen on the first split alone.",
+        "in `methods.py` was reached. All other methods were chosen on the first split alone, from the same axes.",
         "",
         f"{', '.join(REPEATED)} were tuned {SPLITS} times in all, each time on another split, with another seed and "
         "another draw of the trials (at first with half as many, which spread much more on grocery). How much the "
@@ -243,12 +305,17 @@ def means_and_deviations(set_name: str, method: str, results: Tested) -> list[st
 
 
 def _of_set(set_name: str, results: Tested) -> list[str]:
-    lines = [f"### {set_name}", "", "| method | R@1 | mAP@R | OPIS | 10 %-OPIS | trials | splits | settings |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
+    lines = [
+        f"### {set_name}",
+        "",
+        "| method | R@1 | mAP@R | OPIS | 10 %-OPIS | utility | trials | splits | settings |",
+    ]
+    lines.append(f"|{'---|' * 9}")
     for method in METHODS:
         if (set_name, method) not in results.tests:
             continue
-        cells = means_and_deviations(set_name, method, results)
+        utility = 100 * results.values(set_name, method, "mean_utility").mean()
+        cells = [*means_and_deviations(set_name, method, results), "–" if np.isnan(utility) else f"{utility:.2f}"]
         at_end = results.at_end(set_name, method)
         shown = ", ".join(
             f"{key} {value}{'*' if key in at_end else ''}" for key, value in results.settings(set_name, method).items()

@@ -4,7 +4,7 @@
     python examples/evidence/run.py tcm loop        # some claims
     python examples/evidence/run.py --sets emoji    # on some sets
     python examples/evidence/run.py --quick         # a trial run in a separate folder
-    python examples/evidence/run.py --check         # repeat a random tenth of the stored results and compare
+    python examples/evidence/run.py --check         # repeat a random tenth of the stored tests, compare and store
     python examples/evidence/run.py --check 0.01    # or another share
     python examples/evidence/run.py --tables        # only write the tables from stored results
 

@@ -2,20 +2,22 @@
 
 A run is identified by everything that determines its result: set, stage, method, settings, seed, recipe version and
 fingerprint of the loss's arithmetic. So no run is repeated after a stop, and a run is repeated if its loss has
-changed.
+changed. A fingerprint's last digits may differ between CPUs, so that it is compared as numbers.
 """
 
 import fcntl
 import hashlib
 import json
+from math import isclose
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pml_ext._files import replacing
+from pml_ext._files import replacing, write_atomically
 
 RECIPE = 1  # increase when image_sets.py or training.py changes results
+SAME_ARITHMETIC = 1e-4  # the relative difference of fingerprints that CPUs may make
 TEST, VALIDATION = "test", "validation"
 TEST_AS_BASE = "test as base"  # of a base at the settings that a term was added to, if they are not its choice
 
@@ -37,6 +39,15 @@ def split_of(stage: str) -> int | None:
     return int(stage.removeprefix(VALIDATION) or 0)
 
 
+def same_arithmetic(one: str, other: str) -> bool:
+    """Whether two fingerprints are of one loss; those that are no numbers must be equal."""
+    try:
+        pairs = [(float(a), float(b)) for a, b in zip(one.split(), other.split(), strict=True)]
+    except ValueError:
+        return one == other
+    return all(isclose(a, b, rel_tol=SAME_ARITHMETIC) for a, b in pairs)
+
+
 class Run(NamedTuple):
     """Everything that determines a result."""
 
@@ -52,6 +63,18 @@ class Run(NamedTuple):
         described = json.dumps([RECIPE, *self], sort_keys=True)
         return hashlib.sha256(described.encode()).hexdigest()[:16]
 
+    @property
+    def without_fingerprint(self) -> str:
+        return json.dumps(self[:-1], sort_keys=True)
+
+
+def run_of(result: dict[str, Any]) -> Run:
+    return Run(*(result[field] for field in Run._fields))
+
+
+def _line(result: dict[str, Any]) -> str:
+    return json.dumps(result, sort_keys=True) + "\n"
+
 
 class Store:
     """The results of a folder: runs_SET.jsonl, and by_class_SET.npz after `pack`."""
@@ -60,23 +83,37 @@ class Store:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.found: dict[str, dict[str, Any]] = {}
+        self._alike: dict[str, list[dict[str, Any]]] = {}  # those that differ in their fingerprints at most
         self._packed: dict[str, Any] = {}
         for path in sorted(folder.glob("runs_*.jsonl")):
             for line in path.read_text(encoding="utf-8").splitlines():
                 result = json.loads(line)
-                self.found[result["key"]] = result
+                self.found[result["key"]] = result  # a later line replaces an earlier one
+        for result in self.found.values():
+            if (run := run_of(result)).key == result["key"]:  # of this recipe
+                self._alike.setdefault(run.without_fingerprint, []).append(result)
 
     def get(self, run: Run) -> dict[str, Any] | None:
-        return self.found.get(run.key)
+        alike = self._alike.get(run.without_fingerprint, [])
+        return next((of for of in alike if same_arithmetic(of["fingerprint"], run.fingerprint)), None)
 
     def add(self, run: Run, metrics: dict[str, float], **more: Any) -> dict[str, Any]:
         """Store a result; several processes may write at once, and each line is written atomically."""
         result = {"key": run.key, **run._asdict(), "metrics": metrics, **more}
-        line = json.dumps(result, sort_keys=True) + "\n"
-        with (self.folder / f"runs_{run.set}.jsonl").open("a", encoding="utf-8") as file:
+        self._alike.setdefault(run.without_fingerprint, []).append(result)
+        return self._write(result)
+
+    def add_repeat(self, result: dict[str, Any], metrics: dict[str, float]) -> dict[str, Any]:
+        """Store what a run gave when it was repeated; of its own metrics only those that it lacked change."""
+        result["metrics"] = metrics | result["metrics"]
+        result["repeat"] = {name: float(f"{value:.6g}") for name, value in metrics.items()}
+        return self._write(result)
+
+    def _write(self, result: dict[str, Any]) -> dict[str, Any]:
+        with (self.folder / f"runs_{result['set']}.jsonl").open("a", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(line)
-        self.found[run.key] = result
+            file.write(_line(result))
+        self.found[result["key"]] = result
         return result
 
     def keep_by_class(self, run: Run, values: np.ndarray) -> None:
@@ -95,12 +132,14 @@ class Store:
         return self._packed[set_name][key].astype(float)
 
     def pack(self, sets: list[str]) -> None:
-        """Write one compressed file per set with the current runs."""
+        """Write one compressed file per set with the current runs, and each run's last line only."""
         for set_name in sets:
             path = self.folder / f"by_class_{set_name}.npz"
-            wanted = [r["key"] for r in self.found.values() if r["set"] == set_name and split_of(r["stage"]) is None]
+            of_set = [result for result in self.found.values() if result["set"] == set_name]
+            wanted = [result["key"] for result in of_set if split_of(result["stage"]) is None]
             if not wanted:
                 continue
+            write_atomically(self.folder / f"runs_{set_name}.jsonl", "".join(map(_line, of_set)))
             values = {key: self.by_class(key, set_name).astype(np.float32) for key in wanted}
             with replacing(path) as file:
                 np.savez_compressed(file, **values)

@@ -38,7 +38,8 @@ class Tested:
         self.tuning = cache(self._tuning)
 
     def values(self, set_name: str, method: str, metric: str) -> np.ndarray:
-        return np.array([result["metrics"][metric] for result in self.tests[set_name, method]])
+        """By seed; nan where it was not measured."""
+        return np.array([result["metrics"].get(metric, np.nan) for result in self.tests[set_name, method]])
 
     def settings(self, set_name: str, method: str) -> dict[str, Any]:
         """The settings that validation chose."""
@@ -62,15 +63,24 @@ class Tested:
         return sum(len(results) for stage, results in stages.items() if split_of(stage) is not None)
 
     def at_end(self, set_name: str, method: str) -> list[str]:
-        """The settings whose chosen value is the last that was tried in a direction which has no natural end."""
+        """The settings whose chosen value is the last that was tried in a direction which has no natural end.
+
+        TCM's margins end where they meet.
+        """
         chosen, spec = self.settings(set_name, method), METHODS[method]
         stages = self._stages[set_name, method]
-        found = []
+        found, meet = [], chosen.get("tcm.margin_plus") == chosen.get("tcm.margin_minus")
         for key, axis in spec.axes.items():
             tried = {r["settings"][key] for stage in stages if split_of(stage) is not None for r in stages[stage]}
             below, above = (len(end) > 1 for end in axis.ends(farther=True))
-            if len(axis.values) > 1 and (
-                (below and chosen[key] == min(tried)) or (above and chosen[key] == max(tried))
+            below, above = (
+                below and not (meet and key == "tcm.margin_plus"),
+                above and not (meet and key == "tcm.margin_minus"),
+            )
+            if (
+                len(axis.values) > 1
+                and chosen[key] not in axis.bounds
+                and ((below and chosen[key] == min(tried)) or (above and chosen[key] == max(tried)))
             ):
                 found.append(key)
         return found

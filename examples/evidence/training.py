@@ -26,7 +26,7 @@ TRACED_EVERY = 50
 class Measured(NamedTuple):
     """The results of a run.
 
-    metrics: r1, map_at_r, opis and epsilon_opis as fractions.
+    metrics: r1, map_at_r, opis, epsilon_opis and mean_utility as fractions.
     by_class: (3, C) float, each class's mean R@1 and mAP@R over its queries, and its share of OPIS, whose mean is
         OPIS; nan if a class cannot be measured.
     """
@@ -167,5 +167,6 @@ def measured(embeddings: list[Tensor], parts: list[Pictures]) -> Measured:
         "map_at_r": map_at_r,
         "opis": float(opis_of_curves(curves)),
         "epsilon_opis": float(epsilon_opis_of_curves(curves, EPSILON)),
+        "mean_utility": float(curves.utilities.mean()),  # over classes and the calibration range
     }
     return Measured(metrics, by_class)
