@@ -144,9 +144,9 @@ def _leaders(results: Tested, sets: Sequence[str]) -> list[str]:
         for set_name in sets:
             shown = [method for method in OVERVIEW if (set_name, method) in results.tests]
             values = {method: float(results.values(set_name, method, measure).mean()) for method in shown}
-            measured = [method for method in shown if not np.isnan(values[method])]
-            first = sorted(measured, key=lambda method: sign * values[method])[:LEADERS]
-            columns.append([f"{method} {scale * values[method]:.1f}" for method in first])
+            first = sorted(shown, key=lambda method: sign * values[method])[:LEADERS]
+            measured = not np.isnan(sum(values.values()))  # else who leads is not known
+            columns.append([f"{method} {scale * values[method]:.1f}" if measured else "–" for method in first])
         for place, row in enumerate(zip(*columns, strict=False), 1):
             lines.append(f"| {heading if place == 1 else ''} | {' | '.join(row)} |")
     return [*lines, ""]

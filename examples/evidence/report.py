@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 import cost
 import numpy as np
 import over_training
 import torch
-from check import RELATIVE, TOLERANCES, differing
+from check import TOLERANCES, differing, off_by
 from claims import Claim
 from guide import write_guide
 from methods import FINALISTS, HEADLINES, METHODS, REPEATED, SPLITS, TRIALS
@@ -23,6 +22,7 @@ from verdicts import Verdicts
 from pml_ext._files import write_atomically
 
 SCALES = {"r1": 100, "map_at_r": 100, "opis": 1000, "epsilon_opis": 1000}
+SAME_DIGITS = 1e-5
 ARROWS = {LOWER: "↓", HIGHER: "↑", KEPT: "≥", SAME: "≈"}
 
 
@@ -134,16 +134,11 @@ def _repeated(store: Store, sets: Sequence[str]) -> list[str]:
         of_set = [result for result in tests if result["set"] == set_name]
         again = [result for result in of_set if "repeat" in result]
         if again:
-            off = {
-                name: [
-                    abs(r["repeat"][name] - r["metrics"][name]) / (r["metrics"][name] if name in RELATIVE else 1)
-                    for r in again
-                ]
-                for name in HEADINGS
-            }
-            cells = [f"{100 * median(values):.2g}, {100 * max(values):.2g}" for values in off.values()]
+            off = {name: max(off_by(result, name) for result in again) for name in HEADINGS}
+            same = sum(all(off_by(result, name) < SAME_DIGITS for name in HEADINGS) for result in again)
             agree = sum(not differing(result) for result in again)
-            rows.append(f"| {set_name} | {len(of_set)} | {len(again)} | {agree} | {' | '.join(cells)} |")
+            cells = [f"{100 * value:.2f}" for value in off.values()]
+            rows.append(f"| {set_name} | {len(of_set)} | {len(again)} | {agree} | {same} | {' | '.join(cells)} |")
     if not rows:
         return []
     return [
@@ -152,10 +147,10 @@ def _repeated(store: Store, sets: Sequence[str]) -> list[str]:
         "`python examples/evidence/run.py --check SHARE` trains and tests stored test runs anew. They agree if R@1 and "
         f"mAP@R differ by at most {100 * TOLERANCES['r1']:.0f} point and OPIS and 10 %-OPIS by at most "
         f"{100 * TOLERANCES['opis']:.0f} %: another CPU rounds differently, which training amplifies. The last columns "
-        "have the median and the largest difference, in points, for OPIS in %.",
+        "have the largest differences, in points, for OPIS in %.",
         "",
-        f"| set | test runs | repeated | agree | {' | '.join(HEADINGS.values())} |",
-        f"|---|---|---|---|{'---|' * len(HEADINGS)}",
+        f"| set | test runs | repeated | agree | equal to five digits | {' | '.join(HEADINGS.values())} |",
+        f"|---|---|---|---|---|{'---|' * len(HEADINGS)}",
         *rows,
         "",
     ]
