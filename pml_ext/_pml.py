@@ -5,7 +5,7 @@ Version 3 renames the hooks that a loss overrides; keeping every import here lea
 
 from typing import TYPE_CHECKING, Any
 
-from pytorch_metric_learning import distances, losses, miners, reducers
+from pytorch_metric_learning import distances, losses, miners, reducers, regularizers
 from pytorch_metric_learning.distances import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance
 from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, SelfSupervisedLoss
 from pytorch_metric_learning.miners import BaseMiner
@@ -37,6 +37,7 @@ __all__ = [
     "losses",
     "miners",
     "reducers",
+    "regularizers",
     "retrieval_dataset",
 ]
 

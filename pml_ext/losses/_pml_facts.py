@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pml_ext._checks import check_choice
-from pml_ext._pml import AvgNonZeroReducer, MeanReducer, losses
+from pml_ext._checks import check_choice, check_in_range, check_switch
+from pml_ext._pml import AvgNonZeroReducer, DotProductSimilarity, MeanReducer, losses, regularizers
 from pml_ext.losses._facts import PML_FACTS, LossFacts, needs
 from pml_ext.losses._shares import sample_sums, tuple_sums
 from pml_ext.losses.arc_pair_reducer import ArcPairReducer
@@ -19,6 +19,16 @@ def with_reducer(options: dict[str, Any], *_: Any) -> dict[str, Any]:
 
 def _angular_margin(options: dict[str, Any], *_: Any) -> dict[str, Any]:
     return {**{key: value for key, value in options.items() if key != "logit_scale"}, "scale": options["logit_scale"]}
+
+
+def _dot_products(options: dict[str, Any], *_: Any) -> dict[str, Any]:
+    check_switch(options["normalize"], "normalize")
+    check_in_range(options["reg_weight"], 0, float("inf"), "reg_weight")
+    return {
+        "distance": DotProductSimilarity(normalize_embeddings=options["normalize"]),
+        "embedding_regularizer": regularizers.LpRegularizer(power=2),
+        "embedding_reg_weight": options["reg_weight"],
+    }
 
 
 _ANCHOR_BY_ANCHOR = LossFacts(sums=tuple_sums, term_of_each_anchor=True)
@@ -40,6 +50,7 @@ _BY_NAME = {
     "MultiSimilarityLoss": _ANCHOR_BY_ANCHOR,
     "NCALoss": LossFacts(takes_all_positives="it takes all positives of a sample; a tuple only weights the samples"),
     "NormalizedSoftmaxLoss": _CLASS_VECTORS,
+    "NPairsLoss": LossFacts(arguments=_dot_products),
     "NTXentLoss": _PAIR_BY_PAIR,
     "PNPLoss": LossFacts(takes_all_positives="it ranks all positives of a sample and takes no tuples"),
     "ProxyAnchorLoss": LossFacts(compares="class vectors"),

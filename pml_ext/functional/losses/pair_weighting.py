@@ -148,21 +148,36 @@ def histogram_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *,
     A pair is split linearly between the two nearest of bins + 1 nodes on [−1, 1]. This loss is a mean over pairs
     already; the factor B makes it a mean over anchors like the others.
     """
-    if not is_whole(bins) or bins < 1:
-        raise ValueError(f"bins must be an integer of 1 or more; got {bins!r}")
-    # The last node belongs to the last interval. A nan falls into interval 0 and stays nan in the product with S.
-    place = ((similarity.clamp(-1, 1) + 1) * (bins / 2)).nan_to_num()
-    left = place.long().clamp(max=bins - 1)
-    nodes = []
-    for mask in (positive, negative):
-        share, at = (place - left)[mask], left[mask]
-        node = similarity.new_zeros(bins + 1).index_add(0, at, 1 - share).index_add(0, at + 1, share)
-        nodes.append(node / mask.sum().clamp_min(1))
+    # A nan falls into interval 0 and stays nan in the product with S.
+    left, nodes = _histograms(similarity.nan_to_num(-1.0), positive, negative, bins)
     # A positive that moves right leaves the cumulative count of its left node; a negative gains h⁺ of its right node.
     w_positive = nodes[1][left] / positive.sum().clamp_min(1)
     w_negative = nodes[0][left + 1] / negative.sum().clamp_min(1)
     slope = len(similarity) * bins / 2
     return slope * torch.where(positive, w_positive, torch.where(negative, w_negative, 0))
+
+
+def histogram_overlap(similarity: Tensor, positive: Tensor, negative: Tensor, *, bins: int = 100) -> Tensor:
+    """Σ_r h⁻_r Σ_{q<=r} h⁺_q, a scalar: the chance that a positive is no more similar than a negative, up to a bin.
+
+    Source: Ustinova and Lempitsky, "Learning Deep Embeddings with Histogram Loss", NIPS 2016.
+    """
+    _, (of_positives, of_negatives) = _histograms(similarity, positive, negative, bins)
+    return (of_negatives * of_positives.cumsum(0)).sum()
+
+
+def _histograms(similarity: Tensor, positive: Tensor, negative: Tensor, bins: int) -> tuple[Tensor, list[Tensor]]:
+    """The node to the left of each pair, and the shares of the positives and of the negatives at the bins + 1 nodes."""
+    if not is_whole(bins) or bins < 1:
+        raise ValueError(f"bins must be an integer of 1 or more; got {bins!r}")
+    place = (similarity.clamp(-1, 1) + 1) * (bins / 2)
+    left = place.nan_to_num().long().clamp(max=bins - 1)  # the last node belongs to the last interval
+    nodes = []
+    for mask in (positive, negative):
+        share, at = (place - left)[mask], left[mask]
+        node = similarity.new_zeros(bins + 1).index_add(0, at, 1 - share).index_add(0, at + 1, share)
+        nodes.append(node / mask.sum().clamp_min(1))
+    return left, nodes
 
 
 def weighted_sums(similarity: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:

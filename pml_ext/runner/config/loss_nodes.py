@@ -25,6 +25,10 @@ LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
     "ContrastiveLoss": ("CONTRASTIVE", {"POS_MARGIN": 0.0, "NEG_MARGIN": 1.0}),
     "LiftedStructureLoss": ("LIFTED", {"POS_MARGIN": 0.0, "NEG_MARGIN": 1.0}),
     "MultiSimilarityLoss": ("MS", {"ALPHA": 2.0, "BETA": 50.0, "BASE": 0.5}),
+    # one pair of each class (NUM_INSTANCE 2). Dot products and a penalty on the mean squared length, as in Sohn, NIPS
+    # 2016; PML's defaults are cosines and no penalty
+    "NPairsLoss": ("NPAIRS", {"NORMALIZE": False, "REG_WEIGHT": 0.002}),
+    "HistogramLoss": ("HISTOGRAM", {"BINS": 100}),
     "SmoothAPLoss": ("SAP", {"TEMPERATURE": 0.01}),
     "CITLoss": ("CIT", {"GAMMA": 1.0, "SIMILARITY": "unit", "HINGE_PARTIAL_LIKELIHOOD": False}),
     "DiscriminativeLoss": (

@@ -15,23 +15,24 @@ from pml_ext.runner.config.load import require
 from pml_ext.runner.config.loss_nodes import LOSS_NODES, MINER_NODES
 from pml_ext.runner.modeling.losses import id_losses, pair_losses
 
-# FastReID's losses by FastReID's names; all other names are those of pml_ext.losses
-_FASTREIDS: dict[str, type[nn.Module]] = {
+# FastReID's losses by FastReID's names, and the runner's own; all other names are those of pml_ext.losses
+_OWN: dict[str, type[nn.Module]] = {
     "CrossEntropyLoss": id_losses.CrossEntropyLoss,
     "FocalLoss": id_losses.FocalLoss,
     "TripletLoss": pair_losses.TripletLoss,
     "CircleLoss": pair_losses.CircleLoss,
     "Cosface": pair_losses.CosfaceLoss,
+    "HistogramLoss": pair_losses.HistogramLoss,
 }
 
 
 def loss_class(name: str) -> type[nn.Module]:
-    return _FASTREIDS[name] if name in _FASTREIDS else getattr(pml_ext.losses, name)
+    return _OWN[name] if name in _OWN else getattr(pml_ext.losses, name)
 
 
 def facts_of_name(name: str) -> LossFacts:
     """The facts of a loss by its name in the config; the defaults for an unknown name, which is refused elsewhere."""
-    return facts_of(loss_class(name)) if name in _FASTREIDS or hasattr(pml_ext.losses, name) else LossFacts()
+    return facts_of(loss_class(name)) if name in _OWN or hasattr(pml_ext.losses, name) else LossFacts()
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _build_loss(losses: CN, name: str, sizes: dict[str, int], **more: Any) -> nn
         require(inner, [n for n in LOSS_NODES if n != name], f"{where}.LOSS")
         return _build_loss(losses, inner, sizes, **arguments)
 
-    return _construct(where, lambda: kind(**facts.arguments(options, build), **more))
+    return _construct(where, lambda: kind(**(facts.arguments(options, build) | more)))
 
 
 def _arguments(node: CN) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""FastReID's losses on the pairs of a batch, each over all rows as anchors."""
+"""Losses on the pairs of a batch, each over all rows as anchors: FastReID's, and the histogram loss."""
 
 import torch
 from torch import Tensor, nn
 
-from pml_ext._checks import check_above_zero, check_in_range
+from pml_ext._checks import check_above_zero, check_in_range, check_whole
+from pml_ext.functional.losses.pair_weighting import histogram_overlap
 from pml_ext.losses._facts import LossFacts
 
 _FACTS = LossFacts(takes_all_positives="it compares all samples of the batch and takes no tuples")
@@ -88,11 +89,34 @@ class CosfaceLoss(nn.Module):
         return _over_anchors(-self.gamma * cosines, self.gamma * (cosines + self.margin), labels)
 
 
+class HistogramLoss(nn.Module):
+    """The overlap of the histograms of all positive and all negative cosines, between bins + 1 nodes on [−1, 1].
+
+    Ustinova and Lempitsky, NIPS 2016. Value and gradient of PML's loss of the same name, which fails where a
+    cosine is 1 and makes all triplets.
+    """
+
+    facts = _FACTS
+
+    def __init__(self, *, bins: int = 100) -> None:
+        super().__init__()
+        check_whole(bins, "bins", low=1)
+        self.bins = bins
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        """features (B, D), labels (B,); a scalar. 0 without positives or negatives."""
+        same = labels[:, None] == labels
+        return histogram_overlap(_cosines(features), _without_itself(same), ~same, bins=self.bins)
+
+
+def _without_itself(same: Tensor) -> Tensor:
+    return same & ~torch.eye(len(same), dtype=torch.bool, device=same.device)
+
+
 def _over_anchors(positive_logits: Tensor, negative_logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over rows of log(1 + Σ_positives e^logit · Σ_negatives e^logit)."""
     same = labels[:, None] == labels
-    positives = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    positive = positive_logits.masked_fill(~positives, -torch.inf).logsumexp(dim=1)
+    positive = positive_logits.masked_fill(~_without_itself(same), -torch.inf).logsumexp(dim=1)
     negative = negative_logits.masked_fill(same, -torch.inf).logsumexp(dim=1)
     return nn.functional.softplus(positive + negative).mean()
 

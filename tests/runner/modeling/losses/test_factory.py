@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -57,6 +59,27 @@ def test_the_triplet_loss_by_its_reducer() -> None:
     cfg.MODEL.LOSSES.TRIPLETMARGIN.REDUCER = "SumReducer"
     with pytest.raises(UserError, match=r"MODEL\.LOSSES\.TRIPLETMARGIN: reducer must be one of .*got 'SumReducer'"):
         build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=2)
+
+
+def test_n_pairs_of_dot_products_and_of_cosines() -> None:
+    """The cross-entropy of the first pair of each class, and the mean squared length times its weight."""
+    cfg = get_cfg()
+    cfg.MODEL.LOSSES.NAME = ("NPairsLoss",)
+    x, labels = 2 * torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 1, 1, 0, 2, 2])
+    for normalize, weight in [(False, 0.002), (False, 0.0), (True, 0.1)]:
+        cfg.MODEL.LOSSES.NPAIRS.update({"NORMALIZE": normalize, "REG_WEIGHT": weight})
+        _, modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
+        expected = weight * sum(float(row @ row) for row in x) / 6
+        rows = [row / row.norm() if normalize else row for row in x]
+        anchors, positives = (rows[0], rows[1], rows[4]), (rows[3], rows[2], rows[5])
+        for k, anchor in enumerate(anchors):
+            own = anchor @ positives[k]
+            others = sum(float((anchor @ positive - own).exp()) for i, positive in enumerate(positives) if i != k)
+            expected += math.log(1 + others) / 3
+        assert modules["NPairsLoss"](x, labels).item() == pytest.approx(expected)
+    cfg.MODEL.LOSSES.NPAIRS.REG_WEIGHT = -1.0
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.NPAIRS: reg_weight must be in \[0, inf\]; got -1"):
+        build_losses(cfg.MODEL.LOSSES, num_classes=4, feature_size=4)
 
 
 def test_what_a_loss_refuses_is_named_by_its_node() -> None:

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pml_ext.runner.modeling.losses.pair_losses import CircleLoss, CosfaceLoss, TripletLoss
+import pml_ext.losses
+from pml_ext.runner.modeling.losses.pair_losses import CircleLoss, CosfaceLoss, HistogramLoss, TripletLoss
 from tests.oracles import fastreid_losses as oracle
+from tests.oracles import histogram
 
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-10}
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 3, 1])  # class 3 has one member
@@ -37,7 +39,7 @@ def test_circle_and_cosface_are_their_definitions(loss: CircleLoss | CosfaceLoss
 
 
 # The circle loss holds its weights constant in the gradient, so finite differences would not agree.
-@pytest.mark.parametrize("loss", [*TRIPLETS, OVER_ANCHORS[1]], ids=str)
+@pytest.mark.parametrize("loss", [*TRIPLETS, OVER_ANCHORS[1], HistogramLoss(bins=5)], ids=str)
 def test_gradients_are_those_of_finite_differences(loss: nn.Module) -> None:
     assert torch.autograd.gradcheck(lambda x: loss(x, LABELS), features().requires_grad_())
 
@@ -61,13 +63,39 @@ def test_circle_weights_have_no_gradient() -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("loss", [*TRIPLETS, *OVER_ANCHORS], ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("bins", [1, 10, 100])
+def test_histogram_is_the_definition(bins: int, dtype: torch.dtype) -> None:
+    x = features(dtype)
+    found = HistogramLoss(bins=bins)(x, LABELS).item()
+    assert found == pytest.approx(histogram.overlap(x.tolist(), LABELS.tolist(), bins), rel=TOLERANCES[dtype])
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's
+def test_histogram_is_pmls_where_no_cosine_is_1() -> None:
+    x = features().requires_grad_()
+    own, theirs = HistogramLoss(bins=40)(x, LABELS), pml_ext.losses.HistogramLoss(n_bins=40)(x, LABELS)
+    torch.testing.assert_close(own, theirs, rtol=1e-5, atol=1e-5)  # PML's places its bins in float32
+    (gradient,), (other,) = torch.autograd.grad(own, x), torch.autograd.grad(theirs, x)
+    torch.testing.assert_close(gradient, other, rtol=1e-5, atol=1e-5)
+
+
+def test_histogram_of_classes_far_apart_and_of_one_point() -> None:
+    """Positives in the last bin and negatives in the first do not overlap; all at one place overlap wholly."""
+    x = torch.tensor([[1.0, 0], [1, 0], [-1, 0], [-1, 0]])
+    assert HistogramLoss()(x, torch.tensor([0, 0, 1, 1])) == 0
+    assert HistogramLoss()(x, torch.tensor([0, 1, 0, 1])) > 0.4
+    assert HistogramLoss()(torch.ones(4, 2), torch.tensor([0, 0, 1, 1])) == pytest.approx(1, abs=1e-4)
+    assert HistogramLoss()(x.fill_(torch.nan), torch.tensor([0, 0, 1, 1])).isnan(), "a nan is not hidden"
+
+
+@pytest.mark.parametrize("loss", [*TRIPLETS, *OVER_ANCHORS, HistogramLoss()], ids=str)
 def test_order_and_names_of_classes_do_not_matter(loss: nn.Module) -> None:
     x, order = features(), torch.randperm(len(LABELS))
     torch.testing.assert_close(loss(x[order], 7 - LABELS[order]), loss(x, LABELS))
 
 
-@pytest.mark.parametrize("loss", [*TRIPLETS, *OVER_ANCHORS], ids=str)
+@pytest.mark.parametrize("loss", [*TRIPLETS, *OVER_ANCHORS, HistogramLoss()], ids=str)
 @pytest.mark.parametrize("labels", [torch.zeros(4, dtype=torch.long), torch.arange(4)], ids=["one class", "singletons"])
 @pytest.mark.parametrize("spread", [0.0, 1.0, 1e4])
 def test_degenerate_batches_have_finite_values_and_gradients(loss: nn.Module, labels: Tensor, spread: float) -> None:
@@ -83,6 +111,8 @@ def test_degenerate_batches_have_finite_values_and_gradients(loss: nn.Module, la
 def test_options_out_of_range_are_errors() -> None:
     with pytest.raises(ValueError, match=r"margin must be in \[0, inf\]; got -0.1"):
         TripletLoss(margin=-0.1)
+    with pytest.raises(ValueError, match=r"bins must be .*got 0"):
+        HistogramLoss(bins=0)
     for kind in (CircleLoss, CosfaceLoss):
         with pytest.raises(ValueError, match=r"gamma must be above 0; got 0"):
             kind(gamma=0)
