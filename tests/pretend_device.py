@@ -1,7 +1,8 @@
 """A pretend device: its tensors keep their values on the CPU but report another device.
 
 What a CUDA device would complain about or wait for can so be seen without one: operators that mix devices raise, and
-every point where the host would wait for the device is written down with the line that asks for it.
+every point where the host would wait for the device is written down with the line that asks for it. Ranks exchange its
+tensors through gloo, and, as with NCCL, no others.
 """
 
 import sys
@@ -39,9 +40,22 @@ _INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
 _COPIES = (aten._to_copy, aten.copy_, aten._copy_from, aten._copy_from_and_resize)
 
 
+FREE = 2**30
+"""Bytes free on the device; torch keeps as many more that no tensor uses."""
+
+
 class _Module(_DummyBackendModule):
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]
+
+    def mem_get_info(self, device: torch.device) -> tuple[int, int]:
+        return FREE, 2**34
+
+    def memory_reserved(self, device: torch.device) -> int:
+        return FREE + 2**20
+
+    def memory_allocated(self, device: torch.device) -> int:
+        return 2**20
 
 
 class Wait(NamedTuple):
@@ -108,6 +122,8 @@ def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     packet = function.overloadpacket
     if packet in _INDEXED and ours:
         plain = [value for value in (args[0], *args[2:3]) if isinstance(value, Tensor) and value.device.type == "cpu"]
+    if function.namespace == "c10d" and plain:
+        raise RuntimeError(f"{function} exchanges tensors of the CPU, which a GPU's backend does not")
     if packet not in _COPIES and ours and any(value.dim() for value in plain):
         raise RuntimeError(f"{function} mixes tensors of the device {NAME} and of the CPU")
     wanted = kwargs.get("device")

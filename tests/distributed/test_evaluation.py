@@ -20,8 +20,11 @@ from pml_ext.functional.verification.pair_counts import count_scores
 from pml_ext.metrics import AccuracyCalculator, GalleryCohort
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
+from pml_ext.runner.evaluation.device import device_with_room
 from pml_ext.runner.evaluation.evaluate import Evaluation
+from tests.pretend_device import FREE, pretend_device
 
+CPU = torch.device("cpu")
 FARS = (0.1, 1e-2, 1e-3)
 LENGTHS = (7, 0, 3)  # of the ranks' rows
 
@@ -138,10 +141,21 @@ EVERYTHING = "TEST.ROC.ENABLED True TEST.NORMALIZE.ENABLED True TEST.RERANK.ENAB
 EVALUATED = {"gallery": EVERYTHING, "queries": "TEST.METRICS ('NMI',) TEST.NORMALIZE.ENABLED True", "pairs": ""}
 
 
-def evaluate(kind: str, group: dist.ProcessGroup | None) -> dict[str, float]:
+def evaluate(kind: str, group: dist.ProcessGroup | None, device: torch.device = CPU) -> dict[str, float]:
     cfg = get_cfg()
     cfg.merge_from_list(EVALUATED[kind].split())
-    return Evaluation(cfg.TEST)(*a_test_set(kind), group)
+    return Evaluation(cfg.TEST)(*a_test_set(kind), group, device)
+
+
+def on_pretend_device(rank_: int, group: dist.ProcessGroup) -> dict[Any, Any]:
+    """Metrics and the choice of the device, where the group exchanges no tensors of the CPU."""
+    found: dict[Any, Any] = {}
+    with pretend_device() as device:
+        for kind in EVALUATED:
+            found["on a device", kind] = [evaluate(kind, among, device) for among in (group, None)]
+        most = 2 * FREE - (dist.get_world_size() - 1)  # the last rank takes the most
+        found["room"] = [str(device_with_room(size + rank_, device, group)) for size in (most, most + 1)]
+    return found
 
 
 def on_rank(rank_: int, ranks: int) -> dict[Any, Any]:
@@ -165,7 +179,8 @@ def on_rank(rank_: int, ranks: int) -> dict[Any, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is nan
         found |= {("measured", name): measure(name, group) for name in MEASURED}
-    return found | {("evaluated", kind): evaluate(kind, group) for kind in EVALUATED}
+    found |= {("evaluated", kind): evaluate(kind, group) for kind in EVALUATED}
+    return found | on_pretend_device(rank_, group)
 
 
 @pytest.mark.parametrize("start", [0, 10**9])
@@ -209,7 +224,15 @@ def test_the_calculator_gives_what_it_gives_alone(found: list[dict[Any, Any]], n
 @pytest.mark.parametrize("kind", EVALUATED)
 def test_the_runner_measures_what_one_process_does(found: list[dict[Any, Any]], kind: str) -> None:
     expected = evaluate(kind, None)
-    first, *others = (of_rank["evaluated", kind] for of_rank in found)
+    require_shares([of_rank["evaluated", kind] for of_rank in found], kind, expected)
+    on_device = [of_rank["on a device", kind] for of_rank in found]
+    alone = on_device[0][1]
+    assert alone == pytest.approx(expected, rel=1e-3, nan_ok=True)
+    require_shares([divided for divided, _ in on_device], kind, alone)
+
+
+def require_shares(by_rank: list[dict[str, float]], kind: str, expected: dict[str, float]) -> None:
+    first, *others = by_rank
     assert repr(first) == repr(expected), "exactly, nan where it is nan"
     # What they have no part in: clusterings, the ranks after re-ranking, and pairs.
     refined = {"reid_mean_average_precision", "cmc_rank_5"} & first.keys()
@@ -217,3 +240,7 @@ def test_the_runner_measures_what_one_process_does(found: list[dict[Any, Any]], 
         assert bool(other) == (kind == "gallery")
         assert "NMI" not in other and all(other[name] != first[name] for name in refined)
         assert all(other[name] == first[name] for name in other if "normalized" in name or "opis" in name)
+
+
+def test_all_ranks_choose_the_device_where_it_has_room_on_each(found: list[dict[Any, Any]]) -> None:
+    assert all(of_rank["room"] == ["pretend:0", "cpu"] for of_rank in found)

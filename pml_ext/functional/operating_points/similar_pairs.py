@@ -34,7 +34,7 @@ class SimilarPairFinder:
         self._share = _DENSE  # share of the last block's pairs found, an estimate for the next block
 
     def find(self, block: Block) -> SimilarPairs:
-        return self._find_on_device(block) if block.cosines.is_cuda else self._find_on_host(block)
+        return self._find_on_host(block) if block.cosines.is_cpu else self._find_on_device(block)
 
     def _find_on_device(self, block: Block) -> SimilarPairs:
         similar = block.cosines >= self._bottom

@@ -121,7 +121,7 @@ def both_distance_blocks(
     inverse = torch.where(row_norms > 0, 1 / row_norms, 1.0)
     twice, squares = 2 * norms, norms.square()
     size = rows_at_once(len(columns), entries=entries)
-    strip = size if rows.is_cuda else max(1, _ENTRIES_OF_A_STRIP // max(1, len(columns)))
+    strip = max(1, _ENTRIES_OF_A_STRIP // max(1, len(columns))) if rows.is_cpu else size
     cosine, euclidean = rows.new_empty(2, min(size, len(rows)), len(columns)).unbind()
     for begin in range(0, len(rows), size):
         some = rows[begin : begin + size]

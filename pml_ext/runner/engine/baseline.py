@@ -27,6 +27,7 @@ from pml_ext.runner.engine.class_shares import read_share, write_share
 from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet_statistics
 from pml_ext.runner.engine.output import CHECKPOINTS
+from pml_ext.runner.evaluation.device import bytes_to_measure, device_with_room
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features
 from pml_ext.runner.launch import place
 from pml_ext.runner.modeling.architectures import NetworkOutput
@@ -276,13 +277,21 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
             if self.trainer.is_global_zero:
                 self.features[name] = features
             # All need the numbers, to choose the same best checkpoint.
-            self.results[name] = self.trainer.strategy.broadcast(self.evaluation(data, features, self._measuring))
+            self.results[name] = self.trainer.strategy.broadcast(self._measured(data, features))
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"
             self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)
 
+    def _measured(self, data: TestSet, features: Features) -> dict[str, float]:
+        everyone, device = torch.distributed.group.WORLD, self.trainer.strategy.root_device
+        if not isinstance(data, OpenSet):
+            return self.evaluation(data, features, everyone)
+        needed = bytes_to_measure(data, features[0].shape[1], self.evaluation.calculator.opis_settings)
+        chosen = device_with_room(needed, device, everyone)
+        return self.evaluation(data, features, everyone if chosen == device else self._exchanging_on_cpu, chosen)
+
     @cached_property
-    def _measuring(self) -> ProcessGroup | None:
-        """The ranks that divide the metrics, which are computed on the CPU; NCCL does not exchange its tensors."""
+    def _exchanging_on_cpu(self) -> ProcessGroup | None:
+        """All ranks, for tensors of the CPU where the run's own group exchanges those of GPUs: NCCL has no others."""
         strategy = self.trainer.strategy
         if not isinstance(strategy, DDPStrategy):
             return None

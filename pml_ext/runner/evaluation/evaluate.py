@@ -32,6 +32,8 @@ from pml_ext.runner.evaluation.columns import columns_of_queries
 
 log = logging.getLogger("pml_ext")
 
+_CPU = torch.device("cpu")
+
 Features = list[Tensor]
 """Unit-norm embeddings (N, D) of each of a test set's parts."""
 
@@ -47,7 +49,7 @@ class Evaluation:
 
     def __init__(self, test: CN) -> None:
         self.columns, self.ranks = columns_of_queries(test), tuple(test.RANKS)
-        options: dict[str, Any] = {"device": torch.device("cpu"), "ranks": self.ranks}
+        options: dict[str, Any] = {"device": _CPU, "ranks": self.ranks}
         options |= asdict(opis_settings(test.OPIS))
         # Without kmeans_func faiss advises more pictures a class, which it prints from C++.
         kmeans = FaissKMeans(min_points_per_centroid=1)
@@ -66,15 +68,22 @@ class Evaluation:
                 query_expansion=expansion if test.AQE.ENABLED else None, rerank=rerank if test.RERANK.ENABLED else None
             )
 
-    def __call__(self, data: TestSet, features: Features, group: dist.ProcessGroup | None = None) -> dict[str, float]:
+    def __call__(
+        self,
+        data: TestSet,
+        features: Features,
+        group: dist.ProcessGroup | None = None,
+        device: torch.device = _CPU,
+    ) -> dict[str, float]:
         """Every metric of a test set by name, rates as fractions; of a `group`, on its first rank.
 
         The ranks of a group call it alike and divide what `AccuracyCalculator` divides: sets with queries need their
-        features on every rank. All else the first rank measures alone; the others give what they took part in.
+        features on every rank. All else the first rank measures alone; the others give what they took part in. The
+        calculators compute on `device`, whose tensors the group exchanges; all else is computed where features are.
         """
         is_first = group is None or dist.get_rank(group) == 0
         if isinstance(data, OpenSet):
-            return self._retrieval(data, features, is_first, group)
+            return self._retrieval(data, features, is_first, group, device)
         if not is_first:
             return {}
         if isinstance(data, PairSet):
@@ -87,7 +96,7 @@ class Evaluation:
         return results
 
     def _retrieval(
-        self, data: OpenSet, features: Features, is_first: bool, group: dist.ProcessGroup | None
+        self, data: OpenSet, features: Features, is_first: bool, group: dist.ProcessGroup | None, device: torch.device
     ) -> dict[str, float]:
         query, gallery = (_identities_and_cameras(part) for part in (data.parts[0], data.parts[-1]))
         reference: dict[str, Any] = {}
@@ -97,6 +106,7 @@ class Evaluation:
         def measure(calculator: AccuracyCalculator, names: list[str]) -> dict[str, float]:
             if not names:  # which the calculator would take for all of its own
                 return {}
+            calculator.device = device
             asked: dict[str, Any] = {"include": names, "query_cameras": query[1], "group": group}
             found = calculator.get_accuracy(features[0], query[0], **asked, **reference)
             return {name: float(found[name]) for name in names}

@@ -1,0 +1,66 @@
+"""Where metrics are computed; ranks that choose together are in tests/distributed/test_evaluation.py."""
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed as dist
+
+from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.runner.data.datasets import ImageSet, OpenSet
+from pml_ext.runner.evaluation.device import bytes_to_measure, device_with_room
+from tests.distributed.test_evaluation import EVALUATED, evaluate
+
+GPU = torch.device("cuda", 0)
+
+
+def test_what_torch_keeps_and_does_not_use_is_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = {"mem_get_info": (2**30, 2**34), "memory_reserved": 2**21, "memory_allocated": 2**20}
+    functions = {name: lambda _, value=value: value for name, value in told.items()}
+    monkeypatch.setattr(torch, "get_device_module", lambda _: SimpleNamespace(**functions))
+    with caplog.at_level(logging.INFO, "pml_ext"):
+        assert device_with_room(2**30 + 2**20, GPU, None) == GPU
+        assert not caplog.text
+        assert device_with_room(2**30 + 2**22, GPU, None) == torch.device("cpu")
+    assert "computed on the CPU: they need 1028 MB, 3 more than cuda:0 has" in caplog.text
+
+
+def test_a_device_that_does_not_tell_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_device_module", lambda _: SimpleNamespace())
+    assert device_with_room(1, torch.device("mps"), None) == torch.device("cpu")
+
+
+def test_what_metrics_take() -> None:
+    def part(identities: list[int]) -> ImageSet:
+        return ImageSet([""] * len(identities), np.array(identities), np.zeros(len(identities), int), [])
+
+    data = OpenSet(part([]), part([3, 3]), part([3, 7]))
+    plain = bytes_to_measure(data, 512, OPISSettings(grid=10))
+    assert plain == 6 * 4 * 4 * 512 + 2**31 + 64 * 2 * 10
+    assert bytes_to_measure(data, 512, OPISSettings(grid=10, negatives_per_positive=5)) == plain + 60 * 5 * 3
+
+
+def on_gpus(rank: int, ranks: int, folder: str) -> None:
+    """Each kind of test set, divided over ranks through NCCL, alone and on the CPU."""
+    torch.cuda.set_device(rank)
+    device = torch.device("cuda", rank)
+    dist.init_process_group("nccl", f"file://{folder}/group", rank=rank, world_size=ranks, device_id=device)
+    group = dist.group.WORLD
+    assert device_with_room(2**20, device, group) == device
+    assert device_with_room(2**60, device, group) == torch.device("cpu")
+    for kind in EVALUATED:
+        divided, alone = (evaluate(kind, among, device) for among in (group, None))
+        assert alone == pytest.approx(evaluate(kind, None), rel=1e-3, nan_ok=True)
+        assert rank or repr(divided) == repr(alone), "exactly, nan where it is nan"
+    dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_gpus_measure_what_the_cpu_does(tmp_path: object) -> None:
+    ranks = min(2, torch.cuda.device_count())
+    torch.multiprocessing.spawn(on_gpus, (ranks, str(tmp_path)), nprocs=ranks)
