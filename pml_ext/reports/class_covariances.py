@@ -42,26 +42,28 @@ def covariance_picture(models: Mapping[str, Tensor], identities: np.ndarray) -> 
     found = {name: class_eigenvalues(embeddings, identities) for name, embeddings in models.items()}
 
     def draw(figure: "Figure", wide: bool) -> None:
-        axes = figure.add_subplot()
+        axes, lines = figure.add_subplot(), []
         for i, (name, values) in enumerate(found.items()):
             mean, spread = values.mean(dim=0), values.std(dim=0, correction=0)
-            places = np.arange(1, 1 + len(mean)) + 0.08 * (i - (len(found) - 1) / 2)
+            places = np.arange(1, 1 + len(mean)) + 0.12 * (i - (len(found) - 1) / 2)
             style = drawing.look(i) | {"linestyle": ""}
-            axes.errorbar(places, mean, spread, label=name, capsize=4, markersize=7, **style)
+            lines.append(axes.errorbar(places, mean, spread, capsize=4, markersize=7, **style).lines[0])
+            lines[-1].set_label(name)
         last = max(values.shape[1] for values in found.values())
         axes.set(xlabel="eigenvalue", ylabel="mean ± standard deviation", xlim=(0.5, last + 0.5), ylim=(0, None))
         axes.set_xticks(range(1, 1 + last))
         axes.grid(color=PALE)
-        axes.legend(fontsize=9)
+        drawing.add_shared_legend(figure, lines, [*found], wide)
 
     numbers = "; ".join(f"{name}: {_as_text(100 * values)}" for name, values in found.items())
     caption = (
-        "How far the classes spread in the three directions in which the embeddings vary most: three alike are round "
-        f"classes, a small standard deviation is classes of one size. Times 100, {numbers}."
+        "Eigenvalues of the classes' covariances in the three directions in which the embeddings vary most: equal ones "
+        "mean round classes, a small standard deviation means classes of similar size. Mean ± standard deviation over "
+        f"the classes, times 100, {numbers}."
     )
     return Picture("class_covariances", "Covariances of the classes", caption, draw, (3.8, 3.8))
 
 
 def _as_text(values: Tensor) -> str:
     pairs = zip(values.mean(dim=0).tolist(), values.std(dim=0, correction=0).tolist(), strict=True)
-    return " / ".join(f"{mean:.2f} ± {spread:.2f}" for mean, spread in pairs)
+    return " / ".join(f"{mean:.2f}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{spread:.2f}" for mean, spread in pairs)
