@@ -12,6 +12,7 @@ MODULES = (
     "tests.distributed.test_sharded_loss",
     "tests.distributed.test_partial_fc",
     "tests.distributed.test_evaluation",
+    "tests.distributed.test_class_shares",
 )
 """Each has a function `on_rank(rank, ranks)`, whose results by name are what `found` gives."""
 

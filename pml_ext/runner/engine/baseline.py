@@ -22,8 +22,8 @@ from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.data.transforms import build_transform
-from pml_ext.runner.engine.checkpoints import CONFIG
-from pml_ext.runner.engine.class_shares import read_share, write_share
+from pml_ext.runner.engine.checkpoints import CONFIG, BackgroundCheckpoints
+from pml_ext.runner.engine.class_shares import CLASSES, read_share, take_share, write_share
 from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet_statistics
 from pml_ext.runner.engine.output import CHECKPOINTS
@@ -85,6 +85,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         self._shared: dict[str, ShardedLoss] = {}
         self._hard_triplets = 0  # of the epoch so far
         self._finite_at_step = -1
+        self._classes: dict[str, Any] = {}  # what the checkpoint before says of class vectors
         self._is_whole_on_each = False  # whether a rank computes a metric loss, or mines tuples, of the joint batch
 
     def on_after_batch_transfer(self, batch: tuple[Any, ...], dataloader_idx: int) -> tuple[Any, ...]:
@@ -292,6 +293,14 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
     @cached_property
     def _exchanging_on_cpu(self) -> ProcessGroup | None:
         """All ranks, for tensors of the CPU where the run's own group exchanges those of GPUs: NCCL has no others."""
+        return self._on_cpu()
+
+    @cached_property
+    def _writing(self) -> ProcessGroup | None:
+        """All ranks, for the thread that writes class vectors beside training."""
+        return self._on_cpu()
+
+    def _on_cpu(self) -> ProcessGroup | None:
         strategy = self.trainer.strategy
         if not isinstance(strategy, DDPStrategy):
             return None
@@ -319,14 +328,19 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         self._require_finite_weights()
         checkpoint |= {CONFIG: self.cfg.dump(), _HARD_TRIPLETS: self._hard_triplets}
         for name, loss in self.class_vectors.items():
-            optimizer = self.trainer.optimizers[0]
-            write_share(checkpoint, name, loss, optimizer, Path(self.trainer.default_root_dir) / CHECKPOINTS)
-            self.trainer.strategy.barrier()  # then rank 0 writes the rest
+            optimizer, folder = self.trainer.optimizers[0], Path(self.trainer.default_root_dir) / CHECKPOINTS
+            rows = take_share(checkpoint, name, loss, optimizer)
+            # Those of a step are written once: a checkpoint that names them may be there.
+            if rows and checkpoint[CLASSES] != self._classes:
+                self._classes, writer = checkpoint[CLASSES], self.trainer.strategy.checkpoint_io
+                assert isinstance(writer, BackgroundCheckpoints)
+                writer.submit(rows, write_share, self._classes, loss, folder, self._writing)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._hard_triplets = int(checkpoint.get(_HARD_TRIPLETS, 0))
         for name, loss in self.class_vectors.items():
             read_share(checkpoint, name, loss, Path(self.trainer.default_root_dir) / CHECKPOINTS)
+            self._classes = checkpoint[CLASSES]
 
     def configure_optimizers(self) -> Any:
         optimizer = step_by_rows(build_optimizer(self.cfg.SOLVER, self))

@@ -1,7 +1,7 @@
 """Checkpoints are written whole or not at all; checks that a run can resume one. `trainer.py` chooses the best."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,9 +50,20 @@ class BackgroundCheckpoints(WholeCheckpoints):
         self._waiting: deque[Future[None]] = deque()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        self.submit(checkpoint, super().save_checkpoint, path)
+
+    def submit(self, content: dict[str, Any], write: Callable[..., None], *args: Any) -> None:
+        """Let the thread write a copy, unless what it writes before fails: a checkpoint names other files."""
         self._wait(until=1)
-        copy = apply_to_collection(checkpoint, Tensor, lambda tensor: tensor.detach().to("cpu", copy=True))
-        self._waiting.append(self._thread.submit(super().save_checkpoint, copy, path))
+        copy = apply_to_collection(content, Tensor, lambda tensor: tensor.detach().to("cpu", copy=True))
+        before = self._waiting[-1] if self._waiting else None
+
+        def write_after() -> None:
+            if before is not None:
+                before.result()
+            write(copy, *args)
+
+        self._waiting.append(self._thread.submit(write_after))
 
     def teardown(self) -> None:
         self._wait(until=0)

@@ -1,64 +1,90 @@
-"""Class vectors of Partial FC in checkpoints: each rank writes its own beside last.ckpt; any number can read them.
+"""Class vectors of Partial FC in checkpoints, by torch.distributed.checkpoint: files of safetensors beside last.ckpt.
 
-A checkpoint names their files, which are there before it is; files of earlier steps go once it is in its place.
+Each rank writes its own rows, and any number of ranks reads them. A checkpoint names their folder, which is whole
+before it is written; folders of earlier steps go once it is in its place.
 """
 
 import re
-from collections.abc import Iterator
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
+from pml_ext._errors import UserError
 from pml_ext.distributed import PartialFC
-from pml_ext.distributed.partial_fc import classes_of_rank
 from pml_ext.distributed.row_steps import has_rows
-from pml_ext.runner.engine.whole_files import save_whole
 
 CLASSES = "classes"
 """The key of what a checkpoint says of these files."""
-PATTERN = "classes_*.pt"
-_NAME = re.compile(r"classes_(\d+)_\d+_of_(\d+)\.pt")  # as `_file` writes it: step and ranks
+PATTERN = "classes_*_of_*"
+_NAME = re.compile(r"classes_(\d+)_of_(\d+)")  # as `_folder` writes it: step and ranks
 
 
-def write_share(checkpoint: dict[str, Any], name: str, loss: PartialFC, optimizer: Optimizer, folder: Path) -> None:
-    """Move this rank's class vectors and their optimizer state from a checkpoint to a file of its own.
+def take_share(checkpoint: dict[str, Any], name: str, loss: PartialFC, optimizer: Optimizer) -> dict[str, Tensor]:
+    """Take this rank's class vectors and their optimizer state out of a checkpoint, which then says whose they are.
 
-    name: of the vectors in the model.
-    Of weights alone, without an optimizer, they are left out: no one resumes these, and embedding needs no classes.
+    Of weights alone, without an optimizer, there is nothing to write: no one resumes these, and embedding needs no
+    classes. name: of the vectors in the model.
     """
-    del checkpoint["state_dict"][name]
+    rows = {"weight": checkpoint["state_dict"].pop(name)}
     if "optimizer_states" not in checkpoint:
-        return
+        return {}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     place = next(n for n, parameter in enumerate(parameters) if parameter is loss.weight)
-    state = checkpoint["optimizer_states"][0]["state"].pop(place, {})
-    said = checkpoint[CLASSES] = {
-        "step": checkpoint["global_step"], "ranks": loss.ranks, "place": place,
-        "num_classes": loss.num_classes, "embedding_size": loss.weight.shape[1],
-    }  # fmt: skip
-    save_whole({"weight": loss.weight.detach(), "state": state}, _file(folder, said, loss.rank), "class vectors")
+    states = checkpoint["optimizer_states"][0]["state"]
+    state = states.pop(place, {})
+    rows |= {key: value for key, value in state.items() if has_rows(value, loss.weight)}
+    states[place] = {key: value for key, value in state.items() if key not in rows}
+    checkpoint[CLASSES] = {"step": checkpoint["global_step"], "ranks": loss.ranks, "place": place}
+    return rows
+
+
+def write_share(
+    rows: dict[str, Tensor], said: dict[str, Any], loss: PartialFC, folder: Path, group: ProcessGroup | None
+) -> None:
+    """Write what `take_share` returned, where all ranks do (group; None: one process). It reads no tensor of the loss.
+
+    said: of the checkpoint.
+    """
+    _allow_one_process()
+    path = _folder(folder, said)
+    writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
+    parts = {key: _part(value, loss) for key, value in rows.items()}
+    try:
+        save(parts, storage_writer=writer, process_group=group, no_dist=group is None)
+    except CheckpointException as error:  # no Exception, and of all ranks
+        reasons = "; ".join(f"rank {rank}: {reason}" for rank, (reason, _) in error.failures.items())
+        raise UserError(f"class vectors {path} cannot be written; last.ckpt is kept as it was: {reasons}") from error
 
 
 def read_share(checkpoint: dict[str, Any], name: str, loss: PartialFC, folder: Path) -> None:
     """Put into a checkpoint the class vectors and optimizer state of this rank, which other ranks may have written."""
-    said = checkpoint[CLASSES]
-    for size, own in (("num_classes", loss.num_classes), ("embedding_size", loss.weight.shape[1])):
-        if said[size] != own:
-            raise ValueError(f"its {size} is {said[size]}; that of the config is {own}")
-    parts = list(_overlapping(said, loss.classes, folder))
-    weights, states = zip(*parts, strict=True)
-    checkpoint["state_dict"][name] = torch.cat(weights)
-    checkpoint["optimizer_states"][0]["state"][said["place"]] = {
-        key: torch.cat([state[key] for state in states]) if has_rows(value, weights[0]) else value
-        for key, value in states[0].items()
-    }
+    said, own = checkpoint[CLASSES], (loss.num_classes, loss.weight.shape[1])
+    reader, rows = HuggingFaceStorageReader(str(_folder(folder, said))), dict[str, Tensor]()
+    for key, saved in reader.read_metadata().state_dict_metadata.items():
+        assert isinstance(saved, TensorStorageMetadata)  # which all is in such files
+        there = (sum(chunk.sizes[0] for chunk in saved.chunks), saved.size[1])  # fewer where a file is missing
+        if there != own:
+            raise ValueError(f"its classes × embedding size are {there} ({key}); those of the config {own}")
+        rows[key] = _part(torch.empty(loss.weight.shape, dtype=saved.properties.dtype), loss)
+    _allow_one_process()
+    load(rows, storage_reader=reader, no_dist=True)
+    checkpoint["state_dict"][name] = rows.pop("weight")
+    checkpoint["optimizer_states"][0]["state"][said["place"]] |= rows
 
 
 def remove_older(folder: Path, checkpoint: dict[str, Any]) -> None:
-    """Remove the shares that a checkpoint which has just been written replaces.
+    """Remove the folders that a checkpoint which has just been written replaces.
 
     They are of steps before its own, or of its step by another number of ranks; later ones may be of the next.
     """
@@ -69,27 +95,22 @@ def remove_older(folder: Path, checkpoint: dict[str, Any]) -> None:
             if found and (
                 int(found[1]) < said["step"] or (int(found[1]) == said["step"] and int(found[2]) != said["ranks"])
             ):
-                path.unlink(missing_ok=True)
+                shutil.rmtree(path, ignore_errors=True)
 
 
-def _overlapping(said: dict[str, Any], classes: range, folder: Path) -> Iterator[tuple[Tensor, dict[str, Any]]]:
-    """The rows of some classes in each file that has any of them; a file is read only where it has them."""
-    for rank in range(said["ranks"]):
-        there = classes_of_rank(said["num_classes"], rank, said["ranks"])
-        first, end = max(there.start, classes.start), min(there.stop, classes.stop)
-        if first >= end:
-            continue
-        content = torch.load(_file(folder, said, rank), map_location="cpu", weights_only=True, mmap=True)
-        weight, rows = content["weight"], slice(first - there.start, end - there.start)
-        if weight.shape != (len(there), said["embedding_size"]):
-            raise ValueError(
-                f"class vectors of rank {rank} have shape {tuple(weight.shape)}, expected {len(there)} rows"
-            )
-        yield (
-            weight[rows],
-            {name: value[rows] if has_rows(value, weight) else value for name, value in content["state"].items()},
-        )
+def _part(rows: Tensor, loss: PartialFC) -> Tensor:
+    """Rows of a rank's classes, as `torch.distributed.checkpoint.CheckpointableTensor` says which they are of all."""
+    vars(rows).update(
+        global_shape=(loss.num_classes, rows.shape[1]), global_offsets=((loss.classes.start, 0),),
+        local_offsets=((0, 0),), local_sizes=(tuple(rows.shape),),
+    )  # fmt: skip
+    return rows
 
 
-def _file(folder: Path, said: dict[str, Any], rank: int) -> Path:
-    return folder / f"classes_{said['step']}_{rank}_of_{said['ranks']}.pt"
+def _allow_one_process() -> None:
+    """torch.distributed.checkpoint warns where there is no group of processes, even if it is told so."""
+    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+
+
+def _folder(folder: Path, said: dict[str, Any]) -> Path:
+    return folder / f"classes_{said['step']}_of_{said['ranks']}"

@@ -66,6 +66,24 @@ def test_a_thread_writes_what_there_was_and_its_error_is_raised(tmp_path: Path) 
     assert torch.equal(torch.load(tmp_path / "last.ckpt", weights_only=True)["x"], weights)
 
 
+def test_a_checkpoint_of_files_that_failed_is_not_written(tmp_path: Path) -> None:
+    checkpoints, goes_on, given = BackgroundCheckpoints(), threading.Event(), torch.ones(3)
+
+    def fail(content: dict[str, torch.Tensor], place: str) -> None:
+        assert goes_on.wait(60) and torch.equal(content["x"], torch.ones(3))
+        raise UserError(f"no space in {place}")
+
+    checkpoints.submit({"x": given}, fail, "here")
+    given += 1
+    checkpoints.save_checkpoint({"names": "here"}, tmp_path / "last.ckpt")
+    goes_on.set()
+    with pytest.raises(UserError, match="no space in here"):
+        checkpoints.teardown()
+    with pytest.raises(UserError, match="no space in here"):
+        checkpoints.teardown()
+    assert not (tmp_path / "last.ckpt").exists()
+
+
 def test_two_checkpoints_at_most_wait_for_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, returned, written = threading.Event(), threading.Event(), list[Path]()
 

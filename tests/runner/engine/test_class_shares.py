@@ -1,4 +1,4 @@
-"""Class vectors in checkpoints: any number of ranks reads what another has written."""
+"""Class vectors in checkpoints, of one process; `tests/distributed/test_class_shares.py` has those of several."""
 
 from pathlib import Path
 from typing import Any
@@ -8,61 +8,56 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.distributed import PartialFC
-from pml_ext.runner.engine.class_shares import read_share, remove_older, write_share
+from pml_ext.runner.engine.class_shares import CLASSES, read_share, remove_older, take_share, write_share
 
-CLASSES, VECTORS = 11, "losses.CrossEntropyLoss.weight"
-
-
-def written(
-    folder: Path, ranks: int, step: int, classes: int = CLASSES
-) -> tuple[dict[str, Any], list[tuple[PartialFC, torch.optim.Optimizer]]]:
-    """The checkpoint of rank 0 after two steps of Adam on each rank; losses and optimizers of all."""
-    checkpoints: list[dict[str, Any]] = []
-    losses = []
-    for rank in range(ranks):
-        loss, other = PartialFC(3, classes, part=(rank, ranks)), torch.nn.Parameter(torch.ones(2))
-        optimizer = torch.optim.Adam([other, loss.weight])
-        for _ in range(2):
-            (loss.weight.sin().sum() + other.sum()).backward()
-            optimizer.step()
-        state = {"other": other, VECTORS: loss.weight}
-        checkpoints.append({"state_dict": state, "optimizer_states": [optimizer.state_dict()], "global_step": step})
-        write_share(checkpoints[-1], VECTORS, loss, optimizer, folder)
-        losses.append((loss, optimizer))
-    return checkpoints[0], losses
+VECTORS = "losses.CrossEntropyLoss.weight"
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 4), (4, 1)])
-def test_other_ranks_read_them(tmp_path: Path, before: int, after: int) -> None:
-    checkpoint, losses = written(tmp_path, before, step=5)
-    assert VECTORS not in checkpoint["state_dict"]
-    weights, averages = [], []
-    for rank in range(after):
-        own = {"state_dict": {}, "optimizer_states": [{"state": {}}], "classes": checkpoint["classes"]}
-        read_share(own, VECTORS, PartialFC(3, CLASSES, part=(rank, after)), tmp_path)
-        weights.append(own["state_dict"][VECTORS])
-        averages.append(own["optimizer_states"][0]["state"][1])
-        assert averages[-1]["step"] == 2
-    assert torch.equal(torch.cat(weights), torch.cat([loss.weight.detach() for loss, _ in losses]))
-    expected = torch.cat([optimizer.state[loss.weight]["exp_avg"] for loss, optimizer in losses])
-    assert torch.equal(torch.cat([state["exp_avg"] for state in averages]), expected)
+def written(folder: Path, step: int, *, classes: int = 11, part: tuple[int, int] = (0, 1)) -> dict[str, Any]:
+    """The checkpoint of a rank after a step of Adam."""
+    loss = PartialFC(3, classes, part=part)
+    optimizer = torch.optim.Adam([loss.weight])
+    loss.weight.sin().sum().backward()
+    optimizer.step()
+    state: dict[str, Any] = {
+        "state_dict": {VECTORS: loss.weight}, "optimizer_states": [optimizer.state_dict()], "global_step": step,
+    }  # fmt: skip
+    rows = take_share(state, VECTORS, loss, optimizer)
+    assert optimizer.state[loss.weight].keys() == {"step", "exp_avg", "exp_avg_sq"}, "the optimizer goes on with them"
+    write_share({name: value.detach() for name, value in rows.items()}, state[CLASSES], loss, folder, None)
+    return state
 
 
-def test_a_full_disk_leaves_those_before(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    written(tmp_path, 1, step=4)
-    before = [(file, file.read_bytes()) for file in tmp_path.iterdir()]
+def test_of_weights_alone_nothing_is_written() -> None:
+    loss = PartialFC(3, 11)
+    checkpoint = {"state_dict": {VECTORS: loss.weight}}
+    assert take_share(checkpoint, VECTORS, loss, torch.optim.SGD([loss.weight])) == {}
+    assert checkpoint == {"state_dict": {}}
+
+
+def test_other_sizes_and_a_missing_file_are_errors(tmp_path: Path) -> None:
+    checkpoint = written(tmp_path, step=5)
+    with pytest.raises(ValueError, match=r"classes × embedding size are \(11, 3\) .*; those of the config \(12, 3\)"):
+        read_share(checkpoint, VECTORS, PartialFC(3, 12), tmp_path)
+    with pytest.raises(ValueError, match=r"are \(11, 3\) .*; those of the config \(11, 4\)"):
+        read_share(checkpoint, VECTORS, PartialFC(4, 11), tmp_path)
+    checkpoint = written(tmp_path, step=6, part=(1, 2))
+    with pytest.raises(ValueError, match=r"are \(5, 3\) .*; those of the config \(11, 3\)"):
+        read_share(checkpoint, VECTORS, PartialFC(3, 11), tmp_path)
+
+
+def test_a_full_disk(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    written(tmp_path, step=4)
     request.getfixturevalue("full_disk")
-    with pytest.raises(UserError, match=r"class vectors .*classes_5_0_of_1\.pt cannot be written; .*File too large"):
-        written(tmp_path, 1, step=5, classes=2000)
-    assert [(file, file.read_bytes()) for file in tmp_path.iterdir()] == before
+    with pytest.raises(UserError, match=r"class vectors .*classes_5_of_1 cannot be written; .*rank 0.*too large"):
+        written(tmp_path, step=5, classes=2000)
 
 
 def test_what_a_new_checkpoint_replaces_goes(tmp_path: Path) -> None:
-    written(tmp_path, 2, step=4)
-    written(tmp_path, 2, step=5)
-    checkpoint, _ = written(tmp_path, 1, step=5)
-    written(tmp_path, 1, step=6)
-    (tmp_path / "classes_of_mine.pt").touch()
-    remove_older(tmp_path, checkpoint)
-    left = ["classes_5_0_of_1.pt", "classes_6_0_of_1.pt", "classes_of_mine.pt"]
+    for step, part in ((4, (0, 2)), (5, (0, 2)), (6, (0, 1))):
+        written(tmp_path, step, part=part)
+    (tmp_path / "classes_of_mine").touch()
+    (tmp_path / "classes_1_of_my").touch()
+    remove_older(tmp_path, written(tmp_path, step=5))
+    left = ["classes_1_of_my", "classes_5_of_1", "classes_6_of_1", "classes_of_mine"]
     assert sorted(file.name for file in tmp_path.iterdir()) == left

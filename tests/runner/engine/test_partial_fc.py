@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 import pml_ext.losses
@@ -45,8 +46,8 @@ def train(output: Path, epochs: int, *more: str, flags: tuple[str, ...] = ()) ->
     assert main([*command(output, epochs, *more), *flags]) == 0
 
 
-def shares(run: Path) -> list[dict[str, Any]]:
-    return [torch.load(file, weights_only=True) for file in sorted((run / "checkpoints").glob("classes_*.pt"))]
+def shares(run: Path) -> list[dict[str, Tensor]]:
+    return [load_file(file) for file in sorted(run.glob("checkpoints/classes_*/*.safetensors"))]
 
 
 def weights(run: Path, name: str = "last") -> dict[str, Tensor]:
@@ -76,8 +77,8 @@ def test_two_ranks_then_three_are_one_process(tmp_path: Path, several: Path, los
     of_one, of_ranks = shares(one), shares(several)
     assert [len(share["weight"]) for share in of_ranks] == [17, 17, 16], "those of the first epoch are gone"
     close = {"rtol": 1e-4, "atol": 1e-5}
-    for pick in (lambda share: share["weight"], lambda share: share["state"]["momentum_buffer"]):
-        torch.testing.assert_close(torch.cat([*map(pick, of_ranks)]), pick(of_one[0]), **close)
+    for name in ("weight", "momentum_buffer"):
+        torch.testing.assert_close(torch.cat([share[name] for share in of_ranks]), of_one[0][name], **close)
     for name, value in weights(one).items():
         torch.testing.assert_close(weights(several)[name], value, **close, msg=lambda m, n=name: f"{n}: {m}")
     assert f"losses.{loss}.weight" not in {*weights(one), *weights(several), *weights(one, "best")}
@@ -116,17 +117,15 @@ def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, capsys: pytest.Capture
     train(tmp_path / "parts", 1, *more)
     train(tmp_path / "parts", 2, *more, flags=("--resume",))
     (whole,), (parts,) = shares(tmp_path / "whole"), shares(tmp_path / "parts")
-    assert torch.equal(whole["weight"], parts["weight"])
-    assert whole["state"].keys() == parts["state"].keys() and whole["state"]["exp_avg"].shape == whole["weight"].shape
-    for name, value in whole["state"].items():
-        assert torch.equal(value, parts["state"][name])
+    assert whole.keys() == parts.keys() == {"weight", "exp_avg", "exp_avg_sq"}
+    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
     one, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert all(torch.equal(value, other[name]) for name, value in one.items())
     curve = next((tmp_path / "whole" / "csv").rglob("metrics.csv")).read_text().splitlines()[0]
     assert {"accuracy", "gradient_norm"} <= {*curve.split(",")}
     # Another number of classes
     assert main([*command(tmp_path / "parts", 3, *more, "MODEL.HEADS.NUM_CLASSES", "40"), "--resume"]) == 2
-    assert "num_classes is 50; that of the config is 40" in capsys.readouterr().err
+    assert "classes × embedding size are (50, 64) (exp_avg); those of the config (40, 64)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
