@@ -188,7 +188,7 @@ def test_rows_are_in_the_papers_order_with_each_note_once(monkeypatch: pytest.Mo
         f"| B | CUB | {link} `SEED 1` | 40.0 / 2.0 | R@1 41 |  |",
         f"| A | CUB | {link} | 50.9 / – |  | 1, 2 |",
         "Paper: C 30.0.",
-        "Not here: C.",
+        "Not reproduced: C.",
         "## Fig. 1: a plot",
         "Paper: a plot: B is best up to 512, and not at 1024.",
         "| row | data | config | notes |",

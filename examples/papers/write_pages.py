@@ -19,20 +19,23 @@ from pml_ext._files import replacing
 HERE = Path(__file__).parent
 _INDEX = """# The papers' experiments
 
-A page for each paper, with its tables and figures in its own order: what each shows, the config or command that runs
-it, the paper's numbers, ours where it was run, and in what ours differs. Numbers are percent unless stated otherwise.
+A page for each paper, its tables, then its figures: what each shows, the config or command that runs it, the paper's
+numbers, ours where it was run, and how ours differs. Numbers are percent unless stated otherwise.
 
-| page | paper | rows with a config | of these run here |
-| --- | --- | --- | --- |
+| page | paper | rows with a config |
+| --- | --- | --- |
 {papers}
-The data sets of the papers (CUB, Cars196, SOP, iNaturalist, Market-1501, In-shop, CASIA-WebFace and its test sets) were
-not available, so a row without a number of ours was not run. A dash is a number that is not in the paper or not here.
-[EVIDENCE.md](../evidence/EVIDENCE.md) tests the claims on other data.
+Of these {rows} rows, {run} were run here: the papers' data sets (CUB, Cars196, SOP, iNaturalist, Market-1501, In-shop, MNIST,
+CASIA-WebFace and its test sets) were not available. [EVIDENCE.md](../evidence/EVIDENCE.md) tests the papers' claims on
+other data. A dash: the paper gives no number, or a note says why it is missing.
 
-- Run a row: `pml-ext train --config-file fastreid_configs/FILE KEY VALUE …`, with the keys beside the file's name.
-  `pml-ext check-config` says beforehand what is lacking.
-- Where a note asks for `MODEL.BACKBONE.PRETRAIN_PATH FILE`, timm has the weights NAME:
-  `torch.save(timm.create_model(NAME, pretrained=True).state_dict(), FILE)`.
+- Run a row: `pml-ext train --config-file fastreid_configs/FILE KEY VALUE … OUTPUT_DIR FOLDER`, with the keys beside the
+  file's name and a folder for each row. `pml-ext check-config` reports what is missing before a run.
+- `metrics.json` has the last epoch. To measure the best, or other test sets of the same training (IJB-C beside LFW):
+  `pml-ext eval --config-file FILE KEY VALUE … MODEL.WEIGHTS FOLDER/checkpoints/best.ckpt`. All sets may also stand in
+  `DATASETS.TESTS` of the training.
+- Where a note asks for `MODEL.BACKBONE.PRETRAIN_PATH FILE`, write the timm weights that it names to a file first:
+  `torch.save(timm.create_model("NAME", pretrained=True).state_dict(), "FILE")`.
 - Draw two or more runs side by side: `pml-ext compare RUN RUN`. `RUN/report.html` shows one run.
 
 [write_pages.py](write_pages.py) writes these pages from [papers.yml](papers.yml) and from the comments at the top of
@@ -59,25 +62,28 @@ def pages(rows: list[Row]) -> dict[str, str]:
     lines = ""
     for key, paper in papers.items():
         mine = [row for row in rows if row.paper == key]
-        lines += f"| [{key}]({key}.md) | {paper['title']} | {len(mine)} | {sum(bool(row.ours) for row in mine)} |\n"
-    return {"README.md": _INDEX.format(papers=lines)} | {f"{key}.md": _page(key, papers[key], rows) for key in papers}
+        lines += f"| [{key}]({key}.md) | {paper['title']} | {len(mine)} |\n"
+    run = sum(bool(row.ours) for row in rows) or "none"
+    index = _INDEX.format(papers=lines, rows=len(rows), run=run)
+    return {"README.md": index} | {f"{key}.md": _page(key, papers[key], rows) for key in papers}
 
 
 def _page(key: str, paper: dict[str, Any], all_rows: list[Row]) -> str:
     rows = [row for row in all_rows if row.paper == key]
     everywhere = [note for note in rows[0].notes if all(note in row.notes for row in rows)]
-    text = f"# {key}\n\n{paper['title']}. [How to run a row](README.md), and what was run.\n\n"
+    text = f"# {key}\n\n{paper['title']}. [How to run a row, and which rows were run](README.md).\n\n"
     text += "".join(f"- {remark}\n" for remark in paper.get("remarks", []))
     text += "\nAll configs on this page:\n\n" + "".join(f"- {note}\n" for note in everywhere) if everywhere else ""
     numbers = dict.fromkeys(everywhere, 0)  # note -> its number on this page
     for name, experiment in paper["experiments"].items():
         mine = _in_order([row for row in rows if row.experiment == name], key, name, experiment, paper["data"])
         text += f"\n## {name}: {experiment['shows']}\n\n" + _tables(mine, numbers)
-        said = [f"Command: `{experiment['command']}`."] if "command" in experiment else []
+        runs = f" of {experiment['runs']}" if "runs" in experiment else ""
+        said = [f"Command: `{experiment['command']}`{runs}."] if "command" in experiment else []
         said += [f"{who}: {experiment[who.lower()]}." for who in ("Paper", "Ours") if who.lower() in experiment]
         text += " ".join(said) + "\n" if said else ""
         if "missing" in experiment:
-            text += f"\nNot here: {experiment['missing']}.\n"
+            text += f"\nNot reproduced: {experiment['missing']}.\n"
         elif not mine and "command" not in experiment:
             raise HeaderError(
                 f"papers.yml: {name} of {key} has no config: give its `command`, or the reason as `missing`"
@@ -114,7 +120,8 @@ def _tables(rows: list[Row], numbers: dict[str, int]) -> str:
             run = _link(row.config) + (f" `{row.overrides}`" if row.overrides else "")
             cells = [row.name, row.data, run, values, row.ours, ", ".join(str(note) for note in sorted(notes) if note)]
             lines.append(cells)
-        headings = ["row", "data", "config", "" if plot else f"paper: {' / '.join(metrics)}", "ours", "notes"]
+        data = "data, network" if any(", " in row.data for row in mine) else "data"
+        headings = ["row", data, "config", "" if plot else f"paper: {' / '.join(metrics)}", "ours", "notes"]
         kept = [n for n, heading in enumerate(headings) if heading in headings[:3] or any(line[n] for line in lines)]
         text += f"Paper: {plot}.\n\n" if plot else ""
         for line in [headings, ["---"] * len(headings), *lines]:
