@@ -25,9 +25,9 @@ numbers, ours where it was run, and how ours differs. Numbers are percent unless
 | page | paper | rows with a config |
 | --- | --- | --- |
 {papers}
-Of these {rows} rows, {run} were run here: the papers' data sets (CUB, Cars196, SOP, iNaturalist, Market-1501, In-shop, MNIST,
-CASIA-WebFace and its test sets) were not available. [EVIDENCE.md](../evidence/EVIDENCE.md) tests the papers' claims on
-other data. A dash: the paper gives no number, or a note says why it is missing.
+Of these {rows} rows, {run} were run here: the papers' data sets (CUB, Cars196, SOP, iNaturalist, Market-1501, In-shop,
+MNIST, CASIA-WebFace and its test sets) were not available. [EVIDENCE.md](../evidence/EVIDENCE.md) tests the papers'
+claims on other data. A dash: the paper gives no number, or a note says why it is missing.
 
 - Run a row: `pml-ext train --config-file fastreid_configs/FILE KEY VALUE … OUTPUT_DIR FOLDER`, with the keys beside the
   file's name and a folder for each row. `pml-ext check-config` reports what is missing before a run.
