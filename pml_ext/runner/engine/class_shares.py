@@ -59,6 +59,7 @@ def write_share(
     _allow_one_process()
     path = _folder(folder, said)
     writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
+    writer.per_thread_copy_ahead = 0  # else it waits for the first GPU, on which these tensors are not
     parts = {key: _part(value, loss) for key, value in rows.items()}
     try:
         save(parts, storage_writer=writer, process_group=group, no_dist=group is None)
