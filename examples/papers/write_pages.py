@@ -31,9 +31,9 @@ claims on other data. A dash: the paper gives no number, or a note says why it i
 
 - Run a row: `pml-ext train --config-file fastreid_configs/FILE KEY VALUE … OUTPUT_DIR FOLDER`, with the keys beside the
   file's name and a folder for each row. `pml-ext check-config` reports what is missing before a run.
-- `metrics.json` has the last epoch. To measure the best, or other test sets of the same training (IJB-C beside LFW):
-  `pml-ext eval --config-file FILE KEY VALUE … MODEL.WEIGHTS FOLDER/checkpoints/best.ckpt`. All sets may also stand in
-  `DATASETS.TESTS` of the training.
+- `metrics.json` has the last epoch. To measure the best one (by `TEST.BEST`, else the first metric, on the first test
+  set), or a row that differs only in `DATASETS.TESTS` (IJB-C), without a second training:
+  `pml-ext eval --config-file FILE KEY VALUE … MODEL.WEIGHTS FOLDER/checkpoints/best.ckpt OUTPUT_DIR OTHER`.
 - Where a note asks for `MODEL.BACKBONE.PRETRAIN_PATH FILE`, write the timm weights that it names to a file first:
   `torch.save(timm.create_model("NAME", pretrained=True).state_dict(), "FILE")`.
 - Draw two or more runs side by side: `pml-ext compare RUN RUN`. `RUN/report.html` shows one run.
