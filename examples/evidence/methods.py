@@ -35,7 +35,7 @@ class Axis(NamedTuple):
 
     farther_below, farther_above: further values beyond the ends: only for the choice over several splits if the method
         is a headline.
-    bounds: values with nothing beyond them, as a margin of 0 degrees or a cosine of 1.
+    bounds: values with nothing beyond them, as a margin of 0 degrees, a cosine of 1, or one that switches mining off.
     """
 
     values: tuple[Any, ...]
@@ -88,7 +88,7 @@ class Method(NamedTuple):
                         yield beyond
 
 
-RATES = Axis((3e-4, 1e-3, 3e-3, 1e-2), (1e-4,), (3e-2, 1e-1), (3e-5, 1e-5, 3e-6, 1e-6), (0.3, 1.0))
+RATES = Axis((3e-4, 1e-3, 3e-3, 1e-2), (1e-4,), (3e-2, 1e-1), (3e-5, 1e-5, 3e-6, 1e-6, 0.0), (0.3, 1.0), (0.0,))
 # For methods with few settings, so that they get the same number of trials.
 FINE_RATES = Axis((3e-4, 5e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2, 2e-2), *RATES[1:])
 # Rates of a loss's own parameters (proxies, a last layer), as a multiple of the head's.
@@ -102,15 +102,17 @@ _MS = {
     "epsilon": Axis((0.1,)),
 }
 _TCM = {
-    "margin_plus": Axis((0.7, 0.8, 0.9), (0.6, 0.5), (1.0,), (0.4, 0.3, 0.2), bounds=(1.0,)),
-    "margin_minus": Axis((0.2, 0.3, 0.4, 0.5), (0.1, 0.0), (0.6, 0.7), (-0.1, -0.2), (0.8, 0.9)),
+    "margin_plus": Axis((0.7, 0.8, 0.9), (0.6, 0.5), (1.0,), (0.4, 0.3, 0.2, 0.0), bounds=(1.0,)),
+    "margin_minus": Axis(
+        (0.2, 0.3, 0.4, 0.5), (0.1, 0.0), (0.6, 0.7), (-0.1, -0.2, -0.5, -1.0), (0.8, 0.9, 1.0), (-1.0, 1.0)
+    ),
 }
 _SMOOTHAP = {"temperature": Axis((0.01, 0.02, 0.04, 0.08), (0.005,), (0.16,), (0.0025, 0.0012), (0.32, 0.64, 1.3))}
 _RECALL = {"temperature": Axis((0.01, 0.02, 0.04, 0.08), (0.005,), (0.16,), (0.0025, 0.0012), (0.32, 0.64, 1.3))}
-_ID = {"temperature": Axis((0.03, 0.05, 0.1), (0.02,), (0.2,), (0.01,), (0.4, 0.8, 1.6))}
+_ID = {"temperature": Axis((0.03, 0.05, 0.1), (0.02,), (0.2,), (0.01,), (0.4, 0.8, 1.6, 3.2, 6.4, 13.0))}
 _ARCFACE = {
-    "margin": Axis((5.0, 15.0, 28.6), (1.0,), (40.0,), (0.0,), (50.0, 60.0, 75.0), bounds=(0.0,)),
-    "scale": Axis((16.0, 32.0, 64.0), (8.0,), (128.0,), (4.0, 2.0, 1.0), (256.0, 512.0)),
+    "margin": Axis((5.0, 15.0, 28.6), (1.0,), (40.0,), (0.0,), (50.0, 60.0, 75.0, 90.0), (0.0, 90.0)),
+    "scale": Axis((16.0, 32.0, 64.0), (8.0,), (128.0,), (4.0, 2.0, 1.0, 0.5, 0.25), (256.0, 512.0, 1024.0, 2048.0)),
 }
 _PROXY_NCA = {"scale": Axis((3.0, 8.0, 16.0), (1.0,), (32.0,), (0.5, 0.25, 0.12), (64.0, 128.0, 256.0))}
 _CONTRASTIVE = {
@@ -133,7 +135,7 @@ _OWN: dict[str, dict[str, Axis]] = {  # the axes of each term
     "lifted": _TRIPLET,
     "loop_lifted": _TRIPLET,
     "ms": _MS,
-    "loop_ms": _MS | {"epsilon": Axis((-0.02, 0.1), (-0.1,), (0.2,), (-0.2,), (0.4, 0.8))},
+    "loop_ms": _MS | {"epsilon": Axis((-0.02, 0.1), (-0.1,), (0.2,), (-0.2,), (0.4, 0.8, 2.0), (2.0,))},
     "smoothap": _SMOOTHAP,
     "recall": _RECALL,
     "proxy_nca": _PROXY_NCA,
@@ -201,7 +203,7 @@ def _all() -> Iterator[Method]:
     for base in ("proxy_nca", "arcface", "id"):
         axes = {
             "triplet.margin": MARGINS,
-            "triplet.weight": Axis((0.3, 1.0, 3.0), (0.1,), (10.0,), (0.03, 0.01), (30.0, 100.0, 300.0)),
+            "triplet.weight": Axis((0.3, 1.0, 3.0), (0.1,), (10.0,), (0.03, 0.01), (30.0, 100.0, 300.0, 1e3, 3e3)),
         }
         yield Method(f"{base} + triplet@added", axes, on=base)
 
