@@ -45,11 +45,16 @@ def vectors(rows: int, dim: int, kind: str, seed: int) -> Iterator[np.ndarray]:
 
 
 def made(path: Path, rows: int, dim: int, kind: str) -> dict[str, float]:
-    """Write the features."""
+    """Write the features, and queries, since to draw these takes the memory of all centres."""
     record = ModelRecord({}, "none", "0" * 64, dim)
     blocks = (Block(x, [f"{i}.jpg" for i in range(len(x))], None) for x in vectors(rows, dim, kind, 0))
     write_embeddings(path, blocks, record)
+    np.save(_queries(path), next(vectors(rows, dim, kind, 1))[:_QUERIES])
     return {}
+
+
+def _queries(path: Path) -> Path:
+    return path.with_suffix(".queries.npy")
 
 
 def built(path: Path, *_: object) -> dict[str, float]:
@@ -59,12 +64,12 @@ def built(path: Path, *_: object) -> dict[str, float]:
     return {"lists": found.lists, "probes": found.probes, "recall when built": found.recall}
 
 
-def asked(path: Path, rows: int, dim: int, kind: str) -> dict[str, float]:
+def asked(path: Path, *_: object) -> dict[str, float]:
     """New queries one at a time: the first, which opens everything, and the later ones."""
     start = time.process_time()
     file = EmbeddingFile.open(path)
     found = open_nearest(file)
-    queries = next(vectors(rows, dim, kind, 1))[:_QUERIES]
+    queries = np.load(_queries(path))
     found.search(queries[:1], 10)
     first = time.process_time() - start
     start = time.process_time()

@@ -54,6 +54,9 @@ def read_blocks(path: Path, start: int, size: int) -> Iterator[Block]:
                 offsets = part["offset"].to_numpy(zero_copy_only=False) if "offset" in part.schema.names else None
                 embeddings = flat.to_numpy().reshape(len(part), -1)
                 yield Block(embeddings, texts.pop("paths") or [], **texts, offsets=offsets)
+    import pyarrow
+
+    pyarrow.default_memory_pool().release_unused()  # 0.1 GB after 300,000 rows of 512 dimensions
 
 
 def read_texts(path: Path, field: str, rows: Sequence[int] | None = None) -> list[str]:
@@ -106,8 +109,8 @@ def _open(path: Path) -> Iterator[Any]:
     from pyarrow.parquet import ParquetFile
 
     try:
-        # pre_buffer would hold the whole file
-        with ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+        # pre_buffer would hold the whole file, and no buffer_size a whole row group
+        with ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=2**20) as file:
             yield file
     except UserError:
         raise
