@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 
 from pml_ext._ops.distributed import gather_in_order
 from pml_ext.functional import cohort_offsets, rank_matches
+from pml_ext.functional.operating_points.negative_histogram import make_negative_histogram
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.all_pairs import roc_of_all_pairs
 from pml_ext.functional.verification.pair_counts import count_scores
@@ -72,6 +73,14 @@ def rank(of: str, group: dist.ProcessGroup | None, **options: Any) -> list[Tenso
     sides = [given[name] for name in ("query", "query_labels", "reference", "reference_labels")]
     cameras = {"query_cameras": given["query_cameras"], "gallery_cameras": given["reference_cameras"]}
     return list(rank_matches(*sides, **(cameras | options), group=group))
+
+
+def interpolate(group: dist.ProcessGroup | None) -> Tensor:
+    """Counts of negative pairs by class within distances inside the bins."""
+    pairs = PairDistances(*a_set(), group=group)
+    histogram = make_negative_histogram(pairs, (0.01, 0.1), pairs.positive_pairs > 0)
+    assert histogram is not None
+    return histogram.accepted(torch.linspace(0.8, 1.2, 300))
 
 
 SIDE = ("reference", "reference_labels")
@@ -175,6 +184,7 @@ def on_rank(rank_: int, ranks: int) -> dict[Any, Any]:
                 rows_of(numbers), numbers, group, step=step, everywhere=everywhere
             )
     found["gathered", "nothing"] = gather_in_order(rows_of(numbers[:0]), numbers[:0], group, everywhere=True)
+    found["interpolated"] = interpolate(group)
     found |= {("ranked", name): made(group) for name, made in RANKED.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is nan
@@ -202,6 +212,12 @@ def test_rows_come_together_in_the_order_of_their_numbers(found: list[dict[Any, 
         assert all(len(other["gathered", step, False]) == 0 for other in found[1:])
         assert all(torch.equal(each["gathered", step, True], everything) for each in found)
     assert all(each["gathered", "nothing"].shape == (0, 2) for each in found)
+
+
+def test_counts_by_class_are_those_of_one_process_between_whole_bins_too(found: list[dict[Any, Any]]) -> None:
+    alone = interpolate(None)
+    assert (alone % 1 > 0).any() and (alone.diff(dim=1) > 0).any()
+    assert all(torch.equal(of_rank["interpolated"], alone) for of_rank in found)
 
 
 @pytest.mark.parametrize("name", RANKED)

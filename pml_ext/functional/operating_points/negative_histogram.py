@@ -73,11 +73,13 @@ class NegativeHistogram(NamedTuple):
         part = (place * self.parts).long().clamp(0, len(self.pooled) - 1)
         at = torch.lerp(pooled[part], pooled[part + 1], (place * self.parts - part).clamp(0, 1))
         inside = ((at - start) / (end - start).clamp_min(1)).clamp(0, 1)
-        counts = []
-        for rows in self.by_class.split(_CLASSES_AT_ONCE):  # bounds the memory of the sums
-            up_to = rows.cumsum(1)
-            counts.append(up_to[:, bin_ - 1] + inside * rows[:, bin_])
-        return sum_over_ranks(torch.cat(counts), self.group)
+        counts = [  # the split bounds the memory of the sums
+            torch.stack([rows.cumsum(1)[:, bin_ - 1], rows[:, bin_].long()])
+            for rows in self.by_class.split(_CLASSES_AT_ONCE)
+        ]
+        # Whole numbers of all ranks are interpolated, not those of each: their rounding would change the sum.
+        before, in_bin = sum_over_ranks(torch.cat(counts, dim=1), self.group)
+        return before + inside * in_bin
 
     def clumping(self) -> float:
         """Variance over mean of the counts in eighths of bins: about 1, or m if distances come in groups of m equal."""
