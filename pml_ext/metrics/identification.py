@@ -102,8 +102,9 @@ class IdentificationEvaluator:
         self,
         probes: Tensor,
         subjects: Tensor,
-        gallery: Iterable[tuple[Tensor, Tensor]],
+        gallery: Iterable[tuple[Tensor, ...]],
         *,
+        cameras: Tensor | None = None,
         verification: StreamingVerification | None = None,
     ) -> dict[str, float]:
         """Probes that search one gallery, which may be larger than memory: MegaFace's million distractors, say.
@@ -112,7 +113,10 @@ class IdentificationEvaluator:
 
         Args:
             probes, subjects: (P, D) finite embeddings, normalised here, and (P,) integers.
-            gallery: blocks of (n, D) embeddings, normalised here, and (n,) subjects; a distractor's is no probe's.
+            gallery: blocks of (n, D) embeddings, normalised here, and (n,) subjects; a distractor's is no probe's. With
+                cameras (n,) cameras, too, which blocks of distractors need not have.
+            cameras: (P,) integers: rows of the probe's subject and camera are left out. A probe whose subject has no
+                other row is not mated. None: cameras are ignored.
             verification: counts every pair of a probe and a row of the gallery too; its `compute` has TAR at FAR.
         Raises:
             ValueError: shapes that do not fit, values that are not finite, a gallery with no probe's subject.
@@ -129,11 +133,13 @@ class IdentificationEvaluator:
         check_embeddings(probes, "probes")
         check_finite(probes, "probes")
         subjects = check_labels(subjects, len(probes), "subjects")
+        cameras = None if cameras is None else check_labels(cameras, len(probes), "cameras")
         scores = scores_in_blocks(
             unit_rows(probes),
             subjects,
             gallery,
             most_before=self._most_before,
+            cameras=cameras,
             count=None if verification is None else verification.update,
         )
         mated = int(scores.mated.sum())

@@ -14,21 +14,21 @@ from pml_ext.search.query_and_gallery import Part
 
 
 def measure_among_distractors(query: Part, gallery: Part, distractors: str) -> dict[str, float]:
-    """TAR at FAR over all pairs of a query and a gallery row, TPIR at FPIR, and ranks of identities; junk is ignored.
+    """TAR at FAR over all pairs of a query and a gallery row, TPIR at FPIR, and ranks of identities.
 
-    UserError: cameras, of which no rule is known here; files that do not fit; and as `distractor_blocks`.
+    Gallery rows of the query's identity and camera are ignored, as is junk.
+
+    UserError: files that do not fit; and as `distractor_blocks`.
     """
-    if query.data.cameras is not None:
-        raise UserError(f"{query.file} has cameras, which --distractors cannot heed: remove them from both files")
     kept = [part.labels != JUNK for part in (query, gallery)]
     probes, enrolled = (
-        (part.data.embeddings.float()[rows], part.labels[rows])
+        (part.data.embeddings.float()[rows], part.labels[rows], part.cameras[rows])
         for part, rows in zip((query, gallery), kept, strict=True)
     )
     pairs = StreamingVerification()
     try:
         blocks = chain([enrolled], distractor_blocks(distractors, query, probes[0].shape[1]))
-        found = IdentificationEvaluator().of_blocks(*probes, blocks, verification=pairs)
+        found = IdentificationEvaluator().of_blocks(*probes[:2], blocks, cameras=probes[2], verification=pairs)
     except UserError:
         raise
     except ValueError as error:

@@ -191,6 +191,28 @@ def test_a_gallery_in_blocks_equals_loops(sizes: tuple[int, ...], all_mated: boo
     assert 0 < found["rank_1"] < found["rank_5"] < 1
 
 
+@pytest.mark.parametrize("sizes", [(60,), (1, 7, 30, 22)])
+def test_rows_of_the_probes_camera_are_as_if_they_were_not_there(sizes: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    people = torch.randn(12, 4, generator=generator, dtype=torch.float64)
+    of, seen_by = torch.arange(90) % 12, torch.randint(3, (90,), generator=generator)
+    x = people[of] + 1.2 * torch.randn(90, 4, generator=generator, dtype=torch.float64)
+    evaluator, columns = IdentificationEvaluator((), RANKS), [each[30:].split(sizes) for each in (x, of, seen_by)]
+    pairs = StreamingVerification()
+    found = evaluator.of_blocks(x[:30], of[:30], zip(*columns, strict=True), cameras=seen_by[:30], verification=pairs)
+    alone = []
+    for probe in range(30):
+        left = torch.arange(90) >= 30
+        left &= (of != of[probe]) | (seen_by != seen_by[probe])
+        alone.append(evaluator.of_blocks(x[[probe]], of[[probe]], [(x[left], of[left])]))
+    assert found["mated"] == 30
+    for rank in RANKS:
+        assert found[f"rank_{rank}"] == pytest.approx(sum(one[f"rank_{rank}"] for one in alone) / 30)
+    assert found["rank_1"] != evaluator.of_blocks(x[:30], of[:30], [(x[30:], of[30:])])["rank_1"]
+    own = (of[:30, None] == of[30:]) & (seen_by[:30, None] != seen_by[30:])
+    assert pairs.compute()["genuine"] == own.sum()
+
+
 def test_what_a_gallery_in_blocks_refuses() -> None:
     evaluator, x, ids = IdentificationEvaluator(), torch.eye(3), torch.arange(3)
     for blocks, message in (
@@ -202,3 +224,7 @@ def test_what_a_gallery_in_blocks_refuses() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             evaluator.of_blocks(x, ids, blocks)
+    with pytest.raises(ValueError, match=r"cameras must"):
+        evaluator.of_blocks(x, ids, [(x, ids)], cameras=ids[:2])
+    with pytest.raises(ValueError, match="the cameras of gallery must"):
+        evaluator.of_blocks(x, ids, [(x, ids, ids[:2])], cameras=ids)

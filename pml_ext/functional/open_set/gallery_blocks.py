@@ -15,9 +15,10 @@ from pml_ext.functional.open_set.gallery_scores import GalleryScores
 def scores_in_blocks(
     probes: Tensor,
     subjects: Tensor,
-    gallery: Iterable[tuple[Tensor, Tensor]],
+    gallery: Iterable[tuple[Tensor, ...]],
     *,
     most_before: int,
+    cameras: Tensor | None = None,
     count: Callable[[Tensor, Tensor], None] | None = None,
 ) -> GalleryScores:
     """Compare (P, D) probes, rows of length 1, with a gallery in the memory of a block; `before` ends at most_before.
@@ -25,13 +26,15 @@ def scores_in_blocks(
     The score of a subject is the best of its rows.
 
     subjects: (P,) integers; gallery: blocks of (n, D) embeddings, normalised here, and (n,) integer subjects, which may
-    come in several blocks; count: called with the (p · n,) cosines of each part and whether they are of one subject.
+    come in several blocks, and (n,) cameras; cameras: (P,) integers, rows of the probe's subject and camera are left
+    out; count: called with the cosines of each part, flat, and whether they are of one subject.
     """
     subjects = subjects.to(probes.device)
+    cameras = None if cameras is None else cameras.to(probes.device)
     own = probes.new_full((len(probes),), -torch.inf)
     top = probes.new_full((len(probes), most_before), -torch.inf)  # of different other subjects, descending
     names_of_top = subjects.new_full(top.shape, 0)
-    for embeddings, labels in gallery:
+    for embeddings, labels, *seen_by in gallery:
         check_embeddings(embeddings, "gallery")
         check_finite(embeddings, "gallery")
         if embeddings.shape[1] != probes.shape[1]:
@@ -40,14 +43,21 @@ def scores_in_blocks(
             )
         labels, order = check_labels(labels, len(embeddings), "the subjects of gallery").to(subjects).sort()
         enrolled = unit_rows(embeddings.to(probes)[order])
+        by = (
+            check_labels(seen_by[0], len(labels), "the cameras of gallery").to(order.device)[order] if seen_by else None
+        )
         names, place = labels.unique_consecutive(return_inverse=True)
         at = torch.searchsorted(names, subjects).clamp_max(len(names) - 1)
         here = names[at] == subjects
         for rows in row_blocks(len(probes), len(enrolled), probes.device):
             with full_precision(probes.device):
                 best = probes[rows] @ enrolled.T
+            if cameras is not None and by is not None:
+                best.masked_fill_((subjects[rows, None] == labels) & (cameras[rows, None] == by), -torch.inf)
             if count is not None:
-                count(best.view(-1), (subjects[rows, None] == labels).view(-1))
+                cosines, same = best.view(-1), (subjects[rows, None] == labels).view(-1)
+                compared = slice(None) if by is None else cosines > -torch.inf
+                count(cosines[compared], same[compared])
             if len(names) < len(labels):
                 of_subjects = best.new_full((len(best), len(names)), -torch.inf)
                 best = of_subjects.scatter_reduce_(1, place.expand_as(best), best, "amax")

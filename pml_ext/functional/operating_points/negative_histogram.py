@@ -78,7 +78,7 @@ class NegativeHistogram(NamedTuple):
             for rows in self.by_class.split(_CLASSES_AT_ONCE)
         ]
         # Whole numbers of all ranks are interpolated, not those of each: their rounding would change the sum.
-        before, in_bin = sum_over_ranks(torch.cat(counts, dim=1), self.group)
+        before, in_bin = sum_over_ranks(torch.cat(counts, dim=1), self.group).unbind()
         return before + inside * in_bin
 
     def clumping(self) -> float:
