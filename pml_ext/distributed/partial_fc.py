@@ -113,9 +113,10 @@ class PartialFC(nn.Module):
         if self.weight.is_meta:
             return
         first, end = self.classes.start, self.classes.stop
+        rows = torch.empty(_BLOCK, self.weight.shape[1])
         for block in range(first // _BLOCK, (end - 1) // _BLOCK + 1):
             generator = torch.Generator().manual_seed((1_000_003 * self.seed + block) % 2**63)
-            rows = torch.empty(_BLOCK, self.weight.shape[1]).normal_(std=0.01, generator=generator)
+            rows.normal_(std=0.01, generator=generator)
             begin = block * _BLOCK
             low, high = max(first, begin), min(end, begin + _BLOCK)
             with torch.no_grad():
