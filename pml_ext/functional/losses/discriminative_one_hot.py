@@ -37,41 +37,56 @@ def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor, *, entries: 
     return one_hot_values(embeddings, labels.long(), entries=entries)
 
 
+class OneHotTerms:
+    """The loss of samples from two sums over all classes but their own, of sqrt(n − x_m) and of its inverse.
+
+    With n = ‖x‖ the distance is sqrt(2/n) sqrt(n − x_m): one factor per sample, no pass over x/n. Instead of clamping
+    n − x_m, n is increased by a few roundings so that no x_m exceeds it: `longer`.
+    own: x_y. rest: the length of the other entries; near the own centroid n − x_y loses all digits.
+    """
+
+    def __init__(self, own: Tensor, rest: Tensor, classes: Tensor | int) -> None:
+        length = torch.hypot(rest, own)
+        self.own, self.norm, self.share = own, length.clamp(min=_SHORTEST), 1 / (3 * (classes - 1))
+        # (1 + ‖u‖²) n/2, which is n unless the sample is shorter than the shortest norm.
+        self.longer = (self.norm + length.square() / self.norm) * (0.5 + 2 * torch.finfo(own.dtype).eps)
+        self.distance = torch.hypot(rest, own - self.norm) / self.norm  # to the own centroid
+
+    def losses(self, roots: Tensor) -> Tensor:
+        return self.distance - self.share * (2 / self.norm).sqrt() * roots
+
+    def factors(self, roots: Tensor, inverses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the gradient by x: by_others / sqrt(n − x_m) or for the own class by_own, each minus along · x_m.
+
+        By u = x/n it is share/‖u − e_m‖ and −1/‖u − e_y‖, plus a multiple of u that the projection removes.
+        """
+        by_others = self.share / (2 * self.norm).sqrt()
+        # A sample on a centroid gets no gradient from it.
+        by_own = torch.where(self.distance > 0, -1 / (self.norm * self.distance), 0)
+        # Σ x_m / sqrt(n − x_m) from the two sums, as x_m = n − (n − x_m).
+        along = (by_others * (self.longer * inverses - roots) + by_own * self.own) / self.norm.square()
+        return by_others, by_own, along
+
+
 def _value_and_gradient(
     x: Tensor, labels: Tensor, *, needs_gradient: bool, entries: int | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """With n = ‖x‖ the distance is sqrt(2/n) sqrt(n − x_m): one factor per row, no pass over x/n.
-
-    Instead of clamping n − x_m, n is increased by a few roundings so that no x_m exceeds it.
-    """
-    share = 1 / (3 * (x.shape[1] - 1))
     values = x.new_empty(len(x))
     gradient = torch.empty_like(x, memory_format=torch.contiguous_format) if needs_gradient else None
     for rows in row_blocks(len(x), x.shape[1], x.device, entries=entries):
         some, own_class = x[rows], labels[rows].unsqueeze(1)
         part = torch.empty_like(some) if gradient is None else gradient[rows]
         own = some.gather(1, own_class)
-        # The own class is computed separately: near its centroid n − x_y loses all digits.
         part.copy_(some).scatter_(1, own_class, 0)
-        rest = torch.linalg.vector_norm(part, dim=1, keepdim=True)
-        length = torch.hypot(rest, own)
-        norm = length.clamp(min=_SHORTEST)
-        # (1 + ‖u‖²) n/2, which is n unless the row is shorter than the shortest norm.
-        longer = (norm + length.square() / norm) * (0.5 + 2 * torch.finfo(x.dtype).eps)
-        of_own = longer.sqrt()  # the own class's term in the sums, where x_y is 0
-        roots = torch.sub(longer, part, out=part).sqrt_().sum(1, keepdim=True) - of_own
-        own_distance = torch.hypot(rest, own - norm) / norm
-        values[rows] = (own_distance - share * (2 / norm).sqrt() * roots)[:, 0]
+        terms = OneHotTerms(own, torch.linalg.vector_norm(part, dim=1, keepdim=True), x.shape[1])
+        of_own = terms.longer.sqrt()  # the own class's term in the sums, where x_y is 0
+        roots = torch.sub(terms.longer, part, out=part).sqrt_().sum(1, keepdim=True) - of_own
+        values[rows] = terms.losses(roots)[:, 0]
         if gradient is None:
             continue
         inverses = part.reciprocal_().sum(1, keepdim=True) - 1 / of_own
-        # The gradient by u = x/n: share/‖u − e_m‖ and −1/‖u − e_y‖, plus a multiple of u that the projection removes.
-        by_others = share / (2 * norm).sqrt_()
-        # A sample on a centroid gets no gradient from it.
-        by_own = torch.where(own_distance > 0, -1 / (norm * own_distance), 0)
-        # Σ x_m / sqrt(n − x_m) from the two sums, as x_m = n − (n − x_m).
-        along = by_others * (longer * inverses - roots) + by_own * own
-        part.mul_(by_others).scatter_(1, own_class, by_own).addcmul_(some, along / norm.square(), value=-1)
+        by_others, by_own, along = terms.factors(roots, inverses)
+        part.mul_(by_others).scatter_(1, own_class, by_own).addcmul_(some, along, value=-1)
     return values, gradient
 
 

@@ -5,9 +5,8 @@ from torch import Tensor, distributed
 
 from pml_ext._ops.blocks import row_blocks
 from pml_ext._ops.distributed import sum_over_ranks
+from pml_ext.functional.losses.discriminative_one_hot import OneHotTerms
 from pml_ext.functional.losses.softmax_over_ranks import DividedSoftmax
-
-_SHORTEST = 1e-12  # norm, as in torch.nn.functional.normalize
 
 
 def divided_one_hot(
@@ -38,27 +37,19 @@ def divided_one_hot(
     sums[0], sums[1, at] = len(weight), own_score
     sums[2] = torch.linalg.vector_norm(scores, dim=0).square()
     classes, of_own, squares = sum_over_ranks(sums, group)
-    share = 1 / (3 * (classes - 1))
-    rest = squares.sqrt()
-    length = torch.hypot(rest, of_own)
-    norm = length.clamp(min=_SHORTEST)
-    longer = (norm + length.square() / norm) * (0.5 + 2 * torch.finfo(x.dtype).eps)
+    terms = OneHotTerms(of_own, squares.sqrt(), classes)
     sums = x.new_zeros(2, len(x))
     for block in row_blocks(len(weight), len(x), x.device, entries=entries):
-        root = (longer - scores[block]).sqrt_()
+        root = (terms.longer - scores[block]).sqrt_()
         sums[0] += root.sum(dim=0)
         sums[1] += root.reciprocal_().sum(dim=0)
     roots, inverses = sum_over_ranks(sums, group)
-    roots, inverses = roots - longer.sqrt(), inverses - longer.rsqrt()  # the own class's terms, where its score is 0
-    own_distance = torch.hypot(rest, of_own - norm) / norm
-    losses = own_distance - share * (2 / norm).sqrt() * roots
-
-    by_others = share / (2 * norm).sqrt()
-    by_own = torch.where(own_distance > 0, -1 / (norm * own_distance), 0)
-    along = (by_others * (longer * inverses - roots) + by_own * of_own) / norm.square()
+    # less the own class's terms, where its score is 0
+    roots, inverses = roots - terms.longer.sqrt(), inverses - terms.longer.rsqrt()
+    by_others, by_own, along = terms.factors(roots, inverses)
     for block in row_blocks(len(weight), len(x), x.device, entries=entries):
         some = scores[block]
-        scores[block] = by_others * (longer - some).rsqrt_() - along * some
+        scores[block] = by_others * (terms.longer - some).rsqrt_() - along * some
     scores[here] = by_own[at] - along[at] * own_score
     scores /= len(x)
-    return DividedSoftmax(losses, of_own > largest_of_others, scores, x, None, None)
+    return DividedSoftmax(terms.losses(roots), of_own > largest_of_others, scores, x, None, None)
