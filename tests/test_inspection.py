@@ -315,7 +315,7 @@ TABLE_1 = {
     ("multi_similarity", 0.1): "SNP",
 }
 # Paper: N; but the weight e^(S_in − S_ip) / (1 + …) compares with the positive too.
-# Paper: SP; but eq. 10 divides by the number of negatives, which is independent of mining.
+# Paper: SP; but eq. 10 divides by the number of negatives that mining leaves.
 DIFFERENT = {("n_pairs", None): "NP", ("binomial_deviance", 0.1): "SNP", ("uniform", None): ""}
 
 

@@ -73,7 +73,7 @@ def _page(key: str, paper: dict[str, Any], all_rows: list[Row]) -> str:
     everywhere = [note for note in rows[0].notes if all(note in row.notes for row in rows)]
     text = f"# {key}\n\n{paper['title']}. [How to run a row, and which rows were run](README.md).\n\n"
     text += "".join(f"- {remark}\n" for remark in paper.get("remarks", []))
-    text += "\nAll configs on this page:\n\n" + "".join(f"- {note}\n" for note in everywhere) if everywhere else ""
+    text += "\nAll configs in the tables:\n\n" + "".join(f"- {note}\n" for note in everywhere) if everywhere else ""
     numbers = dict.fromkeys(everywhere, 0)  # note -> its number on this page
     for name, experiment in paper["experiments"].items():
         mine = _in_order([row for row in rows if row.experiment == name], key, name, experiment, paper["data"])
