@@ -227,13 +227,15 @@ def _tuning(verdicts: Verdicts, sets: Sequence[str]) -> list[str]:
         for which in results.tests
         if which[0] in sets and which[1] in METHODS
     )
+    untrained = [f"{of} on {name}" for name, of in results.tests if results.settings(name, of).get("rate") == 0]
     alone, corrected = verdicts.excluding
     return [
         *lines,
         "",
         f"A chosen value at the last one tried, with more possible beyond: in {at_end['headline']} of "
         f"{total['headline']} choices over {SPLITS} splits and {at_end['other']} of {total['other']} others (marked "
-        "* below): these were not tuned until the best was inside.",
+        "* below): these were not tuned until the best was inside. A rate of 0, a layer that is not trained, was "
+        f"chosen for {', '.join(untrained) or 'none'}.",
         "",
         f"The claims' and [WHICH_LOSS.md](WHICH_LOSS.md)'s comparisons are one family of {len(verdicts.family)}. "
         f"{alone} of the 95 % intervals exclude 0; Benjamini and Hochberg's procedure keeps {corrected} of them at a "
