@@ -51,7 +51,8 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
     size = architecture_of(model).feature_size(network) if network else reduced or model.BACKBONE.FEAT_DIM
     parts = {} if network is None else dict(network.named_parameters())
     for name in model.LOSSES.NAME:
-        loss = attempt(lambda name=name: _loss(model, name, size), "MODEL.LOSSES")  # type: ignore[misc]
+        read = ("MODEL.LOSSES", *(shaping[:2] if model.HEADS.PFC.ENABLED else ()))
+        loss = attempt(lambda name=name: _loss(model, name, size), *read)  # type: ignore[misc]
         parts |= {} if loss is None else {f"losses.{name}": value for name, value in loss.named_parameters()}
     if network is not None and (cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS):
         attempt(

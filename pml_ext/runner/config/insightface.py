@@ -145,7 +145,8 @@ def _tree(given: Mapping[str, Any], path: Path, processes: int) -> tuple[dict[st
             "WARMUP_FACTOR": 0.0,
             "CHECKPOINT_PERIOD": 1,
         },
-        "TEST": {"EVAL_PERIOD": 0, "EVAL_STEPS": given["verbose"] if targets else 0},
+        # insightface counts the parts of gradient_acc as steps.
+        "TEST": {"EVAL_PERIOD": 0, "EVAL_STEPS": max(given["verbose"] // steps, 1) if targets else 0},
         "CUDNN_BENCHMARK": True,
         "LOGGERS": ["csv", "tensorboard", *(["wandb"] if given["using_wandb"] else [])],
         "SEED": given["seed"],

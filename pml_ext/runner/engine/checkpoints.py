@@ -134,6 +134,7 @@ def not_of_a_run(checkpoint: Path, error: Exception) -> UserError:
     """The message about a checkpoint whose content raised an error."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     return UserError(
-        f"{checkpoint} cannot be resumed: it is not as a run leaves it ({reason:.300}). Take an earlier copy of it, or "
-        "start anew, from its weights with MODEL.WEIGHTS where they are whole"
+        f"{checkpoint} cannot be resumed: it is not as a run leaves it ({reason:.300}). Take an earlier copy, with "
+        "its folder classes_*_of_* where it has one, or start anew, from its weights with MODEL.WEIGHTS where they are "
+        "whole"
     )

@@ -45,7 +45,10 @@ def take_share(checkpoint: dict[str, Any], name: str, loss: PartialFC, optimizer
     state = states.pop(place, {})
     rows |= {key: value for key, value in state.items() if has_rows(value, loss.weight)}
     states[place] = {key: value for key, value in state.items() if key not in rows}
-    checkpoint[CLASSES] = {"step": checkpoint["global_step"], "ranks": loss.ranks, "place": place}
+    checkpoint[CLASSES] = {
+        "step": checkpoint["global_step"], "ranks": loss.ranks, "place": place,
+        "shape": (loss.num_classes, loss.weight.shape[1]),
+    }  # fmt: skip
     return rows
 
 
@@ -71,17 +74,34 @@ def write_share(
 def read_share(checkpoint: dict[str, Any], name: str, loss: PartialFC, folder: Path) -> None:
     """Put into a checkpoint the class vectors and optimizer state of this rank, which other ranks may have written."""
     said, own = checkpoint[CLASSES], (loss.num_classes, loss.weight.shape[1])
-    reader, rows = HuggingFaceStorageReader(str(_folder(folder, said))), dict[str, Tensor]()
-    for key, saved in reader.read_metadata().state_dict_metadata.items():
+    if (there := tuple(said["shape"])) != own:
+        raise ValueError(f"its classes × embedding size are {there}; those of the config {own}")
+    path = _folder(folder, said)
+    try:
+        rows = _read_share(path, loss)
+    except (Exception, CheckpointException) as error:  # the second is no Exception
+        raise ValueError(f"class vectors {path}: {error}") from error
+    checkpoint["state_dict"][name] = rows.pop("weight")
+    checkpoint["optimizer_states"][0]["state"][said["place"]] |= rows
+
+
+def _read_share(path: Path, loss: PartialFC) -> dict[str, Tensor]:
+    reader, rows = HuggingFaceStorageReader(str(path)), dict[str, Tensor]()
+    there = reader.read_metadata().state_dict_metadata
+    if "weight" not in there:
+        raise ValueError("no file has class vectors")
+    for key, saved in there.items():
         assert isinstance(saved, TensorStorageMetadata)  # which all is in such files
-        there = (sum(chunk.sizes[0] for chunk in saved.chunks), saved.size[1])  # fewer where a file is missing
-        if there != own:
-            raise ValueError(f"its classes × embedding size are {there} ({key}); those of the config {own}")
+        parts = sorted((part.offsets[0], part.offsets[0] + part.sizes[0]) for part in saved.chunks)
+        begins, ends = zip(*parts, strict=True)
+        if (*begins, loss.num_classes) != (0, *ends):
+            raise ValueError(
+                f"{key} must have each of {loss.num_classes} classes once; a file is missing or not its own"
+            )
         rows[key] = _part(torch.empty(loss.weight.shape, dtype=saved.properties.dtype), loss)
     _allow_one_process()
     load(rows, storage_reader=reader, no_dist=True)
-    checkpoint["state_dict"][name] = rows.pop("weight")
-    checkpoint["optimizer_states"][0]["state"][said["place"]] |= rows
+    return rows
 
 
 def remove_older(folder: Path, checkpoint: dict[str, Any]) -> None:

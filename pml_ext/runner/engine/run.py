@@ -80,7 +80,7 @@ def train(
         if resumed:
             # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
             # optimizer and schedule. Baseline seeds random state anew each step, from (SEED, epoch, step, rank).
-            load_weights(module, resumed, optional=tuple(module.class_vectors))
+            load_weights(module, resumed, optional=tuple(module.class_vectors))  # read from files of their own, later
             # Lightning begins the first epoch's loading before it tells the sampler which epoch it is.
             epochs, step = check_resumable(cfg.SOLVER, resumed)
             cast(JointBatchSampler, loader.batch_sampler).set_epoch(epochs, first=step)

@@ -37,12 +37,28 @@ def test_of_weights_alone_nothing_is_written() -> None:
 
 def test_other_sizes_and_a_missing_file_are_errors(tmp_path: Path) -> None:
     checkpoint = written(tmp_path, step=5)
-    with pytest.raises(ValueError, match=r"classes × embedding size are \(11, 3\) .*; those of the config \(12, 3\)"):
+    with pytest.raises(ValueError, match=r"classes × embedding size are \(11, 3\); those of the config \(12, 3\)"):
         read_share(checkpoint, VECTORS, PartialFC(3, 12), tmp_path)
-    with pytest.raises(ValueError, match=r"are \(11, 3\) .*; those of the config \(11, 4\)"):
+    with pytest.raises(ValueError, match=r"are \(11, 3\); those of the config \(11, 4\)"):
         read_share(checkpoint, VECTORS, PartialFC(4, 11), tmp_path)
-    checkpoint = written(tmp_path, step=6, part=(1, 2))
-    with pytest.raises(ValueError, match=r"are \(5, 3\) .*; those of the config \(11, 3\)"):
+    for step, part in ((6, (1, 2)), (7, (0, 2))):
+        checkpoint = written(tmp_path, step, part=part)
+        with pytest.raises(
+            ValueError, match=rf"class vectors .*classes_{step}_of_2: .* must have each of 11 classes once"
+        ):
+            read_share(checkpoint, VECTORS, PartialFC(3, 11), tmp_path)
+
+
+def test_damaged_files_are_errors(tmp_path: Path) -> None:
+    checkpoint = written(tmp_path, step=5)
+    (file,) = (tmp_path / "classes_5_of_1").iterdir()
+    content = file.read_bytes()
+    for damaged in (content[:-20], b"", bytes(len(content))):
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"class vectors .*classes_5_of_1: "):
+            read_share(checkpoint, VECTORS, PartialFC(3, 11), tmp_path)
+    file.unlink()
+    with pytest.raises(ValueError, match=r"class vectors .*classes_5_of_1: "):
         read_share(checkpoint, VECTORS, PartialFC(3, 11), tmp_path)
 
 

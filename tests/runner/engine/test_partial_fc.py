@@ -116,6 +116,7 @@ def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, capsys: pytest.Capture
     train(tmp_path / "whole", 2, *more)
     train(tmp_path / "parts", 1, *more)
     train(tmp_path / "parts", 2, *more, flags=("--resume",))
+    assert "as initialised" not in (tmp_path / "parts" / "train.log").read_text()
     (whole,), (parts,) = shares(tmp_path / "whole"), shares(tmp_path / "parts")
     assert whole.keys() == parts.keys() == {"weight", "exp_avg", "exp_avg_sq"}
     assert all(torch.equal(value, parts[name]) for name, value in whole.items())
@@ -125,7 +126,7 @@ def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, capsys: pytest.Capture
     assert {"accuracy", "gradient_norm"} <= {*curve.split(",")}
     # Another number of classes
     assert main([*command(tmp_path / "parts", 3, *more, "MODEL.HEADS.NUM_CLASSES", "40"), "--resume"]) == 2
-    assert "classes × embedding size are (50, 64) (exp_avg); those of the config (40, 64)" in capsys.readouterr().err
+    assert "classes × embedding size are (50, 64); those of the config (40, 64)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,7 @@ def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, capsys: pytest.Capture
         (f"{DISC} MODEL.LOSSES.DISC.PAPER_SCALE True", "paper_scale of DiscriminativeLoss must be False"),
         ("MODEL.HEADS.PFC.SAMPLE_RATE 0.0", r"MODEL.HEADS.PFC: sample_rate must be in \(0, 1\]; got 0"),
         ("MODEL.LOSSES.CE.EPSILON -1.0", r"MODEL.HEADS.PFC: epsilon must be in \[0, 1\); got -1"),
+        ("MODEL.HEADS.CLS_LAYER CosSoftMax", "did you mean 'CosSoftmax'"),
         ("MODEL.META_ARCHITECTURE MGN", "does not fit MGN, which has eight classifiers"),
     ],
 )

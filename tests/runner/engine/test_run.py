@@ -368,7 +368,7 @@ def _with(value: object, *path: object) -> Callable[[dict[str, Any]], Any]:
     return change
 
 
-_OF_A_RUN = r"last\.ckpt cannot be resumed: it is not as a run leaves it \(.*\)\. Take an earlier copy of it, or start"
+_OF_A_RUN = r"last\.ckpt cannot be resumed: it is not as a run leaves it \(.*\)\. Take an earlier copy, with its folder"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optio
     """Fill a module from a file, completely or not at all: a UserError lists the keys that differ.
 
     The names of FastReID, insightface, torchreid and Open Metric Learning are known. Of the file only keys under
-    `prefix` count; `optional` are starts of names that may be in only one of file and module.
+    `prefix` count; `optional` are starts of names that may be in only one of file and module, which the
+    log tells, but of whole names.
     """
     found = {name.removeprefix(prefix): v for name, v in read_state_dict(path).items() if name.startswith(prefix)}
     named = named_as_whole(module, own_names(found), path)
@@ -73,7 +74,7 @@ def _fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optiona
         raise UserError(f"{path} is of another architecture than the config's model:\n" + "\n".join(table))
     module.load_state_dict(usable, strict=False)
     for kind, names in (("not used", found.keys() - usable), ("not in it, as initialised", expected.keys() - usable)):
-        told = sorted(n for n in names if not n.endswith(_COUNTER))
+        told = sorted(n for n in names if n not in optional and not n.endswith(_COUNTER))
         if told:
             log.info("weights from %s: %s (%d): %s", path, kind, len(told), _shown(told))
 
