@@ -217,8 +217,12 @@ def test_repeats_are_compared_and_change_no_stored_number(
     assert check_with(r1=0.511, opis=0.0225) == 1
     shown = capsys.readouterr().out
     assert "seed 0: agrees" in shown and "r1 0.5, now 0.511; opis 0.02, now 0.0225" in shown
-    Store(tmp_path).pack(["emoji"])
-    assert len((tmp_path / "runs_emoji.jsonl").read_text().splitlines()) == 2
+    packs, another = Store(tmp_path), made("emoji", "test", "triplet", {"rate": 1e-3, "triplet.margin": 0.1}, 1)
+    Store(tmp_path).add(another, own)  # by another process, meanwhile
+    Store(tmp_path).keep_by_class(another, np.zeros((3, 2)))
+    packs.pack(["emoji"])
+    assert len((tmp_path / "runs_emoji.jsonl").read_text().splitlines()) == 3
+    assert Store(tmp_path).get(another) and Store(tmp_path).by_class(another.key, "emoji").shape == (3, 2)
     stored = Store(tmp_path).get(run) or {}
     assert stored["metrics"] == own | {"mean_utility": 0.6}  # added by the first repeat
     assert stored["repeat"]["r1"] == 0.511

@@ -47,11 +47,13 @@ def repeat(result: dict[str, Any], store: Store) -> dict[str, Any] | None:
 
 def differing(result: dict[str, Any]) -> dict[str, float]:
     """The metrics of a repeated run that differ from its own by more than the tolerance."""
-    return {name: result["repeat"][name] for name, by in TOLERANCES.items() if off_by(result, name) > by}
+    return {
+        name: result["repeat"][name] for name, by in TOLERANCES.items() if not off_by(result, name) <= by
+    }  # nan is off
 
 
 def off_by(result: dict[str, Any], name: str) -> float:
     """Of a metric of a repeated run from its own, of OPIS as a share of its own."""
     own = result["metrics"][name]
     off = abs(result["repeat"][name] - own)
-    return float(off / own if name in RELATIVE else off)
+    return float(off / own if name in RELATIVE and own else off)

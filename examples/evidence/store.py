@@ -8,6 +8,9 @@ changed. A fingerprint's last digits may differ between CPUs, so that it is comp
 import fcntl
 import hashlib
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import isclose
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,10 +75,6 @@ def run_of(result: dict[str, Any]) -> Run:
     return Run(*(result[field] for field in Run._fields))
 
 
-def _line(result: dict[str, Any]) -> str:
-    return json.dumps(result, sort_keys=True) + "\n"
-
-
 class Store:
     """The results of a folder: runs_SET.jsonl, and by_class_SET.npz after `pack`."""
 
@@ -110,11 +109,20 @@ class Store:
         return self._write(result)
 
     def _write(self, result: dict[str, Any]) -> dict[str, Any]:
-        with (self.folder / f"runs_{result['set']}.jsonl").open("a", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(_line(result))
+        with self._alone(result["set"]) as path, path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result, sort_keys=True) + "\n")
         self.found[result["key"]] = result
         return result
+
+    @contextmanager
+    def _alone(self, set_name: str) -> Iterator[Path]:
+        """A set's file of runs, which no other process writes meanwhile."""
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield self.folder / f"runs_{set_name}.jsonl"
+        finally:
+            os.close(folder)
 
     def keep_by_class(self, run: Run, values: np.ndarray) -> None:
         """Store the (3, C) values of a test run until `pack` merges them."""
@@ -135,14 +143,15 @@ class Store:
         """Write one compressed file per set with the current runs, and each run's last line only."""
         for set_name in sets:
             path = self.folder / f"by_class_{set_name}.npz"
-            of_set = [result for result in self.found.values() if result["set"] == set_name]
-            wanted = [result["key"] for result in of_set if split_of(result["stage"]) is None]
+            wanted = [r["key"] for r in self.found.values() if r["set"] == set_name and split_of(r["stage"]) is None]
             if not wanted:
                 continue
-            write_atomically(self.folder / f"runs_{set_name}.jsonl", "".join(map(_line, of_set)))
+            with self._alone(set_name) as runs:  # which may have lines of other processes
+                lines = runs.read_text(encoding="utf-8").splitlines(keepends=True)
+                write_atomically(runs, "".join({json.loads(line)["key"]: line for line in lines}.values()))
             values = {key: self.by_class(key, set_name).astype(np.float32) for key in wanted}
             with replacing(path) as file:
                 np.savez_compressed(file, **values)
             self._packed.pop(set_name, None)
-            for loose in (self.folder / "by_class").glob(f"{set_name}.*.npy"):
-                loose.unlink()
+            for key in wanted:
+                (self.folder / "by_class" / f"{set_name}.{key}.npy").unlink(missing_ok=True)

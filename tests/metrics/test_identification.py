@@ -228,3 +228,6 @@ def test_what_a_gallery_in_blocks_refuses() -> None:
         evaluator.of_blocks(x, ids, [(x, ids)], cameras=ids[:2])
     with pytest.raises(ValueError, match="the cameras of gallery must"):
         evaluator.of_blocks(x, ids, [(x, ids, ids[:2])], cameras=ids)
+    blocks = [(x, ids, ids + 1), (x, ids)]  # the second of distractors, which these are not
+    with pytest.raises(ValueError, match="a gallery block with a subject of theirs needs them too"):
+        evaluator.of_blocks(x, ids, blocks, cameras=ids)

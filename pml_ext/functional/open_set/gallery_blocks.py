@@ -43,12 +43,14 @@ def scores_in_blocks(
             )
         labels, order = check_labels(labels, len(embeddings), "the subjects of gallery").to(subjects).sort()
         enrolled = unit_rows(embeddings.to(probes)[order])
-        by = (
-            check_labels(seen_by[0], len(labels), "the cameras of gallery").to(order.device)[order] if seen_by else None
-        )
+        by = None
+        if cameras is not None and seen_by:
+            by = check_labels(seen_by[0], len(labels), "the cameras of gallery").to(order.device)[order]
         names, place = labels.unique_consecutive(return_inverse=True)
         at = torch.searchsorted(names, subjects).clamp_max(len(names) - 1)
         here = names[at] == subjects
+        if cameras is not None and by is None and here.any():
+            raise ValueError("cameras of the probes are given: a gallery block with a subject of theirs needs them too")
         for rows in row_blocks(len(probes), len(enrolled), probes.device):
             with full_precision(probes.device):
                 best = probes[rows] @ enrolled.T

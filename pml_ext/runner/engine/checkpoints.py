@@ -41,8 +41,8 @@ class WholeCheckpoints(TorchCheckpointIO):
 class BackgroundCheckpoints(WholeCheckpoints):
     """Writes in a thread, from a copy in the host's memory.
 
-    Two checkpoints at most wait for it, the best and the last of an epoch: a slow disk holds up training, and does not
-    fill the memory. An error is raised by the next save, or by `teardown`, which waits for the thread.
+    Two files at most wait for it, as the best and the last checkpoint of an epoch: a slow disk holds up training, and
+    does not fill the memory. An error is raised by the next save, or by `teardown`, which waits for the thread.
     """
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ Each rank writes its own rows, and any number of ranks reads them. A checkpoint 
 before it is written; folders of earlier steps go once it is in its place.
 """
 
+import logging
 import re
 import shutil
 import warnings
@@ -23,6 +24,8 @@ from torch.optim import Optimizer
 from pml_ext._errors import UserError
 from pml_ext.distributed import PartialFC
 from pml_ext.distributed.row_steps import has_rows
+
+log = logging.getLogger("pml_ext")
 
 CLASSES = "classes"
 """The key of what a checkpoint says of these files."""
@@ -59,7 +62,8 @@ def write_share(
 
     said: of the checkpoint.
     """
-    _allow_one_process()
+    if group is None:
+        _allow_one_process()
     path = _folder(folder, said)
     writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
     writer.per_thread_copy_ahead = 0  # else it waits for the first GPU, on which these tensors are not
@@ -116,7 +120,10 @@ def remove_older(folder: Path, checkpoint: dict[str, Any]) -> None:
             if found and (
                 int(found[1]) < said["step"] or (int(found[1]) == said["step"] and int(found[2]) != said["ranks"])
             ):
-                shutil.rmtree(path, ignore_errors=True)
+                try:
+                    shutil.rmtree(path)
+                except OSError as error:
+                    log.warning("%s is not needed any more and cannot be removed: %s", path, error)
 
 
 def _part(rows: Tensor, loss: PartialFC) -> Tensor:

@@ -154,7 +154,7 @@ def _partial_fc(options: CN) -> str | None:
     of_classes = [each.partial_fc for each in facts if each.partial_fc or each.compares == "class scores"]
     if len(of_classes) != 1 or not of_classes[0]:
         known = " or ".join(name for name in LOSS_NODES if facts_of_name(name).partial_fc)
-        return f"divides the classes of {known}: MODEL.LOSSES.NAME must have one of them and no other loss of scores"
+        return f"divides the classes of {known}: MODEL.LOSSES.NAME must have exactly one of these, and no FocalLoss"
     return None
 
 

@@ -91,7 +91,7 @@ def _build_loss(losses: CN, name: str, sizes: dict[str, int], **more: Any) -> nn
         require(inner, [n for n in LOSS_NODES if n != name], f"{where}.LOSS")
         return _build_loss(losses, inner, sizes, **arguments)
 
-    return _construct(where, lambda: kind(**(facts.arguments(options, build) | more)))
+    return _construct(where, lambda: kind(**facts.arguments(options, build), **more))
 
 
 def _arguments(node: CN) -> dict[str, Any]:

@@ -92,8 +92,8 @@ class CosfaceLoss(nn.Module):
 class HistogramLoss(nn.Module):
     """The overlap of the histograms of all positive and all negative cosines, between bins + 1 nodes on [−1, 1].
 
-    Ustinova and Lempitsky, NIPS 2016. Value and gradient of PML's loss of the same name, which fails where a
-    cosine is 1 and makes all triplets.
+    Ustinova and Lempitsky, NIPS 2016. PML's loss of the same name makes all triplets, so that it has no negative pairs
+    of two classes without a positive pair, and fails where a cosine is 1.
     """
 
     facts = _FACTS
