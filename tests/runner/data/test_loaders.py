@@ -112,6 +112,14 @@ def test_every_rank_tests_its_own_images() -> None:
     assert sorted(torch.cat(rows).tolist()) == list(range(48))
 
 
+def test_the_workers_of_a_test_set_are_started_once() -> None:
+    options = CN({"NUM_WORKERS": 1, "PREFETCH_FACTOR": 2})
+    tests = evaluation_loader(options, IMAGES, TRANSFORM, batch_size=24, rank=0, world_size=1)
+    first = [iter(tests) for _ in range(2)]
+    assert first[0] is first[1], "which torch starts anew where its workers end"
+    assert [len(batch[2]) for batch in tests] == [24, 24]
+
+
 def test_fewer_images_than_ranks_are_an_error_on_all_ranks() -> None:
     for rank in range(3):
         with pytest.raises(UserError, match="has 2 images for 3 processes; start at most 2"):
