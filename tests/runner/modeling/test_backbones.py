@@ -392,6 +392,23 @@ def test_norms(norm: str, name: str) -> None:
     assert alone == (norm != "BN"), "only batch norm lets the batch matter"
 
 
+@pytest.mark.parametrize(("name", "channels"), [("torchvision:googlenet", 1024), ("timm:tf_efficientnet_lite0", 1280)])
+def test_norms_of_the_batch_keep_the_networks_eps(name: str, channels: int) -> None:
+    """Both have 1e-3 where torch has 1e-5; with the variances of small weights these differ by far."""
+    plain, *others = (build_fresh(config(name, FEAT_DIM=channels, NORM=norm)) for norm in ("BN", "syncBN", "FrozenBN"))
+    for key, value in (state := plain.state_dict()).items():
+        if key.endswith("running_var"):
+            value.uniform_(1e-5, 1e-3)
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = plain.eval()(images)
+        for other in others:
+            other.load_state_dict(state, strict=False)  # frozen norms do not count batches
+            torch.testing.assert_close(
+                other.eval()(images), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())
+            )
+
+
 def test_norms_reach_every_layer() -> None:
     for name in ("build_resnet_backbone", "timm:resnet18", "timm:tf_efficientnet_lite0", "torchvision:resnet18"):
         modules = list(build_on_meta(config(name, DEPTH="18x", NORM="GN")).modules())

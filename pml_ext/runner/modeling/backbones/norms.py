@@ -33,7 +33,10 @@ def build_norm(name: str, channels: int) -> nn.Module:
 
 
 def replace_batch_norms(net: nn.Module, name: str) -> None:
-    """Replace every batch norm of a new network by the norm `name`; UserError where that cannot be."""
+    """Replace every batch norm of a new network by the norm `name`; UserError where that cannot be.
+
+    syncBN and FrozenBN keep its eps and momentum, which weights do not hold: GoogLeNet's eps is 100 times torch's.
+    """
     if name == "BN":
         return
     places = [
@@ -47,10 +50,11 @@ def replace_batch_norms(net: nn.Module, name: str) -> None:
         has = f"the layers {', '.join(sorted(unknown))}, which do more" if unknown else "no batch norms"
         raise UserError(f"MODEL.BACKBONE.NORM {name} replaces batch norms; this network has {has}: set BN")
     for parent, child_name, child in places:
-        if isinstance(child, BatchNormAct2d):
-            setattr(parent, child_name, _with_activation(name, child))
-        else:
-            setattr(parent, child_name, build_norm(name, child.num_features))
+        is_with_activation = isinstance(child, BatchNormAct2d)
+        new: Any = _with_activation(name, child) if is_with_activation else build_norm(name, child.num_features)
+        if name in ("syncBN", "FrozenBN"):
+            new.eps, new.momentum = child.eps, child.momentum
+        setattr(parent, child_name, new)
 
 
 def _groups(channels: int) -> int:
