@@ -50,8 +50,9 @@ def replace_batch_norms(net: nn.Module, name: str) -> None:
         has = f"the layers {', '.join(sorted(unknown))}, which do more" if unknown else "no batch norms"
         raise UserError(f"MODEL.BACKBONE.NORM {name} replaces batch norms; this network has {has}: set BN")
     for parent, child_name, child in places:
-        is_with_activation = isinstance(child, BatchNormAct2d)
-        new: Any = _with_activation(name, child) if is_with_activation else build_norm(name, child.num_features)
+        new: Any = (
+            _with_activation(name, child) if isinstance(child, BatchNormAct2d) else build_norm(name, child.num_features)
+        )
         if name in ("syncBN", "FrozenBN"):
             new.eps, new.momentum = child.eps, child.momentum
         setattr(parent, child_name, new)
