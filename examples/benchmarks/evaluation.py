@@ -8,14 +8,12 @@ would need a core a rank. Memory is the rise of a process's peak, the largest of
 """
 
 import argparse
-import ctypes
 import statistics
-import tempfile
 import time
 
 import numpy as np
 import torch
-from measure import peak_bytes
+from processes import on_ranks, peak_after_others
 from reid_cases import DIM, MARKET, a_protocol, features
 from torch import Tensor, distributed
 from torch.nn.functional import normalize
@@ -40,15 +38,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--rounds", type=int, default=2, help="of each form (default: 2)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_rank, (folder, options), nprocs=options.ranks)
+    on_ranks(options.ranks, _compare, options)
 
 
-def _rank(rank: int, folder: str, options: argparse.Namespace) -> None:
-    torch.set_num_threads(1)
-    ranks = options.ranks
-    distributed.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=ranks)
-    group = distributed.group.WORLD
+def _compare(rank: int, options: argparse.Namespace) -> None:
+    ranks, group = options.ranks, distributed.group.WORLD
     data, whole = a_test_set((options.queries, options.gallery))
     own = [(torch.arange(rank, len(rows), ranks), rows[rank::ranks].clone()) for rows in whole]
     if rank == 0:
@@ -69,7 +63,7 @@ def _rank(rank: int, folder: str, options: argparse.Namespace) -> None:
 
         worst, forms = [], ((alone, 1), (together, ranks))
         for form, of_ranks in forms:
-            worst.append([_memory(form) if rank < of_ranks else 0])  # loads libraries and compiled loops, too
+            worst.append([peak_after_others(form) if rank < of_ranks else 0])  # loads libraries and compiled loops, too
             distributed.barrier()
         times: list[list[float]] = [[], []]
         for _ in range(options.rounds):
@@ -89,8 +83,6 @@ def _rank(rank: int, folder: str, options: argparse.Namespace) -> None:
             shown = (f"{cpu:.2f} s, {memory / 2**20:,.0f} MB" for memory, cpu in of_all.tolist())
             memory, cpu = (of_all[1] / of_all[0]).tolist()
             print(f"| {name} | {' | '.join(shown)} | {cpu:.2f} | {memory:.2f} |", flush=True)
-    distributed.barrier()
-    distributed.destroy_process_group()
 
 
 def a_test_set(size: tuple[int, int]) -> tuple[OpenSet, list[Tensor]]:
@@ -103,11 +95,6 @@ def a_test_set(size: tuple[int, int]) -> tuple[OpenSet, list[Tensor]]:
     nothing = ImageSet([], np.empty(0, int), np.empty(0, int), [])
     embeddings = features(size, protocol, torch.device("cpu"))
     return OpenSet(nothing, query, gallery), [normalize(rows) for rows in embeddings]
-
-
-def _memory(form) -> int:  # type: ignore[no-untyped-def]
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory that the allocator holds from earlier steps
-    return peak_bytes(lambda: None, form, torch.device("cpu"))
 
 
 if __name__ == "__main__":

@@ -9,14 +9,12 @@ inputs.
 """
 
 import argparse
-import ctypes
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 
 import torch
-from measure import peak_bytes
+from processes import on_ranks, peak_after_others
 from torch import Tensor, distributed
 
 from pml_ext import losses
@@ -48,14 +46,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of each form (default: 5)")
     parser.add_argument("--losses", nargs="+", choices=MAKE, default=list(MAKE))
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_rank, (folder, options), nprocs=options.ranks)
+    on_ranks(options.ranks, _compare, options)
 
 
-def _rank(rank: int, folder: str, options: argparse.Namespace) -> None:
-    torch.set_num_threads(1)
+def _compare(rank: int, options: argparse.Namespace) -> None:
     ranks = options.ranks
-    distributed.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=ranks)
     torch.zeros(31 * 2**20, dtype=torch.uint8)  # makes the allocator keep freed memory, as with a network
     x, labels = torch.randn(options.size, options.dim), torch.arange(options.size) // CLASS_SIZE
     x = x + 2 * torch.randn(options.size // CLASS_SIZE + 1, options.dim)[labels]  # classes that can be told apart
@@ -77,10 +72,10 @@ def _rank(rank: int, folder: str, options: argparse.Namespace) -> None:
 
         found = []
         for form, of_ranks in ((alone, 1), (together, ranks)):
-            takes_part = rank < of_ranks
-            memory = _memory(form) if takes_part else 0
+            if rank < of_ranks:
+                form()
+            found.append([peak_after_others(form) if rank < of_ranks else 0])
             distributed.barrier()
-            found.append([memory])
         times: list[list[tuple[float, float]]] = [[], []]
         for _ in range(options.rounds):
             for form, of_ranks, kept in ((alone, 1, times[0]), (together, ranks, times[1])):
@@ -96,18 +91,10 @@ def _rank(rank: int, folder: str, options: argparse.Namespace) -> None:
         distributed.all_reduce(worst, distributed.ReduceOp.MAX)
         if rank == 0:
             _print_row(name, worst)
-    distributed.barrier()
-    distributed.destroy_process_group()
 
 
 def step(loss: torch.nn.Module, x: Tensor, labels: Tensor) -> None:
     loss(x.clone().requires_grad_(), labels).backward()
-
-
-def _memory(form: Callable[[], None]) -> int:
-    form()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory that the allocator holds from earlier steps
-    return peak_bytes(lambda: None, form, torch.device("cpu"))
 
 
 def _print_row(name: str, worst: Tensor) -> None:

@@ -46,10 +46,8 @@ def repeat(result: dict[str, Any], store: Store) -> dict[str, Any] | None:
 
 
 def differing(result: dict[str, Any]) -> dict[str, float]:
-    """The metrics of a repeated run that differ from its own by more than the tolerance."""
-    return {
-        name: result["repeat"][name] for name, by in TOLERANCES.items() if not off_by(result, name) <= by
-    }  # nan is off
+    """The metrics of a repeated run that differ from its own by more than the tolerance, or are nan."""
+    return {name: result["repeat"][name] for name, by in TOLERANCES.items() if not off_by(result, name) <= by}
 
 
 def off_by(result: dict[str, Any], name: str) -> float:
