@@ -27,8 +27,8 @@ def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optio
     """Fill a module from a file, completely or not at all: a UserError lists the keys that differ.
 
     The names of FastReID, insightface, torchreid and Open Metric Learning are known. Of the file only keys under
-    `prefix` count; `optional` are starts of names that may be in only one of file and module, which the
-    log tells, but of whole names.
+    `prefix` count; `optional` are starts of names that may be in only one of file and module; the log
+    names these, unless one is given whole.
     """
     found = {name.removeprefix(prefix): v for name, v in read_state_dict(path).items() if name.startswith(prefix)}
     named = named_as_whole(module, own_names(found), path)
