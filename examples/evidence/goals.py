@@ -55,7 +55,7 @@ GOALS = (
             Group("with the base tuned together with TCM", _with_tcm(_BASES, ""), in_readme=False),
             Group(
                 "when added to classification losses, against a triplet term added to them",
-                tuple((f"{base} + triplet@added", f"{base} + tcm@added") for base in _CLASSIFIERS),
+                tuple((f"{base} + triplet@added", f"{base} + tcm@weighted") for base in _CLASSIFIERS),
                 in_readme=False,
             ),
         ),

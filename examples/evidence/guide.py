@@ -8,6 +8,7 @@ import cost
 import numpy as np
 from claims import Comparison
 from goals import GOALS, Goal, Group
+from image_sets import SOURCES
 from normalization_tables import section
 from picture import OVERVIEW
 from statistics_of_pairs import HEADINGS, HIGHER, HOLDS, LOWER, REVERSED, Difference, Spread, sum_of
@@ -48,10 +49,10 @@ def mean_of(by_set: Mapping[str, Sequence[Difference]]) -> tuple[Difference, Dif
 def _gain(rows: Sequence[Judged]) -> str:
     """The mean with its interval for these sets, and the interval with the sets as a sample.
 
-    Sets on which fewer of the comparisons were run do not count.
+    Sets on which fewer of the comparisons were run do not count, nor those that have another's objects.
     """
     by_set: dict[str, list[Difference]] = {}
-    for row in rows:
+    for row in [row for row in rows if row.set_name not in SOURCES or not SOURCES[row.set_name].again]:
         by_set.setdefault(row.set_name, []).append(row.difference)
     most = max(map(len, by_set.values()))
     by_set = {name: of for name, of in by_set.items() if len(of) == most}
@@ -102,7 +103,8 @@ def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
         "and worse are said after the correction for the number of comparisons and not of a difference below the "
         "yardstick of tuning ([EVIDENCE.md](EVIDENCE.md#tuning)); otherwise the result is undecided. An average's "
         "first interval is for these sets, the second takes them as a sample of all sets, of which there are few. Sets "
-        "on which only some comparisons of a group were run do not count in its average.",
+        "on which only some comparisons of a group were run do not count in its average, nor does fruits_colour, which "
+        "has the pictures of fruits in colour.",
         "",
     ]
     lines += section(folder / "results", sets)

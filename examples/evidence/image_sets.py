@@ -30,7 +30,8 @@ class Source(NamedTuple):
     side: images are resized to squares of this many pixels.
     flips: whether mirrored images keep their class (letters do not).
     cameras: whether matches must come from another camera.
-    grey: whether colours are dropped, which would find nearly every match.
+    grey: whether colours are dropped.
+    again: the set whose objects these are too; averages over sets count them once.
     """
 
     archive: str
@@ -39,6 +40,7 @@ class Source(NamedTuple):
     flips: bool
     cameras: bool
     grey: bool = False
+    again: str = ""
 
 
 SOURCES = {
@@ -47,6 +49,7 @@ SOURCES = {
     "glyphs": Source("", "Glyphs", 64, False, True),
     "omniglot": Source("omniglot", "Omniglot", 64, False, False),
     "fruits": Source("fruits/fruits.zip", "file:fruits.csv", 96, True, True, grey=True),
+    "fruits_colour": Source("fruits/fruits.zip", "file:fruits.csv", 96, True, True, again="fruits"),
 }
 
 

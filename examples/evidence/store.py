@@ -31,8 +31,8 @@ def validation(split: int) -> str:
 
 
 def test_of_draw(draw: int) -> str:
-    """The stage of the test runs of a repeated tuning; those of draw 0 are ordinary."""
-    return f"{TEST} of draw {draw}" if draw else TEST
+    """The stage of the test runs of what a single tuning chose."""
+    return f"{TEST} of draw {draw}"
 
 
 def split_of(stage: str) -> int | None:

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from methods import METHODS, REPEATED, REPEATED_SEEDS, SPLITS
+from methods import HEADLINES, METHODS, REPEATED_SEEDS, SPLITS
 from statistics_of_pairs import MEASURES, Difference, Spread, paired_difference, paired_log_ratio
 from store import TEST, TEST_AS_BASE, Store, split_of, test_of_draw, validation
 
@@ -127,27 +127,24 @@ class Tested:
 
         Pooled over the methods that were tuned repeatedly on the set; else of all sets; None if none was.
         """
-        found = [spread for method in REPEATED if (spread := self._repeated(set_name, method, metric))]
+        found = [spread for method in HEADLINES if (spread := self.spread_of(set_name, method, metric))]
         if not found:
             others = {of for of, _ in self.tests} - {set_name}
-            found = [s for of in sorted(others) for m in REPEATED if (s := self._repeated(of, m, metric))]
+            found = [s for of in sorted(others) for m in HEADLINES if (s := self.spread_of(of, m, metric))]
         if not found:
             return None
         freedom = sum(spread.freedom for spread in found)
         return Spread(sum(spread.variance * spread.freedom for spread in found) / freedom, freedom)
 
-    def _repeated(self, set_name: str, method: str, metric: str) -> Spread | None:
+    def spread_of(self, set_name: str, method: str, metric: str) -> Spread | None:
+        """The spread of a method's test values over its single tunings; None if it was not tuned so often."""
         stages = self._stages.get((set_name, method), {})
         values = []
-        for draw in reversed(range(SPLITS)):  # draw 0 is of any method
-            tests = stages.get(test_of_draw(draw), [])
-            if draw == 0:
-                best = max(stages[validation(0)], key=lambda result: result["metrics"]["map_at_r"])["settings"]
-                tests = [result for result in tests if result["settings"] == best]
-            tests = [result for result in tests if result["seed"] in REPEATED_SEEDS]
-            if len(tests) != len(REPEATED_SEEDS):
+        for draw in range(SPLITS):
+            groups = _by_settings(stages.get(test_of_draw(draw), []))
+            if not groups or len(groups[-1]) < len(REPEATED_SEEDS):
                 return None
-            mean = float(np.nanmean(self.by_class(tests, metric)))
+            mean = float(np.nanmean(self.by_class(groups[-1], metric)))
             values.append(np.log(mean) if metric == "opis" else mean)
         return Spread(float(np.var(values, ddof=1)), len(values) - 1)
 

@@ -1,8 +1,8 @@
 """The runs of one method on one set: trials on validation classes, then the chosen settings on the test set.
 
 A headline method's best trials are judged on further validation splits too, each with another training seed, and the
-mean over the splits decides. Some methods are tuned again with other draws of the trials, each on another split: how
-much the settings that they choose differ on the test set is the spread of tuning.
+mean over the splits decides. It is also tuned on each split alone, with another draw of the trials: how much the
+settings that these choose differ on the test set is the spread of tuning.
 """
 
 import time
@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from image_sets import Features, features_of
-from methods import FINALISTS, HEADLINES, METHODS, REPEATED, REPEATED_SEEDS, SEEDS, SPLITS, Method
+from methods import FINALISTS, HEADLINES, METHODS, REPEATED_SEEDS, SEEDS, SPLITS, Method
 from store import TEST, TEST_AS_BASE, Run, Store, split_of, test_of_draw, validation
 from terms import fingerprint
 from training import train_and_measure
@@ -51,13 +51,12 @@ def run_method(set_name: str, method: str, plan: Plan, store: Store) -> Generato
     best = _best(tried)
     if plan.trials is None and method in HEADLINES:
         best = yield from work.choose_over_splits(spec, tried)
-    for seed in plan.seeds:
-        yield work.run(TEST, method, best, seed)[0]
-    if plan.trials is None and method in REPEATED:
         for draw in range(SPLITS):
             again = _best((yield from work.tune(spec, draw=draw)))
             for seed in REPEATED_SEEDS:
                 yield work.run(test_of_draw(draw), method, again, seed)[0]
+    for seed in plan.seeds:
+        yield work.run(TEST, method, best, seed)[0]
 
 
 def _best(tried: Tried) -> dict[str, Any]:
