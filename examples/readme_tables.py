@@ -41,7 +41,7 @@ def first_run() -> str:
 def goals() -> str:
     """The gain of each loss, all tuned at equal cost: a row for each comparison."""
     found = json.loads((HERE / "evidence" / "results" / "guide.json").read_text(encoding="utf-8"))
-    rows = [[row["loss"], against, gain, row["cost"]] for row in found.values() for against, gain in row["gains"]]
+    rows = [[row["loss"], *gain] for row in found.values() for gain in row["gains"]]
     about = (
         "In brackets: 95 % intervals for these sets, and with these as a sample of any. OPIS is relative to the base's "
         "(lower is better), mAP@R in points (higher is better); cost is the time added to a step with a batch of 80, "

@@ -138,6 +138,7 @@ def test_headline_methods_are_chosen_by_the_mean_over_splits_and_tuned_again(
     import torch
     import tuning
     from methods import SPLITS
+    from statistics_of_pairs import Spread
     from store import Store
     from tested import Tested
     from training import Measured
@@ -166,6 +167,13 @@ def test_headline_methods_are_chosen_by_the_mean_over_splits_and_tuned_again(
     wanted = np.var([0.2, 0.3, 0.5], ddof=1)
     assert results.tuning("emoji", "map_at_r") == pytest.approx((wanted, 2), rel=1e-5)
     assert results.tuning("grocery", "map_at_r") == results.tuning("emoji", "map_at_r")  # of the other sets
+    assert results.tuning_of("emoji", "triplet", "map_at_r") == results.tuning(
+        "emoji", "map_at_r"
+    )  # of no other method
+    assert results.tuning_of("emoji", "ms", "map_at_r") == pytest.approx((wanted, 2), rel=1e-5)
+    results.tuning = lambda set_name, metric: Spread(0.5, 32)
+    assert results.tuning_of("emoji", "ms", "map_at_r") == Spread(0.5, 4)
+    assert results.tuning_of("emoji", "triplet", "map_at_r") == pytest.approx(((2 * wanted + 4 * 0.5) / 6, 6), rel=1e-5)
 
 
 def test_stages_name_their_split() -> None:
@@ -307,13 +315,32 @@ def test_verdicts() -> None:
     assert [verdict(better, way, "r1") for way in (HIGHER, LOWER, KEPT)] == [HOLDS, REVERSED, HOLDS]
     assert [verdict(noise, way, "r1") for way in (HIGHER, LOWER, KEPT)] == [OPEN, OPEN, OPEN]
     assert verdict(worse, KEPT, "r1") == REVERSED
-    same = {(-0.004, 0.006): HOLDS, (0.002, 0.008): HOLDS, (0.002, 0.03): REVERSED, (-0.03, 0.02): OPEN}
+    same = {(-0.004, 0.006): HOLDS, (0.002, 0.008): HOLDS, (0.012, 0.03): REVERSED, (-0.03, 0.02): OPEN}
+    same |= {(0.002, 0.03): OPEN, (-0.03, -0.002): OPEN, (-0.03, -0.011): REVERSED}
     assert [verdict(difference(*ends), SAME, "r1") for ends in same] == list(same.values())
+    # More noise undecides, and reverses nothing.
+    kept = {(-0.009, -0.003): HOLDS, (-0.011, -0.001): OPEN, (-0.013, -0.011): REVERSED}
+    assert [verdict(difference(*ends), KEPT, "r1") for ends in kept] == list(kept.values())
     # A stricter level, and the luck of tuning.
     assert verdict(better, HIGHER, "r1", level=1e-5) == OPEN
     assert [verdict(better, way, "r1", luck=0.21) for way in (HIGHER, LOWER)] == [OPEN, OPEN]
     assert [verdict(worse, way, "r1", luck=0.19) for way in (HIGHER, KEPT)] == [REVERSED, REVERSED]
     assert verdict(worse, KEPT, "r1", luck=0.21) == OPEN
+    assert [verdict(difference(-0.004, 0.006), way, "r1", luck=0.1) for way in (KEPT, SAME)] == [HOLDS, HOLDS]
+
+
+@pytest.mark.parametrize("direction", ["lower", "higher", "kept", "same"])
+def test_a_verdict_is_decided_where_its_p_value_is_below_the_level(direction: str) -> None:
+    from statistics_of_pairs import OPEN, Difference, Spread, bound_of, verdict
+
+    random = np.random.default_rng(0)
+    decided = 0
+    for mean, deviation in zip(random.normal(0, 0.02, 200), random.uniform(0.001, 0.01, 200), strict=True):
+        found = Difference(mean, Spread(deviation**2, 5.0), 0.5)
+        is_decided = verdict(found, direction, "r1", level=0.02) != OPEN
+        assert is_decided == (found.p(bound_of(found, direction, "r1")) <= 0.02)
+        decided += is_decided
+    assert 20 < decided < 180
 
 
 def test_the_level_of_a_family_is_benjamini_and_hochbergs() -> None:
@@ -322,14 +349,15 @@ def test_the_level_of_a_family_is_benjamini_and_hochbergs() -> None:
 
     random = np.random.default_rng(0)
     family = [Difference(x, Spread(1.0, 30.0), 0.0) for x in [*random.normal(0, 1, 80), *random.normal(3, 1, 20)]]
-    level, values = level_of_family(family), np.array([d.p for d in family])
+    values = np.array([d.p() for d in family])
+    level = level_of_family(values)
     assert 0 < level < 0.05
     assert ((values <= level) == (false_discovery_control(values) <= 0.05)).all()
     for d in family:  # the same comparisons exclude 0
         low, high = d.ends(level)
-        assert (low > 0 or high < 0) == (d.p <= level)
-    assert level_of_family(family[:1] * 0) == 0.05
-    assert level_of_family([Difference(0.0, Spread(1.0, 9.0), 0.0)] * 4) == pytest.approx(0.05 / 4)
+        assert (low > 0 or high < 0) == (d.p() <= level)
+    assert level_of_family([]) == 0.05
+    assert level_of_family([1.0] * 4) == pytest.approx(0.05 / 4)
 
 
 def test_intervals_by_t_cover() -> None:
@@ -341,10 +369,10 @@ def test_intervals_by_t_cover() -> None:
     for _ in range(500):
         effects = random.standard_normal((4, 1)) + 3 * random.standard_normal((1, 40)) + random.standard_normal((4, 40))
         luck, repeats = random.standard_normal(2), random.standard_normal((7, 2))
-        tuning = Spread(float(repeats.var(ddof=1, axis=0).mean()), 12)
-        for tuned in covered:  # with the tuning of both sides, and its spread from seven repeats of two methods
+        tuning = [Spread(variance, 6) for variance in repeats.var(ddof=1, axis=0).tolist()]
+        for tuned in covered:  # with the tuning of both sides, and its spread from seven repeats of each
             values = effects + (luck[0] - luck[1]) * tuned
-            low, high = paired_difference(np.zeros((4, 40)), values, tuning=(tuning,) * 2 * tuned).ends()
+            low, high = paired_difference(np.zeros((4, 40)), values, tuning=tuning if tuned else ()).ends()
             covered[tuned] += low <= 0 <= high
     assert all(0.92 < count / 500 < 0.98 for count in covered.values())
     # Without differences between seeds, or with one seed, it is the interval over classes; without any, a point.
@@ -354,9 +382,9 @@ def test_intervals_by_t_cover() -> None:
     for seeds in (1, 3):
         found = paired_difference(np.zeros((seeds, 40)), of_classes.repeat(seeds, axis=0))
         assert found.ends() == pytest.approx(tuple(expected.confidence_interval()))
-        assert found.p == pytest.approx(expected.pvalue)
+        assert found.p() == pytest.approx(expected.pvalue)
     found = paired_difference(np.zeros((2, 9)), np.ones((2, 9)))
-    assert (found.mean, *found.ends(), found.p) == (1, 1, 1, 0)
+    assert (found.mean, *found.ends(), found.p()) == (1, 1, 1, 0)
     with pytest.raises(ValueError, match="same seeds and classes"):
         paired_difference(np.zeros((5, 9)), np.zeros((3, 9)))
 

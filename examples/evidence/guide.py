@@ -65,9 +65,9 @@ def _gain(rows: Sequence[Judged]) -> str:
     return f"{text} on these {len(by_set)} sets, [{lowest:+.1f}, {highest:+.1f}] on any"
 
 
-def _cost(goal: Goal, costs: Mapping[str, Mapping[str, float]]) -> str:
-    """Additional milliseconds of a step with a batch of 80."""
-    pairs = [pair for pair in goal.costs if pair[0] in costs and pair[1] in costs]
+def _cost(group: Group, costs: Mapping[str, Mapping[str, float]]) -> str:
+    """Additional milliseconds of a step with a batch of 80, compared with the base; "" where it was not measured."""
+    pairs = [pair for pair in group.pairs if pair[0] in costs and pair[1] in costs]
     added = [costs[method]["80"] - costs[base]["80"] for base, method in pairs]
     ends = sorted({f"{value:+.1f}" for value in (min(added), max(added))}, key=float) if added else []
     return f"{' to '.join(ends)} ms" if ends else ""
@@ -93,18 +93,18 @@ def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
         "# Which loss for which goal",
         "",
         "`python examples/evidence/run.py` writes this page from `results/`. [EVIDENCE.md](EVIDENCE.md) has the "
-        "papers' claims and all settings. Each loss was tuned on validation classes with the same number of trials "
-        "(smaller grids were searched exhaustively, and TCM was added to tuned losses) and tested once with five "
-        f"seeds, as a linear layer on frozen ImageNet features, on {', '.join(sets)}; "
+        "papers' claims and all settings. Each loss was tuned on validation classes by the same rule (16 trials, or a "
+        "smaller grid whole, and more where the best was at an end; TCM was added to tuned losses) and tested with "
+        f"five seeds, as a linear layer on frozen ImageNet features, on {', '.join(sets)}; "
         f"{'fewer on ' + ', '.join(partly) if partly else 'all on every set'}. For whole networks see "
         "[WHOLE_NETWORKS.md](WHOLE_NETWORKS.md).",
         "",
         "Differences have 95 % intervals by Student's t over seeds and test classes and over repeated tunings. Better "
-        "and worse are said after the correction for the number of comparisons and not of a difference below the "
-        "yardstick of tuning ([EVIDENCE.md](EVIDENCE.md#tuning)); otherwise the result is undecided. An average's "
+        "and worse are said after the correction for the number of comparisons and not of a difference below that of "
+        "one function tuned twice ([EVIDENCE.md](EVIDENCE.md#tuning)); otherwise the result is undecided. An average's "
         "first interval is for these sets, the second takes them as a sample of all sets, of which there are few. Sets "
         "on which only some comparisons of a group were run do not count in its average, nor does fruits_colour, which "
-        "has the pictures of fruits in colour.",
+        "has the pictures of fruits in colour. Steps were timed with a batch of 80.",
         "",
     ]
     lines += section(folder / "results", sets)
@@ -113,13 +113,14 @@ def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
         of_groups = [(group, found(group, goal.measure, verdicts, sets)) for group in goal.groups]
         of_groups = [(group, of_group) for group, of_group in of_groups if of_group]
         if of_groups:
-            added = _cost(goal, costs)
-            lines += _of_goal(goal, of_groups, added, sets)
+            lines += _of_goal(goal, of_groups, costs, sets)
             gains = [
-                [group.words, f"{HEADINGS[goal.measure]} {_gain(rows)}"] for group, rows in of_groups if group.in_readme
+                [group.words, f"{HEADINGS[goal.measure]} {_gain(rows)}", _cost(group, costs)]
+                for group, rows in of_groups
+                if group.in_readme
             ]
             if gains:
-                table[goal.goal] = {"loss": goal.loss, "gains": gains, "cost": added}
+                table[goal.goal] = {"loss": goal.loss, "gains": gains}
     lines += _leaders(verdicts.results, sets)
     lines += [f"![mAP@R and OPIS of the methods on {name}](figures/accuracy_and_opis_{name}.png)" for name in sets[:1]]
     write_atomically(folder / "WHICH_LOSS.md", "\n".join(lines) + "\n")
@@ -155,15 +156,16 @@ def _leaders(results: Tested, sets: Sequence[str]) -> list[str]:
 
 
 def _of_goal(
-    goal: Goal, of_groups: Sequence[tuple[Group, Sequence[Judged]]], added: str, sets: Sequence[str]
+    goal: Goal,
+    of_groups: Sequence[tuple[Group, Sequence[Judged]]],
+    costs: Mapping[str, Mapping[str, float]],
+    sets: Sequence[str],
 ) -> list[str]:
-    lines = [f"## {goal.goal[0].upper()}{goal.goal[1:]}: {goal.loss}", "", goal.reading]
-    if added:
-        lines[-1] += f" A step with a batch of 80 takes {added} compared with the base."
-    lines.append("")
+    lines = [f"## {goal.goal[0].upper()}{goal.goal[1:]}: {goal.loss}", "", goal.reading, ""]
     for group, rows in of_groups:
         heading = f"{HEADINGS[goal.measure]}, {'%' if goal.measure == 'opis' else 'points'}"
-        lines += [f"**{_gain(rows)} {group.words}**; {_when(rows)}.", ""]
+        added = _cost(group, costs)
+        lines += [f"**{_gain(rows)} {group.words}**; {_when(rows)}{f'; a step takes {added}' if added else ''}.", ""]
         lines += [f"| {heading} | {' | '.join(sets)} |", f"|---|{'---|' * len(sets)}"]
         by_place = {(row.comparison.base, row.comparison.method, row.set_name): row.difference for row in rows}
         for pair in group.pairs:

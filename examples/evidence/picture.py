@@ -1,9 +1,12 @@
 """The figure of all methods on one set: mAP@R against OPIS, with intervals and non-overlapping names."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
+from controls import FROZEN, UNTRAINED
 from matplotlib.axes import Axes
 from scipy import stats
 from tested import Tested
@@ -14,8 +17,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 OVERVIEW = (
-    *("triplet", "triplet_semihard", "triplet_disjoint", "triplet_random", "hphn", "lifted", "ms", "smoothap"),
-    *("recall", "contrastive", "proxy_nca", "arcface", "id", "softmax", "soft_triple", "angular", "circle"),
+    *("triplet", "triplet_semihard", "triplet_disjoint", "triplet_random", "hphn", "lifted", "ms", "gpw@weighting"),
+    *("smoothap", "recall", "contrastive", "proxy_nca", "arcface", "id", "softmax", "soft_triple", "angular", "circle"),
     *("centroid_triplet", "cit", "discriminative@one_hot", "tcm", "loop_triplet", "loop_hphn", "loop_lifted"),
     *("loop_ms", "triplet + tcm", "ms + tcm", "smoothap + tcm", "recall + tcm", "proxy_nca + tcm", "arcface + tcm"),
     "id + tcm",
@@ -23,25 +26,39 @@ OVERVIEW = (
 ANGLES = np.pi / 4 + np.linspace(0, 2 * np.pi, 16, endpoint=False)  # off the bars first
 
 
-def accuracy_and_opis(set_name: str, results: Tested, path: Path) -> None:
-    """mAP@R against OPIS of the methods of the overview: means, and 95 % intervals over seeds."""
+def accuracy_and_opis(set_name: str, results: Tested, controls: Mapping[str, Any], path: Path) -> None:
+    """mAP@R against OPIS of the methods of the overview and of no training: means, and 95 % intervals over seeds."""
     figure, axes = plt.subplots(figsize=(11, 8), layout="constrained")
     points = {}
-    for method in OVERVIEW:
-        if (set_name, method) not in results.tests:
-            continue
-        x, y = (scale * results.values(set_name, method, m) for m, scale in (("opis", 1000), ("map_at_r", 100)))
-        marker = "^" if method.endswith("+ tcm") or method == "tcm" else "s" if method.startswith("loop") else "o"
+    shown = {
+        of: [run["metrics"] for run in results.tests[set_name, of]]
+        for of in OVERVIEW
+        if (set_name, of) in results.tests
+    }
+    shown |= {of: controls[of] for of in (FROZEN, UNTRAINED) if of in controls}
+    for method, runs in shown.items():
+        x, y = (np.array([scale * run[of] for run in runs]) for of, scale in (("opis", 1000), ("map_at_r", 100)))
+        marker = (
+            "X"
+            if method in controls
+            else "^"
+            if method.endswith("+ tcm") or method == "tcm"
+            else "s"
+            if method.startswith("loop")
+            else "o"
+        )
         spread = {}
         if len(x) > 1:
             half = stats.t.ppf(0.975, len(x) - 1) / np.sqrt(len(x))
             spread = {"xerr": half * x.std(ddof=1), "yerr": half * y.std(ddof=1)}
-        color = {"^": "#d55e00", "s": "#0072b2", "o": "black"}[marker]
+        color = {"^": "#d55e00", "s": "#0072b2", "o": "black", "X": "0.5"}[marker]
         axes.errorbar(x.mean(), y.mean(), **spread, fmt=marker, color=color, ecolor="0.75", markersize=5)
         points[method] = (x.mean(), y.mean())
     axes.set_xlabel("OPIS × 1000 (further left: one threshold suits all classes better)")
     axes.set_ylabel("mAP@R in %")
-    axes.set_title(f"{set_name}: triangles have TCM, squares LoOp; bars are 95 % intervals over seeds")
+    axes.set_title(
+        f"{set_name}: triangles have TCM, squares LoOp, crosses no training; bars are 95 % intervals over seeds"
+    )
     figure.draw_without_rendering()
     _name(axes, points)
     with replacing(path) as file:

@@ -31,6 +31,7 @@ import cost
 import over_training
 from check import check_again
 from claims import CLAIMS, TOPICS
+from controls import controls_file, measure_controls
 from goals import METHODS_OF_GOALS
 from image_sets import SOURCES, features_of
 from methods import METHODS
@@ -72,10 +73,13 @@ def run_all(folder: Path, sets: list[str], methods: list[str], plan: Plan, proce
             print(f"{over} of {len(jobs)} methods; {left} runs left, done at about {end}", file=sys.stderr, flush=True)
 
 
-def look_closer(folder: Path, sets: list[str], processes: int, seeds: tuple[int, ...], rounds: int) -> None:
-    """Curves over training and the cost per step, with the chosen settings."""
+def look_closer(
+    folder: Path, sets: list[str], processes: int, seeds: tuple[int, ...], rounds: int, classes: int | None = None
+) -> None:
+    """What no training gives; curves over training and the cost per step, with the chosen settings."""
     tested = Tested(Store(folder))
     for set_name in sets:
+        measure_controls(features_of(set_name, classes), controls_file(folder, set_name))
         chosen = tested.all_settings(set_name)
         print(f"{set_name}: curves over training", file=sys.stderr, flush=True)
         path = folder / f"over_training_{set_name}.json"
@@ -106,7 +110,8 @@ def main() -> None:
             folder = given.output or Path(temporary)
             features_of("emoji", QUICK.shortened["classes"])
             run_all(folder / "results", ["emoji"], list(QUICK_METHODS), QUICK, given.processes)
-            look_closer(folder / "results", ["emoji"], given.processes, QUICK.seeds, rounds=1)
+            classes = QUICK.shortened["classes"]
+            look_closer(folder / "results", ["emoji"], given.processes, QUICK.seeds, rounds=1, classes=classes)
             write_report(folder, Store(folder / "results"), CLAIMS, ["emoji"])
             print((folder / "EVIDENCE.md").read_text(encoding="utf-8"))
         return

@@ -10,10 +10,7 @@ R1, MAP_AT_R, OPIS = range(3)
 MEASURES = {"r1": R1, "map_at_r": MAP_AT_R, "opis": OPIS}  # the rows of Measured.by_class
 HEADINGS = {"r1": "R@1", "map_at_r": "mAP@R", "opis": "OPIS"}
 LOWER, HIGHER, KEPT, SAME = "lower", "higher", "kept", "same"
-TOLERANCE = {
-    "r1": 0.01,
-    "map_at_r": 0.01,
-}  # largest loss that still counts as kept, and largest difference that counts as the same
+TOLERANCE = {"r1": 0.01, "map_at_r": 0.01}  # the largest loss that counts as kept, and difference that is none
 HOLDS, REVERSED, OPEN = "holds", "reversed", "not decided"
 LEVEL = 0.05
 
@@ -51,15 +48,14 @@ class Difference(NamedTuple):
         mean, low, high = (100 * (np.expm1(value) if self.is_log_ratio else value) for value in values)
         return float(mean), float(low), float(high)
 
-    @property
-    def p(self) -> float:
-        """Of a two-sided t test against 0."""
+    def p(self, bound: float = 0.0) -> float:
+        """Of a two-sided t test against a difference."""
         if self.spread.variance == 0:
-            return float(self.mean == 0)
-        return float(2 * stdtr(self.spread.freedom, -abs(self.mean) / self.spread.variance**0.5))
+            return float(self.mean == bound)
+        return float(2 * stdtr(self.spread.freedom, -abs(self.mean - bound) / self.spread.variance**0.5))
 
 
-def paired_difference(base: np.ndarray, method: np.ndarray, *, tuning: tuple[Spread, ...] = ()) -> Difference:
+def paired_difference(base: np.ndarray, method: np.ndarray, *, tuning: Iterable[Spread] = ()) -> Difference:
     """The difference of two (S, C) arrays with a value per seed and test class; nan if a class cannot be measured.
 
     tuning: the variance of each side whose settings were chosen independently of the other's.
@@ -70,7 +66,7 @@ def paired_difference(base: np.ndarray, method: np.ndarray, *, tuning: tuple[Spr
     return Difference(float(difference.mean()), spread, float(base.mean()))
 
 
-def paired_log_ratio(base: np.ndarray, method: np.ndarray, *, tuning: tuple[Spread, ...] = ()) -> Difference:
+def paired_log_ratio(base: np.ndarray, method: np.ndarray, *, tuning: Iterable[Spread] = ()) -> Difference:
     """The same for log(mean of method / mean of base), by the delta method."""
     base, method = _measurable(base, method)
     linear = method / method.mean() - base / base.mean()
@@ -117,36 +113,39 @@ def _measurable(base: np.ndarray, method: np.ndarray) -> tuple[np.ndarray, np.nd
     return base[:, measurable], method[:, measurable]
 
 
-def level_of_family(family: Iterable[Difference], share: float = LEVEL) -> float:
-    """The level of the intervals that decide, so that 5 % of the comparisons that exclude 0 are expected to be wrong.
+def level_of_family(p_values: Iterable[float], share: float = LEVEL) -> float:
+    """The level of the intervals that decide, so that 5 % of the decided comparisons are expected to be wrong.
 
     Benjamini and Hochberg (1995): of m p values the largest k with p₍ₖ₎ ≤ 0.05 k / m; the level is 0.05 k / m.
     """
-    values = np.sort([difference.p for difference in family])
+    values = np.sort([*p_values])
     levels = share * np.arange(1, len(values) + 1) / max(len(values), 1)
     passing = np.flatnonzero(values <= levels)
     return float(levels[passing[-1] if len(passing) else 0]) if len(values) else share
 
 
-def verdict(found: Difference, direction: str, measure: str, *, level: float = LEVEL, luck: float = 0.0) -> str:
-    """Whether a claim holds: LOWER and HIGHER if the interval of the level excludes 0 on that side, KEPT if it excludes
-    a loss of more than the tolerance, SAME if it also excludes a gain of more than that.
+def bound_of(found: Difference, direction: str, measure: str) -> float:
+    """The difference that must be excluded: none, KEPT a loss of the tolerance, SAME that or a gain, the nearer one."""
+    if direction == KEPT:
+        return -TOLERANCE[measure]
+    return float(np.copysign(TOLERANCE[measure], found.mean)) if direction == SAME else 0.0
 
-    A difference from 0 that is smaller than luck, the difference of one function tuned twice, is not decided.
+
+def verdict(found: Difference, direction: str, measure: str, *, level: float = LEVEL, luck: float = 0.0) -> str:
+    """Whether the interval of the level lies on the claimed side of its bound, or on the other side.
+
+    A difference that is smaller than luck, the difference of one function tuned twice, decides nothing against 0, and
+    reverses nothing.
     """
     low, high = found.ends(level)
+    if direction == LOWER:
+        low, high = -high, -low
+    bound = TOLERANCE[measure] if direction in (KEPT, SAME) else 0.0
     lucky = abs(found.mean) < luck
     if direction == SAME:
-        if max(-low, high) < TOLERANCE[measure]:
-            return HOLDS
-        return OPEN if low <= 0 <= high or lucky else REVERSED
-    if direction == KEPT:
-        tolerance = TOLERANCE[measure]
-        if high < 0 and low < -tolerance:
-            return OPEN if lucky else REVERSED
-        return HOLDS if low > -tolerance else OPEN
-    sign = 1 if direction == HIGHER else -1
-    low, high = sorted((sign * low, sign * high))
+        holds, reverses = max(-low, high) < bound, low > bound or high < -bound
+    else:
+        holds, reverses = low > -bound, high < -bound
     if lucky:
-        return OPEN
-    return HOLDS if low > 0 else REVERSED if high < 0 else OPEN
+        return HOLDS if holds and bound else OPEN
+    return HOLDS if holds else REVERSED if reverses else OPEN

@@ -10,6 +10,7 @@ from statistics_of_pairs import MEASURES, Difference, Spread, paired_difference,
 from store import TEST, TEST_AS_BASE, Store, split_of, test_of_draw, validation
 
 TWICE = ("contrastive", "tcm")  # one function (with λ = 1), tuned as two methods on two grids
+PRIOR = 4  # degrees of freedom of the pooled spread of tuning, when it is combined with a method's own
 
 Result = dict[str, Any]
 
@@ -19,12 +20,14 @@ class Tested:
 
     tests: of the chosen settings: the last ones with the most seeds, as a method may have been tuned again.
     trials: the number of settings tried on the first validation split.
+    replaced: the number of these choices that replace one which had been tested.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.tests: dict[tuple[str, str], list[Result]] = {}
         self.trials: Counter[tuple[str, str]] = Counter()
+        self.replaced = 0
         self._stages: dict[tuple[str, str], dict[str, list[Result]]] = {}
         for result in store.found.values():
             which = (result["set"], result["method"])
@@ -34,6 +37,7 @@ class Tested:
             if groups := _by_settings(stages.get(TEST, [])):
                 most = max(map(len, groups))
                 self.tests[which] = next(group for group in reversed(groups) if len(group) == most)
+                self.replaced += sum(len(group) == most for group in groups) > 1
         self.difference = cache(self._difference)
         self.tuning = cache(self._tuning)
 
@@ -109,18 +113,33 @@ class Tested:
         with the base's own choice.
         """
         of_base, of_method = (self.tests.get((set_name, name), []) for name in (base, method))
-        shares_settings = bool(not base_anew and of_method and method in METHODS and METHODS[method].on == base)
-        if shares_settings:
-            settings = of_method[0]["settings"].items()
+        settings = of_method[0]["settings"].items() if of_method else {}.items()
+        added = method in METHODS and METHODS[method].on == base
+        if added and not base_anew:
             stages = self._stages.get((set_name, base), {})
             groups = _by_settings([*stages.get(TEST_AS_BASE, []), *stages.get(TEST, [])])
             of_base = next((group for group in reversed(groups) if group[0]["settings"].items() <= settings), [])
         if not of_base or [r["seed"] for r in of_base] != [r["seed"] for r in of_method]:
             return None
         find = paired_log_ratio if metric == "opis" else paired_difference
-        tuning = self.tuning(set_name, metric)
-        sides = (tuning,) * (1 if shares_settings else 2) if tuning else ()
+        shares_settings = added and of_base[0]["settings"].items() <= settings
+        tuned = [self.tuning_of(set_name, of, metric) for of in ([method] if shares_settings else [base, method])]
+        sides = [side for side in tuned if side is not None]
         return find(self.by_class(of_base, metric), self.by_class(of_method, metric), tuning=sides)
+
+    def tuning_of(self, set_name: str, method: str, metric: str) -> Spread | None:
+        """The spread of tuning of one method: its own and the pooled one, weighted by degrees of freedom.
+
+        A moderated variance (Smyth 2004) with PRIOR degrees of freedom, as methods differ in their spread and three
+        tunings show little of it.
+        """
+        pooled, own = self.tuning(set_name, metric), self.spread_of(set_name, method, metric)
+        if pooled is None:
+            return None
+        own = own or Spread(0.0, 0)
+        prior = min(PRIOR, pooled.freedom - own.freedom)
+        freedom = own.freedom + prior
+        return Spread((own.variance * own.freedom + pooled.variance * prior) / freedom, freedom)
 
     def _tuning(self, set_name: str, metric: str) -> Spread | None:
         """The spread of tuning: of a method's test values, over the settings that each of its tunings chose.

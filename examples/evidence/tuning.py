@@ -17,7 +17,7 @@ from terms import fingerprint
 from training import train_and_measure
 
 SELECTED_BY = "map_at_r"
-FARTHEST = 8  # steps beyond the ends of the axes, at most
+FARTHEST = 16  # steps beyond the ends of the axes, at most
 
 Tried = list[tuple[float, dict[str, Any]]]  # mAP@R on validation classes, and settings
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from claims import Claim, Comparison
 from goals import GOALS
-from statistics_of_pairs import LEVEL, Difference, level_of_family, verdict
+from statistics_of_pairs import HIGHER, LEVEL, LOWER, Difference, bound_of, level_of_family, verdict
 from tested import Tested
 
 
@@ -23,18 +23,28 @@ class Judged(NamedTuple):
 class Verdicts:
     """The verdicts of all comparisons; those of the claims and the goals together are one family.
 
+    family: the p values against what each verdict must exclude.
     level: of the intervals that decide, see level_of_family.
     """
 
     def __init__(self, results: Tested, claims: Sequence[Claim], sets: Sequence[str]) -> None:
         self.results = results
-        asked = {(c, measure) for claim in claims for c in claim.comparisons for measure, _ in c.expected}
-        named = {(c.base, c.method, c.base_anew, measure) for c, measure in asked}
-        named |= {(*pair, False, goal.measure) for goal in GOALS for group in goal.groups for pair in group.pairs}
-        family = [self._difference(set_name, *name) for set_name in sets for name in named]
-        self.family = [difference for difference in family if difference is not None]
+        asked = [comparison for claim in claims for comparison in claim.comparisons]
+        for goal in GOALS:
+            expected = ((goal.measure, LOWER if goal.measure == "opis" else HIGHER),)
+            asked += [Comparison(*pair, expected) for group in goal.groups for pair in group.pairs]
+        family = {}
+        for set_name in sets:
+            for c in asked:
+                for measure, direction in c.expected:
+                    difference = self._difference(set_name, c.base, c.method, c.base_anew, measure)
+                    if difference is not None:
+                        bound = bound_of(difference, direction, measure)
+                        which = (set_name, c.base, c.method, c.base_anew, measure, bound)
+                        family[which] = difference.p(bound)
+        self.family = [*family.values()]
         self.level = level_of_family(self.family)
-        self.excluding = [sum(d.p <= level for d in self.family) for level in (LEVEL, self.level)]
+        self.excluding = [sum(p <= level for p in self.family) for level in (LEVEL, self.level)]
 
     def of(self, set_name: str, comparison: Comparison) -> list[Judged]:
         """In each measure; none if it was not run."""

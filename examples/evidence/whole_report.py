@@ -82,7 +82,7 @@ def _methods(set_name: str, results: Tested) -> list[str]:
     for method in (*METHODS, *ADDED):
         if (set_name, method) not in results.tests:
             continue
-        cells = means_and_deviations(set_name, method, results)
+        cells = means_and_deviations([run["metrics"] for run in results.tests[set_name, method]])
         runs = results.tests[set_name, method]
         chosen = {key: value for key, value in runs[0]["settings"].items() if key not in WHOLE_SCHEDULE[set_name]}
         shown = ", ".join(f"{key} {value}" for key, value in chosen.items())
