@@ -72,27 +72,85 @@ def test_validation_classes_are_not_trained_on(monkeypatch: pytest.MonkeyPatch, 
     assert values == list(range(30))
 
 
-def test_the_page_is_written_from_stored_runs(tmp_path: Path) -> None:
+def _store_tests(folder: Path, set_name: str, methods: dict[str, np.ndarray]) -> None:
+    """(S, 3, C) of each method."""
     from store import TEST, Run, Store
-    from whole_grid import METHODS, WHOLE_SCHEDULE
+
+    store = Store(folder)
+    for method, values in methods.items():
+        for seed, of_seed in enumerate(values):
+            run = Run(set_name, TEST, method, {"SOLVER.BASE_LR": 0.1}, seed, "x")
+            store.keep_by_class(run, of_seed)
+            r1, map_at_r, opis = of_seed.mean(axis=1).tolist()
+            store.add(run, {"r1": r1, "map_at_r": map_at_r, "opis": opis, "epsilon_opis": opis})
+
+
+def _page(folder: Path) -> str:
+    from store import Store
     from whole_report import write_report
 
-    random = np.random.default_rng(0)
-    whole, heads = Store(tmp_path / "whole"), Store(tmp_path / "heads")
-    for seed in range(3):
-        values = random.random((3, 20))
-        for number, method in enumerate(("triplet", "triplet_tcm")):
-            run = Run("glyphs", TEST, method, WHOLE_SCHEDULE["glyphs"] | METHODS[method][0], seed, "x")
-            moved = values * 0.8**number
-            whole.keep_by_class(run, moved)
-            r1, map_at_r, opis = moved.mean(axis=1).tolist()
-            whole.add(run, {"r1": r1, "map_at_r": map_at_r, "opis": opis, "epsilon_opis": opis})
-    write_report(tmp_path, Store(tmp_path / "whole"), heads)
-    page = (tmp_path / "WHOLE_NETWORKS.md").read_text()
+    write_report(folder, Store(folder / "whole"), Store(folder / "heads"))
+    return (folder / "WHOLE_NETWORKS.md").read_text()
+
+
+def test_the_page_is_written_from_stored_runs(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).random((3, 3, 20))
+    _store_tests(tmp_path / "whole", "glyphs", {"triplet": values, "triplet_tcm": 0.8 * values})
+    page = _page(tmp_path)
     assert "| triplet | triplet_tcm | OPIS ↓ |" in page
     row = next(line for line in page.splitlines() if line.startswith("| triplet | triplet_tcm | OPIS"))
     assert "-20.00 % [-20.00, -20.00] | holds | – |" in row
     assert "| smoothap" not in page
+    assert "trained again" not in page
+
+
+def test_two_runs_of_a_seed_count_as_their_mean(tmp_path: Path) -> None:
+    from normalized_runs import NormalizedRuns
+
+    values = np.random.default_rng(0).integers(1, 16, (3, 3, 20)) / 16
+    _store_tests(tmp_path / "whole", "glyphs", {"triplet": values, "triplet_tcm": 0.75 * values})
+    again = NormalizedRuns(tmp_path / "whole", "glyphs")
+    again.add({"method": "triplet", "seed": None, "chosen": {"gallery": {"recommended": False}}})
+    for seed, (r1, map_at_r, opis) in enumerate(0.5 * values):
+        measured = {"r1": r1.mean(), "map_at_r": map_at_r.mean(), "opis": opis.mean(), "worst_far": 0.1}
+        by_class = np.stack([r1, map_at_r, opis, r1])
+        metrics = {"plain": measured, "gallery": measured}
+        again.keep("triplet", seed, np.stack([by_class, by_class]), {"metrics": metrics})
+    again.pack()
+    page = _page(tmp_path)
+    assert "| triplet | triplet_tcm | OPIS ↓ |" in page
+    row = next(line for line in page.splitlines() if line.startswith("| triplet | triplet_tcm | OPIS"))
+    assert f"| {750 * values[:, 2].mean():.2f} | +0.00 % [+0.00, +0.00] | not decided |" in row
+    apart = f"{50 * values[:, 0].mean(axis=1).max():.1f} points of R@1 and 50 % of OPIS"
+    assert f"Runs changed by up to {apart}" in page
+    assert "0.0 (R@1), 0.0 (mAP@R), 0.0 (OPIS) times" in page
+    of_method = next(line for line in page.splitlines() if line.startswith("| triplet | ") and "±" in line)
+    assert f"| {75 * values[:, 0].mean():.2f} ± " in of_method
+    assert f"| {1000 * values[:, 2].mean():.2f} ± " in of_method  # 10 %-OPIS, which the second runs lack
+
+
+def test_verdicts_of_heads_are_those_of_their_page(tmp_path: Path) -> None:
+    from claims import CLAIMS
+    from statistics_of_pairs import HOLDS, LOWER, OPEN, verdict
+    from store import Store
+    from tested import Tested
+    from verdicts import Verdicts
+
+    random = np.random.default_rng(0)
+    _store_tests(tmp_path / "whole", "glyphs", dict.fromkeys(("triplet", "triplet_tcm"), random.random((3, 3, 20))))
+    base = 1 + 0.1 * random.random((1, 3, 40))
+    change = np.linspace(-1, 1, 40) * np.ones((1, 3, 1))  # of R@1 and mAP@R: none on average
+    of_other = {"smoothap": base, "smoothap + tcm": base + change}
+    change[:, 2] = 0.1 * change[:, 2] - 0.0205
+    _store_tests(tmp_path / "heads", "glyphs", {"triplet": base, "triplet + tcm": base + change, **of_other})
+    heads = Tested(Store(tmp_path / "heads"))
+    difference = heads.difference("glyphs", "triplet", "triplet + tcm", "opis")
+    assert difference is not None
+    # Decided at 5 %, and not as one of a family whose others are not decided.
+    assert verdict(difference, LOWER, "opis") == HOLDS
+    assert verdict(difference, LOWER, "opis", level=Verdicts(heads, CLAIMS, ["glyphs"]).level) == OPEN
+    row = next(line for line in _page(tmp_path).splitlines() if line.startswith("| triplet | triplet_tcm | OPIS"))
+    assert row.endswith(f"| {OPEN} ({difference.shown()[0]:+.2f}) |")
 
 
 def test_normalised_scores_of_whole_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,9 +97,6 @@ def run_all(runs: list[Run], processes: int) -> None:
     """Run everything that is not stored yet; report the remaining runs on standard error."""
     store = Store(RESULTS)
     left = [run for run in runs if store.get(run) is None]
-    if processes == 1:
-        _tell(map(_in_a_process, left), len(left))
-        return
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         _tell(pool.map(_in_a_process, left), len(left))
 

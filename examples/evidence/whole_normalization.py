@@ -4,7 +4,8 @@
     python examples/evidence/whole.py --tables          # writes them into WHOLE_NETWORKS.md
 
 Trains again what whole.py chose for some methods: k and strength are chosen on the validation classes, with the trial
-of these settings, and tested with the three seeds. It can be stopped at any time and continues where it was.
+of these settings, and tested with the three seeds, as second runs in WHOLE_NETWORKS.md's other tables, too. It can be
+stopped at any time and continues where it was.
 """
 
 import sys
