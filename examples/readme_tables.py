@@ -39,7 +39,7 @@ def first_run() -> str:
 
 
 def goals() -> str:
-    """The gain of each loss, all tuned at equal cost: a row for each comparison."""
+    """The gain of each loss, all tuned by one rule: a row for each comparison."""
     found = json.loads((HERE / "evidence" / "results" / "guide.json").read_text(encoding="utf-8"))
     rows = [[row["loss"], *gain] for row in found.values() for gain in row["gains"]]
     about = (
