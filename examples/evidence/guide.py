@@ -7,6 +7,7 @@ from pathlib import Path
 import cost
 import numpy as np
 from claims import Comparison
+from controls import FROZEN, kept_controls
 from goals import GOALS, Goal, Group
 from image_sets import SOURCES
 from normalization_tables import section
@@ -121,14 +122,14 @@ def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
             ]
             if gains:
                 table[goal.goal] = {"loss": goal.loss, "gains": gains}
-    lines += _leaders(verdicts.results, sets)
+    lines += _leaders(verdicts.results, folder / "results", sets)
     lines += [f"![mAP@R and OPIS of the methods on {name}](figures/accuracy_and_opis_{name}.png)" for name in sets[:1]]
     write_atomically(folder / "WHICH_LOSS.md", "\n".join(lines) + "\n")
     write_atomically(folder / "results" / "guide.json", json.dumps(table, indent=1, ensure_ascii=False) + "\n")
 
 
-def _leaders(results: Tested, sets: Sequence[str]) -> list[str]:
-    """The best methods of the figure on each set."""
+def _leaders(results: Tested, folder: Path, sets: Sequence[str]) -> list[str]:
+    """The best methods of the figure on each set, and what no training gives."""
     lines = [
         "## Best methods by set",
         "",
@@ -152,6 +153,9 @@ def _leaders(results: Tested, sets: Sequence[str]) -> list[str]:
             columns.append([f"{method} {scale * values[method]:.1f}" if measured else "–" for method in first])
         for place, row in enumerate(zip(*columns, strict=False), 1):
             lines.append(f"| {heading if place == 1 else ''} | {' | '.join(row)} |")
+        controls = [kept_controls(folder, set_name).get(FROZEN) for set_name in sets]
+        cells = [f"{FROZEN} {scale * runs[0][measure]:.1f}" if runs else "–" for runs in controls]
+        lines.append(f"| | {' | '.join(cells)} |")
     return [*lines, ""]
 
 

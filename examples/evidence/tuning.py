@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+import torch
 from image_sets import Features, features_of
 from methods import FINALISTS, HEADLINES, METHODS, REPEATED_SEEDS, SEEDS, SPLITS, Method
 from store import TEST, TEST_AS_BASE, Run, Store, split_of, test_of_draw, validation
@@ -129,7 +130,7 @@ def made(set_name: str, stage: str, method: str, settings: dict[str, Any], seed:
 def _do(run: Run, store: Store) -> dict[str, Any]:
     data, started = _of_stage(run.set, split_of(run.stage), run.settings.get("classes")), time.process_time()
     measured, trace = train_and_measure(run.method, run.settings, run.seed, data)
-    more: dict[str, Any] = {"seconds": round(time.process_time() - started, 2)}
+    more: dict[str, Any] = {"seconds": round(time.process_time() - started, 2), "torch": torch.__version__}
     if split_of(run.stage) is None:
         store.keep_by_class(run, measured.by_class.numpy())
         more["trace"] = [[float(f"{value:.5g}") for value in point] for point in trace]
