@@ -594,6 +594,47 @@ def test_the_second_implementations_losses_equal_the_first(monkeypatch: pytest.M
         torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.mark.parametrize("name", ["proxy_nca + tcm@added", "cit@1.0", "loop_triplet", "discriminative@one_hot"])
+def test_the_second_implementation_trains_as_the_first_from_the_same_draws(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import second_implementation as second
+    import torch
+    import training
+    from image_sets import Pictures
+    from methods import METHODS
+
+    monkeypatch.setattr(second, "STEPS", 10)
+    method = METHODS[name]
+    settings = {**(METHODS[method.on].trials()[0] if method.on else {}), **method.trials()[0], "steps": 10}
+    settings |= {"rate": 1e-3, "own_rate": 3.0}
+    torch.manual_seed(0)
+    labels = torch.arange(30).repeat_interleave(5)
+    part = (torch.randn(2, 150, 16), labels, None)
+    expected = training.train(name, settings, 1000, Pictures(*part))[0](part[0][0])
+    of_own_batches = second.trained(name, settings, 0, part)(part[0][0])
+    monkeypatch.setattr(second, "batches", lambda part, seed: training.batches(Pictures(*part), settings, 1000, 10))
+    found = second.trained(name, settings, 0, part)(part[0][0])  # whose seeds begin at 1000
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    assert (found - of_own_batches).abs().max() > 1e-2
+
+
+def test_the_second_implementations_batches_have_four_of_twenty_classes() -> None:
+    import second_implementation as second
+    import torch
+
+    labels = torch.arange(30).repeat_interleave(5)
+    images = torch.arange(150.0)[:, None]
+    part = (torch.stack([images, images + 0.5]), labels, None)
+    seen = []
+    for features, of in second.batches(part, 0):
+        rows = features[:, 0].long()
+        assert torch.equal(labels[rows], of) and torch.equal(of, of[::4].repeat_interleave(4))
+        assert (len(rows.unique()), len(of.unique())) == (80, 20)
+        seen.append(features[:, 0])
+    assert len(seen) == 300 and len(torch.cat(seen).unique()) == 300
+
+
 def test_the_second_implementations_triplets_share_no_sample() -> None:
     import second_implementation as second
     import torch
