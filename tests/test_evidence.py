@@ -561,3 +561,148 @@ def test_coverage_of_intervals_is_counted(tmp_path: Path) -> None:
     assert [len(row) for row in rows] == [5] * 8  # seven intervals and the check, for four kinds of sets
     shares = {value.rstrip(" |") for row in rows[:-1] for value in row[1:]}
     assert shares <= {"0.0 %", "50.0 %", "100.0 %"} and "100.0 %" in shares
+
+
+def test_the_second_implementations_losses_equal_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Value and gradient, also of own parameters; long arcs in few dimensions have all kinds of closest points."""
+    import second_implementation as second
+    import torch
+    from methods import METHODS
+    from terms import Sizes, of_method
+
+    monkeypatch.setattr(second, "DIMENSION", 5)
+    torch.manual_seed(0)
+    labels = torch.randperm(30)[:20].repeat_interleave(4)
+    embeddings = torch.randn(80, 5, dtype=torch.float64, requires_grad=True)
+    for name in second.METHODS:
+        if name == "triplet_disjoint":  # draws other triplets
+            continue
+        method = METHODS[name]
+        settings = {**(METHODS[method.on].trials()[0] if method.on else {}), **method.trials()[0]}
+        first = of_method(name, settings, Sizes(classes=30, dimension=5, seed=0)).double()
+        own = list(first.parameters())
+        loss, parameters = second.loss_of(name, settings, 30)
+        for copy, parameter in zip(parameters, own, strict=True):
+            copy.data = parameter.data.clone()
+        found = []
+        for of, with_respect_to in ((first, own), (loss, parameters)):
+            torch.manual_seed(1)  # of triplet_random
+            value = of(embeddings, labels)
+            gradient = torch.autograd.grad(value, [embeddings, *with_respect_to])
+            found.append(torch.cat([value.detach().view(1), *(part.flatten() for part in gradient)]))
+        assert found[0].norm() > 0
+        torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("name", ["proxy_nca + tcm@added", "cit@1.0", "loop_triplet", "discriminative@one_hot"])
+def test_the_second_implementation_trains_as_the_first_from_the_same_draws(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import second_implementation as second
+    import torch
+    import training
+    from image_sets import Pictures
+    from methods import METHODS
+
+    monkeypatch.setattr(second, "STEPS", 10)
+    method = METHODS[name]
+    settings = {**(METHODS[method.on].trials()[0] if method.on else {}), **method.trials()[0], "steps": 10}
+    settings |= {"rate": 1e-3, "own_rate": 3.0}
+    torch.manual_seed(0)
+    labels = torch.arange(30).repeat_interleave(5)
+    part = (torch.randn(2, 150, 16), labels, None)
+    expected = training.train(name, settings, 1000, Pictures(*part))[0](part[0][0])
+    of_own_batches = second.trained(name, settings, 0, part)(part[0][0])
+    monkeypatch.setattr(second, "batches", lambda part, seed: training.batches(Pictures(*part), settings, 1000, 10))
+    found = second.trained(name, settings, 0, part)(part[0][0])  # whose seeds begin at 1000
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    assert (found - of_own_batches).abs().max() > 1e-2
+
+
+def test_the_second_implementations_batches_have_four_of_twenty_classes() -> None:
+    import second_implementation as second
+    import torch
+
+    labels = torch.arange(30).repeat_interleave(5)
+    images = torch.arange(150.0)[:, None]
+    part = (torch.stack([images, images + 0.5]), labels, None)
+    seen = []
+    for features, of in second.batches(part, 0):
+        rows = features[:, 0].long()
+        assert torch.equal(labels[rows], of) and torch.equal(of, of[::4].repeat_interleave(4))
+        assert (len(rows.unique()), len(of.unique())) == (80, 20)
+        seen.append(features[:, 0])
+    assert len(seen) == 300 and len(torch.cat(seen).unique()) == 300
+
+
+def test_the_second_implementations_triplets_share_no_sample() -> None:
+    import second_implementation as second
+    import torch
+
+    torch.manual_seed(0)
+    labels = torch.randperm(30)[:20].repeat_interleave(4)
+    draws = [torch.stack(second.disjoint_triplets(labels)) for _ in range(50)]
+    for anchors, positives, negatives in draws:
+        assert (labels[anchors] == labels[positives]).all() and (labels[anchors] != labels[negatives]).all()
+    assert all(len(triplets.unique()) == triplets.numel() > 70 for triplets in draws)
+    assert torch.cat(draws, 1).flatten().unique().numel() == 80
+    assert len({tuple(triplets.flatten().tolist()) for triplets in draws}) == 50
+
+
+@pytest.mark.parametrize("has_gallery", [True, False])
+def test_the_second_implementations_metrics_equal_the_first(has_gallery: bool) -> None:
+    import second_implementation as second
+    import torch
+    from image_sets import Pictures
+    from training import measured
+
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(8, 6)
+    labels = torch.arange(6).repeat_interleave(5)
+    parts = [(torch.randn(6, 8)[labels] + torch.randn(1, 30, 8), labels, None)]
+    if has_gallery:  # of more classes, and junk
+        ids = torch.cat([labels, torch.tensor([-1, -1, 6, 7, 7])])
+        parts = [(parts[0][0], labels, torch.arange(30) % 3), (torch.randn(1, 35, 8), ids, torch.arange(35) % 4)]
+    embeddings = [torch.nn.functional.normalize(layer(part[0][0]).detach().double()) for part in parts]
+    expected = measured(embeddings, [Pictures(*part) for part in parts]).metrics
+    found = second.measured(layer, parts[0], parts[1] if has_gallery else None)
+    assert found == pytest.approx({name: expected[name] for name in found}, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:Precision loss")  # where two seeds agree
+def test_the_second_implementation_is_compared_with_the_stored_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import second_implementation as second
+    import torch
+
+    monkeypatch.setattr(second, "HERE", tmp_path)
+    monkeypatch.setattr(second, "FEATURES", tmp_path)
+    monkeypatch.setattr(second, "COMPARISONS", (("triplet", "cit@1.0"),))
+    monkeypatch.setattr(second, "METHODS", ("triplet", "cit@1.0"))
+    monkeypatch.setattr(second, "SEEDS", range(2))
+    monkeypatch.setattr(second, "STEPS", 2)
+    torch.manual_seed(0)
+    labels = torch.arange(20).repeat_interleave(4)
+    parts = [(torch.randn(2, 80, 8), labels, None), (torch.randn(1, 80, 8), labels, None), None]
+    (tmp_path / "results").mkdir()
+    for name, shift in (("emoji", 0.0), ("grocery", 9.0)):  # the second set's stored values are wrong
+        torch.save(parts, tmp_path / f"{name}.pt")
+        lines = []
+        for seed in (1, 0):
+            for method, settings in (("triplet", {"triplet.margin": 0.1}), ("cit@1.0", {"cit.gamma": 1.0})):
+                found = second.measured(
+                    second.trained(method, settings | {"rate": 0.01}, seed, parts[0]), parts[1], parts[2]
+                )
+                change = shift + 0.01 * seed if method == "triplet" else -0.01 * seed
+                metrics = {key: value + change for key, value in found.items()}
+                run = {"stage": "test", "method": method, "seed": seed, "settings": settings | {"rate": 0.01}}
+                lines.append(json.dumps({**run, "fingerprint": "", "metrics": metrics}))
+        (tmp_path / "results" / f"runs_{name}.jsonl").write_text("\n".join(lines))
+    second.main()
+    page = (tmp_path / "second_implementation.md").read_text(encoding="utf-8")
+    assert "3 of 6 differences of methods and 9 of 12 of their values agree" in page
+    rows = [line for line in page.splitlines() if line.startswith(("| emoji", "| grocery"))]
+    assert [row.count("differs") for row in rows] == [0, 3, 0, 0, 3, 0]
+    assert rows[0].startswith("| emoji | triplet → cit@1.0 | ") and ": +1.00 [" in rows[0]
+    assert "at most 901.00 (R@1), 901.00 (mAP@R), 9010.00 (OPIS × 1000); " in page

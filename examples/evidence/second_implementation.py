@@ -1,84 +1,99 @@
-"""Computes some results of EVIDENCE.md a second time with independent code.
+"""Computes comparisons of the README's table a second time with independent code.
 
     python examples/evidence/second_implementation.py
 
-A plain loop in PyTorch with pytorch-metric-learning's own losses and miner, batches drawn by NumPy, and metrics of
-NumPy and scikit-learn. Nothing is imported from pml_ext or the evidence code; only the frozen features (which
-run.py leaves in logs/evidence/features) and the settings that validation chose are read. The draws differ, so the
-values agree within their intervals, not exactly. Writes second_implementation.md in this folder.
+A plain loop in PyTorch with pytorch-metric-learning's losses, those that it lacks written here from the papers, batches
+drawn by NumPy, and metrics of NumPy and scikit-learn. Nothing is imported from pml_ext or the evidence code; only the
+frozen features (which run.py leaves in logs/evidence/features) and the settings that validation chose are read. The
+draws differ, so the values agree within their intervals, not exactly. Writes second_implementation.md in this folder.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from pytorch_metric_learning import distances, losses, miners
+from pytorch_metric_learning import distances, losses
 from scipy import stats
 from sklearn.metrics.pairwise import euclidean_distances
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize, relu
 
 HERE = Path(__file__).parent
 FEATURES = HERE.parents[1] / "logs" / "evidence" / "features"
-SET = "emoji"
+SETS = ("emoji", "grocery")
 ADDED = "proxy_nca + tcm@added"
 BASE = "proxy_nca"  # at the settings that ADDED was added to
-METHODS = ("triplet", "triplet + tcm", "ms", "contrastive", "triplet_random", BASE, ADDED)
-DIFFERENCES = (
-    ("triplet", "triplet + tcm"),
-    ("triplet", "ms"),
-    ("triplet", "contrastive"),
-    ("triplet_random", "triplet"),
+COMPARISONS = (
     (BASE, ADDED),
+    ("triplet", "triplet + tcm"),
+    ("triplet@0.05", "cit@1.0"),
+    ("triplet_disjoint", "loop_triplet"),
+    ("triplet_random", "loop_triplet"),
+    ("softmax", "discriminative@one_hot"),
+    ("triplet", "gpw@weighting"),
+    ("contrastive", "tcm"),  # one function, tuned twice
 )
+METHODS = tuple(dict.fromkeys(name for pair in COMPARISONS for name in pair))
 SEEDS = range(5)
-MEASURES = {"r1": ("R@1", 100), "map_at_r": ("mAP@R", 100), "opis": ("OPIS × 1000", 1000)}
-STEPS, CLASSES, PER_CLASS, DIMENSION = 300, 20, 4, 128
+MEASURES = {"r1": "R@1", "map_at_r": "mAP@R", "opis": "OPIS × 1000"}
+SCALES = {"r1": 100, "map_at_r": 100, "opis": 1000}
+STEPS, CLASSES, PER_CLASS, DIMENSION = 300, 20, 4, 128  # an image set has at least so many images of every class
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-Part = tuple[Tensor, Tensor, Tensor]  # features (views, N, 1280), labels (N,), cameras (N,)
+Part = tuple[Tensor, Tensor, Tensor | None]  # features (views, N, 1280), labels (N,), cameras (N,)
+# Set, and method or comparison → for each measure the values by seed of run.py and of this program.
+Values = dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]]
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    train_part, query, gallery = torch.load(FEATURES / f"{SET}.pt", weights_only=True)
-    committed = {method: committed_runs(method) for method in METHODS}
-    own: dict[str, list[dict[str, float]]] = {method: [] for method in METHODS}
-    for method in METHODS:
-        for seed in SEEDS:
-            layer = trained(method, committed[method][0]["settings"], seed, train_part)
-            own[method].append(measured(layer, query, gallery))
-    lines = [
-        "| what | measure | run.py | second implementation | difference [95 %] | |",
-        "|---|---|---|---|---|---|",
-    ]
-    for measure, (heading, scale) in MEASURES.items():
-        first = {m: scale * np.array([run["metrics"][measure] for run in committed[m]]) for m in METHODS}
-        second = {m: scale * np.array([metrics[measure] for metrics in own[m]]) for m in METHODS}
+    alone: Values = {}
+    for set_name in SETS:
+        train_part, query, gallery = torch.load(FEATURES / f"{set_name}.pt", weights_only=True)
         for method in METHODS:
-            lines.append(row(method, heading, first[method], second[method]))
-        for base, method in DIFFERENCES:
-            pairs = (first[method] - first[base], second[method] - second[base])
-            lines.append(row(f"{method} − {base}", heading, *pairs))
-    agreed = sum(line.endswith("agrees |") for line in lines)
+            committed = committed_runs(set_name, method)
+            layers = [trained(method, committed[0]["settings"], seed, train_part) for seed in SEEDS]
+            own = [measured(layer, query, gallery) for layer in layers]
+            alone[set_name, method] = [
+                (np.array([run["metrics"][name] for run in committed]), np.array([metrics[name] for metrics in own]))
+                for name in MEASURES
+            ]
+            print(table("method", {(set_name, method): alone[set_name, method]})[-1], flush=True)
+    compared: Values = {
+        (set_name, f"{base} → {method}"): [
+            (of_method[0] - of_base[0], of_method[1] - of_base[1])
+            for of_base, of_method in zip(alone[set_name, base], alone[set_name, method], strict=True)
+        ]
+        for set_name in SETS
+        for base, method in COMPARISONS
+    }
     text = (
-        f"On {SET}, {len(SEEDS)} seeds each, with the settings that validation chose: a plain PyTorch loop with "
-        "pytorch-metric-learning's losses, other random batches, and metrics from NumPy and scikit-learn. Means with "
-        f"95 % intervals over seeds; {agreed} of {len(lines) - 2} differences have 0 in their interval (Welch). One in "
-        "twenty is expected not to, even if both programs are correct.\n\n" + "\n".join(lines) + "\n"
+        "Comparisons of each loss in the README's table, and of one function tuned as two methods (contrastive → tcm), "
+        f"on {' and '.join(SETS)}, {len(SEEDS)} seeds each, with the settings that validation chose: a plain PyTorch "
+        "loop with pytorch-metric-learning's losses, those that it lacks written anew, other random batches, and "
+        "metrics from NumPy and scikit-learn. Cells are run.py / second implementation: second − first [95 % over "
+        "seeds, Welch]. "
+        f"{agreement(compared)} differences of methods and {agreement(alone)} of their values agree: the interval "
+        "contains 0. One in twenty is expected not to, even if both programs are correct; all methods share five "
+        "draws, so their values err together. From the same draws the two programs train equal layers, which "
+        "tests/test_evidence.py checks. Differences of methods are "
+        f"apart by at most {largest(compared)}; the methods' values by at most {largest(alone)}.\n\n"
     )
+    text += "\n".join([*table("comparison", compared), "", "The methods alone:", "", *table("method", alone)]) + "\n"
     print(text)
     (HERE / "second_implementation.md").write_text(text, encoding="utf-8")
 
 
-def committed_runs(method: str) -> list[dict[str, Any]]:
+def committed_runs(set_name: str, method: str) -> list[dict[str, Any]]:
     """The stored test runs of a method with the settings of the last one with all seeds, ordered by seed."""
-    lines = (HERE / "results" / f"runs_{SET}.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (HERE / "results" / f"runs_{set_name}.jsonl").read_text(encoding="utf-8").splitlines()
     runs = [run for run in map(json.loads, lines) if run["stage"] == "test" and run["method"] == method]
     if method == BASE:
-        shared = committed_runs(ADDED)[0]["settings"].items()
+        shared = committed_runs(set_name, ADDED)[0]["settings"].items()
         runs = [run for run in runs if run["settings"].items() <= shared]
     groups: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
@@ -88,72 +103,219 @@ def committed_runs(method: str) -> list[dict[str, Any]]:
 
 
 def loss_of(method: str, settings: dict[str, Any], classes: int) -> tuple[Loss, list[nn.Parameter]]:
-    """The method's loss built from pytorch-metric-learning's losses, and its own parameters."""
-    if method == "ms":
-        ms = losses.MultiSimilarityLoss(alpha=2, beta=settings["ms.beta"], base=settings["ms.base"])
-        miner = miners.MultiSimilarityMiner(epsilon=settings["ms.epsilon"])
-        return (lambda embeddings, labels: ms(embeddings, labels, miner(embeddings, labels))), []
-    if method == "contrastive":
-        margins = {"pos_margin": settings["contrastive.pos_margin"], "neg_margin": settings["contrastive.neg_margin"]}
-        return losses.ContrastiveLoss(**margins, distance=distances.CosineSimilarity()), []
-    if method == "triplet_random":
-        return losses.TripletMarginLoss(margin=settings["triplet_random.margin"], triplets_per_anchor=1), []
-    if method.startswith("proxy_nca"):
-        base = losses.ProxyNCALoss(classes, DIMENSION, softmax_scale=settings["proxy_nca.scale"])
-    else:
-        base = losses.TripletMarginLoss(margin=settings["triplet.margin"])
-    own = list(base.parameters())
-    if "tcm" not in method:
-        return base, own
-    tcm = losses.ThresholdConsistentMarginLoss(
-        margin_plus=settings["tcm.margin_plus"], margin_minus=settings["tcm.margin_minus"]
-    )
-    return (lambda embeddings, labels: base(embeddings, labels) + tcm(embeddings, labels)), own
+    """The sum of the method's terms, and their own parameters."""
+    terms = []
+    for name in method.split("@")[0].split(" + "):
+        own = {key.split(".")[1]: value for key, value in settings.items() if key.split(".")[0] == name and "." in key}
+        terms.append(TERMS[name](classes, **own))
+    parameters = [p for term in terms if isinstance(term, nn.Module) for p in term.parameters()]
+    return (lambda embeddings, labels: sum(term(embeddings, labels) for term in terms)), parameters
+
+
+def cit(embeddings: Tensor, labels: Tensor) -> Tensor:
+    """Mean of relu(1 − exp(S_ap − S_an)) over all triplets, S = (1 + cosine) / 2: CIT at γ = 1."""
+    unit = normalize(embeddings)
+    similarity, (positive, negative) = (1 + unit @ unit.T) / 2, pairs_of(labels)
+    a, p, n = (positive[:, :, None] & negative[:, None, :]).nonzero(as_tuple=True)
+    return relu(1 - torch.exp(similarity[a, p] - similarity[a, n])).mean()
+
+
+def weighted_pairs(embeddings: Tensor, labels: Tensor, alpha: float, beta: float, base: float) -> Tensor:
+    """Weighted similarities, the weights held constant: the multi-similarity loss's gradient, but not its value.
+
+    w_in = e^(β(S_in − λ)) / (1 + Σ_N e^(β(S_ik − λ))), w_ip = e^(−α(S_ip − λ)) / (1 + Σ_P e^(−α(S_ik − λ))).
+    """
+    unit = normalize(embeddings)
+    similarity, (positive, negative) = unit @ unit.T, pairs_of(labels)
+    total = torch.zeros(())
+    for sign, rate, pairs in ((-1, alpha, positive), (1, beta, negative)):
+        exponentials = torch.exp(sign * rate * (similarity.detach() - base)) * pairs
+        weights = exponentials / (1 + exponentials.sum(1, keepdim=True))
+        total = total + sign * (weights * similarity).sum(1).mean()
+    return total
+
+
+def pairs_of(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, B) masks of the positive and of the negative pairs."""
+    same = labels[:, None] == labels
+    return same & ~torch.eye(len(labels), dtype=torch.bool), ~same
+
+
+def disjoint_triplets(labels: Tensor) -> tuple[Tensor, ...]:
+    """Random triplets without shared samples: of random pairs two thirds, negatives from the other third.
+
+    Every class must have an even number of samples.
+    """
+    order = torch.randperm(len(labels))
+    pairs = order[labels[order].argsort(stable=True)].view(-1, 2)
+    pairs = pairs[torch.randperm(len(pairs))]
+    count = 2 * len(pairs) // 3
+    free, triplets = pairs[count:].flatten().tolist(), []
+    for anchor, positive in pairs[:count].tolist():
+        negative = next((sample for sample in free if labels[sample] != labels[anchor]), None)
+        if negative is not None:
+            free.remove(negative)
+            triplets.append((anchor, positive, negative))
+    return torch.tensor(triplets).unbind(1)
+
+
+def loop_triplet(embeddings: Tensor, labels: Tensor, margin: float) -> Tensor:
+    """Mean of the non-zero relu(‖x_1 − x_2‖ − d + margin) over arcs x_1 → x_2 and arcs of other classes, d away.
+
+    Samples 1 and 2, 3 and 4, … must be of one class and are the ends of an arc. The four triplets of two arcs that
+    have the first's ends as anchors are equal.
+    """
+    first, second = normalize(embeddings)[::2], normalize(embeddings)[1::2]
+    alpha, beta = closest_angles(first, second)
+    p, q = point(first[:, None], second[:, None], alpha), point(first[None], second[None], beta)
+    apart = torch.linalg.vector_norm(p - q, dim=-1)
+    terms = relu(torch.linalg.vector_norm(first - second, dim=-1)[:, None] - apart + margin)
+    terms = terms[pairs_of(labels[::2])[1]]
+    return terms.sum() / (terms > 0).sum().clamp(min=1)
+
+
+def point(first: Tensor, second: Tensor, angle: Tensor) -> Tensor:
+    """The point of an arc at an angle from its first end, as the normalised w_1 x_1 + w_2 x_2 with w held constant.
+
+    So a point's gradient is that of its samples alone: to shift it along its arc changes the smallest distance not at
+    all, or is not possible.
+    """
+    cosine, sine = cosine_and_sine(first.detach(), second.detach())
+    ahead = angle.sin() / sine
+    return normalize((angle.cos() - cosine * ahead)[..., None] * first + ahead[..., None] * second, dim=-1)
+
+
+def cosine_and_sine(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    cosine = (first * second).sum(-1)
+    return cosine, (1 - cosine.square()).clamp(min=1e-12).sqrt()
+
+
+@torch.no_grad()
+def closest_angles(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """(A, A) angles α on arc i and β on arc j of their closest points p and q.
+
+    p = x_1 cos α + n sin α with n ⊥ x_1, so p·q is a sum of multiples of cos(α − β − φ) and cos(α + β − ψ). It is
+    largest where both are 1, or at an end of an arc.
+    """
+    cosine, sine = cosine_and_sine(first, second)
+    length = torch.atan2(sine, cosine)
+    basis = torch.stack([first, (second - cosine[:, None] * first) / sine[:, None]])
+    (m11, m12), (m21, m22) = torch.einsum("iad,jbd->ijab", basis, basis)
+    a, b = length[:, None].expand_as(m11), length.expand_as(m11)
+    zero = torch.zeros_like(m11)
+    phi, psi = torch.atan2(m21 - m12, m11 + m22), torch.atan2(m21 + m12, m11 - m22)
+    candidates = [(zero, zero), (zero, b), (a, zero), (a, b)]
+    candidates += [((psi + phi) / 2 + turn, (psi - phi) / 2 + turn) for turn in (0, torch.pi)]
+    for end in (zero, a):
+        candidates.append((end, torch.atan2(m12 * end.cos() + m22 * end.sin(), m11 * end.cos() + m21 * end.sin())))
+    for end in (zero, b):
+        candidates.append((torch.atan2(m21 * end.cos() + m22 * end.sin(), m11 * end.cos() + m12 * end.sin()), end))
+    alpha, beta = (torch.stack(angles).remainder(2 * torch.pi) for angles in zip(*candidates, strict=True))
+    alpha, beta = alpha.minimum(a), beta.minimum(b)  # so that each candidate is on both arcs
+    of_first, of_second = m11 * beta.cos() + m12 * beta.sin(), m21 * beta.cos() + m22 * beta.sin()
+    best = (alpha.cos() * of_first + alpha.sin() * of_second).argmax(0, keepdim=True)
+    return alpha.gather(0, best)[0], beta.gather(0, best)[0]
+
+
+class Softmax(nn.Linear):
+    """Cross-entropy of a linear layer."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(DIMENSION, classes)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(super().forward(embeddings), labels)
+
+
+class Discriminative(nn.Linear):
+    """Mean of ‖x − e_y‖ − Σ_{m≠y} ‖x − e_m‖ / (3 (C − 1)), x a linear layer's normalised output in C dimensions."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(DIMENSION, classes, bias=False)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        to_centroids = (2 - 2 * normalize(super().forward(embeddings))).clamp(min=1e-12).sqrt()
+        own = to_centroids.gather(1, labels[:, None])[:, 0]
+        return (own - (to_centroids.sum(1) - own) / (3 * (self.out_features - 1))).mean()
+
+
+class DisjointTriplets(losses.TripletMarginLoss):
+    """The triplet loss of random triplets without shared samples."""
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        value: Tensor = super().forward(embeddings, labels, disjoint_triplets(labels))
+        return value
+
+
+# By name: the number of classes and the settings → the term.
+TERMS: dict[str, Callable[..., Loss]] = {
+    "triplet": lambda _, margin: losses.TripletMarginLoss(margin=margin),
+    "triplet_random": lambda _, margin: losses.TripletMarginLoss(margin=margin, triplets_per_anchor=1),
+    "triplet_disjoint": lambda _, margin: DisjointTriplets(margin=margin),
+    "loop_triplet": lambda _, margin: partial(loop_triplet, margin=margin),
+    "cit": lambda _, gamma: cit,  # gamma is 1
+    "softmax": Softmax,
+    "discriminative": lambda classes, centroids: Discriminative(classes),  # centroids are one-hot
+    "gpw": lambda _, weighting, **options: partial(weighted_pairs, **options),  # the weighting is multi_similarity
+    "proxy_nca": lambda classes, scale: losses.ProxyNCALoss(classes, DIMENSION, softmax_scale=scale),
+    "contrastive": lambda _, **margins: losses.ContrastiveLoss(**margins, distance=distances.CosineSimilarity()),
+    "tcm": lambda _, **margins: losses.ThresholdConsistentMarginLoss(**margins),
+}
 
 
 def trained(method: str, settings: dict[str, Any], seed: int, part: Part) -> nn.Linear:
     """A linear layer after 300 steps of Adam with a cosine to 0."""
-    features, labels, _ = part
-    random = np.random.default_rng([seed, 1])
     torch.manual_seed(1000 + seed)
-    layer = nn.Linear(features.shape[-1], DIMENSION)
-    loss, own = loss_of(method, settings, int(labels.max()) + 1)
+    layer = nn.Linear(part[0].shape[-1], DIMENSION)
+    loss, own = loss_of(method, settings, int(part[1].max()) + 1)
     rates = [settings["rate"], settings["rate"] * settings.get("own_rate", 1.0)]
     optimizer = torch.optim.Adam([{"params": list(layer.parameters())}, *([{"params": own}] if own else [])])
-    members = [np.flatnonzero(labels.numpy() == label) for label in np.unique(labels)]
-    for step in range(STEPS):
+    for step, (features, labels) in enumerate(batches(part, seed)):
         for group, rate in zip(optimizer.param_groups, rates, strict=False):
             group["lr"] = rate * (1 + np.cos(np.pi * step / STEPS)) / 2
-        chosen = random.choice(len(members), CLASSES, replace=False)
-        # A class with too few images repeats some.
-        rows = np.concatenate(
-            [random.choice(members[c], PER_CLASS, replace=len(members[c]) < PER_CLASS) for c in chosen]
-        )
-        views = random.integers(len(features), size=len(rows))
-        value = loss(layer(features[views, rows].float()), labels[rows])
+        value = loss(layer(features), labels)
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
     return layer
 
 
-def measured(layer: nn.Linear, query: Part, gallery: Part) -> dict[str, float]:
-    """R@1 and mAP@R of the queries in the gallery, without items of their own camera and label; OPIS of both."""
+def batches(part: Part, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each of 20 random classes four random images, one class after the other, in random views."""
+    features, labels, _ = part
+    random = np.random.default_rng([seed, 1])
+    members = [np.flatnonzero(labels.numpy() == label) for label in np.unique(labels)]
+    for _ in range(STEPS):
+        chosen = random.choice(len(members), CLASSES, replace=False)
+        rows = np.concatenate([random.choice(members[c], PER_CLASS, replace=False) for c in chosen])
+        views = random.integers(len(features), size=len(rows))
+        yield features[views, rows].float(), labels[rows]
+
+
+def measured(layer: nn.Linear, query: Part, gallery: Part | None) -> dict[str, float]:
+    """R@1 and mAP@R of the queries in the gallery, without items of their own camera and label; OPIS of both.
+
+    Without a gallery queries search each other.
+    """
+    searched = gallery or query
     with torch.no_grad():
-        q, g = (layer(part[0][0].float()).double().numpy() for part in (query, gallery))
+        q, g = (layer(part[0][0].float()).double().numpy() for part in (query, searched))
     q, g = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (q, g))
-    q_labels, g_labels = query[1].numpy(), gallery[1].numpy()
+    q_labels, g_labels = query[1].numpy(), searched[1].numpy()
     first, average_precision = [], []
     for i, to_gallery in enumerate(euclidean_distances(q, g)):
         same = g_labels == q_labels[i]
-        allowed = (g_labels >= 0) & ~(same & (gallery[2].numpy() == query[2].numpy()[i]))
+        if gallery is None:
+            allowed = np.arange(len(g)) != i
+        else:
+            allowed = (g_labels >= 0) & ~(same & (gallery[2].numpy() == query[2].numpy()[i]))
         hits = same[allowed][np.argsort(to_gallery[allowed])]
         wanted = int(hits.sum())
         if wanted:
             first.append(hits[0])
             top = hits[:wanted]
             average_precision.append((np.cumsum(top) / np.arange(1, wanted + 1) * top).sum() / wanted)
-    everyone, labels = np.concatenate([q, g]), np.concatenate([q_labels, g_labels])
+    everyone, labels = (q, q_labels) if gallery is None else (np.concatenate([q, g]), np.append(q_labels, g_labels))
     kept = np.isin(labels, q_labels)
     return {
         "r1": float(np.mean(first)),
@@ -187,17 +349,37 @@ def opis(unit: np.ndarray, labels: np.ndarray) -> float:
     return float(np.var(np.array(utilities), axis=0).mean())
 
 
-def row(what: str, heading: str, first: np.ndarray, second: np.ndarray) -> str:
-    welch = stats.ttest_ind(second, first, equal_var=False).confidence_interval()
-    shown = [f"{x.mean():.2f} ± {half_width(x):.2f}" for x in (first, second)]
-    difference = f"{second.mean() - first.mean():+.2f} [{welch.low:+.2f}, {welch.high:+.2f}]"
-    verdict = "agrees" if welch.low <= 0 <= welch.high else "differs"
-    return f"| {what} | {heading} | {shown[0]} | {shown[1]} | {difference} | {verdict} |"
+def table(what: str, values: Values) -> list[str]:
+    lines = [f"| set | {what} | {' | '.join(MEASURES.values())} |", f"|---|---|{'---|' * len(MEASURES)}"]
+    for (set_name, name), by_measure in values.items():
+        cells = []
+        for measure, (first, second) in zip(MEASURES, by_measure, strict=True):
+            low, high = interval(first, second)
+            shown = [
+                SCALES[measure] * x for x in (first.mean(), second.mean(), second.mean() - first.mean(), low, high)
+            ]
+            cell = "{:.2f} / {:.2f}: {:+.2f} [{:+.2f}, {:+.2f}]".format(*shown)
+            cells.append(cell if low <= 0 <= high else f"{cell} differs")
+        lines.append(f"| {set_name} | {name} | {' | '.join(cells)} |")
+    return lines
 
 
-def half_width(values: np.ndarray) -> float:
-    """Half the width of the mean's 95 % interval."""
-    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+def interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Of the mean of the second minus that of the first, 95 %, without equal variances (Welch)."""
+    found = stats.ttest_ind(second, first, equal_var=False).confidence_interval()
+    return float(found.low), float(found.high)
+
+
+def agreement(values: Values) -> str:
+    bounds = [interval(*pair) for by_measure in values.values() for pair in by_measure]
+    return f"{sum(low <= 0 <= high for low, high in bounds)} of {len(bounds)}"
+
+
+def largest(values: Values) -> str:
+    """The largest difference of the two programs in each measure."""
+    apart = np.array([[abs(second.mean() - first.mean()) for first, second in pairs] for pairs in values.values()])
+    scaled = zip(MEASURES.items(), apart.max(axis=0), strict=True)
+    return ", ".join(f"{SCALES[measure] * value:.2f} ({heading})" for (measure, heading), value in scaled)
 
 
 if __name__ == "__main__":
