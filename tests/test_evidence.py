@@ -509,12 +509,17 @@ def test_names_in_the_figure_do_not_overlap() -> None:
     assert not any(_overlap(one, other) for i, one in enumerate(boxes) for other in boxes[:i])
 
 
-def test_normalised_scores_are_chosen_tested_and_tabulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_normalised_scores_are_of_the_settings_that_are_chosen_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import normalization
     import torch
     from image_sets import Features, Pictures
     from normalization_tables import section
-    from normalized_runs import NormalizedRuns
+    from normalized_runs import FOLDER, NORMALIZED, PLAIN, Results, compared
+    from store import TEST, Store
+    from tested import Tested
+    from tuning import made
 
     generator = torch.Generator().manual_seed(0)
 
@@ -524,32 +529,121 @@ def test_normalised_scores_are_chosen_tested_and_tabulated(tmp_path: Path, monke
         views = centres[labels] + 0.7 * torch.randn(2, len(labels), 16, generator=generator)
         return Pictures(views, labels, None)
 
-    data = Features(pictures(60), pictures(60), None)
+    data = Features(pictures(40), pictures(40), None)
     monkeypatch.setattr(normalization, "features_of", lambda name: data)
-    monkeypatch.setattr(normalization, "HERE", tmp_path)
-    settings = {"triplet.margin": 0.1, "rate": 1e-3, "steps": 5, "dimension": 8}
-    names = ("triplet", "triplet + tcm@added")
-    chosen = {names[0]: settings, names[1]: {**settings, "tcm.margin_plus": 0.9, "tcm.margin_minus": 0.5}}
-    monkeypatch.setattr(normalization, "settings_of", lambda name: chosen)
-    (tmp_path / "results").mkdir()
-    for method in names:
+    monkeypatch.setattr(normalization, "RESULTS", tmp_path)
+    for name, value in {"SEEDS": (0, 1), "KS": (5,), "SIZES": (25,)}.items():
+        monkeypatch.setattr(normalization, name, value)
+    base, both = "triplet", "triplet + tcm@added"
+    first = {"triplet.margin": 0.1, "rate": 1e-3, "steps": 5, "dimension": 8}
+    added = {**first, "tcm.margin_plus": 0.9, "tcm.margin_minus": 0.5}
+
+    def test(method: str, settings: dict[str, float]) -> None:
         for seed in (0, 1):
-            normalization.work("emoji", method, seed)
-            normalization.work("emoji", method, seed)  # is not run again
-    kept = NormalizedRuns(tmp_path / "results", "emoji")
-    lines = kept.lines()
-    assert sorted((line["method"], str(line["seed"])) for line in lines) == sorted(
-        (method, seed) for method in names for seed in ("None", "0", "1")
-    )
-    kept.pack()
-    assert not list((tmp_path / "results" / "by_class").iterdir())
-    page = "\n".join(section(tmp_path / "results", ["emoji", "grocery"]))
-    assert "Seeds: emoji 2. " in page and "| emoji | both |" in page and "| triplet → normalised | " in page
-    with np.load(kept.packed) as stored:
-        values = stored["triplet.0"].astype(float)
-    run = next(line["metrics"] for line in lines if (line["method"], line["seed"]) == ("triplet", 0))
-    means = np.nanmean(values[0], axis=1)  # by class, each with as many queries and genuine pairs
-    assert means == pytest.approx([run["plain"][key] for key in ("r1", "map_at_r", "opis", "tar")], rel=2e-3, abs=1e-4)
+            Store(tmp_path).add(made("emoji", TEST, method, settings, seed), {})
+
+    def missing() -> list[tuple[str, float]]:
+        """The methods and margins of the runs that are made."""
+        runs = list(normalization.jobs(["emoji"]))
+        for run in runs:
+            normalization.work(tmp_path / FOLDER, run)
+            normalization.work(tmp_path / FOLDER, run)  # is not run again
+        return list(dict.fromkeys((run.method, run.settings["triplet.margin"]) for run in runs))
+
+    test(base, first)
+    test(both, added)
+    assert missing() == [(base, 0.1), (both, 0.1)]
+    assert missing() == []
+    store = Store(tmp_path / FOLDER)
+    store.pack(["emoji"])
+    assert not list((tmp_path / FOLDER / "by_class").iterdir())
+    page = "\n".join(section(Tested(Store(tmp_path)), ["emoji", "grocery"]))
+    assert "Seeds: emoji 2. " in page and "| triplet → normalised | " in page
+
+    test(base, {**first, "triplet.margin": 0.2})  # chosen anew; TCM stays on the first choice
+    wanted = compared(Tested(Store(tmp_path)), "emoji")
+    shown = Results.read(Store(tmp_path / FOLDER), wanted)
+    assert [(name, shown.seeds(name)) for name in wanted] == [(base, []), (both, [0, 1]), (f"{base} as base", [0, 1])]
+    assert missing() == [(base, 0.2)]
+    of_class = {}
+    for run in Store(tmp_path / FOLDER).found.values():
+        if run["stage"] == TEST:
+            values = store.by_class(run["key"], "emoji")
+            of_class[run["method"], run["settings"]["triplet.margin"], run["seed"]] = values
+            # Every class has as many queries and genuine pairs.
+            means = [run["metrics"]["plain"][key] for key in ("r1", "map_at_r", "opis", "tar")]
+            assert np.nanmean(values[PLAIN], axis=1) == pytest.approx(means, rel=1e-5, abs=1e-6)
+
+    def opis(method: str, margin: float, which: int) -> float:
+        return float(np.mean([of_class[method, margin, seed][which, 2] for seed in (0, 1)]))
+
+    page = "\n".join(section(Tested(Store(tmp_path)), ["emoji"]))
+    for row, before, after in (
+        ("emoji | normalised, all losses", opis(base, 0.2, PLAIN), opis(base, 0.2, NORMALIZED)),
+        ("emoji | normalised", opis(base, 0.1, PLAIN), opis(base, 0.1, NORMALIZED)),
+        ("emoji | TCM", opis(base, 0.1, PLAIN), opis(both, 0.1, PLAIN)),
+        ("emoji | both", opis(base, 0.1, PLAIN), opis(both, 0.1, NORMALIZED)),
+    ):
+        assert f"| {row} | {100 * (after / before - 1):+.1f} |" in page
+    assert f"| triplet → normalised | {100 * (opis(base, 0.2, NORMALIZED) / opis(base, 0.2, PLAIN) - 1):+.1f} [" in page
+
+
+def test_normalised_scores_are_counted_by_corrected_intervals_of_ratios(tmp_path: Path) -> None:
+    from methods import METHODS
+    from normalization_tables import ADDED, CHANGED, differences, section
+    from normalized_runs import FOLDER, TCM, Results, choice_for, compared
+    from scipy.stats import t
+    from statistics_of_pairs import Spread
+    from store import TEST, Run, Store
+    from tested import Tested
+    from tuning import made
+
+    rng = np.random.default_rng(0)
+    plain_store, store = Store(tmp_path), Store(tmp_path / FOLDER)
+    advised = {"used": [5, 1.0, 0.5, 0.1], "recommended": True}
+    factors = {"id": (0.05, 0.5), "arcface": (1.0, 1.0), "triplet": (2.0, 3.0)}  # normalised; with TCM too, of that
+
+    def keep(run: Run, values: np.ndarray) -> None:
+        for seed in range(5):
+            again = run._replace(seed=seed)
+            plain_store.add(again, {})
+            figures = {"opis": 1.0, "tar": 0.5, "r1": 0.5, "map_at_r": 0.5, "worst_far": 0.1}
+            store.add(again, {"plain": figures, "gallery": figures, "train": figures})
+            store.keep_by_class(again, values[seed])
+        store.add(choice_for(run), {}, chosen={"gallery": advised, "train": {**advised, "recommended": False}})
+
+    for base, (alone, more) in factors.items():
+        of_base = np.full((5, 2, 4, 40), 0.5)
+        of_base[:, 0, 2] = rng.lognormal(0.0, 0.1, (5, 1)) * rng.lognormal(0.0, 0.8, (1, 40))
+        of_base[:, 1, 2] = alone * of_base[:, 0, 2] * rng.lognormal(0.0, 0.1, (5, 40))
+        of_both = of_base.copy()
+        of_both[:, 1, 2] *= more * rng.lognormal(0.0, 0.05, (5, 40))
+        settings = METHODS[base].trials()[0]
+        keep(made("emoji", TEST, base, settings, 0), of_base)
+        keep(made("emoji", TEST, base + TCM, settings | METHODS[base + TCM].trials()[0], 0), of_both)
+
+    results = Tested(Store(tmp_path))
+    found = {"emoji": Results.read(store, compared(results, "emoji"))}
+    changes = differences(found, *CHANGED, "opis")
+    assert {base for base, _ in changes} == factors.keys()
+    for (base, _), difference in changes.items():
+        values = np.stack([found["emoji"].by_class[base, seed][:, 2] for seed in range(5)]).astype(np.float64)
+        before, after = values[:, 0], values[:, 1]
+        mean, low, high = difference.shown()
+        assert mean == pytest.approx(100 * (after.mean() / before.mean() - 1))
+        assert -100 < low < mean < high
+        half = t.ppf(0.975, difference.spread.freedom) * difference.spread.variance**0.5
+        assert low == pytest.approx(100 * (after.mean() / before.mean() * np.exp(-half) - 1))
+    page = "\n".join(section(results, ["emoji"]))
+    assert "It lowers OPIS in 1 and raises it in 1; TAR at FAR 0.1 % is higher in 0 and lower in 0." in page
+    assert "OPIS is lower still in 1, higher in 0 and undecided in 1 combinations with losses" in page
+    assert "and lower in 0, higher in 1 and undecided in 0 with others." in page
+    assert "(3 of 3 combinations of 3 losses and 1 sets), or the training samples (0)" in page
+    found["grocery"] = found["emoji"]
+    spread = Spread(0.1, 2)
+    wide, alike = (differences(found, *ADDED, "opis", {"emoji": [spread]})["id", name] for name in ("emoji", "grocery"))
+    assert wide.spread.variance == pytest.approx(alike.spread.variance + spread.variance)
+    assert wide.mean == alike.mean == pytest.approx(np.log(0.5), rel=0.05)
 
 
 def test_coverage_of_intervals_is_counted(tmp_path: Path) -> None:

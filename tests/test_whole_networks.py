@@ -158,8 +158,9 @@ def test_normalised_scores_of_whole_networks(tmp_path: Path, monkeypatch: pytest
     import whole_normalization
     from image_sets import Pictures
     from normalization_tables import whole_networks
-    from normalized_runs import NormalizedRuns
-    from store import TEST, Run
+    from normalized_runs import FOLDER
+    from store import TEST, Run, Store
+    from tested import Tested
 
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(120) % 30
@@ -171,17 +172,19 @@ def test_normalised_scores_of_whole_networks(tmp_path: Path, monkeypatch: pytest
         whole_normalization, "trained", lambda run: ([torch.nn.functional.normalize(images + run.seed)], pictures, 1)
     )
     monkeypatch.setattr(whole_normalization, "best_point", lambda *_: {})
-    whole_normalization.choose("glyphs", "triplet")
+    whole = Store(tmp_path)
     for seed in (0, 1):
-        whole_normalization.run_test(Run("glyphs", TEST, "triplet", {}, seed, "x"))
-    kept = NormalizedRuns(tmp_path, "glyphs")
-    kept.pack()
-    (row,) = (line for line in whole_networks(tmp_path, ["glyphs", "omniglot"]) if line.startswith("| glyphs"))
-    metrics = [line["metrics"] for line in kept.lines() if line["seed"] is not None]
+        run = Run("glyphs", TEST, "triplet", {}, seed, "x")
+        whole.add(run, {})
+        whole_normalization.run_test(run)
+    kept = Store(tmp_path / FOLDER)
+    kept.pack(["glyphs"])
+    (row,) = (line for line in whole_networks(Tested(whole), ["glyphs", "omniglot"]) if line.startswith("| glyphs"))
+    metrics = [line["metrics"] for line in kept.found.values() if line["stage"] == TEST]
     opis = [np.mean([of[kind]["opis"] for of in metrics]) for kind in ("plain", "gallery")]
     assert row.startswith("| glyphs | triplet | 2 | k = ")
     assert f"| {1000 * opis[0]:.2f} | {100 * (opis[1] / opis[0] - 1):+.1f} [" in row
-    assert whole_networks(tmp_path, ["omniglot"]) == []
+    assert whole_networks(Tested(whole), ["omniglot"]) == []
 
 
 def test_configs_have_the_validated_settings() -> None:

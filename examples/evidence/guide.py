@@ -108,7 +108,7 @@ def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
         "has the pictures of fruits in colour. Steps were timed with a batch of 80.",
         "",
     ]
-    lines += section(folder / "results", sets)
+    lines += section(verdicts.results, sets)
     table: dict[str, dict[str, object]] = {}
     for goal in GOALS:
         of_groups = [(group, found(group, goal.measure, verdicts, sets)) for group in goal.groups]

@@ -4,8 +4,8 @@
     python examples/evidence/normalization.py --sets emoji       # some sets
     python examples/evidence/normalization.py --processes 2
 
-It can be stopped at any time and continues where it was. Results are stored in results/normalization_SET.jsonl;
-`python examples/evidence/run.py --tables` writes the tables.
+It can be stopped at any time and continues where it was. A method whose settings validation has chosen anew is run
+again. Results are stored in results/normalization; `python examples/evidence/run.py --tables` writes the tables.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +24,8 @@ import torch
 from image_sets import SOURCES, Features, Pictures, features_of
 from methods import SEEDS
 from normalization_tables import KINDS, best_kind
-from normalized_runs import NormalizedRuns
-from store import Store
+from normalized_runs import FOLDER, choice_for, compared
+from store import Run, Store
 from tested import Tested
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -38,10 +37,7 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.cohort_tuning import NormalizationTrials, measure_pairs, try_normalizations
 
-HERE = Path(__file__).parent
-WITH_TCM = ("triplet", "ms", "smoothap", "recall", "proxy_nca", "arcface", "id")
-OTHERS = ("contrastive", "cit@1.0", "circle", "angular", "lifted", "soft_triple", "softmax")
-METHODS = (*(name for base in WITH_TCM for name in (base, f"{base} + tcm@added")), *OTHERS)
+RESULTS = Path(__file__).parent / "results"
 KS, STRENGTHS, FAR, FAR_OF_CLASSES = (5, 10, 20, 50, 100, 200), (0.5, 1.0), 1e-3, 1e-2
 FAR_RANGE = (1e-2, 1e-1)
 GROWN = ("triplet", "ms", "arcface")
@@ -212,36 +208,25 @@ def growth(samples: Tensor, labels: Tensor, seed: int, k: float, strength: float
     return found
 
 
-@cache
-def settings_of(set_name: str) -> dict[str, dict[str, Any]]:
-    return Tested(Store(HERE / "results")).all_settings(set_name)
-
-
-def work(set_name: str, method: str, seed: int) -> None:
+def work(folder: Path, run: Run) -> None:
     """One run, after the choice, which the first seed makes."""
     torch.set_num_threads(1)
-    settings, kept = settings_of(set_name)[method], NormalizedRuns(HERE / "results", set_name)
-    stored = [line for line in kept.lines() if line["method"] == method]
-    chosen = next((line["chosen"] for line in stored if line["seed"] is None), None)
-    if chosen is None:
-        chosen = choose(set_name, method, settings)
-        kept.add({"method": method, "seed": None, "chosen": chosen})
-    if any(line["seed"] == seed for line in stored):
+    store = Store(folder)
+    if store.get(run) is not None:
         return
-    metrics, by_class, more = tested_run(set_name, method, settings, seed, chosen)
-    used = best_kind(chosen) or "plain"
-    kept.keep(method, seed, np.stack([by_class["plain"], by_class[used]]), {"metrics": metrics, **more})
+    described = run.set, run.method, run.settings
+    choice = store.get(choice_for(run)) or store.add(choice_for(run), {}, chosen=choose(*described))
+    metrics, by_class, more = tested_run(*described, run.seed, choice["chosen"])
+    store.keep_by_class(run, np.stack([by_class["plain"], by_class[best_kind(choice["chosen"]) or "plain"]]))
+    store.add(run, metrics, **more)
 
 
-def jobs(sets: list[str], seeds: tuple[int, ...]) -> Iterator[tuple[str, str, int]]:
+def jobs(sets: list[str]) -> Iterator[Run]:
     """Seed by seed, so that a stop leaves every set and method with as many seeds."""
-    stored = {
-        name: {(line["method"], line["seed"]) for line in NormalizedRuns(HERE / "results", name).lines()}
-        for name in sets
-    }
-    for seed in seeds:
-        for method in METHODS:
-            yield from ((name, method, seed) for name in sets if (method, seed) not in stored[name])
+    store, results = Store(RESULTS / FOLDER), Tested(Store(RESULTS))
+    wanted = [run for name in sets for run in compared(results, name).values()]
+    runs = (run._replace(seed=seed) for seed in SEEDS for run in wanted)
+    yield from (run for run in runs if store.get(run) is None)
 
 
 def main() -> None:
@@ -250,12 +235,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     given = parser.parse_args()
     with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
-        running = [pool.submit(work, *job) for job in jobs(given.sets, SEEDS)]
+        running = [pool.submit(work, RESULTS / FOLDER, job) for job in jobs(given.sets)]
         for done, future in enumerate(as_completed(running), 1):
             future.result()
             print(f"{done} of {len(running)} runs", file=sys.stderr, flush=True)
-    for name in given.sets:
-        NormalizedRuns(HERE / "results", name).pack()
+    Store(RESULTS / FOLDER).pack(given.sets)
 
 
 if __name__ == "__main__":

@@ -1,141 +1,122 @@
 """Writes the section about normalised scores from the stored results of normalization.py."""
 
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from normalized_runs import NormalizedRuns
-from statistics_of_pairs import paired_difference
+from normalized_runs import AS_BASE, BASES, FOLDER, NORMALIZED, OF_CLASSES, PLAIN, TCM, Results, Side, compared
+from statistics_of_pairs import HIGHER, HOLDS, LOWER, OPEN, REVERSED, Difference, Spread, level_of_family, verdict
+from store import Store, run_of
+from tested import Tested
 
-PLAIN, NORMALIZED = 0, 1  # of the stored values by class
-BY_CLASS = {"r1": 0, "map_at_r": 1, "opis": 2, "tar": 3}
 KINDS = {"gallery": "the gallery itself", "train": "training samples"}
-TCM = " + tcm@added"
+CHANGED = ("", PLAIN), ("", NORMALIZED)  # two sides: what follows the base's name, and which scores
+ADDED = (AS_BASE, NORMALIZED), (TCM, NORMALIZED)
+CONDITIONS = {
+    "normalised, all losses": CHANGED,
+    "normalised": ((AS_BASE, PLAIN), (AS_BASE, NORMALIZED)),
+    "TCM": ((AS_BASE, PLAIN), (TCM, PLAIN)),
+    "both": ((AS_BASE, PLAIN), (TCM, NORMALIZED)),
+}
 
-Side = tuple[str, int]  # a method, and PLAIN or NORMALIZED
-
-
-class Results(NamedTuple):
-    """runs: by method and seed; chosen: by method; by_class: (2, 4, C) by "method.seed"."""
-
-    runs: dict[tuple[str, int], dict[str, Any]]
-    chosen: dict[str, dict[str, Any]]
-    by_class: dict[str, np.ndarray]
-
-    @property
-    def methods(self) -> list[str]:
-        return list(dict.fromkeys(method for method, _ in self.runs))
-
-    def values(self, side: Side, metric: str, seeds: Iterable[int]) -> np.ndarray:
-        """(S, C)"""
-        method, which = side
-        found = [self.by_class[f"{method}.{seed}"][which, BY_CLASS[metric]] for seed in seeds]
-        return np.stack(found).astype(float)
-
-    def seeds(self, *methods: str) -> list[int]:
-        return sorted(seed for method, seed in self.runs if method == methods[0] and self._all(methods, seed))
-
-    def _all(self, methods: Sequence[str], seed: int) -> bool:
-        return all((method, seed) in self.runs for method in methods)
-
-    def change(self, base: Side, other: Side, metric: str) -> tuple[float, float, float] | None:
-        """Mean and 95 % interval; OPIS in % of the base, the others in points."""
-        if not (seeds := self.seeds(base[0], other[0])):
-            return None
-        found = paired_difference(self.values(base, metric, seeds), self.values(other, metric, seeds))
-        by = 100 / found.base if metric == "opis" else 100
-        low, high = found.ends()
-        return found.mean * by, low * by, high * by
+Found = Mapping[str, Results]
+Differences = Mapping[tuple[str, str], Difference]  # by base and set
 
 
-def read_results(folder: Path, set_name: str) -> Results | None:
-    kept = NormalizedRuns(folder, set_name)
-    lines = kept.lines()
-    if not lines or not kept.packed.is_file():
-        return None
-    with np.load(kept.packed) as arrays:
-        by_class = dict(arrays)
-    runs = {(line["method"], line["seed"]): line for line in lines if f"{line['method']}.{line['seed']}" in by_class}
-    return Results(runs, {line["method"]: line["chosen"] for line in lines if line["seed"] is None}, by_class)
-
-
-def section(folder: Path, sets: Sequence[str]) -> list[str]:
+def section(results: Tested, sets: Sequence[str]) -> list[str]:
     """Lines of WHICH_LOSS.md; none without results."""
-    found = {name: results for name in sets if (results := read_results(folder, name)) is not None}
+    store = Store(results.store.folder / FOLDER)
+    found = {name: of_set for name in sets if (of_set := Results.read(store, compared(results, name))).runs}
     if not found:
         return []
-    return [*_about(found), *_by_condition(found), *_by_loss(found), *_by_cohort(found), *_growth(found)]
-
-
-def _about(found: dict[str, Results]) -> list[str]:
-    bases = sorted({base for results in found.values() for base in _bases(results)})
-    seeds = {name: [len(results.seeds(method)) for method in results.methods] for name, results in found.items()}
-    ran = ", ".join(f"{name} {min(n)}" + (f" to {max(n)}" if max(n) > min(n) else "") for name, n in seeds.items())
-    gains = [
-        change
-        for results in found.values()
-        for base in _bases(results)
-        if (change := results.change((base, PLAIN), (base, NORMALIZED), "opis"))
+    opis, tar = (differences(found, *CHANGED, metric) for metric in ("opis", "tar"))
+    spreads = {name: [spread] for name in found if (spread := results.tuning(name, "opis"))}  # of TCM's margins
+    added = differences(found, *ADDED, "opis", spreads)
+    return [
+        *_about(found, opis, tar, added),
+        *_by_condition(found),
+        *_by_loss(found, "OPIS, %", {" → normalised": opis, ", normalised → with TCM": added}),
+        *_by_loss(found, "TAR at FAR 0.1 %, points", {" → normalised": tar}),
+        *_by_cohort(found),
+        *_growth(found),
     ]
-    lower, higher = sum(high < 0 for _, _, high in gains), sum(low > 0 for _, low, _ in gains)
-    none = sum(best_kind(results.chosen[base]) is None for results in found.values() for base in _bases(results))
-    further = [name for name, results in found.items() if _with_tcm_is_lower(results)]
+
+
+def differences(
+    found: Found, before: Side, after: Side, metric: str, spreads: Mapping[str, Sequence[Spread]] | None = None
+) -> Differences:
+    """Of each base and set that has both sides; spreads: of the tuning of the second, by set."""
+    every = {
+        (base, name): of_set.difference(
+            (base + before[0], before[1]), (base + after[0], after[1]), metric, (spreads or {}).get(name, ())
+        )
+        for base in BASES
+        for name, of_set in found.items()
+    }
+    return {of: difference for of, difference in every.items() if difference}
+
+
+def counts(differences: Iterable[Difference], level: float) -> Counter[str]:
+    """How many are LOWER, HIGHER and OPEN by intervals of the level."""
+    names = {HOLDS: LOWER, REVERSED: HIGHER, OPEN: OPEN}
+    return Counter(names[verdict(difference, LOWER, "opis", level=level)] for difference in differences)
+
+
+def _about(found: Found, opis: Differences, tar: Differences, added: Differences) -> list[str]:
+    seeds = {name: [len(of_set.seeds(method)) for method in of_set.names] for name, of_set in found.items()}
+    ran = ", ".join(f"{name} {min(n)}" + (f" to {max(n)}" if max(n) > min(n) else "") for name, n in seeds.items())
+    cohorts = Counter(best_kind(found[name].chosen[base]) for base, name in opis)
+    level = level_of_family([*opis.values(), *tar.values(), *added.values()])
+    of_opis, of_tar = counts(opis.values(), level), counts(tar.values(), level)
+    of_classes, of_others = (
+        counts([d for (base, _), d in added.items() if (base in OF_CLASSES) == classes], level)
+        for classes in (True, False)
+    )
     return [
         "## One threshold for all classes, without training: `CohortNormalization`",
         "",
         "From each cosine it subtracts how close the two samples are to a cohort of unlabelled ones: "
-        f"s'(a, b) = cos(a, b) − ½ λ (m(a) + m(b)). It lowers OPIS in {lower} of {len(gains)} combinations of "
-        f"{len(bases)} losses and {len(found)} sets and raises it in {higher}; in {none} the validation classes "
-        "advised no cohort, so that cosines stay. A TCM term beside it lowers OPIS further on "
-        f"{', '.join(further) or 'no set'}. Cohort (the gallery itself, where each sample leaves itself out, or the "
-        "training samples), k and λ were chosen for each loss on validation classes, by the lowest OPIS that does not "
-        "lower TAR at FAR 0.1 %, with a layer trained without these classes. Intervals are 95 %, by t over seeds and "
-        f"test classes as crossed random effects; of one seed, over test classes only. Seeds: {ran}. "
+        "s'(a, b) = cos(a, b) − ½ λ (m(a) + m(b)). The cohort is the gallery of the test set, unlabelled, where each "
+        f"sample leaves itself out ({cohorts['gallery']} of {len(opis)} combinations of "
+        f"{len({base for base, _ in opis})} losses and {len(found)} sets), or the training samples "
+        f"({cohorts['train']}); no loss on this page has seen test images. In {cohorts[None]} the validation classes "
+        f"advised no cohort, so that cosines stay. It lowers OPIS in {of_opis[LOWER]} and raises it in "
+        f"{of_opis[HIGHER]}; TAR at FAR 0.1 % is higher in {of_tar[HIGHER]} and lower in {of_tar[LOWER]}. With a "
+        f"TCM term too, OPIS is lower still in {of_classes[LOWER]}, higher in {of_classes[HIGHER]} and undecided in "
+        f"{of_classes[OPEN]} combinations with losses that have proxies or classes ({', '.join(OF_CLASSES)}), and "
+        f"lower in {of_others[LOWER]}, higher in {of_others[HIGHER]} and undecided in {of_others[OPEN]} with others. "
+        "These counts allow for the number of comparisons in this section (Benjamini and Hochberg, intervals at "
+        f"{100 * level:.1f} %).",
+        "",
+        "Cohort, k and λ were chosen for each loss on the validation classes of one split and seed, by the lowest OPIS "
+        "that does not lower TAR at FAR 0.1 %, with a layer trained without these classes; the luck of this choice is "
+        "not in the intervals. Intervals are 95 %, by t over seeds and test classes as crossed random effects, with "
+        f"TCM also over tunings; OPIS as ratios, computed as logarithms. Seeds: {ran}. "
         "`python examples/evidence/normalization.py` makes the missing runs.",
         "",
     ]
 
 
-def _with_tcm_is_lower(results: Results) -> bool:
-    """Whether OPIS of normalised scores is lower with TCM, over the losses that were run with both."""
-    bases = [base for base in _bases(results) if base + TCM in results.methods]
-    alone = _mean_change(results, bases, lambda base: (base, NORMALIZED), "opis")
-    return _mean_change(results, bases, lambda base: (base + TCM, NORMALIZED), "opis") < alone
-
-
-def _bases(results: Results) -> list[str]:
-    return [method for method in results.methods if not method.endswith(TCM)]
-
-
-def _by_condition(found: dict[str, Results]) -> list[str]:
+def _by_condition(found: Found) -> list[str]:
     """Means over losses: TCM alone, normalisation alone, both."""
     lines = [
-        "Means over losses, against the loss alone with plain cosines; all but the first row for the losses that were "
-        "run with TCM too. OPIS in %, the others in points; highest FAR: of a class at a pooled FAR of 1 %.",
+        "Means over losses (of OPIS geometric), against the loss alone with plain cosines; all but the first row for "
+        "the losses that were run with TCM too, at the settings that TCM was added to. OPIS in %, the others in "
+        "points; highest FAR: of a class at a pooled FAR of 1 %.",
         "",
         "| set | condition | OPIS | TAR at FAR 0.1 % | R@1 | mAP@R | highest FAR of a class, % |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, results in found.items():
-        bases = _bases(results)
-        with_tcm = [base for base in bases if base + TCM in results.methods]
-        for words, some, other in (
-            ("normalised, all losses", bases, lambda base: (base, NORMALIZED)),
-            ("normalised", with_tcm, lambda base: (base, NORMALIZED)),
-            ("TCM", with_tcm, lambda base: (base + TCM, PLAIN)),
-            ("both", with_tcm, lambda base: (base + TCM, NORMALIZED)),
-        ):
-            means = [_mean_change(results, some, other, metric) for metric in ("opis", "tar", "r1", "map_at_r")]
-            worst = _mean_worst(results, [(base, PLAIN) for base in some]), _mean_worst(results, map(other, some))
-            cells = [f"{value:+.1f}" for value in means]
-            lines.append(f"| {name} | {words} | {' | '.join(cells)} | {worst[0]:.1f} → {worst[1]:.1f} |")
+        for words, sides in CONDITIONS.items():
+            changes = [differences({name: results}, *sides, metric) for metric in ("opis", "tar", "r1", "map_at_r")]
+            if changes[0]:
+                opis, *others = (float(np.mean([d.mean for d in of.values()])) for of in changes)
+                cells = [f"{100 * value:+.1f}" for value in (np.expm1(opis), *others)]
+                worst = [_mean_worst(results, [(base + end, side) for base, _ in changes[0]]) for end, side in sides]
+                lines.append(f"| {name} | {words} | {' | '.join(cells)} | {worst[0]:.1f} → {worst[1]:.1f} |")
     return [*lines, ""]
-
-
-def _mean_change(results: Results, bases: Iterable[str], other: Callable[[str], Side], metric: str) -> float:
-    changes = [results.change((base, PLAIN), other(base), metric) for base in bases]
-    return float(np.mean([change[0] for change in changes if change]))
 
 
 def _mean_worst(results: Results, sides: Iterable[Side]) -> float:
@@ -152,21 +133,20 @@ def best_kind(chosen: dict[str, Any]) -> str | None:
     return min(advised, key=lambda kind: chosen[kind]["used"][3], default=None)
 
 
-def _by_loss(found: dict[str, Results]) -> list[str]:
-    lines: list[str] = []
-    for metric, words in (("opis", "OPIS, %"), ("tar", "TAR at FAR 0.1 %, points")):
-        lines += [f"| {words} | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"]
-        for base in dict.fromkeys(base for results in found.values() for base in _bases(results)):
-            cells = []
-            for results in found.values():
-                change = results.change((base, PLAIN), (base, NORMALIZED), metric)
-                cells.append("–" if change is None else "{:+.1f} [{:+.1f}, {:+.1f}]".format(*change))
-            lines.append(f"| {base} → normalised | {' | '.join(cells)} |")
-        lines.append("")
-    return lines
+def _by_loss(found: Found, words: str, changes: Mapping[str, Differences]) -> list[str]:
+    lines = [f"| {words} | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"]
+    for change, of in changes.items():
+        for base in dict.fromkeys(base for base, _ in of):
+            cells = [interval(of[base, name]) if (base, name) in of else "–" for name in found]
+            lines.append(f"| {base}{change} | {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
-def _by_cohort(found: dict[str, Results]) -> list[str]:
+def interval(difference: Difference) -> str:
+    return "{:+.1f} [{:+.1f}, {:+.1f}]".format(*difference.shown())
+
+
+def _by_cohort(found: Found) -> list[str]:
     """What each kind of cohort did on the test classes, advised or not, and where it did harm."""
     lines = [
         "Both cohorts on the test classes, whether the validation classes advised them or not; harm: lower TAR. A "
@@ -179,34 +159,39 @@ def _by_cohort(found: dict[str, Results]) -> list[str]:
     for name, results in found.items():
         for kind, words in KINDS.items():
             opis, tar, advised = [], [], []
-            for method in results.methods:
+            for method in (name for name in results.names if not name.endswith(AS_BASE)):
                 of_method = [run["metrics"] for (other, _), run in results.runs.items() if other == method]
                 base, here = (
                     {key: np.mean([m[k][key] for m in of_method]) for key in ("opis", "tar")} for k in ("plain", kind)
                 )
-                opis.append(100 * (here["opis"] / base["opis"] - 1))
+                opis.append(np.log(here["opis"] / base["opis"]))
                 tar.append(100 * (here["tar"] - base["tar"]))
                 advised.append(results.chosen[method][kind]["recommended"])
             harm = np.array(tar) < 0
             count = len(tar)
             lines.append(
-                f"| {name} | {words} | {sum(advised)} of {count} | {np.mean(opis):+.1f} | {np.mean(tar):+.1f} | "
-                f"{min(tar):+.1f} | {harm.sum()} | {(harm & np.array(advised)).sum()} |"
+                f"| {name} | {words} | {sum(advised)} of {count} | {100 * np.expm1(np.mean(opis)):+.1f} | "
+                f"{np.mean(tar):+.1f} | {min(tar):+.1f} | {harm.sum()} | {(harm & np.array(advised)).sum()} |"
             )
     return [*lines, ""]
 
 
-def whole_networks(folder: Path, sets: Sequence[str]) -> list[str]:
+def read_results(whole: Tested, set_name: str) -> Results:
+    """Of whole networks, with the settings of their tests."""
+    tests = {method: run_of(runs[0]) for (name, method), runs in whole.tests.items() if name == set_name}
+    return Results.read(Store(whole.store.folder / FOLDER), tests)
+
+
+def whole_networks(whole: Tested, sets: Sequence[str]) -> list[str]:
     """The section of WHOLE_NETWORKS.md; none without results."""
     rows = []
     for name in sets:
-        if (results := read_results(folder, name)) is None:
-            continue
-        for method in results.methods:
+        results = read_results(whole, name)
+        for method in results.names:
             chosen, sides = results.chosen[method]["gallery"], ((method, PLAIN), (method, NORMALIZED))
             means = [np.nanmean(results.values(sides[0], metric, results.seeds(method))) for metric in ("opis", "tar")]
-            changes = [results.change(*sides, metric) for metric in ("opis", "tar", "r1", "map_at_r")]
-            cells = ["{:+.1f} [{:+.1f}, {:+.1f}]".format(*change) for change in changes if change]
+            changes = [results.difference(*sides, metric) for metric in ("opis", "tar", "r1", "map_at_r")]
+            cells = [interval(change) for change in changes if change]
             far = [_mean_worst(results, [side]) for side in sides]
             used = "k = {:.0f}, λ = {:g}".format(*chosen["used"]) if chosen["recommended"] else "none advised"
             rows.append(
@@ -231,7 +216,7 @@ def whole_networks(folder: Path, sets: Sequence[str]) -> list[str]:
     ]
 
 
-def _growth(found: dict[str, Results]) -> list[str]:
+def _growth(found: Found) -> list[str]:
     """A gallery that grows, and the FAR of its threshold once all identities have come."""
     lines = [
         "A gallery that grows and is its own cohort (mean of triplet, MS and ArcFace). With k kept, everybody comes "
@@ -243,7 +228,7 @@ def _growth(found: dict[str, Results]) -> list[str]:
         "|---|---|---|---|---|",
     ]
     for name, results in found.items():
-        grown = [run["growth"] for run in results.runs.values() if "growth" in run]
+        grown = [run["growth"] for (of, _), run in results.runs.items() if "growth" in run and not of.endswith(AS_BASE)]
         for row in range(len(grown[0]) if grown else 0):
             cells = []
             for key, scale, digits in (("opis", 1000, 1), ("tar", 100, 1), ("far_of_all", 100, 3)):

@@ -11,12 +11,13 @@ stopped at any time and continues where it was.
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import torch
 from normalization import FAR, FAR_RANGE, KS, STRENGTHS, Cohort, described, measured, offsets
-from normalized_runs import NormalizedRuns
+from normalized_runs import FOLDER, choice_for
 from store import VALIDATION, Run, Store
 from whole import RESULTS, best_point, made, tests, trained
 from whole_grid import SETS, TRIAL_SCHEDULE
@@ -26,44 +27,43 @@ from pml_ext.metrics.cohort_tuning import try_normalizations
 METHODS = ("triplet", "triplet_tcm_added", "smoothap", "smoothap_tcm_added", "ms", "ce_cit")
 
 
-def choose(set_name: str, method: str) -> None:
-    """k and strength by the validation classes."""
-    settings = TRIAL_SCHEDULE[set_name] | best_point(set_name, method, Store(RESULTS))
-    (samples,), (pictures,), _ = trained(made(set_name, VALIDATION, method, settings, 0))
+def choose(run: Run) -> dict[str, Any]:
+    """k and strength for a test run, by the validation classes."""
+    settings = TRIAL_SCHEDULE[run.set] | best_point(run.set, run.method, Store(RESULTS))
+    (samples,), (pictures,), _ = trained(made(run.set, VALIDATION, run.method, settings, 0))
     ks = {"rows": torch.arange(len(samples)), "ks": KS, "strengths": STRENGTHS}
     trials = try_normalizations(samples, samples, pictures.labels, **ks, far=FAR, far_range=FAR_RANGE)
-    chosen = {"gallery": described(trials)}
-    NormalizedRuns(RESULTS, set_name).add({"method": method, "seed": None, "chosen": chosen})
+    return {"gallery": described(trials)}
 
 
 def run_test(run: Run) -> None:
     """Metrics of plain cosines and of normalised scores; where the validation classes advise against, cosines stay."""
-    kept = NormalizedRuns(RESULTS, run.set)
-    chosen = next(line["chosen"] for line in kept.lines() if (line["method"], line["seed"]) == (run.method, None))
+    store = Store(RESULTS / FOLDER)
+    choice = store.get(choice_for(run)) or store.add(choice_for(run), {}, chosen=choose(run))
+    chosen = choice["chosen"]["gallery"]
     (samples,), pictures, _ = trained(run)
-    k, strength = chosen["gallery"]["used"][:2]
+    k, strength = chosen["used"][:2]
     half = offsets(samples, Cohort(samples, torch.arange(len(samples))), int(k), strength)
-    metrics, by_class = {}, []
+    metrics: dict[str, Any] = {}
+    by_class = []
     for name, given in (("plain", None), ("gallery", [half])):
         metrics[name], values = measured(pictures, [samples], given)
         by_class.append(values)
-    if not chosen["gallery"]["recommended"]:
+    if not chosen["recommended"]:
         by_class[1] = by_class[0]
-    kept.keep(run.method, run.seed, np.stack(by_class), {"metrics": metrics})
+    store.keep_by_class(run, np.stack(by_class))
+    store.add(run, metrics)
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    store = Store(RESULTS / FOLDER)
     for set_name in SETS:
-        stored = {(line["method"], line["seed"]) for line in NormalizedRuns(RESULTS, set_name).lines()}
-        left = [method for method in METHODS if (method, None) not in stored]
-        runs = [run for run in tests(set_name, Store(RESULTS)) if run.method in METHODS]
-        runs = [run for run in runs if (run.method, run.seed) not in stored]
-        for number, job in enumerate([*left, *runs], 1):
-            choose(set_name, job) if isinstance(job, str) else run_test(job)
-            told = f"{time.strftime('%H:%M')} {set_name}: {number} of {len(left) + len(runs)}"
-            print(told, file=sys.stderr, flush=True)
-        NormalizedRuns(RESULTS, set_name).pack()
+        runs = [run for run in tests(set_name, Store(RESULTS)) if run.method in METHODS and store.get(run) is None]
+        for number, run in enumerate(runs, 1):
+            run_test(run)
+            print(f"{time.strftime('%H:%M')} {set_name}: {number} of {len(runs)}", file=sys.stderr, flush=True)
+    Store(RESULTS / FOLDER).pack(list(SETS))
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def write_report(folder: Path, whole: Store, heads: Store) -> None:
     ]
     for set_name in sets:
         lines += [f"## {set_name}", "", *_comparisons(set_name, results, of_heads), *_methods(set_name, results)]
-    lines += [*whole_networks(whole.folder, list(SETS)), *_schedules(whole)]
+    lines += [*whole_networks(results, list(SETS)), *_schedules(whole)]
     write_atomically(folder / "WHOLE_NETWORKS.md", "\n".join(lines))
 
 
