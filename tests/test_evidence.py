@@ -588,7 +588,9 @@ def test_normalised_scores_are_of_the_settings_that_are_chosen_now(
     assert f"| triplet → normalised | {100 * (opis(base, 0.2, NORMALIZED) / opis(base, 0.2, PLAIN) - 1):+.1f} [" in page
 
 
-def test_normalised_scores_are_counted_by_corrected_intervals_of_ratios(tmp_path: Path) -> None:
+def test_normalised_scores_are_counted_by_corrected_intervals_of_ratios(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from methods import METHODS
     from normalization_tables import ADDED, CHANGED, differences, section
     from normalized_runs import FOLDER, TCM, Results, choice_for, compared
@@ -641,7 +643,8 @@ def test_normalised_scores_are_counted_by_corrected_intervals_of_ratios(tmp_path
     assert "(3 of 3 combinations of 3 losses and 1 sets), or the training samples (0)" in page
     found["grocery"] = found["emoji"]
     spread = Spread(0.1, 2)
-    wide, alike = (differences(found, *ADDED, "opis", {"emoji": [spread]})["id", name] for name in ("emoji", "grocery"))
+    monkeypatch.setattr(results, "tuning_of", lambda name, *_: spread if name == "emoji" else None)
+    wide, alike = (differences(found, *ADDED, "opis", results)["id", name] for name in ("emoji", "grocery"))
     assert wide.spread.variance == pytest.approx(alike.spread.variance + spread.variance)
     assert wide.mean == alike.mean == pytest.approx(np.log(0.5), rel=0.05)
 

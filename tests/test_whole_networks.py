@@ -105,18 +105,20 @@ def test_the_page_is_written_from_stored_runs(tmp_path: Path) -> None:
 
 
 def test_two_runs_of_a_seed_count_as_their_mean(tmp_path: Path) -> None:
-    from normalized_runs import NormalizedRuns
+    from normalized_runs import FOLDER, choice_for
+    from store import Store, run_of
 
     values = np.random.default_rng(0).integers(1, 16, (3, 3, 20)) / 16
     _store_tests(tmp_path / "whole", "glyphs", {"triplet": values, "triplet_tcm": 0.75 * values})
-    again = NormalizedRuns(tmp_path / "whole", "glyphs")
-    again.add({"method": "triplet", "seed": None, "chosen": {"gallery": {"recommended": False}}})
-    for seed, (r1, map_at_r, opis) in enumerate(0.5 * values):
+    runs = [run_of(run) for run in Store(tmp_path / "whole").found.values() if run["method"] == "triplet"]
+    again = Store(tmp_path / "whole" / FOLDER)
+    again.add(choice_for(runs[0]), {}, chosen={"gallery": {"recommended": False}})
+    for run, (r1, map_at_r, opis) in zip(runs, 0.5 * values, strict=True):
         measured = {"r1": r1.mean(), "map_at_r": map_at_r.mean(), "opis": opis.mean(), "worst_far": 0.1}
         by_class = np.stack([r1, map_at_r, opis, r1])
-        metrics = {"plain": measured, "gallery": measured}
-        again.keep("triplet", seed, np.stack([by_class, by_class]), {"metrics": metrics})
-    again.pack()
+        again.keep_by_class(run, np.stack([by_class, by_class]))
+        again.add(run, {"plain": measured, "gallery": measured})
+    again.pack(["glyphs"])
     page = _page(tmp_path)
     assert "| triplet | triplet_tcm | OPIS ↓ |" in page
     row = next(line for line in page.splitlines() if line.startswith("| triplet | triplet_tcm | OPIS"))

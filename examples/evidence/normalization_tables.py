@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from normalized_runs import AS_BASE, BASES, FOLDER, NORMALIZED, OF_CLASSES, PLAIN, TCM, Results, Side, compared
-from statistics_of_pairs import HIGHER, HOLDS, LOWER, OPEN, REVERSED, Difference, Spread, level_of_family, verdict
+from statistics_of_pairs import HIGHER, HOLDS, LOWER, OPEN, REVERSED, Difference, level_of_family, verdict
 from store import Store, run_of
 from tested import Tested
 
@@ -31,8 +31,7 @@ def section(results: Tested, sets: Sequence[str]) -> list[str]:
     if not found:
         return []
     opis, tar = (differences(found, *CHANGED, metric) for metric in ("opis", "tar"))
-    spreads = {name: [spread] for name in found if (spread := results.tuning(name, "opis"))}  # of TCM's margins
-    added = differences(found, *ADDED, "opis", spreads)
+    added = differences(found, *ADDED, "opis", tuned=results)
     return [
         *_about(found, opis, tar, added),
         *_by_condition(found),
@@ -43,13 +42,14 @@ def section(results: Tested, sets: Sequence[str]) -> list[str]:
     ]
 
 
-def differences(
-    found: Found, before: Side, after: Side, metric: str, spreads: Mapping[str, Sequence[Spread]] | None = None
-) -> Differences:
-    """Of each base and set that has both sides; spreads: of the tuning of the second, by set."""
+def differences(found: Found, before: Side, after: Side, metric: str, tuned: Tested | None = None) -> Differences:
+    """Of each base and set that has both sides; tuned: has the spread of tuning of the second side."""
     every = {
         (base, name): of_set.difference(
-            (base + before[0], before[1]), (base + after[0], after[1]), metric, (spreads or {}).get(name, ())
+            (base + before[0], before[1]),
+            (base + after[0], after[1]),
+            metric,
+            [spread] if tuned and (spread := tuned.tuning_of(name, base + after[0], metric)) else [],
         )
         for base in BASES
         for name, of_set in found.items()
@@ -67,7 +67,7 @@ def _about(found: Found, opis: Differences, tar: Differences, added: Differences
     seeds = {name: [len(of_set.seeds(method)) for method in of_set.names] for name, of_set in found.items()}
     ran = ", ".join(f"{name} {min(n)}" + (f" to {max(n)}" if max(n) > min(n) else "") for name, n in seeds.items())
     cohorts = Counter(best_kind(found[name].chosen[base]) for base, name in opis)
-    level = level_of_family([*opis.values(), *tar.values(), *added.values()])
+    level = level_of_family(d.p() for d in (*opis.values(), *tar.values(), *added.values()))
     of_opis, of_tar = counts(opis.values(), level), counts(tar.values(), level)
     of_classes, of_others = (
         counts([d for (base, _), d in added.items() if (base in OF_CLASSES) == classes], level)

@@ -25,9 +25,9 @@ class Networks(Tested):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        found = {name: again for name in SETS if (again := read_results(store.folder, name))}
+        found = {name: read_results(self, name) for name in SETS}
         seeds = {which: [run["seed"] for run in runs] for which, runs in self.tests.items()}
-        self.again = {of: found[of[0]] for of in seeds if of[0] in found and found[of[0]].seeds(of[1]) == seeds[of]}
+        self.again = {of: found[of[0]] for of in seeds if found[of[0]].seeds(of[1]) == seeds[of]}
 
     def values(self, set_name: str, method: str, metric: str) -> np.ndarray:
         mean: np.ndarray = np.nanmean(self.of_runs(set_name, method, metric), axis=0)
