@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from claims import CLAIMS, Comparison
 from image_sets import SOURCES
-from normalization_tables import PLAIN, read_results, whole_networks
+from normalization_tables import read_results, whole_networks
+from normalized_runs import PLAIN
 from report import ARROWS, SCALES, interval, means_and_deviations
 from statistics_of_pairs import HEADINGS, verdict
 from store import Store
@@ -143,7 +144,8 @@ def _methods(set_name: str, results: Tested) -> list[str]:
     for method in (*METHODS, *ADDED):
         if (set_name, method) not in results.tests:
             continue
-        cells = means_and_deviations([run["metrics"] for run in results.tests[set_name, method]])
+        by_seed = np.stack([results.values(set_name, method, metric) for metric in SCALES], axis=1)
+        cells = means_and_deviations([dict(zip(SCALES, of_seed, strict=True)) for of_seed in by_seed])
         runs = results.tests[set_name, method]
         chosen = {key: value for key, value in runs[0]["settings"].items() if key not in WHOLE_SCHEDULE[set_name]}
         shown = ", ".join(f"{key} {value}" for key, value in chosen.items())
