@@ -92,7 +92,8 @@ def _about(found: Found, opis: Differences, tar: Differences, added: Differences
         "Cohort, k and λ were chosen for each loss on the validation classes of one split and seed, by the lowest OPIS "
         "that does not lower TAR at FAR 0.1 %, with a layer trained without these classes; the luck of this choice is "
         "not in the intervals. Intervals are 95 %, by t over seeds and test classes as crossed random effects, with "
-        f"TCM also over tunings; OPIS as ratios, computed as logarithms. Seeds: {ran}. "
+        "TCM also over tunings, with the spread of plain cosines; OPIS as ratios, computed as logarithms. "
+        f"Seeds: {ran}. "
         "`python examples/evidence/normalization.py` makes the missing runs.",
         "",
     ]
