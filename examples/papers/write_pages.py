@@ -27,15 +27,16 @@ paper's numbers, ours where it was run, and how ours differs. Numbers are percen
 {papers}
 Of these {rows} rows, {run} were run here: the papers' data sets (CUB, Cars196, SOP, iNaturalist, Market-1501, In-shop,
 MNIST, CASIA-WebFace, LFW, AgeDB, CFP-FP and IJB-C) were not available. On other data,
-[EVIDENCE.md](../evidence/EVIDENCE.md) tests the papers' claims and names the table or figure of each, and
+[EVIDENCE.md](../evidence/EVIDENCE.md) tests claims of the papers, and some of ours, and names their sources, and
 [WHOLE_NETWORKS.md](../evidence/WHOLE_NETWORKS.md) trains whole networks. A dash: the paper gives no number, or a note
 says why it is missing.
 
 - Run a row: `pml-ext train --config-file fastreid_configs/CONFIG KEY VALUE … OUTPUT_DIR FOLDER`, with the keys beside
   the config's name and a folder for each row. `pml-ext check-config` reports what is missing before a run.
-- `FOLDER/metrics.json` has the last epoch. `FOLDER/checkpoints` has it as `last.ckpt`, and the best epoch (by
-  `TEST.BEST`, else the first metric of the run's table, on the first test set) as `best.ckpt`. To measure either, also
-  for a row that differs only in `DATASETS.TESTS` (IJB-C):
+- `FOLDER/metrics.json` has the last epoch. `FOLDER/checkpoints` has it as `last.ckpt`, and the best of the measured
+  epochs (`TEST.EVAL_PERIOD`) as `best.ckpt`: by `TEST.BEST`, else the first of `TEST.METRICS`, of face pairs
+  the accuracy, of IJB-C the EER, on the first test set. To measure either, also for a row that differs only in
+  `DATASETS.TESTS` (IJB-C):
   `pml-ext eval --config-file fastreid_configs/CONFIG KEY VALUE … MODEL.WEIGHTS FOLDER/checkpoints/… OUTPUT_DIR OTHER`.
 - Where a note asks for `MODEL.BACKBONE.PRETRAIN_PATH FILE`, write the timm weights that it names to a file first:
   `torch.save(timm.create_model("NAME", pretrained=True).state_dict(), "FILE")`.
@@ -76,7 +77,12 @@ def _page(key: str, paper: dict[str, Any], all_rows: list[Row]) -> str:
     everywhere = [note for note in rows[0].notes if all(note in row.notes for row in rows)]
     text = f"# {key}\n\n{paper['title']}. [How to run a row; the claims on other data](README.md).\n\n"
     text += "".join(f"- {remark}\n" for remark in paper.get("remarks", []))
-    text += "\nAll configs in the tables:\n\n" + "".join(f"- {note}\n" for note in everywhere) if everywhere else ""
+    text += (
+        "\nAll configs in the tables, but for the keys and the notes beside a row:\n\n"
+        + "".join(f"- {note}\n" for note in everywhere)
+        if everywhere
+        else ""
+    )
     numbers = dict.fromkeys(everywhere, 0)  # note -> its number on this page
     for name, experiment in paper["experiments"].items():
         mine = _in_order([row for row in rows if row.experiment == name], key, name, experiment, paper["data"])
