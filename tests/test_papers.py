@@ -177,7 +177,7 @@ def test_rows_are_in_the_papers_order_with_each_note_once(monkeypatch: pytest.Mo
     lines = [line for line in text.splitlines() if line]
     assert lines[2:] == [
         "- A: a loss.",
-        "All configs in the tables:",
+        "All configs in the tables, but for the keys and the notes beside a row:",
         "- the epochs",
         "## Table 1: two losses",
         "| row | data | config | paper: R@10 |",

@@ -19,21 +19,25 @@ from pml_ext._files import replacing
 HERE = Path(__file__).parent
 _INDEX = """# The papers' experiments
 
-A page for each paper, its tables, then its figures: what each shows, the config or command that runs it, the paper's
-numbers, ours where it was run, and how ours differs. Numbers are percent unless stated otherwise.
+A page for each paper with its tables, figures and supplement: what each shows, the config or command that runs it, the
+paper's numbers, ours where it was run, and how ours differs. Numbers are percent unless stated otherwise.
 
 | page | paper | rows with a config |
 | --- | --- | --- |
 {papers}
 Of these {rows} rows, {run} were run here: the papers' data sets (CUB, Cars196, SOP, iNaturalist, Market-1501, In-shop,
-MNIST, CASIA-WebFace and its test sets) were not available. [EVIDENCE.md](../evidence/EVIDENCE.md) tests the papers'
-claims on other data. A dash: the paper gives no number, or a note says why it is missing.
+MNIST, CASIA-WebFace, LFW, AgeDB, CFP-FP and IJB-C) were not available. On other data,
+[EVIDENCE.md](../evidence/EVIDENCE.md) tests claims of the papers, and some of ours, and names their sources, and
+[WHOLE_NETWORKS.md](../evidence/WHOLE_NETWORKS.md) trains whole networks. A dash: the paper gives no number, or a note
+says why it is missing.
 
-- Run a row: `pml-ext train --config-file fastreid_configs/FILE KEY VALUE … OUTPUT_DIR FOLDER`, with the keys beside the
-  file's name and a folder for each row. `pml-ext check-config` reports what is missing before a run.
-- `metrics.json` has the last epoch. To measure the best one (by `TEST.BEST`, else the first metric, on the first test
-  set), or a row that differs only in `DATASETS.TESTS` (IJB-C), without a second training:
-  `pml-ext eval --config-file FILE KEY VALUE … MODEL.WEIGHTS FOLDER/checkpoints/best.ckpt OUTPUT_DIR OTHER`.
+- Run a row: `pml-ext train --config-file fastreid_configs/CONFIG KEY VALUE … OUTPUT_DIR FOLDER`, with the keys beside
+  the config's name and a folder for each row. `pml-ext check-config` reports what is missing before a run.
+- `FOLDER/metrics.json` has the last epoch. `FOLDER/checkpoints` has it as `last.ckpt`, and the best of the measured
+  epochs (`TEST.EVAL_PERIOD`) as `best.ckpt`: by `TEST.BEST`, else the first of `TEST.METRICS`, of face pairs
+  the accuracy, of IJB-C the EER, on the first test set. To measure either, also for a row that differs only in
+  `DATASETS.TESTS` (IJB-C):
+  `pml-ext eval --config-file fastreid_configs/CONFIG KEY VALUE … MODEL.WEIGHTS FOLDER/checkpoints/… OUTPUT_DIR OTHER`.
 - Where a note asks for `MODEL.BACKBONE.PRETRAIN_PATH FILE`, write the timm weights that it names to a file first:
   `torch.save(timm.create_model("NAME", pretrained=True).state_dict(), "FILE")`.
 - Draw two or more runs side by side: `pml-ext compare RUN RUN`. `RUN/report.html` shows one run.
@@ -71,16 +75,21 @@ def pages(rows: list[Row]) -> dict[str, str]:
 def _page(key: str, paper: dict[str, Any], all_rows: list[Row]) -> str:
     rows = [row for row in all_rows if row.paper == key]
     everywhere = [note for note in rows[0].notes if all(note in row.notes for row in rows)]
-    text = f"# {key}\n\n{paper['title']}. [How to run a row, and which rows were run](README.md).\n\n"
+    text = f"# {key}\n\n{paper['title']}. [How to run a row; the claims on other data](README.md).\n\n"
     text += "".join(f"- {remark}\n" for remark in paper.get("remarks", []))
-    text += "\nAll configs in the tables:\n\n" + "".join(f"- {note}\n" for note in everywhere) if everywhere else ""
+    text += (
+        "\nAll configs in the tables, but for the keys and the notes beside a row:\n\n"
+        + "".join(f"- {note}\n" for note in everywhere)
+        if everywhere
+        else ""
+    )
     numbers = dict.fromkeys(everywhere, 0)  # note -> its number on this page
     for name, experiment in paper["experiments"].items():
         mine = _in_order([row for row in rows if row.experiment == name], key, name, experiment, paper["data"])
         text += f"\n## {name}: {experiment['shows']}\n\n" + _tables(mine, numbers)
         runs = f" of {experiment['runs']}" if "runs" in experiment else ""
         said = [f"Command: `{experiment['command']}`{runs}."] if "command" in experiment else []
-        said += [f"{who}: {experiment[who.lower()]}." for who in ("Paper", "Ours") if who.lower() in experiment]
+        said += [f"{who}: {experiment[who.lower()]}." for who in ("Paper", "Here", "Ours") if who.lower() in experiment]
         text += " ".join(said) + "\n" if said else ""
         if "missing" in experiment:
             text += f"\nNot reproduced: {experiment['missing']}.\n"

@@ -131,12 +131,13 @@ class CITLoss(EmbeddingLoss):
 
     def _both_similarities(self, embeddings: Tensor, ref_emb: Tensor) -> tuple[Tensor, Tensor | None]:
         """Of the anchors to ref_emb; and, where L_p needs the pairs (positive, negative), inside ref_emb."""
-        similarities = self._similarities(embeddings, ref_emb)
+        similarities = self.similarities(embeddings, ref_emb)
         if self.gamma == 1:
             return similarities, None
-        return similarities, similarities if ref_emb is embeddings else self._similarities(ref_emb, ref_emb)
+        return similarities, similarities if ref_emb is embeddings else self.similarities(ref_emb, ref_emb)
 
-    def _similarities(self, embeddings: Tensor, ref_emb: Tensor) -> Tensor:
+    def similarities(self, embeddings: Tensor, ref_emb: Tensor) -> Tensor:
+        """(B, R) S of the paper, between (B, D) and (R, D)."""
         matrix: Tensor = self.distance(embeddings, ref_emb)
         if not self.distance.is_inverted:
             return 1 - matrix / 2

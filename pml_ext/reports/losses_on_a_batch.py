@@ -59,7 +59,7 @@ def loss_pictures(
         if isinstance(loss, LoOp):
             pictures.append(_loop_picture(unit, labels, loss.pairing, loss.geometry, called))
         elif isinstance(loss, CITLoss):
-            pictures.append(_cit_picture(unit @ unit.T, labels, float(loss.gamma)))
+            pictures.append(_cit_picture(loss.similarities(unit, unit), labels, loss))
     return pictures
 
 
@@ -157,29 +157,31 @@ def _loop_picture(unit: Tensor, labels: Tensor, pairing: str, geometry: str, cal
     return Picture("loop_points", "LoOp's synthetic points", caption, draw, (5.6, 5.4))
 
 
-def _cit_picture(cosines: Tensor, labels: Tensor, gamma: float) -> Picture:
+def _cit_picture(similarities: Tensor, labels: Tensor, loss: CITLoss) -> Picture:
+    gamma, lowest = float(loss.gamma), 0 if loss.similarity == "unit" else -1
     same = labels[:, None] == labels
     anchors, positives = (same & ~torch.eye(len(labels), dtype=torch.bool)).nonzero().unbind(1)
     pairs = torch.randint(len(anchors), (_TRIPLETS_SHOWN,), generator=torch.Generator().manual_seed(0))
-    s_ap = cosines[anchors[pairs], positives[pairs]]
+    s_ap = similarities[anchors[pairs], positives[pairs]]
     negatives = (~same[anchors[pairs]]).double()
-    s_an = cosines[anchors[pairs], negatives.multinomial(1, generator=torch.Generator().manual_seed(0)).squeeze(1)]
+    s_an = similarities[anchors[pairs], negatives.multinomial(1, generator=torch.Generator().manual_seed(0)).squeeze(1)]
 
     def draw(figure: "Figure", wide: bool) -> None:
         axes = figure.add_subplot()
-        grid = torch.linspace(-1, 1, 101, dtype=torch.float64)
+        grid = torch.linspace(lowest, 1, 101, dtype=torch.float64)
         ap, an = torch.meshgrid(grid, grid, indexing="xy")
         ap = ap.clone().requires_grad_()
-        losses = triplet_losses(ap, an, torch.zeros_like(an), gamma)
+        losses = triplet_losses(ap, an, torch.full_like(an, lowest), gamma, loss.hinge_partial_likelihood)
         (gradient,) = torch.autograd.grad(losses.sum(), ap)
         levels = axes.contourf(grid, grid, gradient.abs(), levels=12, cmap="cividis")
         axes.plot(s_ap, s_an, ".", color=ORANGE, markersize=4, markeredgecolor="white", markeredgewidth=0.3)
-        axes.plot([-1, 1], [-1, 1], color="white", linestyle="--", linewidth=1)
+        axes.plot([lowest, 1], [lowest, 1], color="white", linestyle="--", linewidth=1)
         axes.set(xlabel="S_ap, similarity to the positive", ylabel="S_an, to the negative")
         figure.colorbar(levels, ax=axes, label="|∂L/∂S_ap|")
 
+    third = "" if gamma == 1 else f" (S_pn = {lowest})"
     caption = (
-        f"The gradient of one triplet of CIT with γ = {gamma:g}{'' if gamma == 1 else ' (S_pn = 0)'}; the points are "
-        "triplets of the batch. Above the dashed line the negative is closer than the positive."
+        f"The gradient of one triplet of CIT with γ = {gamma:g}{third}; the points are triplets of the batch. Above "
+        "the dashed line the negative is closer than the positive."
     )
     return Picture("cit_gradient", "Where CIT pulls", caption, draw, (5.2, 4.6))

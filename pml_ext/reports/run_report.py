@@ -174,16 +174,16 @@ def _curves_of_run(run: Path) -> Iterator[Picture]:
 def _pictures_of_thresholds(
     file: Path, data: OpenSet, features: Features, curves: UtilityCurves, far: float
 ) -> list[Picture]:
-    """Cameras are ignored here. The curves are kept in `file`."""
+    """Cameras are ignored here. The curves are kept in `file`, also where no threshold meets the FAR."""
     embeddings, identities = query_and_gallery_embeddings(data, features)
     pairs = PairDistances(embeddings, identities)
+    counts = ThresholdCurves(curves.thresholds, *count_accepted(pairs, curves.thresholds), curves.utilities)
+    if pairs.total_positive_pairs and pairs.total_negative_pairs:
+        save_curves(file, curves_of_set(counts, pairs.total_positive_pairs, pairs.total_negative_pairs))
     far = max(far, 1 / max(pairs.total_negative_pairs, 1))
     distance = threshold_at_far(pairs, far)
     classes, samples = identities.unique(return_counts=True)
     names = tuple(data.query.called(identity) for identity in classes.tolist())
-    counts = ThresholdCurves(curves.thresholds, *count_accepted(pairs, curves.thresholds), curves.utilities)
-    if pairs.total_positive_pairs and pairs.total_negative_pairs:
-        save_curves(file, curves_of_set(counts, pairs.total_positive_pairs, pairs.total_negative_pairs))
     rates = error_rates(pairs, samples, names, distance)
     found = ThresholdFields(
         Target("far", far), 1 - distance**2 / 2, *rates, None, None, len(embeddings), embeddings.shape[1], 0,

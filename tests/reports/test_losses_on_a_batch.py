@@ -50,6 +50,11 @@ def test_each_loss_has_its_picture() -> None:
     pictures = loss_pictures(losses, batch().float(), LABELS, called=lambda label: f"$\\frac$ {label} of {9 * 'names'}")
     assert [picture.name for picture in pictures] == ["pair_weights", "cit_gradient", "loop_points"]
     assert "γ = 0.5 (S_pn = 0)" in pictures[1].caption
+    axes, _ = pictures[1].figure(True).axes
+    points = axes.lines[0].get_xydata()
+    assert ((points >= 0) & (points <= 1)).all() and axes.get_xlim()[0] == 0, "S = (1 + cosine) / 2"
+    (cosine,) = loss_pictures({"CITLoss": CITLoss(gamma=0.5, similarity="cosine")}, batch(), LABELS)[1:]
+    np.testing.assert_allclose(cosine.figure(True).axes[0].lines[0].get_xydata(), 2 * points - 1, atol=1e-6)
     assert all(overhang(picture) <= 1 for picture in pictures)
     assert loss_pictures({"other": torch.nn.Linear(2, 2)}, batch(), LABELS) == []
 

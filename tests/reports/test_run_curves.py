@@ -71,6 +71,19 @@ def test_one_picture_has_the_lines_of_all_runs(runs: dict[str, Path], tmp_path: 
     assert (tmp_path / "page_pictures" / "set_curves_Set_1400.png").is_file()
 
 
+def test_curves_are_kept_where_no_threshold_meets_the_rate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data, features = small_set()
+    same = [torch.ones_like(part) for part in features]
+    trained, utility = (
+        Measured({"Set": {}}, {"Set": same}),
+        measure_utility({"Set": data}, {"Set": same}, OPISSettings()),
+    )
+    write_report(tmp_path, {"Set": data}, trained, {}, far=1e-2, utility=utility, seed=0, facts={})
+    assert "no threshold meets far=0.01" in caplog.text
+    kept = read_curves(curves_file(tmp_path, "Set"))
+    assert {*kept.fars} == {*kept.tars} == {1.0}
+
+
 def test_a_run_without_curves_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
     other = run(tmp_path / "other", 0.5, "0.1")
     with pytest.raises(ValueError, match=r"^other: no curves_Set\.json, which a run with TEST.REPORT writes"):
