@@ -97,8 +97,8 @@ def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
         "papers' claims and all settings. Each loss was tuned on validation classes by the same rule (16 trials, or a "
         "smaller grid whole, and more where the best was at an end; TCM was added to tuned losses) and tested with "
         f"five seeds, as a linear layer on frozen ImageNet features, on {', '.join(sets)}; "
-        f"{'fewer, without ablations, on ' + ', '.join(partly) if partly else 'all on every set'}. For whole networks see "
-        "[WHOLE_NETWORKS.md](WHOLE_NETWORKS.md).",
+        f"{'fewer, without ablations, on ' + ', '.join(partly) if partly else 'all on every set'}. For whole networks "
+        "see [WHOLE_NETWORKS.md](WHOLE_NETWORKS.md).",
         "",
         "Differences have 95 % intervals by Student's t over seeds and test classes and over repeated tunings. Better "
         "and worse are said after the correction for the number of comparisons and not of a difference below that of "
