@@ -66,6 +66,7 @@ CLAIMS = (
         "Added to a loss with unchanged settings, TCM lowers OPIS without lowering R@1.",
         "the same; added after the first figures were seen",
         tuple(Comparison(base, f"{base} + tcm@added", _STEADIER) for base in _BASES),
+        ("softmax + tcm@added",),
         jointly=True,
     ),
     Claim(
