@@ -13,6 +13,7 @@ from check import TOLERANCES, differing, off_by
 from claims import Claim, Comparison
 from controls import FROZEN, UNTRAINED, kept_controls
 from guide import write_guide
+from image_sets import SOURCES
 from methods import FINALISTS, HEADLINES, METHODS, SPLITS, TRIALS
 from picture import accuracy_and_opis
 from scipy.stats import spearmanr
@@ -214,18 +215,20 @@ def _tuning(verdicts: Verdicts, sets: Sequence[str]) -> list[str]:
     lines = [
         "## Tuning",
         "",
-        f"Chosen over {SPLITS} validation splits, each with another training seed: {', '.join(every) or 'none'} on all "
-        f"sets; {', '.join(some) or 'none'}. The {FINALISTS} best trials of the first split were judged on the others "
-        "too and the best mean was tested; axes were extended until the best was inside or the end of the longer list "
-        "in `methods.py` was reached. All other methods were chosen on the first split alone, from the same axes.",
+        f"Chosen over {SPLITS} validation splits, each with another training seed: "
+        f"{'; '.join((', '.join(every) + ' on all sets', *some))}. The {FINALISTS} best trials of the first split "
+        "were judged on the others too and the best mean was tested; axes were extended until the best was inside or "
+        "the end of the longer list in `methods.py` was reached. All other methods were chosen on the first split "
+        "alone, from the same axes. The bases of `@added` and `@weighted` are those of the first split, without the "
+        "longer axes.",
         "",
         f"They were also tuned on each of the {SPLITS} splits alone, with another seed and, where the grid has more "
         f"than {TRIALS} points, another draw of the trials ({', '.join(drawn)}). The test values of what single "
         "tunings chose differ by the spread of tuning below (standard deviation of three, mean of two seeds). Every "
-        "interval on this page contains its variance for each side that was tuned independently: a method's own, "
-        f"moderated towards the mean over methods (Smyth 2004, with {PRIOR} degrees of freedom for the mean), or the "
-        "mean where a method was not tuned repeatedly. A set without repeated tunings takes the mean of the others. A "
-        "choice over three splits should spread less.",
+        "interval of a difference of methods contains its variance for each side that was tuned independently: a "
+        f"method's own, moderated towards the mean over methods (as by Smyth 2004, with {PRIOR} degrees of freedom "
+        "that we set), or the mean where a method was not tuned repeatedly. A set without repeated tunings takes the "
+        "mean of the others. A choice over three splits should spread less.",
         "",
         f"| R@1 / mAP@R, points / OPIS, % | {' | '.join(sets)} |",
         f"|---|{'---|' * len(sets)}",
@@ -237,7 +240,7 @@ def _tuning(verdicts: Verdicts, sets: Sequence[str]) -> list[str]:
         (name, measure): difference
         for measure in HEADINGS
         for name in sets
-        if (difference := results.difference(name, *TWICE, measure)) is not None
+        if not SOURCES[name].again and (difference := results.difference(name, *TWICE, measure)) is not None
     }
     lines += [
         "",

@@ -74,11 +74,11 @@ def write_report(folder: Path, whole: Store, heads: Store) -> None:
         "EVIDENCE.md explains the other signs.",
         "",
         *_repeats(results),
-        "The grid was not extended if the best value was at its end. Trials of about 90 steps favour losses that learn "
-        "fast: `discriminative` had hardly started to learn. In `triplet_tcm` and `smoothap_tcm` the base uses the "
-        "config's margin or temperature, and TCM's margins and the learning rate are tuned; in `…_added` the base uses "
-        "its own best settings and only TCM's margins are tuned. We added these two after seeing Glyphs' other test "
-        "figures, because the base of `smoothap_tcm` was not at its best.",
+        "The grid was not extended if the best value was at its end. Trials of about 90 steps favour losses that "
+        "learn fast: `discriminative` had hardly started to learn on Glyphs. In `triplet_tcm` and `smoothap_tcm` the "
+        "base uses the config's margin or temperature, and TCM's margins and the learning rate are tuned; in "
+        "`…_added` the base uses its own best settings and only TCM's margins are tuned. We added these two after "
+        "seeing Glyphs' other test figures, because the base of `smoothap_tcm` was not at its best.",
         "",
         f"torch {torch.__version__}, one thread per run.",
         "",
