@@ -638,7 +638,7 @@ def test_normalised_scores_are_counted_by_corrected_intervals_of_ratios(
         assert low == pytest.approx(100 * (after.mean() / before.mean() * np.exp(-half) - 1))
     page = "\n".join(section(results, ["emoji"]))
     assert "It lowers OPIS in 1 and raises it in 1; TAR at FAR 0.1 % is higher in 0 and lower in 0." in page
-    assert "OPIS is lower still in 1, higher in 0 and undecided in 1 combinations with losses" in page
+    assert "OPIS is lower still in 1, higher in 0 and undecided in 1 combinations (with a cohort on" in page
     assert "and lower in 0, higher in 1 and undecided in 0 with others." in page
     assert "(3 of 3 combinations of 3 losses and 1 sets), or the training samples (0)" in page
     found["grocery"] = found["emoji"]

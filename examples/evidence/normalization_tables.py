@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from image_sets import SOURCES
 from normalized_runs import AS_BASE, BASES, FOLDER, NORMALIZED, OF_CLASSES, PLAIN, TCM, Results, Side, compared
 from statistics_of_pairs import HIGHER, HOLDS, LOWER, OPEN, REVERSED, Difference, level_of_family, verdict
 from store import Store, run_of
@@ -37,7 +38,7 @@ def section(results: Tested, sets: Sequence[str]) -> list[str]:
         if len({best_kind(found[name].chosen[base + end]) is None for end, _ in ADDED}) == 1  # else it is normalisation
     }
     return [
-        *_about(found, opis, tar, added),
+        *_about(found, *map(_counted, (opis, tar, added))),
         *_by_condition(found),
         *_by_loss(found, "OPIS, %", {" → normalised": opis, ", normalised → with TCM": added}),
         *_by_loss(found, "TAR at FAR 0.1 %, points", {" → normalised": tar}),
@@ -59,6 +60,11 @@ def differences(found: Found, before: Side, after: Side, metric: str, tuned: Tes
         for name, of_set in found.items()
     }
     return {of: difference for of, difference in every.items() if difference}
+
+
+def _counted(differences: Differences) -> Differences:
+    """Without the sets that have another's objects."""
+    return {(base, name): difference for (base, name), difference in differences.items() if not SOURCES[name].again}
 
 
 def counts(differences: Iterable[Difference], level: float) -> Counter[str]:
@@ -83,14 +89,14 @@ def _about(found: Found, opis: Differences, tar: Differences, added: Differences
         "From each cosine it subtracts how close the two samples are to a cohort of unlabelled ones: s'(a, b) = "
         "cos(a, b) − ½ λ (m(a) + m(b)). The cohort is the gallery of the test set, unlabelled, where each sample "
         f"leaves itself out ({cohorts['gallery']} of {len(opis)} combinations of {len({base for base, _ in opis})} "
-        f"losses and {len(found)} sets), or the training samples ({cohorts['train']}); no loss on this page has seen "
-        f"test images. In {cohorts[None]} the validation classes advised no cohort, so that cosines stay. It lowers "
-        f"OPIS in {of_opis[LOWER]} and raises it in {of_opis[HIGHER]}; TAR at FAR 0.1 % is higher in {of_tar[HIGHER]} "
-        f"and lower in {of_tar[LOWER]}. With a TCM term too, OPIS is lower still in {of_classes[LOWER]}, higher in "
-        f"{of_classes[HIGHER]} and undecided in {of_classes[OPEN]} combinations (with a cohort on both sides or "
-        f"neither) with losses that have proxies or classes ({', '.join(OF_CLASSES)}), and lower in "
-        f"{of_others[LOWER]}, higher in {of_others[HIGHER]} and undecided in {of_others[OPEN]} with others. These "
-        "counts allow for the number of comparisons in this section (Benjamini and Hochberg, intervals at "
+        f"losses and {len({name for _, name in opis})} sets), or the training samples ({cohorts['train']}); no loss "
+        f"on this page has seen test images. In {cohorts[None]} the validation classes advised no cohort, so that "
+        f"cosines stay. It lowers OPIS in {of_opis[LOWER]} and raises it in {of_opis[HIGHER]}; TAR at FAR 0.1 % is "
+        f"higher in {of_tar[HIGHER]} and lower in {of_tar[LOWER]}. With a TCM term too, OPIS is lower still in "
+        f"{of_classes[LOWER]}, higher in {of_classes[HIGHER]} and undecided in {of_classes[OPEN]} combinations (with "
+        f"a cohort on both sides or neither) with losses that have proxies or classes ({', '.join(OF_CLASSES)}), and "
+        f"lower in {of_others[LOWER]}, higher in {of_others[HIGHER]} and undecided in {of_others[OPEN]} with others. "
+        "These counts allow for the number of comparisons in this section (Benjamini and Hochberg, intervals at "
         f"{100 * level:.1f} %).",
         "",
         "Cohort, k and λ were chosen for each loss on the validation classes of one split and seed, by the lowest OPIS "

@@ -170,7 +170,8 @@ def _repeated(store: Store, sets: Sequence[str]) -> list[str]:
         "`python examples/evidence/run.py --check SHARE` trains and tests stored test runs anew. They agree if R@1 and "
         f"mAP@R differ by at most {100 * TOLERANCES['r1']:.0f} point and OPIS and 10 %-OPIS by at most "
         f"{100 * TOLERANCES['opis']:.0f} %: another CPU rounds differently, which training amplifies. The last columns "
-        "have the largest differences, in points, for OPIS in %.",
+        "have the largest differences, in points, for OPIS in %. The choices of the headline methods and of the figure "
+        "were repeated first, then others in random order.",
         "",
         f"| set | test runs | repeated | agree | equal to five digits | {' | '.join(HEADINGS.values())} |",
         f"|---|---|---|---|---|{'---|' * len(HEADINGS)}",
