@@ -51,6 +51,7 @@ SOURCES = {
     "fruits": Source("fruits/fruits.zip", "file:fruits.csv", 96, True, True, grey=True),
     "fruits_colour": Source("fruits/fruits.zip", "file:fruits.csv", 96, True, True, again="fruits"),
 }
+COUNTED = frozenset(name for name, source in SOURCES.items() if not source.again)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from image_sets import SOURCES
+from image_sets import COUNTED
 from normalized_runs import AS_BASE, BASES, FOLDER, NORMALIZED, OF_CLASSES, PLAIN, TCM, Results, Side, compared
 from statistics_of_pairs import HIGHER, HOLDS, LOWER, OPEN, REVERSED, Difference, level_of_family, verdict
 from store import Store, run_of
@@ -64,7 +64,7 @@ def differences(found: Found, before: Side, after: Side, metric: str, tuned: Tes
 
 def _counted(differences: Differences) -> Differences:
     """Without the sets that have another's objects."""
-    return {(base, name): difference for (base, name), difference in differences.items() if not SOURCES[name].again}
+    return {(base, name): difference for (base, name), difference in differences.items() if name in COUNTED}
 
 
 def counts(differences: Iterable[Difference], level: float) -> Counter[str]:

@@ -38,15 +38,7 @@ def accuracy_and_opis(set_name: str, results: Tested, controls: Mapping[str, Any
     shown |= {of: controls[of] for of in (FROZEN, UNTRAINED) if of in controls}
     for method, runs in shown.items():
         x, y = (np.array([scale * run[of] for run in runs]) for of, scale in (("opis", 1000), ("map_at_r", 100)))
-        marker = (
-            "X"
-            if method in controls
-            else "^"
-            if method.endswith("+ tcm") or method == "tcm"
-            else "s"
-            if method.startswith("loop")
-            else "o"
-        )
+        marker = _marker(method)
         spread = {}
         if len(x) > 1:
             half = stats.t.ppf(0.975, len(x) - 1) / np.sqrt(len(x))
@@ -64,6 +56,14 @@ def accuracy_and_opis(set_name: str, results: Tested, controls: Mapping[str, Any
     with replacing(path) as file:
         figure.savefig(file, dpi=110)
     plt.close(figure)
+
+
+def _marker(name: str) -> str:
+    if name in (FROZEN, UNTRAINED):
+        return "X"
+    if name.endswith("+ tcm") or name == "tcm":
+        return "^"
+    return "s" if name.startswith("loop") else "o"
 
 
 def _name(axes: Axes, points: dict[str, tuple[float, float]]) -> None:

@@ -13,7 +13,7 @@ from check import TOLERANCES, differing, off_by
 from claims import Claim, Comparison
 from controls import FROZEN, UNTRAINED, kept_controls
 from guide import write_guide
-from image_sets import SOURCES
+from image_sets import COUNTED
 from methods import FINALISTS, HEADLINES, METHODS, SPLITS, TRIALS
 from picture import accuracy_and_opis
 from scipy.stats import spearmanr
@@ -241,7 +241,7 @@ def _tuning(verdicts: Verdicts, sets: Sequence[str]) -> list[str]:
         (name, measure): difference
         for measure in HEADINGS
         for name in sets
-        if not SOURCES[name].again and (difference := results.difference(name, *TWICE, measure)) is not None
+        if name in COUNTED and (difference := results.difference(name, *TWICE, measure)) is not None
     }
     lines += [
         "",

@@ -137,15 +137,11 @@ def verdict(found: Difference, direction: str, measure: str, *, level: float = L
     A difference that is smaller than luck, the difference of one function tuned twice, decides nothing against 0, and
     reverses nothing.
     """
-    low, high = found.ends(level)
-    if direction == LOWER:
-        low, high = -high, -low
-    bound = TOLERANCE[measure] if direction in (KEPT, SAME) else 0.0
-    lucky = abs(found.mean) < luck
+    bound = bound_of(found, direction, measure)
     if direction == SAME:
-        holds, reverses = max(-low, high) < bound, low > bound or high < -bound
+        holds = abs(found.mean) < abs(bound)
     else:
-        holds, reverses = low > -bound, high < -bound
-    if lucky:
-        return HOLDS if holds and bound else OPEN
-    return HOLDS if holds else REVERSED if reverses else OPEN
+        holds = found.mean < bound if direction == LOWER else found.mean > bound
+    if found.p(bound) > level or (abs(found.mean) < luck and not (holds and bound)):
+        return OPEN
+    return HOLDS if holds else REVERSED

@@ -77,12 +77,9 @@ def _page(key: str, paper: dict[str, Any], all_rows: list[Row]) -> str:
     everywhere = [note for note in rows[0].notes if all(note in row.notes for row in rows)]
     text = f"# {key}\n\n{paper['title']}. [How to run a row; the claims on other data](README.md).\n\n"
     text += "".join(f"- {remark}\n" for remark in paper.get("remarks", []))
-    text += (
-        "\nAll configs in the tables, but for the keys and the notes beside a row:\n\n"
-        + "".join(f"- {note}\n" for note in everywhere)
-        if everywhere
-        else ""
-    )
+    if everywhere:
+        text += "\nAll configs in the tables, but for the keys and the notes beside a row:\n\n"
+        text += "".join(f"- {note}\n" for note in everywhere)
     numbers = dict.fromkeys(everywhere, 0)  # note -> its number on this page
     for name, experiment in paper["experiments"].items():
         mine = _in_order([row for row in rows if row.experiment == name], key, name, experiment, paper["data"])
