@@ -114,25 +114,6 @@ def test_malformed_headers_are_errors(
         headers.rows_of(config(tmp_path, monkeypatch, HEADER.replace(old, new)))
 
 
-def test_a_base_has_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = config(tmp_path, monkeypatch, HEADER)
-    path.rename(path.with_name("Base-it.yml"))
-    with pytest.raises(headers.HeaderError, match=r"Base-it\.yml: a base cannot be run"):
-        headers.all_rows()
-
-
-def test_configs_without_rows_are_listed_with_their_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = config(tmp_path, monkeypatch, "_BASE_: Base.yml\n")
-    assert headers.beside(path) is None
-    path.with_name("Base.yml").write_text("# Beside: LoOp, another network\nSEED: 1\n", encoding="utf-8")
-    assert headers.beside(path) == ("LoOp", "another network") and headers.rows_of(path) == []
-    text = write_pages.pages(ROWS)["LoOp.md"]
-    assert "- another network: [" in text and "[it.yml](../../fastreid_configs/it.yml)\n" in text
-    path.write_text("# Beside: LoOp\n", encoding="utf-8")
-    with pytest.raises(headers.HeaderError, match=r"it\.yml: expected PAPER, what it is; got 'LoOp'"):
-        headers.beside(path)
-
-
 def row(name: str = "MS", experiment: str = "Table 2", data: str = "CUB", **others: Any) -> headers.Row:
     return headers.Row("it.yml", "LoOp", experiment, name, data, **{"reported": "R@1 50.9"} | others)
 
@@ -157,54 +138,6 @@ def test_experiments_without_configs_have_a_reason(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(write_pages, "read_papers", lambda: papers)
     with pytest.raises(headers.HeaderError, match=r"suppl\. Fig\. 1 of LoOp has no config: give its"):
         write_pages.pages(ROWS)
-
-
-def test_rows_are_in_the_papers_order_with_each_note_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = {"shows": "two losses", "rows": ["B", "A"], "paper": "C 30.0", "missing": "C"}
-    experiments = {"Table 1": table, "Fig. 1": {"shows": "a plot", "rows": ["B"]}}
-    paper = {"title": "A paper", "remarks": ["A: a loss."], "data": ["SOP", "CUB"], "experiments": experiments}
-    monkeypatch.setattr(write_pages, "read_papers", lambda: {"LoOp": paper})
-    monkeypatch.setattr(headers, "CONFIGS", Path("nowhere"))
-    all_differ = {"differs": ["the epochs"]}
-    rows = [
-        row("A", "Table 1", reported="R@1 50.9, mAP – (from the text)", needs="`KEY FILE`", **all_differ),
-        row("B", "Table 1", reported="R@1 40.0, mAP 2.0", ours="R@1 41", overrides="SEED 1", **all_differ),
-        row("B", "Table 1", "SOP", reported="R@10 1.0", **all_differ),
-        row("B", "Fig. 1", reported="a plot: B is best up to 512, and not at 1024", needs="`KEY FILE`", **all_differ),
-    ]
-    text = write_pages.pages(rows)["LoOp.md"]
-    link = "[it.yml](../../fastreid_configs/it.yml)"
-    lines = [line for line in text.splitlines() if line]
-    assert lines[2:] == [
-        "- A: a loss.",
-        "All configs in the tables, but for the keys and the notes beside a row:",
-        "- the epochs",
-        "## Table 1: two losses",
-        "| row | data | config | paper: R@10 |",
-        "| --- | --- | --- | --- |",
-        f"| B | SOP | {link} | 1.0 |",
-        "| row | data | config | paper: R@1 / mAP | ours | notes |",
-        "| --- | --- | --- | --- | --- | --- |",
-        f"| B | CUB | {link} `SEED 1` | 40.0 / 2.0 | R@1 41 |  |",
-        f"| A | CUB | {link} | 50.9 / – |  | 1, 2 |",
-        "Paper: C 30.0.",
-        "Not reproduced: C.",
-        "## Fig. 1: a plot",
-        "Paper: a plot: B is best up to 512, and not at 1024.",
-        "| row | data | config | notes |",
-        "| --- | --- | --- | --- |",
-        f"| B | CUB | {link} | 1 |",
-        "## Notes",
-        "1. Needs `KEY FILE`",
-        "2. Paper: from the text",
-    ]
-
-
-def test_numbers_that_cannot_be_read_are_errors() -> None:
-    replaced = ("LoOp", "MS", "CUB")
-    rows = [row(reported="R@1 is high") if (one.paper, one.name, one.data) == replaced else one for one in ROWS]
-    with pytest.raises(headers.HeaderError, match=r"it\.yml: Reported needs `NAME NUMBER, …`"):
-        write_pages.pages(rows)
 
 
 def test_configs_without_published_weights_say_which_file_they_need() -> None:

@@ -104,33 +104,6 @@ def test_the_page_is_written_from_stored_runs(tmp_path: Path) -> None:
     assert "trained again" not in page
 
 
-def test_two_runs_of_a_seed_count_as_their_mean(tmp_path: Path) -> None:
-    from normalized_runs import FOLDER, choice_for
-    from store import Store, run_of
-
-    values = np.random.default_rng(0).integers(1, 16, (3, 3, 20)) / 16
-    _store_tests(tmp_path / "whole", "glyphs", {"triplet": values, "triplet_tcm": 0.75 * values})
-    runs = [run_of(run) for run in Store(tmp_path / "whole").found.values() if run["method"] == "triplet"]
-    again = Store(tmp_path / "whole" / FOLDER)
-    again.add(choice_for(runs[0]), {}, chosen={"gallery": {"recommended": False}})
-    for run, (r1, map_at_r, opis) in zip(runs, 0.5 * values, strict=True):
-        measured = {"r1": r1.mean(), "map_at_r": map_at_r.mean(), "opis": opis.mean(), "worst_far": 0.1}
-        by_class = np.stack([r1, map_at_r, opis, r1])
-        again.keep_by_class(run, np.stack([by_class, by_class]))
-        again.add(run, {"plain": measured, "gallery": measured})
-    again.pack(["glyphs"])
-    page = _page(tmp_path)
-    assert "| triplet | triplet_tcm | OPIS ↓ |" in page
-    row = next(line for line in page.splitlines() if line.startswith("| triplet | triplet_tcm | OPIS"))
-    assert f"| {750 * values[:, 2].mean():.2f} | +0.00 % [+0.00, +0.00] | not decided |" in row
-    apart = f"{50 * values[:, 0].mean(axis=1).max():.1f} points of R@1 and 50 % of OPIS"
-    assert f"Runs changed by up to {apart}" in page
-    assert "0.0 (R@1), 0.0 (mAP@R), 0.0 (OPIS) times" in page
-    of_method = next(line for line in page.splitlines() if line.startswith("| triplet | ") and "±" in line)
-    assert f"| {75 * values[:, 0].mean():.2f} ± " in of_method
-    assert f"| {1000 * values[:, 2].mean():.2f} ± " in of_method  # 10 %-OPIS, which the second runs lack
-
-
 def test_verdicts_of_heads_are_those_of_their_page(tmp_path: Path) -> None:
     from claims import CLAIMS
     from statistics_of_pairs import HOLDS, LOWER, OPEN, verdict
@@ -153,40 +126,6 @@ def test_verdicts_of_heads_are_those_of_their_page(tmp_path: Path) -> None:
     assert verdict(difference, LOWER, "opis", level=Verdicts(heads, CLAIMS, ["glyphs"]).level) == OPEN
     row = next(line for line in _page(tmp_path).splitlines() if line.startswith("| triplet | triplet_tcm | OPIS"))
     assert row.endswith(f"| {OPEN} ({difference.shown()[0]:+.2f}) |")
-
-
-def test_normalised_scores_of_whole_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-    import whole_normalization
-    from image_sets import Pictures
-    from normalization_tables import whole_networks
-    from normalized_runs import FOLDER
-    from store import TEST, Run, Store
-    from tested import Tested
-
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(120) % 30
-    crowded = torch.randn(30, 8, generator=generator) + torch.linspace(0, 3, 30)[:, None] * torch.eye(1, 8)
-    images = crowded[labels] + 0.5 * torch.randn(120, 8, generator=generator)
-    pictures = [Pictures(torch.empty(0), labels, None)]
-    monkeypatch.setattr(whole_normalization, "RESULTS", tmp_path)
-    monkeypatch.setattr(
-        whole_normalization, "trained", lambda run: ([torch.nn.functional.normalize(images + run.seed)], pictures, 1)
-    )
-    monkeypatch.setattr(whole_normalization, "best_point", lambda *_: {})
-    whole = Store(tmp_path)
-    for seed in (0, 1):
-        run = Run("glyphs", TEST, "triplet", {}, seed, "x")
-        whole.add(run, {})
-        whole_normalization.run_test(run)
-    kept = Store(tmp_path / FOLDER)
-    kept.pack(["glyphs"])
-    (row,) = (line for line in whole_networks(Tested(whole), ["glyphs", "omniglot"]) if line.startswith("| glyphs"))
-    metrics = [line["metrics"] for line in kept.found.values() if line["stage"] == TEST]
-    opis = [np.mean([of[kind]["opis"] for of in metrics]) for kind in ("plain", "gallery")]
-    assert row.startswith("| glyphs | triplet | 2 | k = ")
-    assert f"| {1000 * opis[0]:.2f} | {100 * (opis[1] / opis[0] - 1):+.1f} [" in row
-    assert whole_networks(Tested(whole), ["omniglot"]) == []
 
 
 def test_configs_have_the_validated_settings() -> None:
