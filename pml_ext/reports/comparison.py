@@ -76,24 +76,24 @@ def _trade_offs(test_sets: Sequence[str], runs: Mapping[str, Results]) -> Iterat
 
 def _trade_off(test_set: str, accuracy: str, results: Results) -> Picture:
 
-    def draw(figure: "Figure", wide: bool) -> None:
+    def draw(figure: "Figure") -> None:
         axes = figure.add_subplot()
         for i, (name, values) in enumerate(results.items()):
             style = drawing.look(i) | {"linestyle": "", "markersize": 10, "markeredgecolor": drawing.BLACK}
             axes.plot(values[OPIS], values[accuracy], label=drawing.in_legend(name), **style)
         axes.set(xlabel=heading(OPIS, METRICS[OPIS]))
         label_above(axes, heading(accuracy, label_of(accuracy) or accuracy))
-        format_axis(axes.xaxis, OPIS, most=6 if wide else 3)
+        format_axis(axes.xaxis, OPIS)
         format_axis(axes.yaxis, accuracy)
         axes.margins(0.15)
         axes.grid(color=drawing.PALE)
-        drawing.add_legend(axes, beside=wide)
+        drawing.add_legend(axes, beside=True)
 
     caption = (
         "Accuracy against threshold inconsistency: higher is more accurate, further left treats classes more alike."
     )
     name = drawing.picture_name("trade_off", test_set)
-    return Picture(name, f"{test_set}: accuracy and OPIS", caption, draw, (4.6, 4.6 + 0.25 * len(results)))
+    return Picture(name, f"{test_set}: accuracy and OPIS", caption, draw, 4.6)
 
 
 def _curves(series: dict[str, dict[str, Series]]) -> Iterator[Picture]:
@@ -117,9 +117,9 @@ def _panels(
     if not shown:
         return
 
-    def draw(figure: "Figure", wide: bool) -> None:
+    def draw(figure: "Figure") -> None:
         lines: dict[str, Line2D] = {}
-        for axes, key in zip(drawing.row_of_axes(figure, len(shown), wide), shown, strict=True):
+        for axes, key in zip(drawing.row_of_axes(figure, len(shown)), shown, strict=True):
             for i, (run, found) in enumerate(series.items()):
                 steps, values = found.get(key, ([], []))
                 (lines[run],) = drawing.plot_series(axes, steps, values, drawing.in_legend(run), i)
@@ -127,11 +127,9 @@ def _panels(
             label_above(axes, heading(key, METRICS[key]) if key in METRICS else key)
             if key in METRICS:
                 format_axis(axes.yaxis, key)
-        drawing.add_shared_legend(figure, [*lines.values()], [*series], wide)
+        drawing.add_shared_legend(figure, [*lines.values()])
 
-    rows = drawing.legend_rows([*series])
-    heights = (3.6 + 0.25 * rows[0], 3.4 * len(shown) + 0.25 * rows[1])
-    yield Picture(name, title, caption, draw, heights)
+    yield Picture(name, title, caption, draw, 3.6 + drawing.legend_height([*series]))
 
 
 def _results(run: Path) -> Results:

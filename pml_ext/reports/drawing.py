@@ -1,4 +1,4 @@
-"""Pictures at two widths, in colours that differ in grey and for colour-blind readers."""
+"""Pictures in colours that differ in grey and for colour-blind readers."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -24,9 +24,7 @@ COLOURS = (BLUE, ORANGE, BLACK, "#009E73", "#CC79A7")
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vP*X<>"
 
-WIDTHS = (1400, 500)
-"""Pixels: for a page on a screen and on a phone."""
-
+_WIDTH = 14  # inches
 _DOTS_PER_INCH = 100
 _SHARED_COLUMNS = 5
 
@@ -35,47 +33,50 @@ _SHARED_COLUMNS = 5
 class Picture:
     """A drawing for a page; its caption says how to read it, and `extra` is HTML below it.
 
-    draw: draws on an empty figure; called for each width, with True for the wide one. None: the caption says why not.
-    heights: inches at the wide and at the narrow width.
+    draw: draws on an empty figure, 14 inches wide. None: the caption says why not.
+    height: inches.
     """
 
     name: str
     title: str
     caption: str
-    draw: Callable[["Figure", bool], None] | None
-    heights: tuple[float, float]
+    draw: Callable[["Figure"], None] | None
+    height: float
     extra: str = ""
 
-    def figure(self, wide: bool) -> "Figure":
-        """Drawn, 1,400 or 500 pixels wide."""
+    @cached_property
+    def figure(self) -> "Figure":
+        """Drawn once for every file and page that shows it."""
         try:
             from matplotlib.figure import Figure
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("the pictures of a report need matplotlib: pip install matplotlib") from error
-        width, height = (sizes[0 if wide else 1] for sizes in (WIDTHS, self.heights))
         # A constrained layout that is not compressed cuts the labels of axes with a fixed aspect.
-        figure = Figure((width / _DOTS_PER_INCH, height), dpi=_DOTS_PER_INCH, layout="compressed")
+        figure = Figure((_WIDTH, self.height), dpi=_DOTS_PER_INCH, layout="compressed")
         assert self.draw is not None
-        self.draw(figure, wide)
+        self.draw(figure)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # everything has its place now
         return figure
 
     @cached_property
-    def wide(self) -> np.ndarray:
-        """(H, 1400, 3) uint8, drawn once for every file and page that shows it."""
-        return _pixels(self.figure(True))
+    def svg(self) -> bytes:
+        """For pages: sharp at every size."""
+        import matplotlib
+
+        content = io.BytesIO()
+        with matplotlib.rc_context({"svg.hashsalt": self.name}):  # else the ids in the file are random
+            self.figure.savefig(content, format="svg", metadata={"Date": None})
+        return content.getvalue()
 
     @cached_property
-    def narrow(self) -> np.ndarray:
-        """(H, 500, 3) uint8."""
-        return _pixels(self.figure(False))
+    def pixels(self) -> np.ndarray:
+        """(H, 1400, 3) uint8."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-
-def _pixels(figure: "Figure") -> np.ndarray:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+        canvas = FigureCanvasAgg(self.figure)
+        canvas.draw()
+        return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def as_png(*pixels: np.ndarray) -> bytes:
@@ -87,10 +88,9 @@ def as_png(*pixels: np.ndarray) -> bytes:
     return content.getvalue()
 
 
-def row_of_axes(figure: "Figure", count: int, wide: bool) -> list["Axes"]:
-    """Side by side on a wide picture, else one below the other."""
-    grid = figure.subplots(1 if wide else count, count if wide else 1, squeeze=False)
-    return list(grid.flat)
+def row_of_axes(figure: "Figure", count: int) -> list["Axes"]:
+    """Side by side."""
+    return list(figure.subplots(1, count, squeeze=False).flat)
 
 
 def look(place: int) -> dict[str, Any]:
@@ -120,34 +120,27 @@ def picture_name(what: str, test_set: str) -> str:
     return f"{what}_" + "".join(c if c.isalnum() else "_" for c in test_set)
 
 
-def columns_for(names: Sequence[str]) -> int:
-    """Columns of a legend on the narrow picture: two, but for long names."""
-    return 2 if max(map(len, names), default=0) <= 20 else 1
-
-
 def in_legend(name: str) -> str:
     """matplotlib leaves out labels that begin with an underscore."""
     return f" {name}" if name.startswith("_") else name
 
 
-def add_shared_legend(figure: "Figure", lines: Sequence["Line2D"], names: Sequence[str], wide: bool) -> None:
+def add_shared_legend(figure: "Figure", lines: Sequence["Line2D"]) -> None:
     """One legend for all axes, below them."""
-    columns = _SHARED_COLUMNS if wide else columns_for(names)
-    legend = figure.legend(handles=[*lines], fontsize=9, loc="outside lower center", ncols=columns)
+    legend = figure.legend(handles=[*lines], fontsize=9, loc="outside lower center", ncols=_SHARED_COLUMNS)
     show_as_text(legend.get_texts())
 
 
-def legend_rows(names: Sequence[str]) -> tuple[int, int]:
-    """Rows of the shared legend at the wide and at the narrow width."""
-    return -(-len(names) // _SHARED_COLUMNS), -(-len(names) // columns_for(names))
+def legend_height(names: Sequence[str]) -> float:
+    """Inches of the shared legend."""
+    return 0.25 * -(-len(names) // _SHARED_COLUMNS)
 
 
-def add_legend(axes: "Axes", beside: bool, names: Sequence[str] = ()) -> None:
-    """A legend outside the axes, where it covers no curve: beside them or below, in two columns for short names."""
+def add_legend(axes: "Axes", *, beside: bool, columns: int = 1) -> None:
+    """A legend outside the axes, where it covers no curve: beside them or below."""
     if beside:
         legend = axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
     else:
-        columns = columns_for(names) if names else 1
         below: dict[str, Any] = {"bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5}  # room for ticks and their label
         legend = axes.legend(fontsize=9, loc="upper center", ncols=columns, **below)
     show_as_text(legend.get_texts())

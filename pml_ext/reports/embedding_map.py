@@ -16,7 +16,7 @@ from pml_ext.runner.data.datasets import ImageSet
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST, _PICTURES = 800, (260, 110)
+_MOST, _PICTURES = 800, 260
 _PERPLEXITY = 20.0
 _FEWEST_FOR_TSNE = 80
 _SIDE = 32
@@ -45,16 +45,16 @@ def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
     places = (places - low) / np.maximum(high - low, 1e-9)
     missing = why_no_pictures(images)
 
-    def draw(figure: "Figure", wide: bool) -> None:
+    def draw(figure: "Figure") -> None:
         axes = figure.add_subplot()
-        width, size = (2.2, 0.05) if wide else (1.0, 0.045)
+        width, size = 2.2, 0.05
         middle = places * [width, 1] + size / 2
         if missing:
             looks = images.identities[rows] % 10
             axes.scatter(middle[:, 0], middle[:, 1], s=14, c=looks, cmap="tab10")
         else:
             axes.plot(middle[:, 0], middle[:, 1], ".", markersize=4, color="#BBBBBB", zorder=1)
-        for row in [] if missing else _spread_out(places * [width, 1], _PICTURES[0 if wide else 1], size):
+        for row in [] if missing else _spread_out(places * [width, 1], _PICTURES, size):
             x, y = places[row] * [width, 1]
             place_picture(axes, images.images[int(rows[row])], x, y, size, {"edgecolor": "none"})
         axes.set(xlim=(-0.01, width + size), ylim=(1 + size, -0.01), aspect="equal")
@@ -66,7 +66,7 @@ def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
         how_to_read = f"No pictures: {missing}. Colours repeat after ten identities."
     caption = f"{len(rows)} images of {number} identities by {how}. {how_to_read}"
     below = "" if missing else _interactive(images, rows, places)
-    return Picture("map", "A map of the embeddings", caption, draw, (6.2, 5.0), below)
+    return Picture("map", "A map of the embeddings", caption, draw, 6.2, below)
 
 
 def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, float]:
@@ -81,7 +81,7 @@ def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, float]:
 def spectrum_picture(embeddings: Mapping[str, Tensor]) -> Picture:
     """Singular values of each model's (N, D) embeddings, as shares of their sum."""
 
-    def draw(figure: "Figure", wide: bool) -> None:
+    def draw(figure: "Figure") -> None:
         axes = figure.add_subplot()
         for (name, rows), colour, style in zip(embeddings.items(), (BLUE, ORANGE), LINE_STYLES, strict=False):
             values = torch.linalg.svdvals(unit_rows(rows)).numpy()
@@ -91,7 +91,7 @@ def spectrum_picture(embeddings: Mapping[str, Tensor]) -> Picture:
         axes.legend(fontsize=9)
 
     caption = "A flat curve uses all directions of the space equally; a steep one would need fewer dimensions."
-    return Picture("spectrum", "Singular values of the embeddings", caption, draw, (3.8, 3.8))
+    return Picture("spectrum", "Singular values of the embeddings", caption, draw, 3.8)
 
 
 def _some_identities(identities: np.ndarray, seed: int) -> np.ndarray:

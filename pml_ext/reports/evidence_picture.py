@@ -26,8 +26,8 @@ def calibration_picture(report: ThresholdFields, curves: ThresholdCurves) -> Pic
     line = found.intercept + found.slope * scores
     predicted, observed, pairs = reliability(torch.sigmoid(line), genuine, impostors)
 
-    def draw(figure: "Figure", wide: bool) -> None:
-        ratios, reliable = row_of_axes(figure, 2, wide)
+    def draw(figure: "Figure") -> None:
+        ratios, reliable = row_of_axes(figure, 2)
         steps = ratios_of_counts(genuine, impostors) / math.log(10)
         shown = steps.isfinite()
         ratios.step(scores[shown], steps[shown], where="mid", color=BLACK, linewidth=1.2, label="best increasing steps")
@@ -50,7 +50,7 @@ def calibration_picture(report: ThresholdFields, curves: ThresholdCurves) -> Pic
         "perfect, 1 is no evidence. Where the steps leave the line, or the points the diagonal, a ratio is too high or "
         "too low."
     )
-    return Picture("calibration", "What a score means", caption, draw, (4.6, 9.0))
+    return Picture("calibration", "What a score means", caption, draw, 4.6)
 
 
 def reliability(probability: Tensor, genuine: Tensor, impostors: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,8 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
-from pml_ext._progress import show_steps
-from pml_ext.reports.drawing import WIDTHS, Picture, as_png
+from pml_ext.reports.drawing import Picture, as_png
 from pml_ext.reports.thumbnails import data_uri, thumbnail
 from pml_ext.runner.evaluation.results import as_text, heading, labels_of
 
@@ -49,16 +48,6 @@ def write_html(path: Path, text: str) -> None:
     write_atomically(path, text)
 
 
-def pngs_of(pictures: Sequence[Picture]) -> list[list[bytes]]:
-    """Each picture as PNG, wide and narrow; nothing of one that is not drawn."""
-    found = []
-    with show_steps(len(pictures)) as begin:
-        for picture in pictures:
-            begin(f"drawing {picture.title}")
-            found.append([as_png(picture.wide), as_png(picture.narrow)] if picture.draw else [])
-    return found
-
-
 def write_page(
     path: Path,
     *,
@@ -68,20 +57,21 @@ def write_page(
     tables: Sequence[Mapping[str, Any]],
     pictures: Sequence[Picture],
 ) -> list[Path]:
-    """The page of a run or of several, and each picture as PNG of both widths in a folder beside it.
+    """The page of a run or of several, and each picture as PNG in a folder beside it.
 
     The folder is `pictures` for report.html, else it has the page's name too: runs keep theirs. about and facts are
     heading and rows of the table at the page's end. Returns the PNG files.
     """
     folder = path.parent / ("pictures" if path.stem == "report" else f"{path.stem}_pictures")
     folder.mkdir(exist_ok=True)
-    pngs, files = pngs_of(pictures), []
-    for picture, contents in zip(pictures, pngs, strict=True):
-        for width, content in zip(WIDTHS, contents, strict=picture.draw is not None):
-            files.append(folder / f"{picture.name}_{width}.png")
-            write_atomically(files[-1], content)
-    shown = {"tables": tables, "pictures": pictures, "pngs": pngs}
-    write_html(path, render("run.html", title=title, about=about, facts=facts.items(), **shown))
+    files = []
+    shown = {"tables": tables, "pictures": pictures}
+    text = render("run.html", title=title, about=about, facts=facts.items(), **shown)
+    for picture in pictures:
+        if picture.draw:
+            files.append(folder / f"{picture.name}.png")
+            write_atomically(files[-1], as_png(picture.pixels))
+    write_html(path, text)
     return files
 
 

@@ -21,17 +21,17 @@ def pair_roc_picture(rocs: Mapping[str, ROC]) -> Picture:
     """True against false accepts of each model, with the area under its curve; of the same pairs."""
     impostors = next(iter(rocs.values())).impostors
 
-    def draw(figure: "Figure", wide: bool) -> None:
+    def draw(figure: "Figure") -> None:
         axes = figure.add_subplot()
         names = [f"{name}: AUC {100 * float(roc_auc(roc)):.2f} %" for name, roc in rocs.items()]
         for place, (name, roc) in enumerate(zip(names, rocs.values(), strict=True)):
             style = drawing.look(place) | {"marker": "", "drawstyle": "steps-post", "linewidth": 1.8}
             axes.plot(*tars_at_fars(roc), label=name, **style)
         drawing.format_roc(axes, impostors)
-        drawing.add_legend(axes, beside=wide, names=names)
+        drawing.add_legend(axes, beside=True)
 
     caption = f"Accepted pairs of one person against accepted pairs of two, {impostors:,} of these, at every threshold."
-    return Picture("pair_roc", "ROC of the pairs", caption, draw, (4.6, 5.2))
+    return Picture("pair_roc", "ROC of the pairs", caption, draw, 4.6)
 
 
 def tars_at_fars(roc: ROC) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.metrics import ReIDEvaluator
-from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, Picture, place_picture
+from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, Picture, place_picture, row_of_axes
 from pml_ext.reports.thumbnails import why_no_pictures
 from pml_ext.runner.data.datasets import OpenSet
 from pml_ext.runner.evaluation.evaluate import Features
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _SHOWN = 10
 _QUERIES_AT_ONCE = 512
 _SIDE, _GAP = 0.86, 0.45
-_ROW = {True: 1.34, False: 1.5}  # on the narrow picture the same text is higher than a third of a cell
+_ROW = 1.34
 _FRAMES: dict[bool, dict[str, Any]] = {
     True: {"edgecolor": BLUE, "linewidth": 2.2, "linestyle": "-"},
     False: {"edgecolor": ORANGE, "linewidth": 1.6, "linestyle": (0, (2, 1.2))},
 }
-_NARROW = 6.5
+_COLUMNS = 3  # of confused identities
 _LONGEST = 16  # characters of an identity's name
 _MARKS = {True: "✓", False: "✗"}
 
@@ -115,28 +115,26 @@ def results_picture(
 ) -> Picture:
     """Queries, given by their places, with their first ten results by each model."""
 
-    def draw(figure: "Figure", wide: bool) -> None:
-        shape = (1, len(lists)) if wide else (len(lists), 1)
-        for axes, (model, found) in zip(figure.subplots(*shape, squeeze=False).flat, lists.items(), strict=True):
-            _draw_lists(axes, data, found, queries, _ROW[wide])
+    def draw(figure: "Figure") -> None:
+        for axes, (model, found) in zip(row_of_axes(figure, len(lists)), lists.items(), strict=True):
+            _draw_lists(axes, data, found, queries)
             axes.set_title(model, fontsize=13, loc="left")
 
     rows = len(queries)
     caption += " Right: solid blue frame and ✓; wrong: dashed orange frame and ✗; below each picture its camera."
-    wide_height = 0.35 + 14 / len(lists) / 11.6 * rows * _ROW[True]
-    return Picture(name, title, caption, draw, (wide_height, len(lists) * (0.35 + 5 / 11.6 * rows * _ROW[False])))
+    return Picture(name, title, caption, draw, 0.35 + 14 / len(lists) / 11.6 * rows * _ROW)
 
 
 def confused_identities(data: OpenSet, found: Sequence[Confusion]) -> Picture:
     """Pairs of identities, one of which appears in the other's results; names alone of a set without pictures."""
     with_pictures = all(why_no_pictures(part) is None for part in data.parts)
     height, right = (1.25, 2.35) if with_pictures else (0.7, 0)
+    rows = -(-len(found) // _COLUMNS)
 
-    def draw(figure: "Figure", wide: bool) -> None:
+    def draw(figure: "Figure") -> None:
         axes = figure.add_subplot()
-        columns = 3 if wide else 1
         for i, confusion in enumerate(found):
-            left, top = i % columns * 4.6, i // columns * height
+            left, top = i % _COLUMNS * 4.6, i // _COLUMNS * height
             if with_pictures:
                 place_picture(axes, data.query.images[confusion.query], left, top, _SIDE, _FRAMES[True])
                 axes.text(left + 1.1, top + 0.45, "→", fontsize=16, ha="center", va="center")
@@ -144,7 +142,7 @@ def confused_identities(data: OpenSet, found: Sequence[Confusion]) -> Picture:
             pair = data.query.called(confusion.identity), data.parts[-1].called(confusion.taken_for)
             said = f"{confusion.places} of {confusion.of} places\n{' → '.join(name[:_LONGEST] for name in pair)}"
             axes.text(left + right, top + height / 3, said, fontsize=10, va="center", parse_math=False)
-        _bare(axes, columns * 4.6 if wide else _NARROW, -(-len(found) // columns) * height)
+        _bare(axes, _COLUMNS * 4.6, rows * height)
 
     caption = (
         "How many of the first ten results of one identity's queries (solid frame) show another identity (dashed "
@@ -152,15 +150,14 @@ def confused_identities(data: OpenSet, found: Sequence[Confusion]) -> Picture:
     )
     if not with_pictures:
         caption = "How many of the first ten results of one identity's queries are of another identity."
-    heights = height * -(-len(found) // 3) + 0.2, height * 5 / _NARROW * len(found)
-    return Picture("confusions", "Most confused identities", caption, draw, heights)
+    return Picture("confusions", "Most confused identities", caption, draw, rows * height + 0.2)
 
 
-def _draw_lists(axes: "Axes", data: OpenSet, lists: RankedLists, queries: Sequence[int], height: float) -> None:
+def _draw_lists(axes: "Axes", data: OpenSet, lists: RankedLists, queries: Sequence[int]) -> None:
     searched = data.parts[-1]
     with_cameras = len(np.unique(searched.cameras)) < len(searched)
     for row, query in enumerate(queries):
-        top = row * height
+        top = row * _ROW
         place_picture(axes, data.query.images[query], 0, top, _SIDE, {"edgecolor": BLACK, "linewidth": 2.2})
         _below(axes, 0, top, "query" if not with_cameras else f"q, c{data.query.cameras[query]}")
         for place in range(_SHOWN):
@@ -171,7 +168,7 @@ def _draw_lists(axes: "Axes", data: OpenSet, lists: RankedLists, queries: Sequen
             place_picture(axes, searched.images[item], left, top, _SIDE, _FRAMES[right])
             camera = f" c{searched.cameras[item]}" if with_cameras else ""
             _below(axes, left, top, f"{_MARKS[right]}{camera}", BLUE if right else ORANGE)
-    _bare(axes, _SHOWN + 1 + _GAP, len(queries) * height)
+    _bare(axes, _SHOWN + 1 + _GAP, len(queries) * _ROW)
 
 
 def _below(axes: "Axes", left: float, top: float, text: str, colour: str = BLACK) -> None:

@@ -85,8 +85,8 @@ def compared_curves(test_set: str, runs: Mapping[str, Path]) -> Picture:
     curves = {name: read_curves(path) for name, path in files.items()}
     has_utility = all(found.utilities for found in curves.values())
 
-    def draw(figure: "Figure", wide: bool) -> None:
-        *utility, roc = drawing.row_of_axes(figure, 1 + has_utility, wide)
+    def draw(figure: "Figure") -> None:
+        *utility, roc = drawing.row_of_axes(figure, 1 + has_utility)
         lines: list[Line2D] = []
         for i, (name, found) in enumerate(curves.items()):
             style = drawing.look(i) | {"marker": "", "linewidth": 1.8}
@@ -97,7 +97,7 @@ def compared_curves(test_set: str, runs: Mapping[str, Path]) -> Picture:
                 axes.plot(found.distances, median, **style)
                 axes.set(ylim=(0, 1.02), xlabel="distance d (L2, unit-norm embeddings)", ylabel="utility U(d)")
         drawing.format_roc(roc, max(found.impostors for found in curves.values()))
-        drawing.add_shared_legend(figure, lines, [*curves], wide)
+        drawing.add_shared_legend(figure, lines)
 
     caption = "Accepted pairs of one identity against accepted pairs of two, at every threshold."
     if has_utility:
@@ -105,7 +105,6 @@ def compared_curves(test_set: str, runs: Mapping[str, Path]) -> Picture:
             "Utility against the threshold: the line is the median class, the band holds 10 to 90 % of the classes. "
             "The narrower a band, the better one threshold suits all classes. Then the ROC: " + caption.lower()
         )
-    rows = drawing.legend_rows([*curves])
-    heights = (3.8 + 0.25 * rows[0], 3.4 * (1 + has_utility) + 0.25 * rows[1])
     what = "utility and ROC" if has_utility else "ROC"
-    return Picture(drawing.picture_name("set_curves", test_set), f"{test_set}: {what}", caption, draw, heights)
+    name, height = drawing.picture_name("set_curves", test_set), 3.8 + drawing.legend_height([*curves])
+    return Picture(name, f"{test_set}: {what}", caption, draw, height)

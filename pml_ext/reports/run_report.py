@@ -1,4 +1,4 @@
-"""report.html: the pictures of a run's test sets, and what its losses and its training looked like."""
+"""report.html: the pictures of a run's test sets and of its training."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -15,8 +15,6 @@ from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.fields import Target, ThresholdCurves, ThresholdFields
 from pml_ext.metrics.threshold.rates import error_rates
-from pml_ext.reports.class_covariances import covariance_picture
-from pml_ext.reports.class_densities import density_picture
 from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, spectrum_picture
 from pml_ext.reports.page import metrics_table, write_page
@@ -61,12 +59,11 @@ def write_report(
     utility: Mapping[str, Utility],
     seed: int,
     facts: Mapping[str, str],
-    extra: Panels | None = None,
 ) -> tuple[Path, list[Path]]:
     """Write report.html and its pictures in the folder of a run, return the page and the PNGs.
 
     test_sets of pairs or templates have a table and their ROC; far: of the operating point, 1 / impostor pairs where
-    those are fewer; utility: of `measure_utility`; extra: what else the page shows, at its end.
+    those are fewer; utility: of `measure_utility`.
     """
     pictures: list[Picture] = []
     for name, data in test_sets.items():
@@ -79,7 +76,7 @@ def write_report(
             suffix = "_" + in_file_name(name)
             found = [replace(p, name=p.name + suffix, title=f"{name}: {p.title}") for p in found]
         pictures += found
-    pictures += drawn({"While it trained": partial(_curves_of_run, run), **(extra or {})}, of=str(run))
+    pictures += drawn({"While it trained": partial(_curves_of_run, run)}, of=str(run))
     tables = [
         metrics_table(name, {row: m.results[name] for row, m in baselines.items()} | {TRAINED: values})
         for name, values in trained.results.items()
@@ -99,7 +96,7 @@ def measure_utility(
         if isinstance(data, OpenSet):
             measure = cache(partial(opis.curves_at, distances, *query_and_gallery_embeddings(data, features[name])))
             show = partial(_utility_of_set, data, measure, opis.far_range)
-            found[name] = Utility(measure, *drawn({"Utility of each class": show}, of=name, narrow=False))
+            found[name] = Utility(measure, *drawn({"Utility of each class": show}, of=name))
     return found
 
 
@@ -129,7 +126,6 @@ def _panels_of_set(
     models = {row: m.features[name] for row, m in baselines.items() if row == RAW_PIXELS} | {TRAINED: features}
     lists = cache(lambda: {model: first_results(data, found) for model, found in models.items()})
     every = ImageSet.concatenated(data.parts)
-    on_circle: Panels = {"Classes on the circle": lambda: [density_picture(every, embeddings)]}
     return {
         "What queries find": lambda: _results_of_queries(data, lists(), seed),
         "Most confused identities": lambda: _confusions(data, lists()[TRAINED]),
@@ -138,9 +134,7 @@ def _panels_of_set(
             curves_file(run, name), data, features, utility.curves(), far
         ),
         "A map of the embeddings": lambda: [map_picture(every, embeddings, seed=seed)],
-        **(on_circle if embeddings.shape[1] == 2 else {}),
         "Singular values of the embeddings": lambda: [spectrum_picture(before | {TRAINED: embeddings})],
-        "Covariances of the classes": lambda: [covariance_picture(before | {TRAINED: embeddings}, every.identities)],
     }
 
 

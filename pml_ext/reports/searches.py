@@ -23,9 +23,9 @@ def gallery_picture(report: ThresholdFields) -> Picture | None:
         return None
     sizes, planned = found.sizes, found.gallery_size
 
-    def draw(figure: "Figure", wide: bool) -> None:
+    def draw(figure: "Figure") -> None:
         mated = [one.fnir for one in sizes if one.fnir]
-        fpir, *rest = row_of_axes(figure, 2 if len(mated) == len(sizes) else 1, wide)
+        fpir, *rest = row_of_axes(figure, 2 if len(mated) == len(sizes) else 1)
         enrolled = [one.enrolled for one in sizes]
         alike = [one.fpir_if_alike for one in sizes]
         style: dict[str, Any] = {"color": BLACK, "linestyle": "--", "marker": "s", "markersize": 4}
@@ -50,7 +50,7 @@ def gallery_picture(report: ThresholdFields) -> Picture | None:
         "many others as the mean probe does: the further it lies from the measured one, the more the probes differ."
         + (f" Checked: {held_out_in_words(found.held_out)}." if found.held_out else "")
     )
-    return Picture("galleries", "Searches in galleries of other sizes", caption, draw, (4.2, 8.4))
+    return Picture("galleries", "Searches in galleries of other sizes", caption, draw, 4.2)
 
 
 def _format(axes: "Axes") -> None:

@@ -10,7 +10,7 @@ from pml_ext.metrics.threshold.fields import Sample, Target, ThresholdFields
 from pml_ext.metrics.threshold.json_file import write_report
 from pml_ext.reports.drawing import Picture, as_png
 from pml_ext.reports.group_tables import tables_by_group
-from pml_ext.reports.page import pngs_of, render, require_page, write_html
+from pml_ext.reports.page import render, require_page, write_html
 from pml_ext.reports.searches import searches_table
 from pml_ext.reports.thresholds import threshold_pictures
 from pml_ext.reports.thumbnails import thumbnail
@@ -54,7 +54,6 @@ def page_of(report: ThresholdFields, pictures: list[Picture], picture_of: Pictur
         **_alternatives(report),
         marked=chosen.index(True) if True in chosen else None,
         pictures=pictures,
-        pngs=pngs_of(pictures),
         picture_of=picture_of,
         classes=_classes(report),
         searches=searches_table(report),
@@ -66,7 +65,7 @@ def page_of(report: ThresholdFields, pictures: list[Picture], picture_of: Pictur
 
 def png_of(pictures: list[Picture]) -> bytes:
     """The page's pictures, one below the other."""
-    return as_png(*(picture.wide for picture in pictures))
+    return as_png(*(picture.pixels for picture in pictures))
 
 
 def write_files(report: ThresholdFields, stem: Path, picture_of: PictureOf = _of_its_file) -> list[Path]:

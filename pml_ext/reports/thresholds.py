@@ -56,7 +56,7 @@ def utility_picture(
     means = utilities[:, inside].mean(dim=1)
     worst = means.argsort(stable=True)[:_WORST].tolist()
 
-    def draw(figure: "Figure", wide: bool) -> None:
+    def draw(figure: "Figure") -> None:
         axes = figure.add_subplot()
         lower, median, upper = np.quantile(utilities.numpy(), (0.1, 0.5, 0.9), axis=0)
         if is_known:
@@ -77,27 +77,27 @@ def utility_picture(
             labels.append(_mark(axes, threshold))
             shown.append(threshold.distance)
         axes.set(xlim=(min(shown) - 0.05, max(shown) + 0.05), ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility U(d)")
-        add_legend(axes, beside=wide, names=labels)
+        add_legend(axes, beside=True)
 
     caption = (
         f"One threshold for all {len(names)} classes: where the band is wide, or a class lies far below the median, no "
         "threshold suits every class. OPIS measures the spread over the grey range. The classes with the lowest mean "
         "utility there are named."
     )
-    return Picture("utility", "Utility of each class", caption, draw, (4.6, 5.6))
+    return Picture("utility", "Utility of each class", caption, draw, 4.6)
 
 
 def error_pictures(report: ThresholdFields, face_of: FaceOf | None = None) -> list[Picture]:
     """ROC beside the distances of all pairs; the classes with the highest FAR and FRR."""
     curves = _curves(report)
 
-    def draw_pairs(figure: "Figure", wide: bool) -> None:
-        roc, distances = row_of_axes(figure, 2, wide)
+    def draw_pairs(figure: "Figure") -> None:
+        roc, distances = row_of_axes(figure, 2)
         _draw_roc(roc, report, curves)
         _draw_distances(distances, report, curves)
 
-    def draw_worst(figure: "Figure", wide: bool) -> None:
-        far, frr = row_of_axes(figure, 2, wide)
+    def draw_worst(figure: "Figure") -> None:
+        far, frr = row_of_axes(figure, 2)
         _draw_worst(far, report, "far", face_of)
         _draw_worst(frr, report, "frr", face_of)
 
@@ -111,8 +111,8 @@ def error_pictures(report: ThresholdFields, face_of: FaceOf | None = None) -> li
         "each rate: a rate of few pairs is uncertain. The dashed line is the rate of all pairs."
     )
     return [
-        Picture("roc", "One threshold for all pairs", roc, draw_pairs, (4.6, 9.0)),
-        Picture("worst_classes", "Classes with the most errors", worst, draw_worst, (4.4, 8.4)),
+        Picture("roc", "One threshold for all pairs", roc, draw_pairs, 4.6),
+        Picture("worst_classes", "Classes with the most errors", worst, draw_worst, 4.4),
     ]
 
 

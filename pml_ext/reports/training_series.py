@@ -52,8 +52,8 @@ def training_curves(series: dict[str, Series]) -> Picture:
     panels |= {what: {name: series[name]} for what, name in steady.items() if name in series}
     panels = {what: shown for what, shown in panels.items() if shown}
 
-    def draw(figure: "Figure", wide: bool) -> None:
-        for axes, (what, shown) in zip(row_of_axes(figure, len(panels), wide), panels.items(), strict=True):
+    def draw(figure: "Figure") -> None:
+        for axes, (what, shown) in zip(row_of_axes(figure, len(panels)), panels.items(), strict=True):
             for i, (name, (steps, values)) in enumerate(shown.items()):
                 prefix, _, metric = name.rpartition("/")
                 label = f"{prefix} {heading(metric, METRICS[metric])}".strip() if metric in METRICS else name
@@ -63,7 +63,8 @@ def training_curves(series: dict[str, Series]) -> Picture:
             if what in (_VALIDATION, _OPIS):
                 format_axis(axes.yaxis, OPIS if what == _OPIS else PRECISION_AT_1)
             if len(shown) > 1:
-                add_legend(axes, beside=False, names=[str(line.get_label()) for line in axes.lines])
+                longest = max(len(str(line.get_label())) for line in axes.lines)
+                add_legend(axes, beside=False, columns=2 if longest <= 20 else 1)
 
     caption = "Losses, the metrics of every validation, learning rate and throughput, against training steps."
-    return Picture("curves", "While it trained", caption, draw, (3.8, 3.3 * len(panels)))
+    return Picture("curves", "While it trained", caption, draw, 3.8)

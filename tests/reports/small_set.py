@@ -16,15 +16,11 @@ def image_set(identities: np.ndarray, cameras: np.ndarray, name: str = "image") 
 
 
 def overhang(picture: Picture) -> float:
-    """Pixels by which what is drawn reaches beyond the edges of a picture, at the width where it is more."""
-    found = [0.0]
-    for wide in (True, False):
-        figure = picture.figure(wide)
-        figure.draw_without_rendering()
-        box = figure.get_tightbbox()  # inches
-        width, height = figure.get_size_inches()
-        found += [figure.dpi * over for over in (-box.x0, -box.y0, box.x1 - width, box.y1 - height)]
-    return max(found)
+    """Pixels by which what is drawn reaches beyond the edges of a picture."""
+    figure = picture.figure
+    box = figure.get_tightbbox()  # inches
+    width, height = figure.get_size_inches()
+    return figure.dpi * max(0.0, -box.x0, -box.y0, box.x1 - width, box.y1 - height)
 
 
 def small_set(name: str = "image") -> tuple[OpenSet, list[Tensor]]:

@@ -40,7 +40,7 @@ def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path: Path, capsys:
     assert ("SOLVER.BASE_LR", "0.1", "0.2") in rows_of(text)
     assert "MAX_EPOCH" not in text and "OUTPUT_DIR" not in text
     names = {path.name for path in (output.parent / "page_pictures").iterdir()}
-    assert names == {f"{name}_{width}.png" for name in ("trade_off_Set", "losses", "curves") for width in (1400, 500)}
+    assert names == {"trade_off_Set.png", "losses.png", "curves.png"}
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_curves_of_each_loss_of_hard_triplets_and_of_map(tmp_path: Path) -> None
         (losses, {"loss": 2, "loss/CITLoss": 1, "loss/CrossEntropyLoss": 1, "epoch/hard_triplets": 1}),
         (validation, {"R@1 ↑": 2, "mAP ↑": 1}),
     ):
-        axes = picture.figure(wide=True).axes
+        axes = picture.figure.axes
         assert {one.get_title("left"): sum(len(line.get_xdata()) > 0 for line in one.lines) for one in axes} == panels
     only_total = {"a": {"loss": ([1.0], [1.0]), "loss/CITLoss": ([1.0], [1.0])}}
     (losses,) = _curves(only_total)
-    assert [one.get_title("left") for one in losses.figure(wide=True).axes] == ["loss"]
+    assert [one.get_title("left") for one in losses.figure.axes] == ["loss"]
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"step,loss\n1,many\n", b"step,loss\n1,1,1\n", b"step,loss\n\0,1"])

@@ -17,7 +17,7 @@ def test_line_threshold_and_words(tmp_path: Path) -> None:
     assert found.curves is not None and found.calibration is not None
     picture = calibration_picture(found, found.curves)
     assert picture is not None
-    ratios, reliable = picture.figure(True).axes
+    ratios, reliable = picture.figure.axes
     lines = {line.get_label(): line for line in ratios.lines}
     scores, drawn = lines["logistic regression"].get_data()
     expected = (found.calibration.intercept + found.calibration.slope * torch.as_tensor(scores)) / math.log(10)

@@ -23,14 +23,13 @@ def test_the_curves_are_the_rates_of_the_report() -> None:
     sizes = found.searches.sizes
     picture = gallery_picture(found)
     assert picture is not None
-    for wide in (True, False):
-        fpir, fnir = picture.figure(wide).axes
-        drawn = {line.get_label(): [list(values) for values in line.get_data()] for line in fpir.lines + fnir.lines}
-        enrolled = [1, 2, 5, 10, 20]
-        assert drawn["FPIR, 95 % interval"] == [enrolled, [one.fpir.rate for one in sizes]]
-        assert drawn["if all probes were alike"] == [enrolled, [one.fpir_if_alike for one in sizes]]
-        assert drawn["FNIR, 95 % interval"] == [enrolled, [one.fnir.rate for one in sizes if one.fnir]]
-        assert "planned: 10" in drawn and "extrapolated" not in drawn
+    fpir, fnir = picture.figure.axes
+    drawn = {line.get_label(): [list(values) for values in line.get_data()] for line in fpir.lines + fnir.lines}
+    enrolled = [1, 2, 5, 10, 20]
+    assert drawn["FPIR, 95 % interval"] == [enrolled, [one.fpir.rate for one in sizes]]
+    assert drawn["if all probes were alike"] == [enrolled, [one.fpir_if_alike for one in sizes]]
+    assert drawn["FNIR, 95 % interval"] == [enrolled, [one.fnir.rate for one in sizes if one.fnir]]
+    assert "planned: 10" in drawn and "extrapolated" not in drawn
 
 
 def test_extrapolated_sizes_are_marked() -> None:
@@ -39,7 +38,7 @@ def test_extrapolated_sizes_are_marked() -> None:
     beyond = [one.enrolled for one in found.searches.sizes if one.extrapolated]
     picture, table = gallery_picture(found), searches_table(found)
     assert picture is not None and table is not None
-    lines = {line.get_label(): line for line in picture.figure(True).axes[0].lines}
+    lines = {line.get_label(): line for line in picture.figure.axes[0].lines}
     assert list(lines["extrapolated"].get_xdata()) == beyond
     marked = [row[0] for row in table[1] if row[0].endswith("(extrapolated)")]
     assert marked == [f"{size:,} (extrapolated)" for size in beyond]

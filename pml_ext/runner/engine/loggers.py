@@ -10,7 +10,6 @@ from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 from PIL import Image
 
 from pml_ext._errors import UserError
-from pml_ext.reports.drawing import WIDTHS
 from pml_ext.runner.config.load import require
 
 LOGGERS: dict[str, Callable[[Path], Logger]] = {
@@ -46,12 +45,11 @@ def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
 
 
 def show_in_tensorboard(logger: TensorBoardLogger, pictures: Sequence[Path], step: int) -> None:
-    """Add a report's wide PNG files as images."""
+    """Add a report's PNG files as images."""
     for path in pictures:
-        if path.stem.endswith(f"_{WIDTHS[0]}"):
-            with Image.open(path) as picture:
-                pixels = np.asarray(picture.convert("RGB"))
-            logger.experiment.add_image(path.stem.removesuffix(f"_{WIDTHS[0]}"), pixels, step, dataformats="HWC")
+        with Image.open(path) as picture:
+            pixels = np.asarray(picture.convert("RGB"))
+        logger.experiment.add_image(path.stem, pixels, step, dataformats="HWC")
 
 
 def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -21,7 +21,7 @@ LOCK = ".lock"
 # Results, which are wrong as soon as the weights change.
 _RESULTS = (
     "metrics.json", "eval_metrics.json", "report.html", "curves_*.json", "threshold_*.*", "utility_*.png",
-    "pictures/*_*.png",
+    "pictures/*.png",
 )  # fmt: skip
 # What else a run leaves. Its log files are appended to.
 _OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt", f"{CHECKPOINTS}/{PATTERN}", "csv/*", "tensorboard/*")

@@ -2,12 +2,10 @@
 
 import logging
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning
-import numpy as np
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 from yacs.config import CfgNode as CN
@@ -15,8 +13,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._files import in_file_name, write_atomically
 from pml_ext._version import __version__
 from pml_ext.metrics import keys
-from pml_ext.reports.drawing import Picture, as_png
-from pml_ext.reports.losses_on_a_batch import loss_pictures, one_batch
+from pml_ext.reports.drawing import as_png
 from pml_ext.reports.run_report import Utility, measure_utility, write_report
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.data.datasets import OpenSet
@@ -25,7 +22,6 @@ from pml_ext.runner.engine.loggers import show_in_tensorboard
 from pml_ext.runner.engine.messages import IN_THE_FILE_ONLY
 from pml_ext.runner.evaluation.baselines import Measured
 from pml_ext.runner.evaluation.results import results_table, write_metrics
-from pml_ext.runner.modeling.losses.factory import build_losses, facts_of_name
 
 log = logging.getLogger("pml_ext")
 
@@ -55,7 +51,7 @@ def report_run(
             in_file = in_file_name(name)
             if utility[name].picture.draw:
                 figure = files[f"figure {name}"] = output / f"utility_{in_file}.png"
-                write_atomically(figure, as_png(utility[name].picture.wide))
+                write_atomically(figure, as_png(utility[name].picture.pixels))
             if cfg.TEST.THRESHOLD.ENABLED:
                 stem = output / f"threshold_{in_file}"
                 files |= write_threshold(
@@ -96,29 +92,8 @@ def _write_page(
         utility=utility,
         seed=cfg.SEED,
         facts=facts,
-        extra={"The losses on a batch": partial(_pictures_of_losses, cfg.MODEL.LOSSES, module, cfg.SEED)},
     )
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             show_in_tensorboard(logger, pictures, trainer.global_step)
     return page
-
-
-def _pictures_of_losses(options: CN, module: Baseline, seed: int) -> list[Picture]:
-    """Draw the losses that compare samples on a batch of the first test set with queries."""
-    names = [name for name in options.NAME if facts_of_name(name).compares == "samples"]
-    queries = {name: data.query for name, data in module.test_sets.items() if isinstance(data, OpenSet)}
-    if not queries or not names:
-        return []
-    name, query = next(iter(queries.items()))
-    features = module.features[name][0]
-    rows = one_batch(query.identities, count=10, images=4, seed=seed)
-    rows = rows[query.identities[rows].argsort(kind="stable")]
-    identities, labels = np.unique(query.identities[rows], return_inverse=True)
-    _, losses = build_losses(options, num_classes=len(identities), feature_size=features.shape[1])
-    return loss_pictures(
-        {name: losses[name] for name in names},
-        features[torch.from_numpy(rows)],
-        torch.from_numpy(labels),
-        called=lambda label: query.called(int(identities[label])),
-    )
