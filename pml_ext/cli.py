@@ -184,8 +184,6 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--format", required=True, choices=["onnx", "torchscript"])
     add("--output", required=True, metavar="FILE")
     add("--half", action="store_true", help="compute all but the heads in 16 bits")
-    add("--threshold", metavar="FILE", help="a threshold report of the weights, to go into the file")
-    add("--normalize", metavar="COHORT", help="a cohort.npz of pml-ext threshold, whose offsets are a second output")
 
     add = command("report", commands.report, **layout)
     add("run", nargs="?", metavar="RUN", help="its OUTPUT_DIR")

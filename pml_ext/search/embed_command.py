@@ -56,12 +56,9 @@ def embed(
         ))  # fmt: skip
         return
     cfg, embedder = _load_model(config_file, onnx, overrides, half)
-    # A threshold that an exported file has is of its own kind of scores.
     cohort = None if normalize is None else load_cohort_of(normalize, embedder.record)
     use = None if cohort is None else use_of(str(normalize), cohort)
-    was = embedder.record.normalization
-    same_scores = was is None if use is None else use.same_as(was)
-    record = replace(embedder.record, normalization=use, threshold=embedder.record.threshold if same_scores else None)
+    record = replace(embedder.record, normalization=use)
     old = open_old(output, record, label_by_folder) if add and output.exists() else None
     listed = list_images(images, output.parent)
     with one_message(output.parent), _process_group(launch.timeout) as (rank, processes):

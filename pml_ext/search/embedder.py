@@ -58,8 +58,6 @@ class Embedder:
     ) -> None:
         check_whole(batch_size, "batch_size", 1)
         self.normalization = None if cohort is None else load_cohort_of(cohort, record)
-        if self.normalization and record.normalization and record.normalization.sha256 != self.normalization.sha256:
-            raise UserError(f"{cohort} is not the cohort that the model was exported with, {record.normalization}")
         self.network, self.record, self.device, self.batch_size = network, record, device, batch_size
         cfg = record.cfg
         self.is_grey, self._size = len(cfg.MODEL.PIXEL_MEAN) == 1, list(cfg.INPUT.SIZE_TEST)
@@ -138,7 +136,7 @@ class Embedder:
 
         Args:
             device: cpu, cuda, cuda:1 … or such a torch.device; or auto: a CUDA device if onnxruntime sees one.
-            cohort: see `from_config`; of a file that was exported with a cohort, that one.
+            cohort: see `from_config`.
         Raises:
             UserError: onnxruntime is not installed, or cannot read the file; a file of another program, or changed
                 after it was exported; a device that is not there.
@@ -159,11 +157,6 @@ class Embedder:
             raise UserError(f"INPUT.SIZE_TEST must be height and width to give every crop one size; got {self._size}")
         return self._size[0], self._size[1]
 
-    @property
-    def threshold(self) -> float | None:
-        """Two crops of at least this `similarity` are one identity; None if the ONNX file was exported without one."""
-        return self.record.threshold
-
     def similarity(self, a: Tensor, b: Tensor) -> Tensor:
         """Cosines of every pair of embeddings; with a cohort, normalised scores.
 
@@ -172,12 +165,10 @@ class Embedder:
         Returns:
             (A, B), see `CohortNormalization.scores` with a cohort.
         Raises:
-            ValueError: another D; an ONNX file whose threshold is of normalised scores, without its cohort.
+            ValueError: another D.
         """
         if self.normalization is not None:
             return self.normalization.scores(a, b)
-        if self.record.normalization is not None:
-            raise ValueError(f"the threshold is of normalised scores: give cohort={self.record.normalization.file!r}")
         for name, rows in (("a", a), ("b", b)):
             check_embeddings(rows, name)
             if rows.shape[1] != self.embedding_dim:

@@ -14,13 +14,13 @@ from pml_ext._version import __version__
 from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.cohort_file import Strength
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report
-from pml_ext.metrics.threshold.rate_fields import Cosine, CountAbove0, Sha256
+from pml_ext.metrics.threshold.rate_fields import CountAbove0, Sha256
 from pml_ext.runner.config.network_keys import config_of, shaping
 from pml_ext.search.embedding_blocks import checksum_of_facts
 
 KEY = "pml_ext"  # the record's name in a file's metadata
-_FORMAT, _OLD_FORMAT = "pml_ext model 2", "pml_ext model 1"  # the old one has no checksum, graph and normalization
-INPUT, OUTPUT, OFFSETS = "images", "embeddings", "offsets"  # of an exported model; offsets where it has a cohort
+_FORMAT = "pml_ext model 2"
+INPUT, OUTPUT = "images", "embeddings"  # of an exported model
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,9 @@ class CohortUse:
 class ModelRecord:
     """The model that made an embedding: its config's keys that shape the network and its input, and its files.
 
-    weights: the file's name or absolute path, sha256: of its content; precision float16: all but the heads; threshold:
-    the least cosine of one identity, by a threshold report; onnx: the exported file's absolute path, None for the
-    network; graph: the SHA-256 of an ONNX file but for this record; normalization: the cohort that the file's offsets
-    are of, and the threshold's scores.
+    weights: the file's name or absolute path, sha256: of its content; precision float16: all but the heads; onnx: the
+    exported file's absolute path, None for the network; graph: the SHA-256 of an ONNX file but for this record;
+    normalization: the cohort that the file's offsets are of.
     """
 
     config: Mapping[str, Any]
@@ -54,7 +53,6 @@ class ModelRecord:
     sha256: Sha256
     embedding_dim: CountAbove0
     precision: Literal["float32", "float16"] = "float32"
-    threshold: Cosine | None = None
     onnx: str | None = None
     graph: Sha256 | None = None
     normalization: CohortUse | None = None
@@ -88,7 +86,7 @@ class ModelRecord:
             "pixel_range": (0, 255),
             "flip_test": cfg.TEST.FLIP.ENABLED,
         }
-        about |= {"input": INPUT, "output": OUTPUT, "offsets": OFFSETS if self.normalization else None}
+        about |= {"input": INPUT, "output": OUTPUT}
         content = {"format": _FORMAT, "version": __version__, **about, **asdict(self)}
         return json.dumps(content | {"checksum": checksum_of_facts(content)}, allow_nan=False)
 
@@ -100,16 +98,16 @@ class ModelRecord:
         except (ValueError, RecursionError) as error:
             raise UserError(f"{source}: the record of its model is damaged: {error}") from error
         given = content.get("format") if isinstance(content, dict) else None
-        if given not in (_FORMAT, _OLD_FORMAT):
+        if given != _FORMAT:
             raise UserError(f'{source}: expected a record of the format "{_FORMAT}"; got {given!r:.80}')
         expected = [field.name for field in fields(cls)] + ["checksum"]
-        if missing := [name for name in expected[: -3 if given == _OLD_FORMAT else None] if name not in content]:
+        if missing := [name for name in expected if name not in content]:
             raise UserError(f"{source}: the record of its model lacks {', '.join(missing)}")
         try:
             record = msgspec.convert(content, cls)
         except msgspec.ValidationError as error:
             raise UserError(f"{source}: the record of its model is damaged: {error}") from error
-        if given == _FORMAT and content.pop("checksum") != checksum_of_facts(content):
+        if content.pop("checksum") != checksum_of_facts(content):
             raise UserError(f"{source}: the record of its model was changed after it was written")
         return record
 

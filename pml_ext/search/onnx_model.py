@@ -1,7 +1,6 @@
 """An exported ONNX file, run by onnxruntime."""
 
 import hashlib
-import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +10,7 @@ from torch import Tensor
 
 from pml_ext._errors import UserError, import_library
 from pml_ext.runner.modeling.cuda import kind_and_index
-from pml_ext.search.model_record import INPUT, KEY, OFFSETS, OUTPUT, ModelRecord
-
-log = logging.getLogger("pml_ext")
-
-_TOLERANCE = 1e-3  # of a unit vector's length
+from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
 
 
 class OnnxModel:
@@ -47,35 +42,12 @@ class OnnxModel:
                 f"{path} has no record of its model, as files of pml-ext export --format onnx have: export it with that"
             )
         self.record = ModelRecord.from_json(text, path)
-        self._require_network(file, text)
+        if _checksum_without(_entry(text), file) != self.record.graph:
+            raise UserError(f"{file} was changed after it was exported: its checksum is another. Export it again")
 
     def __call__(self, images: Tensor) -> Tensor:
         (embeddings,) = self._session.run([OUTPUT], {INPUT: images.numpy()})
         return torch.from_numpy(embeddings)
-
-    def run(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Embeddings, and (B,) offsets where the file has a cohort."""
-        if self.record.normalization is None:
-            return self(images)
-        embeddings, offsets = self._session.run([OUTPUT, OFFSETS], {INPUT: images.numpy()})
-        return torch.from_numpy(embeddings), torch.from_numpy(offsets)
-
-    def _require_network(self, file: Path, text: str) -> None:
-        """A UserError unless the network is the one that was exported, and gives what the record says."""
-        if self.record.graph is None:
-            log.warning("%s was exported by an older version, without a checksum: export it again to be sure", file)
-        elif _checksum_without(_entry(text), file) != self.record.graph:
-            raise UserError(f"{file} was changed after it was exported: its checksum is another. Export it again")
-        size, channels = self.record.input_size, len(self.record.cfg.MODEL.PIXEL_MEAN)
-        images = torch.rand(2, channels, size[0], size[-1], generator=torch.Generator().manual_seed(0)) * 255
-        try:
-            found = self(images)
-        except Exception as error:  # as above
-            raise UserError(f"{file} does not take the images of its record, {[*images.shape]}: {error}") from error
-        if found.shape != (2, self.record.embedding_dim):
-            raise UserError(f"{file} must give (2, {self.record.embedding_dim}) for two images; got {[*found.shape]}")
-        if not ((found.norm(dim=1) - 1).abs() < _TOLERANCE).all():
-            raise UserError(f"{file} must give embeddings of length 1; got {found.norm(dim=1).tolist()}")
 
 
 def append_record(file: Path, record: ModelRecord) -> None:

@@ -169,8 +169,7 @@ def _query_embeddings(
 def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, str, GalleryCohort | None]:
     """The least score of an accepted hit, a line that describes it, and the cohort if it is the gallery."""
     if report is None:
-        cosine = file.record.threshold if file.record else None
-        return cosine, "" if cosine is None else f"{_kind(file)} {cosine:.4f}, as the exported model says", None
+        return None, "", None
     if file.record is None:
         may = f"so {report} may be about another: make the index with pml-ext embed"
         raise UserError(f"{file.path} does not say which model made it, {may}")

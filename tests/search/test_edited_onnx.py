@@ -1,7 +1,6 @@
-"""Exported ONNX files with one change each: none gives other embeddings or another threshold without an error."""
+"""Exported ONNX files with one change each: none gives other embeddings without an error."""
 
 import json
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 
 from pml_ext import Embedder
 from pml_ext._errors import UserError
-from pml_ext.metrics import ThresholdReport
 from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.engine.exporting import export
 from tests.search.models import small_model
@@ -28,11 +26,8 @@ IMAGES = torch.randint(0, 256, (4, 3, 12, 8), generator=torch.Generator().manual
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported")
     config, weights = small_model(folder / "model")
-    rows = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)) + 3
-    report = ThresholdReport.from_embeddings(rows, torch.arange(40) // 4, far=0.3, splits=0)
-    report.save(folder / "t.json", checkpoint=weights)
     cfg = load_for_embedding(config, ["MODEL.WEIGHTS", str(weights)])
-    export(cfg, folder / "model.onnx", "onnx", threshold=folder / "t.json")
+    export(cfg, folder / "model.onnx", "onnx")
     return folder / "model.onnx"
 
 
@@ -92,7 +87,6 @@ def edited_records(whole: bytes) -> Iterator[tuple[str, bytes]]:
         return edited(whole, lambda model: setattr(model.metadata_props[0], "value", text))
 
     changes = {
-        "threshold": (record["threshold"] + 0.1, 2.0, -1.5, None, "0.5", True),
         "embedding_dim": (5, 0, -1, 6.5),
         "sha256": ("0" * 64, "", 3),
         "graph": ("0" * 64, None, ""),
@@ -135,49 +129,12 @@ def test_no_edited_file_embeds_otherwise(exported: Path, tmp_path: Path) -> None
     assert [name for name, found in outcomes.items() if found not in ("refused", "no edit")] == []
 
 
-def test_a_file_before_checksums_is_tried(exported: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    whole = exported.read_bytes()
-
-    def of_old(**changes: Any) -> Path:
-        (entry,) = onnx.load_from_string(whole).metadata_props
-        record = json.loads(entry.value) | {"format": "pml_ext model 1"} | changes
-        text = json.dumps({name: value for name, value in record.items() if name not in ("checksum", "graph")})
-        old = edited(whole, lambda model: setattr(model.metadata_props[0], "value", text))
-        (tmp_path / "old.onnx").write_bytes(old)
-        return tmp_path / "old.onnx"
-
-    with caplog.at_level(logging.WARNING, logger="pml_ext"):
-        assert outcome(of_old(), Embedder.from_onnx(exported, device="cpu")) == "wrong"  # its record has no checksum
-    assert "old.onnx was exported by an older version, without a checksum: export it again to be sure" in caplog.text
-    found = Embedder.from_onnx(of_old(), device="cpu")
-    expected = Embedder.from_onnx(exported, device="cpu")
-    torch.testing.assert_close(found.embed_prepared(list(IMAGES)), expected.embed_prepared(list(IMAGES)))
-    assert found.threshold == expected.threshold
-    for changes, message in (
-        ({"embedding_dim": 5}, r"must give \(2, 5\) for two images; got \[2, 6\]"),
-        ({"threshold": 1.5}, r"damaged: Expected `float` <= 1.* at `\$.threshold`"),
-        ({"config": {"INPUT.SIZE_TEST": [16, 8]}}, r"does not take the images of its record, \[2, 3, 16, 8\]"),
-    ):
-        with pytest.raises(UserError, match=message):
-            Embedder.from_onnx(of_old(**changes), device="cpu")
-    double = edited(
-        of_old().read_bytes(),
-        lambda m: (
-            m.graph.node[-1].output.__setitem__(0, "before"),
-            m.graph.node.append(onnx.helper.make_node("Add", ["before", "before"], ["embeddings"])),
-        ),
-    )
-    (tmp_path / "double.onnx").write_bytes(double)
-    with pytest.raises(UserError, match=r"must give embeddings of length 1; got \[2\.0, 2\.0\]|\[1\.99|2\.00"):
-        Embedder.from_onnx(tmp_path / "double.onnx", device="cpu")
-
-
 def test_missing_fields_are_one_error(exported: Path, tmp_path: Path) -> None:
     def strip(model: Any) -> None:
         record = json.loads(model.metadata_props[0].value)
         model.metadata_props[0].value = json.dumps({name: record[name] for name in ("format", "config", "onnx")})
 
     (tmp_path / "m.onnx").write_bytes(edited(exported.read_bytes(), strip))
-    lacks = "lacks weights, sha256, embedding_dim, precision, threshold, graph, normalization, checksum$"
+    lacks = "lacks weights, sha256, embedding_dim, precision, graph, normalization, checksum$"
     with pytest.raises(UserError, match=lacks):
         Embedder.from_onnx(tmp_path / "m.onnx", device="cpu")

@@ -1,8 +1,6 @@
 """A model as a function, against the network and the transforms put together by hand."""
 
 import logging
-import subprocess
-import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -141,7 +139,7 @@ def test_an_onnx_file_is_enough(model: tuple[Path, Path], tmp_path: Path, half: 
     pictures = real_pictures(5)
     found = embedder([picture[:, :, ::-1] for picture in pictures], order="BGR")
     torch.testing.assert_close(found, by_hand(*model, pictures, flip=True), atol=5e-3 if half else 1e-5, rtol=0)
-    assert (embedder.embedding_dim, embedder.threshold) == (6, None)
+    assert embedder.embedding_dim == 6
     assert embedder.record.same_model(Embedder.from_config(*model, device="cpu", flip=True).record)
     assert not embedder.record.same_model(Embedder.from_config(*model, device="cpu").record)
 
@@ -157,9 +155,9 @@ def test_files_that_are_no_export_of_ours(tmp_path: Path) -> None:
     onnx.save(foreign, tmp_path / "foreign.onnx")
     with pytest.raises(UserError, match=r"has no record of its model, as files of pml-ext export --format onnx have"):
         Embedder.from_onnx(tmp_path / "foreign.onnx")
-    onnx.helper.set_model_props(foreign, {"pml_ext": '{"format": "pml_ext model 1", "config": 3}'})
+    onnx.helper.set_model_props(foreign, {"pml_ext": '{"format": "pml_ext model 2", "config": 3}'})
     onnx.save(foreign, tmp_path / "foreign.onnx")
-    with pytest.raises(UserError, match=r"lacks weights, sha256, embedding_dim, precision, threshold, onnx$"):
+    with pytest.raises(UserError, match=r"lacks weights, sha256, .*, checksum$"):
         Embedder.from_onnx(tmp_path / "foreign.onnx")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     with pytest.raises(UserError, match="not an ONNX file that onnxruntime can run"):
@@ -244,9 +242,3 @@ def test_an_embedding_that_is_no_number_is_an_error(model: tuple[Path, Path], tm
     embedder = Embedder.from_config(model[0], tmp_path / "bad.pth", device="cpu")
     with pytest.raises(ValueError, match="the embeddings of 2 crops are not finite, first of crop 0"):
         embedder(real_pictures(2))
-
-
-def test_the_package_stays_light() -> None:
-    code = "import sys, pml_ext; assert 'Embedder' in pml_ext.__all__; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

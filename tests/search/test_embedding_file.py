@@ -1,6 +1,5 @@
 """Files of features: what is written is read, by this package's own reader too."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -204,26 +203,3 @@ def test_no_damaged_byte_is_searched(tmp_path: Path, suffix: str) -> None:
         np.testing.assert_array_equal(found[0], good[0])
         assert found[1:] == good[1:], place
     assert refused > 100
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_files_before_checksums_are_read(tmp_path: Path, suffix: str) -> None:
-    pytest.importorskip("pyarrow")
-    x, texts = rows(4), [f"{i}.jpg" for i in range(4)]
-    record = json.loads(RECORD.as_json()) | {"format": "pml_ext model 1"}
-    record.pop("checksum", None)
-    about = {"pml_ext": json.dumps(record), "pml_ext_versions": json.dumps([["0f" * 16, 4]])}
-    path = tmp_path / f"f{suffix}"
-    if suffix == ".npz":
-        np.savez(path, embeddings=x, paths=np.array(texts), **about)
-    else:
-        import pyarrow
-        import pyarrow.parquet
-
-        lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(x.reshape(-1)), 5)
-        table = pyarrow.table({"path": texts, "embedding": lists}).replace_schema_metadata(about)
-        pyarrow.parquet.write_table(table, path)
-    file = EmbeddingFile.open(path)
-    assert (file.rows, file.record, file.versions[0].name, file.fingerprints()) == (4, RECORD, "0f" * 16, [""] * 4)
-    np.testing.assert_allclose(joined(file)[0], x, atol=1e-6)
-    assert file.read_checksum().startswith("crc32:")

@@ -13,7 +13,6 @@ from pml_ext import Embedder
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
-from pml_ext.runner.engine.exporting import FORMATS
 from pml_ext.search import exact_or_indexed
 from pml_ext.search.embedding_blocks import Block
 from pml_ext.search.embedding_file import EmbeddingFile, write_embeddings
@@ -180,49 +179,6 @@ def test_an_embedder_with_a_cohort(shop: Shop) -> None:
     np.testing.assert_allclose(normalised.similarity(a, b), expected, atol=1e-5)
     with pytest.raises(ValueError, match="b must have 6 columns; got 5"):
         shop.embedder.similarity(a, b[:, :5])
-
-
-@pytest.mark.parametrize("file_format", ["onnx", "torchscript"])
-def test_an_exported_file_has_the_cohort(
-    shop: Shop, file_format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if file_format == "onnx":
-        pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
-    path, cohort = tmp_path / "model", str(shop.folder / "cohort.npz")
-    export = ["export", *shop.model, "--format", file_format, "--output", str(path), "--normalize", cohort]
-    for report, message in (
-        ("plain.json", "is of plain cosines, and the scores of"),
-        ("gallery.json", "has the gallery as cohort"),
-    ):
-        assert main([*export, "--threshold", str(shop.folder / report)]) == 2
-        assert message in capsys.readouterr().err
-    assert main([*export, "--threshold", str(shop.folder / "cohort.json")]) == 0
-    images = torch.rand(4, 3, 12, 8, generator=torch.Generator().manual_seed(3)) * 255
-    expected = Embedder.from_config(shop.config, shop.weights, device="cpu").embed_prepared(list(images)).numpy()
-    if file_format == "torchscript":
-        found = FORMATS[file_format][1](path, images).detach().numpy()
-        embeddings, offsets = found[:, :-1], found[:, -1]
-    else:
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(str(path))
-        embeddings, offsets = session.run(["embeddings", "offsets"], {"images": images.numpy()})
-    np.testing.assert_allclose(embeddings, expected, atol=1e-5)
-    np.testing.assert_allclose(offsets, offsets_by_loops(expected, shop.rows["cohort"], 12), atol=1e-5)
-    if file_format == "onnx":
-        embedder = Embedder.from_onnx(path, device="cpu")
-        assert embedder.threshold == ThresholdReport.load(shop.folder / "cohort.json", checkpoint=shop.weights).cosine
-        with pytest.raises(ValueError, match="the threshold is of normalised scores: give cohort="):
-            embedder.similarity(torch.eye(6), torch.eye(6))
-        a, b = torch.from_numpy(expected[:2]), torch.from_numpy(expected)
-        found = Embedder.from_onnx(path, device="cpu", cohort=cohort).similarity(a, b)
-        torch.testing.assert_close(found, shop.normalization.scores(a, b))
-        # Embedded without the cohort its threshold decides nothing, with it it does.
-        words = ["embed", str(shop.gallery[0]), "--onnx", str(path), "DATALOADER.NUM_WORKERS", "0", "--output"]
-        assert main([*words, str(tmp_path / "p.npz")]) == 0
-        assert main([*words, str(tmp_path / "n.npz"), "--normalize", cohort]) == 0
-        records = [EmbeddingFile.open(tmp_path / name).record for name in ("p.npz", "n.npz")]
-        assert [record and record.threshold for record in records] == [None, embedder.threshold]
 
 
 def test_scores_that_do_not_belong_together(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,12 +13,10 @@ from torch.jit._trace import TracerWarning
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError, import_library
-from pml_ext.metrics import CohortNormalization
 from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
-from pml_ext.search.model_record import INPUT, KEY, OFFSETS, OUTPUT, ModelRecord, report_for
-from pml_ext.search.normalized_scores import load_cohort_of, require_same_scores, use_of
+from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
 from pml_ext.search.onnx_model import OnnxModel, append_record
 
 log = logging.getLogger("pml_ext")
@@ -27,31 +24,12 @@ log = logging.getLogger("pml_ext")
 TOLERANCE, HALF_TOLERANCE = 1e-4, 5e-3  # of a coordinate of a unit vector, in 32 and in 16 bits
 
 
-class _WithOffsets(nn.Module):
-    """A model with a second output, (B,) mean cosines with the closest of a cohort."""
-
-    cohort: Tensor
-
-    def __init__(self, model: nn.Module, normalization: CohortNormalization) -> None:
-        super().__init__()
-        self.model, self.k = model, normalization.k
-        self.register_buffer("cohort", normalization.cohort.float())
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        embeddings = self.model(images)
-        return embeddings, (embeddings @ self.cohort.T).topk(self.k, dim=1).values.mean(dim=1)
-
-
-def export(
-    cfg: CN, output: str | Path, file_format: str, *, half: bool = False, threshold: str | Path | None = None,
-    normalize: str | Path | None = None,
-) -> float:  # fmt: skip
+def export(cfg: CN, output: str | Path, file_format: str, *, half: bool = False) -> float:
     """Write MODEL.WEIGHTS as a file of a format of FORMATS, after comparing the file's embeddings with the model's.
 
     The file takes batches of any size, of images of INPUT.SIZE_TEST (or INPUT.CROP.SIZE), TEST.FLIP included, and holds
-    a record for `Embedder.from_onnx`. half: all but the heads in 16 bits. threshold: a report of these weights.
-    normalize: a saved cohort, which goes into the file; a second output has the images' offsets. Returns the largest
-    absolute difference of a coordinate; above TOLERANCE (16 bits: HALF_TOLERANCE) an error, which leaves no file.
+    a record for `Embedder.from_onnx`. half: all but the heads in 16 bits. Returns the largest absolute
+    difference of a coordinate; above TOLERANCE (16 bits: HALF_TOLERANCE) an error, which leaves no file.
     """
     if not cfg.MODEL.WEIGHTS:
         raise UserError("export needs MODEL.WEIGHTS: the checkpoint to write")
@@ -71,13 +49,8 @@ def export(
     try:
         with torch.no_grad():
             record = ModelRecord.of(cfg, embedding_dim=model.embedding_dim, half=half)
-            cohort = None if normalize is None else load_cohort_of(normalize, record)
-            if cohort is not None:
-                record = replace(record, normalization=use_of(str(normalize), cohort))
-            if threshold is not None:
-                record = replace(record, threshold=_cosine_in(threshold, record, output))
-            expected = _as_one(_with_offsets(model, cohort)(images))
-            write(_with_offsets(model.to_float16() if half else model, cohort), images[:2], record, draft)
+            expected = model(images)
+            write(model.to_float16() if half else model, images[:2], record, draft)
             difference = float((read(draft, images) - expected).abs().max())
         tolerance = HALF_TOLERANCE if half else TOLERANCE
         if not difference <= tolerance:
@@ -95,24 +68,6 @@ def export(
         output, *images.shape[1:], model.embedding_dim, difference,
     )  # fmt: skip
     return difference
-
-
-def _with_offsets(model: nn.Module, cohort: CohortNormalization | None) -> nn.Module:
-    return model if cohort is None else _WithOffsets(model, cohort).eval()
-
-
-def _as_one(outputs: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-    """Embeddings (B, D), or (B, D + 1) with offsets."""
-    return outputs if isinstance(outputs, Tensor) else torch.cat([outputs[0], outputs[1][:, None]], dim=1)
-
-
-def _cosine_in(threshold: str | Path, record: ModelRecord, output: Path) -> float:
-    try:
-        report = report_for(threshold, record)
-        require_same_scores(report, threshold, record.normalization, output)
-        return report.cosine
-    except (OSError, UserError) as error:
-        raise UserError(f"--threshold: {error}") from error
 
 
 @contextmanager
@@ -134,15 +89,15 @@ def _write_torchscript(model: nn.Module, images: Tensor, record: ModelRecord, pa
 
 @_without_torchscript_warnings()
 def _read_torchscript(path: Path, images: Tensor) -> Tensor:
-    return _as_one(torch.jit.load(str(path), map_location="cpu")(images))
+    embeddings: Tensor = torch.jit.load(str(path), map_location="cpu")(images)
+    return embeddings
 
 
 def _write_onnx(model: nn.Module, images: Tensor, record: ModelRecord, path: Path) -> None:
     import_library("onnxscript", needed_for="ONNX", install="'pml_ext[export]'")
-    outputs = [OUTPUT] if record.normalization is None else [OUTPUT, OFFSETS]
     try:
         program = torch.onnx.export(
-            model, (images,), input_names=[INPUT], output_names=outputs, dynamo=True, verbose=False,
+            model, (images,), input_names=[INPUT], output_names=[OUTPUT], dynamo=True, verbose=False,
             dynamic_shapes=({0: torch.export.Dim("batch")},),
         )  # fmt: skip
     except torch.onnx.errors.OnnxExporterError as error:
@@ -154,6 +109,6 @@ def _write_onnx(model: nn.Module, images: Tensor, record: ModelRecord, path: Pat
 
 # name -> (write a model traced on images, with its record, to a path; run the file on images)
 FORMATS: dict[str, tuple[Callable[[nn.Module, Tensor, ModelRecord, Path], None], Callable[[Path, Tensor], Tensor]]] = {
-    "onnx": (_write_onnx, lambda path, images: _as_one(OnnxModel(path, "cpu").run(images))),
+    "onnx": (_write_onnx, lambda path, images: OnnxModel(path, "cpu")(images)),
     "torchscript": (_write_torchscript, _read_torchscript),
 }

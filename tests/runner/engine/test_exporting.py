@@ -11,7 +11,6 @@ from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.metrics import ThresholdReport
 from pml_ext.runner.engine import exporting
 from pml_ext.runner.engine.exporting import FORMATS, export
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
@@ -97,26 +96,6 @@ def test_the_input_is_what_the_crop_leaves(trained: CfgNode, tmp_path: Path) -> 
         [10, 6], "RGB", "images", "embeddings",
     )  # fmt: skip
     assert record["embedding_dim"] == 6 and record["config"]["INPUT.CROP.SIZE"] == [10, 6]
-
-
-def test_a_threshold_of_these_weights_goes_along(trained: CfgNode, tmp_path: Path) -> None:
-    embeddings = torch.nn.functional.normalize(torch.randn(40, 6), dim=1)
-    report = ThresholdReport.from_embeddings(embeddings, torch.arange(40) // 4, far=0.1, splits=0)
-    report.save(tmp_path / "t.json", checkpoint=trained.MODEL.WEIGHTS)
-    export(trained, tmp_path / "m.pt", "torchscript", threshold=tmp_path / "t.json")
-    assert record_in(tmp_path / "m.pt")["threshold"] == report.cosine
-    (tmp_path / "other.pth").write_bytes(b"other")
-    report.save(tmp_path / "t.json", checkpoint=tmp_path / "other.pth")
-    with pytest.raises(UserError, match=r"--threshold: .*t.json is of the model other.pth .* the embeddings are of"):
-        export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
-    report.save(tmp_path / "t.json")
-    with pytest.raises(UserError, match=r"names no model, so its threshold may be another model's"):
-        export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
-    wider = ThresholdReport.from_embeddings(torch.randn(40, 7), torch.arange(40) // 4, far=0.1, splits=0)
-    wider.save(tmp_path / "t.json", checkpoint=trained.MODEL.WEIGHTS)
-    with pytest.raises(UserError, match=r"about embeddings of 7 dimensions; here they have 6"):
-        export(trained, tmp_path / "n.pt", "torchscript", threshold=tmp_path / "t.json")
-    assert not (tmp_path / "n.pt").exists()
 
 
 def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
