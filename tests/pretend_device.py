@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils import backend_registration
 from torch.utils._pytree import tree_flatten, tree_map_only
-from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 NAME = "pretend"
 ROOT = Path(__file__).parents[1]
@@ -44,7 +45,8 @@ FREE = 2**30
 """Bytes free on the device; torch keeps as many more that no tensor uses."""
 
 
-class _Module(_DummyBackendModule):
+# Of torch 2.8 there is neither this nor the function that registers it.
+class _Module(getattr(backend_registration, "_DummyBackendModule", object)):  # type: ignore[misc]
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]
 
@@ -192,8 +194,10 @@ class _Factories(TorchDispatchMode):
 @contextmanager
 def pretend_device() -> Iterator[torch.device]:
     """The device, inside the block."""
+    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("this torch cannot pretend a device")
     if torch._C._get_privateuse1_backend_name() != NAME:
-        _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+        backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
     _WAITED.clear()
     with _Factories(), _FromData():
         yield torch.device(NAME, 0)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._errors import UserError
+from pml_ext._files import require_recorded_sha256
 
 PACKAGE = "package:"
 SUFFIXES = (".pth", ".pt", ".safetensors")
@@ -46,6 +47,7 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
     path = local_file(given)
     if path is None:
         raise UserError(f"no weights file at {given}")
+    require_recorded_sha256(path)
     size = path.stat().st_size
     if _claimed(path) > size:
         raise UserError(f"{path} is not a readable weights file: it claims to hold more than its {size} bytes")
