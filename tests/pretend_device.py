@@ -21,6 +21,8 @@ from torch.utils import backend_registration
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 NAME = "pretend"
+POSSIBLE = hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+needs_it = pytest.mark.skipif(not POSSIBLE, reason="torch 2.8 has no devices in Python")
 ROOT = Path(__file__).parents[1]
 aten = torch.ops.aten
 
@@ -45,7 +47,6 @@ FREE = 2**30
 """Bytes free on the device; torch keeps as many more that no tensor uses."""
 
 
-# Of torch 2.8 there is neither this nor the function that registers it.
 class _Module(getattr(backend_registration, "_DummyBackendModule", object)):  # type: ignore[misc]
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]
@@ -194,8 +195,6 @@ class _Factories(TorchDispatchMode):
 @contextmanager
 def pretend_device() -> Iterator[torch.device]:
     """The device, inside the block."""
-    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-        pytest.skip("this torch cannot pretend a device")
     if torch._C._get_privateuse1_backend_name() != NAME:
         backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
     _WAITED.clear()
