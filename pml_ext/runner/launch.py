@@ -20,6 +20,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pml_ext._errors import Terminated, UserError
+from pml_ext.runner.rank_store import rank_and_ranks
 
 log = logging.getLogger("pml_ext")
 
@@ -78,14 +79,7 @@ class Launch:
 
 def is_first() -> bool:
     """Whether this process has rank 0."""
-    return place()[0] == 0
-
-
-def place() -> tuple[int, int]:
-    """Rank of this process and number of all; Lightning knows them only once it has a trainer."""
-    if not torch.distributed.is_torchelastic_launched():
-        return 0, 1
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return rank_and_ranks()[0] == 0
 
 
 def restarts() -> int:

@@ -4,7 +4,6 @@ Each rank writes its own rows, and any number of ranks reads them. An index has 
 names their folder, which is whole before it is written; folders of earlier steps go once it is in its place.
 """
 
-import hashlib
 import json
 import logging
 import re
@@ -63,11 +62,11 @@ def write_share(
     said: of the checkpoint.
     """
     path, own = _folder(folder, said), loss.classes
+    file = _file(path, own.start, own.stop)
     try:
-        content = save({key: value.contiguous() for key, value in rows.items()})
         path.mkdir(parents=True, exist_ok=True)
-        write_atomically(_file(path, own.start, own.stop), content)
-        part: Any = (own.start, own.stop, hashlib.sha256(content).hexdigest())
+        write_atomically(file, save({key: value.contiguous() for key, value in rows.items()}))
+        part: Any = (own.start, own.stop, sha256_of(file))
     except Exception as error:  # the others must know of it
         part = str(error)
     parts = _of_all_ranks(part, group)
