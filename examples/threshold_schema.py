@@ -4,6 +4,7 @@ python examples/threshold_schema.py > examples/threshold.schema.json
 """
 
 import json
+from inspect import cleandoc
 from typing import Any
 
 import msgspec
@@ -55,6 +56,9 @@ def threshold_schema() -> dict[str, Any]:
     """The schema, draft 2020-12."""
     kinds = ALWAYS | SOMETIMES
     found, parts = msgspec.json.schema_components(list(kinds.values()), ref_template="#/$defs/{name}")
+    for part in parts.values():  # docstrings, which Python dedents itself from 3.13 on
+        if "description" in part:
+            part["description"] = cleandoc(part["description"])
     # The file has what follows from counts, too.
     share = {"type": "number", "minimum": 0, "maximum": 1}
     parts["ErrorRate"]["properties"]["rate"] = share

@@ -1,6 +1,7 @@
 """Atomic writes: if the disk is full or the process is killed, the old file stays unchanged."""
 
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -8,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+from pml_ext._errors import UserError
 
 
 @contextmanager
@@ -44,6 +47,30 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     """Write a file with `replacing`; text as UTF-8."""
     with replacing(path) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def sha256_of(path: str | Path) -> str:
+    """The SHA-256 of a file, read piece by piece."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def sha256_record(path: Path) -> Path:
+    """The file beside a checkpoint that has its SHA-256, as `sha256sum --check` reads it."""
+    return path.with_name(f"{path.name}.sha256")
+
+
+def require_recorded_sha256(path: Path) -> None:
+    """Raise a UserError if a checkpoint has another SHA-256 than is recorded beside it; a copy may have no record."""
+    record = sha256_record(path)
+    if record.is_file() and record.read_bytes().split()[:1] != [sha256_of(path).encode()]:
+        raise UserError(
+            f"{path} is damaged or not the file that was written: its SHA-256 is not the one in {record.name} beside "
+            f"it. Take an earlier copy; if the file was replaced on purpose, remove {record.name}"
+        )
 
 
 def read_regular(path: str | Path) -> bytes:

@@ -87,7 +87,9 @@ def _command_line() -> Iterator[tuple[str, str]]:
     for command, its_parser in parsers()[1].items():
         for action in its_parser._actions:
             name = " ".join(action.option_strings) or action.dest
-            yield f"pml-ext {command} {name}", f"default={action.default!r}, required={action.required}"
+            # Python 3.13 requires no argument that may be absent, earlier ones do.
+            required = action.required and action.nargs != "*"
+            yield f"pml-ext {command} {name}", f"default={action.default!r}, required={required}"
 
 
 def _config_keys() -> Iterator[tuple[str, str]]:

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.pretend_device import needs_it
+
 ROOT = Path(__file__).parents[1]
+pytestmark = needs_it
 ON_DEVICE, ON_HOST = "labels on the device", "labels on the host"
 
 # Synchronisations in a forward and backward pass, with labels on the device and on the CPU.

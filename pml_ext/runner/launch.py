@@ -1,8 +1,10 @@
 """The processes of a run: started, watched and ended by torch's elastic agent, the engine of torchrun."""
 
 import logging
+import multiprocessing.util
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pml_ext._errors import Terminated, UserError
+from pml_ext.runner.rank_store import rank_and_ranks
 
 log = logging.getLogger("pml_ext")
 
@@ -48,9 +51,10 @@ class Launch:
             _host_and_port(self.dist_url)
 
     def joined(self) -> "Launch":
-        """With the counts of the agent or torchrun that has started this process."""
+        """With the counts of the agent or torchrun that has started this process, which can then meet the others."""
         if not torch.distributed.is_torchelastic_launched():
             return self
+        _need_no_host_name()
         here, every = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
         started = Launch(here, every // here, int(os.environ["GROUP_RANK"]), timeout=self.timeout)
         if self not in (Launch(timeout=self.timeout), started):
@@ -75,14 +79,7 @@ class Launch:
 
 def is_first() -> bool:
     """Whether this process has rank 0."""
-    return place()[0] == 0
-
-
-def place() -> tuple[int, int]:
-    """Rank of this process and number of all; Lightning knows them only once it has a trainer."""
-    if not torch.distributed.is_torchelastic_launched():
-        return 0, 1
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return rank_and_ranks()[0] == 0
 
 
 def restarts() -> int:
@@ -102,7 +99,7 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
         # A store for each attempt: in a shared one, restarted ranks can read where ranks of the last attempt listened.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         try:
-            with _quiet_agent():
+            with _quiet_agent(folder):
                 results: dict[int, T] = elastic_launch(config, _call)(work, launch.timeout, log.getEffectiveLevel())
         except ChildFailedError as error:
             raise _explained(*error.get_first_failure()) from None
@@ -139,9 +136,29 @@ def _configured(launch: Launch, logs: DefaultLogsSpecs) -> LaunchConfig:
     )
 
 
+def _need_no_host_name() -> None:
+    """Let the processes of one machine meet where its name does not resolve, as in many containers.
+
+    Those of several machines use what gloo and torchrun find, and a GLOO_SOCKET_IFNAME that is set stays.
+    """
+    if os.environ["WORLD_SIZE"] != os.environ["LOCAL_WORLD_SIZE"]:
+        return
+    for loopback in {"lo", "lo0"} & {name for _, name in socket.if_nameindex()}:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    try:
+        socket.getaddrinfo(os.environ["MASTER_ADDR"], None)
+    except OSError:
+        os.environ["MASTER_ADDR"] = "localhost"  # torchrun gives the machine's name
+
+
 @contextmanager
-def _quiet_agent() -> Iterator[None]:
-    """Hides what the agent and multiprocessing log about a failure, and restores the signal handlers it replaces."""
+def _quiet_agent(folder: str) -> Iterator[None]:
+    """Hides what the agent and multiprocessing log about a failure, and restores the signal handlers it replaces.
+
+    folder: for the temporary files that torch leaves.
+    """
+    multiprocessing.util.get_temp_dir()  # made now: it outlives the folder
+    temporary, tempfile.tempdir = tempfile.tempdir, folder
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     warned = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join([*filter(None, [warned]), "ignore:resource_tracker:UserWarning"])
@@ -149,6 +166,7 @@ def _quiet_agent() -> Iterator[None]:
     try:
         yield
     finally:
+        tempfile.tempdir = temporary
         logging.disable(logging.NOTSET)
         if warned is None:
             del os.environ["PYTHONWARNINGS"]

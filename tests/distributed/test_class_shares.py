@@ -29,7 +29,7 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         write_share(rows, state[CLASSES], loss, folder, distributed.group.WORLD)
-        files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.safetensors")}
+        files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("classes_*/*")}
         (folder / "no folder").touch()
         try:
             write_share(rows, state[CLASSES], loss, folder / "no folder" if rank else folder, distributed.group.WORLD)
@@ -44,7 +44,6 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
 def test_other_ranks_read_them(tmp_path: Path, found: list[dict[Any, Any]], after: int) -> None:
     written = [of_rank["classes"] for of_rank in found]
     for files in (each["files"] for each in written):
-        assert len(files) == 1
         for name, content in files.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(content)

@@ -42,9 +42,9 @@ Made by `python -m tests.losses.compatibility > examples/COMPATIBILITY.md`, whic
 batch; nothing here is written by hand. "yes": it runs, and value and gradient are finite. A number: it is refused, with
 the error of that number below the table.
 
-With torch 2.14 or newer. Losses, miners and metrics work with torch 2.8 and newer, but torch.func of CITLoss, TCMLoss,
-TCMRegularizer, DiscriminativeLoss and LoOp needs torch 2.11; "torch.compile, one graph", torch.compile of LoOp and
-second derivatives of a loss over LpDistance need torch 2.14.
+This is of torch 2.14 and newer. With torch 2.8 to 2.13 everything works, the trainer too, but torch.func of CITLoss,
+TCMLoss, TCMRegularizer, DiscriminativeLoss and LoOp needs torch 2.11; "torch.compile, one graph", torch.compile of LoOp
+and second derivatives of a loss over LpDistance need torch 2.14.
 """
 
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from pml_ext._files import write_atomically
+from pml_ext._files import sha256_of, write_atomically
 from pml_ext.metrics.threshold.fields import Checkpoint, ThresholdFields
 from pml_ext.metrics.threshold.file_checks import contradiction
 from pml_ext.metrics.threshold.rate_fields import Cosine, ErrorRate
@@ -56,11 +56,7 @@ def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
 
 def checkpoint_of(path: Path) -> Checkpoint:
     """The name and the hash of a model file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(2**20):
-            digest.update(piece)
-    return Checkpoint(path.name, digest.hexdigest())
+    return Checkpoint(path.name, sha256_of(path))
 
 
 def _rate(rate: ErrorRate | None) -> dict[str, Any] | None:

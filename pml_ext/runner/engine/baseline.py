@@ -29,12 +29,12 @@ from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet
 from pml_ext.runner.engine.output import CHECKPOINTS
 from pml_ext.runner.evaluation.device import bytes_to_measure, device_with_room
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features
-from pml_ext.runner.launch import place
 from pml_ext.runner.modeling.architectures import NetworkOutput
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
+from pml_ext.runner.rank_store import rank_and_ranks
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
 from pml_ext.runner.solver.schedule import build_schedule
 
@@ -69,7 +69,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
                 raise UserError("\n".join(wrong))
             divided = partial(
                 build_partial_fc, cfg.MODEL.HEADS, embedding_size=self.embedding_dim, num_classes=num_classes,
-                seed=cfg.SEED, part=place(),
+                seed=cfg.SEED, part=rank_and_ranks(),
             )  # fmt: skip
             self.terms, self.losses = build_losses(
                 cfg.MODEL.LOSSES,

@@ -34,7 +34,7 @@ class WholeCheckpoints(TorchCheckpointIO):
     """Replaces a checkpoint atomically: the old or the new one is there, whole."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        save_whole(checkpoint, Path(path), "checkpoint")
+        save_whole(checkpoint, Path(path))
         remove_older(Path(path).parent, checkpoint)
 
 

@@ -1,27 +1,25 @@
-"""Class vectors of Partial FC in checkpoints, by torch.distributed.checkpoint: files of safetensors beside last.ckpt.
+"""Class vectors of Partial FC in checkpoints: files of safetensors beside last.ckpt.
 
-Each rank writes its own rows, and any number of ranks reads them. A checkpoint names their folder, which is whole
-before it is written; folders of earlier steps go once it is in its place.
+Each rank writes its own rows, and any number of ranks reads them. An index has the SHA-256 of each file. A checkpoint
+names their folder, which is whole before it is written; folders of earlier steps go once it is in its place.
 """
 
+import json
 import logging
 import re
 import shutil
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
 from pml_ext._errors import UserError
+from pml_ext._files import sha256_of, write_atomically
 from pml_ext.distributed import PartialFC
 from pml_ext.distributed.row_steps import has_rows
 
@@ -30,6 +28,7 @@ log = logging.getLogger("pml_ext")
 CLASSES = "classes"
 """The key of what a checkpoint says of these files."""
 PATTERN = "classes_*_of_*"
+_INDEX = "index.json"
 _NAME = re.compile(r"classes_(\d+)_of_(\d+)")  # as `_folder` writes it: step and ranks
 
 
@@ -62,17 +61,24 @@ def write_share(
 
     said: of the checkpoint.
     """
-    if group is None:
-        _allow_one_process()
-    path = _folder(folder, said)
-    writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
-    writer.per_thread_copy_ahead = 0  # else it waits for the first GPU, on which these tensors are not
-    parts = {key: _part(value, loss) for key, value in rows.items()}
+    path, own = _folder(folder, said), loss.classes
+    file = _file(path, own.start, own.stop)
     try:
-        save(parts, storage_writer=writer, process_group=group, no_dist=group is None)
-    except CheckpointException as error:  # no Exception, and of all ranks
-        reasons = "; ".join(f"rank {rank}: {reason}" for rank, (reason, _) in error.failures.items())
-        raise UserError(f"class vectors {path} cannot be written; last.ckpt is kept as it was: {reasons}") from error
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, save({key: value.contiguous() for key, value in rows.items()}))
+        part: Any = (own.start, own.stop, sha256_of(file))
+    except Exception as error:  # the others must know of it
+        part = str(error)
+    parts = _of_all_ranks(part, group)
+    failed = [f"rank {rank}: {reason}" for rank, reason in enumerate(parts) if isinstance(reason, str)]
+    if own.start == 0 and not failed:
+        try:
+            write_atomically(path / _INDEX, json.dumps(parts))
+        except OSError as error:
+            failed = [f"rank 0: {error}"]
+    failed = _of_all_ranks(failed, group)[0]
+    if failed:
+        raise UserError(f"class vectors {path} cannot be written; last.ckpt is kept as it was: {'; '.join(failed)}")
 
 
 def read_share(checkpoint: dict[str, Any], name: str, loss: PartialFC, folder: Path) -> None:
@@ -83,29 +89,28 @@ def read_share(checkpoint: dict[str, Any], name: str, loss: PartialFC, folder: P
     path = _folder(folder, said)
     try:
         rows = _read_share(path, loss)
-    except (Exception, CheckpointException) as error:  # the second is no Exception
+    except Exception as error:
         raise ValueError(f"class vectors {path}: {error}") from error
     checkpoint["state_dict"][name] = rows.pop("weight")
     checkpoint["optimizer_states"][0]["state"][said["place"]] |= rows
 
 
 def _read_share(path: Path, loss: PartialFC) -> dict[str, Tensor]:
-    reader, rows = HuggingFaceStorageReader(str(path)), dict[str, Tensor]()
-    there = reader.read_metadata().state_dict_metadata
-    if "weight" not in there:
-        raise ValueError("no file has class vectors")
-    for key, saved in there.items():
-        assert isinstance(saved, TensorStorageMetadata)  # which all is in such files
-        parts = sorted((part.offsets[0], part.offsets[0] + part.sizes[0]) for part in saved.chunks)
-        begins, ends = zip(*parts, strict=True)
-        if (*begins, loss.num_classes) != (0, *ends):
-            raise ValueError(
-                f"{key} must have each of {loss.num_classes} classes once; a file is missing or not its own"
-            )
-        rows[key] = _part(torch.empty(loss.weight.shape, dtype=saved.properties.dtype), loss)
-    _allow_one_process()
-    load(rows, storage_reader=reader, no_dist=True)
-    return rows
+    parts = sorted(json.loads((path / _INDEX).read_text(encoding="utf-8")))
+    begins, ends, _ = zip(*parts, strict=True)
+    if (*begins, loss.num_classes) != (0, *ends):
+        raise ValueError(f"{_INDEX} must have each of {loss.num_classes} classes once")
+    own, found = loss.classes, dict[str, list[Tensor]]()
+    for begin, end, sha256 in parts:
+        first, after = max(begin, own.start), min(end, own.stop)
+        if first < after:
+            file = _file(path, begin, end)
+            if sha256_of(file) != sha256:
+                raise ValueError(f"{file.name} is damaged or not its own: its SHA-256 is not the one in {_INDEX}")
+            with safe_open(file, "pt") as rows:
+                for key in rows.keys():  # noqa: SIM118
+                    found.setdefault(key, []).append(rows.get_slice(key)[first - begin : after - begin])
+    return {key: torch.cat(values) for key, values in found.items()}
 
 
 def remove_older(folder: Path, checkpoint: dict[str, Any]) -> None:
@@ -126,18 +131,16 @@ def remove_older(folder: Path, checkpoint: dict[str, Any]) -> None:
                     log.warning("%s is not needed any more and cannot be removed: %s", path, error)
 
 
-def _part(rows: Tensor, loss: PartialFC) -> Tensor:
-    """Rows of a rank's classes, as `torch.distributed.checkpoint.CheckpointableTensor` says which they are of all."""
-    vars(rows).update(
-        global_shape=(loss.num_classes, rows.shape[1]), global_offsets=((loss.classes.start, 0),),
-        local_offsets=((0, 0),), local_sizes=(tuple(rows.shape),),
-    )  # fmt: skip
-    return rows
+def _of_all_ranks(given: Any, group: ProcessGroup | None) -> list[Any]:
+    if group is None:
+        return [given]
+    found: list[Any] = [None] * group.size()
+    torch.distributed.all_gather_object(found, given, group)
+    return found
 
 
-def _allow_one_process() -> None:
-    """torch.distributed.checkpoint warns where there is no group of processes, even if it is told so."""
-    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+def _file(path: Path, begin: int, end: int) -> Path:
+    return path / f"{begin}_to_{end}.safetensors"
 
 
 def _folder(folder: Path, said: dict[str, Any]) -> Path:

@@ -24,7 +24,7 @@ _RESULTS = (
     "pictures/*.png",
 )  # fmt: skip
 # What else a run leaves. Its log files are appended to.
-_OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt", f"{CHECKPOINTS}/{PATTERN}", "csv/*", "tensorboard/*")
+_OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt*", f"{CHECKPOINTS}/{PATTERN}", "csv/*", "tensorboard/*")
 # Drafts of a killed process.
 _TO_BE_REPLACED = ".to_be_replaced"
 _DRAFTS = (".*.part", f"{CHECKPOINTS}/.*.part", _TO_BE_REPLACED)

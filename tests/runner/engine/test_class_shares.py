@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from pml_ext._errors import UserError
 from pml_ext.distributed import PartialFC
@@ -41,25 +42,30 @@ def test_other_sizes_and_a_missing_file_are_errors(tmp_path: Path) -> None:
         read_share(checkpoint, VECTORS, PartialFC(3, 12), tmp_path)
     with pytest.raises(ValueError, match=r"are \(11, 3\); those of the config \(11, 4\)"):
         read_share(checkpoint, VECTORS, PartialFC(4, 11), tmp_path)
-    for step, part in ((6, (1, 2)), (7, (0, 2))):
+    for step, part, message in ((6, (1, 2), r"No such file.*index\.json"), (7, (0, 2), "each of 11 classes once")):
         checkpoint = written(tmp_path, step, part=part)
-        with pytest.raises(
-            ValueError, match=rf"class vectors .*classes_{step}_of_2: .* must have each of 11 classes once"
-        ):
+        with pytest.raises(ValueError, match=rf"class vectors .*classes_{step}_of_2: .*{message}"):
             read_share(checkpoint, VECTORS, PartialFC(3, 11), tmp_path)
 
 
-def test_damaged_files_are_errors(tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_file_is_an_error(tmp_path: Path) -> None:
     checkpoint = written(tmp_path, step=5)
-    (file,) = (tmp_path / "classes_5_of_1").iterdir()
-    content = file.read_bytes()
-    for damaged in (content[:-20], b"", bytes(len(content))):
-        file.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"class vectors .*classes_5_of_1: "):
+    file, index = (tmp_path / "classes_5_of_1" / name for name in ("0_to_11.safetensors", "index.json"))
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[-1] ^= 1
+    foreign = save({"weight": torch.zeros(11, 3)})
+    for content in (bytes(flipped), whole[:-20], b"", foreign):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"classes_5_of_1: 0_to_11.safetensors is damaged or not its own: its SHA"):
             read_share(checkpoint, VECTORS, PartialFC(3, 11), tmp_path)
     file.unlink()
-    with pytest.raises(ValueError, match=r"class vectors .*classes_5_of_1: "):
+    with pytest.raises(ValueError, match=r"class vectors .*classes_5_of_1: .*No such file.*0_to_11"):
         read_share(checkpoint, VECTORS, PartialFC(3, 11), tmp_path)
+    for damaged in ("", "[]", "{}", "[[0, 11]]", '[["0", 11, ""]]'):
+        index.write_text(damaged)
+        with pytest.raises(ValueError, match=r"class vectors .*classes_5_of_1: "):
+            read_share(checkpoint, VECTORS, PartialFC(3, 11), tmp_path)
 
 
 def test_a_full_disk(tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -55,7 +55,8 @@ def test_two_processes_train_as_one_on_the_joint_batch(
     assert main(arguments(tmp_path / "one", losses)) == 0
     done = subprocess.run(
         [sys.executable, *launcher, *arguments(tmp_path / "two", losses, *flags), "SOLVER.CHUNK", chunk],
-        capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PET_LOG_DIR": str(tmp_path / "torchrun")},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert told in (tmp_path / "two" / "train.log").read_text()

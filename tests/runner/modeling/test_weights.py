@@ -33,7 +33,6 @@ def test_weights_come_back_from_every_nest(tmp_path: Path, nest: str | None) -> 
     assert all(torch.equal(a, b) for a, b in zip(source.parameters(), target.parameters(), strict=True))
 
 
-@pytest.mark.skipif(not hasattr(torch.serialization, "safe_globals"), reason="torch 2.5")
 def test_a_score_of_numpys_beside_the_weights_is_passed_over(tmp_path: Path) -> None:
     content = {"state_dict": model().state_dict(), "rank1": np.float32(0.9), "epoch": np.int64(3)}
     torch.save(content, tmp_path / "w.pth.tar")

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 # In a path between slashes: an empty part, "." and "..", what Windows reads as the end of a part, and no character.
@@ -58,6 +59,8 @@ class Inside:
 
     def _one_by_one(self, path: str) -> str:
         resolved = (self.folder / path).resolve()
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            os.stat(resolved)  # an error for a circle of links, of which `resolve` says nothing from Python 3.13 on
         if Path(path).is_absolute() or not resolved.is_relative_to(self.folder):
             raise _OutsideError
         return resolved.relative_to(self.folder).as_posix()

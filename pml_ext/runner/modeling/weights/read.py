@@ -3,7 +3,6 @@
 import importlib.util
 import warnings
 import zipfile
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._errors import UserError
+from pml_ext._files import require_recorded_sha256
 
 PACKAGE = "package:"
 SUFFIXES = (".pth", ".pt", ".safetensors")
@@ -46,11 +46,9 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
     path = local_file(given)
     if path is None:
         raise UserError(f"no weights file at {given}")
+    require_recorded_sha256(path)
     size = path.stat().st_size
-    if _claimed(path) > size:
-        raise UserError(f"{path} is not a readable weights file: it claims to hold more than its {size} bytes")
-    if _has_changed(path):
-        raise UserError(f"{path} is damaged: its content does not fit the checksums in it; download or copy it again")
+    _require_whole(path, size)
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -59,7 +57,7 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
         else:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Validating sparse tensor")  # which are refused below
-                with _numpys_numbers_are_nothing():
+                with torch.serialization.safe_globals(_OF_NUMBERS):
                     content = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:  # torch's message recommends loading the file as code
         raise UserError(
@@ -96,33 +94,25 @@ class _Nothing:
 
 
 # torchreid saves a score, a NumPy number, beside its weights. It is skipped without calling NumPy's code.
-_OF_NUMBERS = [
+_OF_NUMBERS: list[Any] = [
     type(name, (_Nothing,), {"__module__": module, "__qualname__": name})
     for module, name in (("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype"))
 ]
 
 
-def _numpys_numbers_are_nothing() -> AbstractContextManager[object]:
-    allow = getattr(torch.serialization, "safe_globals", None)  # new in torch 2.5
-    return nullcontext() if allow is None else allow(_OF_NUMBERS)
-
-
-def _claimed(path: Path) -> int:
-    """Bytes in a zip archive by its own account, 0 for another file; torch stores them as they are."""
+def _require_whole(path: Path, size: int) -> None:
+    """Check a zip archive, as torch saves it, by its own sizes and checksums, which torch.load does not."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return sum(entry.file_size for entry in archive.infolist())
+            if sum(entry.file_size for entry in archive.infolist()) > size:  # torch stores them as they are
+                raise UserError(f"{path} is not a readable weights file: it claims to hold more than its {size} bytes")
+            whole = archive.testzip() is None
+    except UserError:
+        raise
     except Exception:  # not an archive, or too damaged even for torch.load
-        return 0
-
-
-def _has_changed(path: Path) -> bool:
-    """Whether a zip archive, as torch saves it, fails its own checksums, which torch.load does not check."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is not None
-    except Exception:  # not an archive, or too damaged even for torch.load
-        return False
+        return
+    if not whole:
+        raise UserError(f"{path} is damaged: its content does not fit the checksums in it; download or copy it again")
 
 
 def _kind(value: Tensor) -> str:
