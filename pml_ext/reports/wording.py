@@ -7,6 +7,7 @@ from pml_ext.metrics.threshold.group_fields import Between
 from pml_ext.metrics.threshold.rate_fields import ErrorRate, MeanRate
 from pml_ext.metrics.threshold.search_fields import GalleryRates, HeldOut
 
+NOT_EXTRAPOLATED = "because its 95 % interval spans 0 to 1: measure more identities"
 _NAMED = 3
 # A share is written as "a of b" where a is off by no more than this.
 _ROUNDING = 0.1
@@ -180,7 +181,8 @@ def search_in_words(one: GalleryRates) -> str:
         return f"{of.rate:.3g} [{of.low:.3g}, {of.high:.3g}]"
 
     extrapolated = "extrapolated: " if one.extrapolated else ""
-    alike = f"{extrapolated}FPIR {rate(one.fpir)} ({one.fpir_if_alike:.3g} if all probes were alike)"
+    fpir = rate(one.fpir) if one.fpir else f"unknown, {NOT_EXTRAPOLATED}"
+    alike = f"{extrapolated}FPIR {fpir} ({one.fpir_if_alike:.3g} if all probes were alike)"
     miss = f", FNIR {rate(one.fnir)}" if one.fnir else ""
     first = f", rank 1 {one.cmc[0]:.3g}" if one.cmc else ""
     own = "" if one.cosine is None else f"; the threshold of this size is {one.cosine:.4f}"
