@@ -217,6 +217,8 @@ def _groups(report: ThresholdFields) -> list[tuple[str, str]]:
 
 def ratio_in_words(ratio: Between) -> str:
     """How many times the rate of one group is that of another."""
+    if ratio.value is None or ratio.high is None:
+        return f"of {ratio.one} is at least {ratio.low:.3g} times that of {ratio.to}, which has no error"
     to = "the geometric mean of all" if ratio.to is None else str(ratio.to)
     return f"of {ratio.one} is {ratio.value:.3g} times that of {to} [{ratio.low:.3g}, {ratio.high:.3g}]"
 
