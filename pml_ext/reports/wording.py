@@ -11,6 +11,8 @@ NOT_EXTRAPOLATED = "because its 95 % interval spans 0 to 1: measure more identit
 _NAMED = 3
 # A share is written as "a of b" where a is off by no more than this.
 _ROUNDING = 0.1
+# From how many times the pooled FRR the mean over classes is told beside it.
+_UNLIKE = 1.5
 # Rates that read easily, for counts of classes above one.
 _ROUND = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
@@ -18,7 +20,11 @@ _ROUND = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 def meaning(report: ThresholdFields) -> str:
     """One sentence for a reader who does not know FAR."""
     accepted = _share(report.far, "comparisons of two different identities", "accepted")
-    return f"O{accepted[1:]}; {_share(report.frr, 'comparisons of the same identity', 'rejected')}."
+    rejected = _share(report.frr, "comparisons of the same identity", "rejected")
+    mean = report.mean_frr
+    if max(mean, report.frr.rate) > _UNLIKE * min(mean, report.frr.rate):
+        rejected += f", but {percent(mean)} on average over the identities: some have far more samples than others"
+    return f"O{accepted[1:]}; {rejected}."
 
 
 def _share(rate: ErrorRate, kind: str, error: str) -> str:
