@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, Picture, add_legend, label_above, row_of_axes
-from pml_ext.reports.wording import held_out_in_words, percent
+from pml_ext.reports.wording import NOT_EXTRAPOLATED, held_out_in_words, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,15 +27,18 @@ def gallery_picture(report: ThresholdFields) -> Picture | None:
         mated = [one.fnir for one in sizes if one.fnir]
         fpir, *rest = row_of_axes(figure, 2 if len(mated) == len(sizes) else 1)
         enrolled = [one.enrolled for one in sizes]
+        known = [one for one in sizes if one.fpir]
         alike = [one.fpir_if_alike for one in sizes]
         style: dict[str, Any] = {"color": BLACK, "linestyle": "--", "marker": "s", "markersize": 4}
         fpir.plot(enrolled, alike, label="if all probes were alike", **style)
-        for axes, rates, colour, name in zip(
-            [fpir, *rest], [[one.fpir for one in sizes], mated], (BLUE, ORANGE), ("FPIR", "FNIR"), strict=False
+        of_fpir = [one.fpir for one in known if one.fpir]
+        for axes, rates, of, colour, name in zip(
+            [fpir, *rest], [of_fpir, mated], [known, sizes], (BLUE, ORANGE), ("FPIR", "FNIR"), strict=False
         ):
-            axes.fill_between(enrolled, [r.low for r in rates], [r.high for r in rates], color=SKY, alpha=0.5)
-            axes.plot(enrolled, [r.rate for r in rates], color=colour, marker="o", label=f"{name}, 95 % interval")
-            beyond = [(one.enrolled, r.rate) for one, r in zip(sizes, rates, strict=True) if one.extrapolated]
+            at = [one.enrolled for one in of]
+            axes.fill_between(at, [r.low for r in rates], [r.high for r in rates], color=SKY, alpha=0.5)
+            axes.plot(at, [r.rate for r in rates], color=colour, marker="o", label=f"{name}, 95 % interval")
+            beyond = [(one.enrolled, r.rate) for one, r in zip(of, rates, strict=True) if one.extrapolated]
             if beyond:
                 axes.plot(*zip(*beyond, strict=True), label="extrapolated", **(_BEYOND | {"markeredgecolor": colour}))
             axes.axvline(planned, color=BLACK, linewidth=1, linestyle=":", label=f"planned: {planned:,}")
@@ -90,7 +93,7 @@ def searches_table(report: ThresholdFields) -> Table | None:
             [
                 f"{one.enrolled:,}{planned if one.enrolled == found.gallery_size else ''}"
                 f"{' (extrapolated)' if one.extrapolated else ''}",
-                fpir,
+                fpir if one.fpir else f"unknown, {NOT_EXTRAPOLATED}",
                 percent(one.fpir_if_alike),
                 fnir,
                 percent(one.cmc[0]) if one.cmc else "–",

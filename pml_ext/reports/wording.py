@@ -7,9 +7,12 @@ from pml_ext.metrics.threshold.group_fields import Between
 from pml_ext.metrics.threshold.rate_fields import ErrorRate, MeanRate
 from pml_ext.metrics.threshold.search_fields import GalleryRates, HeldOut
 
+NOT_EXTRAPOLATED = "because its 95 % interval spans 0 to 1: measure more identities"
 _NAMED = 3
 # A share is written as "a of b" where a is off by no more than this.
 _ROUNDING = 0.1
+# From how many times the pooled FRR the mean over classes is told beside it.
+_UNLIKE = 1.5
 # Rates that read easily, for counts of classes above one.
 _ROUND = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
@@ -17,7 +20,11 @@ _ROUND = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 def meaning(report: ThresholdFields) -> str:
     """One sentence for a reader who does not know FAR."""
     accepted = _share(report.far, "comparisons of two different identities", "accepted")
-    return f"O{accepted[1:]}; {_share(report.frr, 'comparisons of the same identity', 'rejected')}."
+    rejected = _share(report.frr, "comparisons of the same identity", "rejected")
+    mean = report.mean_frr
+    if max(mean, report.frr.rate) > _UNLIKE * min(mean, report.frr.rate):
+        rejected += f", but {percent(mean)} on average over the identities: some have far more samples than others"
+    return f"O{accepted[1:]}; {rejected}."
 
 
 def _share(rate: ErrorRate, kind: str, error: str) -> str:
@@ -180,7 +187,8 @@ def search_in_words(one: GalleryRates) -> str:
         return f"{of.rate:.3g} [{of.low:.3g}, {of.high:.3g}]"
 
     extrapolated = "extrapolated: " if one.extrapolated else ""
-    alike = f"{extrapolated}FPIR {rate(one.fpir)} ({one.fpir_if_alike:.3g} if all probes were alike)"
+    fpir = rate(one.fpir) if one.fpir else f"unknown, {NOT_EXTRAPOLATED}"
+    alike = f"{extrapolated}FPIR {fpir} ({one.fpir_if_alike:.3g} if all probes were alike)"
     miss = f", FNIR {rate(one.fnir)}" if one.fnir else ""
     first = f", rank 1 {one.cmc[0]:.3g}" if one.cmc else ""
     own = "" if one.cosine is None else f"; the threshold of this size is {one.cosine:.4f}"
@@ -215,6 +223,8 @@ def _groups(report: ThresholdFields) -> list[tuple[str, str]]:
 
 def ratio_in_words(ratio: Between) -> str:
     """How many times the rate of one group is that of another."""
+    if ratio.value is None or ratio.high is None:
+        return f"of {ratio.one} is at least {ratio.low:.3g} times that of {ratio.to}, which has no error"
     to = "the geometric mean of all" if ratio.to is None else str(ratio.to)
     return f"of {ratio.one} is {ratio.value:.3g} times that of {to} [{ratio.low:.3g}, {ratio.high:.3g}]"
 

@@ -78,7 +78,8 @@ def jackknife_variance(errors, pairs, share):
     return (len(without) - 1) / len(without) * sum((w - mean) ** 2 for w in without)
 
 
-def jeffreys(rate, trials, classes):
-    """Ends of a 95 % interval of a share; the fewer classes, the fewer trials count."""
+def jeffreys(rate, trials, weights):
+    """Ends of a 95 % interval of a share; the fewer classes, and the more unlike their weights, the fewer trials."""
+    classes = sum(weights) ** 2 / sum(w**2 for w in weights)
     trials *= (norm.ppf(0.975) / t.ppf(0.975, classes - 1)) ** 2
     return [float(beta.ppf(end, rate * trials + 0.5, (1 - rate) * trials + 0.5)) for end in (0.025, 0.975)]

@@ -46,11 +46,26 @@ def test_the_sentence_for_the_person_who_decides() -> None:
         "Of 1,000 comparisons of two different identities, about 1 is wrongly accepted; "
         "of 10 comparisons of the same identity, about 6 are wrongly rejected."
     )
-    found = dataclasses.replace(found, far=ErrorRate(0, 2000, 0.0, 0.1), frr=ErrorRate(9, 9, 0.5, 1.0))
+    found = dataclasses.replace(
+        found,
+        far=ErrorRate(0, 2000, 0.0, 0.1),
+        frr=ErrorRate(9, 9, 0.5, 1.0),
+        classes=(ClassErrors(0, 9, 99, 0, 9, 9),),
+    )
     assert meaning(found) == (
         "Of 2,000 comparisons of two different identities, none is wrongly accepted; "
         "of 9 comparisons of the same identity, 9 are wrongly rejected."
     )
+
+
+def test_one_class_that_has_nearly_all_pairs_is_not_the_headline() -> None:
+    small = tuple(ClassErrors(k, 5, 4000, 0, 10, 1) for k in range(200))
+    found = dataclasses.replace(
+        report(), classes=(ClassErrors("big", 600, 9000, 0, 179_700, 0), *small), frr=ErrorRate(200, 181_700, 0.0, 1.0)
+    )
+    assert found.mean_frr == pytest.approx(20 / 201)
+    told = "about 1 is wrongly rejected, but 9.95 % on average over the identities: some have far more samples than"
+    assert told in meaning(found)
 
 
 def test_classes_that_are_refused_often_are_counted() -> None:

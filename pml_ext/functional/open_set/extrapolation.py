@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,13 +15,19 @@ from pml_ext.functional.open_set.high_scores import HighScores, reported, scores
 from pml_ext.functional.verification.class_interval import half_width
 
 NEEDED = 10  # scores at or above the threshold, below which nothing is extrapolated
+_NOTHING_KNOWN = 0.01
 _PARTS = 20  # of the identities, each left out once
 _NODES = np.linspace(-8, 8, 241)  # of a standard normal variable
+_STIRLING_FROM = 20
+Array = Any  # a number or an array of numbers
 _WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
 
 
 class ExtrapolatedRate(NamedTuple):
     """An extrapolated FPIR with its 95 % interval, and what each of two models says.
+
+    is_known: False if the interval reaches below 1 % and above 99 %. The scores then say nothing, and reports give no
+        number.
 
     >>> ExtrapolatedRate(0.1, 0.05, 0.2, beta=0.09, logit_normal=0.11).high
     0.2
@@ -32,6 +38,10 @@ class ExtrapolatedRate(NamedTuple):
     high: float
     beta: float
     logit_normal: float
+
+    @property
+    def is_known(self) -> bool:
+        return self.low >= _NOTHING_KNOWN or self.high <= 1 - _NOTHING_KNOWN
 
 
 def extrapolate_fpir(
@@ -111,11 +121,9 @@ def fitted_rate(high: HighScores, threshold: float, enrolled: int) -> float | No
 
 def _of_both(counts: Tensor, others: int, enrolled: int) -> tuple[float, float]:
     """log(−log(1 − FPIR)) of each model, which is about log N + log f if all probes are alike."""
-    from scipy.special import betaln
-
     values, times = (of.tolist() for of in torch.unique(counts, return_counts=True))
     (a, b), no = _fits(tuple(values), tuple(times), others)
-    beta = float(-np.expm1(min(0.0, betaln(a, b + enrolled) - betaln(a, b))))
+    beta = float(-np.expm1(log_beta_ratio(a, b, 0, enrolled)))
     return _log_log(beta), _log_log(float(-np.expm1(enrolled * no) @ _WEIGHTS))
 
 
@@ -136,17 +144,40 @@ def _log_log(rate: float) -> float:
 
 def _likeliest_beta(hits: np.ndarray, times: np.ndarray, others: int) -> tuple[float, float]:
     """The a and b that are most likely for hits among `others`."""
-    from scipy.special import betaln
 
     def shape(point: np.ndarray) -> tuple[float, float]:
         a = np.exp(np.clip(point[0], -20, 20))
         return a, a * np.exp(-np.clip(point[1], -40, 40))
 
     def loss(point: np.ndarray) -> float:
-        a, b = shape(point)
-        return -float(times @ (betaln(hits + a, others - hits + b) - betaln(a, b)))
+        return -float(times @ log_beta_ratio(*shape(point), hits, others - hits))
 
     return shape(_minimum(loss, hits, times, others))
+
+
+def log_beta_ratio(a: float, b: float, hits: Array, misses: Array) -> Array:
+    """log B(a + hits, b + misses) / B(a, b): that a probe has these hits and misses, if its rate is beta distributed.
+
+    If all probes are alike, a and b grow without bound, and a difference of `betaln` has no correct digit.
+    """
+    return log_rising(a, hits) + log_rising(b, misses) - log_rising(a + b, hits + misses)
+
+
+def log_rising(start: float, count: Array) -> Array:
+    """log Γ(start + count) − log Γ(start), to about 1e-15 of count · log(start + count)."""
+    from scipy.special import gammaln
+
+    if start < _STIRLING_FROM:
+        return gammaln(start + count) - gammaln(start)
+    end = start + count
+    main = (end - 0.5) * np.log1p(count / start) + count * math.log(start) - count
+    return main + _stirling_rest(end) - _stirling_rest(start)
+
+
+def _stirling_rest(x: Array) -> Array:
+    """log Γ(x) less (x − 1/2) log x − x + log(2π) / 2, to 1e-16 from 20 on."""
+    square = x * x
+    return (1 / 12 - (1 / 360 - (1 / 1260 - 1 / 1680 / square) / square) / square) / x
 
 
 def _likeliest_logits(hits: np.ndarray, times: np.ndarray, others: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pml_ext.functional.open_set.gallery_law import share_by_pooled_rate, share_with_any, share_with_fewer
 from pml_ext.functional.open_set.high_scores import HighScores, found_at, reported
-from pml_ext.functional.verification.class_interval import jackknife_interval
+from pml_ext.functional.verification.class_interval import effective_number, jackknife_interval
 
 
 class RateWithInterval(NamedTuple):
@@ -57,7 +57,8 @@ def search_rates(
         # Each probe meets every other identity: a mean over galleries is of that many comparisons at most.
         trials = len(law.number) * others
         without = without if others < 2 else without[~without.isnan()]
-        return RateWithInterval(rate, *jackknife_interval(rate, without, trials, confidence))
+        classes = effective_number(torch.bincount(law.label))
+        return RateWithInterval(rate, *jackknife_interval(rate, without, trials, confidence, classes))
 
     far = interval(pooled)
     selectivity = RateWithInterval(*(enrolled * value for value in far))

@@ -9,7 +9,7 @@ from pml_ext._ops.precision import full_precision
 from pml_ext.functional.pairwise.pair_blocks import PairBlocks, true_places
 from pml_ext.functional.verification.class_interval import jackknife_variance
 
-_HALF = 0.5  # an error: what no error counts as in a ratio, which would be 0 or infinite
+_HALF = 0.5  # an error: what no error is without one class, in a ratio that would be 0 or infinite
 
 
 class GroupErrors(NamedTuple):
@@ -66,16 +66,13 @@ def group_errors(pairs: PairBlocks, groups: Tensor, count: int, cosine: float) -
 
 
 def rates_without_each(errors: Tensor, pairs: Tensor, share: int) -> tuple[Tensor, Tensor]:
-    """(G,) rates of the groups and (T, G) those without each class; no error counts as half of one.
+    """(G,) rates of the groups and (T, G) those without each class, in which no error counts as half of one.
 
     errors, pairs: (T, G) of each class; share: the number of classes of a pair.
     """
     wrong, total = errors.sum(dim=0) // share, pairs.sum(dim=0) // share
 
-    def rate(wrong: Tensor, total: Tensor) -> Tensor:
-        return wrong.double().clamp_min(_HALF) / total
-
-    return rate(wrong, total), rate(wrong - errors, total - pairs)
+    return wrong.double() / total, (wrong - errors).double().clamp_min(_HALF) / (total - pairs)
 
 
 def interval_by_stratum(

@@ -192,6 +192,12 @@ class ThresholdFields:
         """The threshold as L2 distance between normalised embeddings."""
         return distance_of(self.cosine)
 
+    @property
+    def mean_frr(self) -> float:
+        """FRR as the mean over classes, each of equal weight; `frr` weighs a class by its genuine pairs."""
+        rates = [c.frr for c in self.classes if c.frr is not None]
+        return sum(rates) / len(rates)
+
     def for_gallery(self, identities: int) -> GalleryRates:
         """The rates of the smallest measured gallery of at least so many identities.
 

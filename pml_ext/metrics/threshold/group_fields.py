@@ -37,13 +37,14 @@ class Between:
 
     one, to: the rate of group `one` divided by that of group `to`, or (None) by the geometric mean of all groups; both
     None: a number of all groups.
+    value, high: None for a ratio to a rate without errors, of which only the low end is known.
     """
 
     one: int | str | None
     to: int | str | None
-    value: NotNegative
+    value: NotNegative | None
     low: NotNegative
-    high: NotNegative
+    high: NotNegative | None
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ class Groups:
     """Error rates by group at the report's threshold.
 
     needed_impostor_pairs, needed_genuine_pairs: from how many pairs on a rate is given.
-    far_ratios, frr_ratios: of each group with a rate, then of the highest to the lowest; no error counts as half an
-        error.
-    garbe: see `pml_ext.functional.verification.errors_by_group`; None unless every group has both rates.
+    far_ratios, frr_ratios: of each group with a rate, then of the highest to the lowest. If a group has no error, the
+        geometric mean is 0, and only the last is there; if none has one, neither is it.
+    garbe: see `pml_ext.functional.verification.errors_by_group`; None unless every group has both rates and errors of
+        both kinds.
     opis: over groups instead of classes, over the report's range; None where identities are in several groups.
     """
 

@@ -66,17 +66,23 @@ def measure_groups(
     stratum = members.argmax(dim=1) if in_one else torch.zeros(len(members), dtype=torch.int64)
     of_far = [a for a in range(count) if listed[a].far]
     of_frr = [a for a in range(count) if listed[a].frr]
+    far_of = {one.label: one.far for one in listed if one.far}
+    frr_of = {one.label: one.frr for one in listed if one.frr}
     within = GroupErrors(found.false_accepts[:, own, own], found.impostor_pairs[:, own, own], *found[2:])
     return Groups(
         listed,
         between,
         round(enough[0]),
         round(enough[1]),
-        _compare([names[a] for a in of_far], within[0][:, of_far], within[1][:, of_far], 2, stratum),
-        _compare([names[a] for a in of_frr], within[2][:, of_frr], within[3][:, of_frr], 1, stratum),
-        _garbe(within, stratum) if len(of_far) == len(of_frr) == count else None,
+        _compare(far_of, within[0][:, of_far], within[1][:, of_far], 2, stratum),
+        _compare(frr_of, within[2][:, of_frr], within[3][:, of_frr], 1, stratum),
+        _garbe(within, stratum) if all(_has_errors(group) for group in listed) else None,
         _opis(pairs, groups, label, count, consistency, grid) if in_one and consistency else None,
     )
+
+
+def _has_errors(group: Group) -> bool:
+    return all(rate is not None and rate.errors > 0 for rate in (group.far, group.frr))
 
 
 def _rate(errors: Tensor, pairs: Tensor, spans: bool, enough: float) -> ErrorRate | None:
@@ -88,12 +94,19 @@ def _rate(errors: Tensor, pairs: Tensor, spans: bool, enough: float) -> ErrorRat
     return ErrorRate(int(errors.sum()) // share, total, low, high)
 
 
-def _compare(names: list[int | str], errors: Tensor, pairs: Tensor, share: int, stratum: Tensor) -> tuple[Between, ...]:
+def _compare(
+    of_group: dict[int | str, ErrorRate], errors: Tensor, pairs: Tensor, share: int, stratum: Tensor
+) -> tuple[Between, ...]:
     """Each group's rate to the geometric mean of all, then the highest to the lowest; empty below two groups."""
-    if len(names) < 2:
+    names, found = list(of_group), list(of_group.values())
+    if len(names) < 2 or not any(rate.errors for rate in found):
         return ()
+    ordered = sorted(range(len(names)), key=lambda a: found[a].rate)
+    high, low = ordered[-1], ordered[0]
+    if not found[low].errors:
+        # Both ends hold in 97.5 % of all sets, and so in 95 % together.
+        return (Between(names[high], names[low], None, found[high].low / found[low].high, None),)
     rates, without = rates_without_each(errors, pairs, share)
-    high, low = int(rates.argmax()), int(rates.argmin())
 
     def ratios(of: Tensor) -> Tensor:
         logs = to_geometric_mean(of)
@@ -101,9 +114,9 @@ def _compare(names: list[int | str], errors: Tensor, pairs: Tensor, share: int, 
 
     value, others = ratios(rates), ratios(without)
     ends = interval_by_stratum(value, others, stratum)
-    found = torch.stack([value, *ends]).exp().T.tolist()
+    ratio = torch.stack([value, *ends]).exp().T.tolist()
     to_what = [(name, None) for name in names] + [(names[high], names[low])]
-    return tuple(Between(one, to, *numbers) for (one, to), numbers in zip(to_what, found, strict=True))
+    return tuple(Between(one, to, *numbers) for (one, to), numbers in zip(to_what, ratio, strict=True))
 
 
 def _garbe(within: GroupErrors, stratum: Tensor) -> Between:

@@ -63,7 +63,7 @@ class ModelComparison:
             rates = f"FAR {report.far.rate:.3g}, FRR {report.frr.rate:.4g}"
             if report.searches and report.searches.planned.fnir:
                 planned = report.searches.planned
-                assert planned.fnir is not None
+                assert planned.fpir is not None and planned.fnir is not None
                 rates += f", FPIR {planned.fpir.rate:.3g}, FNIR {planned.fnir.rate:.4g} among {planned.enrolled:,}"
             lines.append(f"{name.ljust(width)}  cosine >= {report.cosine:.4f}, {rates}")
         return "\n".join([*lines, *map(difference_in_words, self.differences)])

@@ -12,6 +12,7 @@ CMC_RANKS = (1, 5, 10, 20)
 class GalleryRates:
     """Searches in galleries of `enrolled` identities, at the report's threshold; see `functional.Identification`.
 
+    fpir: None where an extrapolation says nothing, see `functional.ExtrapolatedRate.is_known`.
     fpir_if_alike: the FPIR to expect if all probes had the pooled rate: more than fpir where they differ.
     fnir, cmc: None, and empty, where no probe is mated; cmc: shares found among the first CMC_RANKS, at any threshold.
     cosine, cosine_fnir: the lowest threshold with the target's FPIR in galleries of this size, and its FNIR; None
@@ -21,7 +22,7 @@ class GalleryRates:
     """
 
     enrolled: CountAbove0
-    fpir: MeanRate
+    fpir: MeanRate | None
     fpir_if_alike: Fraction
     fnir: MeanRate | None
     selectivity: MeanRate

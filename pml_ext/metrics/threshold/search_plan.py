@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, check_fraction, check_switch, check_whole
 from pml_ext.functional.open_set.best_scores import BestScores, Template
-from pml_ext.functional.open_set.extrapolation import NEEDED, extrapolated_rate, fitted_rate
+from pml_ext.functional.open_set.extrapolation import NEEDED, ExtrapolatedRate, extrapolated_rate, fitted_rate
 from pml_ext.functional.open_set.gallery_law import share_by_pooled_rate
 from pml_ext.functional.open_set.high_scores import (
     ALL,
@@ -88,9 +88,9 @@ class PlannedSearch:
         found = self._of_size(self._high, self.planned)
         if found is None:
             raise ValueError(
-                f"no threshold for an FPIR of {self.plan.fpir:g} among {self.planned} identities: it is reached by "
-                f"fewer than {NEEDED} scores of different identities, too few to extrapolate from; measure more "
-                "identities, or allow a higher FPIR"
+                f"no threshold for an FPIR of {self.plan.fpir:g} among {self.planned} identities: too few scores of "
+                f"different identities reach it to extrapolate from (fewer than {NEEDED}, or the 95 % interval spans "
+                "0 to 1); measure more identities, or allow a higher FPIR"
             )
         return found
 
@@ -106,7 +106,9 @@ class PlannedSearch:
             middle = (low + above) // 2
             rate = fitted_rate(high, middles[middle], enrolled)
             low, above = (low, middle) if rate is not None and rate > self.plan.fpir else (middle + 1, above)
-        return middles[low - 1] if low and fitted_rate(high, middles[low - 1], enrolled) is not None else None
+        if not low or fitted_rate(high, middles[low - 1], enrolled) is None:
+            return None
+        return middles[low - 1] if extrapolated_rate(high, middles[low - 1], enrolled).is_known else None
 
     def rates(self, cosine: float) -> Searches:
         """Rates at a threshold, and the thresholds of all sizes."""
@@ -121,10 +123,13 @@ class PlannedSearch:
                 there = search_rates(high, own, measured, rank=plan.rank).fnir
                 fnir = None if there is None else there.rate
             cmc = tuple(found.cmc[rank - 1] for rank in CMC_RANKS if found.cmc)
+            fpir: MeanRate | None = _mean(found.fpir)
             if enrolled > self._most:
-                found, cmc = self._beyond(found, high, cosine, enrolled), ()
+                beyond = extrapolated_rate(high, cosine, enrolled)
+                found, cmc = self._beyond(found, beyond, enrolled), ()
+                fpir = _mean(found.fpir) if beyond.is_known else None
             miss = None if found.fnir is None else _mean(found.fnir)
-            rates = _mean(found.fpir), found.if_alike, miss, _mean(found.selectivity)
+            rates = fpir, found.if_alike, miss, _mean(found.selectivity)
             return GalleryRates(enrolled, *rates, cmc, own, fnir, enrolled > self._most)
 
         mated = int((high.own > float("-inf")).sum())
@@ -133,16 +138,16 @@ class PlannedSearch:
         check = self._held_out() if plan.extrapolate else None
         return Searches(self.planned, plan.template, plan.rank, *of_set, sizes, check)
 
-    def _beyond(self, largest: SearchRates, high: HighScores, cosine: float, enrolled: int) -> SearchRates:
+    def _beyond(self, largest: SearchRates, beyond: ExtrapolatedRate, enrolled: int) -> SearchRates:
         """What the rates of the largest measured gallery become among more identities."""
-        fpir = RateWithInterval(*extrapolated_rate(high, cosine, enrolled)[:3])
+        fpir = RateWithInterval(*beyond[:3])
         pooled = RateWithInterval(*(value / self._most for value in largest.selectivity))
         miss = largest.fnir and largest.fnir._replace(high=min(1.0, largest.fnir.high + fpir.high))
         selectivity = RateWithInterval(*(enrolled * value for value in pooled))
         return SearchRates(enrolled, fpir, miss, selectivity, share_by_pooled_rate(pooled.rate, enrolled), ())
 
     def _held_out(self) -> HeldOut | None:
-        """Extrapolation from a tenth of the identities to all; None where they are too few."""
+        """Extrapolation from a tenth of the identities to all; None where they are too few, or say nothing."""
         embeddings, labels, cameras, offsets = self._set
         count = self._scores.identities // 10
         if count < _FEWEST:
@@ -155,8 +160,10 @@ class PlannedSearch:
         cosine = float(few.value.double().sort(descending=True).values[:_CHECKED_BY][-1])
         all_of_it = scores_from(self._scores, cosine)
         measured = search_rates(all_of_it, cosine, self._most).fpir.rate
-        predicted = RateWithInterval(*extrapolated_rate(few, cosine, self._most)[:3])
-        return HeldOut(count, self._most, cosine, _mean(predicted), measured)
+        predicted = extrapolated_rate(few, cosine, self._most)
+        if not predicted.is_known:
+            return None
+        return HeldOut(count, self._most, cosine, _mean(RateWithInterval(*predicted[:3])), measured)
 
 
 def _mean(rate: RateWithInterval) -> MeanRate:

@@ -58,6 +58,27 @@ def test_the_beta_model_is_the_most_likely_one() -> None:
     assert found == pytest.approx(exact, abs=0.005)
 
 
+@pytest.mark.parametrize("shape", [0.5, 30.0, 5e8])
+@pytest.mark.parametrize("odds", [1.0, 2e4])
+def test_chances_of_a_beta_distribution_near_a_point(shape: float, odds: float) -> None:
+    a, b, enrolled, hits = shape, shape * odds, 400, 3
+    none = math.fsum(-math.log1p(a / (b + i)) for i in range(enrolled))
+    assert extrapolation.log_beta_ratio(a, b, 0, enrolled) == pytest.approx(none, rel=1e-9)
+    some = math.fsum([math.log((a + i) / (a + b + i)) for i in range(hits)])
+    some += math.fsum(math.log((b + i) / (a + b + hits + i)) for i in range(enrolled))
+    assert extrapolation.log_beta_ratio(a, b, hits, enrolled) == pytest.approx(some, rel=1e-9)
+
+
+def test_probes_that_are_all_alike() -> None:
+    """The most likely beta distribution is a point then. The rate was once 2e-151, of an interval from 0 to 1."""
+    for seed in (3, 7, 11, 17):
+        hit = np.random.default_rng(seed).random((400, 400)) < 14 / 400**2
+        np.fill_diagonal(hit, False)
+        found = extrapolated_rate(high_scores(np.where(hit, 1.0, -1.0), 0.0), 0.0, 400)
+        assert found.low <= 0.0344 <= found.high
+        assert 0.015 < found.rate < 0.08 and found.high < 0.3
+
+
 def test_held_out_identities() -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(1200) % 400

@@ -12,11 +12,12 @@ from tests.oracles import identification as oracle
 from tests.oracles.thresholds import jeffreys
 
 
-def ends(rate: float, without: list[float], probes: int) -> tuple[float, float]:
+def ends(rate: float, without: list[float], probes: list[int]) -> tuple[float, float]:
+    """probes: of each identity."""
     mean = sum(without) / len(without)
     variance = sum((value - mean) ** 2 for value in without) * (len(without) - 1) / len(without)
-    trials = min(5 * probes, max(1.0, rate * (1 - rate) / variance))
-    low, high = jeffreys(rate, trials, len(without))
+    trials = min(5 * sum(probes), max(1.0, rate * (1 - rate) / variance))
+    low, high = jeffreys(rate, trials, probes)
     return min(low, rate), max(high, rate)
 
 
@@ -33,9 +34,10 @@ def test_intervals_come_from_leaving_identities_out(enrolled: int, rank: int) ->
         rates = oracle.identification(x[kept].tolist(), [labels[i] for i in kept], enrolled, 0.6, rank)
         fewer.append(rates)
     assert found.fnir is not None
-    mated = sum(labels.count(label) > 1 for label in labels)
+    probes = [labels.count(label) for label in sorted(set(labels))]
+    mated = [number if number > 1 else 0 for number in probes]
     fpir, fnir, _ = zip(*fewer, strict=True)
-    assert found.fpir == pytest.approx((all_rates[0], *ends(all_rates[0], fpir, len(labels))), abs=1e-9)
+    assert found.fpir == pytest.approx((all_rates[0], *ends(all_rates[0], fpir, probes)), abs=1e-9)
     assert found.fnir == pytest.approx((all_rates[1], *ends(all_rates[1], fnir, mated)), abs=1e-9)
     assert found.selectivity.rate == pytest.approx(all_rates[2], abs=1e-12)
 

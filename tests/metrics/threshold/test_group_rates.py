@@ -146,3 +146,26 @@ def test_a_group_with_too_few_pairs_says_so_and_has_no_number() -> None:
 def test_groups_that_do_not_fit(groups: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=groups, splits=0)
+
+
+def test_a_ratio_to_a_group_without_errors_is_at_least(tmp_path: Path) -> None:
+    """East's identities are alike; the true ratio is known from 3,000 people of each group, one sample each."""
+
+    def samples(people: int, each: int, generator: torch.Generator) -> torch.Tensor:
+        centres = torch.randn(2 * people, 8, generator=generator)
+        centres[people:] += 0.75
+        return centres.repeat_interleave(each, dim=0) + 0.3 * torch.randn(2 * people * each, 8, generator=generator)
+
+    unit = torch.nn.functional.normalize(samples(3000, 1, torch.Generator().manual_seed(99)))
+    for seed in (0, 8, 10):
+        x = samples(30, 5, torch.Generator().manual_seed(seed))
+        groups = ["north"] * 150 + ["east"] * 150
+        report = ThresholdReport.from_embeddings(x, [i // 5 for i in range(300)], far=6e-4, groups=groups, splits=0)
+        assert report.groups is not None and report.groups.garbe is None
+        (ratio,), north = report.groups.far_ratios, report.groups.groups[1].far
+        assert north is not None and (north.errors, ratio.value, ratio.high) == (0, None, None)
+        true = [float((part @ part.T >= report.cosine).double().mean()) - 1 / 3000 for part in unit.split(3000)]
+        assert 0 < ratio.low <= true[1] / true[0]
+        assert f"FAR of east is at least {ratio.low:.3g} times that of north, which has no error" in report.summary()
+    report.save(tmp_path / "t.json")
+    assert ThresholdReport.load(tmp_path / "t.json") == report

@@ -133,3 +133,24 @@ def test_larger_galleries_are_extrapolated_where_that_is_asked_for(tmp_path: Pat
     for one in report.searches.sizes:
         assert one.fpir_if_alike == pytest.approx(if_alike(one), abs=1e-12)
     assert "extrapolated: FPIR" in report.summary() and "from 12 identities FPIR among 119" in report.summary()
+
+
+def test_a_gallery_whose_rate_is_not_known_has_no_number(tmp_path: Path) -> None:
+    """All false positives are of three people who look alike: how often others are is anybody's guess."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) // 2
+    people = torch.randn(30, 64, generator=generator)
+    people[:3] = people[0] + 0.3 * torch.randn(3, 64, generator=generator)
+    x = people[labels] + 0.4 * torch.randn(60, 64, generator=generator)
+    report = ThresholdReport.from_embeddings(x, labels, frr=0.1, gallery_size=200, extrapolate=True, splits=0)
+    assert report.searches is not None and report.searches.planned.fpir is not None
+    assert report.searches.sizes[-1].fpir is None
+    limits = extrapolate_fpir(x, labels, gallery_size=2000, threshold=report.cosine)
+    assert not limits.is_known and limits.low < 0.01 and limits.high > 0.99
+    assert "among 2,000  extrapolated: FPIR unknown, because its 95 % interval spans 0 to 1" in report.summary()
+    report.save(tmp_path / "t.json")
+    report.save_page(tmp_path / "t.html")
+    assert ThresholdReport.load(tmp_path / "t.json") == report
+    assert "unknown, because its 95 % interval spans 0 to 1" in (tmp_path / "t.html").read_text()
+    with pytest.raises(ValueError, match=r"no threshold for an FPIR of 0.12 among 200 .* interval spans 0 to 1"):
+        ThresholdReport.from_embeddings(x, labels, fpir=0.12, gallery_size=200, extrapolate=True, splits=0)
