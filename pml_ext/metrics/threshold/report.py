@@ -219,11 +219,12 @@ class ThresholdReport(ThresholdFields):
 
     def check(
         self,
-        embeddings: Tensor,
+        embeddings: Tensor | np.ndarray,
         *,
         labels: Labels | None = None,
         frames: Labels | None = None,
         tracks: Labels | None = None,
+        cameras: Labels | None = None,
         tolerance: float = 2.0,
         look: int = 1,
         normalization: CohortNormalization | None = None,
@@ -257,8 +258,9 @@ class ThresholdReport(ThresholdFields):
         ('holds', 'does not hold')
         """
         return check_threshold(
-            self, embeddings, labels, frames, tracks, tolerance=tolerance, look=look, normalization=normalization
-        )
+            self, embeddings, labels=labels, frames=frames, tracks=tracks, cameras=cameras, tolerance=tolerance,
+            look=look, normalization=normalization,
+        )  # fmt: skip
 
     def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
         """The same report, with the name and the hash of the model file that the embeddings are from.
