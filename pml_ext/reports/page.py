@@ -65,13 +65,14 @@ def write_page(
     title: str,
     about: str,
     facts: Mapping[str, str],
+    notes: Sequence[str] = (),
     tables: Sequence[Mapping[str, Any]],
     pictures: Sequence[Picture],
 ) -> list[Path]:
     """The page of a run or of several, and each picture as PNG of both widths in a folder beside it.
 
     The folder is `pictures` for report.html, else it has the page's name too: runs keep theirs. about and facts are
-    heading and rows of the table at the page's end. Returns the PNG files.
+    heading and rows of the table at the page's end; notes: the first paragraphs. Returns the PNG files.
     """
     folder = path.parent / ("pictures" if path.stem == "report" else f"{path.stem}_pictures")
     folder.mkdir(exist_ok=True)
@@ -81,7 +82,7 @@ def write_page(
             files.append(folder / f"{picture.name}_{width}.png")
             write_atomically(files[-1], content)
     shown = {"tables": tables, "pictures": pictures, "pngs": pngs}
-    write_html(path, render("run.html", title=title, about=about, facts=facts.items(), **shown))
+    write_html(path, render("run.html", title=title, about=about, facts=facts.items(), notes=notes, **shown))
     return files
 
 
