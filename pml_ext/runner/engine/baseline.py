@@ -303,7 +303,9 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
             features = [self._gathered(next(loaders), everywhere=isinstance(data, OpenSet)) for _ in data.parts]
             if self.trainer.is_global_zero:
                 self.features[name] = features
-                self.collapse[name] = describe_collapse(name, data, features)
+                identities = torch.cat([torch.from_numpy(part.identities) for part in data.parts])
+                labels = identities if isinstance(data, OpenSet) else None
+                self.collapse[name] = describe_collapse(name, torch.cat(features), labels)
                 if self.collapse[name]:
                     log.warning("%s", self.collapse[name])
             # All need the numbers, to choose the same best checkpoint.

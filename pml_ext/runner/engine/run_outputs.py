@@ -50,8 +50,7 @@ def report_run(
         about["opis"] = asdict(opis)
     utility = measure_utility(module.test_sets, module.features, opis)
     notes = [module.stuck_losses.problem, *module.collapse.values(), *notes_on_opis(utility, module.collapse)]
-    if notes := [note for note in notes if note]:
-        about["notes"] = notes
+    about["notes"] = notes = list(filter(None, notes))
     write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
     for name, data in module.test_sets.items():
         if isinstance(data, OpenSet):

@@ -98,6 +98,12 @@ def read_results(path: Path) -> Results:
     }
 
 
+def read_notes(path: Path) -> list[str]:
+    """The notes of a file that `read_results` has read; none in files of earlier versions."""
+    notes = json.loads(path.read_text(encoding="utf-8")).get("notes", ())
+    return [str(note) for note in notes] if isinstance(notes, list) else []
+
+
 def _as_json(value: Any) -> Any:
     """JSON has neither nan nor infinity: null, and the threshold that accepts nothing (or all) as a word."""
     if isinstance(value, dict):
