@@ -24,7 +24,7 @@ from pml_ext.functional.retrieval.query_expansion import expand_features
 from pml_ext.functional.retrieval.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
 from pml_ext.functional.retrieval.reranking import rerank, rerank_blocks
 from pml_ext.functional.retrieval.single_shot import rank_single_shot, rank_single_shot_from_distances
-from pml_ext.functional.spectrum import spectral_variance
+from pml_ext.functional.spectrum import EmbeddingSpread, embedding_spread, spectral_variance
 from pml_ext.functional.tuples.hardest import hardest_triplets
 from pml_ext.functional.tuples.triplet_types import count_triplet_kinds, triplets_of_kind
 from pml_ext.functional.verification.all_pairs import labelled_pairs, labelled_pairs_roc
@@ -48,6 +48,7 @@ __all__ = [
     "ROC",
     "WEIGHTINGS",
     "DiscriminativeTightness",
+    "EmbeddingSpread",
     "ExtrapolatedRate",
     "FoldAccuracy",
     "Identification",
@@ -74,6 +75,7 @@ __all__ = [
     "discriminative_loss",
     "discriminative_tightness",
     "eer_bounds",
+    "embedding_spread",
     "epsilon_opis",
     "epsilon_opis_of_curves",
     "equal_error_rate",

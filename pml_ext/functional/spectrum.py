@@ -1,12 +1,103 @@
 """How evenly embeddings spread over their dimensions."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite
+from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
+
+_BLOCK = 4096  # rows that are in float64 at a time
+# Measured on test images: 0.26 to 0.91 after training, up to 0.98 before it, 0.9975 to 1 after a collapse.
+_NEARLY_EQUAL = 0.999
+_ONE_DIRECTION = 0.99
+
+ADVICE_ON_COLLAPSE = (
+    "try more samples per class in a batch, a smaller learning rate, a warm-up, another miner, or semi-hard triplets "
+    "instead of the hardest"
+)
+"""What helps against a collapse, as the end of a sentence."""
+
+
+class EmbeddingSpread(NamedTuple):
+    """How much embeddings vary, after their rows are scaled to length 1.
+
+    mean_cosine: mean over all pairs of two rows, in [-1, 1].
+    largest_share: share of the variance along the direction that has most of it, in [1 / D, 1].
+    effective_rank: number of directions that the variance uses, in [1, D]: e to the entropy of their shares (Roy and
+        Vetterli, EUSIPCO 2007).
+    shape: (N, D).
+
+    The two in the middle are nan if all rows are equal to the precision of their type.
+
+    >>> EmbeddingSpread(mean_cosine=0.9999, largest_share=0.4, effective_rank=5.2, shape=(100, 16)).problem()
+    'the embeddings are nearly equal (mean cosine 0.999900)'
+    """
+
+    mean_cosine: float
+    largest_share: float
+    effective_rank: float
+    shape: tuple[int, int]
+
+    def problem(self, classes: int | None = None) -> str:
+        """Whether the embeddings have collapsed, as a clause; "" for healthy ones.
+
+        - They are nearly equal: the mean cosine is above 0.999, so that two rows differ by 4.5 % of their length.
+        - They lie on a line: one direction has more than 99 % of the variance. This is no fault of embeddings with
+          fewer than 3 dimensions, whose sphere is a circle, or of two tight classes.
+
+        Args:
+            classes: how many there are; None: more than two.
+        """
+        if math.isnan(self.largest_share):
+            return "all embeddings are equal"
+        if self.mean_cosine > _NEARLY_EQUAL:
+            return f"the embeddings are nearly equal (mean cosine {self.mean_cosine:.6f})"
+        can_be_flat = self.shape[1] > 2 and (classes is None or classes > 2)
+        if can_be_flat and self.largest_share > _ONE_DIRECTION:
+            return f"one of {self.shape[1]} directions has {100 * self.largest_share:.2f} % of the embeddings' variance"
+        return ""
+
+
+def embedding_spread(embeddings: Tensor) -> EmbeddingSpread:
+    """Measure whether embeddings have collapsed, onto a point or onto a line, in N·D² + D³ operations.
+
+    Args:
+        embeddings: (N, D), finite, of several classes, in training or in evaluation; normalised here.
+    Returns:
+        EmbeddingSpread, whose `problem()` is "" for healthy embeddings.
+    Raises:
+        ValueError: embeddings are not (N, D), floating and finite, or there are fewer than 2.
+
+    >>> embedding_spread(torch.eye(3)).problem()
+    ''
+    >>> embedding_spread(torch.ones(8, 3)).problem()
+    'all embeddings are equal'
+    """
+    check_embeddings(embeddings)
+    check_finite(embeddings)
+    rows, columns = embeddings.shape
+    if rows < 2:
+        raise ValueError(f"embeddings must have at least 2 rows, to differ from each other; got {rows}")
+    with full_precision(embeddings.device):
+        unit = unit_rows(embeddings)
+        mean = unit.mean(dim=0, dtype=torch.float64)
+        scatter = torch.zeros(columns, columns, dtype=torch.float64, device=unit.device)
+        for block in unit.split(_BLOCK):
+            centred = block.double() - mean
+            scatter.addmm_(centred.mT, centred)
+        variances = torch.linalg.eigvalsh(scatter / rows).clamp_min(0)
+    total = float(variances.sum())
+    mean_square = float((unit != 0).any(dim=1).double().mean())  # of the lengths: zero rows stay zero
+    mean_cosine = mean_square - total * rows / (rows - 1)
+    if total <= torch.finfo(embeddings.dtype).eps ** 2:
+        return EmbeddingSpread(mean_cosine, math.nan, math.nan, (rows, columns))
+    shares = variances / total
+    effective_rank = float(torch.special.entr(shares).sum().exp())
+    return EmbeddingSpread(mean_cosine, float(shares[-1]), effective_rank, (rows, columns))
 
 
 def spectral_variance(embeddings: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import distributed as dist
 
 from pml_ext._checks import check_items, check_switch, check_whole
+from pml_ext._pml import FaissKMeans
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.retrieval.ranking import check_ranks
 from pml_ext.functional.spectrum import spectral_variance
@@ -21,7 +22,7 @@ from pml_ext.metrics.evaluation_set import EvaluationSet, make_evaluation_set
 from pml_ext.metrics.gallery_cohort import Normalization, check_normalize
 from pml_ext.metrics.neighbor_metrics import NEIGHBOR_METRICS, RANK_METRICS, NeighborMetrics
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.undefined import NO_CLASSES, NO_MATCH, lacking_pairs, warn_undefined
+from pml_ext.metrics.undefined import NO_CLASSES, NO_MATCH, lacking_pairs, warn_meaningless_opis, warn_undefined
 
 FARS = (1e-2, 1e-3, 1e-4)
 
@@ -56,7 +57,7 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
 
     Args:
         include, exclude, avg_of_avgs, return_per_class, k, label_comparison_fn, device, knn_func, kmeans_func:
-            as PML's. Per-class values and their average exist for the ranking metrics.
+            as PML's; faiss's k-means without advice. Per-class values and their average exist for ranking metrics.
         far_range, grid, epsilon, negatives_per_positive, seed: of opis and epsilon_opis, see `functional.epsilon_opis`.
         ranks: of the CMC; cmc_rank_5 is the share of queries with a match among the first 5.
         normalize: rank and decide by normalised scores instead of distances, by a `CohortNormalization` or, with a
@@ -125,7 +126,8 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
             label_comparison_fn=label_comparison_fn,
             device=None if device is None else torch.device(device),
             knn_func=knn_func,
-            kmeans_func=kmeans_func,
+            # From C++, faiss warns of fewer than 39 samples per class.
+            kmeans_func=kmeans_func or FaissKMeans(min_points_per_centroid=1),
         )
         self._default_knn = None if knn_func else self.knn_func
         self.curr_function_dict = self._chosen()
@@ -225,6 +227,9 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
         ours = [name for name in names if name in (*keys.FACTS, *self._per_query)]  # not those of a subclass
         undefined = [name for name in ours if np.isnan(results[name]).all()]
         warn_undefined((name, reason) for name in undefined if (reason := self._lacking(name, measured)))
+        of_opis = [name for name in (keys.OPIS, keys.EPSILON_OPIS) if name in names]
+        if of_opis and isinstance(measured.curves, UtilityCurves):
+            warn_meaningless_opis(of_opis, measured.curves)
         return {name: results[name] for name in names}
 
     def _lacking(self, name: str, measured: EvaluationSet) -> str:

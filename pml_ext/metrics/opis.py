@@ -18,7 +18,7 @@ from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, 
 from pml_ext.metrics import keys
 from pml_ext.metrics.gallery_cohort import Normalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.undefined import warn_undefined
+from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined
 
 
 class OPIS(Metric):
@@ -121,7 +121,8 @@ class OPIS(Metric):
             classes: how many were compared; samples: how many there were, of all ranks;
             curves: `UtilityCurves` behind the scores, on the device.
             With fewer than two classes with positive and negative pairs, or too few negative pairs for far_range, the
-            floats are nan, with a warning, curves None and classes 0.
+            floats are nan, with a warning, curves None and classes 0. A warning, too, where a low value is no merit:
+            no threshold tells the classes apart.
         Raises:
             RuntimeError: before any update.
         """
@@ -136,6 +137,7 @@ class OPIS(Metric):
         except TooFewClassesError as error:
             warn_undefined((name, str(error)) for name in (keys.OPIS, keys.EPSILON_OPIS))
             return found
+        warn_meaningless_opis((keys.OPIS, keys.EPSILON_OPIS), curves)
         d_min, d_max = curves.calibration_range.tolist()
         scores = {
             keys.OPIS: float(opis_of_curves(curves)),

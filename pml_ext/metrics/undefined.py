@@ -1,8 +1,12 @@
-"""The rule for a set without the pairs that a metric measures: it is nan, and one warning says what lacks."""
+"""Values that mislead: a metric whose pairs are missing is nan, and OPIS says nothing of classes that look alike.
 
-from collections.abc import Iterable
+One warning says why.
+"""
+
+from collections.abc import Iterable, Sequence
 
 from pml_ext._checks import warn_caller
+from pml_ext.functional.operating_points.utility import UtilityCurves, why_opis_says_nothing
 from pml_ext.functional.verification.roc import ROC
 
 NO_MATCH = "no query has a match to find"
@@ -24,3 +28,9 @@ def warn_undefined(undefined: Iterable[tuple[str, str]]) -> None:
     if by_reason:
         said = (f"{', '.join(names)} {'are' if names[1:] else 'is'} nan: {why}" for why, names in by_reason.items())
         warn_caller("; ".join(said))
+
+
+def warn_meaningless_opis(names: Sequence[str], curves: UtilityCurves) -> None:
+    """A warning that OPIS, under these names, says nothing of classes that no threshold tells apart."""
+    if names and (reason := why_opis_says_nothing(curves)):
+        warn_caller(f"a low {' or '.join(names)} is no merit here: {reason}")

@@ -15,7 +15,7 @@ from pml_ext.reports.panels import drawn
 from pml_ext.reports.run_curves import compared_curves
 from pml_ext.reports.training_series import HARD_TRIPLETS, Series, read_series
 from pml_ext.runner.config.yaml_file import read_tree
-from pml_ext.runner.evaluation.results import METRICS, Results, heading, label_of, labels_of, read_results
+from pml_ext.runner.evaluation.results import METRICS, Results, heading, label_of, labels_of, read_notes, read_results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,8 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     )
     title = f"{len(runs)} runs compared"
     facts = {name: str(run) for name, run in folders.items()}
-    write_page(output, title=title, about="The runs", facts=facts, tables=tables, pictures=[*pictures])
+    notes = [f"{name}: {note}" for name, run in folders.items() for note in read_notes(_metrics_file(run))]
+    write_page(output, title=title, about="The runs", facts=facts, notes=notes, tables=tables, pictures=[*pictures])
     return output
 
 
@@ -133,15 +134,19 @@ def _panels(
 
 
 def _results(run: Path) -> Results:
+    path = _metrics_file(run)
+    try:
+        return read_results(path)
+    except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not a file that a run writes: {error}") from error
+    except RecursionError as error:
+        raise UserError(f"{path} is not a file that a run writes: it is nested too deep") from error
+
+
+def _metrics_file(run: Path) -> Path:
     for name in ("metrics.json", "eval_metrics.json"):
-        path = run / name
-        if path.is_file():
-            try:
-                return read_results(path)
-            except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
-                raise UserError(f"{path} is not a file that a run writes: {error}") from error
-            except RecursionError as error:
-                raise UserError(f"{path} is not a file that a run writes: it is nested too deep") from error
+        if (run / name).is_file():
+            return run / name
     raise UserError(f"{run} is not the folder of a finished run: it has no metrics.json")
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.normalize import unit_rows
+from pml_ext.functional.spectrum import embedding_spread
 from pml_ext.reports.drawing import BLUE, LINE_STYLES, ORANGE, PALE, Picture, as_png, place_picture
 from pml_ext.reports.page import render
 from pml_ext.reports.thumbnails import data_uri, shrink, why_no_pictures
@@ -27,10 +28,13 @@ def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
 
     Embeddings of two dimensions are shown as they are.
 
-    embeddings: (N, D), unit norm. The seed is that of the choice of identities and of t-SNE.
+    embeddings: (N, D), unit norm. The seed is that of the choice of identities and of t-SNE. ValueError: all are equal.
     """
     rows = _some_identities(images.identities, seed)
-    chosen = unit_rows(embeddings[torch.from_numpy(rows)]).numpy()
+    chosen_rows = unit_rows(embeddings[torch.from_numpy(rows)])
+    if np.isnan(embedding_spread(chosen_rows).largest_share):
+        raise ValueError("all embeddings are equal")  # t-SNE would divide by their deviation, and end the process
+    chosen = chosen_rows.numpy()
     if chosen.shape[1] == 2:
         places, how = chosen, "their two dimensions, stretched"
     elif len(rows) < _FEWEST_FOR_TSNE:

@@ -54,19 +54,20 @@ def write_page(
     title: str,
     about: str,
     facts: Mapping[str, str],
+    notes: Sequence[str] = (),
     tables: Sequence[Mapping[str, Any]],
     pictures: Sequence[Picture],
 ) -> list[Path]:
     """The page of a run or of several, and each picture as PNG in a folder beside it.
 
     The folder is `pictures` for report.html, else it has the page's name too: runs keep theirs. about and facts are
-    heading and rows of the table at the page's end. Returns the PNG files.
+    heading and rows of the table at the page's end; notes: the first paragraphs. Returns the PNG files.
     """
     folder = path.parent / ("pictures" if path.stem == "report" else f"{path.stem}_pictures")
     folder.mkdir(exist_ok=True)
     files = []
     shown = {"tables": tables, "pictures": pictures}
-    text = render("run.html", title=title, about=about, facts=facts.items(), **shown)
+    text = render("run.html", title=title, about=about, facts=facts.items(), notes=notes, **shown)
     for picture in pictures:
         if picture.draw:
             files.append(folder / f"{picture.name}.png")

@@ -1,6 +1,6 @@
 """report.html: the pictures of a run's test sets and of its training."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from pml_ext.reports.thumbnails import why_no_pictures
 from pml_ext.reports.training_series import read_series, training_curves
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
+from pml_ext.runner.evaluation.collapse import describe_opis
 from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings, roc_of_listed_pairs
 
 _QUERIES = 5
@@ -59,11 +60,12 @@ def write_report(
     utility: Mapping[str, Utility],
     seed: int,
     facts: Mapping[str, str],
+    notes: Sequence[str] = (),
 ) -> tuple[Path, list[Path]]:
     """Write report.html and its pictures in the folder of a run, return the page and the PNGs.
 
     test_sets of pairs or templates have a table and their ROC; far: of the operating point, 1 / impostor pairs where
-    those are fewer; utility: of `measure_utility`.
+    those are fewer; utility: of `measure_utility`; notes: the first paragraphs.
     """
     pictures: list[Picture] = []
     for name, data in test_sets.items():
@@ -83,7 +85,8 @@ def write_report(
     ]
     path = run / "report.html"
     title = f"{', '.join(trained.results)}: what the model learned"
-    return path, write_page(path, title=title, about="This run", facts=facts, tables=tables, pictures=pictures)
+    page = partial(write_page, path, title=title, about="This run", facts=facts, notes=notes)
+    return path, page(tables=tables, pictures=pictures)
 
 
 def measure_utility(
@@ -98,6 +101,12 @@ def measure_utility(
             show = partial(_utility_of_set, data, measure, opis.far_range)
             found[name] = Utility(measure, *drawn({"Utility of each class": show}, of=name))
     return found
+
+
+def notes_on_opis(utility: Mapping[str, Utility], noted: Mapping[str, str]) -> list[str]:
+    """A sentence for each set of which OPIS says nothing, except for those that have a note."""
+    sets = {name: found.curves for name, found in utility.items() if found.picture.draw and not noted[name]}
+    return [describe_opis(name, measure()) for name, measure in sets.items()]
 
 
 def _utility_of_set(

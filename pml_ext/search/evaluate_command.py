@@ -2,9 +2,13 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from pml_ext._errors import UserError
 from pml_ext.metrics.threshold.normalized import describe_cohort
+from pml_ext.runner.evaluation.collapse import describe_collapse
 from pml_ext.runner.evaluation.results import results_table, write_metrics
 from pml_ext.search.cohort_option import cohort_for_measuring
 from pml_ext.search.query_and_gallery import OPIS_SETTINGS, measure_parts, read_parts
@@ -37,10 +41,14 @@ def evaluate_files(
         from pml_ext.search.distractors import measure_among_distractors  # import torchmetrics and the runner's yacs
 
         results = {Path(file).name: measure_among_distractors(parts[0], parts[1], distractors)}
+    embeddings, labels = (torch.cat(each) for each in zip(*((p.data.embeddings, p.labels) for p in parts), strict=True))
+    collapse = describe_collapse(Path(file).name, embeddings, labels)
+    notes = [collapse] if collapse else []
     path = Path(out) / "metrics.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    about = {"embeddings": file, "gallery": gallery_file, "distractors": distractors, "opis": asdict(OPIS_SETTINGS)}
+    about: dict[str, Any] = {"embeddings": file, "gallery": gallery_file, "distractors": distractors, "opis": asdict(OPIS_SETTINGS)}
+    about["notes"] = notes
     if (described := describe_cohort(cohort, len(parts[-1].labels))) is not None:
         about["normalize"] = asdict(described)
     write_metrics(path, results, **about)
-    return results_table(results, {"metrics": path})
+    return results_table(results, {"metrics": path}, notes=notes)

@@ -11,7 +11,6 @@ from torch import Tensor
 from pml_ext._errors import UserError, import_library
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import to_sphere
-from pml_ext._pml import FaissKMeans
 from pml_ext.metrics import AccuracyCalculator, keys
 from pml_ext.metrics.gallery_cohort import Normalization
 from pml_ext.metrics.opis_settings import OPISSettings
@@ -67,8 +66,7 @@ def measure_parts(parts: Sequence[Part], normalize: Normalization | None = None)
     """
     import_library("faiss", needed_for="the clustering behind NMI", install="faiss-cpu")
     names = named_metrics(STANDARD_METRICS, STANDARD_RANKS)
-    # Without kmeans_func faiss prints advice from C++.
-    found = _measure(parts, names, kmeans_func=FaissKMeans(min_points_per_centroid=1))
+    found = _measure(parts, names)
     if normalize is not None:
         values = _measure(parts, [name for name in names if keys.follows_scores(name)], normalize=normalize)
         found |= {keys.normalized(name): value for name, value in values.items()}

@@ -14,11 +14,12 @@ from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._version import __version__
-from pml_ext.reports.run_report import measure_utility, write_report
+from pml_ext.reports.run_report import measure_utility, notes_on_opis, write_report
 from pml_ext.runner.data.datasets.data_set import OpenSet
 from pml_ext.runner.data.datasets.image_files import read_image
 from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 from pml_ext.runner.evaluation.baselines import Measured
+from pml_ext.runner.evaluation.collapse import describe_collapse
 from pml_ext.runner.evaluation.results import results_table, write_metrics
 from pml_ext.search.embedding_set import pictures_inside
 from pml_ext.search.query_and_gallery import OPIS_SETTINGS, Part, measure_parts, read_parts
@@ -40,6 +41,9 @@ def report_embeddings(file: str, gallery_file: str | None, out: str, images: str
     sets = [_image_set(part, rows.numpy(), images) for part, rows in zip(parts, kept, strict=True)]
     features = {name: [unit_rows(part.data.embeddings.float())[rows] for part, rows in zip(parts, kept, strict=True)]}
     test_sets = {name: OpenSet(sets[0].subset([]), *sets)}
+    utility = measure_utility(test_sets, features, OPIS_SETTINGS)
+    noted = {name: describe_collapse(name, torch.cat(features[name]), torch.cat([part.labels for part in parts]))}
+    notes = list(filter(None, [*noted.values(), *notes_on_opis(utility, noted)]))
     folder.mkdir(parents=True, exist_ok=True)
     facts = {
         "embeddings": file,
@@ -52,13 +56,14 @@ def report_embeddings(file: str, gallery_file: str | None, out: str, images: str
         Measured(results, features),
         {},
         far=_FAR,
-        utility=measure_utility(test_sets, features, OPIS_SETTINGS),
+        utility=utility,
         seed=0,
+        notes=notes,
         facts={**facts, "made by": f"pml_ext {__version__}, torch {torch.__version__}"},
     )
     path = folder / "metrics.json"
-    write_metrics(path, results, embeddings=file, gallery=gallery_file, opis=asdict(OPIS_SETTINGS))
-    return results_table(results, {"metrics": path, "report": page})
+    write_metrics(path, results, embeddings=file, gallery=gallery_file, opis=asdict(OPIS_SETTINGS), notes=notes)
+    return results_table(results, {"metrics": path, "report": page}, notes=notes)
 
 
 def _image_set(part: Part, rows: np.ndarray, images: str | None) -> ImageSet:

@@ -8,6 +8,8 @@ from torch import Tensor
 from pml_ext._checks import check_above_zero, check_in_range
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 
+_CHANCE = 0.01
+
 
 class UtilityCurves(NamedTuple):
     """Utility of each measurable class by distance threshold (a pair is accepted if distance <= threshold).
@@ -91,6 +93,30 @@ def epsilon_opis_of_curves(curves: UtilityCurves, epsilon: float = 0.1, *, c: fl
         for group in (order[:size], order[-size:])
     )
     return (worst - best).square().mean()
+
+
+def why_opis_says_nothing(curves: UtilityCurves) -> str:
+    """That no threshold in the calibration range tells the classes apart, as a clause; "" if one does.
+
+    OPIS compares the utilities of classes. Where all of them are those of chance, it is 0 or almost, the best value
+    there is. That is so if genuine pairs are accepted no more often than impostor pairs, up to one in a hundred, the
+    lowest rate that the calibration range usually begins with.
+
+    >>> from pml_ext.functional import utility_curves
+    >>> labels = torch.tensor([0, 0, 1, 1])
+    >>> why_opis_says_nothing(utility_curves(torch.ones(4, 2), labels, far_range=(0.3, 1.0)))
+    'the classes cannot be told apart (100.0 % of genuine pairs are accepted, 100.0 % of impostor pairs)'
+    """
+    check_curves(curves)
+    low, high = curves.calibration_range
+    inside = (curves.thresholds >= low) & (curves.thresholds <= high)
+    if not bool(inside.any()):
+        return ""
+    genuine, impostors = float(curves.tpr[:, inside].mean()), float(1 - curves.tnr[:, inside].mean())
+    if genuine - impostors >= _CHANCE:
+        return ""
+    accepted = f"{100 * genuine:.1f} % of genuine pairs are accepted, {100 * impostors:.1f} % of impostor pairs"
+    return f"the classes cannot be told apart ({accepted})"
 
 
 def _weighted(curves: UtilityCurves, c: float) -> Tensor:

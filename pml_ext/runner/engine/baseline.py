@@ -27,6 +27,8 @@ from pml_ext.runner.engine.class_shares import CLASSES, read_share, take_share, 
 from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet_statistics
 from pml_ext.runner.engine.output import CHECKPOINTS
+from pml_ext.runner.engine.stuck_losses import StuckLosses
+from pml_ext.runner.evaluation.collapse import describe_collapse
 from pml_ext.runner.evaluation.device import bytes_to_measure, device_with_room
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features
 from pml_ext.runner.modeling.architectures import NetworkOutput
@@ -82,6 +84,8 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         self.results: dict[str, dict[str, float]] = {}
         self.features: dict[str, Features] = {}
         self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self.collapse: dict[str, str] = {}  # by test set, the sentence about it or ""
+        self.stuck_losses = StuckLosses()
         self._shared: dict[str, ShardedLoss] = {}
         self._hard_triplets = 0  # of the epoch so far
         self._finite_at_step = -1
@@ -130,7 +134,12 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         # Sums over pairs lose all digits in 16 bits.
         with torch.autocast(labels.device.type, enabled=False), exact_products():
             features, joint_labels = self._joint_batch(output, labels)
-            values = self._loss_values(output, labels, features, joint_labels)
+            mined = [None if self.miner is None else self.miner(part, joint_labels) for part in features]
+            values = self._loss_values(output, labels, features, joint_labels, mined)
+            self.stuck_losses.add(values)
+            if self.trainer.is_last_batch:
+                collapsed = self._collapsed_values(output, labels, features, joint_labels, mined)
+                self.stuck_losses.compare(output.features[0], collapsed)
         total = torch.stack(list(values.values())).sum()
         if not torch.isfinite(total):  # one look for all: each makes the host wait for the device
             wrong = {name: value for name, value in values.items() if not torch.isfinite(value)} or {"the sum": total}
@@ -174,9 +183,8 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         return [self._joint(part) for part in features], self._joint(labels)
 
     def _loss_values(
-        self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor
+        self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor, mined: list[Any]
     ) -> dict[str, Tensor]:
-        mined = [None if self.miner is None else self.miner(part, joint_labels) for part in features]
         values: dict[str, Tensor] = {}
         for term in self.terms:
             loss = self.losses[term.name]
@@ -194,6 +202,23 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
                 terms = [loss(part, joint_labels) for part in features]
             values[term.name] = term.scale * sum(terms) / len(terms)
         return values
+
+    @torch.no_grad()
+    def _collapsed_values(
+        self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor, mined: list[Any]
+    ) -> dict[str, Tensor]:
+        """Each loss of the batch if all of its embeddings, and all class scores, were equal to their mean."""
+
+        def collapsed(part: Tensor) -> Tensor:
+            mean = part.mean(dim=0, keepdim=True)
+            if self.trainer.world_size > 1:
+                mean = self._joint(mean).mean(dim=0, keepdim=True)
+            return mean.expand_as(part).contiguous()
+
+        if self.class_vectors:  # Partial FC counts its calls, which draw the classes of a step
+            return {}
+        own = NetworkOutput(tuple(map(collapsed, output.features)), tuple(map(collapsed, output.logits)))
+        return self._loss_values(own, labels, [*map(collapsed, features)], joint_labels, mined)
 
     def _value_of_one(self, share: Tensor) -> Tensor:
         """A loss times the number of ranks, for the mean of their gradients, as its value to be logged and added up."""
@@ -246,6 +271,7 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0]))
 
     def on_train_epoch_end(self) -> None:
+        self.stuck_losses.end_epoch(self.current_epoch + 1, is_first=self.trainer.is_global_zero)
         if "CITLoss" in self.losses:
             # Every rank counts the joint batch.
             self.log("epoch/hard_triplets", float(self._hard_triplets), rank_zero_only=True)
@@ -277,6 +303,11 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
             features = [self._gathered(next(loaders), everywhere=isinstance(data, OpenSet)) for _ in data.parts]
             if self.trainer.is_global_zero:
                 self.features[name] = features
+                identities = torch.cat([torch.from_numpy(part.identities) for part in data.parts])
+                labels = identities if isinstance(data, OpenSet) else None
+                self.collapse[name] = describe_collapse(name, torch.cat(features), labels)
+                if self.collapse[name]:
+                    log.warning("%s", self.collapse[name])
             # All need the numbers, to choose the same best checkpoint.
             self.results[name] = self.trainer.strategy.broadcast(self._measured(data, features))
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"

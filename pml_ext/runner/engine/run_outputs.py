@@ -14,7 +14,7 @@ from pml_ext._files import in_file_name, write_atomically
 from pml_ext._version import __version__
 from pml_ext.metrics import keys
 from pml_ext.reports.drawing import as_png
-from pml_ext.reports.run_report import Utility, measure_utility, write_report
+from pml_ext.reports.run_report import Utility, measure_utility, notes_on_opis, write_report
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.data.datasets import OpenSet
 from pml_ext.runner.engine.baseline import Baseline
@@ -44,8 +44,10 @@ def report_run(
     about: dict[str, Any] = {"baselines": compared} if compared else {}
     if any(keys.OPIS in found or keys.EPSILON_OPIS in found for found in module.results.values()):
         about["opis"] = asdict(opis)
-    write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
     utility = measure_utility(module.test_sets, module.features, opis)
+    notes = [module.stuck_losses.problem, *module.collapse.values(), *notes_on_opis(utility, module.collapse)]
+    about["notes"] = notes = list(filter(None, notes))
+    write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
     for name, data in module.test_sets.items():
         if isinstance(data, OpenSet):
             in_file = in_file_name(name)
@@ -58,8 +60,8 @@ def report_run(
                     stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
                 )
     if cfg.TEST.REPORT:
-        files["report"] = _write_page(cfg, trainer, module, output, weights, baselines, utility)
-    table = results_table(module.results, files, compared)
+        files["report"] = _write_page(cfg, trainer, module, output, weights, baselines, utility, notes)
+    table = results_table(module.results, files, compared, notes)
     log.info("\n%s", table, extra=IN_THE_FILE_ONLY)
     print(table)
     return module.results
@@ -73,6 +75,7 @@ def _write_page(
     weights: Path,
     baselines: dict[str, Measured],
     utility: dict[str, Utility],
+    notes: list[str],
 ) -> Path:
     """Write report.html, and its pictures to TensorBoard."""
     facts = {
@@ -92,6 +95,7 @@ def _write_page(
         utility=utility,
         seed=cfg.SEED,
         facts=facts,
+        notes=notes,
     )
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch import distributed as dist
 from yacs.config import CfgNode as CN
 
+from pml_ext._checks import check_finite
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
-from pml_ext._pml import FaissKMeans
 from pml_ext.functional.retrieval.protocol import GalleryProtocol
 from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.functional.verification.roc import ROC, roc_curve
@@ -51,9 +51,7 @@ class Evaluation:
         self.columns, self.ranks = columns_of_queries(test), tuple(test.RANKS)
         options: dict[str, Any] = {"device": _CPU, "ranks": self.ranks}
         options |= asdict(opis_settings(test.OPIS))
-        # Without kmeans_func faiss advises more pictures a class, which it prints from C++.
-        kmeans = FaissKMeans(min_points_per_centroid=1)
-        self.calculator = AccuracyCalculator(include=self.columns, kmeans_func=kmeans, **options)
+        self.calculator = AccuracyCalculator(include=self.columns, **options)
         self.by_scores = [name for name in self.columns if keys.follows_scores(name)]
         self.normalized = None
         if test.NORMALIZE.ENABLED:
@@ -82,6 +80,8 @@ class Evaluation:
         calculators compute on `device`, whose tensors the group exchanges; all else is computed where features are.
         """
         is_first = group is None or dist.get_rank(group) == 0
+        for part in features:
+            _require_finite(part)
         if isinstance(data, OpenSet):
             return self._retrieval(data, features, is_first, group, device)
         if not is_first:
@@ -119,6 +119,16 @@ class Evaluation:
             found = measure(self.normalized, self.by_scores)
             results |= {keys.normalized(name): value for name, value in found.items()}
         return results
+
+
+def _require_finite(embeddings: Tensor) -> None:
+    try:
+        check_finite(embeddings)
+    except ValueError as error:
+        raise UserError(
+            f"{error}, so nothing is measured: the network's outputs overflow. Lower SOLVER.BASE_LR, or evaluate an "
+            "earlier checkpoint"
+        ) from error
 
 
 def roc_of_listed_pairs(data: PairSet | TemplateSet, features: Features) -> ROC:

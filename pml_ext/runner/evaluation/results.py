@@ -59,8 +59,10 @@ def heading(name: str, label: str) -> str:
     return f"{label} {'↓' if name in LOWER_IS_BETTER else '↑'}"
 
 
-def results_table(results: Results, files: dict[str, Path], baselines: dict[str, Results] | None = None) -> str:
-    """The metrics of every test set, and where the `files` are, by what they are.
+def results_table(
+    results: Results, files: dict[str, Path], baselines: dict[str, Results] | None = None, notes: Sequence[str] = ()
+) -> str:
+    """The metrics of every test set, notes on them, and where the `files` are, by what they are.
 
     Without baselines a table for each kind of set, a row a set; else a table for each set, its rows baselines and
     model.
@@ -77,6 +79,7 @@ def results_table(results: Results, files: dict[str, Path], baselines: dict[str,
         for names in kinds.values():
             lines += [*_table("", {name: results[name] for name in names}), ""]
     width = max(len(label) for label in files)
+    lines += [f"{note}\n" for note in notes]
     return "\n".join([*lines, *(f"{label.ljust(width)}  {path}" for label, path in files.items())])
 
 
@@ -93,6 +96,12 @@ def read_results(path: Path) -> Results:
         name: {metric: math.nan if value is None else float(value) for metric, value in values.items()}
         for name, values in results.items()
     }
+
+
+def read_notes(path: Path) -> list[str]:
+    """The notes of a file that `read_results` has read; none in files of earlier versions."""
+    notes = json.loads(path.read_text(encoding="utf-8")).get("notes", ())
+    return [str(note) for note in notes] if isinstance(notes, list) else []
 
 
 def _as_json(value: Any) -> Any:
