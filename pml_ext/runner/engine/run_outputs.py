@@ -38,8 +38,12 @@ def report_run(
     weights: Path,
     metrics_file: str,
     baselines: dict[str, Measured],
+    notes: list[str],
 ) -> dict[str, dict[str, float]]:
-    """Write, print and return the results of what was measured, `weights`; ranks other than the first do nothing."""
+    """Write, print and return the results of what was measured, `weights`; ranks other than the first do nothing.
+
+    notes: sentences that come before the results.
+    """
     if not trainer.is_global_zero:
         return {}
     files = {"metrics": output / metrics_file, "weights": weights}
@@ -63,6 +67,8 @@ def report_run(
                 )
     if cfg.TEST.REPORT:
         files["report"] = _write_page(cfg, trainer, module, output, weights, baselines, utility)
+    for note in notes:
+        log.warning("%s", note)
     table = results_table(module.results, files, compared)
     log.info("\n%s", table, extra=IN_THE_FILE_ONLY)
     print(table)
