@@ -103,9 +103,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         return parser.add_argument
 
     layout: dict[str, Any] = {"epilog": LAYOUT, "formatter_class": argparse.RawDescriptionHelpFormatter}
-    resume = "; continue with --resume from the last checkpoint"
-
-    add = command("train", commands.train, _KEY, resume)
+    add = command("train", commands.train, _KEY)
     _add_config(add)
     _add_data(add)
     _add_processes(add)

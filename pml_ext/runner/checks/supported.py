@@ -9,7 +9,7 @@ from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
 from pml_ext.runner.config.rules import Problem, Rule, fits, must, one_of, problems_of
 from pml_ext.runner.data.names import BY_IDENTITY, aliases_of
 from pml_ext.runner.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, data_set
-from pml_ext.runner.evaluation.columns import columns_of_first
+from pml_ext.runner.evaluation.columns import LAST, columns_of_first
 from pml_ext.runner.evaluation.rules import TEST_RULES
 from pml_ext.runner.modeling import rules as of_models
 from pml_ext.runner.modeling.image_sizes import ImageSizes
@@ -67,8 +67,18 @@ def _one_size(cfg: CN) -> str | None:
 
 def _best(cfg: CN) -> str | None:
     known = columns_of_first(cfg.DATASETS, cfg.TEST)
-    is_known = not cfg.TEST.BEST or cfg.TEST.BEST in known
+    is_known = cfg.TEST.BEST in ("", LAST, *known)
     return None if is_known else f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}"
+
+
+def _patience(cfg: CN) -> str | None:
+    test = cfg.TEST
+    if not test.PATIENCE:
+        return None
+    if test.BEST == LAST:
+        return "stops when TEST.BEST no longer improves: name a metric there"
+    is_measured = test.EVAL_STEPS or 0 < test.EVAL_PERIOD < cfg.SOLVER.MAX_EPOCH
+    return None if is_measured else "counts validations during training: set TEST.EVAL_PERIOD to 1, for instance"
 
 
 def _tightness(cfg: CN) -> str | None:
@@ -107,6 +117,7 @@ RULES: dict[str, list[Rule]] = {
         fits("INPUT.REA.VALUE", _erasing),
         fits("INPUT.SIZE_TRAIN", _one_size),
         fits("TEST.BEST", _best),
+        fits("TEST.PATIENCE", _patience),
         fits("MODEL.LOSSES.DISC.TIGHTNESS", _tightness),
         _precise_bn,
     ],

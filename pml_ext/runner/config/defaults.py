@@ -73,9 +73,11 @@ _TEST: dict[str, Any] = {
         "epsilon_opis", "NMI",
     ),
     "RANKS": (1, 5, 10),  # ours
-    # ours: the metric of the first test set by which the best checkpoint is kept; empty: the first of METRICS, for
-    # pairs of images accuracy, for templates eer
+    # ours: the metric of the first test set that chooses the best checkpoint, which the results, the report and the
+    # commands then use; empty: mAP, or mAP@R, or the first of METRICS (for pairs of images accuracy, for templates
+    # eer); "last": the last checkpoint
     "BEST": "",
+    "PATIENCE": 0,  # ours: validations in a row without a better BEST after which training ends; 0: never
     "REPORT": True,  # ours: report.html, what the model learned as pictures
     "BASELINES": False,  # ours: the raw pixels and the untrained network are measured too, for comparison
     "THRESHOLD": {"ENABLED": False, "FAR": 1e-3},  # ours: a threshold report of each test set with queries

@@ -20,12 +20,16 @@ from pml_ext._errors import UserError
 from pml_ext.runner.engine.class_shares import remove_older
 from pml_ext.runner.engine.whole_files import save_whole
 
-# Part of the state of the optimizer and the schedule, so that a change in the config would have no effect.
+# What a resumed run must have as before: what is trained, with which losses and on what, and the state of the optimizer
+# and the schedule, where a change in the config would have no effect.
 _HELD = (
-    "OPT", "SCHED", "BASE_LR", "HEADS_LR_FACTOR", "BIAS_LR_FACTOR", "MOMENTUM", "NESTEROV",
-    "WEIGHT_DECAY", "WEIGHT_DECAY_NORM", "WEIGHT_DECAY_BIAS",
+    "MODEL.META_ARCHITECTURE", "MODEL.BACKBONE.NAME", "MODEL.BACKBONE.DEPTH", "MODEL.HEADS.NAME", "MODEL.LOSSES.NAME",
+    "DATASETS.NAMES",
+    "SOLVER.OPT", "SOLVER.SCHED", "SOLVER.BASE_LR", "SOLVER.HEADS_LR_FACTOR", "SOLVER.BIAS_LR_FACTOR",
+    "SOLVER.MOMENTUM", "SOLVER.NESTEROV", "SOLVER.WEIGHT_DECAY", "SOLVER.WEIGHT_DECAY_NORM",
+    "SOLVER.WEIGHT_DECAY_BIAS",
 )  # fmt: skip
-_HELD_BY_ONE_CYCLE = ("ONECYCLE", "MAX_EPOCH", "IMS_PER_BATCH")
+_HELD_BY_ONE_CYCLE = ("SOLVER.ONECYCLE", "SOLVER.MAX_EPOCH", "SOLVER.IMS_PER_BATCH")
 CONFIG = "config"
 """The key of the config's YAML in a checkpoint."""
 
@@ -73,7 +77,12 @@ class BackgroundCheckpoints(WholeCheckpoints):
             self._waiting.popleft().result()
 
 
-def check_resumable(solver: CN, checkpoint: Path) -> tuple[int, int]:
+def steps_of(checkpoint: Path) -> int:
+    """The number of training steps behind a checkpoint."""
+    return int(_read(checkpoint)["global_step"])
+
+
+def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
     """The whole epochs behind a checkpoint, and the steps of the next one; they must go with the config."""
     content = _read(checkpoint)
     if CONFIG not in content:
@@ -83,19 +92,25 @@ def check_resumable(solver: CN, checkpoint: Path) -> tuple[int, int]:
         epoch = progress["epoch_progress"]["current"]
         epochs, is_within_epoch = int(epoch["processed"]), epoch["started"] > epoch["processed"]
         steps = int(progress["epoch_loop.batch_progress"]["current"]["processed"]) if is_within_epoch else 0
-        before = yaml.safe_load(content[CONFIG])["SOLVER"]
-        held = _HELD + (_HELD_BY_ONE_CYCLE if solver.SCHED == "OneCycleLR" else ())
-        held += ("IMS_PER_BATCH",) if steps else ()
-        changed = {key: before[key] for key in held if before[key] != solver[key]}
-    if epochs > solver.MAX_EPOCH:
-        raise UserError(f"SOLVER.MAX_EPOCH is {solver.MAX_EPOCH}; {checkpoint} has {epochs} epochs behind it")
+        held = _HELD + (_HELD_BY_ONE_CYCLE if cfg.SOLVER.SCHED == "OneCycleLR" else ())
+        held += ("SOLVER.IMS_PER_BATCH",) if steps else ()
+        before, now = yaml.safe_load(content[CONFIG]), yaml.safe_load(cfg.dump())
+        changed = [line for key in held if (line := _difference(key, before, now))]
+    if epochs > cfg.SOLVER.MAX_EPOCH:
+        raise UserError(f"SOLVER.MAX_EPOCH is {cfg.SOLVER.MAX_EPOCH}; {checkpoint} has {epochs} epochs behind it")
     if changed:
-        lines = [f"  SOLVER.{key} = {solver[key]!r}: was {was!r}" for key, was in changed.items()]
         raise UserError(
-            f"{checkpoint} cannot be resumed with another optimizer or schedule:\n" + "\n".join(lines) + "\n"
+            f"{checkpoint} cannot be resumed with other settings:\n" + "\n".join(changed) + "\n"
             "Resume with the values as they were, or start anew from its weights with MODEL.WEIGHTS"
         )
     return epochs, steps
+
+
+def _difference(key: str, before: Any, now: Any) -> str | None:
+    """A line about a key whose value has changed; None if it has not."""
+    for name in key.split("."):
+        before, now = before[name], now[name]
+    return None if before == now else f"  {key} = {now!r}: was {before!r}"
 
 
 def check_optimizer_state(checkpoint: Path, optimizer: Optimizer, schedule: LRScheduler) -> None:

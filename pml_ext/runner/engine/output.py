@@ -16,7 +16,7 @@ from pml_ext.runner.engine.class_shares import PATTERN
 
 log = logging.getLogger("pml_ext")
 
-CHECKPOINTS, LAST, UNREADABLE = "checkpoints", "last.ckpt", "unreadable_images.txt"
+CHECKPOINTS, BEST, LAST, UNREADABLE = "checkpoints", "best.ckpt", "last.ckpt", "unreadable_images.txt"
 LOCK = ".lock"
 # Results, which are wrong as soon as the weights change.
 _RESULTS = (
@@ -61,6 +61,19 @@ def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
         yield output
     finally:
         lock.release()
+
+
+def weights_of_run(run: Path) -> Path:
+    """The checkpoint that a run's results are of: the best one, or the last if the run kept no best.
+
+    Raises:
+        UserError: the folder is not that of a run with a checkpoint.
+    """
+    found = [run / CHECKPOINTS / name for name in (BEST, LAST) if (run / CHECKPOINTS / name).is_file()]
+    if not found or not (run / "config.yaml").is_file():
+        needed = f"config.yaml and {CHECKPOINTS}/{BEST} or {CHECKPOINTS}/{LAST}"
+        raise UserError(f"{run} is not the folder of a run that has saved a checkpoint: it must have {needed}")
+    return found[0]
 
 
 def prepare_folder(output: Path, *, resume: bool, overwrite: bool) -> None:

@@ -59,11 +59,13 @@ class Progress(lightning.Callback):
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         assert self._bar is not None
-        extra = {} if self._bar.disable else IN_THE_FILE_ONLY
         if trainer.is_global_zero and self._steps:
             epoch = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
             measured = self._score if self._is_measured else ""
-            log.info("%s: %s%s", epoch, self._numbers(), measured, extra=extra)
+            # A validation's line stays above the bar; losses alone are in the bar.
+            extra = {} if self._bar.disable or measured else IN_THE_FILE_ONLY
+            with self._bar.external_write_mode(file=sys.stderr):
+                log.info("%s: %s%s", epoch, self._numbers(), measured, extra=extra)
         self._sums, self._steps, self._is_measured = {}, 0, False
 
     def on_train_end(self, *_: Any) -> None:
@@ -102,7 +104,8 @@ class Progress(lightning.Callback):
 
 
 def _main_metrics(values: dict[str, float]) -> str:
-    """The first metric of a test set, and OPIS where it is measured."""
+    """The first metric of a test set, and mAP and OPIS where they are measured."""
     labels = labels_of(values)
-    shown = [name for i, name in enumerate(labels) if i == 0 or name == keys.OPIS]
+    also = (keys.REID_MEAN_AVERAGE_PRECISION, keys.OPIS)
+    shown = [name for i, name in enumerate(labels) if i == 0 or name in also]
     return ", ".join(f"{heading(name, labels[name])} {as_text(name, values[name])}" for name in shown)

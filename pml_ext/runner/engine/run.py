@@ -8,19 +8,24 @@ from pathlib import Path
 from typing import cast
 
 import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._errors import Terminated, UserError
 from pml_ext._files import write_atomically
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.load import load_config
+from pml_ext.runner.data.loaders import Sample
 from pml_ext.runner.data.samplers import JointBatchSampler, steps_per_epoch
 from pml_ext.runner.engine import run_data
 from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.engine.callbacks import Profile, freeze_callbacks
-from pml_ext.runner.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run
+from pml_ext.runner.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run, steps_of
 from pml_ext.runner.engine.messages import logged
 from pml_ext.runner.engine.output import (
+    BEST,
     CHECKPOINTS,
     LAST,
     UNREADABLE,
@@ -28,12 +33,22 @@ from pml_ext.runner.engine.output import (
     output_folder,
     prepare_folder,
     remove_earlier,
+    weights_of_run,
 )
 from pml_ext.runner.engine.precise_bn import recompute_statistics
 from pml_ext.runner.engine.preemption import ended_by_sigterm
 from pml_ext.runner.engine.run_outputs import report_run
 from pml_ext.runner.engine.trainer import build_trainer
-from pml_ext.runner.evaluation.baselines import Measured, measure_baselines
+from pml_ext.runner.evaluation.baselines import (
+    BEFORE,
+    RAW_PIXELS,
+    UNTRAINED,
+    Measured,
+    measure_raw_pixels,
+    worse_than_before,
+)
+from pml_ext.runner.evaluation.columns import best_metric
+from pml_ext.runner.evaluation.results import LOWER_IS_BETTER, label_of
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, is_first, restarts, start
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
@@ -53,8 +68,9 @@ def train(
         raise UserError("--resume goes on with the run in OUTPUT_DIR and --overwrite replaces it: give one of them")
     require_supported(cfg, processes=launch.processes)
     if launch.needs_agent:
-        return start(launch, partial(train, cfg, resume=resume, overwrite=overwrite, profile=profile)) or {}
-    with _in_output_folder(cfg, "train.log") as output:
+        with _said_how_to_resume(cfg):
+            return start(launch, partial(train, cfg, resume=resume, overwrite=overwrite, profile=profile)) or {}
+    with _said_how_to_resume(cfg), _in_output_folder(cfg, "train.log") as output:
         if restarts():
             log.info("restart %d of this run", restarts())
             resume = not (overwrite and is_to_be_replaced(output))
@@ -74,7 +90,8 @@ def train(
         loader = run_data.train_loader(cfg, train_set, trainer)
         tests = run_data.evaluation_loaders(cfg, test_sets, trainer)
         pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
-        baselines = _run_baselines(cfg, module, trainer, pretrained=pretrained)
+        before = _measured_before_training(module, trainer, tests)
+        baselines = _baselines(cfg, module, trainer, before, pretrained=pretrained)
         last = checkpoints / LAST
         resumed = last if resume and last.exists() else None
         if resumed:
@@ -82,7 +99,7 @@ def train(
             # optimizer and schedule. Baseline seeds random state anew each step, from (SEED, epoch, step, rank).
             load_weights(module, resumed, optional=tuple(module.class_vectors))  # read from files of their own, later
             # Lightning begins the first epoch's loading before it tells the sampler which epoch it is.
-            epochs, step = check_resumable(cfg.SOLVER, resumed)
+            epochs, step = check_resumable(cfg, resumed)
             cast(JointBatchSampler, loader.batch_sampler).set_epoch(epochs, first=step)
             made = module.configure_optimizers()
             check_optimizer_state(resumed, made["optimizer"], made["lr_scheduler"]["scheduler"])
@@ -101,18 +118,65 @@ def train(
             if resumed and trainer.train_dataloader is None:  # before the first batch, while all is restored
                 raise not_of_a_run(resumed, error) from error
             raise
-        if cfg.TEST.PRECISE_BN.ENABLED:
-            _recompute_statistics(cfg, module, trainer)
-        trainer.save_checkpoint(last)
-        trainer.strategy.checkpoint_io.teardown()  # waits until it is written
-        # EVAL_PERIOD may be 0 only where nothing is measured yet, or steps are counted.
-        missed = not module.results or cfg.TEST.EVAL_STEPS or cfg.SOLVER.MAX_EPOCH % cfg.TEST.EVAL_PERIOD
-        if missed or cfg.TEST.PRECISE_BN.ENABLED:
-            trainer.validate(module, tests, verbose=False)
+        weights = _conclude(cfg, trainer, module, tests, checkpoints)
         if trainer.is_global_zero:
             for measured in profiles:
                 log.info("\n%s", measured.table())
-        return report_run(cfg, trainer, module, output, last, "metrics.json", baselines)
+        comparison = _comparison(cfg, module, before)
+        return report_run(cfg, trainer, module, output, weights, "metrics.json", baselines, comparison)
+
+
+def _conclude(
+    cfg: CN, trainer: lightning.Trainer, module: Baseline, tests: list[DataLoader[Sample]], checkpoints: Path
+) -> Path:
+    """Save the last checkpoint, load the best one and measure it; which file that is."""
+    best, weights = checkpoints / BEST, checkpoints / LAST
+    if trainer.current_epoch < cfg.SOLVER.MAX_EPOCH:
+        which = best_metric(cfg.DATASETS, cfg.TEST)
+        log.info("stopped early: %s has not improved in %d validations", label_of(which) or which, cfg.TEST.PATIENCE)
+    trainer.save_checkpoint(weights)
+    trainer.strategy.checkpoint_io.teardown()  # waits until all are written
+    trainer.strategy.barrier()
+    # EVAL_PERIOD may be 0 only if nothing is measured yet, or steps are counted.
+    is_measured = bool(module.results) and not (cfg.TEST.EVAL_STEPS or trainer.current_epoch % cfg.TEST.EVAL_PERIOD)
+    if not is_measured:
+        trainer.validate(module, tests, verbose=False)
+    if best.is_file():
+        if not is_measured and _is_better_than_best(cfg, trainer, module):
+            trainer.save_checkpoint(best, weights_only=bool(module.class_vectors))
+            trainer.strategy.checkpoint_io.teardown()
+            trainer.strategy.barrier()
+        weights = best
+        step = steps_of(best)
+        if step != trainer.global_step:
+            load_weights(module, best, optional=tuple(module.class_vectors))
+            is_measured = False
+        log.info("results are of %s, after step %d of %d", best, step, trainer.global_step)
+    if cfg.TEST.PRECISE_BN.ENABLED:
+        _recompute_statistics(cfg, module, trainer)
+        trainer.save_checkpoint(weights, weights_only=weights == best)
+        is_measured = False
+    if not is_measured:
+        trainer.validate(module, tests, verbose=False)
+    return weights
+
+
+def _is_better_than_best(cfg: CN, trainer: lightning.Trainer, module: Baseline) -> bool:
+    """Whether the network just measured is better than the best checkpoint."""
+    saving = trainer.checkpoint_callback
+    assert isinstance(saving, ModelCheckpoint)
+    if saving.best_model_score is None:  # of a run that was moved to another folder
+        return False
+    metric, best = best_metric(cfg.DATASETS, cfg.TEST), float(saving.best_model_score)
+    value = next(iter(module.results.values()))[metric]
+    return value < best if metric in LOWER_IS_BETTER else value > best
+
+
+def _comparison(cfg: CN, module: Baseline, before: Measured) -> list[str]:
+    """A sentence if training has made the first test set's main metric worse."""
+    first = next(iter(module.results))
+    found = worse_than_before(best_metric(cfg.DATASETS, cfg.TEST), before.results[first], module.results[first])
+    return [found] if found else []
 
 
 def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
@@ -127,10 +191,29 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
         test_sets = run_data.evaluation_sets(cfg, output / UNREADABLE if is_first() else None)
         module = Baseline(cfg, None, test_sets)
         trainer = build_trainer(cfg, launch, output, None)
-        baselines = _run_baselines(cfg, module, trainer, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)
+        tests, baselines = run_data.evaluation_loaders(cfg, test_sets, trainer), {}
+        if cfg.TEST.BASELINES:
+            before = _measured_before_training(module, trainer, tests)
+            baselines = _baselines(cfg, module, trainer, before, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
-        trainer.validate(module, run_data.evaluation_loaders(cfg, test_sets, trainer), verbose=False)
-        return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
+        trainer.validate(module, tests, verbose=False)
+        return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines, [])
+
+
+@contextmanager
+def _said_how_to_resume(cfg: CN) -> Iterator[None]:
+    """When a signal ends training, log which checkpoint --resume continues from."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated):
+        last = Path(cfg.OUTPUT_DIR).expanduser() / CHECKPOINTS / LAST
+        if torch.distributed.is_torchelastic_launched():  # the agent says it, once
+            raise
+        if last.is_file():
+            log.error("%s holds the run up to step %d; continue with --resume", last, steps_of(last))
+        else:
+            log.error("no checkpoint was saved yet")
+        raise
 
 
 @contextmanager
@@ -145,26 +228,33 @@ def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
 
 
 def report_of_run(run: Path) -> Path:
-    """Write report.html of a finished run, whose last checkpoint is measured again."""
-    config, weights = run / "config.yaml", run / CHECKPOINTS / LAST
-    for needed in (config, weights):
-        if not needed.is_file():
-            raise UserError(f"{run} is not the folder of a finished run: it has no {needed.relative_to(run)}")
-    opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", str(weights), "TEST.REPORT", "True"]
-    evaluate_only(load_config(config, opts), Launch())
+    """Write report.html of a run, whose best checkpoint is measured again."""
+    opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", str(weights_of_run(run)), "TEST.REPORT", "True"]
+    evaluate_only(load_config(run / "config.yaml", opts), Launch())
     return run / "report.html"
 
 
-def _run_baselines(cfg: CN, module: Baseline, trainer: lightning.Trainer, *, pretrained: bool) -> dict[str, Measured]:
-    """Measure TEST.BASELINES, in the first process alone: there is no process group yet."""
+def _measured_before_training(
+    module: Baseline, trainer: lightning.Trainer, tests: list[DataLoader[Sample]]
+) -> Measured:
+    """The test sets measured by the network as it is; nothing is logged, and training draws the same random numbers."""
+    loggers, trainer.loggers = trainer.loggers, []
+    with torch.random.fork_rng(devices=[]):
+        trainer.validate(module, tests, verbose=False)
+    trainer.loggers = loggers
+    measured = Measured(module.results, module.features)
+    module.results, module.features, module.collapse = {}, {}, {}
+    return measured
+
+
+def _baselines(
+    cfg: CN, module: Baseline, trainer: lightning.Trainer, before: Measured, *, pretrained: bool
+) -> dict[str, Measured]:
+    """The rows of TEST.BASELINES by name, in the first process alone."""
     if not cfg.TEST.BASELINES or not trainer.is_global_zero:
         return {}
-    log.info("TEST.BASELINES: the raw pixels and the untrained network are measured first")
-    device = trainer.strategy.root_device
-    loaders = run_data.evaluation_loaders(cfg, module.test_sets)
-    measured = measure_baselines(module.eval().to(device), loaders, device, pretrained=pretrained)
-    module.train().cpu()
-    return measured
+    pixels = measure_raw_pixels(module, run_data.evaluation_loaders(cfg, module.test_sets))
+    return {RAW_PIXELS: pixels, BEFORE if pretrained else UNTRAINED: before}
 
 
 def _recompute_statistics(cfg: CN, module: Baseline, trainer: lightning.Trainer) -> None:

@@ -34,8 +34,12 @@ def report_run(
     weights: Path,
     metrics_file: str,
     baselines: dict[str, Measured],
+    comparison: list[str],
 ) -> dict[str, dict[str, float]]:
-    """Write, print and return the results of what was measured, `weights`; ranks other than the first do nothing."""
+    """Write, print and return the results of what was measured, `weights`; ranks other than the first do nothing.
+
+    comparison: with the network before training, as sentences that come before the results.
+    """
     if not trainer.is_global_zero:
         return {}
     files = {"metrics": output / metrics_file, "weights": weights}
@@ -45,7 +49,7 @@ def report_run(
     if any(keys.OPIS in found or keys.EPSILON_OPIS in found for found in module.results.values()):
         about["opis"] = asdict(opis)
     utility = measure_utility(module.test_sets, module.features, opis)
-    notes = [module.stuck_losses.problem, *module.collapse.values(), *notes_on_opis(utility, module.collapse)]
+    notes = [*comparison, module.stuck_losses.problem, *module.collapse.values(), *notes_on_opis(utility, module.collapse)]
     about["notes"] = notes = list(filter(None, notes))
     write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
     for name, data in module.test_sets.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from yacs.config import CfgNode as CN
 
@@ -18,7 +18,8 @@ from pml_ext.runner.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
 from pml_ext.runner.engine.output import LAST
 from pml_ext.runner.engine.preemption import Preemption
 from pml_ext.runner.engine.progress import Progress
-from pml_ext.runner.evaluation.columns import columns_of_first
+from pml_ext.runner.evaluation.columns import LAST as KEEP_LAST
+from pml_ext.runner.evaluation.columns import best_metric
 from pml_ext.runner.evaluation.results import LOWER_IS_BETTER
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.cuda import missing_device
@@ -77,18 +78,30 @@ def _ddp(timeout: float) -> DDPStrategy:
     return DDPStrategy(timeout=timedelta(seconds=timeout), gradient_as_bucket_view=True)
 
 
-def _checkpointing(folder: Path | None, test: CN, datasets: CN, solver: CN, *, divided: bool) -> list[Checkpoint]:
+def _checkpointing(folder: Path | None, test: CN, datasets: CN, solver: CN, *, divided: bool) -> list[Callback]:
+    """The checkpoints of a training run, and its end when the best one stays the best."""
     if folder is None:
         return []
-    metric = test.BEST or columns_of_first(datasets, test)[0]
-    monitor = metric if len(datasets.TESTS) == 1 else f"{datasets.TESTS[0]}/{metric}"
-    best = ModelCheckpoint(
-        folder, "best", monitor=monitor, mode="min" if metric in LOWER_IS_BETTER else "max",
-        auto_insert_metric_name=False, enable_version_counter=False,
-        save_weights_only=divided,  # class vectors that ranks divide are written for last.ckpt alone
-    )  # fmt: skip
     last = ModelCheckpoint(
         folder, "last", every_n_epochs=solver.CHECKPOINT_PERIOD, save_on_train_epoch_end=True,
         enable_version_counter=False,
     )  # fmt: skip
-    return [best, last, Preemption(folder / LAST, solver.CHECKPOINT_STEPS)]
+    preemption = Preemption(folder / LAST, solver.CHECKPOINT_STEPS)
+    if test.BEST == KEEP_LAST:
+        return [last, preemption]
+    metric = best_metric(datasets, test)
+    monitor = metric if len(datasets.TESTS) == 1 else f"{datasets.TESTS[0]}/{metric}"
+    mode = "min" if metric in LOWER_IS_BETTER else "max"
+    best = ModelCheckpoint(
+        folder, "best", monitor=monitor, mode=mode, auto_insert_metric_name=False, enable_version_counter=False,
+        save_weights_only=divided,  # class vectors that ranks divide are written for last.ckpt alone
+    )  # fmt: skip
+    stopping: list[Callback] = []
+    if test.PATIENCE:
+        stopping = [_early_stopping(monitor, mode, test.PATIENCE)]
+    return [best, *stopping, last, preemption]
+
+
+def _early_stopping(monitor: str, mode: str, patience: int) -> EarlyStopping:
+    # A metric may be nan at first, as mAP without a query that has a match: such a validation is no improvement.
+    return EarlyStopping(monitor, patience=patience, mode=mode, check_finite=False, check_on_train_epoch_end=False)

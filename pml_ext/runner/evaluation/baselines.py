@@ -1,6 +1,6 @@
-"""What a trained model is compared with: the pixels themselves, and the network as it was before training."""
+"""What a trained model is compared with: the pixels themselves, and the network before training."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.data.datasets import TestSet
 from pml_ext.runner.data.loaders import Sample
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features
+from pml_ext.runner.evaluation.results import LOWER_IS_BETTER, as_text, label_of
 
 RAW_PIXELS, UNTRAINED, BEFORE = "raw pixels", "untrained", "before training"
 """The rows of the table; UNTRAINED where the weights are random, BEFORE where they come from elsewhere."""
@@ -22,17 +23,14 @@ Loaders = Sequence[Iterable[Sample]]
 """A loader for each part of each test set: every image once, in order."""
 
 
-class Embedder(Protocol):
-    """A network, and what it is measured on."""
+class Measurable(Protocol):
+    """What prepares images for a network, and what it is measured on."""
 
     evaluation: Evaluation
     test_sets: dict[str, TestSet]
 
     def standardise(self, images: Tensor) -> Tensor:
         """Images in 0–255 as the backbone gets them."""
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in 0–255 to embeddings (B, D) of unit norm."""
 
 
 @dataclass(frozen=True)
@@ -54,29 +52,26 @@ def raw_pixels(images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure_baselines(
-    network: Embedder, loaders: Loaders, device: torch.device, *, pretrained: bool
-) -> dict[str, Measured]:
-    """The test sets measured by raw pixels and by the network as it is; one process measures all of it.
-
-    The state of torch's random numbers is afterwards what it was before. The network is untrained, on the device and in
-    evaluation mode; pretrained: its weights come from elsewhere. Returns the rows of the table by their names.
-    """
-    ways: dict[str, Callable[[Tensor], Tensor]] = {
-        RAW_PIXELS: lambda images: raw_pixels(network.standardise(images)),
-        BEFORE if pretrained else UNTRAINED: network,
+def measure_raw_pixels(network: Measurable, loaders: Loaders) -> Measured:
+    """The test sets measured by `raw_pixels` of the images as the network gets them; one process measures all of it."""
+    parts = iter(loaders)
+    features = {
+        name: [torch.cat([raw_pixels(network.standardise(images)) for images, _, _ in next(parts)]) for _ in data.parts]
+        for name, data in network.test_sets.items()
     }
-    measured = {}
-    with torch.random.fork_rng(devices=[]):
-        for name, embed in ways.items():
-            parts = iter(loaders)
-            features = {
-                key: [
-                    torch.cat([embed(images.to(device)).float().cpu() for images, _, _ in next(parts)])
-                    for _ in data.parts
-                ]
-                for key, data in network.test_sets.items()
-            }
-            results = {key: network.evaluation(data, features[key]) for key, data in network.test_sets.items()}
-            measured[name] = Measured(results, features)
-    return measured
+    return Measured(
+        {name: network.evaluation(data, features[name]) for name, data in network.test_sets.items()}, features
+    )
+
+
+def worse_than_before(metric: str, before: dict[str, float], after: dict[str, float]) -> str | None:
+    """A sentence if training has made a metric worse; None otherwise."""
+    was, now = before[metric], after[metric]
+    is_worse = now > was if metric in LOWER_IS_BETTER else now < was
+    if not is_worse:
+        return None
+    return (
+        f"Training made the network worse: {label_of(metric) or metric} is {as_text(metric, now)}, and was "
+        f"{as_text(metric, was)} before the first epoch. Try a lower SOLVER.BASE_LR, a longer warm-up, or "
+        "SOLVER.FREEZE_ITERS with MODEL.FREEZE_LAYERS for weights that were trained before."
+    )

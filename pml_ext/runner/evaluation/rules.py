@@ -16,7 +16,7 @@ TEST_RULES: list[Rule] = [
         },
     ),
     at_least_one("IMS_PER_BATCH PRECISE_BN.NUM_ITER AQE.QE_K AQE.QE_TIME RERANK.K1 RERANK.K2"),
-    not_negative("AQE.ALPHA EVAL_PERIOD EVAL_STEPS"),
+    not_negative("AQE.ALPHA EVAL_PERIOD EVAL_STEPS PATIENCE"),
     must("RERANK.LAMBDA", "must be in [0, 1]", lambda value: 0 <= value <= 1),
     must("THRESHOLD.FAR", "must be in (0, 1)", lambda value: 0 < value < 1),
     fits(

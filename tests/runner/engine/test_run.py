@@ -182,15 +182,19 @@ def augmented(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int,
 
 
 class Asked:
-    """Sends SIGTERM to this process in a step or in a validation; keeps a random number of each step."""
+    """Sends a signal to this process in a step or in a validation; keeps a random number of each step."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, step: int | None = None, *, validating: bool = False) -> None:
+    def __init__(
+        self, patch: pytest.MonkeyPatch, step: int | None = None, *, validating: bool = False,
+        number: signal.Signals = signal.SIGTERM, times: int = 1,
+    ) -> None:  # fmt: skip
         self.drawn: dict[int, float] = {}
         training, validation = Baseline.training_step, Baseline.validation_step
 
         def ask(module: Baseline, when: bool) -> None:
             if when and module.global_step == step:
-                os.kill(os.getpid(), signal.SIGTERM)
+                for _ in range(times):
+                    os.kill(os.getpid(), number)
 
         def train(module: Baseline, *batch: Any) -> torch.Tensor:
             self.drawn[module.global_step] = float(torch.rand(()))
@@ -221,20 +225,27 @@ def recorded(output: Path) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "step", "validating", "saved_at"),
-    [(0, 12, False, 13), (1, 0, False, 1), (3, 20, False, 21), (0, 10, False, 11), (0, 22, True, 22)],
+    ("number", "workers", "step", "validating", "saved_at"),
+    [
+        (signal.SIGTERM, 0, 12, False, 13),
+        (signal.SIGINT, 1, 0, False, 1),
+        (signal.SIGTERM, 3, 20, False, 21),
+        (signal.SIGINT, 0, 10, False, 11),
+        (signal.SIGINT, 0, 22, True, 22),
+    ],
 )
-def test_sigterm_ends_a_run_that_goes_on_bit_for_bit(
-    workers: int, step: int, validating: bool, saved_at: int, augmented: tuple[Path, dict[int, float]],
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+def test_a_signal_ends_a_run_that_resumes_bit_for_bit(
+    number: signal.Signals, workers: int, step: int, validating: bool, saved_at: int,
+    augmented: tuple[Path, dict[int, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """Eleven steps an epoch, a validation after the second of three: within epochs, at the end of one, and in that."""
     opts = (*AUGMENTED, "DATALOADER.NUM_WORKERS", str(workers))
     whole, drawn = augmented
     with monkeypatch.context() as patch:
-        first = Asked(patch, step, validating=validating)
-        assert train(tmp_path, *opts) == 143
-    assert "stopped by SIGTERM; continue with --resume" in capfd.readouterr().err
+        first = Asked(patch, step, validating=validating, number=number)
+        assert train(tmp_path, *opts) == 128 + number
+    assert f"last.ckpt holds the run up to step {saved_at}; continue with --resume" in capfd.readouterr().err
     assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == saved_at
     with monkeypatch.context() as patch:
         second = Asked(patch)
@@ -248,6 +259,36 @@ def test_sigterm_ends_a_run_that_goes_on_bit_for_bit(
     assert (
         best[0]["global_step"] == best[1]["global_step"] and best[0]["callbacks"].keys() == best[1]["callbacks"].keys()
     )
+
+
+def test_a_second_ctrl_c_stops_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        Asked(patch, 2, number=signal.SIGINT, times=2)
+        assert train(tmp_path) == 130
+    assert not (tmp_path / "checkpoints" / "last.ckpt").exists()
+    assert "no checkpoint was saved yet" in capfd.readouterr().err
+
+
+def test_results_are_of_the_best_checkpoint_of_a_run_that_stops_early(tmp_path: Path) -> None:
+    """A learning rate that spoils the weights after a first good epoch."""
+    opts = (
+        "SOLVER.MAX_EPOCH", "6", "TEST.EVAL_PERIOD", "1", "TEST.PATIENCE", "2", "SOLVER.BASE_LR", "0.05",
+        "TEST.REPORT", "False",
+    )  # fmt: skip
+    assert train(tmp_path, *opts) == 0
+    log = (tmp_path / "train.log").read_text()
+    epochs = [float(value) for value in re.findall(r"epoch .* mAP ↑ ([\d.]+) %", log)]
+    best = epochs.index(max(epochs))
+    assert len(epochs) == best + 3 < 6 and "stopped early: mAP has not improved in 2 validations" in log
+    assert f"best.ckpt, after step {11 * (best + 1)} of {11 * len(epochs)}" in log
+    assert 100 * metrics(tmp_path)["reid_mean_average_precision"] == pytest.approx(max(epochs), abs=0.01)
+    saved = json.loads((tmp_path / "metrics.json").read_text())
+    assert Path(saved["weights"]).name == "best.ckpt"
+    assert main(["eval", "--config-file", str(DIGITS), "OUTPUT_DIR", str(tmp_path / "again"),
+                 "MODEL.WEIGHTS", saved["weights"], "TEST.REPORT", "False"]) == 0  # fmt: skip
+    assert metrics(tmp_path / "again", "eval_metrics.json") == metrics(tmp_path)
 
 
 def test_validations_by_steps_are_where_they_were_after_sigterm_in_one(
@@ -445,8 +486,8 @@ def started(output: Path, *opts: str, flags: Sequence[str] = ()) -> Iterator[sub
 @pytest.mark.parametrize(
     ("number", "flags", "status", "said"),
     [
-        (signal.SIGINT, (), 130, "stopped before the end; continue with --resume"),
-        (signal.SIGTERM, ("--num-gpus", "2"), 143, "stopped by SIGTERM; continue with --resume"),
+        (signal.SIGINT, ("--num-gpus", "2"), 130, "stopped before the end"),
+        (signal.SIGTERM, ("--num-gpus", "2"), 143, "stopped by SIGTERM"),
     ],
 )
 def test_a_signal_ends_the_run_with_a_message_and_it_can_be_resumed(
@@ -457,7 +498,7 @@ def test_a_signal_ends_the_run_with_a_message_and_it_can_be_resumed(
         running.send_signal(number)
         _, message = running.communicate(timeout=120)
     assert running.returncode == status
-    assert said in message and "Traceback" not in message
+    assert said in message and "continue with --resume" in message and "Traceback" not in message
     logged = (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
     epochs = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["epoch"]
     assert train(tmp_path, "SOLVER.MAX_EPOCH", str(epochs + 1), *opts, flags=("--resume",)) == 0
@@ -476,12 +517,29 @@ def test_a_killed_run_ends_with_the_same_metrics(number: signal.Signals, trained
     assert all(torch.equal(v, weights(tmp_path)[k]) for k, v in weights(trained).items())
 
 
-def test_resume_with_another_optimizer(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        (("SOLVER.OPT", "SGD"), "SOLVER.OPT = 'SGD': was 'Adam'"),
+        (("MODEL.LOSSES.NAME", "('CITLoss',)"), "MODEL.LOSSES.NAME = ['CITLoss']: was ['SmoothAPLoss', 'TCMLoss']"),
+        (("DATASETS.NAMES", "('Glyphs',)"), "DATASETS.NAMES = ['Glyphs']: was ['Digits']"),
+    ],
+)
+def test_resume_with_other_settings(
+    changed: tuple[str, str], line: str, trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(trained, tmp_path / "other")
-    assert train(tmp_path / "other", "SOLVER.OPT", "SGD", flags=("--resume",)) == 2
-    assert "cannot be resumed with another optimizer or schedule:\n  SOLVER.OPT = 'SGD': was 'Adam'" in (
-        capfd.readouterr().err
-    )
+    assert train(tmp_path / "other", *changed, flags=("--resume",)) == 2
+    assert line in capfd.readouterr().err
+
+
+def test_training_that_makes_the_network_worse_is_said_before_the_results(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path, "SOLVER.BASE_LR", "3.0", "TEST.REPORT", "False", "TEST.BEST", "last") == 0
+    log = capfd.readouterr().err
+    assert "Training made the network worse: mAP is" in log
+    assert not (tmp_path / "checkpoints" / "best.ckpt").exists()
 
 
 def test_freezing_precise_statistics_flipped_tests_and_the_profile(
