@@ -49,7 +49,12 @@ def report_run(
     if any(keys.OPIS in found or keys.EPSILON_OPIS in found for found in module.results.values()):
         about["opis"] = asdict(opis)
     utility = measure_utility(module.test_sets, module.features, opis)
-    notes = [*comparison, module.stuck_losses.problem, *module.collapse.values(), *notes_on_opis(utility, module.collapse)]
+    notes = [
+        *comparison,
+        module.stuck_losses.problem,
+        *module.collapse.values(),
+        *notes_on_opis(utility, module.collapse),
+    ]
     about["notes"] = notes = list(filter(None, notes))
     write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
     for name, data in module.test_sets.items():

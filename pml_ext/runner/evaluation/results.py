@@ -62,12 +62,12 @@ def heading(name: str, label: str) -> str:
 def results_table(
     results: Results, files: dict[str, Path], baselines: dict[str, Results] | None = None, notes: Sequence[str] = ()
 ) -> str:
-    """The metrics of every test set, notes on them, and where the `files` are, by what they are.
+    """Notes on the results, the metrics of every test set, and where the `files` are, by what they are.
 
     Without baselines a table for each kind of set, a row a set; else a table for each set, its rows baselines and
     model.
     """
-    lines: list[str] = []
+    lines = [f"{note}\n" for note in notes]
     if baselines:
         for name, values in results.items():
             rows = {row: found[name] for row, found in baselines.items()} | {"trained": values}
@@ -79,7 +79,6 @@ def results_table(
         for names in kinds.values():
             lines += [*_table("", {name: results[name] for name in names}), ""]
     width = max(len(label) for label in files)
-    lines += [f"{note}\n" for note in notes]
     return "\n".join([*lines, *(f"{label.ljust(width)}  {path}" for label, path in files.items())])
 
 
