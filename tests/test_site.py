@@ -46,7 +46,7 @@ def test_the_glossary_has_the_words_of_the_field(site: dict[str, str]) -> None:
 
 
 def test_pages_are_the_repositorys_own(site: dict[str, str]) -> None:
-    assert "Choosing a threshold" in site["."]
+    assert "Choose a threshold" in site["."]
     assert "PairWeightingLoss" in site["examples/LOSSES"]
     assert "Swap one loss in a PML loop" in site["examples/notebooks/swap_one_loss"]
     assert "pml-ext completion" in site["command_line"]

@@ -131,11 +131,7 @@ GOALS = (
         "`DiscriminativeLoss`",
         "map_at_r",
         (
-            Group(
-                "against softmax, cross-entropy of a linear layer",
-                (("softmax", "discriminative@one_hot"),),
-                "Discriminative",
-            ),
+            Group("against softmax, cross-entropy of a linear layer", (("softmax", "discriminative@one_hot"),)),
             Group("against semi-hard triplets", (("triplet_semihard", "discriminative@one_hot"),)),
         ),
         "It loses against semi-hard triplets on Emoji, Glyphs and Omniglot, which have many classes with few "

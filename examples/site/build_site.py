@@ -40,7 +40,8 @@ TEXTS = {
     for name in [str(path.relative_to(ROOT))]
 }
 NOTEBOOKS = {f"examples/{name}": f"examples/{name[:-6]}.md" for name in EXAMPLES.names() if name.endswith(".ipynb")}
-PAGES = {**TEXTS, **NOTEBOOKS}
+OWN = {f"examples/site/pages/{path.name}": path.name for path in (ROOT / "examples" / "site" / "pages").glob("*.md")}
+PAGES = {**TEXTS, **NOTEBOOKS, **OWN}
 _LINK = re.compile(r"\]\((?!data:)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -90,9 +91,7 @@ def _relink(text: str, source: str, page: str, repository: str) -> str:
 
     def to_page(found: re.Match[str]) -> str:
         target, anchor = found[1], found[2] or ""
-        name = re.sub(r"^https://(?:raw\.)?github(?:usercontent)?\.com/[^/]+/pml_ext/(?:blob/)?main/", "", target)
-        if name == target:
-            name = os.path.normpath(os.path.join(os.path.dirname(source), target))
+        name = os.path.normpath(os.path.join(os.path.dirname(source), target))
         if name in PAGES or name.endswith(".png"):
             return f"]({os.path.relpath(PAGES.get(name, name), os.path.dirname(page))}{anchor})"
         if "://" in target or not (ROOT / name).exists():
