@@ -153,9 +153,9 @@ GOALS = (
         "Its gradient is that of PML's MultiSimilarityLoss. Start with PML's loss and its miner: they have about the "
         "same accuracy, and a lower OPIS on all sets, which is decided on none. PairWeightingLoss is for the other ten "
         "weightings. Its accuracy is that of the best losses on Emoji, Glyphs and Fruits, and not far from them on the "
-        "other sets; against a triplet loss that was tuned as much the gain is decided on Emoji only. Mining made no decided difference to the weights. Batches of 320 instead of 40 gained 1 "
-        "to 7 points of mAP@R, decided on two of four sets; 512 dimensions instead of 64 gained 1 to 4, decided on "
-        "two.",
+        "other sets; against a triplet loss that was tuned as much the gain is decided on Emoji only. Mining made no "
+        "decided difference to the weights. Batches of 320 instead of 40 gained 1 to 7 points of mAP@R, decided on two "
+        "of four sets; 512 dimensions instead of 64 gained 1 to 4, decided on two.",
     ),
     Goal(
         "a ranking metric as the loss",

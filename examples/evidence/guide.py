@@ -177,9 +177,10 @@ def _start(losses: Mapping[str, Mapping[str, float]], sets: Sequence[str]) -> li
         "- An identity loss, and no data to tune a margin with: `CITLoss` beside it, not alone.",
         "- Random triplets that share no sample: `LoOp`.",
         "",
-        f"Linear layers on frozen features; means over {', '.join(sets)}, of OPIS geometric. OPIS is a variance between classes: at 0.002 their utilities "
-        "at one threshold differ by about ±4.5 points (√0.002). It is low, too, where nearly everything is rejected, so "
-        "read it together with mAP@R. Neighbours often differ by less than their intervals.",
+        f"Linear layers on frozen features; means over {', '.join(sets)}, of OPIS geometric. OPIS is a variance "
+        "between classes: at 0.002 their utilities at one threshold spread by about ±4.5 points (√0.002). It is low, "
+        "too, if nearly everything is rejected, so read it together with mAP@R. Neighbours often differ by less than "
+        "their intervals.",
         "",
         "| loss | OPIS × 1000 | mAP@R, % |",
         "|---|---|---|",
