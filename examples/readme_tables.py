@@ -57,7 +57,7 @@ def which_loss() -> str:
     ]
     triplet = losses["triplet@0.05"]
     about = (
-        "Means of linear layers on frozen features of five image sets. PML's `TripletMarginLoss()` has OPIS "
+        "Means over five image sets, of linear layers on frozen features. PML's `TripletMarginLoss()` has OPIS "
         f"{opis(triplet):.1f} and {accuracy(triplet)}; classification losses with TCM stay behind both. Normalised "
         f"scores accept more true pairs at FAR 0.1 % in {normalised['tar_higher']} of {normalised['combinations']} "
         f"combinations of loss and set, fewer in {normalised['tar_lower'] or 'none'}; choose the threshold again when "
@@ -83,10 +83,11 @@ def speed() -> str:
     machine = re.findall(r"^Machine: (.+)$", text, re.M)[0]
     return (
         f"- `TCMLoss` {took['TCMLoss']}; PML's `ThresholdConsistentMarginLoss` "
-        f"{took['PML ThresholdConsistentMarginLoss']}, `ContrastiveLoss` {took['PML ContrastiveLoss on cosines']}.\n"
+        f"{took['PML ThresholdConsistentMarginLoss']}, `ContrastiveLoss` on cosines "
+        f"{took['PML ContrastiveLoss on cosines']}.\n"
         f"- `CITLoss` {took['CITLoss(gamma=1)']}; PML's `TripletMarginLoss`, another loss over the same triplets, "
         f"{took['PML TripletMarginLoss(all)']}.\n\n"
-        f"A step with 256 embeddings: {machine.replace('pytorch-metric-learning', 'PML')}.\n"
+        f"One step, 256 × 512: {machine.replace('pytorch-metric-learning', 'PML')}.\n"
     )
 
 

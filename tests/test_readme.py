@@ -11,9 +11,7 @@ import pytest
 from pml_ext.cli import main
 
 ROOT = Path(__file__).parents[1]
-# tests/test_site.py has the pages of the site.
-EXAMPLES = [page for page in sorted((ROOT / "examples").rglob("*.md")) if "site" not in page.parts[-3:]]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *EXAMPLES]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").rglob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 README = TEXTS["README.md"]
 _FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)

@@ -11,6 +11,7 @@ from typing import Any
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from pml_ext import cli, distributed, functional, inspection, large_batch, losses, metrics, miners
 from pml_ext.runner.config.stock import EXAMPLES
@@ -84,6 +85,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, text in (("scripts", _scripts()), ("command_line", _command_line()), ("config_keys", _config_keys())):
         files.append(File.generated(config, f"{page}.md", content=text))
     return files
+
+
+def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, **_: object) -> str:
+    """Links of the pages in pages/ are those of the repository, too."""
+    name = page.file.src_uri
+    sources = [source for source, own in OWN.items() if own == name]
+    return _relink(markdown, sources[0], name, str(config.repo_url)) if sources else markdown
 
 
 def _relink(text: str, source: str, page: str, repository: str) -> str:
