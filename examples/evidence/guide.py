@@ -173,9 +173,10 @@ def _start(losses: Mapping[str, Mapping[str, float]], sets: Sequence[str]) -> li
         "`TripletMarginLoss()`.",
         "- One threshold for all classes: normalise the scores of any loss by the "
         "[gallery](#one-threshold-for-all-classes-without-training-cohortnormalization), without training.",
-        "- A classification loss already: wrap it in `TCMRegularizer`.",
-        "- An identity loss, and no data to tune a margin with: `CITLoss` beside it, not alone.",
-        "- Random triplets that share no sample: `LoOp`.",
+        "- A classification loss already: wrap it in `TCMRegularizer`. This was measured on heads only.",
+        "- An identity loss, and no data to tune a margin with: `CITLoss` beside it, not alone. Whether it improves "
+        "the identity loss was not measured.",
+        "- Few random triplets: `LoOp`. Around losses that use the whole batch it gains nothing.",
         "",
         f"Linear layers on frozen features; means over {', '.join(sets)}, of OPIS geometric. OPIS is a variance "
         "between classes: at 0.002 their utilities at one threshold spread by about ±4.5 points (√0.002). It is low, "
