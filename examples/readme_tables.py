@@ -85,9 +85,9 @@ def speed() -> str:
         f"- `TCMLoss` {took['TCMLoss']}; PML's `ThresholdConsistentMarginLoss` "
         f"{took['PML ThresholdConsistentMarginLoss']}, `ContrastiveLoss` on cosines "
         f"{took['PML ContrastiveLoss on cosines']}.\n"
-        f"- `CITLoss` {took['CITLoss(gamma=1)']}; PML's `TripletMarginLoss`, another loss over the same triplets, "
+        f"- `CITLoss` {took['CITLoss(gamma=1)']}; PML's `TripletMarginLoss` (all triplets, another loss) "
         f"{took['PML TripletMarginLoss(all)']}.\n\n"
-        f"One step, 256 × 512: {machine.replace('pytorch-metric-learning', 'PML')}.\n"
+        f"A step, 256 × 512: {machine.replace('pytorch-metric-learning', 'PML')}.\n"
     )
 
 
