@@ -1,68 +1,97 @@
-"""README and the pages in examples/: their Python code runs, and the files they name exist."""
+"""README and the pages in examples/: their code runs and prints what they say, and their links lead somewhere."""
 
 import re
 import subprocess
 import sys
+from email.parser import BytesParser
 from pathlib import Path
 
 import pytest
 
+from pml_ext.cli import main
+
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
-# tests/test_site.py has the pages of the site.
-PAGES = [README, *(page for page in sorted((ROOT / "examples").rglob("*.md")) if "site" not in page.parts[-3:])]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").rglob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
-BLOCKS = [(page, *block) for page, text in TEXTS.items() for block in _BLOCK.findall(text)]
-PYTHON = [(page, code) for page, language, code in BLOCKS if language == "python"]
-_URL = re.search(r'^Repository = "https://github.com/(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
-assert _URL
-OF_MAIN = (f"https://github.com/{_URL[1]}/blob/main/", f"https://raw.githubusercontent.com/{_URL[1]}/main/")
-SHELL = [code for page, language, code in BLOCKS if language == "sh" and page == "README.md"]
+README = TEXTS["README.md"]
+_FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+PYTHON = [
+    (page, code) for page, text in TEXTS.items() for language, code in _FENCED.findall(text) if language == "python"
+]
+PRINTED = dict(re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", README, re.M | re.S))
 
 
 @pytest.mark.parametrize(("page", "code"), PYTHON, ids=[f"{page}-{i}" for i, (page, _) in enumerate(PYTHON)])
 def test_python_blocks_run(page: str, code: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert code not in PRINTED or done.stdout == PRINTED[code]
 
 
-def test_python_blocks_were_found() -> None:
-    assert len(PYTHON) >= 6
+def test_the_threshold_is_the_one_that_the_readme_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the file that THRESHOLDS.md writes; the numbers of a line, as its words may be wrapped."""
+    (code,) = [code for page, code in PYTHON if page == "examples/THRESHOLDS.md" and "np.savez" in code]
+    command, lines = re.findall(r"^\$ pml-ext (threshold [^\n]+)\n(.*?)^```$", README, re.M | re.S)[0]
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert main(command.split()) == 0
+    printed = numbers_by_label(capsys.readouterr().out)
+    for label, numbers in numbers_by_label(lines).items():
+        assert printed[label] == pytest.approx(numbers, rel=1e-3), label
 
 
-def test_the_first_shell_blocks_are_the_main_command_and_the_tests() -> None:
-    assert "pml-ext train --config-file fastreid_configs/Glyphs/smoothap_tcm.yml" in SHELL[0]
-    assert SHELL[1].rstrip().endswith("pytest -n auto")
-    assert all("python3 -m venv .venv" in code for code in SHELL[:2]), "each must work alone in a fresh clone"
+def numbers_by_label(lines: str) -> dict[str, list[float]]:
+    """First word of a line -> its numbers."""
+    found = {}
+    for line in lines.splitlines():
+        label, _, rest = line.partition(" ")
+        found[label] = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", rest)]
+    return found
 
 
-def test_the_readme_is_short() -> None:
-    text = re.sub(r"<!-- written.*?<!-- end -->", "", README.read_text(encoding="utf-8"), flags=re.S)
-    assert len(text.split()) <= 1000
+def test_the_readme_is_short_and_shows_output() -> None:
+    assert len(PRINTED) == 2
+    text = re.sub(r"<!--.*?-->", "", _FENCED.sub("", README), flags=re.S)
+    words = re.findall(r"\S*\w\S*", re.sub(r"\]\([^)]*\)", "]", text))
+    assert len(words) <= 700
+    rows = re.findall(r"^\|.*\|\n\|[ :|-]+\|\n((?:\|.*\|\n)+)", text, re.M)
+    assert len(rows) <= 2 and all(len(table.splitlines()) <= 6 for table in rows)
 
 
-def test_the_readmes_links_hold_on_a_package_index() -> None:
-    """Whole addresses in this repository, or headings of the page itself."""
-    headings = re.findall(r"^## (.+)$", TEXTS["README.md"], re.M)
-    anchors = {"#" + re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    links = re.findall(r"\]\(([^)]+)\)", TEXTS["README.md"])
-    own = [link for link in links if "pml_ext" in link]
-    assert len(own) > 10 and all(link.startswith(OF_MAIN) for link in own)
-    assert [link for link in own if not (ROOT / _in_this_tree(link)).is_file()] == []
-    assert [link for link in links if "://" not in link and link not in anchors] == []
-
-
-def _in_this_tree(link: str) -> str:
-    return link.removeprefix(OF_MAIN[0]).removeprefix(OF_MAIN[1])
+def anchors(text: str) -> set[str]:
+    """GitHub's anchors of the headings."""
+    headings = re.findall(r"^#+ (.+)$", _FENCED.sub("", text), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_named_files_exist(page: str) -> None:
+def test_links_and_named_files_exist(page: str) -> None:
     configs = set(re.findall(r"fastreid_configs/[\w./-]+\.yml", TEXTS[page]))
     assert [path for path in sorted(configs) if not (ROOT / path).is_file()] == []
-    links = {link for link in re.findall(r"\]\(([^)#]+)", TEXTS[page]) if "://" not in link}
-    assert [link for link in sorted(links) if not ((ROOT / page).parent / link).exists()] == []
+    links = _LINK.findall(re.sub(r"`[^`\n]*`", "", _FENCED.sub("", TEXTS[page])))
+    for link in (link for link in links if "://" not in link):
+        name, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / name if name else ROOT / page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+def test_a_wheels_description_has_absolute_links(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="77")  # the oldest that builds
+    code = "import sys; from setuptools.build_meta import *; prepare_metadata_for_build_wheel(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (file,) = tmp_path.glob("*.dist-info/METADATA")
+    metadata = BytesParser().parsebytes(file.read_bytes())
+    repository = next(url.split(", ")[1] for url in metadata.get_all("Project-URL") if url.startswith("Repository"))
+    description = metadata.get_payload(decode=True).decode()
+    expected = sorted(link for link in _LINK.findall(README) if "://" not in link)
+    paths = re.findall(rf"\]\({re.escape(repository)}/(?:blob|raw)/main/([^)]+)\)", description)
+    assert sorted(paths) == expected and len(expected) > 10
+    assert f"({repository}/raw/main/examples/pictures/ranked.png)" in description
 
 
 def test_the_readmes_tables_are_up_to_date() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from measure import Step
 from pytorch_metric_learning import losses as pml
+from pytorch_metric_learning.distances import CosineSimilarity
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
@@ -119,6 +120,11 @@ def _pml_tcm_bytes(batch: Batch) -> float:
     return 30 * batch.size**2 * batch.dim
 
 
+def _contrastive_bytes(batch: Batch) -> float:
+    """The indices of every pair, and what is gathered by them."""
+    return 100 * batch.size**2
+
+
 def _pml_smooth_ap_bytes(batch: Batch) -> float:
     return 16 * batch.size**3
 
@@ -199,6 +205,11 @@ CASES = {
             "plain": Method(embedding_step(plain_tcm), _plain_bytes),
             "PML ThresholdConsistentMarginLoss": Method(
                 embedding_step(pml.ThresholdConsistentMarginLoss()), _pml_tcm_bytes
+            ),
+            # The same value, see examples/LOSSES.md
+            "PML ContrastiveLoss on cosines": Method(
+                embedding_step(pml.ContrastiveLoss(pos_margin=0.9, neg_margin=0.5, distance=CosineSimilarity())),
+                _contrastive_bytes,
             ),
         },
         FLOOR,

@@ -1,4 +1,4 @@
-"""Writes WHICH_LOSS.md and the rows of the README's table from the stored results."""
+"""Writes WHICH_LOSS.md, and the numbers of the README's table, from the stored results."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from claims import Comparison
 from controls import FROZEN, kept_controls
 from goals import GOALS, Goal, Group
 from image_sets import COUNTED
-from normalization_tables import section
+from normalization_tables import section, summary
 from picture import OVERVIEW
 from statistics_of_pairs import HEADINGS, HIGHER, HOLDS, LOWER, REVERSED, Difference, Spread, sum_of
 from tested import Tested
@@ -19,6 +19,22 @@ from verdicts import Judged, Verdicts
 from pml_ext._files import write_atomically
 
 LEADERS = 5
+# method -> the code to write, of the first table
+START = {
+    "ms": "PML's `MultiSimilarityLoss` with `MultiSimilarityMiner`",
+    "triplet@0.05": "PML's `TripletMarginLoss()` at its default margin",
+    "gpw@weighting": '`PairWeightingLoss("multi_similarity")`',
+    "circle": "PML's `CircleLoss`",
+    "smoothap": "`SmoothAPLoss`",
+    "id + tcm@added": "PML's `NormalizedSoftmaxLoss` in `TCMRegularizer`",
+    "proxy_nca + tcm@added": "PML's `ProxyNCALoss` in `TCMRegularizer`",
+    "arcface + tcm@added": "PML's `ArcFaceLoss` in `TCMRegularizer`",
+    "cit@1.0": "`CITLoss(gamma=1)`",
+    "discriminative@one_hot": "`DiscriminativeLoss`",
+    "id": "PML's `NormalizedSoftmaxLoss`",
+    "proxy_nca": "PML's `ProxyNCALoss`",
+    "arcface": "PML's `ArcFaceLoss`",
+}
 
 
 def found(group: Group, measure: str, verdicts: Verdicts, sets: Sequence[str]) -> list[Judged]:
@@ -52,8 +68,8 @@ def _counted(rows: Sequence[Judged]) -> list[Judged]:
     return [row for row in rows if row.set_name in COUNTED]
 
 
-def _gain(rows: Sequence[Judged]) -> str:
-    """The mean with its interval for these sets, and the interval with the sets as a sample.
+def _mean(rows: Sequence[Judged]) -> tuple[Difference, Difference, int]:
+    """The mean for these sets, with the sets as a sample, and the number of sets.
 
     Sets on which fewer of the comparisons were run do not count, nor those that have another's objects.
     """
@@ -62,13 +78,18 @@ def _gain(rows: Sequence[Judged]) -> str:
         by_set.setdefault(row.set_name, []).append(row.difference)
     most = max(map(len, by_set.values()))
     by_set = {name: of for name, of in by_set.items() if len(of) == most}
-    here, anywhere = mean_of(by_set)
+    return *mean_of(by_set), len(by_set)
+
+
+def _gain(rows: Sequence[Judged]) -> str:
+    """The mean with its interval for these sets, and the interval with the sets as a sample."""
+    here, anywhere, sets = _mean(rows)
     (mean, low, high), (_, lowest, highest) = here.shown(), anywhere.shown()
     unit = "%" if here.is_log_ratio else "points"
     text = f"{mean:+.1f} {unit} [{low:+.1f}, {high:+.1f}]"
-    if len(by_set) == 1:
+    if sets == 1:
         return text
-    return f"{text} on these {len(by_set)} sets, [{lowest:+.1f}, {highest:+.1f}] on any"
+    return f"{text} on these {sets} sets, [{lowest:+.1f}, {highest:+.1f}] on any"
 
 
 def _cost(group: Group, costs: Mapping[str, Mapping[str, float]]) -> str:
@@ -92,12 +113,16 @@ def _when(rows: Sequence[Judged]) -> str:
 
 
 def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
-    """Write WHICH_LOSS.md, and the rows of the README's table to results/guide.json."""
+    """Write WHICH_LOSS.md, and the numbers of the README's table to results/guide.json."""
     of_set = {name: sum(found == name for found, _ in verdicts.results.tests) for name in sets}
     partly = [f"{name} ({number} methods)" for name, number in of_set.items() if number < max(of_set.values())]
     costs = cost.kept_cost(folder / "results" / "cost.json")
+    losses, gains = _over_sets(verdicts.results, sets), {}
     lines = [
         "# Which loss for which goal",
+        "",
+        *_start(losses, [name for name in sets if name in COUNTED]),
+        "## How it was measured",
         "",
         "`python examples/evidence/run.py` writes this page from `results/`. [EVIDENCE.md](EVIDENCE.md) has the "
         "papers' claims and all settings. Each loss was tuned on validation classes by the same rule (16 trials, or a "
@@ -116,23 +141,54 @@ def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
         "",
     ]
     lines += section(verdicts.results, sets)
-    table: dict[str, dict[str, object]] = {}
     for goal in GOALS:
         of_groups = [(group, found(group, goal.measure, verdicts, sets)) for group in goal.groups]
         of_groups = [(group, of_group) for group, of_group in of_groups if of_group]
         if of_groups:
             lines += _of_goal(goal, of_groups, costs, sets)
-            gains = [
-                [group.words, f"{HEADINGS[goal.measure]} {_gain(rows)}", _cost(group, costs)]
-                for group, rows in of_groups
-                if group.in_readme
-            ]
-            if gains:
-                table[goal.goal] = {"loss": goal.loss, "gains": gains}
+            gains |= {group.readme: _mean(rows)[0].shown() for group, rows in of_groups if group.readme}
     lines += _leaders(verdicts.results, folder / "results", sets)
     lines += [f"![mAP@R and OPIS of the methods on {name}](figures/accuracy_and_opis_{name}.png)" for name in sets[:1]]
     write_atomically(folder / "WHICH_LOSS.md", "\n".join(lines) + "\n")
-    write_atomically(folder / "results" / "guide.json", json.dumps(table, indent=1, ensure_ascii=False) + "\n")
+    numbers = {"losses": losses, "gains": gains, "normalised": summary(verdicts.results, sets)}
+    write_atomically(folder / "results" / "guide.json", json.dumps(numbers, indent=1) + "\n")
+
+
+def _over_sets(results: Tested, sets: Sequence[str]) -> dict[str, dict[str, float]]:
+    """OPIS (geometric mean) and mAP@R (mean) over the sets that count, of methods that were tested on all of them."""
+    counted = [name for name in sets if name in COUNTED]
+    means = {}
+    for method in START:
+        if all((name, method) in results.tests for name in counted):
+            opis = [results.values(name, method, "opis").mean() for name in counted]
+            map_at_r = [results.values(name, method, "map_at_r").mean() for name in counted]
+            means[method] = {"opis": float(np.exp(np.log(opis).mean())), "map_at_r": float(np.mean(map_at_r))}
+    return means
+
+
+def _start(losses: Mapping[str, Mapping[str, float]], sets: Sequence[str]) -> list[str]:
+    """The answer, and the table that it is read from."""
+    lines = [
+        "- No loss yet: start with PML's `MultiSimilarityLoss` and `MultiSimilarityMiner`, or with PML's "
+        "`TripletMarginLoss()`.",
+        "- One threshold for all classes: normalise the scores of any loss by the "
+        "[gallery](#one-threshold-for-all-classes-without-training-cohortnormalization), without training.",
+        "- A classification loss already: wrap it in `TCMRegularizer`. This was measured on heads only.",
+        "- An identity loss, and no data to tune a margin with: `CITLoss` beside it, not alone. Against the "
+        "identity loss alone it was better on one of four sets and worse on one.",
+        "- Few random triplets: `LoOp`. Around losses that use the whole batch it gains nothing.",
+        "",
+        f"Linear layers on frozen features; means over {', '.join(sets)}, of OPIS geometric. OPIS is a variance "
+        "between classes: at 0.002 their utilities at one threshold spread by about ±4.5 points (√0.002). It is low, "
+        "too, if nearly everything is rejected, so read it together with mAP@R. Neighbours often differ by less than "
+        "their intervals.",
+        "",
+        "| loss | OPIS × 1000 | mAP@R, % |",
+        "|---|---|---|",
+    ]
+    for method, means in sorted(losses.items(), key=lambda item: item[1]["opis"]):
+        lines.append(f"| {START[method]} | {1000 * means['opis']:.1f} | {100 * means['map_at_r']:.1f} |")
+    return [*lines, ""]
 
 
 def _leaders(results: Tested, folder: Path, sets: Sequence[str]) -> list[str]:

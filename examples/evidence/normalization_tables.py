@@ -32,11 +32,7 @@ def section(results: Tested, sets: Sequence[str]) -> list[str]:
     if not found:
         return []
     opis, tar = (differences(found, *CHANGED, metric) for metric in ("opis", "tar"))
-    added = {
-        (base, name): difference
-        for (base, name), difference in differences(found, *ADDED, "opis", tuned=results).items()
-        if len({best_kind(found[name].chosen[base + end]) is None for end, _ in ADDED}) == 1  # else it is normalisation
-    }
+    added = _added(found, results)
     return [
         *_about(found, *map(_counted, (opis, tar, added))),
         *_by_condition(found),
@@ -45,6 +41,43 @@ def section(results: Tested, sets: Sequence[str]) -> list[str]:
         *_by_cohort(found),
         *_growth(found),
     ]
+
+
+def summary(results: Tested, sets: Sequence[str]) -> dict[str, Any]:
+    """Numbers of the README: mean changes by set, and in how many combinations TAR is higher and lower."""
+    store = Store(results.store.folder / FOLDER)
+    found = {name: Results.read(store, compared(results, name)) for name in sets if name in COUNTED}
+    found = {name: of_set for name, of_set in found.items() if of_set.runs}
+    opis, tar = (differences(found, *CHANGED, metric) for metric in ("opis", "tar"))
+    level = _level(opis, tar, _added(found, results))
+    higher = counts(tar.values(), level)
+    return {
+        "opis": {name: mean_change(opis, name) for name in found},
+        "tar": {name: mean_change(tar, name) for name in found},
+        "combinations": len(tar),
+        "tar_higher": higher[HIGHER],
+        "tar_lower": higher[LOWER],
+    }
+
+
+def mean_change(differences: Differences, set_name: str) -> float:
+    """Over the losses of a set: of OPIS in per cent of the base's, of others in points."""
+    found = [difference for (_, name), difference in differences.items() if name == set_name]
+    mean = float(np.mean([difference.mean for difference in found]))
+    return 100 * float(np.expm1(mean) if found[0].is_log_ratio else mean)
+
+
+def _added(found: Found, results: Tested) -> Differences:
+    """Of TCM, added to normalised scores, with a cohort on both sides or on neither."""
+    return {
+        (base, name): difference
+        for (base, name), difference in differences(found, *ADDED, "opis", tuned=results).items()
+        if len({best_kind(found[name].chosen[base + end]) is None for end, _ in ADDED}) == 1  # else it is normalisation
+    }
+
+
+def _level(*families: Differences) -> float:
+    return level_of_family(difference.p() for family in families for difference in family.values())
 
 
 def differences(found: Found, before: Side, after: Side, metric: str, tuned: Tested | None = None) -> Differences:
@@ -77,7 +110,7 @@ def _about(found: Found, opis: Differences, tar: Differences, added: Differences
     seeds = {name: [len(of_set.seeds(method)) for method in of_set.names] for name, of_set in found.items()}
     ran = ", ".join(f"{name} {min(n)}" + (f" to {max(n)}" if max(n) > min(n) else "") for name, n in seeds.items())
     cohorts = Counter(best_kind(found[name].chosen[base]) for base, name in opis)
-    level = level_of_family(d.p() for d in (*opis.values(), *tar.values(), *added.values()))
+    level = _level(opis, tar, added)
     of_opis, of_tar = counts(opis.values(), level), counts(tar.values(), level)
     of_classes, of_others = (
         counts([d for (base, _), d in added.items() if (base in OF_CLASSES) == classes], level)

@@ -1,4 +1,4 @@
-"""Computes comparisons of the README's table a second time with independent code.
+"""Computes comparisons of WHICH_LOSS.md a second time with independent code.
 
     python examples/evidence/second_implementation.py
 
@@ -72,7 +72,7 @@ def main() -> None:
         for base, method in COMPARISONS
     }
     text = (
-        "Comparisons of each loss in the README's table, and of one function tuned as two methods (contrastive → tcm), "
+        "Comparisons of each paper's loss, and of one function tuned as two methods (contrastive → tcm), "
         f"on {' and '.join(SETS)}, {len(SEEDS)} seeds each, with the settings that validation chose: a plain PyTorch "
         "loop with pytorch-metric-learning's losses, those that it lacks written anew, other random batches, and "
         "metrics from NumPy and scikit-learn. Cells are run.py / second implementation: second − first [95 % over "

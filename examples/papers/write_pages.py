@@ -21,6 +21,7 @@ _INDEX = """# The papers' experiments
 
 A page for each paper with its tables, figures and supplement: what each shows, the config or command that runs it, the
 paper's numbers, ours where it was run, and how ours differs. Numbers are percent unless stated otherwise.
+[papers.bib](papers.bib) has the papers' BibTeX entries.
 
 | page | paper | rows with a config |
 | --- | --- | --- |

@@ -11,6 +11,7 @@ from typing import Any
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from pml_ext import cli, distributed, functional, inspection, large_batch, losses, metrics, miners
 from pml_ext.runner.config.stock import EXAMPLES
@@ -40,7 +41,8 @@ TEXTS = {
     for name in [str(path.relative_to(ROOT))]
 }
 NOTEBOOKS = {f"examples/{name}": f"examples/{name[:-6]}.md" for name in EXAMPLES.names() if name.endswith(".ipynb")}
-PAGES = {**TEXTS, **NOTEBOOKS}
+OWN = {f"examples/site/pages/{path.name}": path.name for path in (ROOT / "examples" / "site" / "pages").glob("*.md")}
+PAGES = {**TEXTS, **NOTEBOOKS, **OWN}
 _LINK = re.compile(r"\]\((?!data:)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -85,14 +87,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, **_: object) -> str:
+    """Links of the pages in pages/ are those of the repository, too."""
+    name = page.file.src_uri
+    sources = [source for source, own in OWN.items() if own == name]
+    return _relink(markdown, sources[0], name, str(config.repo_url)) if sources else markdown
+
+
 def _relink(text: str, source: str, page: str, repository: str) -> str:
     """Links to files of the repository lead to their pages, or to the repository."""
 
     def to_page(found: re.Match[str]) -> str:
         target, anchor = found[1], found[2] or ""
-        name = re.sub(r"^https://(?:raw\.)?github(?:usercontent)?\.com/[^/]+/pml_ext/(?:blob/)?main/", "", target)
-        if name == target:
-            name = os.path.normpath(os.path.join(os.path.dirname(source), target))
+        name = os.path.normpath(os.path.join(os.path.dirname(source), target))
         if name in PAGES or name.endswith(".png"):
             return f"]({os.path.relpath(PAGES.get(name, name), os.path.dirname(page))}{anchor})"
         if "://" in target or not (ROOT / name).exists():
