@@ -13,6 +13,7 @@ from pml_ext.runner.evaluation.columns import LAST, columns_of_first
 from pml_ext.runner.evaluation.rules import TEST_RULES
 from pml_ext.runner.modeling import rules as of_models
 from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.losses.factory import facts_of_name
 from pml_ext.runner.modeling.names import BACKBONES
 from pml_ext.runner.modeling.weights.imagenet import why_no_weights
 from pml_ext.runner.solver.rules import SOLVER_RULES
@@ -41,8 +42,12 @@ def _batch(cfg: CN, processes: int) -> str | None:
     instances = max(loader.NUM_INSTANCE, 1) if loader.SAMPLER_TRAIN in BY_IDENTITY else 1
     if size < 1:
         return "must be 1 or more"
-    groups = f"DATALOADER.NUM_INSTANCE × processes = {instances} × {processes}"
-    return f"must be a multiple of {groups}" if size % (instances * processes) else None
+    if size % (instances * processes):
+        return f"must be a multiple of DATALOADER.NUM_INSTANCE × processes = {instances} × {processes}"
+    comparing = [name for name in cfg.MODEL.LOSSES.NAME if facts_of_name(name).compares == "samples"]
+    if size == instances and comparing:
+        return f"makes batches of one identity, and {comparing[0]} compares identities: set {2 * instances} or more"
+    return None
 
 
 def _weights(cfg: CN) -> str | None:

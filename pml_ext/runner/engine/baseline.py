@@ -134,6 +134,8 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         # Sums over pairs lose all digits in 16 bits.
         with torch.autocast(labels.device.type, enabled=False), exact_products():
             features, joint_labels = self._joint_batch(output, labels)
+            if self.global_step == 0:
+                self._warn_of_batches_without_pairs(joint_labels)
             mined = [None if self.miner is None else self.miner(part, joint_labels) for part in features]
             values = self._loss_values(output, labels, features, joint_labels, mined)
             self.stuck_losses.add(values)
@@ -159,6 +161,18 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
             self.log("accuracy", (output.scores.argmax(dim=1) == labels).float().mean())
         self._log_batch(output, labels, features, joint_labels)
         return total
+
+    def _warn_of_batches_without_pairs(self, labels: Tensor) -> None:
+        """Log if a batch with these labels gives nothing to a loss that compares samples."""
+        names = [name for name in self.losses if facts_of_name(name).compares == "samples"]
+        identities = len(labels.unique())
+        if names and identities in (1, len(labels)):
+            missing = "two identities" if identities == 1 else "two images of one identity"
+            log.warning(
+                "the first batch does not have %s, which %s compares: set DATALOADER.SAMPLER_TRAIN to "
+                "NaiveIdentitySampler, NUM_INSTANCE to 2 or more, and SOLVER.IMS_PER_BATCH to at least twice that",
+                missing, " and ".join(names),
+            )  # fmt: skip
 
     def _log_batch(self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor) -> None:
         """Log what the losses measure on the batch; of several features, on the first."""

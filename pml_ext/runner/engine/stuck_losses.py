@@ -1,4 +1,4 @@
-"""Whether a loss has stayed for an epoch at the value that it has if all embeddings are equal."""
+"""Whether a loss was zero for an epoch, or stayed at the value that it has if all embeddings are equal."""
 
 import logging
 from collections.abc import Mapping
@@ -43,6 +43,7 @@ class StuckLosses:
 
     def end_epoch(self, epoch: int, *, is_first: bool) -> None:
         """Judge the epoch of this number; the first rank logs what changes."""
+        zero = [name for name, value in self._sums.items() if float(value) == 0]
         means = {name: float(self._sums[name]) / self._steps for name in self._collapsed}
         stuck = {
             name: means[name]
@@ -56,6 +57,11 @@ class StuckLosses:
             self.problem = (
                 f"{shown}: in epoch {epoch} the mean was the value that the loss has if all embeddings are equal; "
                 f"{ADVICE_ON_COLLAPSE}."
+            )
+        elif zero:
+            self.problem = (
+                f"{' and '.join(zero)} was exactly 0 in all of epoch {epoch}, so nothing was learned from it; try a "
+                "larger margin, a miner of harder tuples, or more identities in a batch."
             )
         if is_first and self.problem and not was_stuck:
             log.warning("%s", self.problem)
