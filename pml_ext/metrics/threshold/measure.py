@@ -172,7 +172,7 @@ def _measure(
 
 def check_directions(rows: Tensor, name: str) -> None:
     """No zero rows: they have no direction, and no cosine."""
-    zero = int((rows == 0).all(dim=1).sum())
+    zero = int((~rows.any(dim=1)).sum())
     if zero:
         raise ValueError(f"{name} must not be zero vectors, which have no cosine; got {zero} of {len(rows)} rows")
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_fraction, check_tensor, warn_caller
+from pml_ext._checks import check_embeddings, check_finite, check_fraction, check_switch, check_tensor, warn_caller
 from pml_ext._files import write_atomically
-from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.normalize import normalise_
 from pml_ext._text import printable
 from pml_ext.metrics.cohort_normalization import CohortNormalization
 from pml_ext.metrics.gallery_cohort import Normalization
@@ -25,6 +25,13 @@ from pml_ext.metrics.threshold.measure import check_directions, measure_threshol
 from pml_ext.metrics.threshold.normalized import pair_scores, require_cohort
 from pml_ext.metrics.threshold.search_plan import SearchPlan
 from pml_ext.metrics.threshold.validity import ThresholdCheck, check_threshold
+
+_ENTRIES = 2**20  # numbers of a block of embeddings
+
+
+def as_tensor(rows: Any) -> Any:
+    """A NumPy array as a tensor that shares its memory; anything else as it is."""
+    return torch.from_numpy(np.require(rows, requirements=["C", "W"])) if isinstance(rows, np.ndarray) else rows
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class ThresholdReport(ThresholdFields):
     @classmethod
     def from_embeddings(
         cls,
-        embeddings: Tensor,
+        embeddings: Tensor | np.ndarray,
         labels: Labels,
         *,
         far: float | None = None,
@@ -123,7 +130,7 @@ class ThresholdReport(ThresholdFields):
             normalize: decide by normalised scores instead of cosines, by a `CohortNormalization` or, with a
                 `GalleryCohort`, by the embeddings themselves. The report keeps k, strength and the cohort's SHA-256.
         Raises:
-            TypeError: embeddings not a tensor; none or several targets.
+            TypeError: embeddings neither a tensor nor an array; none or several targets.
             ValueError: input that does not fit; no genuine or no impostor pair, or none of two cameras; a target out
                 of range or that needs more pairs.
         Warns:
@@ -134,26 +141,42 @@ class ThresholdReport(ThresholdFields):
             SearchPlan(gallery_size, fpir, rank, template, extrapolate),
         )
         fields = measure_threshold(
-            embeddings, labels, (far, frr, target), opis, plan, splits=splits, cameras=cameras, groups=groups,
+            as_tensor(embeddings), labels, (far, frr, target), opis, plan, splits=splits, cameras=cameras, groups=groups,
             same_camera_pairs=same_camera_pairs, rows=rows, paths=paths, data=data, normalize=normalize,
         )  # fmt: skip
         return cls(**vars(fields))
 
     @overload
-    def accept(self, scores: Tensor) -> Tensor: ...
+    def accept(self, scores: Tensor, *, normalized: bool = ...) -> Tensor: ...
     @overload
-    def accept(self, scores: np.ndarray | float) -> np.ndarray: ...
-    def accept(self, scores: Tensor | np.ndarray | float) -> Tensor | np.ndarray:
+    def accept(self, scores: np.ndarray | float, *, normalized: bool = ...) -> np.ndarray: ...
+    def accept(self, scores: Tensor | np.ndarray | float, *, normalized: bool = False) -> Tensor | np.ndarray:
         """Decide about cosine similarities.
 
         Args:
-            scores: any shape, finite, in [−1, 1] (to 1 %, as 16 bits round); normalised ones, of a report on such, may
-                exceed that by the strength.
+            scores: any shape, finite, in [−1, 1] (to 1 %, as 16 bits round); normalised ones may exceed that by the
+                strength.
+            normalized: True for a report on normalised scores, which plain cosines are not: `accept_pairs` normalises
+                them.
         Returns:
             bool of the same shape, a tensor for a tensor: score >= cosine, compared in float64.
         Raises:
-            ValueError: values out of range, such as distances or NaN.
+            ValueError: values out of range, such as distances or NaN; normalised scores for a report on cosines, or
+                cosines for one on normalised scores.
         """
+        accepted: Tensor | np.ndarray = self._scores(scores, normalized) >= self.cosine
+        return accepted
+
+    def _scores(self, scores: Tensor | np.ndarray | float, normalized: bool) -> Any:
+        """Scores in float64, after checks."""
+        check_switch(normalized, "normalized")
+        if normalized != (self.normalization is not None):
+            raise ValueError(
+                "the threshold is of plain cosines: leave normalized out"
+                if normalized
+                else "the threshold is of normalised scores, not of cosines: normalise them and give normalized=True, "
+                "or give accept_pairs the embeddings and the cohort"
+            )
         if isinstance(scores, Tensor):
             check_tensor(scores, "scores", "(...)")
         kind = str(scores.dtype if isinstance(scores, Tensor) else np.asarray(scores).dtype)
@@ -167,22 +190,30 @@ class ThresholdReport(ThresholdFields):
                 f"scores must be {kind} in [{-limit:g}, {limit:g}], not NaN; got values from {float(wide.min()):.4g} "
                 f"to {float(wide.max()):.4g}"
             )
-        accepted: Tensor | np.ndarray = wide >= self.cosine
-        return accepted
+        return wide
 
-    def accept_pairs(self, a: Tensor, b: Tensor, *, normalization: CohortNormalization | None = None) -> Tensor:
-        """Decide about pairs of embeddings.
+    @overload
+    def accept_pairs(self, a: Tensor, b: Tensor, *, normalization: CohortNormalization | None = ...) -> Tensor: ...
+    @overload
+    def accept_pairs(
+        self, a: np.ndarray, b: np.ndarray, *, normalization: CohortNormalization | None = ...
+    ) -> np.ndarray: ...
+    def accept_pairs(
+        self, a: Tensor | np.ndarray, b: Tensor | np.ndarray, *, normalization: CohortNormalization | None = None
+    ) -> Tensor | np.ndarray:
+        """Decide about pairs of embeddings, in blocks of rows.
 
         Args:
             a, b: (P, D), row i of one against row i of the other; D as of the embeddings that the threshold is from.
             normalization: of a report on normalised scores: that of the report, or with the gallery as cohort, today's
                 gallery with the report's k and strength. a and b count as not being in the cohort.
         Returns:
-            (P,) bool.
+            (P,) bool, an array for arrays.
         Raises:
             ValueError: another D or P; rows that are zero or not finite; another normalization.
         """
-        for name, rows in (("a", a), ("b", b)):
+        one, other = as_tensor(a), as_tensor(b)
+        for name, rows in (("a", one), ("b", other)):
             check_embeddings(rows, name)
             if rows.shape[1] != self.embedding_dim:
                 raise ValueError(
@@ -191,31 +222,47 @@ class ThresholdReport(ThresholdFields):
                 )
             check_finite(rows, name)
             check_directions(rows, name)
-        if len(a) != len(b):
-            raise ValueError(f"a and b must have the same number of rows; got {len(a)} and {len(b)}")
+        if len(one) != len(other):
+            raise ValueError(f"a and b must have the same number of rows; got {len(one)} and {len(other)}")
         require_cohort(self.normalization, normalization)
-        return self.accept(pair_scores(unit_rows(a.double()), unit_rows(b.double()), normalization))
+        size = min(len(one), max(1, _ENTRIES // self.embedding_dim))
+        # Memory of their own, block by block, took most of the time.
+        memory = one.new_empty((2, size, self.embedding_dim), dtype=torch.float64)
+        scores = []
+        for x, y in zip(one.split(size), other.split(size), strict=True):
+            unit_x = normalise_(memory[0, : len(x)].copy_(x.detach()))
+            unit_y = normalise_(memory[1, : len(x)].copy_(y.detach()))
+            scores.append(pair_scores(unit_x, unit_y, normalization))
+        accepted = self.accept(torch.cat(scores), normalized=normalization is not None)
+        return accepted if isinstance(a, Tensor) else accepted.numpy()
 
-    def probability(self, scores: Tensor, *, prior: float) -> Tensor:
+    @overload
+    def probability(self, scores: Tensor, *, prior: float, normalized: bool = ...) -> Tensor: ...
+    @overload
+    def probability(self, scores: np.ndarray | float, *, prior: float, normalized: bool = ...) -> np.ndarray: ...
+    def probability(
+        self, scores: Tensor | np.ndarray | float, *, prior: float, normalized: bool = False
+    ) -> Tensor | np.ndarray:
         """Probability that pairs are of one identity, by the report's calibration.
 
         Args:
-            scores: any shape, as for `accept`.
+            scores, normalized: as for `accept`.
             prior: share of genuine pairs among those that are compared, in (0, 1): 1 / (N + 1) where each of N + 1
                 people is as likely.
         Returns:
-            the same shape, float64.
+            the same shape, float64, a tensor for a tensor.
         Raises:
-            ValueError: a prior out of range; a report without calibration: too few classes, or from before it had one.
+            ValueError: scores that `accept` refuses; a prior out of range; a report without calibration: too few
+                classes, or from before it had one.
         """
-        check_tensor(scores, "scores", "(...)")
         check_fraction(prior, "prior")
         if self.calibration is None:
             raise ValueError(
                 "the report has no calibration: make it again, with genuine pairs of at least four classes"
             )
-        ratio = self.calibration.slope * scores.double() + self.calibration.intercept
-        return torch.sigmoid(ratio + math.log(prior / (1 - prior)))
+        ratio = self.calibration.slope * self._scores(scores, normalized) + self.calibration.intercept
+        chance = torch.sigmoid(torch.as_tensor(ratio + math.log(prior / (1 - prior))))
+        return chance if isinstance(scores, Tensor) else chance.numpy()
 
     def check(
         self,

@@ -2,8 +2,10 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,7 +60,13 @@ def test_the_file_keeps_the_cohort_and_decides_as_before(own: bool, tmp_path: Pa
     a, b = crowded(seed=2)[0][:40], crowded(seed=2)[0][60:100]
     expected = fitted.scores(a, b).diag() >= report.cosine
     assert loaded.accept_pairs(a, b, normalization=fitted).tolist() == expected.tolist()
-    assert loaded.accept(fitted.scores(a, b).diag()).tolist() == expected.tolist()
+    scores = fitted.scores(a, b).diag()
+    assert loaded.accept(scores, normalized=True).tolist() == expected.tolist()
+    arrays = loaded.accept_pairs(a.numpy(), b.numpy(), normalization=fitted)
+    assert isinstance(arrays, np.ndarray) and arrays.tolist() == expected.tolist()
+    for decide in (loaded.accept, partial(loaded.probability, prior=0.5)):
+        with pytest.raises(ValueError, match=r"of normalised scores, not of cosines: .* or give accept_pairs the embed"):
+            decide(scores)
     assert "normalised score >=" in loaded.summary()
     ThresholdReport.from_embeddings(*crowded(), far=0.01, splits=0).save(tmp_path / "plain.json")
     assert "normalization" not in json.loads((tmp_path / "plain.json").read_text())
@@ -112,6 +120,8 @@ def test_another_normalisation_is_refused() -> None:
     with pytest.raises(ValueError, match='template must be "best" for normalised scores'):
         ThresholdReport.from_embeddings(*crowded(), far=0.01, gallery_size=10, normalize=fitted, template="mean")
     with pytest.raises(ValueError, match=r"scores must be normalised scores in \[-1.8, 1.8\]"):
-        report.accept(torch.tensor([2.0]))
+        report.accept(torch.tensor([2.0]), normalized=True)
+    with pytest.raises(ValueError, match="the threshold is of plain cosines: leave normalized out"):
+        plain.accept(torch.tensor([0.5]), normalized=True)
     with pytest.raises(TypeError, match="normalize must be a CohortNormalization"):
         ThresholdReport.from_embeddings(*crowded(), far=0.01, normalize="gallery")  # type: ignore[arg-type]

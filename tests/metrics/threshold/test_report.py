@@ -251,6 +251,19 @@ def test_accept_takes_tensors_and_arrays() -> None:
         found.accept(torch.tensor([0.5, 1.4]))
 
 
+def test_arrays_work_as_tensors_do() -> None:
+    rows = clustered().numpy()
+    rows.flags.writeable = False
+    found = ThresholdReport.from_embeddings(rows, LABELS.numpy(), far=0.1, splits=2)
+    assert found == ThresholdReport.from_embeddings(clustered(), LABELS, far=0.1, splits=2)
+    decided = found.accept_pairs(rows[:9], rows[9:0:-1])
+    assert isinstance(decided, np.ndarray)
+    assert decided.tolist() == found.accept_pairs(clustered()[:9], clustered()[1:10].flip(0)).tolist()
+    chance = found.probability(np.array([0.2, 0.7]), prior=0.1)
+    assert isinstance(chance, np.ndarray)
+    assert chance.tolist() == found.probability(torch.tensor([0.2, 0.7], dtype=torch.float64), prior=0.1).tolist()
+
+
 def test_accept_pairs_refuses_another_model() -> None:
     found, fine = report(), torch.randn(3, 5)
     for a, b, message in (
