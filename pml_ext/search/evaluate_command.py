@@ -46,13 +46,8 @@ def evaluate_files(
     notes = [collapse] if collapse else []
     path = Path(out) / "metrics.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    about: dict[str, Any] = {
-        "embeddings": file,
-        "gallery": gallery_file,
-        "distractors": distractors,
-        "opis": asdict(OPIS_SETTINGS),
-    }
-    about["notes"] = notes
+    about: dict[str, Any] = {"embeddings": file, "gallery": gallery_file, "distractors": distractors}
+    about |= {"opis": asdict(OPIS_SETTINGS), "notes": notes}
     if (described := describe_cohort(cohort, len(parts[-1].labels))) is not None:
         about["normalize"] = asdict(described)
     write_metrics(path, results, **about)

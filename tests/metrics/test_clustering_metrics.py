@@ -30,6 +30,11 @@ def test_nothing_is_clustered_for_f1_alone_unless_it_is_named() -> None:
     assert "f1" in calculator(exclude=("NMI",)).get_accuracy(x, y)
 
 
+def test_small_classes_are_clustered_without_faisss_advice(capfd: pytest.CaptureFixture[str]) -> None:
+    AccuracyCalculator(device=CPU, include=("NMI",)).get_accuracy(torch.randn(120, 8), torch.arange(120) % 20)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_clusters_as_an_array_and_names_in_any_sequence() -> None:
     """scikit-learn returns arrays; Hydra's lists are sequences of their own."""
     x, y, _ = a_set()

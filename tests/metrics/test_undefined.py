@@ -29,9 +29,9 @@ LACKING = {
 SAME = {0: TOGETHER > 0, 1: TOGETHER == 0}
 
 
-def opis(labels: torch.Tensor) -> dict[str, Any]:
+def opis(labels: torch.Tensor, embeddings: torch.Tensor = X) -> dict[str, Any]:
     metric = OPIS()
-    metric.update(X, labels)
+    metric.update(embeddings, labels)
     found = metric.compute()
     return {name: found[name] for name in ("opis", "epsilon_opis")}
 
@@ -76,6 +76,17 @@ CASES: dict[str, tuple[Callable[[int], dict[str, Any]], tuple[str, str]]] = {
     "OPIS": (lambda case: opis((ALONE, TOGETHER)[case]), (FEW_CLASSES, FEW_CLASSES)),
     "ReIDEvaluator": (lambda case: reid((ALONE, TOGETHER)[case]), LACKING[keys.RANKS]),
 }
+
+
+def test_opis_of_classes_that_look_alike_says_nothing() -> None:
+    labels = torch.arange(40) % 4
+    perfect = torch.eye(4, 8)[labels]
+    poor = perfect + 0.6 * torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
+    for measure in (lambda x: opis(labels, x), lambda x: calculator(include=("epsilon_opis",)).get_accuracy(x, labels)):
+        with pytest.warns(UserWarning, match="epsilon_opis is no merit here: the classes cannot be told apart"):
+            assert measure(torch.ones(40, 8))["epsilon_opis"] == 0
+        assert measure(poor)["epsilon_opis"] > 0
+        assert measure(perfect)["epsilon_opis"] == 0
 
 
 @pytest.mark.parametrize("case", [0, 1], ids=["every sample alone", "one class"])

@@ -4,6 +4,8 @@ import base64
 import io
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -202,6 +204,21 @@ def test_a_map_of_two_dimensions_shows_them() -> None:
     middle = picture.figure.axes[0].lines[0].get_xydata()
     centred = x.numpy() - x.numpy().min(axis=0)
     assert middle == pytest.approx(centred / centred.max(axis=0) * [2.2, 1] + 0.05 / 2, abs=1e-5)
+
+
+def test_a_map_of_equal_embeddings_is_no_picture_and_ends_no_process() -> None:
+    program = """
+from tests.functional.test_spectrum import EQUAL
+from tests.reports.test_run_report import image_set, map_picture, np
+for embeddings in EQUAL.values():
+    classes = np.arange(len(embeddings)) // 5
+    try:
+        map_picture(image_set(classes, classes), embeddings, seed=0)
+    except ValueError as error:
+        print(error)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == 5 * "all embeddings are equal\n"
 
 
 def test_a_map_of_few_images_says_that_it_is_pca() -> None:

@@ -98,9 +98,10 @@ def epsilon_opis_of_curves(curves: UtilityCurves, epsilon: float = 0.1, *, c: fl
 def why_opis_says_nothing(curves: UtilityCurves) -> str:
     """That no threshold in the calibration range tells the classes apart, as a clause; "" if one does.
 
-    OPIS compares the utilities of classes. Where all of them are those of chance, it is 0 or almost, the best value
-    there is. That is so if genuine pairs are accepted no more often than impostor pairs, up to one in a hundred, the
-    lowest rate that the calibration range usually begins with.
+    OPIS compares the utilities of classes. If all of them are those of chance, it is almost 0, the best value there is.
+    That is so if genuine pairs are accepted no more often than impostor pairs, up to one in a hundred: the lowest rate
+    of the usual calibration range. Not judged if all impostor pairs have one distance above 0, which no threshold is
+    below.
 
     >>> from pml_ext.functional import utility_curves
     >>> labels = torch.tensor([0, 0, 1, 1])
@@ -108,9 +109,9 @@ def why_opis_says_nothing(curves: UtilityCurves) -> str:
     'the classes cannot be told apart (100.0 % of genuine pairs are accepted, 100.0 % of impostor pairs)'
     """
     check_curves(curves)
-    low, high = curves.calibration_range
+    low, high = curves.calibration_range.tolist()
     inside = (curves.thresholds >= low) & (curves.thresholds <= high)
-    if not bool(inside.any()):
+    if low == high > 0 or not bool(inside.any()):
         return ""
     genuine, impostors = float(curves.tpr[:, inside].mean()), float(1 - curves.tnr[:, inside].mean())
     if genuine - impostors >= _CHANCE:

@@ -53,11 +53,8 @@ class StuckLosses:
         was_stuck = bool(self.problem)
         self.problem = ""
         if stuck:
-            shown = " and ".join(f"{name} at {value:.4g}" for name, value in stuck.items())
-            self.problem = (
-                f"{shown}: in epoch {epoch} the mean was the value that the loss has if all embeddings are equal; "
-                f"{ADVICE_ON_COLLAPSE}."
-            )
+            shown = " and ".join(f"{name} stayed at {value:.4g}" for name, value in stuck.items())
+            self.problem = f"In epoch {epoch} {shown}, the value if all embeddings are equal; {ADVICE_ON_COLLAPSE}."
         elif zero:
             self.problem = (
                 f"{' and '.join(zero)} was exactly 0 in all of epoch {epoch}, so nothing was learned from it; try a "

@@ -64,7 +64,9 @@ def test_a_run_learns_and_leaves_its_files(trained: Path, capsys: pytest.Capture
         "precision_at_1", "cmc_rank_5", "cmc_rank_10", "mean_average_precision_at_r", "reid_mean_average_precision",
         "mean_inverse_negative_penalty", "opis", "epsilon_opis", "NMI",
     ]  # fmt: skip
-    assert json.loads((trained / "metrics.json").read_text())["opis"] == {
+    written = json.loads((trained / "metrics.json").read_text())
+    assert written["notes"] == []
+    assert written["opis"] == {
         "far_range": [0.01, 0.1], "grid": 100, "epsilon": 0.1, "negatives_per_positive": None, "seed": 0,
     }  # fmt: skip
     assert found["precision_at_1"] > 0.9
@@ -572,6 +574,30 @@ def test_freezing_precise_statistics_flipped_tests_and_the_profile(
     assert list(shares) == ["data loading", "forward", "loss", "backward", "optimizer", "evaluation"]
     assert sum(map(float, shares.values())) == pytest.approx(100, abs=0.5)
     assert float(shares["forward"]) > 0 and float(shares["loss"]) > 0
+
+
+@pytest.mark.filterwarnings("ignore:a low opis")
+def test_a_collapsed_run_ends_with_a_report_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    network_output = Baseline.output
+
+    def collapsed(self: Any, *batch: torch.Tensor) -> Any:
+        output = network_output(self, *batch)
+        features = tuple(0 * part + 1 for part in output.features)
+        return output._replace(features=features, logits=tuple(0 * part for part in output.logits))
+
+    monkeypatch.setattr(Baseline, "output", collapsed)
+    losses = '("TripletLoss", "CrossEntropyLoss")'
+    assert train(tmp_path, "MODEL.LOSSES.NAME", losses, "TEST.REPORT", "True") == 0
+    stuck, equal = json.loads((tmp_path / "metrics.json").read_text())["notes"]
+    values = "TripletLoss stayed at 0.3 and CrossEntropyLoss stayed at 1.609"
+    assert stuck.startswith(f"In epoch 2 {values}, the value if all embeddings are equal; try")
+    assert equal.startswith("Digits: all embeddings are equal, so a low OPIS")
+    printed, page = capfd.readouterr(), (tmp_path / "report.html").read_text()
+    assert printed.err.count("In epoch") == 1, "once, not in every epoch"
+    assert all(note in printed.out and f'<p class="lead">{note}</p>' in page for note in (stuck, equal))
+    assert "all embeddings are equal" in re.findall("Not drawn: ([^<]*)", page)
 
 
 def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(

@@ -207,6 +207,14 @@ def test_refinements_need_a_gallery_and_enough_of_it() -> None:
             check_test_sets(config(on).TEST, {"Set": OpenSet(data.train, data.query)})
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_embeddings_that_are_not_finite_are_one_message(bad: float) -> None:
+    data, features = open_set()
+    features[1][4] = bad
+    with pytest.raises(UserError, match="finite; got NaN or infinity in 1 of 60 rows, so nothing is measured"):
+        Evaluation(get_cfg().TEST)(data, features)
+
+
 def test_queries_that_cannot_be_found_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
     query, gallery = part([1, 2, 3], [0, 0, 0]), part([1, 2, 2, 4], [0, 0, 1, 1])
     with caplog.at_level("WARNING", logger="pml_ext"):
