@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pml_ext._names import FEW, hint
+
 _INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _INDEX_DTYPES = (torch.int32, torch.int64)  # torch cannot index with other integers and treats uint8 as a mask
 _CALLED_THROUGH = ("pml_ext", "pytorch_metric_learning", "torch", "torchmetrics", "functools")
@@ -223,6 +225,8 @@ def check_choice(value: object, known: Iterable[str], name: str) -> None:
     """One of the known names."""
     known = list(known)
     if not isinstance(value, str) or value not in known:
+        if isinstance(value, str) and len(known) > FEW:
+            raise ValueError(f"unknown {name} {value!r}{hint(value, known)}")
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}")
 
 

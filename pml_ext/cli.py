@@ -9,10 +9,10 @@ from typing import Any
 
 from pml_ext import commands
 from pml_ext._errors import Terminated, UserError
+from pml_ext._names import hint
 from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
 from pml_ext.config_words import split_pairs, take_config
-from pml_ext.runner.config.hints import meant
 from pml_ext.search.file_format_help import LAYOUT
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
@@ -68,8 +68,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         whole.print_help()
         whole.exit()
     if argv[0] not in subparsers:
-        if not argv[0].startswith("-") and (close := meant(argv[0], subparsers)):
-            whole.error(f"no command {argv[0]!r}; did you mean {close}?")
+        if not argv[0].startswith("-"):
+            whole.error(f"no command {argv[0]!r}{hint(argv[0], subparsers, str)}")
         return whole.parse_args(argv)  # help, the version, or an error
     command = subparsers[argv[0]]
     key = command.get_default("key")

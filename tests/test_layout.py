@@ -18,7 +18,7 @@ MODULES = {
 FLOORS = [
     tuple(
         f"pml_ext._{module}"
-        for module in ["version", "errors", "checks", "pml", "files", "identities", "progress", "text"]
+        for module in ["version", "errors", "checks", "pml", "files", "identities", "names", "progress", "text"]
     ),
     ("pml_ext._ops",),
     ("pml_ext.functional",),

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from pml_ext._pml import BaseMetricLossFunction
+from pml_ext.losses._by_name import KNOWN
 
 
 class Part(NamedTuple):
@@ -98,9 +99,11 @@ def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
     """
     name = type(loss).__name__
     if not isinstance(loss, BaseMetricLossFunction):
-        raise TypeError(
-            f"loss must be a loss with a `distance` (BaseMetricLossFunction); got {name}. Take its inner loss"
-        )
+        advice = f"; use pml_ext.losses.{name}" if name in KNOWN else ""
+        if isinstance(getattr(loss, "loss", None), BaseMetricLossFunction):
+            advice = f"; {nested}"
+        given = f"{type(loss).__module__}.{name}"
+        raise TypeError(f"loss must be a loss with a `distance` (BaseMetricLossFunction); got {given}{advice}")
     if any(isinstance(part, BaseMetricLossFunction) for part in loss.modules() if part is not loss):
         raise TypeError(f"{name} contains another loss; {nested}")
     if why := facts_of(type(loss)).reads_no_pairs:

@@ -15,11 +15,11 @@ from pml_ext.distances.injected import inject, run_with_distance, twin_of
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, consecutive_pairs
 from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
-from pml_ext.losses._base import OF_THE_WRAPPED, refuse_unknown
+from pml_ext.losses._base import OF_THE_WRAPPED, is_empty, refuse_unknown
 from pml_ext.losses._batch import Labels, Tuples, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of
-from pml_ext.losses._settings import SettingsOfTheWrapped
+from pml_ext.losses._settings import SettingsOfTheWrapped, arguments_of
 from pml_ext.losses._shares import pair_masks_of, sums_of_terms, tuples_for, why_inner_undivided
 
 
@@ -89,7 +89,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: str = "consecutive",
         geometry: str = "arc", positives: str = "arc", **unknown: Never,
     ) -> None:  # fmt: skip
-        refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
+        refuse_unknown(type(self), unknown, arguments_of(type(self)), OF_THE_WRAPPED)
         check_choice(pairing, PAIRINGS, "pairing")
         check_choice(geometry, GEOMETRIES, "geometry")
         check_choice(positives, ("arc", "all"), "positives")
@@ -122,6 +122,9 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         if labels is None or (ref_emb is not None and ref_labels is None):
             raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
+        if is_empty(embeddings):
+            zero: Tensor = self.loss(embeddings, labels)
+            return zero
         batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         embeddings, labels, ref_emb, ref_labels, *_ = batch
         assert labels is not None and batch.on_host is not None

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from typing_extensions import Never
 
 from pml_ext._pml import BaseMetricLossFunction, DistributedLossWrapper, SelfSupervisedLoss
-from pml_ext.losses._base import OF_THE_WRAPPED, EmbeddingLoss, refuse_unknown
+from pml_ext.losses._base import OF_THE_WRAPPED, EmbeddingLoss, is_empty, refuse_unknown
 from pml_ext.losses._batch import Labels, Tuples, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums
-from pml_ext.losses._settings import SettingsOfTheWrapped
+from pml_ext.losses._settings import SettingsOfTheWrapped, arguments_of
 from pml_ext.losses._shares import sums_of, why_inner_undivided
 from pml_ext.losses.tcm import TCMLoss
 
@@ -66,7 +66,7 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         *, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = 0.9, margin_minus: float = 0.5,
         indicator: bool = True, divide_by: str = "hard", **unknown: Never,
     ) -> None:  # fmt: skip
-        refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
+        refuse_unknown(type(self), unknown, arguments_of(type(self)), OF_THE_WRAPPED)
         wrapped: Any = loss_by_name(loss)
         super().__init__()
         self._takes = _arguments_of(wrapped)
@@ -104,6 +104,8 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
             if value is not None and name not in self._takes:
                 kind = type(self.loss).__name__
                 raise ValueError(f"{name} must be None around {kind}, which takes none; got {type(value).__name__}")
+        if is_empty(embeddings):
+            return self._sum(self.loss(embeddings, labels), self.tcm(embeddings, labels))
         batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         embeddings, ids, ref_emb, ref_ids, *on_host = batch
         tcm = self.tcm(embeddings, on_host[0], None, ref_emb, on_host[1])

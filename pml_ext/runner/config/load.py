@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._names import hint
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.hints import meant
 from pml_ext.runner.config.layers import Layer, Layers
 from pml_ext.runner.config.old_names import WITHOUT_MEANING, read_old_names
 from pml_ext.runner.config.stock import CONFIGS
@@ -118,10 +118,8 @@ def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str) -> Iterator[
         if name in WITHOUT_MEANING and key not in cfg:
             yield Mistake(name, f"{source}: {name} = {shown(value)}: {WITHOUT_MEANING[name]}")
         elif key not in cfg:
-            close = meant(str(key), cfg)
-            hint = f"; did you mean {prefix}{close}?" if close else "."
-            known = f"Known in {prefix.rstrip('.') or 'the top level'}: {', '.join(sorted(cfg))}"
-            yield Mistake(name, f"{source}: unknown key {shown(name)[1:-1]}{hint} {known}")
+            meant = hint(key, sorted(cfg), lambda known: f"{prefix}{known}")  # noqa: B023
+            yield Mistake(name, f"{source}: unknown key {shown(name)[1:-1]}{meant}")
         elif not isinstance(cfg[key], CN):
             try:
                 cfg[key] = _coerce(value, cfg[key], name, source)
@@ -175,13 +173,6 @@ def _literal(text: str) -> Any:
 
 
 def require(value: object, known: Collection[str], name: str) -> None:
-    """A config value out of a list of known ones, or an error that lists them."""
+    """Raise a UserError unless a config value is one of the known ones."""
     if value not in known:
-        raise UserError(f"{name}: unknown value {value!r}{known_values(value, known)}")
-
-
-def known_values(value: object, known: Collection[str]) -> str:
-    """`; did you mean 'b'? Known: 'a', 'b'`, or `. Known: 'a', 'b'` where none is close."""
-    close = meant(str(value), known)
-    hint = f"; did you mean {close!r}?" if close else "."
-    return f"{hint} Known: {', '.join(map(repr, known))}"
+        raise UserError(f"{name}: unknown value {value!r}{hint(value, known)}")
