@@ -16,7 +16,7 @@ from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, consecutive_pairs
 from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
 from pml_ext.losses._base import OF_THE_WRAPPED, is_empty, refuse_unknown
-from pml_ext.losses._batch import Labels, Tuples, checked_batch
+from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of
 from pml_ext.losses._settings import SettingsOfTheWrapped, arguments_of
@@ -123,7 +123,8 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
             raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
         if is_empty(embeddings):
-            zero: Tensor = self.loss(embeddings, labels)
+            warn_once(self, "LoOp: the batch is empty, so its loss is 0")
+            zero: Tensor = self.loss(at_least_float32(embeddings), labels)
             return zero
         batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         embeddings, labels, ref_emb, ref_labels, *_ = batch

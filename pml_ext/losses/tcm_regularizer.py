@@ -10,7 +10,7 @@ from typing_extensions import Never
 
 from pml_ext._pml import BaseMetricLossFunction, DistributedLossWrapper, SelfSupervisedLoss
 from pml_ext.losses._base import OF_THE_WRAPPED, EmbeddingLoss, is_empty, refuse_unknown
-from pml_ext.losses._batch import Labels, Tuples, checked_batch
+from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums
 from pml_ext.losses._settings import SettingsOfTheWrapped, arguments_of
@@ -105,7 +105,7 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
                 kind = type(self.loss).__name__
                 raise ValueError(f"{name} must be None around {kind}, which takes none; got {type(value).__name__}")
         if is_empty(embeddings):
-            return self._sum(self.loss(embeddings, labels), self.tcm(embeddings, labels))
+            return self._sum(self.loss(at_least_float32(embeddings), labels), self.tcm(embeddings, labels))
         batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         embeddings, ids, ref_emb, ref_ids, *on_host = batch
         tcm = self.tcm(embeddings, on_host[0], None, ref_emb, on_host[1])

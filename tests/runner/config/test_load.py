@@ -49,10 +49,10 @@ def test_values_take_the_type_of_the_default(tmp_path: Path, text: str, key: str
     [
         (
             "MODEL: {LOSES: {}}",
-            r"c\.yml: unknown key MODEL\.LOSES; did you mean MODEL\.LOSSES\? Known in MODEL: BACKBONE",
+            r"c\.yml: unknown key MODEL\.LOSES; did you mean MODEL\.LOSSES\?",
         ),
         ("MODEL: {LOSSES: {CIT: {GAMA: 1.0}}}", r"unknown key MODEL\.LOSSES\.CIT\.GAMA; did you mean .*GAMMA"),
-        ("SEEDS: 1", r"c\.yml: unknown key SEEDS.* Known in the top level: .*OUTPUT_DIR"),
+        ("SEEDS: 1", r"c\.yml: unknown key SEEDS; did you mean SEED\?"),
         ("SOLVER: 3", r"c\.yml: SOLVER holds the keys AMP.*got 3"),
         ("SOLVER: {MAX_EPOCH: ten}", r"SOLVER\.MAX_EPOCH must be of type int, such as 120; got 'ten' of type str"),
         ("SOLVER: {MAX_EPOCH: true}", r"SOLVER\.MAX_EPOCH must be of type int.*got True of type bool"),
@@ -81,8 +81,8 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load_config(write(tmp_path / "c.yml", text), ["SOLVER.LR", "1"])
     starts = [
-        f"{tmp_path}/base.yml: unknown key TEST.SAVE_DISTMAT. Known in TEST: ",
-        f"{tmp_path}/c.yml: unknown key SEEDS; did you mean SEED? Known in the top level: ",
+        f"{tmp_path}/base.yml: unknown key TEST.SAVE_DISTMAT. Known: TEST.AQE, ",
+        f"{tmp_path}/c.yml: unknown key SEEDS; did you mean SEED?",
         f"{tmp_path}/c.yml: unknown key MODEL.HEADS.NECK",
         "the command line: unknown key SOLVER.LR",
         f"{tmp_path}/c.yml: MODEL.HEADS.SCALE must be of type float",
