@@ -100,8 +100,6 @@ def _aliases(options: CN) -> Iterator[Problem]:
         name, _, target = str(entry).partition("=")
         if not name or not target.startswith(tuple(OWN_DATA)) or target in OWN_DATA:
             yield Problem("ALIASES", entry, "must be NAME=file:people.csv or NAME=folder:path")
-        elif name.startswith(tuple(OWN_DATA)):
-            yield Problem("ALIASES", entry, f"{name} is a path already; give a name")
     names = list(aliases_of(entries))
     if len(names) < len(entries):
         yield Problem("ALIASES", list(entries), "must name each data set once")
