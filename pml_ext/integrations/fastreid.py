@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._names import hint
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.loss_nodes import LOSS_NODES
 from pml_ext.runner.config.rules import problems_of
@@ -105,9 +106,9 @@ def _architecture() -> type:
 def _losses_of(cfg: Any) -> tuple[list[LossTerm], nn.ModuleDict]:
     """Our losses in MODEL.LOSSES.NAME; a UserError for an unknown name, which FastReID alone would ignore."""
     names = tuple(cfg.MODEL.LOSSES.NAME)
-    unknown = [name for name in names if name not in (*FASTREIDS, *OURS)]
-    if unknown:
-        raise UserError(f"MODEL.LOSSES.NAME: unknown {', '.join(unknown)}. Known: {', '.join((*FASTREIDS, *OURS))}")
+    for name in names:
+        if name not in (*FASTREIDS, *OURS):
+            raise UserError(f"MODEL.LOSSES.NAME: unknown {name!r}{hint(name, (*FASTREIDS, *OURS))}")
     ours = tuple(name for name in names if name in OURS)
     if not ours:
         return [], nn.ModuleDict()

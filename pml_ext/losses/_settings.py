@@ -14,7 +14,7 @@ def arguments_of(kind: type) -> list[str]:
     return [name for name, parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
 
 
-class ShowsArguments(nn.Module):
+class ShowsArguments:
     """Base of a loss or miner whose repr shows the constructor's numbers, texts and switches."""
 
     def extra_repr(self) -> str:
@@ -23,7 +23,7 @@ class ShowsArguments(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in values.items() if isinstance(value, shown))
 
 
-class SettingsOfTheWrapped(ShowsArguments):
+class SettingsOfTheWrapped(ShowsArguments, nn.Module):
     """Base of a loss or miner around another one; its constructor ends with `_wrap`."""
 
     WRAPPED = "loss"

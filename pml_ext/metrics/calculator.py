@@ -143,7 +143,9 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
                 if metric not in self.original_function_dict:
                     rank = metric.removeprefix("cmc_rank_")
                     more = f" Pass ranks=({rank},) to measure this rank." if rank.isdecimal() else ""
-                    raise ValueError(f"{name}: unknown metric {metric!r}{hint(metric, self.original_function_dict)}{more}")
+                    raise ValueError(
+                        f"{name}: unknown metric {metric!r}{hint(metric, self.original_function_dict)}{more}"
+                    )
 
     def get_accuracy(
         self,

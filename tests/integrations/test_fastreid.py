@@ -101,7 +101,7 @@ def test_the_value_is_that_of_the_loss_times_its_scale(registered: None) -> None
 def test_unknown_names_are_errors_here(registered: None) -> None:
     from fastreid.modeling import build_model
 
-    with pytest.raises(UserError, match=r"unknown CitLoss. Known: CrossEntropyLoss, TripletLoss"):
+    with pytest.raises(UserError, match=r"unknown 'CitLoss'; did you mean 'CITLoss'"):
         build_model(config("CrossEntropyLoss", "CitLoss"))
 
 

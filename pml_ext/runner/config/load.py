@@ -76,6 +76,7 @@ def read_config(config_file: str | Path | None, overrides: list[str] | None = No
         layers.append(Layer("the command line", {}))
         layers[-1].put(key, value if _is_known(cfg, key) else _literal(value))
     notes = read_old_names(layers)
+    _drop_size_of_another_backbone(layers)
     for layer in layers:
         mistakes += _merge(cfg, layer.tree, "", layer.source)
     cfg.freeze()
@@ -103,6 +104,21 @@ def _read_chain(name: str, folder: Path, seen: tuple[Path, ...], mistakes: list[
     return [*below, Layer(str(path), tree)]
 
 
+def _drop_size_of_another_backbone(layers: Layers) -> None:
+    """Remove the FEAT_DIM of a base file if a later file or the command line chooses another backbone without one.
+
+    ConvNet's FEAT_DIM is a choice of its own, and that for Flatten depends on the image size.
+    """
+    chosen, sized = layers.last("MODEL.BACKBONE.NAME", "MODEL.BACKBONE.DEPTH"), layers.last("MODEL.BACKBONE.FEAT_DIM")
+    is_own = layers.value("MODEL.BACKBONE.NAME") == "build_convnet_backbone"
+    if chosen is None or sized is None or is_own or layers.value("MODEL.HEADS.POOL_LAYER") == "Flatten":
+        return
+    sources = [layer.source for layer in layers]
+    if sources.index(sized.source) < sources.index(chosen.source):
+        for layer in layers:
+            layer.pop("MODEL.BACKBONE.FEAT_DIM")
+
+
 def _is_known(cfg: CN, key: str) -> bool:
     for part in key.split("."):
         if not isinstance(cfg, CN) or part not in cfg:
@@ -118,7 +134,7 @@ def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str) -> Iterator[
         if name in WITHOUT_MEANING and key not in cfg:
             yield Mistake(name, f"{source}: {name} = {shown(value)}: {WITHOUT_MEANING[name]}")
         elif key not in cfg:
-            meant = hint(key, sorted(cfg), lambda known: f"{prefix}{known}")  # noqa: B023
+            meant = hint(key, sorted(cfg), lambda known: f"{prefix}{known}")
             yield Mistake(name, f"{source}: unknown key {shown(name)[1:-1]}{meant}")
         elif not isinstance(cfg[key], CN):
             try:

@@ -27,9 +27,7 @@ class TorchvisionBackbone(nn.Module):
         super().__init__()
         known = models.list_models(module=models)
         if name not in known:
-            raise UserError(
-                f"MODEL.BACKBONE.NAME: torchvision {__version__} has no model {name!r}{hint(name, known)}"
-            )
+            raise UserError(f"MODEL.BACKBONE.NAME: torchvision {__version__} has no model {name!r}{hint(name, known)}")
         net = models.get_model(name, weights=None, **(_OF_INCEPTIONS if name in _INCEPTIONS else {}))
         steps = get_graph_node_names(net, suppress_diff_warning=True)[1]
         pooling = next((i for i, step in enumerate(steps) if step in _POOLING), 0)
