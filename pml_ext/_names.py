@@ -20,9 +20,8 @@ def closest(value: str, known: Iterable[str], count: int = 3) -> list[str]:
     if len(wanted) < 4:
         return []
     similar = difflib.get_close_matches(wanted, names, n=count, cutoff=0.74)
-    begun = [name for name in names if name.startswith(wanted)]
-    longer = [name for name in names if wanted in name]
-    return [names[name] for name in dict.fromkeys(similar + begun + longer)][:count]
+    longer = sorted((name for name in names if wanted in name), key=lambda name: name.find(wanted))
+    return [names[name] for name in dict.fromkeys(similar + longer)][:count]
 
 
 def hint(value: object, known: Iterable[str], show: Callable[[str], str] = repr) -> str:

@@ -30,7 +30,6 @@ class PMLArguments(TypedDict, total=False):
 
 PML_ARGUMENTS = tuple(PMLArguments.__annotations__)
 _LIKE = {"distance": "CosineSimilarity()", "reducer": "MeanReducer()", "embedding_regularizer": "LpRegularizer()"}
-OF_THE_WRAPPED = f" ({', '.join(PML_ARGUMENTS)} are those of the wrapped loss)"
 
 
 class EmbeddingLoss(ShowsArguments, BaseMetricLossFunction):

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from typing_extensions import Never
 
 from pml_ext._checks import check_choice, warn_once
 from pml_ext._ops.precision import no_autocast
@@ -15,11 +14,11 @@ from pml_ext.distances.injected import inject, run_with_distance, twin_of
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, consecutive_pairs
 from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
-from pml_ext.losses._base import OF_THE_WRAPPED, is_empty, refuse_unknown
+from pml_ext.losses._base import is_empty
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of
-from pml_ext.losses._settings import SettingsOfTheWrapped, arguments_of
+from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.losses._shares import pair_masks_of, sums_of_terms, tuples_for, why_inner_undivided
 
 
@@ -87,9 +86,8 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
 
     def __init__(
         self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: str = "consecutive",
-        geometry: str = "arc", positives: str = "arc", **unknown: Never,
+        geometry: str = "arc", positives: str = "arc",
     ) -> None:  # fmt: skip
-        refuse_unknown(type(self), unknown, arguments_of(type(self)), OF_THE_WRAPPED)
         check_choice(pairing, PAIRINGS, "pairing")
         check_choice(geometry, GEOMETRIES, "geometry")
         check_choice(positives, ("arc", "all"), "positives")

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Never
 
 from pml_ext._pml import BaseMetricLossFunction, DistributedLossWrapper, SelfSupervisedLoss
-from pml_ext.losses._base import OF_THE_WRAPPED, EmbeddingLoss, is_empty, refuse_unknown
+from pml_ext.losses._base import EmbeddingLoss, is_empty
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums
-from pml_ext.losses._settings import SettingsOfTheWrapped, arguments_of
+from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.losses._shares import sums_of, why_inner_undivided
 from pml_ext.losses.tcm import TCMLoss
 
@@ -64,9 +63,8 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         # BaseMetricLossFunction is named first for jsonargparse, which would find torch.nn's losses of the same names.
         loss: BaseMetricLossFunction | nn.Module | str | Mapping[str, Any],
         *, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = 0.9, margin_minus: float = 0.5,
-        indicator: bool = True, divide_by: str = "hard", **unknown: Never,
+        indicator: bool = True, divide_by: str = "hard",
     ) -> None:  # fmt: skip
-        refuse_unknown(type(self), unknown, arguments_of(type(self)), OF_THE_WRAPPED)
         wrapped: Any = loss_by_name(loss)
         super().__init__()
         self._takes = _arguments_of(wrapped)

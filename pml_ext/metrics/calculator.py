@@ -133,9 +133,8 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
 
     def check_primary_metrics(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
         for name, metrics in (("include", include), ("exclude", exclude)):
-            if isinstance(metrics, str) or not isinstance(metrics, Sequence):
-                raise TypeError(f"{name} must be a tuple or list of metric names; got {type(metrics).__name__}")
-            if not all(isinstance(metric, str) for metric in metrics):
+            is_list = isinstance(metrics, Sequence) and not isinstance(metrics, str)
+            if not is_list or not all(isinstance(metric, str) for metric in metrics):
                 raise TypeError(f"{name} must be a tuple or list of metric names; got {metrics!r}")
             if getattr(self, "label_comparison_fn", torch.eq) is not torch.eq and name == "include":
                 self._refuse_equal_only(metrics)

@@ -6,6 +6,7 @@ import io
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -260,15 +261,9 @@ def test_copies_and_state(name: str) -> None:
 
 @every_loss
 def test_unknown_argument(name: str) -> None:
-    if name in WRAPPERS:
-        with pytest.raises(TypeError, match=r"unknown argument 'margn'.* Known: loss, .*reducer.* of the wrapped loss"):
-            getattr(losses, name)(TripletMarginLoss(), margn=1)
-    else:
-        with pytest.raises(
-            TypeError,
-            match=r"unknown argument 'margn'(.* Known: .*reducer, |; did you mean margin)",
-        ):
-            FACTORIES[name](margn=1)
+    make = partial(getattr(losses, name), TripletMarginLoss()) if name in WRAPPERS else FACTORIES[name]
+    with pytest.raises(TypeError, match="argument 'margn'"):
+        make(margn=1)
 
 
 @every_loss

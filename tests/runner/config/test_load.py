@@ -126,4 +126,4 @@ def test_a_base_files_feat_dim_belongs_to_its_backbone(
     (tmp_path / "base.yml").write_text("MODEL: {BACKBONE: {DEPTH: 50x, FEAT_DIM: 2048}}")
     (tmp_path / "c.yml").write_text(f"_BASE_: base.yml\nMODEL:\n  BACKBONE: {{{child}}}")
     cfg = load_config(tmp_path / "c.yml", overrides)
-    assert cfg.MODEL.BACKBONE.FEAT_DIM == expected
+    assert expected == cfg.MODEL.BACKBONE.FEAT_DIM
