@@ -4,12 +4,13 @@ import math
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from pml_ext._names import FEW, hint
 
 _INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _INDEX_DTYPES = (torch.int32, torch.int64)  # torch cannot index with other integers and treats uint8 as a mask
@@ -22,15 +23,7 @@ _INDICES = {
 
 def check_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
     """A non-empty floating (N, D) tensor. Values are not checked, which would synchronise with the device."""
-    if not isinstance(embeddings, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor of shape (N, D); got {type(embeddings).__name__}")
-    if embeddings.ndim != 2:
-        raise ValueError(f"{name} must have shape (N, D), one row per sample; got {tuple(embeddings.shape)}")
-    if not embeddings.is_floating_point():
-        raise ValueError(f"{name} must be of floating type; got {embeddings.dtype}")
-    if embeddings.layout is not torch.strided or embeddings.is_meta or embeddings.dtype.itemsize < 2:
-        kind = "meta" if embeddings.is_meta else str(embeddings.layout).removeprefix("torch.")
-        raise ValueError(f"{name} must be a dense tensor of 16 bits or more; got {kind} {embeddings.dtype}")
+    check_floating(embeddings, name, "(N, D)")
     if embeddings.shape[0] == 0 or embeddings.shape[1] == 0:
         raise ValueError(f"{name} must have at least one row and one column; got {tuple(embeddings.shape)}")
 
@@ -117,8 +110,10 @@ def check_floating(value: Tensor, name: str, shape: str) -> None:
     check_tensor(value, name, shape)
     if value.ndim != len(shape.strip("(),").split(",")):
         raise ValueError(f"{name} must have shape {shape}; got {tuple(value.shape)}")
-    if not value.is_floating_point() or value.dtype.itemsize < 2:
-        raise ValueError(f"{name} must be of floating type, of 16 bits or more; got {value.dtype}")
+    if not value.is_floating_point():
+        raise ValueError(f"{name} must be of floating type; got {value.dtype}")
+    if value.dtype.itemsize < 2:
+        raise ValueError(f"{name} must have 16 bits or more; got {value.dtype}")
 
 
 def check_positions(values: Tensor, count: int, name: str, *, like: Tensor | None = None) -> None:
@@ -146,10 +141,11 @@ def check_broadcastable(name: str, **tensors: Tensor) -> None:
 
 def check_shapes_broadcast(name: str, **tensors: Tensor) -> None:
     """Shapes that broadcast; `name` is the calling function."""
-    for sizes in zip_longest(*(value.shape[::-1] for value in tensors.values()), fillvalue=1):
-        if len({*sizes, 1}) > 2:
-            shapes = ", ".join(f"{argument} {tuple(value.shape)}" for argument, value in tensors.items())
-            raise ValueError(f"{name} needs tensors that broadcast to one shape; got {shapes}")
+    try:
+        torch.broadcast_shapes(*(value.shape for value in tensors.values()))
+    except RuntimeError as error:
+        shapes = ", ".join(f"{argument} {tuple(value.shape)}" for argument, value in tensors.items())
+        raise ValueError(f"{name} needs tensors that broadcast to one shape; got {shapes}") from error
 
 
 def check_mask(value: Tensor, shape: Sequence[int], name: str) -> None:
@@ -223,6 +219,8 @@ def check_choice(value: object, known: Iterable[str], name: str) -> None:
     """One of the known names."""
     known = list(known)
     if not isinstance(value, str) or value not in known:
+        if isinstance(value, str) and len(known) > FEW:
+            raise ValueError(f"unknown {name} {value!r}{hint(value, known)}")
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}")
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -9,10 +10,10 @@ from typing import Any
 
 from pml_ext import commands
 from pml_ext._errors import Terminated, UserError
+from pml_ext._names import hint
 from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
 from pml_ext.config_words import split_pairs, take_config
-from pml_ext.runner.config.hints import meant
 from pml_ext.search.file_format_help import LAYOUT
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
@@ -27,15 +28,39 @@ _INSTALL = """One of these lines, once; a new shell then completes:
 """
 
 
+STDOUT_CLOSED = 128 + 13  # as a shell has it for SIGPIPE
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a mistake in its input is one line on stderr and exit status 2."""
+    # Before torch is loaded: threads that wait actively starve each other beside a busy process.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        status = _run(sys.argv[1:] if argv is None else argv)
+    except SystemExit:  # help, or a mistake in the options
+        if not _is_stdout_closed():
+            raise
+        return STDOUT_CLOSED
+    return STDOUT_CLOSED if _is_stdout_closed() else status
+
+
+def _is_stdout_closed(probe: str = "") -> bool:
+    """Whether the reader of stdout, such as `head`, has ended; if so, Python's flush at exit goes to nowhere."""
+    try:
+        print(end=probe, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _run(words: Sequence[str]) -> int:
     log = logging.getLogger("pml_ext")
     log.setLevel(logging.INFO)
     log.propagate = False
     log.handlers = [logging.StreamHandler()]
     log.handlers[0].setFormatter(PrintableFormatter())
     continue_by = ""
-    words = sys.argv[1:] if argv is None else argv
     try:
         options = vars(parse(words))
         function, continue_by = options.pop("function"), options.pop("continue_by")
@@ -47,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         extra = "threshold" if words[0] == "threshold" else "train"
         log.error("error: %s. It comes with an extra: pip install 'pml_ext[%s]'", error, extra)
     except (UserError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _is_stdout_closed("\n"):
+            return STDOUT_CLOSED
         log.error("error: %s", error)
     except KeyboardInterrupt:
         log.error("stopped before the end%s", continue_by)
@@ -68,8 +95,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         whole.print_help()
         whole.exit()
     if argv[0] not in subparsers:
-        if not argv[0].startswith("-") and (close := meant(argv[0], subparsers)):
-            whole.error(f"no command {argv[0]!r}; did you mean {close}?")
+        if not argv[0].startswith("-"):
+            whole.error(f"no command {argv[0]!r}{hint(argv[0], subparsers, str)}")
         return whole.parse_args(argv)  # help, the version, or an error
     command = subparsers[argv[0]]
     key = command.get_default("key")

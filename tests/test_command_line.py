@@ -1,12 +1,13 @@
 """The words of a command line, in any order."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from pml_ext import commands
-from pml_ext.cli import main, parse
+from pml_ext.cli import STDOUT_CLOSED, main, parse
 
 EXPORT = ["--format", "onnx", "--output", "model.onnx"]
 
@@ -64,7 +65,7 @@ def test_a_misspelt_key_is_left_to_the_config_to_name() -> None:
         (["export", "my.yml"], "required: --format, --output"),
         (["trian"], "no command 'trian'; did you mean train?"),
         (["check_config"], "did you mean check-config?"),
-        (["xyz"], "invalid choice: 'xyz'"),
+        (["xyz"], "no command 'xyz'. Known: train, eval, threshold"),
     ],
 )
 def test_mistakes_are_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,6 +90,23 @@ def test_a_misspelt_kind_says_which_is_close(capsys: pytest.CaptureFixture[str])
 def test_list_says_what_it_can_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     assert capsys.readouterr().out.split()[:3] == ["losses", "miners", "backbones"]
+
+
+@pytest.mark.parametrize(("command", "unbuffered"), [("list", ""), ("configs", "1")])
+def test_a_closed_pipe_ends_a_listing_quietly(command: str, unbuffered: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    ended = subprocess.run([sys.executable, "-m", "pml_ext", command], stdout=write, stderr=subprocess.PIPE, env=env)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (STDOUT_CLOSED, b"")
+
+
+def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert main(["list"]) == 0 and os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert main(["list"]) == 0 and os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["list", "losses"]])

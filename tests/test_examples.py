@@ -101,8 +101,9 @@ def test_opis_depends_on_the_calibration_range() -> None:
         assert sampled == pytest.approx(opis, rel=0.02)
 
 
-def test_the_threshold_generalises_to_other_images() -> None:
+def test_the_threshold_generalises_to_other_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
     shown = printed_by(THRESHOLD)
     asked, on_validation, elsewhere = map(float, re.findall(r"\d\.\d{3}", shown.partition("\nFAR: ")[2]))
     assert on_validation <= asked == 0.01

@@ -17,7 +17,7 @@ MODEL:
   HEADS: {WITH_BNNECK: True}
   LOSSES: {NAME: [CrossEntropyLoss, TripletLoss]}
 INPUT: {SIZE_TRAIN: [16, 8], SIZE_TEST: [16, 8]}
-DATASETS: {NAMES: ["folder:people"], TESTS: ["folder:people"]}
+DATASETS: {NAMES: ["folder:people"], TESTS: [people], ALIASES: ["people=folder:people"]}
 DATALOADER: {NUM_WORKERS: 0}
 SOLVER: {MAX_EPOCH: 1, IMS_PER_BATCH: 16, WARMUP_ITERS: 0}
 TEST: {EVAL_PERIOD: 0, REPORT: True}
@@ -72,6 +72,9 @@ def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
     for again in (("report", "out"), ("train", "out/config.yaml", "--resume")):
         assert "out/report.html" in said(*again)
         assert "Not drawn" not in Path("out/report.html").read_text("utf-8")
+    monkeypatch.chdir(tmp_path / "people")
+    assert "out/report.html" in said("report", str(tmp_path / "out")), "the run's data are found from another folder"
+    monkeypatch.chdir(tmp_path)
     said("export", "out/config.yaml", *weights, "--format", "onnx", "--output", "m.onnx")
     for model in (("--config-file", "out/config.yaml", *weights), ("--onnx", "m.onnx")):
         shown = said("embed", "people", *model, "--output", "f.npz", "--overwrite")

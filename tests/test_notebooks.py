@@ -59,7 +59,7 @@ def test_notebook_runs_and_ends_with_a_figure(path: Path, tmp_path: Path) -> Non
     assert "image/png" in last_output(stored)["data"], f"run {path.name} and store it with its outputs"
     shorter, result = tmp_path / "shorter.ipynb", tmp_path / "run.ipynb"
     shorter.write_text(json.dumps(shortened(stored, *SHORTER.get(path.stem, ("", "")))), encoding="utf-8")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
     environment.pop("MPLBACKEND", None)  # the kernel's backend embeds figures in outputs
     command = [sys.executable, "-c", _RUN, str(shorter), str(result), str(path.parent)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)

@@ -1,6 +1,5 @@
 """What the losses of this package share: checks of the input, precision, the warning about a batch without terms."""
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -9,10 +8,12 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_in_range, check_switch, warn_once
+from pml_ext._names import hint
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseDistance, BaseMetricLossFunction, LpDistance, MeanReducer, reducers
 from pml_ext.distances.plain_cosine import is_plain_cosine
-from pml_ext.losses._batch import Labels, Tuples, checked_batch
+from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
+from pml_ext.losses._settings import ShowsArguments, arguments_of
 
 NO_TRIPLET = "this batch has no triplet (two samples of a class and one of another)"
 
@@ -29,10 +30,9 @@ class PMLArguments(TypedDict, total=False):
 
 PML_ARGUMENTS = tuple(PMLArguments.__annotations__)
 _LIKE = {"distance": "CosineSimilarity()", "reducer": "MeanReducer()", "embedding_regularizer": "LpRegularizer()"}
-OF_THE_WRAPPED = f"; {', '.join(PML_ARGUMENTS)} are those of the wrapped loss"
 
 
-class EmbeddingLoss(BaseMetricLossFunction):
+class EmbeddingLoss(ShowsArguments, BaseMetricLossFunction):
     """A PML loss that checks its input before any work and computes in float32 or better.
 
     Sums over thousands of pairs lose all digits in 16 bits: half-precision embeddings become float32, autocast is off.
@@ -71,8 +71,12 @@ class EmbeddingLoss(BaseMetricLossFunction):
             indices_tuple: a miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices.
             ref_emb, ref_labels: (R, D) and (R,): positives and negatives are taken from here instead.
         Returns:
-            what the reducer makes of it: a scalar by default.
+            what the reducer makes of it: a scalar by default. 0 for an empty batch, as in PML, with a warning.
         """
+        if is_empty(embeddings):
+            warn_once(self, f"{type(self).__name__}: the batch is empty, so its loss is 0")
+            zero: Tensor = self.reducer(self.zero_losses(), at_least_float32(embeddings), labels)
+            return zero
         batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         has_labels = batch.labels is not None and (batch.ref_emb is None or batch.ref_labels is not None)
         if not has_labels and (self.labels_because or indices_tuple is None):
@@ -136,6 +140,11 @@ class EmbeddingLoss(BaseMetricLossFunction):
         warn_once(self, f"{type(self).__name__}: {what}; {sampler}")
 
 
+def is_empty(embeddings: object) -> bool:
+    """Whether it is a batch of no rows, for which PML's losses are 0."""
+    return isinstance(embeddings, Tensor) and embeddings.ndim == 2 and len(embeddings) == 0
+
+
 def is_mean_of_cosines(loss: BaseMetricLossFunction) -> bool:
     """Whether the loss is a plain mean over cosines, so that neither distance nor reducer must see its terms."""
     return reduces_by_mean(loss) and is_plain_cosine(loss.distance)
@@ -168,7 +177,7 @@ class ReducersOfTerms(reducers.MultipleReducers):
 
 def check_pml_arguments(kind: type, given: Mapping[str, Any], known: Iterable[str]) -> None:
     """Raises for an argument that PML does not know, or would keep until it fails in training."""
-    refuse_unknown(kind, set(given) - set(known), f", {', '.join(known)}")
+    refuse_unknown(kind, set(given) - set(known), [*arguments_of(kind), *known])
     for name, value in given.items():
         if name == "embedding_reg_weight":
             check_in_range(value, -math.inf, math.inf, name)
@@ -178,13 +187,10 @@ def check_pml_arguments(kind: type, given: Mapping[str, Any], known: Iterable[st
             raise TypeError(f"{name} of {kind.__name__} must be an object like PML's {_LIKE[name]}; got {value!r}")
 
 
-def refuse_unknown(kind: type, unknown: Iterable[str], beside: str = "") -> None:
-    """Raises a TypeError that lists the constructor's own arguments, followed by `beside`, if any is unknown."""
-    names = sorted(unknown)
-    if names:
-        parameters = inspect.signature(kind).parameters.items()
-        own = ", ".join(name for name, parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
-        raise TypeError(f"{kind.__name__} got unknown argument {', '.join(map(repr, names))}; known: {own}{beside}")
+def refuse_unknown(kind: type, unknown: Iterable[str], known: Iterable[str], more: str = "") -> None:
+    """Raises a TypeError that suggests known arguments, followed by `more`, if any is unknown."""
+    for name in sorted(unknown):
+        raise TypeError(f"{kind.__name__} got unknown argument {name!r}{hint(name, known, str)}{more}")
 
 
 def is_on_sphere(distance: Any, *kinds: type) -> bool:

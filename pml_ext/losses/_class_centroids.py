@@ -6,7 +6,7 @@ from torch import Tensor
 from pml_ext._checks import check_choice
 from pml_ext.functional.losses.centroids import kmeans_centroids, simplex_centroids
 
-_KINDS = ("one_hot", "kmeans", "simplex", "given")  # a kind's position is stored in state_dict: append only
+KINDS = ("one_hot", "kmeans", "simplex", "given")  # a kind's position is stored in state_dict: append only
 _NORM_TOLERANCE = 1e-3  # what rounding to 16 bits does to a unit vector
 
 
@@ -25,7 +25,7 @@ def make_centroids(
         _check_unit_vectors(centroids, "centroids")
         kind, values = "given", centroids.detach().clone()
     else:
-        check_choice(centroids, _KINDS[:-1], "centroids")
+        check_choice(centroids, KINDS[:-1], "centroids")
         kind = centroids
         if kind == "kmeans":
             values = kmeans_centroids(num_classes, num_classes if size is None else size, seed)
@@ -33,7 +33,7 @@ def make_centroids(
             values = simplex_centroids(num_classes, max(embedding_size, num_classes - 1) if size is None else size)
         elif size not in (None, num_classes):
             raise ValueError(f"centroid_size of one_hot centroids is num_classes={num_classes}; got {size}")
-    return values, [_KINDS.index(kind), num_classes, num_classes if values is None else values.shape[1]]
+    return values, [KINDS.index(kind), num_classes, num_classes if values is None else values.shape[1]]
 
 
 def problem_with_saved(own: list[int], layout: Tensor | None, centroids: Tensor | None) -> str | None:
@@ -50,7 +50,7 @@ def problem_with_saved(own: list[int], layout: Tensor | None, centroids: Tensor 
 
 def _describe(layout: list[int]) -> str:
     kind, num_classes, size = layout
-    return f"{_KINDS[kind]} centroids of shape ({num_classes}, {size})"
+    return f"{KINDS[kind]} centroids of shape ({num_classes}, {size})"
 
 
 def _check_unit_vectors(centroids: Tensor, name: str) -> None:

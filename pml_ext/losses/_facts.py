@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from pml_ext._pml import BaseMetricLossFunction
+from pml_ext.losses._by_name import KNOWN
 
 
 class Part(NamedTuple):
@@ -98,12 +99,20 @@ def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
     """
     name = type(loss).__name__
     if not isinstance(loss, BaseMetricLossFunction):
-        raise TypeError(
-            f"loss must be a loss with a `distance` (BaseMetricLossFunction); got {name}. Take its inner loss"
-        )
-    if any(isinstance(part, BaseMetricLossFunction) for part in loss.modules() if part is not loss):
+        advice = ""
+        if KNOWN.get(name, type(loss)) is not type(loss):
+            advice = f" of {type(loss).__module__}; use pml_ext.losses.{name}"
+        elif _contains_loss(loss):
+            advice = f"; {nested}"
+        raise TypeError(f"loss must be a loss with a `distance` (BaseMetricLossFunction); got {name}{advice}")
+    if _contains_loss(loss):
         raise TypeError(f"{name} contains another loss; {nested}")
     if why := facts_of(type(loss)).reads_no_pairs:
         raise TypeError(f"{cannot} {name}: {why}")
     if any(parameter.ndim > 1 for parameter in loss.parameters()):
         raise TypeError(f"{cannot} {name}: it has class weights (proxies), so its negatives are not pairs of samples")
+
+
+def _contains_loss(loss: object) -> bool:
+    parts = list(loss.modules())[1:] if isinstance(loss, nn.Module) else []
+    return any(isinstance(part, BaseMetricLossFunction) for part in parts)

@@ -1,5 +1,6 @@
-"""A wrapper reads and replaces the distance, reducer and regularizer of what it wraps."""
+"""Settings of losses and miners: shown by repr; a wrapper's distance, reducer and regularizer are the wrapped one's."""
 
+import inspect
 from typing import Any
 
 from torch import nn
@@ -7,7 +8,22 @@ from torch import nn
 SETTINGS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight")
 
 
-class SettingsOfTheWrapped(nn.Module):
+def arguments_of(kind: type) -> list[str]:
+    """Names of the constructor's own arguments."""
+    parameters = inspect.signature(kind).parameters.items()
+    return [name for name, parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+
+
+class ShowsArguments:
+    """Base of a loss or miner whose repr shows the constructor's numbers, texts and switches."""
+
+    def extra_repr(self) -> str:
+        values = {name: getattr(self, name, None) for name in arguments_of(type(self))}
+        shown = (bool, int, float, str, tuple)
+        return ", ".join(f"{name}={value!r}" for name, value in values.items() if isinstance(value, shown))
+
+
+class SettingsOfTheWrapped(ShowsArguments, nn.Module):
     """Base of a loss or miner around another one; its constructor ends with `_wrap`."""
 
     WRAPPED = "loss"

@@ -76,6 +76,7 @@ class CentroidTripletLoss(EmbeddingLoss):
         self.margin = margin
         self.swap = swap
         self.smooth_loss = smooth_loss
+        self.triplets_per_anchor = triplets_per_anchor
         self.negatives = negatives
         self.unit_means = unit_means
         self.add_to_recordable_attributes(name="margin", is_stat=False)

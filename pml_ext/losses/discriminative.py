@@ -17,7 +17,7 @@ from pml_ext.functional.losses.discriminative_one_hot import one_hot_values
 from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, describe_distance, is_on_sphere
 from pml_ext.losses._batch import Tuples, at_least_float32
-from pml_ext.losses._class_centroids import make_centroids, problem_with_saved
+from pml_ext.losses._class_centroids import KINDS, make_centroids, problem_with_saved
 from pml_ext.losses._facts import LossFacts, needs
 from pml_ext.losses._shares import sample_sums
 
@@ -116,6 +116,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.paper_scale = paper_scale
+        self.seed = seed
         self.add_to_recordable_attributes(list_of_names=["num_classes", "embedding_size"], is_stat=False)
 
         values, self._layout = make_centroids(centroids, num_classes, embedding_size, centroid_size, seed)
@@ -125,6 +126,10 @@ class DiscriminativeLoss(EmbeddingLoss):
         self.centroid_layout: Tensor  # the copy in state_dict: after to_empty() its values are anything
         self.register_buffer("centroid_layout", torch.tensor(self._layout))
         self.projection = nn.Linear(embedding_size, size, bias=False) if size != embedding_size else None
+
+    def extra_repr(self) -> str:
+        kind, _, size = self._layout
+        return f"{super().extra_repr()}, centroids={KINDS[kind]!r}, centroid_size={size}"
 
     def compute_loss(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Tensor

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from typing_extensions import Never
 
 from pml_ext._checks import check_choice, warn_once
 from pml_ext._ops.precision import no_autocast
@@ -15,8 +14,8 @@ from pml_ext.distances.injected import inject, run_with_distance, twin_of
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, consecutive_pairs
 from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
-from pml_ext.losses._base import OF_THE_WRAPPED, refuse_unknown
-from pml_ext.losses._batch import Labels, Tuples, checked_batch
+from pml_ext.losses._base import is_empty
+from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of
 from pml_ext.losses._settings import SettingsOfTheWrapped
@@ -87,9 +86,8 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
 
     def __init__(
         self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: str = "consecutive",
-        geometry: str = "arc", positives: str = "arc", **unknown: Never,
+        geometry: str = "arc", positives: str = "arc",
     ) -> None:  # fmt: skip
-        refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
         check_choice(pairing, PAIRINGS, "pairing")
         check_choice(geometry, GEOMETRIES, "geometry")
         check_choice(positives, ("arc", "all"), "positives")
@@ -122,6 +120,10 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
         if labels is None or (ref_emb is not None and ref_labels is None):
             raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
+        if is_empty(embeddings):
+            warn_once(self, "LoOp: the batch is empty, so its loss is 0")
+            zero: Tensor = self.loss(at_least_float32(embeddings), labels)
+            return zero
         batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         embeddings, labels, ref_emb, ref_labels, *_ = batch
         assert labels is not None and batch.on_host is not None

@@ -11,7 +11,7 @@ from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import CosineSimilarity, miners
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, weighted_sums
-from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, PMLArguments, describe_distance
+from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, PMLArguments, describe_distance, refuse_unknown
 from pml_ext.losses._batch import Labels, Tuples
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._positive_pairs import pair_masks
@@ -87,13 +87,8 @@ class PairWeightingLoss(EmbeddingLoss):
             "neg_margin": neg_margin, "bins": bins,
         }  # fmt: skip
         options = {name: value for name, value in named.items() if value is not None}
-        known = _options_of(weighting)
-        unknown = sorted({*options, *pml} - {*known, *PML_ARGUMENTS})
-        if unknown:
-            raise TypeError(
-                f"PairWeightingLoss got unknown argument {', '.join(map(repr, unknown))}; known: "
-                f"{', '.join(['weighting', 'mining', *known, *PML_ARGUMENTS])} (weighting={weighting!r})"
-            )
+        known = ["weighting", "mining", *_options_of(weighting), *PML_ARGUMENTS]
+        refuse_unknown(type(self), {*options, *pml} - {*known}, known, f" (weighting={weighting!r})")
         if mining is not None:
             check_in_range(mining, 0, float("inf"), "mining")
         super().__init__(**pml)
@@ -109,6 +104,10 @@ class PairWeightingLoss(EmbeddingLoss):
         self.options = options
         self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # the weighting checks its options
         self.add_to_recordable_attributes(list_of_names=["weighting", "mining"], is_stat=False)
+
+    def extra_repr(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return ", ".join(filter(None, [super().extra_repr(), options]))
 
     def weights(self, similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """w of a (B, R) similarity matrix and masks of its positive and negative pairs; no mining, no gradient."""

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Never
 
 from pml_ext._pml import BaseMetricLossFunction, DistributedLossWrapper, SelfSupervisedLoss
-from pml_ext.losses._base import OF_THE_WRAPPED, EmbeddingLoss, refuse_unknown
-from pml_ext.losses._batch import Labels, Tuples, checked_batch
+from pml_ext.losses._base import EmbeddingLoss, is_empty
+from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums
 from pml_ext.losses._settings import SettingsOfTheWrapped
@@ -64,9 +63,8 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         # BaseMetricLossFunction is named first for jsonargparse, which would find torch.nn's losses of the same names.
         loss: BaseMetricLossFunction | nn.Module | str | Mapping[str, Any],
         *, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = 0.9, margin_minus: float = 0.5,
-        indicator: bool = True, divide_by: str = "hard", **unknown: Never,
+        indicator: bool = True, divide_by: str = "hard",
     ) -> None:  # fmt: skip
-        refuse_unknown(type(self), unknown, OF_THE_WRAPPED)
         wrapped: Any = loss_by_name(loss)
         super().__init__()
         self._takes = _arguments_of(wrapped)
@@ -104,6 +102,8 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
             if value is not None and name not in self._takes:
                 kind = type(self.loss).__name__
                 raise ValueError(f"{name} must be None around {kind}, which takes none; got {type(value).__name__}")
+        if is_empty(embeddings):
+            return self._sum(self.loss(at_least_float32(embeddings), labels), self.tcm(embeddings, labels))
         batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         embeddings, ids, ref_emb, ref_ids, *on_host = batch
         tcm = self.tcm(embeddings, on_host[0], None, ref_emb, on_host[1])

@@ -10,6 +10,7 @@ import torch
 from torch import distributed as dist
 
 from pml_ext._checks import check_items, check_switch, check_whole
+from pml_ext._names import hint
 from pml_ext._pml import FaissKMeans
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.retrieval.ranking import check_ranks
@@ -134,15 +135,18 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
 
     def check_primary_metrics(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
         for name, metrics in (("include", include), ("exclude", exclude)):
-            if isinstance(metrics, str) or not isinstance(metrics, Sequence):
-                raise TypeError(f"{name} must be a tuple or list of metric names; got {type(metrics).__name__}")
-            if not all(isinstance(metric, str) for metric in metrics):
+            is_list = isinstance(metrics, Sequence) and not isinstance(metrics, str)
+            if not is_list or not all(isinstance(metric, str) for metric in metrics):
                 raise TypeError(f"{name} must be a tuple or list of metric names; got {metrics!r}")
             if getattr(self, "label_comparison_fn", torch.eq) is not torch.eq and name == "include":
                 self._refuse_equal_only(metrics)
-            if unknown := [metric for metric in metrics if metric not in self.original_function_dict]:
-                known = ", ".join(self.original_function_dict)
-                raise ValueError(f"{name} must name known metrics; got {', '.join(map(repr, unknown))}; known: {known}")
+            for metric in metrics:
+                if metric not in self.original_function_dict:
+                    rank = metric.removeprefix("cmc_rank_")
+                    more = f" Pass ranks=({rank},) to measure this rank." if rank.isdecimal() else ""
+                    raise ValueError(
+                        f"{name}: unknown metric {metric!r}{hint(metric, self.original_function_dict)}{more}"
+                    )
 
     def get_accuracy(
         self,

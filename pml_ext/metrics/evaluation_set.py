@@ -245,7 +245,6 @@ def _tensors(
     """Tensors on the device; a label (a class id, or what a label_comparison_fn compares) and a camera a row."""
     embeddings, labels, cameras = data
     x = _tensor(embeddings, device, name)
-    check_tensor(x, name, "(N, D)")
     if x.is_complex() or x.dtype == torch.bool or (x.is_floating_point() and x.dtype.itemsize < 2):
         raise ValueError(f"{name} must be real numbers, floats of 16 bits or more; got {x.dtype}")
     x = (x if x.dtype in (torch.float32, torch.float64) else x.float()).contiguous()  # faiss takes no other
@@ -267,6 +266,8 @@ def _tensors(
 
 def _tensor(values: Any, device: torch.device, name: str) -> Tensor:
     """A tensor of the same memory where it can be: an array on disk stays there."""
+    if isinstance(values, Tensor):
+        check_tensor(values, name, "(N, …)")
     with warnings.catch_warnings():
         # Of an array that cannot be written to; nothing is written here.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

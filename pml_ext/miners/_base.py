@@ -11,6 +11,7 @@ from pml_ext._pml import BaseDistance, BaseMiner
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._base import check_pml_arguments
 from pml_ext.losses._batch import Batch, checked_batch, is_with_itself
+from pml_ext.losses._settings import ShowsArguments
 
 
 class PMLArguments(TypedDict, total=False):
@@ -20,7 +21,7 @@ class PMLArguments(TypedDict, total=False):
     collect_stats: bool | None
 
 
-class EmbeddingMiner(BaseMiner):
+class EmbeddingMiner(ShowsArguments, BaseMiner):
     """A PML miner that checks its input first and computes in float32 or better. A subclass defines `_choose`."""
 
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:

@@ -133,5 +133,10 @@ def report_for(report: str | Path, record: ModelRecord) -> ThresholdReport:
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, str]:
-    """Values that compare equal whether they come from a file or not: tuples are lists there."""
-    return {key: str(list(value) if isinstance(value, (list, tuple)) else value) for key, value in config.items()}
+    """Values that compare equal whether they come from a file or not: tuples are lists there.
+
+    Without FEAT_DIM, which may be left to the backbone; the weights have the size.
+    """
+    plain = {key: str(list(value) if isinstance(value, (list, tuple)) else value) for key, value in config.items()}
+    plain.pop("MODEL.BACKBONE.FEAT_DIM", None)
+    return plain

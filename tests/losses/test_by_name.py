@@ -29,7 +29,7 @@ def test_names_with_and_without_arguments() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ("TripletLos", ValueError, r"loss must be one of 'AngularLoss'.*'TripletMarginLoss'.*got 'TripletLos'"),
+        ("TripletLos", ValueError, r"unknown loss 'TripletLos'; did you mean .*'TripletMarginLoss'\?$"),
         ("os.system", ValueError, r"class_path must be a loss of pml_ext\.losses.*got 'os\.system'"),
         ({"init_args": {}}, TypeError, "'class_path': its name"),
         ({"class_path": "CITLoss", "margin": 1}, TypeError, "'init_args': {argument: value}.*'margin': 1"),

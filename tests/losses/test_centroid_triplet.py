@@ -189,7 +189,7 @@ def test_errors() -> None:
         CentroidTripletLoss(negatives="easy")
     with pytest.raises(
         TypeError,
-        match=r"unknown argument 'alpha'; known: margin, swap, smooth_loss, triplets_per_anchor, negatives, "
+        match=r"unknown argument 'alpha'. Known: margin, swap, smooth_loss, triplets_per_anchor, negatives, "
         "unit_means, distance",
     ):
         CentroidTripletLoss(alpha=1)

@@ -174,7 +174,7 @@ def test_errors_of_the_constructor() -> None:
         (TypeError, r"must be LpDistance\(p=2", {"distance": CosineSimilarity()}),
         (TypeError, r"must be LpDistance\(p=2", {"distance": LpDistance(power=2)}),
         (TypeError, r"must be LpDistance\(p=2", {"distance": LpDistance(normalize_embeddings=False)}),
-        (TypeError, r"unknown argument 'margin'; known: num_classes, embedding_size, centroids", {"margin": 1}),
+        (TypeError, r"unknown argument 'margin'. Known: num_classes, embedding_size, centroids", {"margin": 1}),
     ]
     for kind, message, options in cases:
         with pytest.raises(kind, match=message):

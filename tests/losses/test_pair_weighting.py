@@ -223,13 +223,13 @@ def test_no_trace_of_the_weights_in_state_and_copies() -> None:
 
 def test_errors() -> None:
     x, labels = batch()
-    with pytest.raises(ValueError, match=r"weighting must be one of 'uniform', 'contrastive'.*'histogram'; got 'ms'"):
+    with pytest.raises(ValueError, match=r"unknown weighting 'ms'. Known: 'uniform', 'contrastive'.*'histogram'"):
         PairWeightingLoss("ms")
     with pytest.raises(
-        TypeError, match=r"unknown argument 'bins'; known: weighting, mining, alpha, beta, base, distance.*similarity'"
+        TypeError, match=r"unknown argument 'bins'. Known: weighting, mining, alpha, beta, base, distance.*similarity'"
     ):
         PairWeightingLoss(bins=3)
-    with pytest.raises(TypeError, match=r"known: weighting, mining, distance.*weighting='uniform'"):
+    with pytest.raises(TypeError, match=r"Known: weighting, mining, distance.*weighting='uniform'"):
         PairWeightingLoss("uniform", beta=3)
     with pytest.raises(ValueError, match="beta must be above 0 and finite; got -1"):
         PairWeightingLoss(beta=-1)
@@ -302,7 +302,7 @@ def test_alpha_beta_and_base_from_a_config() -> None:
     built: Any = build_losses(node, num_classes=5, feature_size=8)[1]["PairWeightingLoss"]
     assert built.options == {"alpha": 3.0, "beta": 40.0, "base": 0.9}
     node.GPW.WEIGHTING = "lifted_star"
-    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.GPW: .*unknown argument 'base'; known: .*alpha, beta"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.GPW: .*unknown argument 'base'. Known: .*alpha, beta"):
         build_losses(node, num_classes=5, feature_size=8)
     node.GPW.update({"BASE": 0.5, "WEIGHTING": "triplet", "ALPHA": 2.0, "BETA": 50.0})
     built = build_losses(node, num_classes=5, feature_size=8)[1]["PairWeightingLoss"]
@@ -316,5 +316,5 @@ def test_options_are_named_arguments() -> None:
         options = {p.name for p in inspect.signature(weighting).parameters.values() if p.kind is p.KEYWORD_ONLY}
         assert options <= named
     assert PairWeightingLoss("triplet", None, margin=0.3, alpha=None).options == {"margin": 0.3}
-    with pytest.raises(TypeError, match=r"unknown argument 'alpha'; known: weighting, mining, margin, distance"):
+    with pytest.raises(TypeError, match=r"unknown argument 'alpha'. Known: weighting, mining, margin, distance"):
         PairWeightingLoss("triplet", alpha=2.0)

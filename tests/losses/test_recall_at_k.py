@@ -130,7 +130,7 @@ def test_errors() -> None:
         RecallAtKSurrogateLoss(rank_temperature=float("nan"))
     with pytest.raises(TypeError, match="RecallAtKSurrogateLoss needs CosineSimilarity; got LpDistance"):
         RecallAtKSurrogateLoss(distance=_pml.LpDistance())
-    with pytest.raises(TypeError, match=r"unknown argument 'k'; known: ks, temperature, rank_temperature, distance"):
+    with pytest.raises(TypeError, match=r"unknown argument 'k'. Known: ks, temperature, rank_temperature, distance"):
         RecallAtKSurrogateLoss(k=1)
     with pytest.raises(ValueError, match="an indices_tuple does not replace them"):
         RecallAtKSurrogateLoss()(torch.randn(2, 2), None, (torch.tensor([0]),) * 3)

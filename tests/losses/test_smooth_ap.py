@@ -117,7 +117,10 @@ def test_errors() -> None:
         SmoothAPLoss(temperature=0)
     with pytest.raises(TypeError, match="SmoothAPLoss needs CosineSimilarity; got LpDistance"):
         SmoothAPLoss(distance=_pml.LpDistance())
-    with pytest.raises(TypeError, match=r"unknown argument 'temprature'; known: temperature, distance, reducer"):
+    with pytest.raises(
+        TypeError,
+        match=r"unknown argument 'temprature'; did you mean temperature",
+    ):
         SmoothAPLoss(temprature=1)
     with pytest.raises(ValueError, match="needs labels"):
         SmoothAPLoss()(torch.randn(2, 2), None, (torch.tensor([0]),) * 3)

@@ -56,6 +56,16 @@ def test_every_miner_is_here() -> None:
     assert set(FACTORIES) == set(miners.OURS)
 
 
+def test_repr_shows_the_arguments() -> None:
+    shown = {name: repr(make(name)).partition("\n  (")[0] for name in miners.OURS}
+    assert shown == {
+        "ConcordanceMiner": "ConcordanceMiner(\n  type_of_triplets='discordant', margin=0.2",
+        "DisjointTripletMiner": "DisjointTripletMiner(\n  seed=0",
+        "HPHNMiner": "HPHNMiner(",
+        "LoOpMiner": "LoOpMiner(\n  pairing='consecutive', geometry='arc'",
+    }
+
+
 @every_miner
 def test_is_a_pml_miner_and_repeats_itself(name: str) -> None:
     miner, (x, labels) = make(name), batch()
@@ -157,7 +167,7 @@ def test_unknown_argument(name: str) -> None:
         with pytest.raises(TypeError, match=r"unknown argument 'margn'|unexpected keyword argument 'margn'"):
             getattr(miners, name)(MultiSimilarityMiner(), margn=1)
     else:
-        with pytest.raises(TypeError, match=r"unknown argument 'margn'; known: .*distance, collect_stats"):
+        with pytest.raises(TypeError, match=r"unknown argument 'margn'.* Known: .*distance, collect_stats"):
             FACTORIES[name](margn=1)
 
 

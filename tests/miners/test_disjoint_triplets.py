@@ -77,5 +77,5 @@ def test_with_a_loss_statistics_and_half_precision() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(TypeError, match="known: seed, distance, collect_stats"):
+    with pytest.raises(TypeError, match="Known: seed, distance, collect_stats"):
         DisjointTripletMiner(count=3)

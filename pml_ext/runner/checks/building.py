@@ -48,7 +48,7 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
     shaping = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
     network = attempt(lambda: _network(model, cfg.INPUT), *shaping)
     reduced = model.HEADS.NECK_FEAT == "after" and model.HEADS.EMBEDDING_DIM
-    size = architecture_of(model).feature_size(network) if network else reduced or model.BACKBONE.FEAT_DIM
+    size = architecture_of(model).feature_size(network) if network else reduced or model.BACKBONE.FEAT_DIM or 2048
     parts = {} if network is None else dict(network.named_parameters())
     for name in model.LOSSES.NAME:
         read = ("MODEL.LOSSES", *(shaping[:2] if model.HEADS.PFC.ENABLED else ()))
@@ -102,7 +102,7 @@ def _loss(model: CN, name: str, feature_size: int) -> nn.Module:
     classes = max(model.HEADS.NUM_CLASSES, 2)
 
     def partial_fc(**of_loss: Any) -> nn.Module:
-        size = {"embedding_size": model.HEADS.EMBEDDING_DIM or model.BACKBONE.FEAT_DIM}
+        size: dict[str, Any] = {"embedding_size": model.HEADS.EMBEDDING_DIM or feature_size}
         with torch.device("meta"):
             return build_partial_fc(model.HEADS, num_classes=classes, seed=0, part=(0, 1), **size | of_loss)
 

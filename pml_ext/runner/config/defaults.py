@@ -20,7 +20,8 @@ _MODEL: dict[str, Any] = {
     "PIXEL_MEAN": [0.485 * 255, 0.456 * 255, 0.406 * 255],  # one value: images are read as grey
     "PIXEL_STD": [0.229 * 255, 0.224 * 255, 0.225 * 255],
     "BACKBONE": {
-        "NAME": "build_resnet_backbone", "DEPTH": "50x", "LAST_STRIDE": 1, "FEAT_DIM": 2048, "NORM": "BN",
+        "NAME": "build_resnet_backbone", "DEPTH": "50x", "LAST_STRIDE": 1, "NORM": "BN",
+        "FEAT_DIM": 0,  # 0: the backbone's own; FastReID's default is 2048
         "WITH_IBN": False, "WITH_SE": False, "WITH_NL": False, "PRETRAIN": False, "PRETRAIN_PATH": "",
         # of the vision transformer
         "SIE_COE": 3.0, "STRIDE_SIZE": (16, 16), "DROP_PATH_RATIO": 0.1, "DROP_RATIO": 0.0, "ATT_DROP_RATE": 0.0,

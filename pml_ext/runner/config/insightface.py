@@ -10,14 +10,14 @@ import yaml
 
 from pml_ext._errors import UserError
 
-_NETWORKS = {f"r{depth}": ("build_iresnet_backbone", f"{depth}x", 25088) for depth in (18, 34, 50, 100, 200)}
-_NETWORKS |= {name: ("build_mobilefacenet_backbone", name, 512) for name in ("mbf", "mbf_large")}
+_NETWORKS = {f"r{depth}": ("build_iresnet_backbone", f"{depth}x") for depth in (18, 34, 50, 100, 200)}
+_NETWORKS |= {name: ("build_mobilefacenet_backbone", name) for name in ("mbf", "mbf_large")}
 _NETWORKS |= {
-    name: ("build_insightface_vit_backbone", name, size)
-    for name, size in [
-        ("vit_t", 256), ("vit_t_dp005_mask0", 256), ("vit_s", 512), ("vit_s_dp005_mask_0", 512), ("vit_b", 512),
-        ("vit_b_dp005_mask_005", 512), ("vit_l_dp005_mask_005", 768), ("vit_h", 1024),
-    ]
+    name: ("build_insightface_vit_backbone", name)
+    for name in (
+        "vit_t", "vit_t_dp005_mask0", "vit_s", "vit_s_dp005_mask_0", "vit_b", "vit_b_dp005_mask_005",
+        "vit_l_dp005_mask_005", "vit_h",
+    )
 }  # fmt: skip
 _TESTS = {"lfw": "LFW", "cfp_fp": "CFP_FP", "agedb_30": "AgeDB_30"}
 _BASE = {  # what insightface's configs/base.py sets
@@ -90,7 +90,7 @@ def _tree(given: Mapping[str, Any], path: Path, processes: int) -> tuple[dict[st
     left.append("insightface's last batch norm learns a shift, and in r18 to r200 no scale; here a scale and no shift")
     if given["network"] not in _NETWORKS:
         raise UserError(f"{path}: network must be one of {', '.join(_NETWORKS)}; got {given['network']!r}")
-    name, depth, size = _NETWORKS[given["network"]]
+    name, depth = _NETWORKS[given["network"]]
     m1, m2, m3 = map(float, given["margin_list"])
     if m1 != 1 or (m2 and m3):
         raise UserError(f"{path}: margin_list {m1, m2, m3} is neither ArcFace's (1, m, 0) nor CosFace's (1, 0, m)")
@@ -123,7 +123,7 @@ def _tree(given: Mapping[str, Any], path: Path, processes: int) -> tuple[dict[st
             "META_ARCHITECTURE": "FaceBaseline",
             "PIXEL_MEAN": [127.5] * 3,
             "PIXEL_STD": [127.5] * 3,
-            "BACKBONE": {"NAME": name, "DEPTH": depth, "FEAT_DIM": size},
+            "BACKBONE": {"NAME": name, "DEPTH": depth},
             "HEADS": heads,
             "LOSSES": {"NAME": ["CrossEntropyLoss"]},
         },

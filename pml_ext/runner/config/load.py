@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._names import hint
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.hints import meant
 from pml_ext.runner.config.layers import Layer, Layers
 from pml_ext.runner.config.old_names import WITHOUT_MEANING, read_old_names
 from pml_ext.runner.config.stock import CONFIGS
@@ -76,6 +76,7 @@ def read_config(config_file: str | Path | None, overrides: list[str] | None = No
         layers.append(Layer("the command line", {}))
         layers[-1].put(key, value if _is_known(cfg, key) else _literal(value))
     notes = read_old_names(layers)
+    _drop_size_of_another_backbone(layers)
     for layer in layers:
         mistakes += _merge(cfg, layer.tree, "", layer.source)
     cfg.freeze()
@@ -103,6 +104,21 @@ def _read_chain(name: str, folder: Path, seen: tuple[Path, ...], mistakes: list[
     return [*below, Layer(str(path), tree)]
 
 
+def _drop_size_of_another_backbone(layers: Layers) -> None:
+    """Remove the FEAT_DIM of a base file if a later file or the command line chooses another backbone without one.
+
+    ConvNet's FEAT_DIM is a choice of its own, and that for Flatten depends on the image size.
+    """
+    chosen, sized = layers.last("MODEL.BACKBONE.NAME", "MODEL.BACKBONE.DEPTH"), layers.last("MODEL.BACKBONE.FEAT_DIM")
+    is_own = layers.value("MODEL.BACKBONE.NAME") == "build_convnet_backbone"
+    if chosen is None or sized is None or is_own or layers.value("MODEL.HEADS.POOL_LAYER") == "Flatten":
+        return
+    sources = [layer.source for layer in layers]
+    if sources.index(sized.source) < sources.index(chosen.source):
+        for layer in layers:
+            layer.pop("MODEL.BACKBONE.FEAT_DIM")
+
+
 def _is_known(cfg: CN, key: str) -> bool:
     for part in key.split("."):
         if not isinstance(cfg, CN) or part not in cfg:
@@ -118,10 +134,8 @@ def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str) -> Iterator[
         if name in WITHOUT_MEANING and key not in cfg:
             yield Mistake(name, f"{source}: {name} = {shown(value)}: {WITHOUT_MEANING[name]}")
         elif key not in cfg:
-            close = meant(str(key), cfg)
-            hint = f"; did you mean {prefix}{close}?" if close else "."
-            known = f"Known in {prefix.rstrip('.') or 'the top level'}: {', '.join(sorted(cfg))}"
-            yield Mistake(name, f"{source}: unknown key {shown(name)[1:-1]}{hint} {known}")
+            meant = hint(key, sorted(cfg), lambda known: f"{prefix}{known}")
+            yield Mistake(name, f"{source}: unknown key {shown(name)[1:-1]}{meant}")
         elif not isinstance(cfg[key], CN):
             try:
                 cfg[key] = _coerce(value, cfg[key], name, source)
@@ -175,13 +189,6 @@ def _literal(text: str) -> Any:
 
 
 def require(value: object, known: Collection[str], name: str) -> None:
-    """A config value out of a list of known ones, or an error that lists them."""
+    """Raise a UserError unless a config value is one of the known ones."""
     if value not in known:
-        raise UserError(f"{name}: unknown value {value!r}{known_values(value, known)}")
-
-
-def known_values(value: object, known: Collection[str]) -> str:
-    """`; did you mean 'b'? Known: 'a', 'b'`, or `. Known: 'a', 'b'` where none is close."""
-    close = meant(str(value), known)
-    hint = f"; did you mean {close!r}?" if close else "."
-    return f"{hint} Known: {', '.join(map(repr, known))}"
+        raise UserError(f"{name}: unknown value {value!r}{hint(value, known)}")

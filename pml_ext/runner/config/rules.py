@@ -11,7 +11,7 @@ from typing import Any
 
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import known_values
+from pml_ext._names import hint
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def one_of(
                 if name in (not_built or {}):
                     yield Problem(key, name, (not_built or {})[name], not_built=True)
                 elif name not in known:
-                    yield Problem(key, name, f"unknown{known_values(name, known)}")
+                    yield Problem(key, name, f"unknown{hint(name, known)}")
 
     return rule
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
-from pml_ext.runner.config.hints import meant
+from pml_ext._names import hint
 
 _PACKAGE = Path(__file__).resolve().parents[2]  # resolved, as the paths of bases are
 _SHIPPED = _PACKAGE / "shipped"
@@ -54,9 +54,7 @@ class Stock(NamedTuple):
         """
         source = self.find(name)
         if source is None:
-            close = meant(name, self.names())
-            hint = f"; did you mean {close}?" if close else "."
-            raise UserError(f"no {name} among `pml-ext {self.command}`{hint} The command lists all")
+            raise UserError(f"no {name} among `pml-ext {self.command}`{hint(name, self.names(), str)}")
         copies = []
         while source is not None:
             copy, text = folder / source.relative_to(self.folder), _text(source)

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.hints import meant
+from pml_ext._names import closest
 
 MOST_KEYS = 10_000
 """Of one mapping, merged ones counted: a few lines of YAML can ask for 2^1000."""
@@ -28,10 +28,10 @@ def _near(path: Path) -> Path | None:
     """What stands where the path's first missing part should be, under a name that is likely meant."""
     missing = next((part for part in (*reversed(path.parents), path) if not part.exists()), path)
     try:
-        close = meant(missing.name, sorted(entry.name for entry in missing.parent.iterdir()))
+        close = closest(missing.name, sorted(entry.name for entry in missing.parent.iterdir()), 1)
     except OSError:
         return None
-    return missing.parent / close if close else None
+    return missing.parent / close[0] if close else None
 
 
 def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[str]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import known_values
+from pml_ext._names import hint
 from pml_ext.runner.config.rules import Problem, Rule, at_least_one, fits, must, not_negative, one_of
 from pml_ext.runner.data.datasets import DATASETS
 from pml_ext.runner.data.names import (
@@ -82,7 +82,7 @@ def data_set(key: str, name: str, aliases: Mapping[str, str]) -> Iterator[Proble
     if name in DATASETS_NOT_BUILT:
         yield Problem(key, name, f"FastReID's reader of it is not built; {_AS_OWN_DATA}", not_built=True)
     elif name not in DATASETS:
-        yield Problem(key, name, f"unknown{known_values(name, DATASETS)}. {_AS_OWN_DATA.capitalize()}")
+        yield Problem(key, name, f"unknown{hint(name, DATASETS)}. {_AS_OWN_DATA.capitalize()}")
 
 
 def _names(options: CN) -> Iterator[Problem]:
@@ -100,8 +100,6 @@ def _aliases(options: CN) -> Iterator[Problem]:
         name, _, target = str(entry).partition("=")
         if not name or not target.startswith(tuple(OWN_DATA)) or target in OWN_DATA:
             yield Problem("ALIASES", entry, "must be NAME=file:people.csv or NAME=folder:path")
-        elif name.startswith(tuple(OWN_DATA)):
-            yield Problem("ALIASES", entry, f"{name} is a path already; give a name")
     names = list(aliases_of(entries))
     if len(names) < len(entries):
         yield Problem("ALIASES", list(entries), "must name each data set once")

@@ -10,8 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext.runner.data.datasets.layout import dataset_root
+from pml_ext.runner.data.names import OWN_DATA, aliases_of
 from pml_ext.runner.engine.class_shares import PATTERN
 
 log = logging.getLogger("pml_ext")
@@ -74,6 +77,36 @@ def weights_of_run(run: Path) -> Path:
         needed = f"config.yaml and {CHECKPOINTS}/{BEST} or {CHECKPOINTS}/{LAST}"
         raise UserError(f"{run} is not the folder of a run that has saved a checkpoint: it must have {needed}")
     return found[0]
+
+
+def with_absolute_paths(cfg: CN) -> CN:
+    """The config with absolute paths in place of relative ones that exist, so that it works from any folder.
+
+    Names of data sets, which are in results and curves, stay: DATASETS.ALIASES says what file: and folder: stand for.
+    """
+    found = cfg.clone()
+    found.defrost()
+    data = found.DATASETS
+    root = dataset_root(data.ROOT)
+    own = [name for name in (*data.NAMES, *data.TESTS) if name.startswith(tuple(OWN_DATA)) and "=" not in name]
+    aliases = {name: name for name in own} | aliases_of(data.ALIASES)
+    for name, target in aliases.items():
+        kind, _, path = target.partition(":")
+        aliases[name] = f"{kind}:{_absolute(path, Path(), root)}"
+    data.ALIASES = tuple(f"{name}={target}" for name, target in aliases.items())
+    if root.exists() and not root.is_absolute():
+        data.ROOT = str(root.absolute())
+    data.REC_PATH = _absolute(data.REC_PATH, Path())
+    found.OUTPUT_DIR = _absolute(found.OUTPUT_DIR, Path())
+    found.MODEL.WEIGHTS = _absolute(found.MODEL.WEIGHTS, Path())
+    found.MODEL.BACKBONE.PRETRAIN_PATH = _absolute(found.MODEL.BACKBONE.PRETRAIN_PATH, Path())
+    return found
+
+
+def _absolute(name: str, *folders: Path) -> str:
+    """The absolute path of a file in the first of the folders that holds it; the name if none does."""
+    paths = (folder / Path(name).expanduser() for folder in folders)
+    return next((str(path.absolute()) for path in paths if name and path.exists()), name)
 
 
 def prepare_folder(output: Path, *, resume: bool, overwrite: bool) -> None:

@@ -34,6 +34,7 @@ from pml_ext.runner.engine.output import (
     prepare_folder,
     remove_earlier,
     weights_of_run,
+    with_absolute_paths,
 )
 from pml_ext.runner.engine.precise_bn import recompute_statistics
 from pml_ext.runner.engine.preemption import ended_by_sigterm
@@ -105,7 +106,7 @@ def train(
             check_optimizer_state(resumed, made["optimizer"], made["lr_scheduler"]["scheduler"])
         if trainer.is_global_zero:
             remove_earlier(output, whole_run=overwrite)
-            write_atomically(output / "config.yaml", cfg.dump())
+            write_atomically(output / "config.yaml", with_absolute_paths(cfg).dump())
             identities = int(train_set.labels.max()) + 1
             log.info("%d images of %d identities, %d steps an epoch", len(train_set), identities, len(loader))
             if resume:

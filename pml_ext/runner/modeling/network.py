@@ -24,7 +24,7 @@ def build_network(options: CN, images: CN, *, num_classes: int) -> tuple[nn.Modu
         features = _flat_size(options.BACKBONE, backbone, channels, sizes)
     else:
         features = int(backbone.num_features)  # type: ignore[arg-type]
-        if features != options.BACKBONE.FEAT_DIM:
+        if options.BACKBONE.FEAT_DIM not in (0, features):
             depth = f" of DEPTH {options.BACKBONE.DEPTH}" if options.BACKBONE.NAME in BACKBONES else ""
             raise UserError(
                 f"MODEL.BACKBONE.FEAT_DIM must be {features} for {options.BACKBONE.NAME}{depth}; "
@@ -45,14 +45,19 @@ def _flat_size(options: CN, backbone: nn.Module, channels: int, sizes: ImageSize
             f"MODEL.HEADS.POOL_LAYER Flatten needs one fixed image size: INPUT.SIZE_TRAIN is {size}, "
             f"SIZE_TEST is {sizes.test}"
         )
+    if not fixed and not options.FEAT_DIM:
+        raise UserError(
+            "MODEL.BACKBONE.FEAT_DIM must be the channels × height × width of the feature map for Flatten and images "
+            "without a fixed size (INPUT.SIZE_TRAIN [0])"
+        )
     if not fixed:
-        return int(options.FEAT_DIM)  # images come as they are (SIZE_TRAIN [0]): the config knows their size
+        return int(options.FEAT_DIM)
     was_training = backbone.training
     with torch.no_grad():
         feature_map = backbone.eval()(torch.zeros(1, channels, size[0], size[-1]))
     backbone.train(was_training)
     measured: int = feature_map.numel()
-    if not isinstance(backbone, ConvNet) and measured != options.FEAT_DIM:
+    if not isinstance(backbone, ConvNet) and options.FEAT_DIM not in (0, measured):
         raise UserError(
             f"MODEL.BACKBONE.FEAT_DIM must be {measured} ({'×'.join(map(str, feature_map.shape[1:]))}) for "
             f"{options.NAME} at {size} with Flatten; got {options.FEAT_DIM}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.load import known_values
+from pml_ext._names import hint
 from pml_ext.runner.config.loss_nodes import LOSS_NODES, MINER_NODES
 from pml_ext.runner.config.rules import (
     Problem,
@@ -38,7 +38,7 @@ def _has_last_stride(options: CN) -> bool:
 
 def _depth(options: CN) -> str | None:
     depths = names.BACKBONES[options.NAME].depths if options.NAME in names.BACKBONES else ()
-    return None if not depths or options.DEPTH in depths else f"unknown{known_values(options.DEPTH, depths)}"
+    return None if not depths or options.DEPTH in depths else f"unknown{hint(options.DEPTH, depths)}"
 
 
 def _non_local(options: CN) -> str | None:

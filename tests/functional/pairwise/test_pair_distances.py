@@ -106,7 +106,7 @@ def test_unsorted_thresholds_are_errors(thresholds: list) -> None:
 def test_meta_tensors_are_errors() -> None:
     x, y = a_set()
     for bad in (x.to("meta"), x.to_sparse(), x.to(torch.float8_e4m3fn)):
-        with pytest.raises(ValueError, match="embeddings must be a dense tensor of 16 bits or more"):
+        with pytest.raises(ValueError, match=r"embeddings must (be a dense tensor|have 16 bits or more)"):
             PairDistances(bad, y)
     with pytest.raises(ValueError, match=r"embeddings must be of floating type; got torch\.complex64"):
         PairDistances(x.cfloat(), y)

@@ -129,7 +129,7 @@ def test_all_problems_are_named_in_one_message(folder: Path) -> None:
         "MODEL.BACKBONE.NAME = 'build_effnet_backbone': ",
         "MODEL.BACKBONE.NORM = 'GhostBN': batch norm over parts",
         "KD.EMA.ENABLED = True: knowledge distillation",
-        "SOLVER.OPT = 'Adan': unknown; did you mean 'Adam'? Known: 'Adadelta'",
+        "SOLVER.OPT = 'Adan': unknown; did you mean 'Adam'",
         "DATASETS.TESTS = 'LFWW': unknown; did you mean 'LFW'?",
         "SOLVER.WEIGHT_DECAY = -0.1: must be 0 or more",
         "MODEL.LOSSES.TRI.SCALE = -1.0: must be 0 or more",
@@ -228,4 +228,4 @@ def test_list(kind: str, names: list[str], capsys: pytest.CaptureFixture[str]) -
 
 def test_list_of_something_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "loss"]) == 2
-    assert "list: unknown value 'loss'; did you mean 'losses'? Known: 'losses', 'miners'" in capsys.readouterr().err
+    assert "list: unknown value 'loss'; did you mean 'losses'?" in capsys.readouterr().err

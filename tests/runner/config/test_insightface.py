@@ -57,7 +57,7 @@ def converted(folder: Path, *lines: str, processes: int = 8, config: str = CONFI
 def test_the_keys_of_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = converted(tmp_path)
     model, solver = found["MODEL"], found["SOLVER"]
-    assert model["BACKBONE"] == {"NAME": "build_mobilefacenet_backbone", "DEPTH": "mbf", "FEAT_DIM": 512}
+    assert model["BACKBONE"] == {"NAME": "build_mobilefacenet_backbone", "DEPTH": "mbf"}
     heads = model["HEADS"]
     assert (heads["CLS_LAYER"], heads["MARGIN"], heads["SCALE"], heads["NUM_CLASSES"]) == ("CosSoftmax", 0.4, 64, 3000)
     assert "PFC" not in heads
@@ -80,7 +80,7 @@ def test_what_others_have(tmp_path: Path) -> None:
              "config.interclass_filtering_threshold = 0.4", 'config.optimizer = "adamw"', "config.warmup_epoch = -1",
              "config.gradient_acc = 12", "config.val_targets = []", 'config.output = "here"')  # fmt: skip
     found = converted(tmp_path, *lines, processes=2)
-    assert found["MODEL"]["BACKBONE"] == {"NAME": "build_iresnet_backbone", "DEPTH": "50x", "FEAT_DIM": 25088}
+    assert found["MODEL"]["BACKBONE"] == {"NAME": "build_iresnet_backbone", "DEPTH": "50x"}
     heads, solver = found["MODEL"]["HEADS"], found["SOLVER"]
     assert (heads["CLS_LAYER"], heads["MARGIN"]) == ("ArcSoftmax", 0.5)
     assert heads["PFC"] == {"ENABLED": True, "SAMPLE_RATE": 0.2}

@@ -18,7 +18,7 @@ def test_mgn_of_the_first_version_has_sums_of_losses_and_its_own_reduction(tmp_p
     read = read_config(tmp_path / "mgn.yml")
     assert not read.lines
     model = read.cfg.MODEL
-    assert (model.HEADS.EMBEDDING_DIM, model.BACKBONE.FEAT_DIM) == (64, 2048)
+    assert model.HEADS.EMBEDDING_DIM == 64
     assert pytest.approx(0.25 * 8) == model.LOSSES.CE.SCALE
     assert pytest.approx(5) == model.LOSSES.TRI.SCALE, "each of five had the default, 1"
     assert any("IN_FEAT of MGN is MODEL.HEADS.EMBEDDING_DIM 64 today" in note for note in read.notes)

@@ -47,7 +47,7 @@ def test_a_copy_brings_its_bases_and_loads_alike(tmp_path: Path, capsys: pytest.
 
 def test_an_unknown_name_says_which_is_close(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["configs", "--copy", "Market1501/bagtrick_R50.yml"]) == 2
-    assert "did you mean Market1501/bagtricks_R50.yml?" in capfd.readouterr().err
+    assert "did you mean Market1501/bagtricks_R50.yml" in capfd.readouterr().err
     assert main(["check-config", "none/such.yml"]) == 1
     assert "`pml-ext configs` lists those that come with pml_ext" in capfd.readouterr().out
 

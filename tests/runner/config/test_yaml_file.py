@@ -70,7 +70,7 @@ def test_all_duplicates_are_named_beside_other_mistakes(tmp_path: Path) -> None:
     lines = str(caught.value).splitlines()
     assert lines[0] == f"{tmp_path / 'c.yml'}: duplicate key 'EMA' in lines 4 and 5"
     assert lines[1] == f"{tmp_path / 'base.yml'}: duplicate key 'SEED' in lines 1 and 2"
-    assert lines[2].startswith(f"{tmp_path / 'c.yml'}: unknown key TEST.METRIK; did you mean TEST.METRIC?")
+    assert lines[2].startswith(f"{tmp_path / 'c.yml'}: unknown key TEST.METRIK; did you mean TEST.METRIC")
 
 
 def test_duplicates_are_looked_for_once_a_key(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pml_ext.cli import main
 
 CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 MODULE = ("-m", "pml_ext.cli")
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *MODULE)
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--log-dir", "logs", *MODULE)
 
 
 def arguments(output: Path, losses: str, *flags: str) -> list[str]:
@@ -53,6 +53,7 @@ def test_two_processes_train_as_one_on_the_joint_batch(
     tmp_path: Path, losses: str, launcher: tuple[str, ...], flags: tuple[str, ...], chunk: str, told: str
 ) -> None:
     assert main(arguments(tmp_path / "one", losses)) == 0
+    launcher = tuple(str(tmp_path / word) if word == "logs" else word for word in launcher)
     done = subprocess.run(
         [sys.executable, *launcher, *arguments(tmp_path / "two", losses, *flags), "SOLVER.CHUNK", chunk],
         capture_output=True, text=True, timeout=300,

@@ -19,6 +19,7 @@ from pml_ext.runner.modeling.backbones.norms import IBN
 from pml_ext.runner.modeling.backbones.vit import ViT
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.network import build_network
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
 from pml_ext.runner.modeling.weights.names import library_names, own_names
 from tests.oracles import fastreid_networks
@@ -49,29 +50,30 @@ def build_fresh(cfg: CfgNode) -> Any:
 @pytest.mark.parametrize(
     ("name", "options", "size"),
     [
-        ("build_resnet_backbone", {"DEPTH": "18x", "FEAT_DIM": 512, "LAST_STRIDE": 1}, (512, 4, 2)),
-        ("build_resnet_backbone", {"DEPTH": "18x", "FEAT_DIM": 512, "LAST_STRIDE": 2}, (512, 2, 1)),
+        ("build_resnet_backbone", {"DEPTH": "18x", "LAST_STRIDE": 1}, (512, 4, 2)),
+        ("build_resnet_backbone", {"DEPTH": "18x", "LAST_STRIDE": 2}, (512, 2, 1)),
         ("build_resnet_backbone", {"WITH_IBN": True, "WITH_SE": True, "WITH_NL": True}, (2048, 4, 2)),
         ("build_resnext_backbone", {"WITH_IBN": True}, (2048, 4, 2)),
         ("build_resnest_backbone", {"LAST_STRIDE": 1}, (2048, 4, 2)),
         ("build_resnest_backbone", {"LAST_STRIDE": 2}, (2048, 2, 1)),
-        ("build_iresnet_backbone", {"DEPTH": "18x", "FEAT_DIM": 512}, (512, 4, 2)),
-        ("build_osnet_backbone", {"DEPTH": "x0_25", "FEAT_DIM": 128, "WITH_IBN": True}, (128, 4, 2)),
-        ("build_mobilenetv2_backbone", {"DEPTH": "0.1x", "FEAT_DIM": 1280}, (1280, 2, 1)),
-        ("build_mobilenetv3_backbone", {"DEPTH": "Small", "FEAT_DIM": 1024}, (1024, 2, 1)),
-        ("build_shufflenetv2_backbone", {"DEPTH": "0.5x", "FEAT_DIM": 1024}, (1024, 2, 1)),
-        ("build_regnet_backbone", {"DEPTH": "200y", "FEAT_DIM": 368}, (368, 4, 2)),
-        ("build_regnet_backbone", {"DEPTH": "200x", "FEAT_DIM": 368, "LAST_STRIDE": 2}, (368, 2, 1)),
-        ("build_repvgg_backbone", {"DEPTH": "A0", "FEAT_DIM": 1280, "LAST_STRIDE": 1}, (1280, 4, 2)),
+        ("build_iresnet_backbone", {"DEPTH": "18x"}, (512, 4, 2)),
+        ("build_osnet_backbone", {"DEPTH": "x0_25", "WITH_IBN": True}, (128, 4, 2)),
+        ("build_mobilenetv2_backbone", {"DEPTH": "0.1x"}, (1280, 2, 1)),
+        ("build_mobilenetv3_backbone", {"DEPTH": "Small"}, (1024, 2, 1)),
+        ("build_shufflenetv2_backbone", {"DEPTH": "0.5x"}, (1024, 2, 1)),
+        ("build_regnet_backbone", {"DEPTH": "200y"}, (368, 4, 2)),
+        ("build_regnet_backbone", {"DEPTH": "200x", "LAST_STRIDE": 2}, (368, 2, 1)),
+        ("build_repvgg_backbone", {"DEPTH": "A0", "LAST_STRIDE": 1}, (1280, 4, 2)),
         ("build_convnet_backbone", {"DEPTH": "3x", "FEAT_DIM": 8}, (8, 8, 4)),
-        ("timm:resnet10t", {"FEAT_DIM": 512}, (512, 2, 1)),
-        ("torchvision:googlenet", {"FEAT_DIM": 1024}, (1024, 2, 1)),
-        ("torchvision:vgg16", {"FEAT_DIM": 512}, (512, 2, 1)),
+        ("timm:resnet10t", {}, (512, 2, 1)),
+        ("torchvision:googlenet", {}, (1024, 2, 1)),
+        ("torchvision:vgg16", {}, (512, 2, 1)),
     ],
 )
 def test_maps(name: str, options: dict[str, Any], size: tuple[int, ...]) -> None:
-    backbone: Any = backbone_of(config(name, **options))
-    assert backbone.num_features == size[0]
+    cfg = config(name, **options)
+    backbone, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=0)
+    assert head.feat_dim == size[0], "unless it is set, FEAT_DIM is the backbone's"
     with torch.no_grad():
         assert backbone.eval()(torch.randn(1, 3, 64, 32)).shape == (1, *size)
 
@@ -425,16 +427,15 @@ def test_norms_reach_every_layer() -> None:
 
 def test_mistakes_are_named() -> None:
     for options, message in [
-        ({"NAME": "timm:resnet_10t"}, r"has no model 'resnet_10t'; near: \[.*resnet"),
-        ({"NAME": "timm:resnet10t"}, r"FEAT_DIM must be 512 for timm:resnet10t; got 2048"),
+        ({"NAME": "timm:resnet_10t"}, r"has no model 'resnet_10t'; did you mean 'resnet10t'"),
+        ({"NAME": "timm:resnet10t", "FEAT_DIM": 2048}, r"FEAT_DIM must be 512 for timm:resnet10t; got 2048"),
         ({"NAME": "torchvision:gogglenet"}, r"torchvision .* has no model 'gogglenet'; did you mean 'googlenet'"),
         ({"NAME": "torchvision:vit_b_16"}, r"vit_b_16 of torchvision pools no feature map.*torchvision:googlenet"),
-        ({"NAME": "torchvision:vgg16"}, r"FEAT_DIM must be 512 for torchvision:vgg16; got 2048"),
         (
             {"NAME": "torchvision:resnet18", "WITH_SE": True},
             r"WITH_SE = True: is not an option of this backbone",
         ),
-        ({"DEPTH": "18x"}, r"FEAT_DIM must be 512 for build_resnet_backbone of DEPTH 18x; got 2048"),
+        ({"DEPTH": "18x", "FEAT_DIM": 2048}, r"FEAT_DIM must be 512 for build_resnet_backbone of DEPTH 18x; got 2048"),
         ({"DEPTH": "20x"}, r"DEPTH = '20x': unknown.* Known: '18x', '34x', '50x', '101x'"),
         ({"LAST_STRIDE": 3}, r"LAST_STRIDE = 3: must be 1 or 2"),
         ({"NORM": "GhostBN"}, r"NORM = 'GhostBN': batch norm over parts of the batch is not built"),

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._names import hint
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.names import TIMM
 
@@ -30,8 +31,9 @@ class TimmBackbone(nn.Module):
     ) -> None:
         super().__init__()
         if not timm.is_model(name):
-            near = timm.list_models(f"*{name.split('_')[0]}*")[:10]
-            raise UserError(f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}; near: {near}")
+            raise UserError(
+                f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}{hint(name, timm.list_models())}"
+            )
         # Weights come from PRETRAIN_PATH, not from timm's downloads.
         net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0, **options)
         self.net, self.other_names = net, other_names or {}

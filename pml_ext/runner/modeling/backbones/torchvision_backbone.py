@@ -10,7 +10,7 @@ from torchvision.models.feature_extraction import create_feature_extractor, get_
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.load import known_values
+from pml_ext._names import hint
 from pml_ext.runner.modeling.names import TORCHVISION
 
 # Their published weights expect images at half the usual contrast, which transform_input provides; the auxiliary
@@ -27,9 +27,7 @@ class TorchvisionBackbone(nn.Module):
         super().__init__()
         known = models.list_models(module=models)
         if name not in known:
-            raise UserError(
-                f"MODEL.BACKBONE.NAME: torchvision {__version__} has no model {name!r}{known_values(name, known)}"
-            )
+            raise UserError(f"MODEL.BACKBONE.NAME: torchvision {__version__} has no model {name!r}{hint(name, known)}")
         net = models.get_model(name, weights=None, **(_OF_INCEPTIONS if name in _INCEPTIONS else {}))
         steps = get_graph_node_names(net, suppress_diff_warning=True)[1]
         pooling = next((i for i, step in enumerate(steps) if step in _POOLING), 0)

@@ -1,0 +1,44 @@
+"""What an error says about an unknown name: the closest known ones."""
+
+import difflib
+from collections.abc import Callable, Iterable
+
+_LONGEST = 60
+FEW = 8
+"""Names that an error lists in any case."""
+_MANY = 60
+
+
+def closest(value: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Known names that a misspelt or shortened one may stand for, the closest first; none if none is close.
+
+    Case, hyphens and underscores are ignored. MOT17 is not MSMT17, and MAX_ITER not WARMUP_ITERS.
+    """
+    wanted, names = _plain(value[:_LONGEST]), {_plain(name): name for name in known}
+    if wanted in names:
+        return [names[wanted]]
+    if len(wanted) < 4:
+        return []
+    similar = difflib.get_close_matches(wanted, names, n=count, cutoff=0.74)
+    longer = sorted((name for name in names if wanted in name), key=lambda name: name.find(wanted))
+    return [names[name] for name in dict.fromkeys(similar + longer)][:count]
+
+
+def hint(value: object, known: Iterable[str], show: Callable[[str], str] = repr) -> str:
+    """The end of an error about an unknown name: `; did you mean 'a' or 'b'?`, `. Known: 'a', 'b'`, or both.
+
+    All names are listed if they are few, or if none is close.
+    """
+    names = list(known)
+    near = [show(name) for name in closest(str(value), names)]
+    question = ""
+    if near:
+        question = f"; did you mean {' or '.join(filter(None, [', '.join(near[:-1]), near[-1]]))}?"
+        if len(names) > FEW:
+            return question
+    more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
+    return f"{question or '.'} Known: {', '.join(map(show, names[:_MANY]))}{more}"
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")

@@ -1,0 +1,37 @@
+import pytest
+
+from pml_ext import losses
+from pml_ext._names import closest, hint
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.data.datasets import DATASETS
+
+
+@pytest.mark.parametrize(
+    ("value", "known", "expected"),
+    [
+        ("Adan", ["Adam", "RMSprop"], ["Adam"]),
+        ("linear", ["CircleSoftmax", "Linear"], ["Linear"]),
+        ("Cross_Entropy_Loss", ["CrossEntropyLoss"], ["CrossEntropyLoss"]),
+        ("CrosEntropyLos", ["CrossEntropyLoss"], ["CrossEntropyLoss"]),
+        ("triplet", losses.__all__, ["TripletMarginLoss", "HPHNTripletLoss", "CentroidTripletLoss"]),
+        ("Market", list(DATASETS), ["Market1501"]),
+        ("MOT17", list(DATASETS), []),
+        ("MAX_ITER", list(get_cfg().SOLVER), []),
+        ("OPEN_LAYERS", list(get_cfg().MODEL), []),
+        ("BCE", ["CE"], []),
+        ("MAX_EPOCHS", list(get_cfg().SOLVER), ["MAX_EPOCH"]),
+        ("x" * 10**6, ["x"], []),
+        ("", ["abc"], []),
+        ("a", [], []),
+    ],
+)
+def test_close_names_are_slips_of_the_finger_and_parts(value: str, known: list[str], expected: list[str]) -> None:
+    assert closest(value, known) == expected
+
+
+def test_a_hint_lists_all_names_only_if_they_are_few_or_none_is_close() -> None:
+    few, many = ["csv", "wandb"], [f"name{i}" for i in range(70)]
+    assert hint("wandbb", few) == "; did you mean 'wandb'? Known: 'csv', 'wandb'"
+    assert hint(5, few) == ". Known: 'csv', 'wandb'"
+    assert hint("name", many, str) == "; did you mean name9, name8 or name7?"
+    assert hint("other", many).endswith("'name59' and 10 more")
