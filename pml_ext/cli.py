@@ -11,7 +11,7 @@ from pml_ext import commands
 from pml_ext._errors import Terminated, UserError
 from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
-from pml_ext.config_words import split_pairs, take_config
+from pml_ext.config_words import split_pairs, take_config, take_files
 from pml_ext.runner.config.hints import meant
 from pml_ext.search.file_format_help import LAYOUT
 
@@ -80,8 +80,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments.overrides = pairs
     if "words" in arguments:
         take_config(arguments, command)
-    if "files" in arguments and (first := vars(arguments).pop("config_file")) is not None:
-        arguments.files.insert(0, first)
+    if "files" in arguments:
+        take_files(arguments)
     if aliases := vars(arguments).pop("dataset", None):
         arguments.overrides = ["DATASETS.ALIASES", repr(tuple(aliases)), *arguments.overrides]
     return arguments
@@ -106,7 +106,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     resume = "; continue with --resume from the last checkpoint"
 
     add = command("train", commands.train, _KEY, resume)
-    _add_config(add)
+    _add_config(add, "IMAGES | FILE [KEY VALUE]…", "a folder of images, a table or a config file, and config overrides")
     _add_data(add)
     _add_processes(add)
     add("--resume", action="store_true", help="go on from OUTPUT_DIR's last checkpoint")
@@ -115,7 +115,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--eval-only", action="store_true", help="do not train; as `pml-ext eval`")
 
     add = command("eval", commands.evaluate, _KEY, **layout)
-    _add_config(add)
+    _add_config(add, "RUN | FILE [KEY VALUE]…", "a run's OUTPUT_DIR or a config file, and config overrides")
     _add_data(add)
     _add_processes(add)
     add("--embeddings", metavar="FILE", help="measure embeddings made elsewhere, see below")
@@ -160,8 +160,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--out", metavar="FOLDER", help="default: that of --checkpoint, else the current one")
 
     add = command("check-config", commands.check_config, _KEY)
-    add("files", nargs="*", metavar="FILE… [KEY VALUE]…", help="YAML files, and config overrides")
-    add("--config-file", metavar="FILE", help="a YAML file, in FastReID's way")
+    add("files", nargs="*", metavar="FILE… [KEY VALUE]…", help="config files, runs or images, and config overrides")
+    add("--config-file", metavar="FILE", help="config file")
     _add_data(add)
     add("--num-gpus", type=int, default=1, help="processes a machine that will share a batch")
     add("--num-machines", type=int, default=1)
@@ -180,7 +180,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         add("folder", nargs="?", default=".", metavar="FOLDER", help="where to; default: here")
 
     add = command("export", commands.export, _KEY)
-    _add_config(add)
+    _add_config(add, "RUN | FILE [KEY VALUE]…", "a run's OUTPUT_DIR or a config file, and config overrides")
     add("--format", required=True, choices=["onnx", "torchscript"])
     add("--output", required=True, metavar="FILE")
     add("--half", action="store_true", help="compute all but the heads in 16 bits")
@@ -228,9 +228,9 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     return whole, commands_of_whole
 
 
-def _add_config(add: Callable[..., Any]) -> None:
-    add("words", nargs="*", metavar="FILE [KEY VALUE]…", help="a YAML file, and config overrides")
-    add("--config-file", metavar="FILE", help="the YAML file, in FastReID's way")
+def _add_config(add: Callable[..., Any], words: str, does: str) -> None:
+    add("words", nargs="*", metavar=words, help=does)
+    add("--config-file", metavar="FILE", help="config file, or the name of a bundled one (see `pml-ext configs`)")
 
 
 def _add_data(add: Callable[..., Any]) -> None:

@@ -25,9 +25,13 @@ def train(
     from pml_ext.runner.checks.check import load_checked
     from pml_ext.runner.engine import run
     from pml_ext.runner.launch import Launch
+    from pml_ext.runner.run_folder import evaluation_folder
 
     cfg, launch = load_checked(config_file, overrides), Launch(**processes)
     if eval_only:
+        cfg.defrost()
+        cfg.OUTPUT_DIR = evaluation_folder(cfg.OUTPUT_DIR)
+        cfg.freeze()
         run.evaluate_only(cfg, launch)
     else:
         run.train(cfg, launch, resume=resume, overwrite=overwrite, profile=profile)

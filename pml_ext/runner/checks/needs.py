@@ -6,7 +6,14 @@ from pathlib import Path
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets import ImageCheck, is_made, load_test_sets, load_train_set, require_files
+from pml_ext.runner.data.datasets import (
+    ImageCheck,
+    is_made,
+    load_test_sets,
+    load_train_set,
+    require_files,
+    training_share,
+)
 from pml_ext.runner.data.datasets import download_to_come as data_to_come
 from pml_ext.runner.data.datasets.layout import dataset_root
 from pml_ext.runner.data.names import read_as
@@ -64,15 +71,18 @@ def _data(datasets: CN, grey: bool) -> list[str]:
         found = [] if local_file(datasets.REC_PATH) else [f"DATASETS.REC_PATH: no file {datasets.REC_PATH}"]
     else:
         names, found = [("DATASETS.NAMES", name) for name in datasets.NAMES] + names, []
-    complaints = {name: _complaint(read_as(name, datasets.ALIASES), root, grey) for _, name in names}
-    return found + [f"{name}: {complaint}" for name, complaint in complaints.items() if complaint]
+    for name in dict.fromkeys(name for _, name in names):
+        path = read_as(name, datasets.ALIASES)
+        if complaint := _complaint(path, root, grey, training_share(path, datasets)):
+            found.append(f"{name}: {complaint}")
+    return found
 
 
 @lru_cache(maxsize=128)
-def _complaint(name: str, root: Path, grey: bool) -> str | None:
+def _complaint(name: str, root: Path, grey: bool, share: float) -> str | None:
     """What is wrong with a data set's files as far as a run looks at them before it reads images."""
     try:
-        require_files(name, root, grey)
+        require_files(name, root, grey, share)
     except (UserError, OSError) as error:
         return str(error).removeprefix(f"{name}: ")
     return None

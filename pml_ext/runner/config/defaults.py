@@ -118,6 +118,8 @@ def get_cfg() -> CN:
     cfg.DATASETS.TESTS = ("Market1501",)
     # ours: names for data of one's own, each "NAME=file:people.csv" or "NAME=folder:path"; `--dataset` sets it
     cfg.DATASETS.ALIASES = ()
+    # ours: share of the classes, the first by name, that train in a folder of classes that is also tested on
+    cfg.DATASETS.SPLIT = 0.5
     cfg.DATASETS.COMBINEALL = False  # train on query and gallery too
     cfg.DATASETS.RM_LT = False  # of FastReID's NAIC20: train without identities of one image
     cfg.DATASETS.REC_PATH = ""  # FastFace's MXNet record file

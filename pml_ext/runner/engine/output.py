@@ -13,10 +13,13 @@ from filelock import FileLock, Timeout
 
 from pml_ext._errors import UserError
 from pml_ext.runner.engine.class_shares import PATTERN
+from pml_ext.runner.run_folder import CHECKPOINTS as CHECKPOINTS
+from pml_ext.runner.run_folder import EVALUATION
+from pml_ext.runner.run_folder import LAST as LAST
 
 log = logging.getLogger("pml_ext")
 
-CHECKPOINTS, LAST, UNREADABLE = "checkpoints", "last.ckpt", "unreadable_images.txt"
+UNREADABLE = "unreadable_images.txt"
 LOCK = ".lock"
 # Results, which are wrong as soon as the weights change.
 _RESULTS = (
@@ -86,7 +89,8 @@ def remove_earlier(output: Path, *, whole_run: bool) -> None:
     """Remove what an earlier run left and what will not be true any more once the weights change; the log names it.
     With `whole_run` its checkpoints and curves too, not only its results.
     """
-    found = sorted(path for pattern in _RESULTS + (_OF_A_RUN if whole_run else ()) for path in output.glob(pattern))
+    patterns = [*_RESULTS, *(f"{EVALUATION}/{pattern}" for pattern in _RESULTS), *(_OF_A_RUN if whole_run else ())]
+    found = sorted(path for pattern in patterns for path in output.glob(pattern))
     for path in found:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

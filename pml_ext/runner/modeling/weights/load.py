@@ -87,6 +87,7 @@ def _by_order(module: nn.Module, found: dict[str, Tensor], path: str) -> dict[st
     expected = module.state_dict()
     if found.keys() & expected.keys():
         return found
+    expected, found = ({n: v for n, v in state.items() if not n.endswith(_COUNTER)} for state in (expected, found))
     pairs = list(zip(expected.items(), found.items(), strict=False))
     for (name, own), (other, value) in pairs:
         if own.shape != value.shape or name.rpartition(".")[2] != other.rpartition(".")[2]:
