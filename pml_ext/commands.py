@@ -25,6 +25,7 @@ def train(
     from pml_ext.runner.checks.check import load_checked
     from pml_ext.runner.engine import run
     from pml_ext.runner.launch import Launch
+    from pml_ext.runner.modeling.weights.imagenet import settle
     from pml_ext.runner.run_folder import evaluation_folder
 
     cfg, launch = load_checked(config_file, overrides), Launch(**processes)
@@ -34,6 +35,9 @@ def train(
         cfg.freeze()
         run.evaluate_only(cfg, launch)
     else:
+        cfg.defrost()
+        settle(cfg.MODEL)
+        cfg.freeze()
         run.train(cfg, launch, resume=resume, overwrite=overwrite, profile=profile)
 
 
@@ -82,12 +86,12 @@ def threshold(
 
 
 def check_config(files: list[str], overrides: list[str], *, num_gpus: int, num_machines: int) -> int:
-    """say whether configs can run, without training, or everything that keeps them from it"""
+    """check configs without training, and list every problem; exit status 1: cannot run, 3: something is missing here"""
     from pml_ext.runner.checks.check import check_files
 
-    text, all_run = check_files(files, overrides, processes=num_gpus * num_machines)
+    text, status = check_files(files, overrides, processes=num_gpus * num_machines)
     print(text)
-    return 0 if all_run else 1
+    return status
 
 
 def convert_config(file: str, num_gpus: int, output: str | None) -> None:

@@ -54,7 +54,9 @@ def take_config(arguments: argparse.Namespace, command: argparse.ArgumentParser)
     if arguments.config_file is None:
         if not words:
             train, evaluate = "resume" in arguments, "embeddings" in arguments
-            hint = ", or a folder of images" if train else " or a run (or --embeddings FILE)" if evaluate else " or a run"
+            hint = (
+                ", or a folder of images" if train else " or a run (or --embeddings FILE)" if evaluate else " or a run"
+            )
             command.error(f"a config FILE is required{hint}")
         arguments.config_file = words.pop(0)
     if Path(arguments.config_file).expanduser().is_dir():

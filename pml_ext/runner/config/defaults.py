@@ -22,6 +22,7 @@ _MODEL: dict[str, Any] = {
     "BACKBONE": {
         "NAME": "build_resnet_backbone", "DEPTH": "50x", "LAST_STRIDE": 1, "FEAT_DIM": 2048, "NORM": "BN",
         "WITH_IBN": False, "WITH_SE": False, "WITH_NL": False, "PRETRAIN": False, "PRETRAIN_PATH": "",
+        "PRETRAIN_OPTIONAL": False,  # ours: if no weights can be had, train from random ones with a warning
         # of the vision transformer
         "SIE_COE": 3.0, "STRIDE_SIZE": (16, 16), "DROP_PATH_RATIO": 0.1, "DROP_RATIO": 0.0, "ATT_DROP_RATE": 0.0,
         "DROPOUT": 0.0,  # of FastFace's iresnet

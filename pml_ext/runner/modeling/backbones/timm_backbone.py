@@ -1,5 +1,6 @@
 """Any network of timm as a backbone, convolutional or a vision transformer."""
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -30,10 +31,15 @@ class TimmBackbone(nn.Module):
     ) -> None:
         super().__init__()
         if not timm.is_model(name):
-            near = timm.list_models(f"*{name.split('_')[0]}*")[:10]
-            raise UserError(f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}; near: {near}")
-        # Weights come from PRETRAIN_PATH, not from timm's downloads.
-        net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0, **options)
+            near = difflib.get_close_matches(name.partition(".")[0], timm.list_models(), n=5) or timm.list_models()[:5]
+            raise UserError(
+                f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}; close names: {', '.join(near)}"
+            )
+        # build_backbone loads the weights.
+        try:
+            net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0, **options)
+        except RuntimeError as error:  # a tag after the dot that timm does not know
+            raise UserError(f"MODEL.BACKBONE.NAME: timm {timm.__version__}: {error}") from error
         self.net, self.other_names = net, other_names or {}
         self.num_features = int(net.num_features)
         patches: Any = getattr(net, "patch_embed", None)
