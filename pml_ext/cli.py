@@ -201,8 +201,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     again = "; the same command goes on after its last part"
     add = command("embed", commands.embed, _KEY_AMONG_FILES, again)
     add("images", nargs="*", metavar="IMAGES [KEY VALUE]…", help="files and folders; overrides")
-    add("--config-file", metavar="FILE", help="the model: a YAML, with MODEL.WEIGHTS in it or behind")
-    add("--onnx", metavar="FILE", help="the model: what `pml-ext export --format onnx` wrote")
+    add("--model", metavar="RUN", help="a run's OUTPUT_DIR, or a file of `pml-ext export --format onnx`")
+    add("--config-file", metavar="FILE", help="in place of --model: a config file; set MODEL.WEIGHTS in it or behind")
     add("--output", required=True, metavar="FILE", help="a .parquet, or a .npz")
     add("--half", action="store_true", help="compute all but the heads in 16 bits")
     add("--add", action="store_true", help="put the pictures into the output that is there; changed ones again")
@@ -213,7 +213,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     _add_processes(add)
 
     add = command("search", commands.search, _KEY_AMONG_FILES)
-    add("query", metavar="QUERY", help="a picture, or a file of embeddings")
+    add("query", metavar="QUERY", help="an image, a folder of images, or a file of embeddings")
     add("--index", required=True, metavar="FILE", help="what `pml-ext embed` wrote")
     add("-k", type=int, default=10, help="how many to find; default: 10")
     add("--threshold", metavar="FILE", help="a threshold report of the model: accept or reject each")

@@ -86,7 +86,7 @@ def threshold(
 
 
 def check_config(files: list[str], overrides: list[str], *, num_gpus: int, num_machines: int) -> int:
-    """check configs without training, and list every problem; exit status 1: cannot run, 3: something is missing here"""
+    """check configs without training, and list every problem; exit status 1: cannot run, 3: needs something not here"""
     from pml_ext.runner.checks.check import check_files
 
     text, status = check_files(files, overrides, processes=num_gpus * num_machines)
@@ -165,14 +165,14 @@ def report(
 
 
 def compare(runs: list[str], output: str) -> None:
-    """put finished runs side by side: one page with their metrics, curves and settings"""
+    """compare finished runs: a table of their metrics, and a page that adds curves and settings"""
     from pml_ext.reports import comparison
 
-    print(comparison.compare([Path(run) for run in runs], Path(output)))
+    comparison.compare([Path(run) for run in runs], Path(output))
 
 
 def embed(
-    images: list[str], output: str, *, config_file: str | None, onnx: str | None, half: bool, add: bool,
+    images: list[str], output: str, *, config_file: str | None, model: str | None, half: bool, add: bool,
     prune: bool, overwrite: bool, label_by_folder: bool, normalize: str | None, overrides: list[str], **processes: Any,
 ) -> None:  # fmt: skip
     """write the embeddings of pictures into a file; a run that was killed goes on where it was"""
@@ -180,13 +180,13 @@ def embed(
     from pml_ext.search import embed_command
 
     embed_command.embed(
-        images, output, Launch(**processes), config_file=config_file, onnx=onnx, half=half, add=add,
+        images, output, Launch(**processes), config_file=config_file, model=model, half=half, add=add,
         prune=prune, overwrite=overwrite, label_by_folder=label_by_folder, normalize=normalize, overrides=overrides,
     )  # fmt: skip
 
 
 def search(query: str, index: str, **options: Any) -> None:
-    """find the pictures that are closest to one, or to each of some"""
+    """find the images in a gallery that are most similar to a query, or to each of several"""
     from pml_ext.search import search_command
 
     print(search_command.search(query, index, **options))

@@ -73,7 +73,7 @@ def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
         assert "out/report.html" in said(*again)
         assert "Not drawn" not in Path("out/report.html").read_text("utf-8")
     said("export", "out/config.yaml", *weights, "--format", "onnx", "--output", "m.onnx")
-    for model in (("--config-file", "out/config.yaml", *weights), ("--onnx", "m.onnx")):
+    for model in (("--config-file", "out/config.yaml", *weights), ("--model", "m.onnx")):
         shown = said("embed", "people", *model, "--output", "f.npz", "--overwrite")
         assert "1 of 72 pictures could not be embedded" in shown and "f.npz: 71 embeddings" in shown
         query = made[40]

@@ -218,7 +218,7 @@ def test_an_exported_file_has_the_cohort(
         found = Embedder.from_onnx(path, device="cpu", cohort=cohort).similarity(a, b)
         torch.testing.assert_close(found, shop.normalization.scores(a, b))
         # Embedded without the cohort its threshold decides nothing, with it it does.
-        words = ["embed", str(shop.gallery[0]), "--onnx", str(path), "DATALOADER.NUM_WORKERS", "0", "--output"]
+        words = ["embed", str(shop.gallery[0]), "--model", str(path), "DATALOADER.NUM_WORKERS", "0", "--output"]
         assert main([*words, str(tmp_path / "p.npz")]) == 0
         assert main([*words, str(tmp_path / "n.npz"), "--normalize", cohort]) == 0
         records = [EmbeddingFile.open(tmp_path / name).record for name in ("p.npz", "n.npz")]

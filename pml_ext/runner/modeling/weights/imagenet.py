@@ -133,7 +133,7 @@ def timm_weights(options: CN, channels: int) -> dict[str, Tensor]:
 
 
 def settle(model: CN) -> None:
-    """Turn an optional PRETRAIN off if no weights can be had, with a warning; warn of a PRETRAIN_PATH without effect."""
+    """Turn an optional PRETRAIN off if no weights can be had, with a warning; warn of an unused PRETRAIN_PATH."""
     options = model.BACKBONE
     if model.WEIGHTS or not options.PRETRAIN:
         if options.PRETRAIN_PATH and not model.WEIGHTS:

@@ -52,7 +52,7 @@ def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...]
 
 
 def fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional: tuple[str, ...]) -> None:
-    """Copy a file's tensors into a module; a UserError lists those that differ, except names that begin as `optional`."""
+    """Copy a file's tensors into a module; a UserError lists those that differ. Names may begin as `optional` ones."""
     expected = module.state_dict()
     usable = {n: v for n, v in found.items() if n in expected and v.shape == expected[n].shape}
     missing = [n for n in expected if n not in found and not n.startswith(optional) and not n.endswith(_COUNTER)]
