@@ -53,11 +53,9 @@ def take_config(arguments: argparse.Namespace, command: argparse.ArgumentParser)
         settings = _take_data(arguments, words)
     if arguments.config_file is None:
         if not words:
-            train, evaluate = "resume" in arguments, "embeddings" in arguments
-            hint = (
-                ", or a folder of images" if train else " or a run (or --embeddings FILE)" if evaluate else " or a run"
-            )
-            command.error(f"a config FILE is required{hint}")
+            other = "a folder of images" if "resume" in arguments else "a run"
+            hint = " (or --embeddings FILE)" if "embeddings" in arguments else ""
+            command.error(f"a config FILE is required, or {other}{hint}")
         arguments.config_file = words.pop(0)
     if Path(arguments.config_file).expanduser().is_dir():
         run, arguments.config_file = arguments.config_file, config_of_run(arguments.config_file)

@@ -65,7 +65,7 @@ def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
         return "".join(capfd.readouterr())
 
     stop = "Set DATASETS.MAX_UNREADABLE 0.03 to go on without them"
-    assert stop in said("check-config", "reid.yml")
+    assert stop in said("check-config", "reid.yml", status=3)
     assert stop in said("train", "reid.yml", status=2)
     assert str(made[3]) in Path("out/unreadable_images.txt").read_text("utf-8")
     assert "out/report.html" in said("train", "reid.yml", "DATASETS.MAX_UNREADABLE", "0.03")

@@ -127,7 +127,7 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
         test_sets = run_data.evaluation_sets(cfg, output / UNREADABLE if is_first() else None)
         module = Baseline(cfg, None, test_sets)
         trainer = build_trainer(cfg, launch, output, None)
-        baselines = _run_baselines(cfg, module, trainer, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)
+        baselines = _run_baselines(cfg, module, trainer, pretrained=False)  # MODEL.WEIGHTS keep PRETRAIN from loading
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer.validate(module, run_data.evaluation_loaders(cfg, test_sets, trainer), verbose=False)
         return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
