@@ -13,7 +13,7 @@ from pml_ext._errors import Terminated, UserError
 from pml_ext._names import hint
 from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
-from pml_ext.config_words import split_pairs, take_config
+from pml_ext.config_words import split_pairs, take_config, take_files
 from pml_ext.search.file_format_help import LAYOUT
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
@@ -107,8 +107,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments.overrides = pairs
     if "words" in arguments:
         take_config(arguments, command)
-    if "files" in arguments and (first := vars(arguments).pop("config_file")) is not None:
-        arguments.files.insert(0, first)
+    if "files" in arguments:
+        take_files(arguments)
     if aliases := vars(arguments).pop("dataset", None):
         arguments.overrides = ["DATASETS.ALIASES", repr(tuple(aliases)), *arguments.overrides]
     return arguments
@@ -131,7 +131,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
     layout: dict[str, Any] = {"epilog": LAYOUT, "formatter_class": argparse.RawDescriptionHelpFormatter}
     add = command("train", commands.train, _KEY)
-    _add_config(add)
+    _add_config(add, "IMAGES | FILE [KEY VALUE]…", "a folder of images, a table or a config file, and config overrides")
     _add_data(add)
     _add_processes(add)
     add("--resume", action="store_true", help="go on from OUTPUT_DIR's last checkpoint")
@@ -140,7 +140,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--eval-only", action="store_true", help="do not train; as `pml-ext eval`")
 
     add = command("eval", commands.evaluate, _KEY, **layout)
-    _add_config(add)
+    _add_config(add, "RUN | FILE [KEY VALUE]…", "a run's OUTPUT_DIR or a config file, and config overrides")
     _add_data(add)
     _add_processes(add)
     add("--embeddings", metavar="FILE", help="measure embeddings made elsewhere, see below")
@@ -185,8 +185,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--out", metavar="FOLDER", help="default: that of --checkpoint, else the current one")
 
     add = command("check-config", commands.check_config, _KEY)
-    add("files", nargs="*", metavar="FILE… [KEY VALUE]…", help="YAML files, and config overrides")
-    add("--config-file", metavar="FILE", help="a YAML file, in FastReID's way")
+    add("files", nargs="*", metavar="FILE… [KEY VALUE]…", help="config files, runs or images, and config overrides")
+    add("--config-file", metavar="FILE", help="config file")
     _add_data(add)
     add("--num-gpus", type=int, default=1, help="processes a machine that will share a batch")
     add("--num-machines", type=int, default=1)
@@ -205,7 +205,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         add("folder", nargs="?", default=".", metavar="FOLDER", help="where to; default: here")
 
     add = command("export", commands.export, _KEY)
-    _add_config(add)
+    _add_config(add, "RUN | FILE [KEY VALUE]…", "a run's OUTPUT_DIR or a config file, and config overrides")
     add("--format", required=True, choices=["onnx", "torchscript"])
     add("--output", required=True, metavar="FILE")
     add("--half", action="store_true", help="compute all but the heads in 16 bits")
@@ -224,8 +224,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     again = "; the same command goes on after its last part"
     add = command("embed", commands.embed, _KEY_AMONG_FILES, again)
     add("images", nargs="*", metavar="IMAGES [KEY VALUE]…", help="files and folders; overrides")
-    add("--config-file", metavar="FILE", help="the model: a YAML, with MODEL.WEIGHTS in it or behind")
-    add("--onnx", metavar="FILE", help="the model: what `pml-ext export --format onnx` wrote")
+    add("--model", metavar="RUN", help="a run's OUTPUT_DIR, or a file of `pml-ext export --format onnx`")
+    add("--config-file", metavar="FILE", help="in place of --model: a config file; set MODEL.WEIGHTS in it or behind")
     add("--output", required=True, metavar="FILE", help="a .parquet, or a .npz")
     add("--half", action="store_true", help="compute all but the heads in 16 bits")
     add("--add", action="store_true", help="put the pictures into the output that is there; changed ones again")
@@ -236,7 +236,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     _add_processes(add)
 
     add = command("search", commands.search, _KEY_AMONG_FILES)
-    add("query", metavar="QUERY", help="a picture, or a file of embeddings")
+    add("query", metavar="QUERY", help="an image, a folder of images, or a file of embeddings")
     add("--index", required=True, metavar="FILE", help="what `pml-ext embed` wrote")
     add("-k", type=int, default=10, help="how many to find; default: 10")
     add("--threshold", metavar="FILE", help="a threshold report of the model: accept or reject each")
@@ -251,9 +251,9 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     return whole, commands_of_whole
 
 
-def _add_config(add: Callable[..., Any]) -> None:
-    add("words", nargs="*", metavar="FILE [KEY VALUE]…", help="a YAML file, and config overrides")
-    add("--config-file", metavar="FILE", help="the YAML file, in FastReID's way")
+def _add_config(add: Callable[..., Any], words: str, does: str) -> None:
+    add("words", nargs="*", metavar=words, help=does)
+    add("--config-file", metavar="FILE", help="config file, or the name of a bundled one (see `pml-ext configs`)")
 
 
 def _add_data(add: Callable[..., Any]) -> None:

@@ -25,11 +25,19 @@ def train(
     from pml_ext.runner.checks.check import load_checked
     from pml_ext.runner.engine import run
     from pml_ext.runner.launch import Launch
+    from pml_ext.runner.modeling.weights.imagenet import settle
+    from pml_ext.runner.run_folder import evaluation_folder
 
     cfg, launch = load_checked(config_file, overrides), Launch(**processes)
     if eval_only:
+        cfg.defrost()
+        cfg.OUTPUT_DIR = evaluation_folder(cfg.OUTPUT_DIR)
+        cfg.freeze()
         run.evaluate_only(cfg, launch)
     else:
+        cfg.defrost()
+        settle(cfg.MODEL)
+        cfg.freeze()
         run.train(cfg, launch, resume=resume, overwrite=overwrite, profile=profile)
 
 
@@ -78,12 +86,12 @@ def threshold(
 
 
 def check_config(files: list[str], overrides: list[str], *, num_gpus: int, num_machines: int) -> int:
-    """say whether configs can run, without training, or everything that keeps them from it"""
+    """check configs without training, and list every problem; exit status 1: cannot run, 3: needs something not here"""
     from pml_ext.runner.checks.check import check_files
 
-    text, all_run = check_files(files, overrides, processes=num_gpus * num_machines)
+    text, status = check_files(files, overrides, processes=num_gpus * num_machines)
     print(text)
-    return 0 if all_run else 1
+    return status
 
 
 def convert_config(file: str, num_gpus: int, output: str | None) -> None:
@@ -157,14 +165,14 @@ def report(
 
 
 def compare(runs: list[str], output: str) -> None:
-    """put finished runs side by side: one page with their metrics, curves and settings"""
+    """compare finished runs: a table of their metrics, and a page that adds curves and settings"""
     from pml_ext.reports import comparison
 
-    print(comparison.compare([Path(run) for run in runs], Path(output)))
+    comparison.compare([Path(run) for run in runs], Path(output))
 
 
 def embed(
-    images: list[str], output: str, *, config_file: str | None, onnx: str | None, half: bool, add: bool,
+    images: list[str], output: str, *, config_file: str | None, model: str | None, half: bool, add: bool,
     prune: bool, overwrite: bool, label_by_folder: bool, normalize: str | None, overrides: list[str], **processes: Any,
 ) -> None:  # fmt: skip
     """write the embeddings of pictures into a file; a run that was killed goes on where it was"""
@@ -172,13 +180,13 @@ def embed(
     from pml_ext.search import embed_command
 
     embed_command.embed(
-        images, output, Launch(**processes), config_file=config_file, onnx=onnx, half=half, add=add,
+        images, output, Launch(**processes), config_file=config_file, model=model, half=half, add=add,
         prune=prune, overwrite=overwrite, label_by_folder=label_by_folder, normalize=normalize, overrides=overrides,
     )  # fmt: skip
 
 
 def search(query: str, index: str, **options: Any) -> None:
-    """find the pictures that are closest to one, or to each of some"""
+    """find the images in a gallery that are most similar to a query, or to each of several"""
     from pml_ext.search import search_command
 
     print(search_command.search(query, index, **options))

@@ -59,8 +59,8 @@ def test_a_misspelt_key_is_left_to_the_config_to_name() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train"], "pml-ext train: error: a config FILE is required"),
-        (["eval"], "a config FILE is required (or --embeddings FILE)"),
+        (["train"], "pml-ext train: error: a config FILE is required, or a folder of images"),
+        (["eval"], "a config FILE is required, or a run (or --embeddings FILE)"),
         (["train", "my.yml", "--epochs", "3"], "unrecognized arguments: --epochs"),
         (["export", "my.yml"], "required: --format, --output"),
         (["trian"], "no command 'trian'; did you mean train?"),

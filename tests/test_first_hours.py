@@ -109,7 +109,7 @@ def test_a_folder_of_crops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capf
     small = """MODEL.DEVICE cpu MODEL.BACKBONE.PRETRAIN False MODEL.BACKBONE.DEPTH 18x MODEL.BACKBONE.FEAT_DIM 512
         SOLVER.MAX_EPOCH 1 INPUT.SIZE_TRAIN [64,32] INPUT.SIZE_TEST [64,32] DATALOADER.NUM_WORKERS 0 OUTPUT_DIR run"""
     config = ["Market1501/bagtricks_R50.yml", "DATASETS.NAMES", own, "DATASETS.TESTS", own, *small.split()]
-    said = run("check-config", *config)
+    said = run("check-config", *config, status=3)
     (value,) = set(re.findall(r"DATASETS.MAX_UNREADABLE (\S+)", said))
     said = run("train", *config, status=2)
     assert f"Set DATASETS.MAX_UNREADABLE {value} to go on" in said and "BytesIO" not in said

@@ -65,7 +65,7 @@ def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
         return "".join(capfd.readouterr())
 
     stop = "Set DATASETS.MAX_UNREADABLE 0.03 to go on without them"
-    assert stop in said("check-config", "reid.yml")
+    assert stop in said("check-config", "reid.yml", status=3)
     assert stop in said("train", "reid.yml", status=2)
     assert str(made[3]) in Path("out/unreadable_images.txt").read_text("utf-8")
     assert "out/report.html" in said("train", "reid.yml", "DATASETS.MAX_UNREADABLE", "0.03")
@@ -76,7 +76,7 @@ def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
     assert "out/report.html" in said("report", str(tmp_path / "out")), "the run's data are found from another folder"
     monkeypatch.chdir(tmp_path)
     said("export", "out/config.yaml", *weights, "--format", "onnx", "--output", "m.onnx")
-    for model in (("--config-file", "out/config.yaml", *weights), ("--onnx", "m.onnx")):
+    for model in (("--config-file", "out/config.yaml", *weights), ("--model", "m.onnx")):
         shown = said("embed", "people", *model, "--output", "f.npz", "--overwrite")
         assert "1 of 72 pictures could not be embedded" in shown and "f.npz: 71 embeddings" in shown
         query = made[40]

@@ -15,7 +15,16 @@ from pml_ext.reports.panels import drawn
 from pml_ext.reports.run_curves import compared_curves
 from pml_ext.reports.training_series import HARD_TRIPLETS, Series, read_series
 from pml_ext.runner.config.yaml_file import read_tree
-from pml_ext.runner.evaluation.results import METRICS, Results, heading, label_of, labels_of, read_notes, read_results
+from pml_ext.runner.evaluation.results import (
+    METRICS,
+    Results,
+    heading,
+    label_of,
+    labels_of,
+    read_notes,
+    read_results,
+    text_table,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +36,8 @@ log = logging.getLogger("pml_ext")
 
 def compare(runs: Sequence[Path], output: Path) -> Path:
     """Write a page: a table for each test set, accuracy against OPIS, curves, and where settings differ.
+
+    Prints the tables and the path of the page.
 
     Each run is a folder with metrics.json (or eval_metrics.json) and config.yaml. UserError: one without them or given
     twice, a single run, or no test set that all runs have.
@@ -44,7 +55,8 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
         raise UserError(f"no test set is in all runs: {'; '.join(others)}")
     if others:
         log.warning("not compared, because not all runs have them: %s", "; ".join(others))
-    tables = [metrics_table(s, {n: r[s] for n, r in results.items()}, mark_last=False) for s in shared]
+    measured = {s: {name: found[s] for name, found in results.items()} for s in shared}
+    tables = [metrics_table(s, rows, mark_last=False) for s, rows in measured.items()]
     folders = dict(zip(names, runs, strict=True))
     tables.append(differences_table({name: _settings(run) for name, run in folders.items()}))
     pictures = drawn(
@@ -59,6 +71,8 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     facts = {name: str(run) for name, run in folders.items()}
     notes = [f"{name}: {note}" for name, run in folders.items() for note in read_notes(_metrics_file(run))]
     write_page(output, title=title, about="The runs", facts=facts, notes=notes, tables=tables, pictures=[*pictures])
+    texts = ["\n".join(text_table(s, rows)) for s, rows in measured.items()]
+    print("\n\n".join([*texts, f"page  {output}"]))
     return output
 
 

@@ -19,6 +19,7 @@ from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import SHAPING, load_for_embedding
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, start
+from pml_ext.runner.run_folder import config_of_run, weights_of_run
 from pml_ext.search.added_pictures import Plan, open_old, plan_additions, rows_that_stay
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.embedding_blocks import Block, Version
@@ -36,7 +37,7 @@ _SHOWN = 20  # pictures that could not be embedded and are named in the log; the
 
 
 def embed(
-    images: Sequence[str], output: str | Path, launch: Launch, *, config_file: str | None, onnx: str | None,
+    images: Sequence[str], output: str | Path, launch: Launch, *, config_file: str | None, model: str | None,
     overrides: Sequence[str], half: bool, add: bool, prune: bool, overwrite: bool, label_by_folder: bool,
     normalize: str | None,
 ) -> None:  # fmt: skip
@@ -45,17 +46,18 @@ def embed(
     normalize: a saved cohort, whose mean cosines with each picture are written too, so that searches have normalised
     scores. With `add`, pictures whose content has changed are embedded again; with `prune`, rows of lost ones go.
     Pictures that cannot be embedded are listed in `<output>.unreadable.txt`, the first of them in the log, too.
-    The model is a YAML with MODEL.WEIGHTS, or an exported file, whose overrides only say where and how fast it runs.
+    The model is a run, a YAML with MODEL.WEIGHTS, or an exported file, whose overrides only say where and how fast it
+    runs.
     """
     launch = launch.joined()
     output = _check_output(output, add=add, prune=prune, overwrite=overwrite)
     if launch.needs_agent:
         start(launch, partial(
-            embed, images, output, config_file=config_file, onnx=onnx, overrides=overrides, half=half, add=add,
+            embed, images, output, config_file=config_file, model=model, overrides=overrides, half=half, add=add,
             prune=prune, overwrite=overwrite, label_by_folder=label_by_folder, normalize=normalize,
         ))  # fmt: skip
         return
-    cfg, embedder = _load_model(config_file, onnx, overrides, half)
+    cfg, embedder = _load_model(config_file, model, overrides, half)
     cohort = None if normalize is None else load_cohort_of(normalize, embedder.record)
     use = None if cohort is None else use_of(str(normalize), cohort)
     record = replace(embedder.record, normalization=use)
@@ -152,11 +154,15 @@ def _check_output(output: str | Path, *, add: bool, prune: bool, overwrite: bool
     return path
 
 
-def _load_model(config_file: str | None, onnx: str | None, overrides: Sequence[str], half: bool) -> tuple[CN, Embedder]:
+def _load_model(
+    config_file: str | None, model: str | None, overrides: Sequence[str], half: bool
+) -> tuple[CN, Embedder]:
     """The config to run with, for an exported file the one recorded in it; and the model, on this process's device."""
-    if (config_file is None) == (onnx is None):
-        raise UserError("embed needs a model: either --config-file, with MODEL.WEIGHTS, or --onnx")
-    if onnx is None:
+    if (config_file is None) == (model is None):
+        raise UserError("embed needs either --model, a run or an ONNX file, or --config-file with MODEL.WEIGHTS")
+    if model is not None and Path(model).suffix != ".onnx":
+        config_file, overrides = config_of_run(model), ["MODEL.WEIGHTS", weights_of_run(model), *overrides]
+    if config_file is not None:
         cfg = load_for_embedding(config_file, [*overrides])
         require_network(cfg)
         embedder = Embedder.of(cfg, device=_device(cfg), half=half, batch_size=cfg.TEST.IMS_PER_BATCH)
@@ -166,11 +172,12 @@ def _load_model(config_file: str | None, onnx: str | None, overrides: Sequence[s
     fixed = [key for key in overrides[::2] if key.startswith((*SHAPING, "MODEL.WEIGHTS"))]
     if fixed or half:
         raise UserError(f"{', '.join(fixed) or '--half'}: an exported file computes as it was exported")
-    words = [str(word) for pair in OnnxModel(onnx, "cpu").record.config.items() for word in pair]
+    assert model is not None
+    words = [str(word) for pair in OnnxModel(model, "cpu").record.config.items() for word in pair]
     cfg = load_for_embedding(None, [*words, "MODEL.DEVICE", "auto", *overrides])
     require_network(cfg)
-    embedder = Embedder.from_onnx(onnx, device=_device(cfg), batch_size=cfg.TEST.IMS_PER_BATCH)
-    embedder.record = replace(embedder.record, onnx=str(Path(onnx).expanduser().resolve()))
+    embedder = Embedder.from_onnx(model, device=_device(cfg), batch_size=cfg.TEST.IMS_PER_BATCH)
+    embedder.record = replace(embedder.record, onnx=str(Path(model).expanduser().resolve()))
     return cfg, embedder
 
 

@@ -6,6 +6,7 @@ It resizes the crops and sends them through `PixelsToEmbedding` or an exported O
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.modeling.cuda import kind_and_index, missing_device
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
+from pml_ext.runner.run_folder import config_of_run, weights_of_run
 from pml_ext.search.crops import Crop, crop_tensors
 from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.normalized_scores import load_cohort_of
@@ -30,8 +32,8 @@ log = logging.getLogger("pml_ext")
 class Embedder:
     """A trained model: crops in, embeddings of unit length out. Several threads may call it at once.
 
-    Make one with `from_config` or `from_onnx`. Crops are resized on the CPU, by the transforms that tests of the runner
-    use (INPUT.SIZE_TEST, INTERPOLATION, CROP).
+    Make one with `from_run`, `from_config` or `from_onnx`. Crops are resized on the CPU by the runner's transforms of
+    tests (INPUT.SIZE_TEST, INTERPOLATION, CROP).
 
     Args:
         network: maps (B, C, H, W) float32 pixels in 0–255, on the device, to (B, D) of unit length.
@@ -104,6 +106,17 @@ class Embedder:
             words += ["TEST.FLIP.ENABLED", str(flip)]
         cfg = load_for_embedding(config_file, words)
         return cls.of(cfg, device=device, half=half, batch_size=batch_size, cohort=cohort)
+
+    @classmethod
+    def from_run(cls, run: str | Path, **options: Any) -> "Embedder":
+        """Load the model of a run of `pml-ext train` from its OUTPUT_DIR: its config and its last checkpoint.
+
+        Args:
+            options: as for `from_config`; `weights` for another checkpoint, such as run/checkpoints/best.ckpt.
+        Raises:
+            UserError: not the folder of a finished run; as for `from_config`.
+        """
+        return cls.from_config(config_of_run(run), **{"weights": weights_of_run(run), **options})
 
     @classmethod
     def of(

@@ -21,7 +21,10 @@ def read_arrays(path: Path, *, need_labels: bool, also: Sequence[str] = ()) -> d
     spelled = _COLUMNS if path.suffix == ".parquet" else dict(zip(NAMES, NAMES, strict=True))
     required = NAMES[:2] if need_labels else NAMES[:1]
     if missing := [spelled.get(name, name) for name in (*required, *also) if name not in arrays]:
-        raise UserError(f"{path} lacks {', '.join(missing)}; it holds {', '.join(present) or 'nothing'}")
+        hint = (
+            "; `pml-ext embed --label-by-folder` labels images by their folders" if spelled["labels"] in missing else ""
+        )
+        raise UserError(f"{path} lacks {', '.join(missing)}; it holds {', '.join(present) or 'nothing'}{hint}")
     if "cameras" not in arrays and (others := [name for name in present if name.lower().startswith("cam")]):
         # Ignoring them would change every result.
         expected = spelled["cameras"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets.folders import SUFFIXES
+from pml_ext.runner.data.datasets.layout import SUFFIXES, entries_of, is_image
 
 
 class Listed(NamedTuple):
@@ -56,8 +56,6 @@ def is_unchanged(path: Path, fingerprint: str) -> bool:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    paths = list[Path]()
-    for parent, folders, files in os.walk(folder):
-        folders.sort()
-        paths += [Path(parent, name) for name in sorted(files) if Path(name).suffix.lower() in SUFFIXES]
-    return paths
+    folders, files = entries_of(folder)
+    below = [path for each in folders if not each.is_symlink() for path in _in_folder(each)]
+    return [*filter(is_image, files), *below]

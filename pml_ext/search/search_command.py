@@ -5,18 +5,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from pml_ext._errors import UserError
 from pml_ext._text import printable
 from pml_ext.metrics import CohortNormalization, GalleryCohort
 from pml_ext.reports.hits_page import Answer, Hit, write_hits
 from pml_ext.runner.config.network_keys import config_of
-from pml_ext.runner.data.datasets.image_files import ImageFiles
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.embedding_file import EmbeddingFile
+from pml_ext.search.embedding_loop import Pictures
 from pml_ext.search.embedding_set import pictures_inside
 from pml_ext.search.exact_or_indexed import EXACT_UP_TO, open_nearest, search_gallery_as_cohort
 from pml_ext.search.file_formats import READERS
+from pml_ext.search.image_list import list_images
 from pml_ext.search.model_record import ModelRecord, report_for
 from pml_ext.search.nearest import Reranked
 from pml_ext.search.normalized_scores import (
@@ -35,7 +38,7 @@ def search(
     query: str, index: str, *, k: int, threshold: str | None, normalize: str | None, page: str | None,
     images: str | None, overrides: Sequence[str],
 ) -> str:  # fmt: skip
-    """Search for a picture, or for every row of a file of embeddings; returns a line for each hit, below each query.
+    """Search for an image, a folder of images, or the rows of a file; returns a line for each hit, below each query.
 
     threshold: a threshold report of the model; one with the gallery as cohort makes the index's rows the cohort;
     normalize: where the cohort of an index of normalised scores is, None where it was; page: an HTML page to write;
@@ -108,7 +111,7 @@ def _load_embedder(record: ModelRecord, overrides: Sequence[str]) -> Embedder:
     else:
         cfg = config_of(record.config)
         cfg.MODEL.WEIGHTS = str(path)
-        embedder = Embedder.of(cfg, device=device, half=False, batch_size=1)
+        embedder = Embedder.of(cfg, device=device, half=False, batch_size=32)
     if not embedder.record.same_model(record):
         hashes = f"{embedder.record.sha256[:12]}…, the index's {record.sha256[:12]}…"
         raise UserError(f"{path} is not the model of the index: its weights have SHA-256 {hashes}")
@@ -155,15 +158,32 @@ def _query_embeddings(
         same = use is not None and use.same_as(file.record.normalization if file.record else None)
         offsets = np.concatenate([block.offsets for block in blocks if block.offsets is not None]) if same else None
         return names, np.concatenate([block.embeddings for block in blocks]), offsets, [None] * asked.rows
-    if not path.is_file():
-        raise UserError(f"no picture and no file of embeddings at {query}")
+    if not path.exists():
+        raise UserError(f"no image, folder or file of embeddings at {query}")
     if file.record is None:
         raise UserError(
             f"{file.path} does not say which model made it, so a picture cannot be embedded: give a file of embeddings "
             f"({', '.join(READERS)}) as QUERY, or make the index with pml-ext embed"
         )
+    listed = list_images([query], Path.cwd())
     embedder = _load_embedder(file.record, overrides)
-    return [query], embedder(ImageFiles([path], grey=embedder.is_grey)[0]).numpy(), None, [path]
+    pictures, kept, vectors, problems = Pictures(listed, embedder), list[int](), list[Tensor](), list[str]()
+    for start in range(0, len(listed), embedder.batch_size):
+        pixels = list[Tensor]()
+        for row in range(start, min(start + embedder.batch_size, len(listed))):
+            _, prepared, problem = pictures[row]
+            if prepared is None:
+                problems.append(problem)
+            else:
+                kept.append(row)
+                pixels.append(prepared)
+        vectors.append(embedder.embed_prepared(pixels))
+    if not kept:
+        raise UserError(problems[0])
+    if problems:
+        log.warning("%d of %d query images cannot be read and are skipped: %s", len(problems), len(listed), problems[0])
+    names = [listed[row].name for row in kept] if path.is_dir() else [query]
+    return names, torch.cat(vectors).numpy(), None, [listed[row].path for row in kept]
 
 
 def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, str, GalleryCohort | None]:

@@ -278,7 +278,7 @@ def test_mistakes_are_named(
         ([*config, *weights, str(picture), "--output", str(there)], "is there already: --add puts more .*--overwrite"),
         ([*words, str(picture), "--add", "--overwrite"], "give one of them"),
         ([*config, str(picture), "--output", str(tmp_path / "g.npz")], "config.s MODEL.WEIGHTS; got none"),
-        (["embed", str(picture), "--output", str(tmp_path / "g.npz")], "either --config-file, .* or --onnx"),
+        (["embed", str(picture), "--output", str(tmp_path / "g.npz")], "needs either --model, .* or --config-file"),
         ([*words, str(picture), "MODEL.BACKBONE.DEPTH", "9x"], "DEPTH"),
         ([*words, str(picture), "--num-gpus", "0"], "--num-gpus must be 1 or more"),
     ):

@@ -169,7 +169,7 @@ def test_names_of_files_do_no_harm(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e]", shown)
     assert (tmp_path / "hits.html").read_text().count("<b>query</b>") == 5
     assert main(["search", "\x1b[2J.jpg", "--index", str(tmp_path / "f.npz")]) == 2
-    assert "error: no picture and no file of embeddings at \\x1b[2J.jpg" in capsys.readouterr().err
+    assert "error: no image, folder or file of embeddings at \\x1b[2J.jpg" in capsys.readouterr().err
 
 
 def test_the_model_may_have_moved_and_may_be_an_exported_one(
@@ -182,7 +182,7 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(
     report.save(tmp_path / "t.json", checkpoint=weights)
     cfg = load_for_embedding(config, ["MODEL.WEIGHTS", str(weights)])
     export(cfg, tmp_path / "model.onnx", "onnx", threshold=tmp_path / "t.json")
-    embedding = ["embed", *map(str, pictures[:6]), "--onnx", str(tmp_path / "model.onnx")]
+    embedding = ["embed", *map(str, pictures[:6]), "--model", str(tmp_path / "model.onnx")]
     embedding += ["DATALOADER.NUM_WORKERS", "0"]
     assert main([*embedding, "--output", str(tmp_path / "o.npz"), "MODEL.DEVICE", "cpu"]) == 0
     searching = ["search", str(pictures[2]), "--index", str(tmp_path / "o.npz"), "-k", "1", "MODEL.DEVICE", "cpu"]
@@ -216,7 +216,7 @@ def test_mistakes_are_named(
         ([picture, "--index", str(tmp_path / "none.npz")], "no file of embeddings at"),
         ([picture, "--index", str(tmp_path / "bad.jpg")], "the kind of file must be one of .npz"),
         ([picture, *index, "-k", "0"], "-k must be 1 or more; got 0"),
-        ([str(tmp_path / "none.jpg"), *index], "no picture and no file of embeddings at"),
+        ([str(tmp_path / "none.jpg"), *index], "no image, folder or file of embeddings at"),
         ([str(tmp_path / "bad.jpg"), *index], "bad.jpg cannot be decoded"),
         ([str(tmp_path / "wide.npz"), *index], r"must have 6 dimensions, as .*f.npz; got 7"),
         ([str(tmp_path / "wide.npz"), *index, "MODEL.DEVICE", "cpu"], "only a picture needs the model"),

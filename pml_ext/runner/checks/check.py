@@ -36,16 +36,22 @@ def load_checked(config_file: str | Path, overrides: list[str]) -> CN:
     return accepted(read)
 
 
-def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: int = 1) -> tuple[str, bool]:
-    """A report on config files, each with the same KEY VALUE… overrides, and whether all of them can run."""
+RUNS, CANNOT_RUN, LACKS_SOMETHING = 0, 1, 3
+"""Exit statuses of `pml-ext check-config`; the last: data, a device or weights are missing on this machine."""
+
+
+def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: int = 1) -> tuple[str, int]:
+    """A report on config files, each with the same KEY VALUE… overrides, and the exit status."""
     if not files or not all(file.endswith((".yml", ".yaml")) for file in files):
         got = " ".join([*files, *overrides]) or "nothing"
         raise UserError(f"check-config needs one or more .yml or .yaml files, and KEY VALUE pairs; got {got}")
     reports = [_report(file, list(overrides), processes) for file in files]
-    return "\n".join(text for text, _ in reports), all(can_run for _, can_run in reports)
+    statuses = {status for _, status in reports}
+    worst = next(status for status in (CANNOT_RUN, LACKS_SOMETHING, RUNS) if status in statuses)
+    return "\n".join(text for text, _ in reports), worst
 
 
-def _report(file: str, overrides: list[str], processes: int) -> tuple[str, bool]:
+def _report(file: str, overrides: list[str], processes: int) -> tuple[str, int]:
     notes, missing = list[str](), list[str]()
     try:
         read = read_config(file, overrides)
@@ -58,9 +64,12 @@ def _report(file: str, overrides: list[str], processes: int) -> tuple[str, bool]
             if not missing:
                 missing, skipped = unreadable_here(read.cfg)
                 notes = skipped + notes
-    verdict = "cannot run:" if reasons else "can run, but not here as it is:" if missing else "runs"
+    status = LACKS_SOMETHING if missing else RUNS
+    if reasons:
+        status = CANNOT_RUN
+    verdict = {CANNOT_RUN: "cannot run:", LACKS_SOMETHING: "can run, but not here as it is:", RUNS: "runs"}[status]
     lines = [f"{file}: {verdict}", *(f"  {line}" for line in reasons + missing), *(f"  ({note})" for note in notes)]
-    return "\n".join(lines), not reasons
+    return "\n".join(lines), status
 
 
 def _all_problems(read: ReadConfig, processes: int = 1) -> list[str]:

@@ -6,13 +6,20 @@ from pathlib import Path
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets import ImageCheck, is_made, load_test_sets, load_train_set, require_files
+from pml_ext.runner.data.datasets import (
+    ImageCheck,
+    is_made,
+    load_test_sets,
+    load_train_set,
+    require_files,
+    training_share,
+)
 from pml_ext.runner.data.datasets import download_to_come as data_to_come
 from pml_ext.runner.data.datasets.layout import dataset_root
 from pml_ext.runner.data.names import read_as
 from pml_ext.runner.modeling.cuda import missing_device, norms_of_other_devices
+from pml_ext.runner.modeling.weights.imagenet import UNUSED_PATH, missing_file
 from pml_ext.runner.modeling.weights.imagenet import download_to_come as weights_to_come
-from pml_ext.runner.modeling.weights.imagenet import missing_file
 from pml_ext.runner.modeling.weights.read import local_file
 
 
@@ -42,18 +49,27 @@ def unreadable_here(cfg: CN) -> tuple[list[str], list[str]]:
 
 
 def downloads_to_come(cfg: CN) -> list[str]:
-    """What a run of a config without problems will download, a line each."""
+    """What a run of a config without problems will download, and which weights it will not have, a line each."""
     root = dataset_root(cfg.DATASETS.ROOT)
     names = [] if cfg.DATASETS.REC_PATH else cfg.DATASETS.NAMES
     read = [read_as(name, cfg.DATASETS.ALIASES) for name in dict.fromkeys([*names, *cfg.DATASETS.TESTS])]
     of_data = [data_to_come(name, root) for name in read]
-    weights = None if cfg.MODEL.WEIGHTS else weights_to_come(cfg.MODEL.BACKBONE)
-    return [line for line in (weights, *of_data) if line]
+    return [line for line in (_note_on_weights(cfg.MODEL), *of_data) if line]
+
+
+def _note_on_weights(model: CN) -> str | None:
+    options = model.BACKBONE
+    if model.WEIGHTS:
+        return None
+    if options.PRETRAIN_PATH and not options.PRETRAIN:
+        return UNUSED_PATH
+    missing = missing_file(options) if options.PRETRAIN_OPTIONAL else None
+    return f"{missing}; training starts from random weights" if missing else weights_to_come(options)
 
 
 def _weights(model: CN) -> str | None:
     if not model.WEIGHTS:
-        return missing_file(model.BACKBONE)
+        return None if model.BACKBONE.PRETRAIN_OPTIONAL else missing_file(model.BACKBONE)
     return None if local_file(model.WEIGHTS) else f"MODEL.WEIGHTS = {model.WEIGHTS!r}: no such file"
 
 
@@ -64,15 +80,18 @@ def _data(datasets: CN, grey: bool) -> list[str]:
         found = [] if local_file(datasets.REC_PATH) else [f"DATASETS.REC_PATH: no file {datasets.REC_PATH}"]
     else:
         names, found = [("DATASETS.NAMES", name) for name in datasets.NAMES] + names, []
-    complaints = {name: _complaint(read_as(name, datasets.ALIASES), root, grey) for _, name in names}
-    return found + [f"{name}: {complaint}" for name, complaint in complaints.items() if complaint]
+    for name in dict.fromkeys(name for _, name in names):
+        path = read_as(name, datasets.ALIASES)
+        if complaint := _complaint(path, root, grey, training_share(path, datasets)):
+            found.append(f"{name}: {complaint}")
+    return found
 
 
 @lru_cache(maxsize=128)
-def _complaint(name: str, root: Path, grey: bool) -> str | None:
+def _complaint(name: str, root: Path, grey: bool, share: float) -> str | None:
     """What is wrong with a data set's files as far as a run looks at them before it reads images."""
     try:
-        require_files(name, root, grey)
+        require_files(name, root, grey, share)
     except (UserError, OSError) as error:
         return str(error).removeprefix(f"{name}: ")
     return None

@@ -51,7 +51,8 @@ def _batch(cfg: CN, processes: int) -> str | None:
 
 
 def _weights(cfg: CN) -> str | None:
-    return None if cfg.MODEL.WEIGHTS else why_no_weights(cfg.MODEL.BACKBONE)
+    needed = not cfg.MODEL.WEIGHTS and not cfg.MODEL.BACKBONE.PRETRAIN_OPTIONAL
+    return why_no_weights(cfg.MODEL.BACKBONE) if needed else None
 
 
 def _erasing(cfg: CN) -> str | None:

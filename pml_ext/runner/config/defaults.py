@@ -23,6 +23,7 @@ _MODEL: dict[str, Any] = {
         "NAME": "build_resnet_backbone", "DEPTH": "50x", "LAST_STRIDE": 1, "NORM": "BN",
         "FEAT_DIM": 0,  # 0: the backbone's own; FastReID's default is 2048
         "WITH_IBN": False, "WITH_SE": False, "WITH_NL": False, "PRETRAIN": False, "PRETRAIN_PATH": "",
+        "PRETRAIN_OPTIONAL": False,  # ours: if no weights can be had, train from random ones with a warning
         # of the vision transformer
         "SIE_COE": 3.0, "STRIDE_SIZE": (16, 16), "DROP_PATH_RATIO": 0.1, "DROP_RATIO": 0.0, "ATT_DROP_RATE": 0.0,
         "DROPOUT": 0.0,  # of FastFace's iresnet
@@ -121,6 +122,8 @@ def get_cfg() -> CN:
     cfg.DATASETS.TESTS = ("Market1501",)
     # ours: names for data of one's own, each "NAME=file:people.csv" or "NAME=folder:path"; `--dataset` sets it
     cfg.DATASETS.ALIASES = ()
+    # ours: share of the classes, the first by name, that train in a folder of classes that is also tested on
+    cfg.DATASETS.SPLIT = 0.5
     cfg.DATASETS.COMBINEALL = False  # train on query and gallery too
     cfg.DATASETS.RM_LT = False  # of FastReID's NAIC20: train without identities of one image
     cfg.DATASETS.REC_PATH = ""  # FastFace's MXNet record file

@@ -6,6 +6,8 @@ from typing import Any
 
 from pml_ext.runner.config.yaml_file import shown
 
+COMMAND_LINE = "the command line"
+
 
 @dataclass
 class Layer:

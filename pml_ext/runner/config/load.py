@@ -11,7 +11,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._names import hint
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.layers import Layer, Layers
+from pml_ext.runner.config.layers import COMMAND_LINE, Layer, Layers
 from pml_ext.runner.config.old_names import WITHOUT_MEANING, read_old_names
 from pml_ext.runner.config.stock import CONFIGS
 from pml_ext.runner.config.yaml_file import read_tree, shown
@@ -73,7 +73,7 @@ def read_config(config_file: str | Path | None, overrides: list[str] | None = No
         line = f"overrides must be KEY VALUE pairs; got an odd number of words: {' '.join(overrides)}"
         mistakes.append(Mistake("", line))
     for key, value in zip(overrides[::2], overrides[1::2], strict=False):
-        layers.append(Layer("the command line", {}))
+        layers.append(Layer(COMMAND_LINE, {}))
         layers[-1].put(key, value if _is_known(cfg, key) else _literal(value))
     notes = read_old_names(layers)
     _drop_size_of_another_backbone(layers)

@@ -48,7 +48,7 @@ def load_for_embedding(config_file: str | Path | None, overrides: list[str] | No
 
 def shaping(cfg: CN) -> dict[str, Any]:
     """The keys that make an embedding what it is, with their values."""
-    return {key: value for key, value in _leaves(cfg, "") if key.startswith(SHAPING)}
+    return {key: value for key, value in _leaves(cfg, "") if key.startswith(SHAPING) and not key.endswith("_OPTIONAL")}
 
 
 def config_of(keys: Mapping[str, Any]) -> CN:

@@ -10,7 +10,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pml_ext.runner.config.layers import Layer, Layers
+from pml_ext.runner.config.layers import COMMAND_LINE, Layer, Layers
 from pml_ext.runner.config.old_defaults import set_old_defaults
 from pml_ext.runner.config.old_mgn import read_mgn
 from pml_ext.runner.config.old_schedule import counts_epochs, read_schedule
@@ -87,7 +87,9 @@ def read_old_names(layers: Layers) -> list[str]:
             notes += layer.rename(f"MODEL.HEADS.{key}", names)
         notes += layer.convert("MODEL.OPEN_LAYERS", "MODEL.FREEZE_LAYERS", _frozen)
     notes += _sampler(layers) + read_schedule(layers, by_epochs=by_epochs)
-    if notes:
+    # A file shows its version by its spellings. A command line over a file of today does not change the version.
+    is_old = any(not note.startswith(f"{COMMAND_LINE}: ") for note in notes) or len(layers) == 1
+    if notes and is_old:
         notes += _linear_scale(layers) + set_old_defaults(layers, by_epochs=by_epochs or first_heads)
     return harmless + notes
 

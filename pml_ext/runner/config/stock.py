@@ -37,9 +37,10 @@ class Stock(NamedTuple):
         return path if not Path(name).is_absolute() and ".." not in path.parts and path.is_file() else None
 
     def names(self) -> list[str]:
-        """The files in the list."""
+        """The files in the list, those for own images first."""
         paths = (path for suffix in self.suffixes for path in self.folder.rglob(f"*{suffix}") if self.belongs(path))
-        return sorted(path.relative_to(self.folder).as_posix() for path in paths)
+        names = sorted(path.relative_to(self.folder).as_posix() for path in paths)
+        return sorted(names, key=lambda name: not name.startswith("OwnImages/"))
 
     def listing(self) -> str:
         """A line for each file: its name, and what it is."""

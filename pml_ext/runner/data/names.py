@@ -29,8 +29,8 @@ BY_IDENTITY = tuple(name for name in SAMPLERS if name not in ("TrainingSampler",
 OWN_DATA = {
     "file:": "file:<table>, a .csv or .parquet with the columns path (inside the table's folder), identity, camera, "
     "split",
-    "folder:": "folder:<path>, images in a folder per identity: all of them to train on, or in sub-folders train, "
-    "query and gallery",
+    "folder:": "folder:<path>, images in a folder per class: split into training and test classes (DATASETS.SPLIT), or "
+    "in sub-folders train and val (or test), or train, query and gallery",
 }
 """Names with a path in them, which is looked for in the current folder and then in DATASETS.ROOT."""
 # Data sets that FastReID registers and whose layouts are not read here: attributes, classes of insects, and test images

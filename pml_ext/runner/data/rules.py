@@ -20,9 +20,8 @@ from pml_ext.runner.data.names import (
 
 _SMALLEST, _LARGEST = 4, 2**16  # side of an image in pixels; of one pixel nothing is left
 _AS_OWN_DATA = (
-    "data of one's own go in as file:people.csv (a table with the columns path, identity, camera, split) or as "
-    "folder:path (a folder per identity, in query and gallery to test on them), or keep their name by --dataset "
-    "NAME=file:people.csv"
+    "to use your own data, pass file:people.csv (a table) or folder:PATH (a folder per class), see `pml-ext list "
+    "datasets`; --dataset NAME=file:people.csv keeps a name"
 )
 
 
@@ -82,7 +81,7 @@ def data_set(key: str, name: str, aliases: Mapping[str, str]) -> Iterator[Proble
     if name in DATASETS_NOT_BUILT:
         yield Problem(key, name, f"FastReID's reader of it is not built; {_AS_OWN_DATA}", not_built=True)
     elif name not in DATASETS:
-        yield Problem(key, name, f"unknown{hint(name, DATASETS)}. {_AS_OWN_DATA.capitalize()}")
+        yield Problem(key, name, f"unknown{hint(name, DATASETS)}. {_AS_OWN_DATA[0].upper()}{_AS_OWN_DATA[1:]}")
 
 
 def _names(options: CN) -> Iterator[Problem]:
@@ -108,6 +107,7 @@ def _aliases(options: CN) -> Iterator[Problem]:
 DATASETS_RULES: list[Rule] = [
     _aliases,
     _names,
+    must("SPLIT", "must be between 0 and 1, both excluded", lambda value: 0 < value < 1),
     must("MAX_UNREADABLE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
 ]
 DATALOADER_RULES: list[Rule] = [

@@ -26,7 +26,6 @@ from pml_ext.runner.engine.checkpoints import CONFIG, BackgroundCheckpoints
 from pml_ext.runner.engine.class_shares import CLASSES, read_share, take_share, write_share
 from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet_statistics
-from pml_ext.runner.engine.output import CHECKPOINTS
 from pml_ext.runner.engine.stuck_losses import StuckLosses
 from pml_ext.runner.evaluation.collapse import describe_collapse
 from pml_ext.runner.evaluation.device import bytes_to_measure, device_with_room
@@ -37,6 +36,7 @@ from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.rank_store import rank_and_ranks
+from pml_ext.runner.run_folder import CHECKPOINTS
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
 from pml_ext.runner.solver.schedule import build_schedule
 

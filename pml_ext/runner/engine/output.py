@@ -16,10 +16,11 @@ from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.layout import dataset_root
 from pml_ext.runner.data.names import OWN_DATA, aliases_of
 from pml_ext.runner.engine.class_shares import PATTERN
+from pml_ext.runner.run_folder import CHECKPOINTS, EVALUATION
 
 log = logging.getLogger("pml_ext")
 
-CHECKPOINTS, BEST, LAST, UNREADABLE = "checkpoints", "best.ckpt", "last.ckpt", "unreadable_images.txt"
+UNREADABLE = "unreadable_images.txt"
 LOCK = ".lock"
 # Results, which are wrong as soon as the weights change.
 _RESULTS = (
@@ -64,19 +65,6 @@ def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
         yield output
     finally:
         lock.release()
-
-
-def weights_of_run(run: Path) -> Path:
-    """The checkpoint that a run's results are of: the best one, or the last if the run kept no best.
-
-    Raises:
-        UserError: the folder is not that of a run with a checkpoint.
-    """
-    found = [run / CHECKPOINTS / name for name in (BEST, LAST) if (run / CHECKPOINTS / name).is_file()]
-    if not found or not (run / "config.yaml").is_file():
-        needed = f"config.yaml and {CHECKPOINTS}/{BEST} or {CHECKPOINTS}/{LAST}"
-        raise UserError(f"{run} is not the folder of a run that has saved a checkpoint: it must have {needed}")
-    return found[0]
 
 
 def with_absolute_paths(cfg: CN) -> CN:
@@ -132,7 +120,8 @@ def remove_earlier(output: Path, *, whole_run: bool) -> None:
     """Remove what an earlier run left and what will not be true any more once the weights change; the log names it.
     With `whole_run` its checkpoints and curves too, not only its results.
     """
-    found = sorted(path for pattern in _RESULTS + (_OF_A_RUN if whole_run else ()) for path in output.glob(pattern))
+    patterns = [*_RESULTS, *(f"{EVALUATION}/{pattern}" for pattern in _RESULTS), *(_OF_A_RUN if whole_run else ())]
+    found = sorted(path for pattern in patterns for path in output.glob(pattern))
     for path in found:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -25,15 +25,11 @@ from pml_ext.runner.engine.callbacks import Profile, freeze_callbacks
 from pml_ext.runner.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run, steps_of
 from pml_ext.runner.engine.messages import logged
 from pml_ext.runner.engine.output import (
-    BEST,
-    CHECKPOINTS,
-    LAST,
     UNREADABLE,
     is_to_be_replaced,
     output_folder,
     prepare_folder,
     remove_earlier,
-    weights_of_run,
     with_absolute_paths,
 )
 from pml_ext.runner.engine.precise_bn import recompute_statistics
@@ -53,6 +49,7 @@ from pml_ext.runner.evaluation.results import LOWER_IS_BETTER, label_of
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, is_first, restarts, start
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
+from pml_ext.runner.run_folder import BEST, CHECKPOINTS, LAST, config_of_run, weights_of_run
 
 log = logging.getLogger("pml_ext")
 
@@ -194,8 +191,9 @@ def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
         trainer = build_trainer(cfg, launch, output, None)
         tests, baselines = run_data.evaluation_loaders(cfg, test_sets, trainer), {}
         if cfg.TEST.BASELINES:
+            # MODEL.WEIGHTS keep PRETRAIN from loading.
             before = _measured_before_training(module, trainer, tests)
-            baselines = _baselines(cfg, module, trainer, before, pretrained=cfg.MODEL.BACKBONE.PRETRAIN)
+            baselines = _baselines(cfg, module, trainer, before, pretrained=False)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer.validate(module, tests, verbose=False)
         return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines, [])
@@ -230,8 +228,9 @@ def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
 
 def report_of_run(run: Path) -> Path:
     """Write report.html of a run, whose best checkpoint is measured again."""
-    opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", str(weights_of_run(run)), "TEST.REPORT", "True"]
-    evaluate_only(load_config(run / "config.yaml", opts), Launch())
+    config = config_of_run(run)
+    opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", weights_of_run(run), "TEST.REPORT", "True"]
+    evaluate_only(load_config(config, opts), Launch())
     return run / "report.html"
 
 

@@ -15,7 +15,6 @@ from pml_ext.runner.engine.callbacks import ChannelsLast
 from pml_ext.runner.engine.checkpoints import BackgroundCheckpoints
 from pml_ext.runner.engine.loggers import build_loggers, flat
 from pml_ext.runner.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
-from pml_ext.runner.engine.output import LAST
 from pml_ext.runner.engine.preemption import Preemption
 from pml_ext.runner.engine.progress import Progress
 from pml_ext.runner.evaluation.columns import LAST as KEEP_LAST
@@ -23,6 +22,7 @@ from pml_ext.runner.evaluation.columns import best_metric
 from pml_ext.runner.evaluation.results import LOWER_IS_BETTER
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.cuda import missing_device
+from pml_ext.runner.run_folder import LAST
 from pml_ext.runner.solver.rules import AMP_TYPES
 
 log = logging.getLogger("pml_ext")

@@ -71,13 +71,13 @@ def results_table(
     if baselines:
         for name, values in results.items():
             rows = {row: found[name] for row, found in baselines.items()} | {"trained": values}
-            lines += [*_table(name, rows), ""]
+            lines += [*text_table(name, rows), ""]
     else:
         kinds: dict[tuple[str, ...], list[str]] = {}
         for name, values in results.items():
             kinds.setdefault(tuple(labels_of(values)), []).append(name)
         for names in kinds.values():
-            lines += [*_table("", {name: results[name] for name in names}), ""]
+            lines += [*text_table("", {name: results[name] for name in names}), ""]
     width = max(len(label) for label in files)
     return "\n".join([*lines, *(f"{label.ljust(width)}  {path}" for label, path in files.items())])
 
@@ -131,7 +131,7 @@ def label_of(name: str) -> str | None:
     return _HEADINGS.get(name)
 
 
-def _of_both_scores(rows: Mapping[str, dict[str, float]]) -> Iterator[tuple[str, dict[str, float]]]:
+def _of_both_scores(rows: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, dict[str, float]]]:
     """Metrics of normalised scores as a row below that of cosines."""
     for name, values in rows.items():
         yield name, {key: value for key, value in values.items() if keys.plain(key) == key}
@@ -139,13 +139,14 @@ def _of_both_scores(rows: Mapping[str, dict[str, float]]) -> Iterator[tuple[str,
             yield f"{name}, normalised scores".removeprefix(", "), normalized
 
 
-def _table(corner: str, rows: dict[str, dict[str, float]]) -> list[str]:
-    rows = dict(_of_both_scores(rows))
-    labels = labels_of(next(iter(rows.values())))
+def text_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Metrics by row as the lines of a table for the terminal."""
+    shown = dict(_of_both_scores(rows))
+    labels = labels_of(next(iter(shown.values())))
     header = [corner, *(heading(*item) for item in labels.items())]
     cells = [
         [name, *(as_text(metric, values[metric]) if metric in values else "" for metric in labels)]
-        for name, values in rows.items()
+        for name, values in shown.items()
     ]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     lines = [

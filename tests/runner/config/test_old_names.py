@@ -244,3 +244,12 @@ def test_fastretris_recalls_are_ranks_and_change_nothing_else(tmp_path: Path) ->
     assert not read.lines
     assert read.notes == [f"{tmp_path / 'cub.yml'}: TEST.RECALLS is TEST.RANKS [1, 2, 4] today"]
     assert read.cfg == plain.cfg, "no default of an old FastReID comes with it"
+
+
+def test_an_old_spelling_on_the_command_line_does_not_make_a_file_old() -> None:
+    name = "Market1501/bagtricks_R50.yml"
+    plain, deep = load_config(name), read_config(name, ["MODEL.BACKBONE.DEPTH", "101"])
+    assert deep.notes == ["the command line: MODEL.BACKBONE.DEPTH '101' is MODEL.BACKBONE.DEPTH '101x' today"]
+    deep.cfg.defrost()
+    deep.cfg.MODEL.BACKBONE.DEPTH = "50x"
+    assert deep.cfg == plain

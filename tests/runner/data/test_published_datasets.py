@@ -545,11 +545,10 @@ def test_occluded_people_are_searched_among_whole_ones(tmp_path: Path) -> None:
 
 def test_a_folder_per_identity(tmp_path: Path) -> None:
     layouts.face_folders(tmp_path)
-    for name in ("CASIAWebFace", "folder:CASIA-WebFace"):
-        data = load(name, tmp_path, False)
-        assert isinstance(data, ImageSet)
-        assert data.identities.tolist() == [0, 0, 1]
-        assert data.images[0].shape == (3, 12, 6)
+    data = load("CASIAWebFace", tmp_path, False)
+    assert isinstance(data, ImageSet)
+    assert data.identities.tolist() == [0, 0, 1]
+    assert data.images[0].shape == (3, 12, 6)
 
 
 def test_folders_of_ones_own_to_search_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -562,14 +561,6 @@ def test_folders_of_ones_own_to_search_in(tmp_path: Path, caplog: pytest.LogCapt
     assert rows(data.gallery) == [("3.jpg", 0, 2), ("4.webp", 2, 3)], "the same names, and nothing removed by camera"
     assert rows(data.train) == [("5.jpg", 3, 0)]
     assert "mine/query: 2 files are left out, no images by their names (.heic, list)" in caplog.text
-    tests = load_test_sets(config(tmp_path, tests=("mine",), ALIASES=("mine=folder:mine",)), grey=False)
-    assert list(tests) == ["mine"]
-    write(tmp_path / "alone", "query/anna/1.jpg", "query/anna/2.jpg")
-    alone = loaded("folder:alone", tmp_path)
-    assert alone.gallery is None and len(alone.train) == 0 and len(alone.query) == 2
-    (tmp_path / "alone" / "gallery").mkdir()
-    with pytest.raises(UserError, match=r"alone/gallery: expected <identity>/<image>"):
-        load("folder:alone", tmp_path, False)
 
 
 def test_records_without_mxnet(tmp_path: Path) -> None:

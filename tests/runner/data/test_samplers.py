@@ -144,6 +144,14 @@ def test_balanced_falls_back_to_the_same_camera_and_then_to_the_same_image() -> 
         assert pairs == {(0, 1), (2, 2)}
 
 
+def test_few_identities_fill_a_uniform_batch_in_turns() -> None:
+    labels = np.repeat(np.arange(3), [9, 2, 30])
+    for batch in islice(sampler_of("UniformIdentitySampler", labels=labels, batch_size=40).draw(_random()), 5):
+        groups = labels[batch].reshape(10, 4)  # 10 groups of 4 images
+        assert (groups == groups[:, :1]).all() and (np.diff(groups[:, 0]) >= 0).all()
+        assert sorted(np.bincount(groups[:, 0])) == [3, 3, 4]
+
+
 def test_set_weight_gives_each_camera_its_identities() -> None:
     labels = np.repeat(np.arange(12), 5)
     cameras = np.repeat([0, 1, 2], 20)  # each identity in one camera only

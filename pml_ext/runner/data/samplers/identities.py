@@ -15,20 +15,27 @@ def identities_in_decks(labels: np.ndarray, batch_size: int, instances: int, *, 
     Fewer than K left over are skipped. Images repeat where an identity has fewer than K. Until used up (FastReID's
     NaiveIdentitySampler) an identity with fewer than K unused images leaves the round, which ends when fewer than P are
     left, so that identities come about as often as they have images. Otherwise all are equally likely (Hermans et al.
-    2017), and a deck that is used up is shuffled anew.
+    2017), and a deck that is used up is shuffled anew. If there are fewer than P, each is drawn equally often, or once
+    more than others.
     """
     members = Members(labels)
-    count = _identities_a_batch(members, batch_size, instances)
+    count = batch_size // instances if not until_used_up else _identities_a_batch(members, batch_size, instances)
+
+    def places_of_batch(remaining: int, random: np.random.Generator) -> list[int]:
+        if count <= remaining:
+            return random.choice(remaining, count, replace=False).tolist()  # type: ignore[no-any-return]
+        rounds, more = divmod(count, remaining)
+        return sorted([*range(remaining)] * rounds + random.choice(remaining, more, replace=False).tolist())
 
     def draw(random: np.random.Generator) -> Iterator[list[int]]:
         decks = members.copy()
         while True:
             used = np.zeros(len(members), dtype=np.int64)
             left, remaining = np.arange(len(members)), len(members)
-            while remaining >= count:
+            while remaining >= count or not until_used_up:
                 batch: list[int] = []
                 used_up: list[int] = []
-                for place in random.choice(remaining, count, replace=False).tolist():
+                for place in places_of_batch(remaining, random):
                     c = int(left[place])
                     deck = decks[c]
                     start = int(used[c])

@@ -7,12 +7,11 @@ from typing import Any
 from torch import nn
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
 from pml_ext.runner.modeling.backbones.norms import build_norm, replace_batch_norms
 from pml_ext.runner.modeling.image_sizes import ImageSizes
-from pml_ext.runner.modeling.names import BACKBONES, LIBRARIES
-from pml_ext.runner.modeling.weights.imagenet import download, imagenet_url, why_no_weights
-from pml_ext.runner.modeling.weights.load import load_pretrained
+from pml_ext.runner.modeling.names import BACKBONES, LIBRARIES, TIMM
+from pml_ext.runner.modeling.weights.imagenet import fetch, timm_weights, weights_path
+from pml_ext.runner.modeling.weights.load import fill, load_pretrained
 
 __all__ = ["build_backbone", "build_norm", "warn_of_unused"]
 
@@ -34,10 +33,12 @@ def build_backbone(options: CN, *, channels: int, sizes: ImageSizes, pretrained:
     if "NORM" in entry.options:
         replace_batch_norms(backbone, options.NORM)
     if pretrained:
-        if problem := why_no_weights(options):
-            raise UserError(f"MODEL.BACKBONE.PRETRAIN: {problem}")
-        path = options.PRETRAIN_PATH or str(download(str(imagenet_url(options))))
-        load_pretrained(backbone, path, optional=backbone.only_in_files)
+        path = weights_path(options) or str(fetch(options))
+        log.info("backbone %s: weights from %s", options.NAME, path)
+        if options.NAME.startswith(TIMM) and not weights_path(options):
+            fill(backbone.net, timm_weights(options, channels), path, backbone.only_in_files)
+        else:
+            load_pretrained(backbone, path, optional=backbone.only_in_files)
     built: nn.Module = backbone
     return built
 

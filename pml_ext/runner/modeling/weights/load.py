@@ -33,7 +33,7 @@ def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optio
     found = {name.removeprefix(prefix): v for name, v in read_state_dict(path).items() if name.startswith(prefix)}
     named = named_as_whole(module, own_names(found), path)
     named = library_names(getattr(module, "backbone", None), named, "backbone.")
-    _fill(module, _without_pixels(module, named, path), path, optional)
+    fill(module, _without_pixels(module, named, path), path, optional)
 
 
 def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...] = ()) -> None:
@@ -48,10 +48,11 @@ def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...]
     else:
         state = library_names(backbone, backbone_names(read_state_dict(path)))
     adapt = cast("Callable[[dict[str, Tensor]], dict[str, Tensor]] | None", getattr(backbone, "adapt", None))
-    _fill(net, adapt(state) if adapt else state, path, optional)
+    fill(net, adapt(state) if adapt else state, path, optional)
 
 
-def _fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional: tuple[str, ...]) -> None:
+def fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional: tuple[str, ...]) -> None:
+    """Copy a file's tensors into a module; a UserError lists those that differ. Names may begin as `optional` ones."""
     expected = module.state_dict()
     usable = {n: v for n, v in found.items() if n in expected and v.shape == expected[n].shape}
     missing = [n for n in expected if n not in found and not n.startswith(optional) and not n.endswith(_COUNTER)]
@@ -87,6 +88,7 @@ def _by_order(module: nn.Module, found: dict[str, Tensor], path: str) -> dict[st
     expected = module.state_dict()
     if found.keys() & expected.keys():
         return found
+    expected, found = ({n: v for n, v in state.items() if not n.endswith(_COUNTER)} for state in (expected, found))
     pairs = list(zip(expected.items(), found.items(), strict=False))
     for (name, own), (other, value) in pairs:
         if own.shape != value.shape or name.rpartition(".")[2] != other.rpartition(".")[2]:

@@ -28,7 +28,8 @@ def local_file(path: str | Path) -> Path | None:
 
 def packaged_file(name: str) -> Path:
     """The one weights file inside an installed Python package, which is not imported."""
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    module = name.replace("-", "_")
+    spec = importlib.util.find_spec(module) if module.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise UserError(
             f"{PACKAGE}{name}: no installed package of this name; "

