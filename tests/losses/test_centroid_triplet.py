@@ -109,18 +109,6 @@ def test_blocks_do_not_change_it() -> None:
             torch.testing.assert_close(row_distances(measure, x, others, rows=rows), whole)
 
 
-@pytest.mark.parametrize("negatives", ["hardest", "all"])
-def test_order_rotation_and_names_do_not_matter(negatives: str) -> None:
-    x, labels = batch()
-    loss = CentroidTripletLoss(negatives=negatives)
-    value = loss(x, labels)
-    order = torch.randperm(len(labels))
-    rotation = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64))[0]
-    torch.testing.assert_close(loss(x[order], labels[order]), value)
-    torch.testing.assert_close(loss(x @ rotation, labels), value)
-    torch.testing.assert_close(loss(x, 2**40 - labels), value)
-
-
 @pytest.mark.parametrize("hardest", [True, False])
 def test_centroids_of_another_reference_set_are_of_whole_classes(hardest: bool) -> None:
     x, labels = batch()

@@ -246,6 +246,17 @@ def test_autocast_changes_nothing(name: str) -> None:
 
 
 @every_loss
+def test_order_rotation_and_names_do_not_matter(name: str) -> None:
+    loss, (x, labels) = make(name).double(), batch(torch.float64)
+    value, order = loss(x, labels), torch.randperm(12)
+    if name != "LoOp":  # whose pairs are neighbours in the batch
+        torch.testing.assert_close(loss(x[order], labels[order]), value)
+    if name not in WITHOUT_REFERENCES:
+        rotation = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64))[0]
+        torch.testing.assert_close(loss(x @ rotation, 2**40 - labels), value)
+
+
+@every_loss
 def test_copies_and_state(name: str) -> None:
     loss, (x, labels) = make(name), batch()
     value = loss(x, labels)

@@ -1,5 +1,4 @@
 import copy
-import pickle
 
 import pytest
 import torch
@@ -308,18 +307,6 @@ def test_a_batch_without_negatives_or_positives_is_zero_and_warns_once(
     loss(x, torch.tensor(labels))  # a second warning would be an error
 
 
-@pytest.mark.parametrize("pairing", PAIRINGS)
-def test_permuting_rotating_renaming(pairing: str) -> None:
-    x, labels = batch(torch.float64)
-    loss = LoOp(losses.MultiSimilarityLoss(), pairing=pairing)
-    value = loss(x, labels).item()
-    rotated = x @ torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64))[0]
-    assert loss(rotated, 50 - labels).item() == pytest.approx(value, abs=1e-9)
-    if pairing == "all":
-        order = torch.randperm(len(x))
-        assert loss(x[order], labels[order]).item() == pytest.approx(value, abs=1e-9)
-
-
 def test_the_wrapped_loss_keeps_its_parameters_reducer_and_statistics() -> None:
     x, labels = batch()
     inner = losses.MarginLoss(learn_beta=True, num_classes=4, collect_stats=True)
@@ -332,18 +319,6 @@ def test_the_wrapped_loss_keeps_its_parameters_reducer_and_statistics() -> None:
     tuplet = losses.TupletMarginLoss(collect_stats=True)
     LoOp(tuplet)(x, labels)
     assert tuplet.avg_neg_angle > 0
-
-
-def test_deepcopy_pickle_and_state_dict() -> None:
-    x, labels = batch()
-    loss = LoOp(losses.MarginLoss(learn_beta=True, beta=0.7), pairing="all")
-    value = loss(x, labels).item()
-    assert copy.deepcopy(loss)(x, labels).item() == value
-    assert pickle.loads(pickle.dumps(loss))(x, labels).item() == value
-    other = LoOp(losses.MarginLoss(learn_beta=True, beta=1.3), pairing="all")
-    assert other(x, labels).item() != value
-    other.load_state_dict(loss.state_dict())
-    assert other(x, labels).item() == value
 
 
 @pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")  # PML's LargeMarginSoftmaxLoss

@@ -141,17 +141,6 @@ def test_finite_at_singular_points(name: str, mining: float | None, kind: str) -
     assert gradient(PairWeightingLoss(name, mining), x, torch.arange(8) // 2).isfinite().all()
 
 
-@pytest.mark.parametrize("name", WEIGHTINGS)
-def test_order_rotation_and_names_do_not_matter(name: str) -> None:
-    x, labels = batch()
-    loss = PairWeightingLoss(name, 0.1)
-    value = loss(x, labels)
-    order = torch.randperm(len(x))
-    rotation = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64))[0]
-    torch.testing.assert_close(loss(x[order], labels[order]), value)
-    torch.testing.assert_close(loss(x @ rotation, 2**40 - labels), value)
-
-
 @pytest.mark.parametrize("mining", [None, 0.1])
 def test_another_reference_set(mining: float | None) -> None:
     x, labels = batch()

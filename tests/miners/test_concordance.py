@@ -102,14 +102,6 @@ def test_inside_loop_it_compares_with_the_distances_of_arcs() -> None:
     assert len(expected) > len(ConcordanceMiner()(x, labels)[0])
 
 
-def test_order_and_names_do_not_matter() -> None:
-    x, labels = batch()
-    order = torch.randperm(10)
-    mined = as_set(ConcordanceMiner()(x, labels))
-    permuted = ConcordanceMiner()(x[order], 2**40 - labels[order])
-    assert as_set(tuple(order[i] for i in permuted)) == mined
-
-
 def test_errors() -> None:
     with pytest.raises(ValueError, match="type_of_triplets must be one of 'discordant', 'hard', 'semihard', 'easy'"):
         ConcordanceMiner(type_of_triplets="all")

@@ -54,11 +54,3 @@ def test_inside_loop_it_mines_with_the_distances_of_arcs(pairing: str) -> None:
         assert d[a][n] == pytest.approx(nearest, abs=1e-6)
         mates = [[d[e][i] for i in range(10) if LABELS[i] == LABELS[a] and i != e] for e in (a, p)]
         assert any(d[a][p] == pytest.approx(max(mate), abs=1e-9) for mate in mates)
-
-
-def test_order_and_names_do_not_matter() -> None:
-    x, labels = batch()
-    order = torch.randperm(10)
-    permuted = HPHNMiner()(x[order], 2**40 - labels[order])
-    # For samples that are each other's farthest positive the triplet is there twice.
-    assert sorted(as_list(tuple(order[i] for i in permuted))) == sorted(as_list(HPHNMiner()(x, labels)))

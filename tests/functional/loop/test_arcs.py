@@ -97,19 +97,6 @@ def test_gradient_is_finite_at_singular_points(kind: str, dtype: torch.dtype) ->
     assert all(end.grad is not None and end.grad.isfinite().all() for end in ends)
 
 
-def test_at_most_the_distance_of_any_ends_symmetric_and_rotation_invariant() -> None:
-    x1, x2, y1, y2 = four(500, 4)
-    distance = arc_distance(x1, x2, y1, y2)
-    for x in (x1, x2):
-        for y in (y1, y2):
-            assert (distance <= (x - y).norm(dim=1) + 1e-12).all()
-    assert torch.allclose(distance, arc_distance(y1, y2, x1, x2), atol=1e-10)
-    assert torch.allclose(distance, arc_distance(x2, x1, y1, y2), atol=1e-10)
-    assert torch.allclose(distance, arc_distance(x1, x2, y2, y1), atol=1e-10)
-    rotation = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64))[0]
-    assert torch.allclose(distance, arc_distance(*(end @ rotation for end in (x1, x2, y1, y2))), atol=1e-10)
-
-
 def test_weights_give_points_on_the_arcs_with_the_returned_cosine() -> None:
     x1, x2, y1, y2 = four(500, 5)
     pairs = ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))

@@ -96,19 +96,6 @@ def test_gradient_within_a_batch_equals_that_of_the_vectors() -> None:
     assert torch.allclose(ours, theirs, atol=1e-10)
 
 
-@pytest.mark.parametrize("pairing", ["consecutive", "all"])
-def test_permuting_and_renaming_and_rotating(pairing: str) -> None:
-    x, labels = unit(12, 4), torch.arange(12) // 4
-    found = loop_pairs(x @ x.t(), labels, pairing=pairing)
-    rotated = x @ torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64))[0]
-    assert torch.allclose(loop_pairs(rotated @ rotated.t(), 90 - 7 * labels, pairing=pairing), found, atol=1e-10)
-    if pairing == "all":
-        order = torch.randperm(12)
-        permuted = loop_pairs(x[order] @ x[order].t(), labels[order], pairing=pairing)
-        mask = labels[order][:, None] != labels[order]
-        assert torch.allclose(permuted[mask], found[order][:, order][mask], atol=1e-10)
-
-
 def test_all_is_never_farther_than_consecutive() -> None:
     x, labels = unit(24, 5), torch.arange(24) // 6
     mask = labels[:, None] != labels

@@ -1,5 +1,3 @@
-from functools import partial
-
 import pytest
 import torch
 
@@ -114,14 +112,6 @@ def test_float32_and_many_classes_in_narrow_grids() -> None:
     assert oracle.rates(pairs, threshold_at_far(measured, 0.05) - 1e-6)[0] <= 0.05
     best = max(oracle.utility(pairs, t) for t in oracle.candidates(pairs))
     assert oracle.utility(pairs, threshold_of_best_utility(measured, grid=4) + 1e-6) == best
-
-
-def test_rotation_and_order_do_not_matter() -> None:
-    embeddings, order = clustered(), torch.randperm(25)
-    turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
-    for choose in (partial(threshold_at_far, far=0.1), partial(threshold_at_frr, frr=0.1), threshold_of_best_utility):
-        one, other = PairDistances(embeddings, LABELS), PairDistances((embeddings @ turn)[order], 9 - LABELS[order])
-        assert middle_of_gap(one, choose(one)) == pytest.approx(middle_of_gap(other, choose(other)), abs=1e-9)
 
 
 def test_errors_say_how_many_pairs_are_needed() -> None:
