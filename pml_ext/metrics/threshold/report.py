@@ -236,10 +236,9 @@ class ThresholdReport(ThresholdFields):
         from above, so that it can confirm the threshold but not refute it. Intervals take classes, frames or tracks
         for independent: leave out most of many frames that show the same people.
 
-        Each rate is judged by its interval. Without any error today, the interval is of as many independent pairs as
-        the report's errors show, per pair and at most per identity. If the threshold does not hold with the labels
-        given, but does (or cannot be told) without samples that match another class and not their own, the verdict is
-        "cannot be told" and `doubtful_labels` has these samples.
+        Without any error today, the interval is of as many independent pairs as the report's errors show, per pair and
+        at most per identity. If the threshold fails only with samples that match another class and not their own, the
+        verdict is "cannot be told" and `doubtful_labels` has them.
 
         Args:
             embeddings: (N, D) of the same weights.

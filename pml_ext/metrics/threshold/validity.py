@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_number, check_whole
+from pml_ext._checks import check_embeddings, check_number, check_whole
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.class_interval import class_rate_interval
 from pml_ext.functional.verification.clopper_pearson import interval_of_share
@@ -176,7 +176,6 @@ def check_threshold(
     if isinstance(embeddings, np.ndarray):
         embeddings = torch.tensor(embeddings)
     check_embeddings(embeddings)
-    check_finite(embeddings)
     check_directions(embeddings, "embeddings")
     check_number(tolerance, "tolerance")
     if not tolerance >= 1:

@@ -1,12 +1,6 @@
 """`ThresholdReport.check`; `python -m tests.metrics.threshold.test_validity` prints verdicts of 100 draws of each kind.
 
-| today, 200 identities | holds | cannot be told | does not hold |
-|---|---|---|---|
-| unchanged | 96 | 4 | 0 |
-| FAR x 4 | 0 | 2 | 98 |
-| at chance | 0 | 0 | 100 |
-| 5 % mislabelled | 0 | 100 | 0 |
-| no false accepts | 100 | 0 | 0 |
+examples/THRESHOLDS.md has them.
 """
 
 from collections import Counter
@@ -64,22 +58,6 @@ def test_counts_of_labels_frames_and_tracks_equal_the_loops(report: ThresholdRep
     assert (unknown.far.today.errors, unknown.far.today.pairs) == counts(report, points, every)
 
 
-def test_the_verdicts_and_what_is_said(report: ThresholdReport) -> None:
-    many = torch.arange(2400) % 600
-    same_kind = report.check(population(1, labels=many), labels=many)
-    assert (same_kind.verdict, same_kind.status) == ("holds", 0)
-    assert same_kind.summary().startswith("The threshold holds.\nFAR 0.0")
-    drifted = report.check(population(2, 1.5, many), labels=many)
-    assert (drifted.verdict, drifted.status) == ("does not hold", 1)
-    assert drifted.summary().startswith("The threshold does not hold. Choose a new one")
-    closer = population(1, labels=many) + 1.5  # all move the same way: impostors become alike
-    assert report.check(closer, labels=many).far.verdict == "does not hold"  # type: ignore[union-attr]
-    six = torch.arange(12) % 6
-    few = report.check(population(1, labels=six), labels=six)
-    assert (few.verdict, few.status) == ("cannot be told", 3)
-    assert "Too few identities" in few.summary() and "identities would tell" in few.summary()
-
-
 def people(generator: torch.Generator, count: int, spread: float = 0.6) -> tuple[Tensor, Tensor]:
     labels = torch.arange(6 * count) % count
     centres = torch.randn(count, 32, generator=generator)
@@ -126,6 +104,8 @@ def test_verdicts_where_the_truth_is_known() -> None:
     assert verdicts["FAR x 4"]["holds"] == 0 and verdicts["FAR x 4"]["does not hold"] >= 18
     assert verdicts["at chance"]["does not hold"] == 20
     assert verdicts["5 % mislabelled"]["does not hold"] == 0
+    without = [check.without_doubtful for check in found["5 % mislabelled"]]
+    assert sum(check is not None and check.verdict == "holds" for check in without) >= 10
     assert verdicts["no false accepts"]["holds"] == 20
     assert all(check.far is not None and check.far.today.errors == 0 for check in found["no false accepts"])
     assert not any(check.doubtful_labels for kind in ("FAR x 4", "at chance") for check in found[kind])
@@ -152,7 +132,6 @@ def test_doubtful_labels_are_the_wrong_ones() -> None:
     listed = {doubtful.row for doubtful in found.doubtful_labels}
     assert len(listed & wrong) >= 55 and len(listed - wrong) <= 2
     assert all(doubtful.likely_label == right[doubtful.row] for doubtful in found.doubtful_labels[:40])
-    assert found.without_doubtful is not None and found.without_doubtful.verdict == "holds"
     assert "Check them. Without" in found.summary() and "\nrow " in found.summary() and found.status == 3
 
 
