@@ -164,9 +164,9 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     does = "the largest share of searches for somebody unknown that find somebody; with --gallery-size"
     target.add_argument("--fpir", type=float, metavar="RATE", help=does)
     target.add_argument("--max-utility", action="store_true", help="the best harmonic mean of 1 - FAR and 1 - FRR")
-    does = "say whether this saved threshold still holds; exit status 0: yes, 1: no, 3: too few pairs to tell"
+    does = "test a saved threshold on new data; exit status 0: it holds, 1: it does not, 3: the data cannot tell"
     target.add_argument("--check", metavar="FILE", help=does)
-    add("--labels", metavar="NAME", help="of --check: the array or column with identities")
+    add("--labels", metavar="NAME", help="of --check: array or column of identities; default: the file's labels")
     add("--frames", metavar="NAME", help="of --check: samples of one frame are different people")
     add("--tracks", metavar="NAME", help="of --check: samples of one track are the same")
     add("--look", type=int, metavar="N", help="of --check: which check this is: 1, 2, …; default: 1")

@@ -69,18 +69,20 @@ def threshold(
             print(threshold_command.compare_files(compare, check=check, max_utility=max_utility, **options))
             return 0
         assert embeddings is not None
-        only_check = {name: options.pop(name) for name in ("labels", "frames", "tracks", "look")}
+        of_check = {name: options.pop(name) for name in ("labels", "frames", "tracks", "look")}
+        of_check = {name: value for name, value in of_check.items() if value is not None}
         if check is None:
-            if given := [f"--{name}" for name, value in only_check.items() if value is not None]:
-                raise UserError(f"{', '.join(given)} go with --check, and not with a new threshold")
+            if of_check:
+                raise UserError(
+                    f"{', '.join(f'--{name}' for name in of_check)} go with --check, and not with a new threshold"
+                )
             target = "utility" if max_utility else None
             print(threshold_command.report_threshold(embeddings, target=target, **options))
             return 0
         also = {name: options.pop(name) for name in ("checkpoint", "normalize")}
         if given := [f"--{name.replace('_', '-')}" for name, value in options.items() if value]:
             raise UserError(f"{', '.join(given)} go with a new threshold, and not with --check")
-        only_check["look"] = 1 if only_check["look"] is None else only_check["look"]
-        text, status = threshold_command.check_threshold_file(check, embeddings, **also, **only_check)
+        text, status = threshold_command.check_threshold_file(check, embeddings, **also, **of_check)
         print(text)
         return status
 

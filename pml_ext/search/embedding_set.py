@@ -28,6 +28,10 @@ class EmbeddingSet:
     also: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
+    def has_labels(self) -> bool:
+        return self.labels.dtype.kind != "U" or bool(np.char.str_len(self.labels).any())
+
+    @property
     def is_junk(self) -> np.ndarray:
         """(N,) whether a sample has the label −1, which ReID ignores, in a set with cameras."""
         if self.cameras is None or self.labels.dtype.kind == "U":

@@ -1,5 +1,6 @@
 """`pml-ext threshold`: choose a threshold on embeddings from a file, or check one on new embeddings."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pml_ext._checks import warn_caller
 from pml_ext._errors import UserError
 from pml_ext.metrics import CohortNormalization, ThresholdReport
 from pml_ext.metrics.threshold.model_comparison import compare_models
+from pml_ext.metrics.threshold.validity import check_threshold, is_across_cameras
 from pml_ext.reports.model_page import write_model_page
 from pml_ext.reports.threshold_page import write_files
 from pml_ext.search.cohort_option import choose_normalization, is_saved_cohort, load_cohort
@@ -77,29 +79,38 @@ def check_threshold_file(
     file: str,
     *,
     checkpoint: str | None,
-    labels: str | None,
-    frames: str | None,
-    tracks: str | None,
-    look: int,
+    labels: str | None = None,
+    frames: str | None = None,
+    tracks: str | None = None,
+    look: int = 1,
     normalize: str | None = None,
 ) -> tuple[str, int]:
     """Compare a saved threshold with the error rates of a file of new embeddings; look is 1 for the first check, 2 …
 
     checkpoint: the model file in use, which must be the report's; labels, frames, tracks: names of columns in the file;
-    normalize: the cohort.npz of a report that has one.
+    without them its labels count, if it has any; normalize: the cohort.npz of a report that has one. Cameras count if
+    the report's FRR is across cameras, and samples of label −1 are ignored with cameras.
     Returns the text to print, and 0 if the threshold holds, 1 if it does not, 3 if the data cannot tell.
     """
-    names = tuple(name for name in (labels, frames, tracks) if name is not None)
-    data = read_embeddings(file, need_labels=False, also=names)
-    groups = [None if name is None else data.also[name] for name in (labels, frames, tracks)]
+    columns = {"labels": labels, "frames": frames, "tracks": tracks}
+    asked = {name: column for name, column in columns.items() if column is not None}
+    data = read_embeddings(file, need_labels=False, also=tuple(asked.values()))
+    known = {name: data.also[column] for name, column in asked.items()}
+    if not known and data.has_labels:
+        known["labels"] = data.labels
+    if "labels" in known:
+        data = replace(data, labels=known["labels"])
     try:
         report = ThresholdReport.load(report_file, checkpoint=checkpoint)
         cohort = None if normalize is None else load_cohort(normalize, checkpoint)
         if cohort is None and report.normalization is not None and report.normalization.cohort == "samples":
             raise UserError(f"{report_file} is of normalised scores: give --normalize the cohort.npz written beside it")
-        found = report.check(
-            data.embeddings, labels=groups[0], frames=groups[1], tracks=groups[2], look=look, normalization=cohort
-        )
+        if "labels" in known and data.cameras is not None and is_across_cameras(report):
+            known["cameras"] = data.cameras
+        rows = np.flatnonzero(~data.is_junk)
+        ids: dict[str, Any] = {name: values[rows] for name, values in known.items()}
+        embeddings = data.embeddings[torch.from_numpy(rows)]
+        found = check_threshold(report, embeddings, **ids, look=look, normalization=cohort, rows=rows.tolist())
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
     return found.summary(), found.status

@@ -37,7 +37,7 @@ def test_the_gallery_is_the_cohort(tmp_path: Path, capsys: pytest.CaptureFixture
     assert printed.startswith("recommended: k = ") and "normalised score >=" in printed
     assert json.loads(report.read_text())["normalization"]["cohort"] == "gallery"
     assert not (tmp_path / "cohort.npz").exists()
-    assert run("--embeddings", file, "--check", str(report), "--labels", "labels") == 3  # too few genuine pairs
+    assert run("--embeddings", file, "--check", str(report), "--labels", "labels") == 3  # too few identities
     today, said = capsys.readouterr().out.splitlines()[1], json.loads(report.read_text())["far"]["errors"]
     assert f", {said} of 44,250 pairs" in today and today.endswith(": holds")
 

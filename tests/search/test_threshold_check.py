@@ -30,20 +30,13 @@ def check(threshold: Path, file: Path, *options: str) -> int:
     return main(["threshold", "--check", str(threshold), "--embeddings", str(file), *options])
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_exit_status_and_sentence_say_whether_it_holds(
-    suffix: str, threshold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    threshold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, spread, status, sentence in (("same", 0.5, 0, "holds."), ("drifted", 1.5, 1, "does not hold")):
-        file = tmp_path / f"{name}{suffix}"
+        file = tmp_path / f"{name}.npz"
         embeddings, labels = people(1, spread)
-        if suffix == ".npz":
-            np.savez(file, embeddings=embeddings.numpy(), person=labels)
-        else:
-            pyarrow = pytest.importorskip("pyarrow")
-            from pyarrow import parquet
-
-            parquet.write_table(pyarrow.table({"embedding": embeddings.tolist(), "person": labels}), file)
+        np.savez(file, embeddings=embeddings.numpy(), person=labels)
         assert check(threshold, file, "--labels", "person") == status
         out = capsys.readouterr().out
         assert out.startswith("The threshold") and sentence in out and out.count("\n") == 3
@@ -59,7 +52,30 @@ def test_frames_tracks_and_nothing_known(threshold: Path, tmp_path: Path, capsys
     few = tmp_path / "few.npz"
     np.savez(few, embeddings=embeddings[:12].numpy())
     assert check(threshold, few, "--look", "30") == 3
-    assert "Too few pairs" in capsys.readouterr().out
+    assert "Too few identities" in capsys.readouterr().out
+
+
+def test_the_files_labels_and_cameras_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    embeddings, labels = people(1, 0.5)
+    junk = np.where(np.arange(1600) < 20, -1, labels)
+    file = tmp_path / "cameras.npz"
+    np.savez(file, embeddings=embeddings.numpy(), labels=junk, cameras=np.arange(1600) // 400 % 2)
+    assert main(["threshold", "--embeddings", str(file), "--far", "0.01", "--out", str(tmp_path)]) == 0
+    report = ThresholdReport.load(tmp_path / "threshold.json")
+    capsys.readouterr()
+    assert check(tmp_path / "threshold.json", file) == 0
+    far, frr = capsys.readouterr().out.splitlines()[1:]
+    assert f", {report.far.errors:,} of {report.far.pairs:,} pairs of 400 identities" in far
+    assert f", {report.frr.errors} of {report.frr.pairs:,} pairs of 400 identities" in frr  # across cameras
+    wrong = np.where(np.arange(1600) % 21 == 20, (junk + 57) % 400, junk)
+    np.savez(file, embeddings=embeddings.numpy(), labels=wrong, cameras=np.arange(1600) // 400 % 2)
+    assert check(tmp_path / "threshold.json", file) == 3
+    out = capsys.readouterr().out
+    rows = [int(row) for row in re.findall(r"\nrow (\d+), labelled", out)]
+    assert "Check them." in out and len(rows) == 5 and all(row % 21 == 20 for row in rows)
+    np.savez(file, embeddings=embeddings.numpy(), labels=labels)
+    assert check(tmp_path / "threshold.json", file) == 2
+    assert "give cameras" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -284,17 +284,24 @@ class ThresholdReport(ThresholdFields):
         from above, so that it can confirm the threshold but not refute it. Intervals take classes, frames or tracks
         for independent: leave out most of many frames that show the same people.
 
+        Without any error today, the interval is of as many independent pairs as the report's errors show, per pair and
+        at most per identity. If the threshold fails only with samples that match another class and not their own, the
+        verdict is "cannot be told" and `doubtful_labels` has them.
+
         Args:
             embeddings: (N, D) of the same weights.
             labels: (N,) integers or strings, identities.
             frames, tracks: (N,) instead of labels; one of them is enough.
-            tolerance: a rate holds up to so many times the report's, or up to the report's interval if that is wider.
+            cameras: (N,) integers or strings, if the report's FRR is across cameras: with labels they are required.
+                Tracks without cameras are compared with the report's FRR within a camera.
+            tolerance: a rate holds up to so many times the report's odds, or up to the report's interval if that is
+                wider. Odds are rate / (1 − rate): of a rate of 1 % nearly the rate, of 50 % up to 67 %.
             look: 1 for the first check, 2 for the second, …: the n-th is made with an error rate of 0.05 · 6 / (π n)²,
                 so that over all checks a threshold that holds is refuted with a probability of at most 5 %.
             normalization: see `accept_pairs`; None: of a report with the gallery as cohort, these embeddings are it.
         Raises:
             ValueError: another D; zero rows; no pair known to be the same or different; labels beside frames or tracks;
-                another normalization.
+                cameras missing, or given for a report that counts all genuine pairs; another normalization.
 
         >>> import torch
         >>> generator = torch.Generator().manual_seed(0)

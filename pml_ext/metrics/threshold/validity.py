@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_number, check_whole
+from pml_ext._checks import check_embeddings, check_number, check_whole
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.class_interval import class_rate_interval
 from pml_ext.functional.verification.clopper_pearson import interval_of_share
@@ -163,10 +163,10 @@ def check_threshold(
     report: ThresholdFields,
     embeddings: Tensor | np.ndarray,
     *,
-    labels: Labels | None,
-    frames: Labels | None,
-    tracks: Labels | None,
-    cameras: Labels | None,
+    labels: Labels | None = None,
+    frames: Labels | None = None,
+    tracks: Labels | None = None,
+    cameras: Labels | None = None,
     tolerance: float = 2.0,
     look: int = 1,
     normalization: CohortNormalization | None = None,
@@ -176,7 +176,6 @@ def check_threshold(
     if isinstance(embeddings, np.ndarray):
         embeddings = torch.tensor(embeddings)
     check_embeddings(embeddings)
-    check_finite(embeddings)
     check_directions(embeddings, "embeddings")
     check_number(tolerance, "tolerance")
     if not tolerance >= 1:
@@ -190,7 +189,10 @@ def check_threshold(
         )
     if labels is not None and (frames is not None or tracks is not None):
         raise ValueError("give labels, or frames and tracks; got both")
-    _check_cameras(report, cameras, labels is not None)
+    if is_across_cameras(report) and labels is not None and cameras is None:
+        raise ValueError("the report's FRR is of genuine pairs across cameras: give cameras, one per embedding")
+    if cameras is not None and not is_across_cameras(report):
+        raise ValueError("the report's FRR counts genuine pairs of one camera too: leave cameras out")
     known = {"labels": labels, "frames": frames, "tracks": tracks, "cameras": cameras}
     numbered = {name: number_classes(of, count, name) for name, of in known.items() if of is not None}
     offsets = offsets_of_report(report.normalization, normalization, embeddings)
@@ -205,6 +207,8 @@ def check_threshold(
         return found
     pairs, names = samples.pairs(samples.labels, None), numbered["labels"][1]
     doubtful, kept = doubtful_labels(pairs, samples.labels, names, report.cosine, rows)
+    if not doubtful:
+        return found
     far, frr = _rates(report, samples.only(kept), tolerance, confidence)
     if (far is None, frr is None) != (found.far is None, found.frr is None):
         return found
@@ -213,12 +217,9 @@ def check_threshold(
     return replace(found, doubtful_labels=doubtful, without_doubtful=without) if is_better else found
 
 
-def _check_cameras(report: ThresholdFields, cameras: Labels | None, has_labels: bool) -> None:
-    is_across = report.cameras is not None and not report.cameras.same_camera_pairs
-    if is_across and has_labels and cameras is None:
-        raise ValueError("the report's FRR is of genuine pairs across cameras: give cameras, one per embedding")
-    if cameras is not None and not is_across:
-        raise ValueError("the report's FRR counts genuine pairs of one camera too: leave cameras out")
+def is_across_cameras(report: ThresholdFields) -> bool:
+    """Whether the report's FRR is of genuine pairs across cameras alone."""
+    return report.cameras is not None and not report.cameras.same_camera_pairs
 
 
 def _rates(
@@ -243,8 +244,8 @@ def _rates(
         pairs = samples.pairs(samples.tracks, samples.cameras)
         genuine = pairs.accepted(at, positives_only=True)[0][:, 0]
         frr = _Counts(pairs.positive_pairs - genuine, pairs.positive_pairs, "tracks")
-        if report.cameras is not None and samples.cameras is None:  # a track is of one camera
-            promised = promised if report.cameras.same_camera_pairs else report.cameras.within
+        if report.cameras is not None and is_across_cameras(report) and samples.cameras is None:
+            promised = report.cameras.within  # a track is of one camera
     with_pairs = sum(of.genuine_pairs > 0 for of in report.classes)
     return (
         _judge("FAR", report.far, len(report.classes), far, tolerance, confidence),
@@ -263,7 +264,7 @@ def _judge(
     groups = int((counts.pairs > 0).sum())
     trials = _independent_trials(promised)
     # As many per pair as in the report, but no more per identity.
-    trials_today = trials * min(pairs / promised.pairs, groups / classes)
+    trials_today = trials * min(pairs / promised.pairs, groups / max(1, classes))
     if 0 < errors < pairs:
         low, high = class_rate_interval(
             counts.errors.cpu(), counts.pairs.cpu(), pairs_span_classes=counts.both, confidence=confidence
@@ -318,6 +319,6 @@ def _line(rate: RateToday) -> str:
         return text + "; no rate exceeds the report's interval: choose a threshold on more identities"
     if rate.groups_needed is not None:
         return text + f"; about {rate.groups_needed:,} {rate.unit} would tell"
-    return (
-        text + "; some of these pairs may be of one person: name frames (samples known to be different)" * rate.is_bound
-    )
+    if rate.is_bound:
+        return text + "; some of these pairs may be of one person: name frames (samples known to be different)"
+    return text
