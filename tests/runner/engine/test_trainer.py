@@ -72,16 +72,3 @@ def test_what_a_gpu_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     measuring = build_trainer(cfg, Launch(), tmp_path, None)
     assert measuring.precision == "bf16-mixed" and precisions == ["high"], "measurements are exact"
     assert [each.always for each in measuring.callbacks if isinstance(each, ChannelsLast)] == [True]
-
-
-@pytest.mark.filterwarnings("ignore:.*exists and is not empty")
-def test_one_process_on_a_cpu_trains_so(tmp_path: Path) -> None:
-    cfg = get_cfg()
-    cfg.MODEL.DEVICE = "cpu"
-
-    def has_it(checkpoints: Path | None) -> bool:
-        callbacks = build_trainer(cfg, Launch(), tmp_path, checkpoints).callbacks
-        return any(isinstance(callback, ChannelsLast) for callback in callbacks)
-
-    assert has_it(tmp_path / "checkpoints")
-    assert not has_it(None), "evaluation stays as it was"
