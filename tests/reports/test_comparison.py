@@ -144,9 +144,6 @@ def test_nothing_but_a_page_is_replaced(tmp_path: Path, capsys: pytest.CaptureFi
     page.touch()
     for _ in range(2):
         assert main(["compare", *map(str, runs), "--output", str(page)]) == 0
-    before_the_mark = page.read_text("utf-8").replace('<meta name="generator" content="pml_ext">\n', "")
-    page.write_text(before_the_mark, "utf-8")
-    assert main(["compare", *map(str, runs), "--output", str(page)]) == 0
 
 
 def test_curves_of_each_loss_of_hard_triplets_and_of_map(tmp_path: Path) -> None:
