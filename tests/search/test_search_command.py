@@ -181,11 +181,12 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(
     report = ThresholdReport.from_embeddings(EMBEDDINGS, torch.arange(40) // 4, far=0.3, splits=0)
     report.save(tmp_path / "t.json", checkpoint=weights)
     cfg = load_for_embedding(config, ["MODEL.WEIGHTS", str(weights)])
-    export(cfg, tmp_path / "model.onnx", "onnx", threshold=tmp_path / "t.json")
+    export(cfg, tmp_path / "model.onnx", "onnx")
     embedding = ["embed", *map(str, pictures[:6]), "--model", str(tmp_path / "model.onnx")]
     embedding += ["DATALOADER.NUM_WORKERS", "0"]
     assert main([*embedding, "--output", str(tmp_path / "o.npz"), "MODEL.DEVICE", "cpu"]) == 0
     searching = ["search", str(pictures[2]), "--index", str(tmp_path / "o.npz"), "-k", "1", "MODEL.DEVICE", "cpu"]
+    searching += ["--threshold", str(tmp_path / "t.json")]
     assert main(searching) == 0
     first = hits(capsys.readouterr().out)
     assert first == [(1.0, "accept", str(pictures[2]))]
