@@ -19,7 +19,7 @@ from pml_ext import __version__
 from pml_ext._ops.threads import one_thread
 from pml_ext._progress import show_steps
 from pml_ext.functional import PairDistances, epsilon_opis, opis
-from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics import CohortNormalization, ThresholdReport
 from pml_ext.metrics.threshold import measure
 from pml_ext.metrics.threshold.fields import Stability
 from pml_ext.metrics.threshold.rates import threshold_stability
@@ -463,3 +463,17 @@ def test_figures_of_few_classes_and_of_many() -> None:
 def test_a_loaded_report_has_no_curves_to_draw(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a loaded report has no curves"):
         ThresholdReport.load(SAVED).save_page(tmp_path / "r.html")
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-7, 1e-5])
+@pytest.mark.parametrize(
+    "options",
+    [{"far": 0.01}, {"frr": 0.1}, {"target": "utility"}, {"fpir": 0.1, "gallery_size": 5}],
+    ids=lambda options: next(iter(options)),
+)
+def test_collapsed_embeddings_are_named(noise: float, options: dict[str, Any]) -> None:
+    x = 3 * torch.ones(60, 8) + noise * torch.randn(60, 8)
+    with pytest.raises(ValueError, match="all 60 embeddings are .nearly. equal, so no threshold separates them"):
+        ThresholdReport.from_embeddings(x, torch.arange(60) // 3, **options)
+    with pytest.raises(ValueError, match="all 60 embeddings are .nearly. equal"):
+        CohortNormalization.tune(None, x, torch.arange(60) // 3, far=0.01)
