@@ -32,9 +32,9 @@ def report_threshold(
     """Choose a threshold on a file of embeddings, return the text to print.
 
     checkpoint: the model file that the embeddings come from; out: the folder for threshold.json, .html and .png; None:
-    nothing is written; images None: the file's own folder; groups: the name of a column; normalize: see `choose_normalization`, a cohort is written as
-    cohort.npz beside them; asked: as for `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with
-    cameras.
+    nothing is written; images None: the file's own folder; groups: the name of a column; normalize: see
+    `choose_normalization`, a cohort is written as cohort.npz beside them; asked: as for
+    `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with cameras.
     """
     if checkpoint is not None and not Path(checkpoint).is_file():
         raise UserError(f"no checkpoint at {checkpoint}")
