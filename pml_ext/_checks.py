@@ -96,6 +96,16 @@ def check_finite(values: Tensor, name: str = "embeddings") -> None:
         raise ValueError(f"{name} must be finite; got NaN or infinity in {bad} of {len(values)} rows")
 
 
+def check_not_collapsed(embeddings: Tensor) -> None:
+    """Not all rows in one direction, up to rounding."""
+    closeness = torch.cosine_similarity(embeddings.float(), embeddings[:1].float(), dim=1)
+    if len(embeddings) > 1 and bool((closeness > 1 - 1e-6).all()):
+        raise ValueError(
+            f"all {len(embeddings)} embeddings are (nearly) equal, so no threshold separates them: the model has "
+            "collapsed. Train it again, or check how the embeddings were made"
+        )
+
+
 def check_tensor(value: object, name: str, shape: str) -> None:
     """A dense torch.Tensor of any type and shape, not on the meta device; `shape` is for the message."""
     if not isinstance(value, Tensor):

@@ -182,7 +182,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("--checkpoint", metavar="FILE", help="the model; its hash is kept in the report")
     add("--same-camera-pairs", action="store_true", help="count genuine pairs of one camera too")
     add("--images", metavar="FOLDER", help="of the file's paths; default: the file's folder")
-    add("--out", metavar="FOLDER", help="default: that of --checkpoint, else the current one")
+    add("--out", metavar="FOLDER", help="write the report there: page, picture and JSON; without, only print it")
 
     add = command("check-config", commands.check_config, _KEY)
     add("files", nargs="*", metavar="FILE… [KEY VALUE]…", help="config files, runs or images, and config overrides")

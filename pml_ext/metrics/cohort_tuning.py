@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_fraction, check_items, check_number, check_whole
+from pml_ext._checks import check_fraction, check_items, check_not_collapsed, check_number, check_whole
 from pml_ext.functional.operating_points.calibration import (
     check_far_range_and_grid,
     find_measurable,
@@ -68,10 +68,10 @@ class NormalizationTrials:
         """What the recommended trial did to OPIS and TAR, or that none is recommended and what the best one did."""
         shown = self.best or min(self.trials, key=lambda t: t.opis)
         said = "recommended:" if self.best else "not recommended, it does harm here; the most even trial was"
-        change = 100 * (shown.opis / self.plain.opis - 1) if self.plain.opis else math.nan
+        change = f" ({100 * (shown.opis / self.plain.opis - 1):+.0f} %)" if self.plain.opis else ""
         return (
-            f"{said} k = {shown.k}, strength = {shown.strength:g}; OPIS {self.plain.opis:.3g} → {shown.opis:.3g} "
-            f"({change:+.0f} %), TAR at FAR {rate(self.far)} {100 * self.plain.tar:.2f} % → {100 * shown.tar:.2f} %\n"
+            f"{said} k = {shown.k}, strength = {shown.strength:g}; OPIS {self.plain.opis:.3g} → {shown.opis:.3g}"
+            f"{change}, TAR at FAR {rate(self.far)} {100 * self.plain.tar:.2f} % → {100 * shown.tar:.2f} %\n"
             f"on {self.samples} samples of {self.classes} classes, with a cohort of {self.cohort} samples"
         )
 
@@ -124,6 +124,7 @@ def try_normalizations(
 ) -> NormalizationTrials:
     """OPIS and TAR at one FAR of plain cosines and of every k and strength; k beyond the cohort are skipped."""
     check_fraction(far, "far")
+    check_not_collapsed(embeddings)
     check_far_range_and_grid(far_range, 100)
     for name, values in (("ks", ks), ("strengths", strengths)):
         check_items(values, name, "one or more numbers")

@@ -17,6 +17,8 @@ from pml_ext.reports.threshold_page import write_files
 from pml_ext.search.cohort_option import choose_normalization, is_saved_cohort, load_cohort
 from pml_ext.search.embedding_set import EmbeddingSet, pictures_inside, read_embeddings
 
+_NOT_WRITTEN = "nothing was written; --out FOLDER writes {}"
+
 
 def report_threshold(
     file: str,
@@ -29,12 +31,12 @@ def report_threshold(
     normalize: str | None = None,
     **asked: Any,
 ) -> str:
-    """Write threshold.json, .html and .png for a file of embeddings, return the text to print.
+    """Choose a threshold on a file of embeddings, return the text to print.
 
-    checkpoint: the model file that the embeddings come from; out None: its folder, or the current one; images None: the
-    file's own folder; groups: the name of a column; normalize: see `choose_normalization`, a cohort is written as
-    cohort.npz beside them; asked: as for `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with
-    cameras.
+    checkpoint: the model file that the embeddings come from; out: the folder for threshold.json, .html and .png; None:
+    nothing is written; images None: the file's own folder; groups: the name of a column; normalize: see
+    `choose_normalization`, a cohort is written as cohort.npz beside them; asked: as for
+    `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with cameras.
     """
     if checkpoint is not None and not Path(checkpoint).is_file():
         raise UserError(f"no checkpoint at {checkpoint}")
@@ -63,10 +65,12 @@ def report_threshold(
         )
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
-    folder = Path(out) if out is not None else Path() if checkpoint is None else Path(checkpoint).parent
-    folder.mkdir(parents=True, exist_ok=True)
     if checkpoint is not None:
         report = report.with_checkpoint(checkpoint)
+    if out is None:
+        return "\n".join([*told, report.summary(), "", _NOT_WRITTEN.format("the report as page, picture and JSON")])
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
     files = [*map(str, write_files(report, folder / "threshold"))]
     if isinstance(cohort, CohortNormalization) and not is_saved_cohort(str(normalize)):
         cohort.save(folder / "cohort.npz", checkpoint=checkpoint)
@@ -118,7 +122,7 @@ def check_threshold_file(
 
 def compare_files(files: list[str], *, far: float | None, fpir: float | None, gallery_size: int | None,
                   out: str | None, **others: Any) -> str:  # fmt: skip
-    """Compare the models of files of the same samples; writes models.html, returns the text to print.
+    """Compare the models of files of the same samples, return the text to print; out: the folder for models.html.
 
     The first file's labels and cameras count; others must be options that are not given.
     """
@@ -148,7 +152,9 @@ def compare_files(files: list[str], *, far: float | None, fpir: float | None, ga
         )
     except ValueError as error:
         raise UserError(str(error)) from error
-    folder = Path() if out is None else Path(out)
+    if out is None:
+        return f"{found.summary()}\n\n{_NOT_WRITTEN.format('the comparison as a page')}"
+    folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     write_model_page(folder / "models.html", found)
     return f"{found.summary()}\n\n{folder / 'models.html'}"

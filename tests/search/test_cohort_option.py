@@ -48,7 +48,7 @@ def test_a_cohort_is_saved_beside_the_report_and_needed_to_check(
     file, cohort = a_file(tmp_path / "validation.npz"), a_file(tmp_path / "others.npz", seed=1)
     weights = tmp_path / "weights.pt"
     weights.write_bytes(b"weights")
-    asked = ("--embeddings", file, "--far", "0.01", "--checkpoint", str(weights))
+    asked = ("--embeddings", file, "--far", "0.01", "--checkpoint", str(weights), "--out", str(tmp_path))
     assert run(*asked, "--normalize", cohort) == 0
     saved, report = tmp_path / "cohort.npz", tmp_path / "threshold.json"
     assert str(saved) in capsys.readouterr().out

@@ -40,13 +40,23 @@ def failure(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     return shown
 
 
-def test_threshold_leaves_a_report_beside_the_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_threshold_writes_a_report_only_if_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     model = tmp_path / "model" / "last.ckpt"
     model.parent.mkdir()
     model.write_bytes(b"weights")
-    assert main(["threshold", "--embeddings", file(tmp_path), "--far", "1e-3", "--checkpoint", str(model)]) == 0
+    words = ["threshold", "--embeddings", file(tmp_path), "--far", "1e-3", "--checkpoint", str(model)]
+    before = set(tmp_path.rglob("*"))
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith("nothing was written; --out FOLDER writes the report as page, picture and JSON\n")
+    assert set(tmp_path.rglob("*")) == before
+    assert main([*words, "--out", str(model.parent)]) == 0
     found = ThresholdReport.load(model.parent / "threshold.json", checkpoint=model)
     shown = capsys.readouterr().out
+    assert shown.splitlines()[:4] == printed.splitlines()[:4]
     assert f"cosine >= {found.cosine:.6f}" in shown
     assert all(str(model.parent / f"threshold.{kind}") in shown for kind in ("json", "html", "png"))
     assert found.checkpoint is not None

@@ -16,6 +16,7 @@ from pml_ext._checks import (
     check_finite,
     check_fraction,
     check_items,
+    check_not_collapsed,
     check_switch,
     check_whole,
     warn_caller,
@@ -78,6 +79,7 @@ def _measure(
     target, choose = _target(*goal, plan.fpir)
     check_finite(embeddings)
     check_directions(embeddings, "embeddings")
+    check_not_collapsed(embeddings)
     check_whole(splits, "splits", 0, _MOST_SPLITS)
     check_switch(same_camera_pairs, "same_camera_pairs")
     if not isinstance(data, (str, type(None))):

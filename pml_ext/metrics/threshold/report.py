@@ -141,9 +141,8 @@ class ThresholdReport(ThresholdFields):
             SearchPlan(gallery_size, fpir, rank, template, extrapolate),
         )
         fields = measure_threshold(
-            as_tensor(embeddings), labels, (far, frr, target), opis, plan,
-            splits=splits, cameras=cameras, groups=groups, same_camera_pairs=same_camera_pairs,
-            rows=rows, paths=paths, data=data, normalize=normalize,
+            as_tensor(embeddings), labels, (far, frr, target), opis, plan, splits=splits, cameras=cameras,
+            groups=groups, same_camera_pairs=same_camera_pairs, rows=rows, paths=paths, data=data, normalize=normalize,
         )  # fmt: skip
         return cls(**vars(fields))
 

@@ -92,6 +92,11 @@ class PlannedSearch:
                 f"different identities reach it to extrapolate from (fewer than {NEEDED}, or the 95 % interval spans "
                 "0 to 1); measure more identities, or allow a higher FPIR"
             )
+        if found > 1:
+            raise ValueError(
+                f"no threshold meets fpir={self.plan.fpir:g}: too many probes have the embedding of another identity. "
+                "Does one sample have several labels?"
+            )
         return found
 
     def _of_size(self, high: HighScores, enrolled: int) -> float | None:

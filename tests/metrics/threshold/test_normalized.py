@@ -65,9 +65,7 @@ def test_the_file_keeps_the_cohort_and_decides_as_before(own: bool, tmp_path: Pa
     arrays = loaded.accept_pairs(a.numpy(), b.numpy(), normalization=fitted)
     assert isinstance(arrays, np.ndarray) and arrays.tolist() == expected.tolist()
     for decide in (loaded.accept, partial(loaded.probability, prior=0.5)):
-        with pytest.raises(
-            ValueError, match=r"of normalised scores, not of cosines: .* or give accept_pairs the embed"
-        ):
+        with pytest.raises(ValueError, match=r"of normalised scores, not of cosines: .* or give accept_pairs"):
             decide(scores)
     assert "normalised score >=" in loaded.summary()
     ThresholdReport.from_embeddings(*crowded(), far=0.01, splits=0).save(tmp_path / "plain.json")

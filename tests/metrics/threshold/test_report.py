@@ -1,7 +1,6 @@
 import dataclasses
 import hashlib
 import io
-import json
 import math
 import re
 import sys
@@ -18,7 +17,7 @@ from pml_ext import __version__
 from pml_ext._ops.threads import one_thread
 from pml_ext._progress import show_steps
 from pml_ext.functional import PairDistances, epsilon_opis, opis
-from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics import CohortNormalization, ThresholdReport
 from pml_ext.metrics.threshold import measure
 from pml_ext.metrics.threshold.fields import Stability
 from pml_ext.metrics.threshold.rates import threshold_stability
@@ -304,87 +303,6 @@ def test_another_checkpoint_is_refused_by_both_hashes(tmp_path: Path) -> None:
         report().save(tmp_path / "r.json", checkpoint=tmp_path / "none.ckpt")
 
 
-def edited(change: Any) -> str:
-    buffer = json.loads(SAVED.read_text())
-    change(buffer)
-    return json.dumps(buffer)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _saved(tmp_path_factory: pytest.TempPathFactory) -> None:
-    global SAVED
-    SAVED = tmp_path_factory.mktemp("report") / "r.json"
-    report().save(SAVED)
-
-
-SAVED: Path
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda c: c.pop("far"), "missing required field `far`"),
-        (lambda c: c.update(extra=1), "missing or unknown fields extra"),
-        (lambda c: c["far"].pop("low"), r"missing required field `low` - at `\$.far"),
-        (lambda c: c["classes"][2].update(note="x"), "contradicts itself in classes"),
-        (lambda c: c["classes"][2].update(samples=1.5), r"Expected `int`, got `float` - at `\$.classes\[2\].samples"),
-        (lambda c: c["classes"][2].update(samples=True), "Expected `int`, got `bool`"),
-        (
-            lambda c: c["classes"][1].update(label=None),
-            r"Expected `int \| str`, got `null` - at `\$.classes\[1\].label",
-        ),
-        (lambda c: c["threshold"].update(cosine=math.nan), "NaN is not a finite number"),
-        (lambda c: c["threshold"].update(cosine=math.inf), "Infinity is not a finite number"),
-        (lambda c: c["threshold"].update(cosine="0.5"), "Expected `float`, got `str`"),
-        (lambda c: c["threshold"].update(cosine=1.5), "Expected `float` <= 1.0"),
-        (lambda c: c["threshold"].update(cosine=0.1), "contradicts itself in threshold"),
-        (lambda c: c["far"].update(rate=0.0123, high=0.9, low=0.0), "contradicts itself in far"),
-        (lambda c: c["far"].update(errors=-1), r"Expected `int` >= 0 - at `\$.far.errors"),
-        (lambda c: c["frr"].update(pairs=0, errors=0), r"Expected `int` >= 1 - at `\$.frr.pairs"),
-        (lambda c: c["target"].update(kind="eer"), "Invalid enum value 'eer'"),
-        (lambda c: c["target"].update(value=None), "contradicts itself in target"),
-        (lambda c: c["consistency"].update(far_range=[1]), "Expected `array` of length 2, got 1"),
-        (
-            lambda c: c.update(checkpoint={"file": "a", "sha256": "b"}),
-            r"Expected `str` matching regex .* at `\$.checkpoint.sha256",
-        ),
-        (lambda c: c.update(stability=[]), "Expected `object . null`, got `array`"),
-        (lambda c: c.update(classes=[]), "contradicts itself in worst_by_far"),
-        (lambda c: c.update(classes={}), "Expected `array`, got `object`"),
-        (lambda c: c.update(worst_by_far=[0]), "contradicts itself in worst_by_far"),
-        (lambda c: c.update(format="pml_ext threshold report 9"), "expected the format .* 2.; got 'pml_ext .* 9'"),
-    ],
-)
-def test_files_are_checked_field_by_field(change: Any, message: str, tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_text(edited(change))
-    with pytest.raises(ValueError, match=message):
-        ThresholdReport.load(tmp_path / "r.json")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "not readable as JSON"),
-        (b"\x80\x02pickle", "not readable as JSON"),
-        (b"[1]", "expected the format"),
-        (b"[" * 100_000, "not readable as JSON"),
-        (b'{"format": 1e999}', "expected the format"),
-    ],
-)
-def test_other_files_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        ThresholdReport.load(tmp_path / "r.json")
-
-
-def test_a_cut_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_text(SAVED.read_text()[:-50])
-    with pytest.raises(ValueError, match="not readable as JSON"):
-        ThresholdReport.load(tmp_path / "r.json")
-    with pytest.raises(FileNotFoundError):
-        ThresholdReport.load(tmp_path / "none.json")
-
-
 def test_the_page_stands_alone_and_escapes_names(tmp_path: Path) -> None:
     found = report(labels=[f"<script>alert({i})</script>$x_{{y & z" for i in LABELS])
     found.save_page(tmp_path / "r.html")
@@ -450,4 +368,18 @@ def test_figures_of_few_classes_and_of_many() -> None:
 
 def test_a_loaded_report_has_no_curves_to_draw(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a loaded report has no curves"):
-        ThresholdReport.load(SAVED).save_page(tmp_path / "r.html")
+        dataclasses.replace(report(), curves=None).save_page(tmp_path / "r.html")
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-7, 1e-5])
+@pytest.mark.parametrize(
+    "options",
+    [{"far": 0.01}, {"frr": 0.1}, {"target": "utility"}, {"fpir": 0.1, "gallery_size": 5}],
+    ids=lambda options: next(iter(options)),
+)
+def test_collapsed_embeddings_are_named(noise: float, options: dict[str, Any]) -> None:
+    x = 3 * torch.ones(60, 8) + noise * torch.randn(60, 8)
+    with pytest.raises(ValueError, match=r"all 60 embeddings are \(nearly\) equal, so no threshold separates them"):
+        ThresholdReport.from_embeddings(x, torch.arange(60) // 3, **options)
+    with pytest.raises(ValueError, match=r"all 60 embeddings are \(nearly\) equal"):
+        CohortNormalization.tune(None, x, torch.arange(60) // 3, far=0.01)

@@ -154,3 +154,9 @@ def test_a_gallery_whose_rate_is_not_known_has_no_number(tmp_path: Path) -> None
     assert "unknown, because its 95 % interval spans 0 to 1" in (tmp_path / "t.html").read_text()
     with pytest.raises(ValueError, match=r"no threshold for an FPIR of 0.12 among 200 .* interval spans 0 to 1"):
         ThresholdReport.from_embeddings(x, labels, fpir=0.12, gallery_size=200, extrapolate=True, splits=0)
+
+
+def test_one_sample_with_several_labels() -> None:
+    x = embeddings()[:60].repeat(8, 1)
+    with pytest.warns(UserWarning, match="copies"), pytest.raises(ValueError, match="one sample have several labels"):
+        ThresholdReport.from_embeddings(x, torch.arange(480) // 4, fpir=0.01, gallery_size=50, splits=0)
