@@ -174,7 +174,7 @@ def check_threshold(
 ) -> ThresholdCheck:
     """Does the work of `ThresholdReport.check`; see there. rows: N numbers that name the samples; None: 0, 1, …"""
     if isinstance(embeddings, np.ndarray):
-        embeddings = torch.tensor(embeddings)
+        embeddings = torch.from_numpy(embeddings.copy())  # torch refuses negative strides
     check_embeddings(embeddings)
     check_directions(embeddings, "embeddings")
     check_number(tolerance, "tolerance")
