@@ -37,6 +37,7 @@ from pml_ext.runner.evaluation.baselines import Measured, measure_baselines
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, is_first, restarts, start
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
+from pml_ext.runner.run_folder import config_of_run, weights_of_run
 
 log = logging.getLogger("pml_ext")
 
@@ -146,12 +147,8 @@ def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
 
 def report_of_run(run: Path) -> Path:
     """Write report.html of a finished run, whose last checkpoint is measured again."""
-    config, weights = run / "config.yaml", run / CHECKPOINTS / LAST
-    for needed in (config, weights):
-        if not needed.is_file():
-            raise UserError(f"{run} is not the folder of a finished run: it has no {needed.relative_to(run)}")
-    opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", str(weights), "TEST.REPORT", "True"]
-    evaluate_only(load_config(config, opts), Launch())
+    opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", weights_of_run(run), "TEST.REPORT", "True"]
+    evaluate_only(load_config(config_of_run(run), opts), Launch())
     return run / "report.html"
 
 
