@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pml_ext._errors import UserError
+from pml_ext.runner.config.hints import meant
 from pml_ext.runner.run_folder import config_of_run, is_run, weights_of_run
 
 OWN_IMAGES = "OwnImages/base.yml"
@@ -57,12 +58,23 @@ def take_config(arguments: argparse.Namespace, command: argparse.ArgumentParser)
             hint = " (or --embeddings FILE)" if "embeddings" in arguments else ""
             command.error(f"a config FILE is required, or {other}{hint}")
         arguments.config_file = words.pop(0)
+        _require_found(arguments.config_file, "no folder of images" if "resume" in arguments else "no run")
     if Path(arguments.config_file).expanduser().is_dir():
         run, arguments.config_file = arguments.config_file, config_of_run(arguments.config_file)
         settings += ["OUTPUT_DIR", run]
         if "resume" not in arguments or arguments.eval_only:
             settings += ["MODEL.WEIGHTS", weights_of_run(run)]
     arguments.overrides = settings + words + arguments.overrides
+
+
+def _require_found(word: str, what: str) -> None:
+    """Raise a UserError for a word that is no path and has not the ending of a bundled config's name."""
+    path = Path(word).expanduser()
+    if path.suffix in (".yml", ".yaml") or path.exists():
+        return
+    folder = path.parent
+    close = meant(path.name, sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else None
+    raise UserError(f"{what} and no config file at {word}{f'; did you mean {folder / close}?' if close else ''}")
 
 
 def take_files(arguments: argparse.Namespace) -> None:

@@ -1,6 +1,5 @@
-"""The first hour of four people, each with data of their own and nothing but the README's words."""
+"""The first hour of three people, each with data of their own and nothing but the README's words."""
 
-import csv
 import json
 import os
 import re
@@ -65,67 +64,6 @@ def test_a_trainer_of_pml_with_memory_miner_and_calculator() -> None:
     )
     assert ours["precision_at_1"] == pytest.approx(pml["precision_at_1"]) and ours["precision_at_1"] > 0.85
     assert 0 <= ours["opis"] < 0.1 and 0.2 < ours["tar_at_far_1e-2"] <= 1
-
-
-def crops_of_ones_own(folder: Path) -> None:
-    """600 crops of 100 people and a table; four files are broken, others unusual."""
-    with zipfile.ZipFile(real_data("emoji_reid") / "emoji_reid.zip") as archive:
-        names = sorted(n for n in archive.namelist() if "/bounding_box_train/" in n and n.endswith(".jpg"))[:600]
-        rows = [["path", "identity", "camera", "split"]]
-        for number, name in enumerate(names):
-            identity, camera, *_ = Path(name).name.split("_")
-            person = "Zoë Müller" if number < 6 else f"person {identity}"
-            path = folder / "crops" / person / Path(name).name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(archive.read(name))
-            split = "train" if number < 360 else ("query", "gallery")[number % 6 > 1]
-            rows.append([path.relative_to(folder).as_posix(), person, camera[1], split])
-    for number in (3, 200, 390, 450):
-        path = folder / rows[number + 1][0]
-        path.write_bytes(path.read_bytes()[:300])
-    for number, mode in ((7, "CMYK"), (8, "L")):
-        with Image.open(folder / rows[number + 1][0]) as image:
-            image.convert(mode).save(folder / rows[number + 1][0])
-    with Image.open(folder / rows[10][0]) as image:
-        tags = image.getexif()
-        tags[0x112] = 6  # turn by 90 degrees
-        image.rotate(90).save(folder / rows[10][0], exif=tags)
-    with (folder / "people.csv").open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream).writerows(rows)
-
-
-@pytest.mark.filterwarnings("default")  # the commands log them
-def test_a_folder_of_crops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """README's command on a table with broken, rotated and CMYK files: to a report, embeddings and a threshold."""
-    crops_of_ones_own(tmp_path)
-    monkeypatch.chdir(tmp_path)
-
-    def run(*command: str, status: int = 0) -> str:
-        capfd.readouterr()
-        assert main(command) == status, capfd.readouterr()
-        return "".join(capfd.readouterr())
-
-    own = '("file:people.csv",)'
-    small = """MODEL.DEVICE cpu MODEL.BACKBONE.PRETRAIN False MODEL.BACKBONE.DEPTH 18x MODEL.BACKBONE.FEAT_DIM 512
-        SOLVER.MAX_EPOCH 1 INPUT.SIZE_TRAIN [64,32] INPUT.SIZE_TEST [64,32] DATALOADER.NUM_WORKERS 0 OUTPUT_DIR run"""
-    config = ["Market1501/bagtricks_R50.yml", "DATASETS.NAMES", own, "DATASETS.TESTS", own, *small.split()]
-    said = run("check-config", *config, status=3)
-    (value,) = set(re.findall(r"DATASETS.MAX_UNREADABLE (\S+)", said))
-    said = run("train", *config, status=2)
-    assert f"Set DATASETS.MAX_UNREADABLE {value} to go on" in said and "BytesIO" not in said
-    config += ["DATASETS.MAX_UNREADABLE", value]
-    run("train", *config)
-    results = json.loads(Path("run/metrics.json").read_text(encoding="utf-8"))["results"]
-    (found,) = results.values()
-    assert 0 < found["reid_mean_average_precision"] < 1
-    assert "<img" in Path("run/report.html").read_text(encoding="utf-8")
-
-    labelled = ["--label-by-folder", "--output", "crops.npz"]
-    run("embed", "crops", *labelled, "--config-file", "run/config.yaml", "MODEL.WEIGHTS", "run/checkpoints/last.ckpt")
-    with np.load("crops.npz") as file:
-        assert file["embeddings"].shape == (596, 512) and "Zoë Müller" in set(file["labels"])
-    run("threshold", "--embeddings", "crops.npz", "--far", "0.01", "--out", "threshold")
-    assert Path("threshold/threshold.json").is_file()
 
 
 def embeddings_of_three_models(folder: Path) -> None:

@@ -31,8 +31,8 @@ def check_thresholds(wanted: CN, test_sets: dict[str, TestSet]) -> None:
         impostors = int(sizes.sum() ** 2 - (sizes**2).sum()) // 2
         if not largest_count_within(far, impostors):
             raise UserError(
-                f"TEST.THRESHOLD.FAR {far:g} needs at least {math.ceil(1 / far)} impostor pairs, and {name} has "
-                f"{impostors}: set a higher rate, or TEST.THRESHOLD.ENABLED False"
+                f"TEST.THRESHOLD.FAR {far:g} needs at least {math.ceil(1 / far)} impostor pairs; {name} has "
+                f"{impostors}. Set a higher rate, or TEST.THRESHOLD.ENABLED False"
             )
 
 

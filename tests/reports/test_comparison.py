@@ -86,7 +86,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["compare", str(tmp_path)]) == 2
     assert f"{tmp_path} is not the folder of a finished run: it has no metrics.json" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 2
-    assert f"{tmp_path} is not the folder of a finished run: it has no config.yaml" in capsys.readouterr().err
+    assert f"{tmp_path} is not the folder of a run: it has no config.yaml" in capsys.readouterr().err
 
 
 NESTED = '{"results": ' + 100_000 * "["

@@ -205,8 +205,8 @@ def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
         alone = _queries_without_match(data)
         if alone == len(data.query):
             raise UserError(
-                f"{name}: no query has an image of its identity by another camera to find; where cameras are not "
-                "known, give each image its own (a table: leave the column camera out)"
+                f"{name}: no query has another image of its identity to find; images of one camera do not count, so a "
+                "table of images from unknown cameras must not have the column camera"
             )
         if alone:
             log.warning("%s: %d of %d queries have no match and do not count", name, alone, len(data.query))
