@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.hints import meant
-from pml_ext.runner.run_folder import config_of_run, is_run, weights_of_run
+from pml_ext.runner.config.run_folder import config_of_run, is_run, weights_of_run
 
 OWN_IMAGES = "OwnImages/base.yml"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pml_ext._errors import UserError
+from pml_ext.runner.config.run_folder import CHECKPOINTS as CHECKPOINTS
+from pml_ext.runner.config.run_folder import EVALUATION
+from pml_ext.runner.config.run_folder import LAST as LAST
 from pml_ext.runner.engine.class_shares import PATTERN
-from pml_ext.runner.run_folder import CHECKPOINTS as CHECKPOINTS
-from pml_ext.runner.run_folder import EVALUATION
-from pml_ext.runner.run_folder import LAST as LAST
 
 log = logging.getLogger("pml_ext")
 

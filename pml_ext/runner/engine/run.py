@@ -14,6 +14,7 @@ from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.load import load_config
+from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
 from pml_ext.runner.data.samplers import JointBatchSampler, steps_per_epoch
 from pml_ext.runner.engine import run_data
 from pml_ext.runner.engine.baseline import Baseline
@@ -37,7 +38,6 @@ from pml_ext.runner.evaluation.baselines import Measured, measure_baselines
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, is_first, restarts, start
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
-from pml_ext.runner.run_folder import config_of_run, weights_of_run
 
 log = logging.getLogger("pml_ext")
 
@@ -147,8 +147,9 @@ def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
 
 def report_of_run(run: Path) -> Path:
     """Write report.html of a finished run, whose last checkpoint is measured again."""
+    config = config_of_run(run)
     opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", weights_of_run(run), "TEST.REPORT", "True"]
-    evaluate_only(load_config(config_of_run(run), opts), Launch())
+    evaluate_only(load_config(config, opts), Launch())
     return run / "report.html"
 
 
