@@ -23,10 +23,10 @@ def train(
 ) -> None:  # fmt: skip
     """train, then evaluate"""
     from pml_ext.runner.checks.check import load_checked
+    from pml_ext.runner.config.run_folder import evaluation_folder
     from pml_ext.runner.engine import run
     from pml_ext.runner.launch import Launch
     from pml_ext.runner.modeling.weights.imagenet import settle
-    from pml_ext.runner.run_folder import evaluation_folder
 
     cfg, launch = load_checked(config_file, overrides), Launch(**processes)
     if eval_only:

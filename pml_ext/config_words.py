@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.hints import meant
-from pml_ext.runner.run_folder import config_of_run, is_run, weights_of_run
+from pml_ext._names import closest
+from pml_ext.runner.config.run_folder import config_of_run, is_run, weights_of_run
 
 OWN_IMAGES = "OwnImages/base.yml"
 
@@ -73,7 +73,7 @@ def _require_found(word: str, what: str) -> None:
     if path.suffix in (".yml", ".yaml") or path.exists():
         return
     folder = path.parent
-    close = meant(path.name, sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else None
+    close = closest(path.name, sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else []
     raise UserError(f"{what} and no config file at {word}{f'; did you mean {folder / close}?' if close else ''}")
 
 

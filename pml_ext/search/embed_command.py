@@ -17,9 +17,9 @@ from pml_ext._files import write_atomically
 from pml_ext.metrics import CohortNormalization
 from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import SHAPING, load_for_embedding
+from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, start
-from pml_ext.runner.run_folder import config_of_run, weights_of_run
 from pml_ext.search.added_pictures import Plan, open_old, plan_additions, rows_that_stay
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.embedding_blocks import Block, Version

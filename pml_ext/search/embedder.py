@@ -17,10 +17,10 @@ from pml_ext._errors import UserError
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import load_for_embedding
+from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.modeling.cuda import kind_and_index, missing_device
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
-from pml_ext.runner.run_folder import config_of_run, weights_of_run
 from pml_ext.search.crops import Crop, crop_tensors
 from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.normalized_scores import load_cohort_of

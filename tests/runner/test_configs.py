@@ -74,7 +74,7 @@ def test_each_has_an_output_of_its_own() -> None:
 
 def test_data_sets_lie_in_folders_of_their_names() -> None:
     folders = {"VERIWild": "VeRiWild", "EmojiReID": "Market1501"}
-    parts = {"CUBValidation": "CUB"}
+    parts = {"CUBValidation": "CUB", "folder:products": "OwnImages"}
     for name in LEAVES:
         folder, names = name.split("/")[0], load_config(CONFIGS / name).DATASETS.NAMES
         assert tuple(parts.get(name, name) for name in names) == (folders.get(folder, folder),)

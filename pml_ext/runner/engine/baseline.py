@@ -36,7 +36,7 @@ from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.rank_store import rank_and_ranks
-from pml_ext.runner.run_folder import CHECKPOINTS
+from pml_ext.runner.config.run_folder import CHECKPOINTS
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
 from pml_ext.runner.solver.schedule import build_schedule
 

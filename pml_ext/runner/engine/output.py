@@ -13,10 +13,10 @@ from filelock import FileLock, Timeout
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext.runner.config.run_folder import CHECKPOINTS, EVALUATION
 from pml_ext.runner.data.datasets.layout import dataset_root
 from pml_ext.runner.data.names import OWN_DATA, aliases_of
 from pml_ext.runner.engine.class_shares import PATTERN
-from pml_ext.runner.run_folder import CHECKPOINTS, EVALUATION
 
 log = logging.getLogger("pml_ext")
 

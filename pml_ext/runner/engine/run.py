@@ -17,6 +17,7 @@ from pml_ext._errors import Terminated, UserError
 from pml_ext._files import write_atomically
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.load import load_config
+from pml_ext.runner.config.run_folder import BEST, CHECKPOINTS, LAST, config_of_run, weights_of_run
 from pml_ext.runner.data.loaders import Sample
 from pml_ext.runner.data.samplers import JointBatchSampler, steps_per_epoch
 from pml_ext.runner.engine import run_data
@@ -49,7 +50,6 @@ from pml_ext.runner.evaluation.results import LOWER_IS_BETTER, label_of
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, is_first, restarts, start
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
-from pml_ext.runner.run_folder import BEST, CHECKPOINTS, LAST, config_of_run, weights_of_run
 
 log = logging.getLogger("pml_ext")
 

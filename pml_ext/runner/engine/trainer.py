@@ -22,7 +22,7 @@ from pml_ext.runner.evaluation.columns import best_metric
 from pml_ext.runner.evaluation.results import LOWER_IS_BETTER
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.cuda import missing_device
-from pml_ext.runner.run_folder import LAST
+from pml_ext.runner.config.run_folder import LAST
 from pml_ext.runner.solver.rules import AMP_TYPES
 
 log = logging.getLogger("pml_ext")

@@ -221,7 +221,7 @@ def test_queries_that_cannot_be_found_are_told_of(caplog: pytest.LogCaptureFixtu
         check_test_sets(config().TEST, {"Set": OpenSet(query, query, gallery)})
     assert caplog.messages == ["Set: 2 of 3 queries have no match and do not count"]
     for data in (OpenSet(query, query, part([1, 2, 3], [0, 0, 0])), OpenSet(query, part([1, 1, 2], [0, 0, 1]))):
-        with pytest.raises(UserError, match=r"Set: no query has an image of its identity by another camera"):
+        with pytest.raises(UserError, match=r"Set: no query has another image of its identity to find"):
             check_test_sets(config().TEST, {"Set": data})
 
 
