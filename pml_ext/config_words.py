@@ -74,7 +74,8 @@ def _require_found(word: str, what: str) -> None:
         return
     folder = path.parent
     close = closest(path.name, sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else []
-    raise UserError(f"{what} and no config file at {word}{f'; did you mean {folder / close}?' if close else ''}")
+    suggestion = f"; did you mean {folder / close[0]}?" if close else ""
+    raise UserError(f"{what} and no config file at {word}{suggestion}")
 
 
 def take_files(arguments: argparse.Namespace) -> None:

@@ -19,6 +19,7 @@ from pml_ext._ops.precision import exact_products
 from pml_ext.distributed import PartialFC, ShardedLoss, is_divisible, step_by_rows
 from pml_ext.large_batch import norms_by_chunk
 from pml_ext.losses import DiscriminativeLoss
+from pml_ext.runner.config.run_folder import CHECKPOINTS
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.data.transforms import build_transform
@@ -36,7 +37,6 @@ from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.rank_store import rank_and_ranks
-from pml_ext.runner.config.run_folder import CHECKPOINTS
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
 from pml_ext.runner.solver.schedule import build_schedule
 

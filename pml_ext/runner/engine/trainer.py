@@ -11,6 +11,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext.runner.config.run_folder import LAST
 from pml_ext.runner.engine.callbacks import ChannelsLast
 from pml_ext.runner.engine.checkpoints import BackgroundCheckpoints
 from pml_ext.runner.engine.loggers import build_loggers, flat
@@ -22,7 +23,6 @@ from pml_ext.runner.evaluation.columns import best_metric
 from pml_ext.runner.evaluation.results import LOWER_IS_BETTER
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.cuda import missing_device
-from pml_ext.runner.config.run_folder import LAST
 from pml_ext.runner.solver.rules import AMP_TYPES
 
 log = logging.getLogger("pml_ext")
