@@ -161,6 +161,7 @@ def of_a_training_step() -> dict[str, Any]:
         torch.manual_seed(0)
         made = Baseline(cfg, train_set, {}).train()
         trainer = SimpleNamespace(world_size=1, global_step=1, current_epoch=0, log_every_n_steps=50, loggers=[])
+        trainer.is_last_batch = False
         made._trainer = trainer  # type: ignore[assignment]
         made.log = made.log_dict = lambda *_, **__: None  # type: ignore[method-assign,assignment]
         return made

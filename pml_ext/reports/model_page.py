@@ -47,7 +47,7 @@ def write_model_page(path: Path, found: ModelComparison) -> None:
         ("intervals", "paired, for identities like these; each model has a threshold of its own"),
     ]
     write_html(path, render("run.html", title="Models at the same rate of false accepts", about="What was measured",
-                            facts=facts, tables=tables, pictures=[]))  # fmt: skip
+                            facts=facts, notes=[], tables=tables, pictures=[]))  # fmt: skip
 
 
 def _of_searches(one: GalleryRates) -> list[str]:

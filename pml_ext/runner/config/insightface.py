@@ -158,7 +158,9 @@ def _tree(given: Mapping[str, Any], path: Path, processes: int) -> tuple[dict[st
 def _assignments(path: Path) -> dict[str, Any]:
     try:
         statements = ast.parse(path.read_text(encoding="utf-8"), str(path)).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except RecursionError as error:
+        raise UserError(f"{path} is nested too deep") from error
+    except (SyntaxError, ValueError, MemoryError) as error:
         raise UserError(f"{path} is not a Python file: {error}") from error
     found: dict[str, Any] = {}
     for statement in statements:

@@ -250,6 +250,7 @@ def test_an_old_spelling_on_the_command_line_does_not_make_a_file_old() -> None:
     name = "Market1501/bagtricks_R50.yml"
     plain, deep = load_config(name), read_config(name, ["MODEL.BACKBONE.DEPTH", "101"])
     assert deep.notes == ["the command line: MODEL.BACKBONE.DEPTH '101' is MODEL.BACKBONE.DEPTH '101x' today"]
+    assert deep.cfg.MODEL.BACKBONE.FEAT_DIM == 0, "the deeper network's own"
     deep.cfg.defrost()
-    deep.cfg.MODEL.BACKBONE.DEPTH = "50x"
+    deep.cfg.MODEL.BACKBONE.DEPTH, deep.cfg.MODEL.BACKBONE.FEAT_DIM = "50x", plain.MODEL.BACKBONE.FEAT_DIM
     assert deep.cfg == plain

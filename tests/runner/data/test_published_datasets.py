@@ -765,5 +765,5 @@ def test_sets_that_only_train_or_only_test(tmp_path: Path) -> None:
     table(tmp_path, "path,identity,split\n1.jpg,7,query\n")
     with pytest.raises(UserError, match=r"file:people.csv has no training images"):
         load_train_set(config(tmp_path, ("file:people.csv",)), grey=False)
-    with pytest.raises(UserError, match=r"DATASETS.NAMES: unknown value 'Market'.*'file:<path>'"):
+    with pytest.raises(UserError, match=r"DATASETS.NAMES: unknown value 'Market'; did you mean 'Market1501'"):
         load_train_set(config(tmp_path, ("Market",)), grey=False)

@@ -153,7 +153,8 @@ def test_losses_are_means_over_heads_and_features(training: tuple[Baseline, torc
     for name in HEADS:
         getattr(module, name).register_forward_hook(lambda _, __, out, name=name: heads.update({name: out}))
     output = module.output(images, labels)
-    values = module._loss_values(output, labels, [part.float() for part in output.features], labels)
+    features = [part.float() for part in output.features]
+    values = module._loss_values(output, labels, features, labels, [None] * len(features))
     ce, triplet = CrossEntropyLoss(epsilon=0.1), TripletLoss(margin=0.0, hard_mining=True)
     expected = 2 * 0.125 * sum(ce(head.logits, labels) for head in heads.values())
     torch.testing.assert_close(values["CrossEntropyLoss"], expected)
