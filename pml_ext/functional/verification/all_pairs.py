@@ -153,8 +153,7 @@ def _join_ties(roc: ROC, gap: float, extent: float) -> ROC:
     inside += torch.repeat_interleave(first[is_tie] - sizes.cumsum(0) + sizes, sizes)
     kept = torch.ones_like(roc.thresholds, dtype=torch.bool)
     kept[inside] = False
-    place = kept.nonzero().squeeze(1)
-    return ROC(*(column[place] for column in roc))
+    return ROC(*(column[kept] for column in roc))
 
 
 def _bins_of(roc: ROC, fars: Sequence[float], kept_at_most: int) -> list[int]:
