@@ -98,8 +98,8 @@ def check_finite(values: Tensor, name: str = "embeddings") -> None:
 
 def check_not_collapsed(embeddings: Tensor) -> None:
     """Not all rows in one direction, up to rounding."""
-    closeness = torch.cosine_similarity(embeddings.float(), embeddings[:1].float(), dim=1)
-    if len(embeddings) > 1 and bool((closeness > 1 - 1e-6).all()):
+    rows = embeddings.float()
+    if len(rows) > 1 and bool((torch.cosine_similarity(rows, rows[:1]) > 1 - 1e-6).all()):
         raise ValueError(
             f"all {len(embeddings)} embeddings are (nearly) equal, so no threshold separates them: the model has "
             "collapsed. Train it again, or check how the embeddings were made"

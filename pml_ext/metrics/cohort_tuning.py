@@ -68,10 +68,10 @@ class NormalizationTrials:
         """What the recommended trial did to OPIS and TAR, or that none is recommended and what the best one did."""
         shown = self.best or min(self.trials, key=lambda t: t.opis)
         said = "recommended:" if self.best else "not recommended, it does harm here; the most even trial was"
-        change = f" ({100 * (shown.opis / self.plain.opis - 1):+.0f} %)" if self.plain.opis else ""
+        change = 100 * (shown.opis / self.plain.opis - 1) if self.plain.opis else math.nan
         return (
-            f"{said} k = {shown.k}, strength = {shown.strength:g}; OPIS {self.plain.opis:.3g} → {shown.opis:.3g}"
-            f"{change}, TAR at FAR {rate(self.far)} {100 * self.plain.tar:.2f} % → {100 * shown.tar:.2f} %\n"
+            f"{said} k = {shown.k}, strength = {shown.strength:g}; OPIS {self.plain.opis:.3g} → {shown.opis:.3g} "
+            f"({change:+.0f} %), TAR at FAR {rate(self.far)} {100 * self.plain.tar:.2f} % → {100 * shown.tar:.2f} %\n"
             f"on {self.samples} samples of {self.classes} classes, with a cohort of {self.cohort} samples"
         )
 

@@ -51,5 +51,4 @@ def write_model_page(path: Path, found: ModelComparison) -> None:
 
 
 def _of_searches(one: GalleryRates) -> list[str]:
-    rates = (one.fpir, one.fnir)
-    return ["–" if of is None else f"{percent(of.rate)} ({percent(of.low)} to {percent(of.high)})" for of in rates]
+    return ["–" if rate is None else with_interval(rate) for rate in (one.fpir, one.fnir)]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, Picture, add_legend, label_above, row_of_axes
-from pml_ext.reports.wording import NOT_EXTRAPOLATED, held_out_in_words, percent
+from pml_ext.reports.wording import NOT_EXTRAPOLATED, held_out_in_words, percent, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,17 +85,13 @@ def searches_table(report: ThresholdFields) -> Table | None:
     ]
     rows, planned = [], " (planned)"
     for one in found.sizes:
-        fpir, fnir = (
-            "–" if rate is None else f"{percent(rate.rate)} ({percent(rate.low)} to {percent(rate.high)})"
-            for rate in (one.fpir, one.fnir)
-        )
         rows.append(
             [
                 f"{one.enrolled:,}{planned if one.enrolled == found.gallery_size else ''}"
                 f"{' (extrapolated)' if one.extrapolated else ''}",
-                fpir if one.fpir else f"unknown, {NOT_EXTRAPOLATED}",
+                with_interval(one.fpir) if one.fpir else f"unknown, {NOT_EXTRAPOLATED}",
                 percent(one.fpir_if_alike),
-                fnir,
+                with_interval(one.fnir) if one.fnir else "–",
                 percent(one.cmc[0]) if one.cmc else "–",
                 f"{one.selectivity.rate:.3g}",
                 "–" if one.cosine is None else f"{one.cosine:.4f}",

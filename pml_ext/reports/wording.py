@@ -51,7 +51,7 @@ def percent(value: float) -> str:
     return f"{Decimal(f'{100 * value:.3g}'):f} %"
 
 
-def with_interval(rate: ErrorRate) -> str:
+def with_interval(rate: ErrorRate | MeanRate) -> str:
     """The rate with its 95 % interval."""
     return f"{percent(rate.rate)} ({percent(rate.low)} to {percent(rate.high)})"
 

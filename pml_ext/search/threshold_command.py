@@ -67,15 +67,16 @@ def report_threshold(
         raise UserError(f"{file}: {error}") from error
     if checkpoint is not None:
         report = report.with_checkpoint(checkpoint)
+    told += [report.summary(), ""]
     if out is None:
-        return "\n".join([*told, report.summary(), "", _NOT_WRITTEN.format("the report as page, picture and JSON")])
+        return "\n".join([*told, _NOT_WRITTEN.format("the report as page, picture and JSON")])
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     files = [*map(str, write_files(report, folder / "threshold"))]
     if isinstance(cohort, CohortNormalization) and not is_saved_cohort(str(normalize)):
         cohort.save(folder / "cohort.npz", checkpoint=checkpoint)
         files.append(str(folder / "cohort.npz"))
-    return "\n".join([*told, report.summary(), "", *files])
+    return "\n".join(told + files)
 
 
 def check_threshold_file(

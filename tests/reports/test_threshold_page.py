@@ -1,7 +1,6 @@
 import re
 from pathlib import Path
 
-import pytest
 import torch
 from PIL import Image
 
@@ -61,20 +60,3 @@ def test_the_worst_pairs_are_shown_with_their_pictures_and_rows(tmp_path: Path) 
     assert f"<p>{refused_in_words(found)}.</p>" in text
     assert text.count("✗ wrongly accepted") == sum(pair.cosine >= found.cosine for pair in worst.impostors) > 0
     assert text.count("✗ wrongly rejected") == sum(pair.cosine < found.cosine for pair in worst.genuine) > 0
-
-
-def test_cameras_copies_data_and_date_are_named(tmp_path: Path) -> None:
-    cameras = torch.arange(120) % 2
-    found = report(cameras=cameras, data="<faces>")
-    text = saved_page(found, tmp_path)
-    assert found.cameras is not None and found.cameras.across is not None and found.cameras.within is not None
-    for rate in (found.cameras.across, found.cameras.within):
-        assert percent(rate.rate) in text
-    assert "&lt;faces&gt;" in text and "<faces>" not in text and found.made in text
-    assert "copies" not in text
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(120, 6, generator=generator)
-    x[[7, 9]] = x[[1, 2]]
-    with pytest.warns(UserWarning, match="2 of 120 embeddings are copies"):
-        copied = ThresholdReport.from_embeddings(x, LABELS, far=0.1, splits=0)
-    assert "row 7 is a copy of row 1, 9 of 2" in saved_page(copied, tmp_path)

@@ -102,10 +102,7 @@ def test_groups_of_a_column(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
 def test_searches_that_the_set_cannot_measure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["threshold", "--embeddings", file(tmp_path), "--out", str(tmp_path)]
     message = failure(capfd, *words, "--fpir", "0.01", "--gallery-size", "5000")
-    assert "e.npz: gallery_size must be at most 9" in message and "measure at least 5001 identities" in message
-    assert "--extrapolate" in message
-    assert "fpir needs gallery_size" in failure(capfd, *words, "--fpir", "0.01")
-    assert "rank is for searches" in failure(capfd, *words, "--far", "0.01", "--rank", "2")
+    assert "e.npz: gallery_size must be at most 9" in message and "--extrapolate" in message
     checked = [*words[:3], "--check", "t.json", "--gallery-size", "30"]
     assert "--gallery-size go with a new threshold" in failure(capfd, *checked)
     assert not (tmp_path / "threshold.json").exists()
@@ -213,24 +210,21 @@ def test_errors_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     narrow = file(tmp_path, "n.npz", embeddings=X[:, :20])
     for arguments, message in [
         (["threshold", "--embeddings", source, "--far", "1e-9"], "e.npz: far=1e-09 needs at least 1000000000 impostor"),
-        (["threshold", "--embeddings", source, "--far", "2"], r"far must be in (0, 1); got 2.0"),
         (["threshold", "--embeddings", source, "--far", "0.1", "--checkpoint", "none.ckpt"], "no checkpoint at none"),
         (["threshold", "--embeddings", source, "--far", "0.1", "--out", source], "File exists"),
         (["threshold", "--embeddings", "none.npz", "--far", "0.1"], "no file of embeddings at none.npz"),
         (["eval", "--embeddings", "none.csv"], "must be one of .npz, .pt, .pth, .safetensors, .parquet; got '.csv'"),
         (["eval", "--embeddings", source, "--gallery", other], "labels must be of the same kind in both files"),
         (["eval", "--embeddings", source, "--gallery", seen], "in both files or in none; only the gallery has them"),
-        (["eval", "--embeddings", seen, "--gallery", source], "in both files or in none; only the queries have them"),
         (["eval", "--embeddings", source, "--gallery", narrow], "n.npz must have 64 dimensions, as "),
         (["eval", "--embeddings", source, "MODEL.DEVICE", "cpu"], "KEY VALUE and processes are for --config-file"),
-        (["eval", "--embeddings", source, "--num-gpus", "2"], "KEY VALUE and processes are for --config-file"),
         (["eval", "--config-file", "a.yml", "--gallery", source], "--gallery go with --embeddings; a config"),
     ]:
         assert message in failure(capfd, *arguments)
 
 
 def test_warnings_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    source = file(tmp_path, embeddings=np.repeat(X[:2], len(X) // 2, axis=0))
+    source = file(tmp_path, embeddings=X[np.arange(300) % 2])
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["threshold", "--embeddings", source, "--far", "0.1", "--out", str(tmp_path)]) == 2

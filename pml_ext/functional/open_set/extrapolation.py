@@ -18,7 +18,7 @@ NEEDED = 10  # scores at or above the threshold, below which nothing is extrapol
 _NOTHING_KNOWN = 0.01
 _PARTS = 20  # of the identities, each left out once
 _NODES = np.linspace(-8, 8, 241)  # of a standard normal variable
-_STIRLING_FROM = 20
+_STIRLING_FROM = 100
 Array = Any  # a number or an array of numbers
 _WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
 
@@ -175,9 +175,9 @@ def log_rising(start: float, count: Array) -> Array:
 
 
 def _stirling_rest(x: Array) -> Array:
-    """log Γ(x) less (x − 1/2) log x − x + log(2π) / 2, to 1e-16 from 20 on."""
+    """log Γ(x) less (x − 1/2) log x − x + log(2π) / 2, to 1e-17 from 100 on."""
     square = x * x
-    return (1 / 12 - (1 / 360 - (1 / 1260 - 1 / 1680 / square) / square) / square) / x
+    return (1 / 12 - (1 / 360 - 1 / 1260 / square) / square) / x
 
 
 def _likeliest_logits(hits: np.ndarray, times: np.ndarray, others: int) -> np.ndarray:

@@ -20,6 +20,8 @@ from pml_ext.functional.verification.where_rates_fall import expected_ranges
 # Most scores stored to resolve one bin: 64 MB.
 _KEPT_AT_MOST = 2**24
 _EXPECTED_FROM = 2048
+_NO_TIE = 1e-10  # share of the area below which a run of scores is left as it is
+_ROUNDING = {torch.float32: 2**-22, torch.float64: 2**-46}  # of cosines
 
 
 def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE) -> Iterator[tuple[Tensor, Tensor]]:
@@ -73,7 +75,8 @@ def labelled_pairs_roc(
     One pass counts the scores in bins of 1.9e-6, and keeps the single scores where a sample of the pairs expects the
     operating points at `fars` and the equal error rate; a second pass looks for those that lie elsewhere. So
     `operating_point` at each of the fars and `equal_error_rate` are exact (unless more than 2^24 pairs share such a
-    bin, e.g. of collapsed embeddings). `roc_auc` is within `auc_bounds`.
+    bin, e.g. of collapsed embeddings). `roc_auc` is within `auc_bounds`. Scores that are
+    equal but for rounding, as those of binary embeddings, count as equal.
 
     Args:
         embeddings, labels: see `labelled_pairs`.
@@ -113,7 +116,8 @@ def roc_of_all_pairs(
     both_kinds = pairs.total_positive_pairs > 0 and pairs.total_negative_pairs > 0
     ranges = expected_ranges(pairs, fars) if both_kinds and len(pairs.unit) >= expected_from else []
     histogram, kept = count_scores(pairs, ranges, most=kept_at_most)
-    roc = histogram.roc()
+    # A score that rounding puts on both sides of an edge is in two bins, or in three.
+    roc = _join_ties(histogram.roc(), 1.5 / histogram.BINS_PER_UNIT, 3 / histogram.BINS_PER_UNIT)
     if not both_kinds:
         return roc
     bins = {
@@ -126,9 +130,30 @@ def roc_of_all_pairs(
         if kept is None or not any(_holds(range_, bin_) for range_ in ranges)
     }
     again = count_scores(pairs, list(missing.values()), most=kept_at_most * len(missing))[1] if missing else None
-    return _with_points(
-        roc, {place: _inside(again if place in missing else kept, bin_) for place, bin_ in bins.items()}
-    )
+    points = {place: _inside(again if place in missing else kept, bin_) for place, bin_ in bins.items()}
+    return _with_points(roc, points, _ROUNDING[pairs.unit.dtype])
+
+
+def _join_ties(roc: ROC, gap: float, extent: float) -> ROC:
+    """Without the points inside runs of thresholds that are less than `gap` apart, if a run's extent is below `extent`.
+
+    Such a run is one score, but for rounding. Where scores lie densely, runs are long, and nothing goes; nor does it
+    where a run is of one kind of pairs, or of next to none.
+    """
+    last = (roc.thresholds[:-1] - roc.thresholds[1:] >= gap).nonzero().squeeze(1)
+    last = torch.cat([last, last.new_full((1,), len(roc.thresholds) - 1)])
+    first = torch.cat([last.new_zeros(1), last[:-1] + 1])
+    is_tie = (first < last) & (roc.thresholds[first] - roc.thresholds[last] < extent)
+    genuine, impostors = (of[last].diff(prepend=of[:1]).double() for of in (roc.true_accepts, roc.false_accepts))
+    is_tie &= genuine * impostors > _NO_TIE * roc.genuine * roc.impostors
+    if not bool(is_tie.any()):
+        return roc
+    sizes = (last - first)[is_tie]
+    inside = torch.arange(int(sizes.sum()), device=last.device)
+    inside += torch.repeat_interleave(first[is_tie] - sizes.cumsum(0) + sizes, sizes)
+    kept = torch.ones_like(roc.thresholds, dtype=torch.bool)
+    kept[inside] = False
+    return ROC(*(column[kept] for column in roc))
 
 
 def _bins_of(roc: ROC, fars: Sequence[float], kept_at_most: int) -> list[int]:
@@ -151,11 +176,11 @@ def _inside(pairs: Kept | None, bin_: Range) -> Kept:
     return scores[inside], same[inside]
 
 
-def _with_points(roc: ROC, bins: dict[int, Kept]) -> ROC:
+def _with_points(roc: ROC, bins: dict[int, Kept], rounding: float) -> ROC:
     """Add a point to the curve for each distinct score in some bins, given by their ascending places on it."""
     curves, begin = [], 0
     for place, (scores, same) in bins.items():
-        points = roc_curve(scores, same)
+        points = _join_ties(roc_curve(scores, same), rounding, 4 * rounding)
         curves.append(ROC(*(column[begin:place] for column in roc)))
         # The curve already has the first point, which accepts nothing of the bin, and the last, which accepts all.
         curves.append(

@@ -64,25 +64,17 @@ def measure_groups(
     )
     # Identities of one group each are a sample of that group; otherwise all are one sample.
     stratum = members.argmax(dim=1) if in_one else torch.zeros(len(members), dtype=torch.int64)
-    of_far = [a for a in range(count) if listed[a].far]
-    of_frr = [a for a in range(count) if listed[a].frr]
-    far_of = {one.label: one.far for one in listed if one.far}
-    frr_of = {one.label: one.frr for one in listed if one.frr}
     within = GroupErrors(found.false_accepts[:, own, own], found.impostor_pairs[:, own, own], *found[2:])
     return Groups(
         listed,
         between,
         round(enough[0]),
         round(enough[1]),
-        _compare(far_of, within[0][:, of_far], within[1][:, of_far], 2, stratum),
-        _compare(frr_of, within[2][:, of_frr], within[3][:, of_frr], 1, stratum),
-        _garbe(within, stratum) if all(_has_errors(group) for group in listed) else None,
+        _compare([(group.label, group.far) for group in listed], *within[:2], 2, stratum),
+        _compare([(group.label, group.frr) for group in listed], *within[2:], 1, stratum),
+        _garbe(within, stratum) if all(rate and rate.errors for g in listed for rate in (g.far, g.frr)) else None,
         _opis(pairs, groups, label, count, consistency, grid) if in_one and consistency else None,
     )
-
-
-def _has_errors(group: Group) -> bool:
-    return all(rate is not None and rate.errors > 0 for rate in (group.far, group.frr))
 
 
 def _rate(errors: Tensor, pairs: Tensor, spans: bool, enough: float) -> ErrorRate | None:
@@ -95,18 +87,18 @@ def _rate(errors: Tensor, pairs: Tensor, spans: bool, enough: float) -> ErrorRat
 
 
 def _compare(
-    of_group: dict[int | str, ErrorRate], errors: Tensor, pairs: Tensor, share: int, stratum: Tensor
+    groups: list[tuple[int | str, ErrorRate | None]], errors: Tensor, pairs: Tensor, share: int, stratum: Tensor
 ) -> tuple[Between, ...]:
     """Each group's rate to the geometric mean of all, then the highest to the lowest; empty below two groups."""
-    names, found = list(of_group), list(of_group.values())
-    if len(names) < 2 or not any(rate.errors for rate in found):
+    measured = [(a, name, rate) for a, (name, rate) in enumerate(groups) if rate]
+    if len(measured) < 2 or not any(rate.errors for _, _, rate in measured):
         return ()
-    ordered = sorted(range(len(names)), key=lambda a: found[a].rate)
-    high, low = ordered[-1], ordered[0]
+    at, names, found = zip(*measured, strict=True)
+    rates, without = rates_without_each(errors[:, at], pairs[:, at], share)
+    high, low = int(rates.argmax()), int(rates.argmin())
     if not found[low].errors:
         # Both ends hold in 97.5 % of all sets, and so in 95 % together.
         return (Between(names[high], names[low], None, found[high].low / found[low].high, None),)
-    rates, without = rates_without_each(errors, pairs, share)
 
     def ratios(of: Tensor) -> Tensor:
         logs = to_geometric_mean(of)

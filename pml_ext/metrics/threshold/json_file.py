@@ -36,10 +36,9 @@ def write_report(report: ThresholdFields, path: Path) -> None:
 def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
     """Read a report; the checkpoint's hash is compared where one is given."""
     try:
-        content = msgspec.json.decode(path.read_bytes())
-        given = content.get("format") if isinstance(content, dict) else None
-        if given != FORMAT:
-            raise ValueError(f'expected the format "{FORMAT}", got {given!r:.80}')
+        content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        if content.get("format") != FORMAT:
+            raise ValueError(f'expected the format "{FORMAT}", got {content.get("format")!r:.80}')
         if content.get("checksum") != _checksum(content):
             raise ValueError("it was changed after it was written, as its checksum shows. Make the report again")
         cosine = msgspec.convert(content["threshold"]["cosine"], Cosine)

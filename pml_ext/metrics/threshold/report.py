@@ -179,13 +179,13 @@ class ThresholdReport(ThresholdFields):
             )
         if isinstance(scores, Tensor):
             check_tensor(scores, "scores", "(...)")
-        kind = str(scores.dtype if isinstance(scores, Tensor) else np.asarray(scores).dtype)
-        if not re.search(r"float(?!8)|int", kind):
-            raise ValueError(f"scores must be numbers, cosine similarities; got {kind}")
-        wide: Any = scores.double() if isinstance(scores, Tensor) else np.asarray(scores, dtype=np.float64)
+        given: Any = scores if isinstance(scores, Tensor) else np.asarray(scores)
+        if not re.search(r"float(?!8)|int", str(given.dtype)):
+            raise ValueError(f"scores must be numbers, cosine similarities; got {given.dtype}")
+        wide = given.double() if isinstance(scores, Tensor) else given.astype(np.float64)
         limit = 1.0 if self.normalization is None else 1.0 + self.normalization.strength
         if not bool((abs(wide) <= limit + 0.01).all()):
-            kind = "cosine similarities" if limit == 1 else "normalised scores"
+            kind = "normalised scores" if normalized else "cosine similarities"
             raise ValueError(
                 f"scores must be {kind} in [{-limit:g}, {limit:g}], not NaN; got values from {float(wide.min()):.4g} "
                 f"to {float(wide.max()):.4g}"

@@ -111,9 +111,11 @@ class PlannedSearch:
             middle = (low + above) // 2
             rate = fitted_rate(high, middles[middle], enrolled)
             low, above = (low, middle) if rate is not None and rate > self.plan.fpir else (middle + 1, above)
-        if not low or fitted_rate(high, middles[low - 1], enrolled) is None:
+        if not low:
             return None
-        return middles[low - 1] if extrapolated_rate(high, middles[low - 1], enrolled).is_known else None
+        found = middles[low - 1]
+        is_known = fitted_rate(high, found, enrolled) is not None and extrapolated_rate(high, found, enrolled).is_known
+        return found if is_known else None
 
     def rates(self, cosine: float) -> Searches:
         """Rates at a threshold, and the thresholds of all sizes."""

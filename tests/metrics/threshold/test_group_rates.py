@@ -151,15 +151,15 @@ def test_groups_that_do_not_fit(groups: Any, message: str) -> None:
 def test_a_ratio_to_a_group_without_errors_is_at_least(tmp_path: Path) -> None:
     """East's identities are alike; the true ratio is known from 3,000 people of each group, one sample each."""
 
-    def samples(people: int, each: int, generator: torch.Generator) -> torch.Tensor:
+    def samples(people: int, each: int, seed: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed)
         centres = torch.randn(2 * people, 8, generator=generator)
         centres[people:] += 0.75
         return centres.repeat_interleave(each, dim=0) + 0.3 * torch.randn(2 * people * each, 8, generator=generator)
 
-    unit = torch.nn.functional.normalize(samples(3000, 1, torch.Generator().manual_seed(99)))
+    unit, groups = torch.nn.functional.normalize(samples(3000, 1, 99)), ["north"] * 150 + ["east"] * 150
     for seed in (0, 8, 10):
-        x = samples(30, 5, torch.Generator().manual_seed(seed))
-        groups = ["north"] * 150 + ["east"] * 150
+        x = samples(30, 5, seed)
         report = ThresholdReport.from_embeddings(x, [i // 5 for i in range(300)], far=6e-4, groups=groups, splits=0)
         assert report.groups is not None and report.groups.garbe is None
         (ratio,), north = report.groups.far_ratios, report.groups.groups[1].far

@@ -14,13 +14,10 @@ import torch
 from PIL import Image
 
 from pml_ext import __version__
-from pml_ext._ops.threads import one_thread
 from pml_ext._progress import show_steps
-from pml_ext.functional import PairDistances, epsilon_opis, opis
+from pml_ext.functional import epsilon_opis, opis
 from pml_ext.metrics import CohortNormalization, ThresholdReport
 from pml_ext.metrics.threshold import measure
-from pml_ext.metrics.threshold.fields import Stability
-from pml_ext.metrics.threshold.rates import threshold_stability
 from tests.oracles import thresholds as oracle
 
 SIZES = torch.tensor([7, 2, 9, 1, 6, 5])
@@ -109,41 +106,6 @@ def test_halves_of_the_classes() -> None:
     assert report(far=0.004).stability is None, "a half cannot support the target"
 
 
-def test_halves_share_the_classes_evenly() -> None:
-    """Six classes with genuine pairs and four without: three and two in each half."""
-    ids = torch.cat([torch.arange(6).repeat_interleave(3), torch.arange(6, 10)])
-    embeddings, halves = torch.randn(22, 4), list[set[int]]()
-
-    def choose(pairs: PairDistances) -> float:
-        halves.append(set(pairs.classes.tolist()))
-        return 0.1 * len(halves)
-
-    said = list[str]()
-    assert threshold_stability(
-        lambda kept: PairDistances(embeddings[kept], ids[kept]), ids, choose, splits=6, seed=0,
-        begin=lambda what, steps: said.append(what),
-    ) == Stability(6, pytest.approx(0.1), pytest.approx(0.1))  # fmt: skip
-    assert [what.rpartition(", ")[2] for what in said] == [f"split {n} of 6" for n in range(1, 7)]
-    assert all(len(half) == 5 and len(half & set(range(6))) == 3 for half in halves)
-    assert all(one | other == set(range(10)) for one, other in zip(halves[::2], halves[1::2], strict=True))
-    assert len(set(map(frozenset, halves))) > 6, "each split is another"
-
-
-def test_a_small_set_is_measured_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, before = list[int](), torch.get_num_threads()
-    monkeypatch.setattr(measure, "other_thresholds", lambda *_, **__: (seen.append(torch.get_num_threads()), ())[1])
-    torch.set_num_threads(2)
-    try:
-        report()
-        with pytest.raises(ValueError, match="needs at least 10000 impostor pairs"):
-            report(far=1e-4)
-        assert (seen, torch.get_num_threads()) == ([1], 2)
-        with one_thread(if_small=False):
-            assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_long_work_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     def shown(is_terminal: bool, quiet: float) -> str:
         stream = io.StringIO()
@@ -163,9 +125,7 @@ def test_long_work_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_strings_name_the_classes() -> None:
     names = ["anna", "ben", "carl", "dora", "eve", "finn"]
     by_name = report(labels=[names[i] for i in LABELS])
-    by_array = report(labels=np.array([names[i] for i in LABELS]))
     assert [c.label for c in by_name.classes] == names
-    assert by_name == by_array
     ids = report(labels=LABELS * 1000 - 2000)
     assert [c.label for c in ids.classes] == [-2000, -1000, 0, 1000, 2000, 3000]
     assert dataclasses.replace(ids, classes=by_name.classes) == by_name
@@ -331,29 +291,6 @@ def test_of_classes_equally_bad_the_one_with_more_errors_is_named_first() -> Non
     assert [c.samples for c in found.worst_classes("far")] == [9, 7, 6, 5, 2, 1]
 
 
-def test_page_and_summary_name_the_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "model.ckpt").write_bytes(b"weights")
-    found = report().with_checkpoint(tmp_path / "model.ckpt")
-    digest = hashlib.sha256(b"weights").hexdigest()
-    found.save_page(tmp_path / "r.html")
-    for text in (found.summary(), (tmp_path / "r.html").read_text()):
-        assert f"model.ckpt, SHA-256 {digest}" in text
-    found.save(tmp_path / "r.json")
-    assert ThresholdReport.load(tmp_path / "r.json", checkpoint=tmp_path / "model.ckpt") == found
-
-
-def test_long_names_in_the_figure_keep_both_ends() -> None:
-    from pml_ext.reports.thresholds import error_pictures
-
-    found = report(labels=[f"a customer with a long name {i}" for i in LABELS])
-    axes = error_pictures(found)[1].figure.axes[1]
-    worst = found.worst_classes("frr")
-    assert [label.get_text() for label in axes.get_yticklabels()] == [
-        f"a customer … long name {c.label[-1]}" for c in worst
-    ]
-    assert [text.get_text() for text in axes.texts] == [f"{c.false_rejects} of {c.genuine_pairs}" for c in worst]
-
-
 def test_figures_of_few_classes_and_of_many() -> None:
     few = report(torch.randn(4, 3), torch.tensor([0, 0, 0, 1]), far=0.5)
     labels = torch.arange(450).repeat_interleave(2)
@@ -371,7 +308,7 @@ def test_a_loaded_report_has_no_curves_to_draw(tmp_path: Path) -> None:
         dataclasses.replace(report(), curves=None).save_page(tmp_path / "r.html")
 
 
-@pytest.mark.parametrize("noise", [0.0, 1e-7, 1e-5])
+@pytest.mark.parametrize("noise", [0.0, 1e-5])
 @pytest.mark.parametrize(
     "options",
     [{"far": 0.01}, {"frr": 0.1}, {"target": "utility"}, {"fpir": 0.1, "gallery_size": 5}],

@@ -90,9 +90,7 @@ def test_a_pair_threshold_has_rates_of_searches_too() -> None:
     ("options", "message"),
     [
         ({"fpir": 0.1}, "fpir needs gallery_size, how many identities are to be enrolled"),
-        ({"fpir": 1.5, "gallery_size": 5}, r"fpir must be in \(0, 1\)"),
         ({"far": 0.1, "rank": 2}, "rank is for searches, which need gallery_size"),
-        ({"far": 0.1, "gallery_size": 0}, "gallery_size must be at least 1"),
         (
             {"far": 0.1, "gallery_size": 120},
             "at most 119, .* got 120: measure at least 121 identities, or extrapolate .*--extrapolate",
@@ -100,7 +98,6 @@ def test_a_pair_threshold_has_rates_of_searches_too() -> None:
         ({"fpir": 1e-4, "gallery_size": 5000, "extrapolate": True}, "no threshold for an FPIR of 0.0001 among 5000"),
         ({"far": 2e-5, "gallery_size": 5000, "extrapolate": True}, "needs at least 10 scores .* got"),
         ({"far": 0.1, "extrapolate": True}, "extrapolate is for searches, which need gallery_size"),
-        ({"far": 0.1, "gallery_size": 5, "template": "median"}, "template must be"),
     ],
 )
 def test_impossible_plans_are_errors(options: dict[str, Any], message: str) -> None:
