@@ -85,11 +85,12 @@ class Progress(lightning.Callback):
             self._bar.update()
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        if trainer.state.fn == "validate":  # before or after training
+            self.on_train_end()
+            return
         results = getattr(pl_module, "results", {})
         self._score = f"; {_main_metrics(next(iter(results.values())))}" if results else ""
         self._is_measured = True
-        if trainer.state.fn == "validate":
-            self.on_train_end()
 
     def _numbers(self) -> str:
         """Mean losses of the epoch so far, and the learning rate of its last step."""

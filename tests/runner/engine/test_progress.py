@@ -67,15 +67,18 @@ def test_an_epoch_without_a_validation_has_no_score(caplog: pytest.LogCaptureFix
         callback_metrics=losses, state=SimpleNamespace(fn="fit"),
     )  # fmt: skip
     module = SimpleNamespace(results={"Set": {"precision_at_1": 0.25}})
+    trainer.state.fn = "validate"
+    bar.on_validation_end(trainer, module)  # before training: of no epoch
+    trainer.state.fn = "fit"
     with caplog.at_level("INFO", logger="pml_ext"):
         bar.on_train_start(trainer, module)
         for trainer.current_epoch in range(3):
             bar.on_train_batch_end(trainer, module)
-            if trainer.current_epoch != 1:
+            if trainer.current_epoch == 1:
                 bar.on_validation_end(trainer, module)
             bar.on_train_epoch_end(trainer, module)
     bar.on_train_end(trainer, module)
-    assert ["R@1 ↑ 25.00 %" in record.getMessage() for record in caplog.records] == [True, False, True]
+    assert ["R@1 ↑ 25.00 %" in record.getMessage() for record in caplog.records] == [False, True, False]
 
 
 def test_a_bar_over_the_whole_run_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
