@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from statistics import mean
+from statistics import fmean
 from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta
@@ -196,7 +196,7 @@ class ThresholdFields:
     @property
     def mean_frr(self) -> float:
         """FRR as the mean over classes, each of equal weight; `frr` weighs a class by its genuine pairs."""
-        return mean(c.frr for c in self.classes if c.frr is not None)
+        return fmean(c.frr for c in self.classes if c.frr is not None)
 
     def for_gallery(self, identities: int) -> GalleryRates:
         """The rates of the smallest measured gallery of at least so many identities.
