@@ -139,7 +139,7 @@ def _configured(launch: Launch, logs: DefaultLogsSpecs) -> LaunchConfig:
 def _need_no_host_name() -> None:
     """Let the processes of one machine meet where its name does not resolve, as in many containers.
 
-    Those of several machines use what gloo and torchrun find, and a GLOO_SOCKET_IFNAME that is set stays.
+    Several machines use what gloo and torchrun find; a GLOO_SOCKET_IFNAME that is set stays.
     """
     if os.environ["WORLD_SIZE"] != os.environ["LOCAL_WORLD_SIZE"]:
         return
@@ -154,7 +154,7 @@ def _need_no_host_name() -> None:
 @contextmanager
 def _quiet_agent(folder: str) -> Iterator[None]:
     """Hides what the agent and multiprocessing log about a failure, and restores the signal handlers it replaces."""
-    multiprocessing.util.get_temp_dir()  # made now, since it outlives the folder for what torch leaves
+    multiprocessing.util.get_temp_dir()  # made now: it outlives the folder
     temporary, tempfile.tempdir = tempfile.tempdir, folder
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     warned = os.environ.get("PYTHONWARNINGS")
