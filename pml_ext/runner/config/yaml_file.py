@@ -9,9 +9,6 @@ import yaml
 from pml_ext._errors import UserError
 from pml_ext._names import closest
 
-MOST_KEYS = 10_000
-"""Of one mapping, merged ones counted: a few lines of YAML can ask for 2^1000."""
-
 _short = reprlib.Repr()
 _short.maxlevel, _short.maxstring, _short.maxother = 2, 120, 120
 
@@ -85,12 +82,6 @@ class _StrictLoader(yaml.SafeLoader):
                 self.duplicates.append(f"duplicate key {shown(key.value)} in lines {lines[key.value]} and {line}")
             lines[key.value] = line
         return super().construct_mapping(node, deep)
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        super().flatten_mapping(node)
-        if len(node.value) > MOST_KEYS:
-            problem = f"a mapping must have at most {MOST_KEYS:,} keys, merged ones counted"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 def _tuple(loader: yaml.SafeLoader, node: yaml.Node) -> tuple[Any, ...]:

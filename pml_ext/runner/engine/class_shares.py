@@ -65,20 +65,16 @@ def write_share(
     file = _file(path, own.start, own.stop)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, save({key: value.contiguous() for key, value in rows.items()}))
+        write_atomically(file, save(rows))
         part: Any = (own.start, own.stop, sha256_of(file))
     except Exception as error:  # the others must know of it
         part = str(error)
     parts = _of_all_ranks(part, group)
     failed = [f"rank {rank}: {reason}" for rank, reason in enumerate(parts) if isinstance(reason, str)]
-    if own.start == 0 and not failed:
-        try:
-            write_atomically(path / _INDEX, json.dumps(parts))
-        except OSError as error:
-            failed = [f"rank 0: {error}"]
-    failed = _of_all_ranks(failed, group)[0]
     if failed:
         raise UserError(f"class vectors {path} cannot be written; last.ckpt is kept as it was: {'; '.join(failed)}")
+    if own.start == 0:
+        write_atomically(path / _INDEX, json.dumps(parts))
 
 
 def read_share(checkpoint: dict[str, Any], name: str, loss: PartialFC, folder: Path) -> None:

@@ -12,15 +12,10 @@ from pml_ext.runner.config.load import load_config
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
-MERGES = "a: &a {x0: 1, x1: 1}\n" + "".join(
-    f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 9)}], {new}: 1}}\n"
-    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
 # text, what the message says
 HOSTILE = {
     "aliases that stand for 9^9 words": (f"{BOMB}MODEL: {{HEADS: *i}}", "MODEL.HEADS holds the keys"),
     "the same as a value": (f"{BOMB}SOLVER: {{STEPS: *i}}", "SOLVER.STEPS must hold numbers"),
-    "merges of 9^8 keys": (MERGES, "c.yml: "),  # too many, or, to a PyYAML that merges each once, of unknown names
     "an alias of itself": ("SOLVER: {STEPS: &s [*s]}", "SOLVER.STEPS must hold numbers"),
     "a 13th month": ("SEED: 2021-13-45", "'2021-13-45' cannot be read as timestamp: month must be"),
     "a date": ("SEED: 2021-12-24", "SEED must be of type int, such as 0; got datetime.date(2021, 12, 24)"),

@@ -29,8 +29,7 @@ from pml_ext.runner.data.datasets import DATASETS, DataSet, OpenSet
 from pml_ext.runner.data.datasets.digits import digits_set
 from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.engine.run import evaluate_only
-from pml_ext.runner.launch import Launch, start
-from pml_ext.runner.rank_store import rank_and_ranks
+from pml_ext.runner.launch import Launch, is_first, start
 from tests.runner.data.published_layouts import picture
 from tests.runner.engine.forked_ranks import run_on_ranks
 
@@ -114,7 +113,7 @@ def test_two_processes_measure_what_one_does(trained: Path, tmp_path: Path) -> N
 
 def _evaluate(cfg: CN, launch: Launch) -> object:
     """With a bug in what rank 1 does between two exchanges."""
-    if rank_and_ranks()[0] == 1:
+    if not is_first():
         ranking.match_ranks_of = lambda *_: 1 // 0
     return evaluate_only(cfg, launch)
 
@@ -426,7 +425,6 @@ _OF_A_RUN = r"last\.ckpt cannot be resumed: it is not as a run leaves it \(.*\)\
         (_with("two", "loops", "fit_loop", "epoch_progress", "current", "processed"), _OF_A_RUN),
         (_without("optimizer_states"), _OF_A_RUN),
         (_with([{"state": {}, "param_groups": []}], "optimizer_states"), _OF_A_RUN),
-        (_with(torch.zeros(3, 3), "optimizer_states", 0, "state", 0, "exp_avg"), _OF_A_RUN),
         (_with([{}, {}], "lr_schedulers"), _OF_A_RUN),
         (_without("pytorch-lightning_version"), _OF_A_RUN),
         (_with(5, "callbacks"), _OF_A_RUN),

@@ -286,8 +286,8 @@ def test_floating_numbers_of_other_lengths_load(tmp_path: Path, dtype: torch.dty
     ("state", "message"),
     [
         ({1: torch.ones(2)}, r"expected tensors by name; got one under 1"),
-        ({"a": torch.ones(2, 2).to_sparse()}, r"expected dense tensors with values; a is of layout torch\.sparse_coo"),
-        ({"a": torch.ones(2, device="meta")}, r"a is on torch's meta device, a shape without values"),
+        ({"a": torch.ones(2, 2).to_sparse()}, r"expected dense tensors with values; a is .*sparse_coo"),
+        ({"a": torch.ones(2, device="meta")}, r"a is .* on meta"),
         ({"a": torch.ones(1).expand(10**6, 10**6)}, r"a claims to have shape \(1000000, 1000000\), the file"),
     ],
 )

@@ -60,7 +60,7 @@ class Inside:
     def _one_by_one(self, path: str) -> str:
         resolved = (self.folder / path).resolve()
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            os.stat(resolved)  # an error for a circle of links, of which `resolve` says nothing from Python 3.13 on
+            os.stat(resolved)  # raises at a circle of links, as `resolve` did before Python 3.13
         if Path(path).is_absolute() or not resolved.is_relative_to(self.folder):
             raise _OutsideError
         return resolved.relative_to(self.folder).as_posix()

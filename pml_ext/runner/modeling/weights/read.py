@@ -78,7 +78,8 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
         if not isinstance(name, str):
             raise UserError(f"{path} holds no state_dict: expected tensors by name; got one under {name!r}")
         if value.layout != torch.strided or value.is_meta or value.is_quantized or value.is_nested:
-            raise UserError(f"{path}: expected dense tensors with values; {name} is {_kind(value)}")
+            kind = f"{value.dtype}, {value.layout} on {value.device}"
+            raise UserError(f"{path}: expected dense tensors with values; {name} is {kind}")
         if max(value.numel() * value.element_size(), value.untyped_storage().nbytes()) > size:
             raise UserError(f"{path}: {name} claims to have shape {tuple(value.shape)}, the file {size} bytes")
     return tensors
@@ -105,18 +106,11 @@ def _require_whole(path: Path, size: int) -> None:
     """Check a zip archive, as torch saves it, by its own sizes and checksums, which torch.load does not."""
     try:
         with zipfile.ZipFile(path) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > size:  # torch stores them as they are
-                raise UserError(f"{path} is not a readable weights file: it claims to hold more than its {size} bytes")
-            whole = archive.testzip() is None
-    except UserError:
-        raise
+            claimed = sum(entry.file_size for entry in archive.infolist())  # torch stores them as they are
+            whole = claimed <= size and archive.testzip() is None
     except Exception:  # not an archive, or too damaged even for torch.load
         return
+    if claimed > size:
+        raise UserError(f"{path} is not a readable weights file: it claims to hold more than its {size} bytes")
     if not whole:
         raise UserError(f"{path} is damaged: its content does not fit the checksums in it; download or copy it again")
-
-
-def _kind(value: Tensor) -> str:
-    if value.is_meta:
-        return "on torch's meta device, a shape without values"
-    return "quantized" if value.is_quantized else "nested" if value.is_nested else f"of layout {value.layout}"
