@@ -88,7 +88,11 @@ def _write_page(
 ) -> Path:
     """Write report.html, and its pictures to TensorBoard."""
     facts = {
+        "backbone": cfg.MODEL.BACKBONE.NAME,
+        "image size": " × ".join(map(str, cfg.INPUT.SIZE_TRAIN)),
         "losses": ", ".join(cfg.MODEL.LOSSES.NAME),
+        "batch": f"{cfg.SOLVER.IMS_PER_BATCH} images",
+        "learning rate": f"{cfg.SOLVER.BASE_LR:g}",
         "trained on": ", ".join(cfg.DATASETS.NAMES),
         "epochs": str(cfg.SOLVER.MAX_EPOCH),
         "seed": str(cfg.SEED),
