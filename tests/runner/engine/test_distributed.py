@@ -13,7 +13,9 @@ from pml_ext.cli import main
 
 CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 MODULE = ("-m", "pml_ext.cli")
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--log-dir", "logs", *MODULE)
+# torchrun itself waits for the machine's name, which need not resolve in a container.
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "localhost", "--nproc-per-node", "2")
+TORCHRUN += ("--log-dir", "logs", *MODULE)
 
 
 def arguments(output: Path, losses: str, *flags: str) -> list[str]:
