@@ -110,7 +110,8 @@ def dense(
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_are_one_process(found: list[dict[Any, Any]], name: str) -> None:
     ranks, dtype = len(found), CASES[name][2]
-    close = {"rtol": 1e-6, "atol": 1e-6 if dtype is torch.float32 else 1e-9}
+    # Without vector instructions sums in float32 have another order.
+    close = {"rtol": 1e-6, "atol": 5e-6 if dtype is torch.float32 else 1e-9}
     for step, one in enumerate(trained(1, 0, *CASES[name])):
         of_ranks = [found[rank]["all", name][step] for rank in range(ranks)]
         for key in ("by row", "weight"):
