@@ -51,6 +51,7 @@ def test_pairs_of_one_kind_and_unknown_methods_are_errors() -> None:
         ScoreCalibration(torch.rand(2), torch.tensor([True, False]), "platt")  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("ignore:.*L-BFGS-B:DeprecationWarning")  # scikit-learn 1.5 on a newer scipy
 def test_the_line_is_that_of_logistic_regression() -> None:
     from sklearn.linear_model import LogisticRegression
 

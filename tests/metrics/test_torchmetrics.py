@@ -37,8 +37,9 @@ def test_a_metric_collects_forgets_moves_and_travels(name: str, recwarn: pytest.
     metric(x[60:], y[60:])
     for twin in (metric, copy.deepcopy(metric), pickle.loads(pickle.dumps(metric)), metric.clone().to("cpu").double()):
         assert numbers(twin.compute()) == numbers(expected.compute())
-    metric.merge_state(batch)
-    assert metric.compute()[key] != expected.compute()[key]
+    if hasattr(metric, "merge_state"):  # not in torchmetrics 1.5
+        metric.merge_state(batch)
+        assert metric.compute()[key] != expected.compute()[key]
     metric.reset()
     metric.update(x, y)
     assert numbers(metric.compute()) == numbers(expected.compute())
