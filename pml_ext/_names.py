@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 _LONGEST = 60
 FEW = 8
@@ -22,6 +23,16 @@ def closest(value: str, known: Iterable[str], count: int = 3) -> list[str]:
     similar = difflib.get_close_matches(wanted, names, n=count, cutoff=0.74)
     longer = sorted((name for name in names if wanted in name), key=lambda name: name.find(wanted))
     return [names[name] for name in dict.fromkeys(similar + longer)][:count]
+
+
+def closest_path(path: Path) -> Path | None:
+    """What stands where the path's first missing part should be, under a name that is likely meant."""
+    missing = next((part for part in (*reversed(path.parents), path) if not part.exists()), path)
+    try:
+        close = closest(missing.name, sorted(entry.name for entry in missing.parent.iterdir()), 1)
+    except OSError:
+        return None
+    return missing.parent / close[0] if close else None
 
 
 def hint(value: object, known: Iterable[str], show: Callable[[str], str] = repr) -> str:

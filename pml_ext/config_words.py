@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pml_ext._errors import UserError
-from pml_ext._names import closest
+from pml_ext._names import closest_path
 from pml_ext.runner.config.run_folder import config_of_run, is_run, weights_of_run
 
 OWN_IMAGES = "OwnImages/base.yml"
@@ -72,9 +72,8 @@ def _require_found(word: str, what: str) -> None:
     path = Path(word).expanduser()
     if path.suffix in (".yml", ".yaml") or path.exists():
         return
-    folder = path.parent
-    close = closest(path.name, sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else []
-    suggestion = f"; did you mean {folder / close[0]}?" if close else ""
+    close = closest_path(path)
+    suggestion = f"; did you mean {close}?" if close else ""
     raise UserError(f"{what} and no config file at {word}{suggestion}")
 
 

@@ -62,7 +62,9 @@ class EmbeddingSpread(NamedTuple):
 
 
 def embedding_spread(embeddings: Tensor) -> EmbeddingSpread:
-    """Measure whether embeddings have collapsed, onto a point or onto a line, in N·D² + D³ operations.
+    """Measure whether embeddings have collapsed, onto a point or onto a line.
+
+    It takes N·D·min(N, D) operations: of a large set, every tenth row or so says as much.
 
     Args:
         embeddings: (N, D), finite, of several classes, in training or in evaluation; normalised here.
@@ -84,10 +86,14 @@ def embedding_spread(embeddings: Tensor) -> EmbeddingSpread:
     with full_precision(embeddings.device):
         unit = unit_rows(embeddings)
         mean = unit.mean(dim=0, dtype=torch.float64)
-        scatter = torch.zeros(columns, columns, dtype=torch.float64, device=unit.device)
-        for block in unit.split(_BLOCK):
-            centred = block.double() - mean
-            scatter.addmm_(centred.mT, centred)
+        if rows < columns:
+            centred = unit.double() - mean
+            scatter = centred @ centred.mT  # the eigenvalues of the other product, but for zeros
+        else:
+            scatter = torch.zeros(columns, columns, dtype=torch.float64, device=unit.device)
+            for block in unit.split(_BLOCK):
+                centred = block.double() - mean
+                scatter.addmm_(centred.mT, centred)
         variances = torch.linalg.eigvalsh(scatter / rows).clamp_min(0)
     total = float(variances.sum())
     mean_square = float((unit != 0).any(dim=1).double().mean())  # of the lengths: zero rows stay zero

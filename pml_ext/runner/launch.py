@@ -145,10 +145,6 @@ def _need_no_host_name() -> None:
         return
     for loopback in {"lo", "lo0"} & {name for _, name in socket.if_nameindex()}:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    try:
-        socket.getaddrinfo(os.environ["MASTER_ADDR"], None)
-    except OSError:
-        os.environ["MASTER_ADDR"] = "localhost"  # torchrun gives the machine's name
 
 
 @contextmanager

@@ -109,12 +109,12 @@ class Embedder:
 
     @classmethod
     def from_run(cls, run: str | Path, **options: Any) -> "Embedder":
-        """Load the model of a run of `pml-ext train` from its OUTPUT_DIR: its config and its last checkpoint.
+        """Load the model of a run of `pml-ext train` from its OUTPUT_DIR: its config and its best checkpoint.
 
         Args:
-            options: as for `from_config`; `weights` for another checkpoint, such as run/checkpoints/best.ckpt.
+            options: as for `from_config`; `weights` for another checkpoint, such as run/checkpoints/last.ckpt.
         Raises:
-            UserError: not the folder of a finished run; as for `from_config`.
+            UserError: not the folder of a run with a checkpoint; as for `from_config`.
         """
         return cls.from_config(config_of_run(run), **{"weights": weights_of_run(run), **options})
 

@@ -105,6 +105,34 @@ class Pictures(Dataset[tuple[int, Tensor | None, str]]):
             return row, None, str(error)
 
 
+class Embedded(NamedTuple):
+    """Rows of the list of pictures, their embeddings and fingerprints; messages about other pictures."""
+
+    rows: list[int]
+    vectors: list[Tensor]
+    fingerprints: list[str]
+    problems: list[str]
+
+    @classmethod
+    def none(cls) -> "Embedded":
+        return cls([], [], [], [])
+
+    def add(
+        self, batch: Sequence[tuple[int, Tensor | None, str]], embedder: Embedder, listed: Sequence[Listed]
+    ) -> None:
+        """Embed a batch of `Pictures`."""
+        embeddings = iter(embedder.embed_prepared([pixels for _, pixels, _ in batch if pixels is not None]))
+        for row, pixels, text in batch:
+            if pixels is None:
+                self.problems.append(text)
+            elif torch.isfinite(embedding := next(embeddings)).all():
+                self.rows.append(row)
+                self.vectors.append(embedding)
+                self.fingerprints.append(text)
+            else:
+                self.problems.append(f"image {listed[row].path}: its embedding is not finite")
+
+
 def embed_shards(
     embedder: Embedder, listed: Sequence[Listed], shards: Shards, mine: Sequence[int], *, workers: int, show: bool
 ) -> None:
@@ -125,20 +153,12 @@ def embed_shards(
     hidden = not (show and sys.stderr.isatty())
     with tqdm(total=sum(map(len, batches)), disable=hidden, dynamic_ncols=True, unit="picture") as bar:
         for shard in mine:
-            found, vectors, fingerprints, problems = list[int](), list[Tensor](), list[str](), list[str]()
-            while len(found) + len(problems) < len(shards.rows[shard]):
+            found = Embedded.none()
+            while len(found.rows) + len(found.problems) < len(shards.rows[shard]):
                 batch = next(loader)
-                embeddings = iter(embedder.embed_prepared([pixels for _, pixels, _ in batch if pixels is not None]))
-                for row, pixels, text in batch:
-                    if pixels is None:
-                        problems.append(text)
-                    elif torch.isfinite(embedding := next(embeddings)).all():
-                        found.append(row)
-                        vectors.append(embedding)
-                        fingerprints.append(text)
-                    else:
-                        problems.append(f"image {listed[row].path}: its embedding is not finite")
+                found.add(batch, embedder, listed)
                 bar.update(len(batch))
-            stacked = torch.stack(vectors).numpy() if vectors else np.zeros((0, embedder.embedding_dim), np.float32)
-            rows = np.array(found, dtype=np.int64)
-            shards.write(shard, Shard(rows, stacked, tuple(fingerprints), tuple(problems)))
+            empty = np.zeros((0, embedder.embedding_dim), np.float32)
+            stacked = torch.stack(found.vectors).numpy() if found.vectors else empty
+            rows = np.array(found.rows, dtype=np.int64)
+            shards.write(shard, Shard(rows, stacked, tuple(found.fingerprints), tuple(found.problems)))

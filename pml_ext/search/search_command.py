@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pml_ext._errors import UserError
 from pml_ext._text import printable
@@ -15,7 +14,7 @@ from pml_ext.reports.hits_page import Answer, Hit, write_hits
 from pml_ext.runner.config.network_keys import config_of
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.embedding_file import EmbeddingFile
-from pml_ext.search.embedding_loop import Pictures
+from pml_ext.search.embedding_loop import Embedded, Pictures
 from pml_ext.search.embedding_set import pictures_inside
 from pml_ext.search.exact_or_indexed import EXACT_UP_TO, open_nearest, search_gallery_as_cohort
 from pml_ext.search.file_formats import READERS
@@ -167,23 +166,17 @@ def _query_embeddings(
         )
     listed = list_images([query], Path.cwd())
     embedder = _load_embedder(file.record, overrides)
-    pictures, kept, vectors, problems = Pictures(listed, embedder), list[int](), list[Tensor](), list[str]()
+    pictures, found = Pictures(listed, embedder), Embedded.none()
     for start in range(0, len(listed), embedder.batch_size):
-        pixels = list[Tensor]()
-        for row in range(start, min(start + embedder.batch_size, len(listed))):
-            _, prepared, problem = pictures[row]
-            if prepared is None:
-                problems.append(problem)
-            else:
-                kept.append(row)
-                pixels.append(prepared)
-        vectors.append(embedder.embed_prepared(pixels))
-    if not kept:
+        rows = range(start, min(start + embedder.batch_size, len(listed)))
+        found.add([pictures[row] for row in rows], embedder, listed)
+    problems = found.problems
+    if not found.rows:
         raise UserError(problems[0])
     if problems:
-        log.warning("%d of %d query images cannot be read and are skipped: %s", len(problems), len(listed), problems[0])
-    names = [listed[row].name for row in kept] if path.is_dir() else [query]
-    return names, torch.cat(vectors).numpy(), None, [listed[row].path for row in kept]
+        log.warning("%d of %d query images cannot be used and are skipped: %s", len(problems), len(listed), problems[0])
+    names = [listed[row].name for row in found.rows] if path.is_dir() else [query]
+    return names, torch.stack(found.vectors).numpy(), None, [listed[row].path for row in found.rows]
 
 
 def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, str, GalleryCohort | None]:

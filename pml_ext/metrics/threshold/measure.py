@@ -172,6 +172,11 @@ def _measure(
     )
 
 
+def as_tensor(rows: Any) -> Any:
+    """A NumPy array as a tensor that shares its memory; anything else as it is."""
+    return torch.from_numpy(np.require(rows, requirements=["C", "W"])) if isinstance(rows, np.ndarray) else rows
+
+
 def check_directions(rows: Tensor, name: str) -> None:
     """No zero rows: they have no direction, and no cosine."""
     zero = int((~rows.any(dim=1)).sum())

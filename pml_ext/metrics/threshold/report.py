@@ -21,17 +21,12 @@ from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.class_ids import Labels
 from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report, write_report
-from pml_ext.metrics.threshold.measure import check_directions, measure_threshold
+from pml_ext.metrics.threshold.measure import as_tensor, check_directions, measure_threshold
 from pml_ext.metrics.threshold.normalized import pair_scores, require_cohort
 from pml_ext.metrics.threshold.search_plan import SearchPlan
 from pml_ext.metrics.threshold.validity import ThresholdCheck, check_threshold
 
 _ENTRIES = 2**20  # numbers of a block of embeddings
-
-
-def as_tensor(rows: Any) -> Any:
-    """A NumPy array as a tensor that shares its memory; anything else as it is."""
-    return torch.from_numpy(np.require(rows, requirements=["C", "W"])) if isinstance(rows, np.ndarray) else rows
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pml_ext.metrics.threshold.camera_pairs import pairs_across_cameras
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
 from pml_ext.metrics.threshold.doubtful_labels import DoubtfulLabel, doubtful_labels
 from pml_ext.metrics.threshold.fields import ThresholdFields
-from pml_ext.metrics.threshold.measure import check_directions
+from pml_ext.metrics.threshold.measure import as_tensor, check_directions
 from pml_ext.metrics.threshold.normalized import offsets_of_report
 from pml_ext.metrics.threshold.rate_fields import ErrorRate
 
@@ -173,8 +173,7 @@ def check_threshold(
     rows: Sequence[int] | None = None,
 ) -> ThresholdCheck:
     """Does the work of `ThresholdReport.check`; see there. rows: N numbers that name the samples; None: 0, 1, …"""
-    if isinstance(embeddings, np.ndarray):
-        embeddings = torch.from_numpy(embeddings.copy())  # torch refuses negative strides
+    embeddings = as_tensor(embeddings)
     check_embeddings(embeddings)
     check_directions(embeddings, "embeddings")
     check_number(tolerance, "tolerance")

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from pml_ext._errors import UserError
-from pml_ext._names import closest
+from pml_ext._names import closest_path
 
 _short = reprlib.Repr()
 _short.maxlevel, _short.maxstring, _short.maxother = 2, 120, 120
@@ -21,16 +21,6 @@ def shown(value: object) -> str:
         return f"a value that cannot be shown ({error})"
 
 
-def _near(path: Path) -> Path | None:
-    """What stands where the path's first missing part should be, under a name that is likely meant."""
-    missing = next((part for part in (*reversed(path.parents), path) if not part.exists()), path)
-    try:
-        close = closest(missing.name, sorted(entry.name for entry in missing.parent.iterdir()), 1)
-    except OSError:
-        return None
-    return missing.parent / close[0] if close else None
-
-
 def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[str]]:
     """The mapping in a YAML file, and a line for each key that is there twice; a UserError where there is no mapping.
 
@@ -41,7 +31,7 @@ def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[s
             raise OSError("it is not a file")
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # the latter: bytes that are no text, a NUL in the name
-        near = _near(path) if isinstance(error, FileNotFoundError) else None
+        near = closest_path(path) if isinstance(error, FileNotFoundError) else None
         hint = f"; did you mean {near}?" if near else ""
         hint += " (`pml-ext configs` lists those that come with pml_ext)" if not near and not named_by else ""
         raise UserError(f"cannot read config file {shown(str(path))[1:-1]}{named_by}: {error}{hint}") from error

@@ -317,13 +317,14 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
             features = [self._gathered(next(loaders), everywhere=isinstance(data, OpenSet)) for _ in data.parts]
             if self.trainer.is_global_zero:
                 self.features[name] = features
+            # All need the numbers, to choose the same best checkpoint.
+            self.results[name] = self.trainer.strategy.broadcast(self._measured(data, features))
+            if self.trainer.is_global_zero:
                 identities = torch.cat([torch.from_numpy(part.identities) for part in data.parts])
                 labels = identities if isinstance(data, OpenSet) else None
                 self.collapse[name] = describe_collapse(name, torch.cat(features), labels)
                 if self.collapse[name]:
                     log.warning("%s", self.collapse[name])
-            # All need the numbers, to choose the same best checkpoint.
-            self.results[name] = self.trainer.strategy.broadcast(self._measured(data, features))
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"
             self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)
 

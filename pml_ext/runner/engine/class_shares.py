@@ -4,6 +4,7 @@ Each rank writes its own rows, and any number of ranks reads them. An index has 
 names their folder, which is whole before it is written; folders of earlier steps go once it is in its place.
 """
 
+import hashlib
 import json
 import logging
 import re
@@ -65,8 +66,9 @@ def write_share(
     file = _file(path, own.start, own.stop)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, save(rows))
-        part: Any = (own.start, own.stop, sha256_of(file))
+        content = save(rows)
+        write_atomically(file, content)
+        part: Any = (own.start, own.stop, hashlib.sha256(content).hexdigest())
     except Exception as error:  # the others must know of it
         part = str(error)
     parts = _of_all_ranks(part, group)

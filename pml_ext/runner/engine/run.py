@@ -46,7 +46,7 @@ from pml_ext.runner.evaluation.baselines import (
     worse_than_before,
 )
 from pml_ext.runner.evaluation.columns import best_metric
-from pml_ext.runner.evaluation.results import LOWER_IS_BETTER, label_of
+from pml_ext.runner.evaluation.results import is_better, label_of
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, is_first, restarts, start
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
@@ -136,25 +136,25 @@ def _conclude(
     trainer.strategy.checkpoint_io.teardown()  # waits until all are written
     trainer.strategy.barrier()
     # EVAL_PERIOD may be 0 only if nothing is measured yet, or steps are counted.
-    is_measured = bool(module.results) and not (cfg.TEST.EVAL_STEPS or trainer.current_epoch % cfg.TEST.EVAL_PERIOD)
-    if not is_measured:
+    was_measured = bool(module.results) and not (cfg.TEST.EVAL_STEPS or trainer.current_epoch % cfg.TEST.EVAL_PERIOD)
+    if not was_measured:
         trainer.validate(module, tests, verbose=False)
+    has_changed = cfg.TEST.PRECISE_BN.ENABLED
     if best.is_file():
-        if not is_measured and _is_better_than_best(cfg, trainer, module):
+        if not was_measured and _is_better_than_best(cfg, trainer, module):
             trainer.save_checkpoint(best, weights_only=bool(module.class_vectors))
             trainer.strategy.checkpoint_io.teardown()
             trainer.strategy.barrier()
         weights = best
         step = steps_of(best)
-        if step != trainer.global_step:
+        has_changed = has_changed or step != trainer.global_step
+        if has_changed:
             load_weights(module, best, optional=tuple(module.class_vectors))
-            is_measured = False
         log.info("results are of %s, after step %d of %d", best, step, trainer.global_step)
     if cfg.TEST.PRECISE_BN.ENABLED:
         _recompute_statistics(cfg, module, trainer)
         trainer.save_checkpoint(weights, weights_only=weights == best)
-        is_measured = False
-    if not is_measured:
+    if has_changed:
         trainer.validate(module, tests, verbose=False)
     return weights
 
@@ -166,8 +166,7 @@ def _is_better_than_best(cfg: CN, trainer: lightning.Trainer, module: Baseline) 
     if saving.best_model_score is None:  # of a run that was moved to another folder
         return False
     metric, best = best_metric(cfg.DATASETS, cfg.TEST), float(saving.best_model_score)
-    value = next(iter(module.results.values()))[metric]
-    return value < best if metric in LOWER_IS_BETTER else value > best
+    return is_better(metric, next(iter(module.results.values()))[metric], best)
 
 
 def _comparison(cfg: CN, module: Baseline, before: Measured) -> list[str]:

@@ -12,7 +12,7 @@ from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.data.datasets import TestSet
 from pml_ext.runner.data.loaders import Sample
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features
-from pml_ext.runner.evaluation.results import LOWER_IS_BETTER, as_text, label_of
+from pml_ext.runner.evaluation.results import as_text, is_better, label_of
 
 RAW_PIXELS, UNTRAINED, BEFORE = "raw pixels", "untrained", "before training"
 """The rows of the table; UNTRAINED where the weights are random, BEFORE where they come from elsewhere."""
@@ -67,8 +67,7 @@ def measure_raw_pixels(network: Measurable, loaders: Loaders) -> Measured:
 def worse_than_before(metric: str, before: dict[str, float], after: dict[str, float]) -> str | None:
     """A sentence if training has made a metric worse; None otherwise."""
     was, now = before[metric], after[metric]
-    is_worse = now > was if metric in LOWER_IS_BETTER else now < was
-    if not is_worse:
+    if not is_better(metric, was, now):
         return None
     return (
         f"Training made the network worse: {label_of(metric) or metric} is {as_text(metric, now)}, and was "

@@ -52,6 +52,11 @@ def as_text(name: str, value: float) -> str:
     return f"{value:.3e}" if name in NO_RATES else f"{100 * value:#.4g} %"
 
 
+def is_better(name: str, value: float, than: float) -> bool:
+    """Whether a value of a metric is better than another one."""
+    return value < than if name in LOWER_IS_BETTER else value > than
+
+
 def heading(name: str, label: str) -> str:
     """The metric's label, with an arrow to where it is better."""
     if name in _NEITHER:

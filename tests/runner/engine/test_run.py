@@ -293,6 +293,46 @@ def test_results_are_of_the_best_checkpoint_of_a_run_that_stops_early(tmp_path: 
     assert metrics(tmp_path / "again", "eval_metrics.json") == metrics(tmp_path)
 
 
+@pytest.mark.parametrize(("opts", "expected"), [((), 3), (("TEST.EVAL_PERIOD", "0"), 2)])
+def test_nothing_is_measured_twice(
+    opts: tuple[str, ...], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before training, in training where the period says so, and at the end only what was not measured there."""
+    measured: list[int] = []
+    validate = Baseline.on_validation_epoch_end
+
+    def counted(module: Baseline) -> None:
+        measured.append(module.global_step)
+        validate(module)
+
+    monkeypatch.setattr(Baseline, "on_validation_epoch_end", counted)
+    assert train(tmp_path, "TEST.EVAL_PERIOD", "1", "TEST.BEST", "last", "TEST.REPORT", "False", *opts) == 0
+    assert len(measured) == expected, measured
+
+
+def test_precise_statistics_are_of_the_best_weights_also_when_a_finished_run_is_resumed(tmp_path: Path) -> None:
+    opts = (
+        "SOLVER.MAX_EPOCH", "3", "TEST.EVAL_PERIOD", "1", "SOLVER.BASE_LR", "0.1", "TEST.REPORT", "False",
+        "TEST.PRECISE_BN.ENABLED", "True", "TEST.PRECISE_BN.DATASET", "Digits", "TEST.PRECISE_BN.NUM_ITER", "5",
+    )  # fmt: skip
+    assert train(tmp_path, *opts) == 0
+    best, found = weights(tmp_path, "best.ckpt"), metrics(tmp_path)
+    assert any(not torch.equal(v, weights(tmp_path)[k]) for k, v in best.items() if k.endswith("weight"))
+    assert train(tmp_path, *opts, flags=("--resume",)) == 0
+    assert metrics(tmp_path) == found
+    assert all(torch.equal(v, best[k]) for k, v in weights(tmp_path, "best.ckpt").items())
+
+
+def test_embeddings_that_are_not_finite_end_an_evaluation_with_one_message(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    network_output = Baseline.forward
+    monkeypatch.setattr(Baseline, "forward", lambda *of: network_output(*of) * torch.nan)
+    opts = ("OUTPUT_DIR", str(tmp_path), "MODEL.WEIGHTS", str(trained / "checkpoints" / "last.ckpt"))
+    assert main(["eval", "--config-file", str(DIGITS), *opts, "MODEL.DEVICE", "cpu"]) == 2
+    assert "so nothing is measured: the network's outputs overflow" in capfd.readouterr().err
+
+
 def test_validations_by_steps_are_where_they_were_after_sigterm_in_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
