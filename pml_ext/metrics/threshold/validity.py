@@ -173,18 +173,18 @@ def check_threshold(
     rows: Sequence[int] | None = None,
 ) -> ThresholdCheck:
     """Does the work of `ThresholdReport.check`; see there. rows: N numbers that name the samples; None: 0, 1, …"""
-    embeddings = as_tensor(embeddings)
-    check_embeddings(embeddings)
-    check_directions(embeddings, "embeddings")
+    vectors: Tensor = as_tensor(embeddings)
+    check_embeddings(vectors)
+    check_directions(vectors, "embeddings")
     check_number(tolerance, "tolerance")
     if not tolerance >= 1:
         raise ValueError(f"tolerance must be at least 1, the report's own rate; got {tolerance!r}")
     check_whole(look, "look", 1)
-    count = len(embeddings)
-    if embeddings.shape[1] != report.embedding_dim:
+    count = len(vectors)
+    if vectors.shape[1] != report.embedding_dim:
         raise ValueError(
             f"embeddings must have {report.embedding_dim} columns, as those that the threshold is from; got "
-            f"{embeddings.shape[1]}: is it another model's?"
+            f"{vectors.shape[1]}: is it another model's?"
         )
     if labels is not None and (frames is not None or tracks is not None):
         raise ValueError("give labels, or frames and tracks; got both")
@@ -194,8 +194,8 @@ def check_threshold(
         raise ValueError("the report's FRR counts genuine pairs of one camera too: leave cameras out")
     known = {"labels": labels, "frames": frames, "tracks": tracks, "cameras": cameras}
     numbered = {name: number_classes(of, count, name) for name, of in known.items() if of is not None}
-    offsets = offsets_of_report(report.normalization, normalization, embeddings)
-    samples = _Samples(embeddings.double(), offsets, **{name: ids for name, (ids, _) in numbered.items()})
+    offsets = offsets_of_report(report.normalization, normalization, vectors)
+    samples = _Samples(vectors.double(), offsets, **{name: ids for name, (ids, _) in numbered.items()})
     # Spent over all looks: Σ 6 / (π² n²) = 1. Two rates share it.
     confidence = 1 - 0.05 * 6 / (math.pi * look) ** 2 / 2
     far, frr = _rates(report, samples, tolerance, confidence)
