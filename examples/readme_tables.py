@@ -41,12 +41,16 @@ def which_loss() -> str:
     with_tcm = sorted(opis(losses[name]) for name in CLASSIFIERS)
     start = losses["ms"]
     rows = [
-        ["no loss yet", "PML's `MultiSimilarityLoss` with its miner", f"OPIS {opis(start):.1f}, {accuracy(start)}"],
+        [
+            "no loss yet",
+            "PML's `MultiSimilarityLoss` with its miner",
+            f"OPIS × 1000: {opis(start):.1f}; {accuracy(start)}",
+        ],
         ["any loss, one threshold", "`CohortNormalization`", f"OPIS {lower[0]:.0f} to {lower[-1]:.0f} % lower"],
         [
             "a classification loss",
             "`TCMRegularizer(loss)`",
-            f"OPIS {-gains['TCM'][0]:.0f} % lower, to {with_tcm[0]:.1f}–{with_tcm[-1]:.1f}",
+            f"OPIS {-gains['TCM'][0]:.0f} % lower; × 1000: {with_tcm[0]:.1f} to {with_tcm[-1]:.1f}",
         ],
         [
             "an identity loss, no margin tuned",
@@ -57,13 +61,13 @@ def which_loss() -> str:
     ]
     triplet = losses["triplet@0.05"]
     about = (
-        "Means over five image sets, of linear layers on frozen features. PML's `TripletMarginLoss()` has OPIS "
+        "Means over five image sets, of linear layers on frozen features. PML's `TripletMarginLoss()` has "
         f"{opis(triplet):.1f} and {accuracy(triplet)}; classification losses with TCM stay behind both. Normalised "
         f"scores accept more true pairs at FAR 0.1 % in {normalised['tar_higher']} of {normalised['combinations']} "
         f"combinations of loss and set, fewer in {normalised['tar_lower'] or 'none'}; choose the threshold again when "
         "the gallery has doubled."
     )
-    return f"{table(['you have', 'use', 'measured (OPIS × 1000)'], rows)}\n{about}\n"
+    return f"{table(['you have', 'use', 'measured'], rows)}\n{about}\n"
 
 
 def opis(means: Mapping[str, float]) -> float:
