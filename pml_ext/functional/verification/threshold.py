@@ -33,7 +33,7 @@ def threshold_at_far(pairs: PairDistances, far: float) -> float:
     if threshold is None:
         raise ValueError(
             f"no threshold meets far={far:g}: it allows {rank - 1} of {pairs.total_negative_pairs} impostor pairs, but "
-            "more have equal embeddings. Does one sample have several labels?"
+            "more have equal embeddings: has the model collapsed, or do samples have several labels?"
         )
     return threshold
 
