@@ -183,6 +183,14 @@ def augmented(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int,
     return output, steps.drawn
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C reaches this process also where a script started the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Asked:
     """Sends a signal to this process in a step or in a validation; keeps a random number of each step."""
 
@@ -226,6 +234,7 @@ def recorded(output: Path) -> list[tuple[str, str, str]]:
     )
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("number", "workers", "step", "validating", "saved_at"),
     [
@@ -263,6 +272,7 @@ def test_a_signal_ends_a_run_that_resumes_bit_for_bit(
     )
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_second_ctrl_c_stops_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
