@@ -64,6 +64,10 @@ def _run(words: Sequence[str]) -> int:
     try:
         options = vars(parse(words))
         function, continue_by = options.pop("function"), options.pop("continue_by")
+        if modules := options.pop("imports", None):
+            from pml_ext.runner.plugins import import_modules
+
+            import_modules(modules)
         return function(**options) or 0
     except ModuleNotFoundError as error:
         package = (error.name or "pml_ext").partition(".")[0]
@@ -187,6 +191,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add = command("check-config", commands.check_config, _KEY)
     add("files", nargs="*", metavar="FILE… [KEY VALUE]…", help="config files, runs or images, and config overrides")
     add("--config-file", metavar="FILE", help="config file")
+    _add_import(add)
     _add_data(add)
     add("--num-gpus", type=int, default=1, help="processes a machine that will share a batch")
     add("--num-machines", type=int, default=1)
@@ -198,6 +203,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
     add = command("list", commands.list_names)
     add("kind", nargs="?", metavar="NAMES", help="losses, backbones, datasets, …; omit to list the kinds")
+    _add_import(add)
 
     for name, function in (("configs", commands.configs), ("examples", commands.examples)):
         add = command(name, function)
@@ -212,6 +218,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
     add = command("report", commands.report, **layout)
     add("run", nargs="?", metavar="RUN", help="its OUTPUT_DIR")
+    _add_import(add)
     add("--embeddings", metavar="FILE", help="show embeddings made elsewhere, see below; queries, if with a gallery")
     add("--gallery", metavar="FILE", help="what --embeddings search; without: each other")
     add("--images", metavar="FOLDER", help="of the files' paths; default: each file's folder")
@@ -224,6 +231,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     again = "; the same command goes on after its last part"
     add = command("embed", commands.embed, _KEY_AMONG_FILES, again)
     add("images", nargs="*", metavar="IMAGES [KEY VALUE]…", help="files and folders; overrides")
+    _add_import(add)
     add("--model", metavar="RUN", help="a run's OUTPUT_DIR, or a file of `pml-ext export --format onnx`")
     add("--config-file", metavar="FILE", help="in place of --model: a config file; set MODEL.WEIGHTS in it or behind")
     add("--output", required=True, metavar="FILE", help="a .parquet, or a .npz")
@@ -237,6 +245,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
     add = command("search", commands.search, _KEY_AMONG_FILES)
     add("query", metavar="QUERY", help="an image, a folder of images, or a file of embeddings")
+    _add_import(add)
     add("--index", required=True, metavar="FILE", help="what `pml-ext embed` wrote")
     add("-k", type=int, default=10, help="how many to find; default: 10")
     add("--threshold", metavar="FILE", help="a threshold report of the model: accept or reject each")
@@ -254,6 +263,12 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 def _add_config(add: Callable[..., Any], words: str, does: str) -> None:
     add("words", nargs="*", metavar=words, help=does)
     add("--config-file", metavar="FILE", help="config file, or the name of a bundled one (see `pml-ext configs`)")
+    _add_import(add)
+
+
+def _add_import(add: Callable[..., Any]) -> None:
+    does = "import a module whose losses, data sets and other parts the config names; may be given several times"
+    add("--import", action="append", dest="imports", metavar="MODULE", help=does)
 
 
 def _add_data(add: Callable[..., Any]) -> None:

@@ -2,23 +2,10 @@
 
 from typing import Any
 
-from pml_ext._checks import check_choice, check_in_range, check_switch
-from pml_ext._pml import AvgNonZeroReducer, DotProductSimilarity, MeanReducer, losses, regularizers
+from pml_ext._checks import check_in_range, check_switch
+from pml_ext._pml import DotProductSimilarity, losses, regularizers
 from pml_ext.losses._facts import PML_FACTS, LossFacts, needs
 from pml_ext.losses._shares import sample_sums, tuple_sums
-from pml_ext.losses.arc_pair_reducer import ArcPairReducer
-
-_REDUCERS: dict[str, Any] = {kind.__name__: kind for kind in (AvgNonZeroReducer, MeanReducer, ArcPairReducer)}
-
-
-def with_reducer(options: dict[str, Any], *_: Any) -> dict[str, Any]:
-    """For `LossFacts.arguments`: the reducer of a name."""
-    check_choice(options["reducer"], _REDUCERS, "reducer")
-    return {**options, "reducer": _REDUCERS[options["reducer"]]()}
-
-
-def _angular_margin(options: dict[str, Any], *_: Any) -> dict[str, Any]:
-    return {**{key: value for key, value in options.items() if key != "logit_scale"}, "scale": options["logit_scale"]}
 
 
 def _dot_products(options: dict[str, Any], *_: Any) -> dict[str, Any]:
@@ -38,7 +25,7 @@ _TRIPLETS = LossFacts(makes_triplets=True)
 
 _BY_NAME = {
     "AngularLoss": LossFacts(reads_no_pairs="it reads the embeddings themselves, not pair distances"),
-    "ArcFaceLoss": LossFacts(compares="class vectors", sums=sample_sums, arguments=_angular_margin),
+    "ArcFaceLoss": _CLASS_VECTORS,
     "CircleLoss": _ANCHOR_BY_ANCHOR,
     "ContrastiveLoss": _PAIR_BY_PAIR,
     "CosFaceLoss": _CLASS_VECTORS,
@@ -68,7 +55,6 @@ _BY_NAME = {
         makes_triplets=True,
         sums=tuple_sums,
         undivided=needs(triplets_per_anchor="all", swap=False),
-        arguments=with_reducer,
     ),
     "VICRegLoss": LossFacts(reads_no_pairs="it has no labels and no pair distances"),
 }

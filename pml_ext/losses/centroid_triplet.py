@@ -13,12 +13,11 @@ from pml_ext.functional.losses.centroid_triplet import class_counts, class_means
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments
 from pml_ext.losses._batch import Tuples, is_with_itself
 from pml_ext.losses._facts import LossFacts
-from pml_ext.losses._pml_facts import with_reducer
 
 
 def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
     own = {name: value for name, value in options.items() if name != "power"}
-    return with_reducer({**own, "distance": LpDistance(power=options["power"])})
+    return {**own, "distance": LpDistance(power=options["power"])}
 
 
 class CentroidTripletLoss(EmbeddingLoss):

@@ -1,22 +1,35 @@
 """What a config can name, for `pml-ext list`."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
-from pml_ext.runner.config.loss_nodes import LOSS_NODES, MINER_NODES
+from pml_ext.runner.config.part_keys import REQUIRED, keys_of
+from pml_ext.runner.config.rules import value_of
 from pml_ext.runner.data.names import OWN_DATA, SAMPLERS, TRANSFORMS
 from pml_ext.runner.modeling.names import BACKBONES, CLS_LAYERS, HEADS, POOL_LAYERS
+from pml_ext.runner.registry import OF_NODES, Entry
 from pml_ext.runner.solver.rules import OPTIMIZERS, SCHEDULES
 
+# Keys of every loss of pytorch-metric-learning
+_OF_ALL = ("DISTANCE", "REDUCER", "EMBEDDING_REG", "WEIGHT_REG")
+_KNOWN_PACKAGES = ("pml_ext", "pytorch_metric_learning")
 
-def _with_options(nodes: Mapping[str, str], parent: str) -> dict[str, str]:
-    """name -> its node's keys and their defaults."""
-    tree = get_cfg().MODEL[parent]
-    return {
-        name: f"{node}: {', '.join(f'{key} {value}' for key, value in tree[node].items())}"
-        for name, node in nodes.items()
-    }
+
+def _with_keys(parent: str) -> dict[str, str]:
+    """name -> its node's keys and their defaults, and the package if it is another one's."""
+    registry, tree = OF_NODES[parent], value_of(get_cfg(), parent)
+    return {entry.name: _about(entry, tree.get(entry.node, {})) for entry in map(registry.entry, registry)}
+
+
+def _about(entry: Entry, node: Mapping[str, Any]) -> str:
+    defaults = {key: default for key, (_, default) in keys_of(entry).items() if not key.startswith(_OF_ALL)} | dict(
+        node
+    )
+    keys = ", ".join(key if default is REQUIRED else f"{key} {default}" for key, default in defaults.items())
+    package = entry.module.partition(".")[0]
+    return f"{entry.node}: {keys}" if package in _KNOWN_PACKAGES else f"{entry.node}: {keys} (of {package})"
 
 
 def _datasets() -> dict[str, Mapping[str, str]]:
@@ -27,8 +40,8 @@ def _datasets() -> dict[str, Mapping[str, str]]:
 
 # kind -> config key -> name -> what it is
 _LISTS: dict[str, Callable[[], dict[str, Mapping[str, str]]]] = {
-    "losses": lambda: {"MODEL.LOSSES.NAME": _with_options(LOSS_NODES, "LOSSES")},
-    "miners": lambda: {"MODEL.MINER.NAME": _with_options(MINER_NODES, "MINER")},
+    "losses": lambda: {"MODEL.LOSSES.NAME": _with_keys("MODEL.LOSSES")},
+    "miners": lambda: {"MODEL.MINER.NAME": _with_keys("MODEL.MINER")},
     "backbones": lambda: {"MODEL.BACKBONE.NAME": {name: str(entry) for name, entry in BACKBONES.items()}},
     "heads": lambda: {
         "MODEL.HEADS.NAME": HEADS,

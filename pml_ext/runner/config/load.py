@@ -13,8 +13,10 @@ from pml_ext._names import hint
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.layers import COMMAND_LINE, Layer, Layers
 from pml_ext.runner.config.old_names import WITHOUT_MEANING, read_old_names
+from pml_ext.runner.config.part_keys import checked, keys_of_node, nodes_in
 from pml_ext.runner.config.stock import CONFIGS
 from pml_ext.runner.config.yaml_file import read_tree, shown
+from pml_ext.runner.plugins import imported, require_imported
 
 log = logging.getLogger("pml_ext")
 
@@ -75,10 +77,14 @@ def read_config(config_file: str | Path | None, overrides: list[str] | None = No
     for key, value in zip(overrides[::2], overrides[1::2], strict=False):
         layers.append(Layer(COMMAND_LINE, {}))
         layers[-1].put(key, value if _is_known(cfg, key) else _literal(value))
+    if (made_with := layers.value("IMPORTS")) is not None:
+        names = _coerce(made_with, cfg.IMPORTS, "IMPORTS", "the config")
+        require_imported(names, str(config_file or "it"))
     notes = read_old_names(layers)
     _drop_size_of_another_backbone(layers)
     for layer in layers:
         mistakes += _merge(cfg, layer.tree, "", layer.source)
+    cfg.IMPORTS = imported()
     cfg.freeze()
     return ReadConfig(cfg, sorted(mistakes, key=lambda mistake: mistake.is_of_value), notes)
 
@@ -133,8 +139,18 @@ def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str) -> Iterator[
         name = f"{prefix}{key if isinstance(key, str) else shown(key)}"
         if name in WITHOUT_MEANING and key not in cfg:
             yield Mistake(name, f"{source}: {name} = {shown(value)}: {WITHOUT_MEANING[name]}")
+        elif key not in cfg and keys_of_node(name):
+            cfg[key] = CN()
+            yield from _merge(cfg, {key: value}, prefix, source)
+        elif key not in cfg and key in (keys := keys_of_node(prefix[:-1])):
+            try:
+                given = value if isinstance(keys[key], str) or not isinstance(value, str) else _literal(value)
+                cfg[key] = checked(given, keys[key], name, source)
+            except UserError as error:
+                yield Mistake(name, str(error), is_of_value=True)
         elif key not in cfg:
-            meant = hint(key, sorted(cfg), lambda known: f"{prefix}{known}")
+            known = {*cfg, *keys_of_node(prefix[:-1]), *nodes_in(prefix[:-1])}
+            meant = hint(key, sorted(known), lambda near: f"{prefix}{near}")
             yield Mistake(name, f"{source}: unknown key {shown(name)[1:-1]}{meant}")
         elif not isinstance(cfg[key], CN):
             try:

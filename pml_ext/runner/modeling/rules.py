@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from yacs.config import CfgNode as CN
 
 from pml_ext._names import hint
-from pml_ext.runner.config.loss_nodes import LOSS_NODES, MINER_NODES
 from pml_ext.runner.config.rules import (
     Problem,
     Rule,
@@ -22,6 +21,7 @@ from pml_ext.runner.config.rules import (
 )
 from pml_ext.runner.modeling import names
 from pml_ext.runner.modeling.losses.factory import facts_of_name
+from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY
 
 _DISTILLATION = "knowledge distillation is not built"
 PATCH = names.BACKBONES["build_vit_backbone"].patch
@@ -99,18 +99,19 @@ HEADS_RULES: list[Rule] = [
 
 
 def _loss_scales(options: CN) -> Iterator[Problem]:
-    for node in dict.fromkeys(LOSS_NODES[name] for name in options.NAME if name in LOSS_NODES):
-        if not 0 <= options[node].SCALE < math.inf:
+    for node in dict.fromkeys(LOSS_REGISTRY.entry(name).node for name in options.NAME if name in LOSS_REGISTRY):
+        scale = options.get(node, {}).get("SCALE", 1.0)
+        if not 0 <= scale < math.inf:
             reason = "must be 0 or more and finite; a negative weight would maximise the loss"
-            yield Problem(f"{node}.SCALE", options[node].SCALE, reason)
+            yield Problem(f"{node}.SCALE", scale, reason)
 
 
 LOSSES_RULES: list[Rule] = [
     must("NAME", "must name one or more different losses", lambda names: names and len({*names}) == len(names)),
-    one_of("NAME", LOSS_NODES, not_built=names.LOSSES_NOT_BUILT),
+    one_of("NAME", LOSS_REGISTRY, not_built=names.LOSSES_NOT_BUILT),
     _loss_scales,
 ]
-MINER_RULES: list[Rule] = [one_of("NAME", MINER_NODES, where=lambda options: options.NAME)]
+MINER_RULES: list[Rule] = [one_of("NAME", MINER_REGISTRY, where=lambda options: options.NAME)]
 
 
 def _pixels(options: CN) -> str | None:
@@ -153,7 +154,7 @@ def _partial_fc(options: CN) -> str | None:
     facts = [facts_of_name(name) for name in options.LOSSES.NAME]
     of_classes = [each.partial_fc for each in facts if each.partial_fc or each.compares == "class scores"]
     if len(of_classes) != 1 or not of_classes[0]:
-        known = " or ".join(name for name in LOSS_NODES if facts_of_name(name).partial_fc)
+        known = " or ".join(name for name in LOSS_REGISTRY if facts_of_name(name).partial_fc)
         return f"divides the classes of {known}: MODEL.LOSSES.NAME must have exactly one of these, and no FocalLoss"
     return None
 

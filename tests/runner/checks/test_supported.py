@@ -208,8 +208,8 @@ def test_check_config_without_files_is_an_error(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("kind", "names"),
     [
-        ("losses", ["TripletLoss             TRI: MARGIN 0.3, NORM_FEAT False", "SoftTripleLoss"]),
-        ("miners", ["MultiSimilarityMiner   MS: EPSILON 0.1"]),
+        ("losses", ["TRI: MARGIN 0.3, NORM_FEAT False", "SoftTripleLoss", "SUPCONLOSS: TEMPERATURE 0.1"]),
+        ("miners", ["MS: EPSILON 0.1", "UniformHistogramMiner"]),
         ("backbones", ["build_resnet_backbone", "timm:<model>", "torchvision:<model>"]),
         ("heads", ["MODEL.HEADS.CLS_LAYER", "CircleSoftmax", "GeneralizedMeanPooling", "EmbeddingHead"]),
         ("datasets", ["Market1501", "LFW", "folder:<path>", "VehicleID with 800 test identities"]),

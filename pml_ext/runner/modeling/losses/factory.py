@@ -1,38 +1,31 @@
 """From LOSSES and MINER nodes to loss and miner objects."""
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-import pml_ext.losses
-import pml_ext.miners
 from pml_ext._errors import UserError
+from pml_ext._pml import BaseMetricLossFunction, distances, reducers, regularizers
+from pml_ext.losses import ArcPairReducer
 from pml_ext.losses._facts import LossFacts, facts_of
 from pml_ext.runner.config.load import require
-from pml_ext.runner.config.loss_nodes import LOSS_NODES, MINER_NODES
-from pml_ext.runner.modeling.losses import id_losses, pair_losses
-
-# FastReID's losses by FastReID's names, and the runner's own; all other names are those of pml_ext.losses
-_OWN: dict[str, type[nn.Module]] = {
-    "CrossEntropyLoss": id_losses.CrossEntropyLoss,
-    "FocalLoss": id_losses.FocalLoss,
-    "TripletLoss": pair_losses.TripletLoss,
-    "CircleLoss": pair_losses.CircleLoss,
-    "Cosface": pair_losses.CosfaceLoss,
-    "HistogramLoss": pair_losses.HistogramLoss,
-}
-
-
-def loss_class(name: str) -> type[nn.Module]:
-    return _OWN[name] if name in _OWN else getattr(pml_ext.losses, name)
+from pml_ext.runner.config.part_keys import GIVEN, REQUIRED, arguments_of, keys_of
+from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, Entry
 
 
 def facts_of_name(name: str) -> LossFacts:
     """The facts of a loss by its name in the config; the defaults for an unknown name, which is refused elsewhere."""
-    return facts_of(loss_class(name)) if name in _OWN or hasattr(pml_ext.losses, name) else LossFacts()
+    if name not in LOSS_REGISTRY:
+        return LossFacts()
+    loss = LOSS_REGISTRY.get(name)
+    if isinstance(loss, type) and (issubclass(loss, BaseMetricLossFunction) or hasattr(loss, "facts")):
+        return facts_of(loss)
+    return LossFacts(takes_all_positives="it is called with embeddings and labels only")
 
 
 @dataclass(frozen=True)
@@ -55,13 +48,15 @@ def build_losses(
     """
     terms, modules = [], nn.ModuleDict()
     for name in options.NAME:
-        node, facts = options[LOSS_NODES[name]], facts_of_name(name)
+        entry, facts = LOSS_REGISTRY.entry(name), facts_of_name(name)
         if partial_fc and (of_loss := facts.partial_fc):
             size = {"embedding_size": feature_size} if facts.compares == "class vectors" else {}
-            modules[name] = _construct("MODEL.HEADS.PFC", lambda: partial_fc(**of_loss(_arguments(node)), **size))  # noqa: B023
+            arguments = of_loss(_arguments(options, entry)) | size
+            modules[name] = _construct("MODEL.HEADS.PFC", partial(partial_fc, **arguments))
         else:
             modules[name] = _build_loss(options, name, {"num_classes": num_classes, "embedding_size": feature_size})
-        terms.append(LossTerm(name, node.SCALE, facts.compares == "class scores", facts.takes_miner))
+        scale = options.get(entry.node, {}).get("SCALE", 1.0)
+        terms.append(LossTerm(name, scale, facts.compares == "class scores", facts.takes_miner))
     return terms, modules
 
 
@@ -71,31 +66,86 @@ def build_miner(options: CN) -> nn.Module | None:
 
 
 def _build_miner(miners: CN, name: str) -> nn.Module:
-    where = f"MODEL.MINER.{MINER_NODES[name]}"
-    options = _arguments(miners[MINER_NODES[name]])
+    entry = MINER_REGISTRY.entry(name)
+    where = f"MODEL.MINER.{entry.node}"
+    options = _arguments(miners, entry)
     if "miner" in options:  # around another one
-        require(options["miner"], [n for n in MINER_NODES if n != name], f"{where}.MINER")
+        require(options["miner"], [n for n in MINER_REGISTRY if n != name], f"{where}.MINER")
         options["miner"] = _build_miner(miners, options["miner"])
-    return _construct(where, lambda: getattr(pml_ext.miners, name)(**options))
+    return _construct(where, lambda: entry.part(**options, **_named_parts(miners, entry, where)))
 
 
 def _build_loss(losses: CN, name: str, sizes: dict[str, int], **more: Any) -> nn.Module:
-    where = f"MODEL.LOSSES.{LOSS_NODES[name]}"
-    kind, facts, options = loss_class(name), facts_of_name(name), _arguments(losses[LOSS_NODES[name]])
+    entry, facts = LOSS_REGISTRY.entry(name), facts_of_name(name)
+    where = f"MODEL.LOSSES.{entry.node}"
     if facts.compares == "class scores" and sizes["num_classes"] < 2:
         raise UserError(f"{name} needs 2 or more training identities; got {sizes['num_classes']}")
-    if facts.compares == "class vectors":
-        more |= sizes
+    more |= {
+        key: sizes[key] for key, default in arguments_of(entry.part).items() if key in GIVEN and default is REQUIRED
+    }
 
     def build(inner: str, **arguments: Any) -> nn.Module:
-        require(inner, [n for n in LOSS_NODES if n != name], f"{where}.LOSS")
+        require(inner, [n for n in LOSS_REGISTRY if n != name], f"{where}.LOSS")
         return _build_loss(losses, inner, sizes, **arguments)
 
-    return _construct(where, lambda: kind(**facts.arguments(options, build), **more))
+    def make() -> nn.Module:
+        arguments = facts.arguments(_arguments(losses, entry), build) | _named_parts(losses, entry, where) | more
+        return entry.part(**arguments) if isinstance(entry.part, type) else FunctionLoss(entry.part, arguments)
+
+    return _construct(where, make)
 
 
-def _arguments(node: CN) -> dict[str, Any]:
-    return {key.lower(): value for key, value in node.items() if key != "SCALE"}
+class FunctionLoss(nn.Module):
+    """A registered function of embeddings and labels as a loss."""
+
+    def __init__(self, function: Callable[..., Tensor], arguments: dict[str, Any]) -> None:
+        super().__init__()
+        self.function = partial(function, **arguments)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """embeddings (B, D), labels (B,); a scalar."""
+        return self.function(embeddings, labels)
+
+
+# Arguments that a node gives as the name of one of PML's parts, such as "LpDistance(p=1)" -> where it is.
+_NAMED_PARTS = {
+    "distance": vars(distances),
+    "reducer": vars(reducers) | {"ArcPairReducer": ArcPairReducer},
+    "embedding_regularizer": vars(regularizers),
+    "weight_regularizer": vars(regularizers),
+}
+
+
+def _arguments(nodes: CN, entry: Entry) -> dict[str, Any]:
+    """The arguments that a part's node sets, if there is one."""
+    names = {key: argument for key, (argument, _) in keys_of(entry).items()}
+    node = nodes.get(entry.node, {})
+    options = {names.get(key, key.lower()): value for key, value in node.items() if key != "SCALE"}
+    return {name: value for name, value in options.items() if name not in _NAMED_PARTS}
+
+
+def _named_parts(nodes: CN, entry: Entry, where: str) -> dict[str, Any]:
+    """The distance, reducer and regularizers that a part's node names."""
+    node = nodes.get(entry.node, {})
+    return {
+        name: _named_part(node[name.upper()], package, f"{where}.{name.upper()}")
+        for name, package in _NAMED_PARTS.items()
+        if name.upper() in node
+    }
+
+
+def _named_part(text: str, package: Mapping[str, Any], key: str) -> Any:
+    """An object from its class's name, or its name with arguments, such as LpDistance(p=1, power=2)."""
+    name, _, rest = text.partition("(")
+    known = {name: kind for name, kind in package.items() if isinstance(kind, type)}
+    require(name, known, key)
+    try:
+        call = ast.parse(f"f({rest}" if rest else "f()", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError("write arguments as LpDistance(p=1, power=2)")
+        return known[name](**{str(word.arg): ast.literal_eval(word.value) for word in call.keywords})
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise UserError(f"{key} = {text!r}: {error}") from error
 
 
 def _construct(where: str, make: Callable[[], nn.Module]) -> nn.Module:

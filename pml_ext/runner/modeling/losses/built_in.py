@@ -1,0 +1,44 @@
+"""The losses and miners that register without being asked: FastReID's, pytorch-metric-learning's and ours."""
+
+from types import ModuleType
+from typing import Any
+
+import pml_ext.losses
+import pml_ext.miners
+from pml_ext._pml import BaseMetricLossFunction, BaseMiner
+from pml_ext.runner.config.part_keys import REQUIRED, arguments_of
+from pml_ext.runner.modeling.losses import id_losses, pair_losses
+from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, Registry
+
+# FastReID's by FastReID's names, which pytorch-metric-learning gives to other losses; HistogramLoss is ours.
+LOSS_REGISTRY.register()(id_losses.CrossEntropyLoss)
+LOSS_REGISTRY.register()(id_losses.FocalLoss)
+LOSS_REGISTRY.register()(pair_losses.TripletLoss)
+LOSS_REGISTRY.register()(pair_losses.CircleLoss)
+LOSS_REGISTRY.register("Cosface")(pair_losses.CosfaceLoss)
+LOSS_REGISTRY.register()(pair_losses.HistogramLoss)
+
+
+# Base classes, losses that take no labels, and a miner of batches that are triplets already.
+_NOT_TRAINED_WITH = (
+    "BaseMetricLossFunction", "GenericPairLoss", "ManifoldLoss", "VICRegLoss", "BaseMiner",
+    "EmbeddingsAlreadyPackagedAsTriplets",
+)  # fmt: skip
+
+
+def _is_made_from_values(part: Any) -> bool:
+    """Whether the constructor needs nothing but what a YAML holds: no other loss, miner or function."""
+    needed = {name for name, default in arguments_of(part).items() if default is REQUIRED}
+    return not needed & {"loss", "losses", "miner"}
+
+
+def _register(registry: Registry, package: ModuleType, base: type) -> None:
+    for name in package.__all__:
+        part = getattr(package, name)
+        is_new = name not in registry and name not in _NOT_TRAINED_WITH
+        if is_new and issubclass(part, base) and (name in registry.nodes or _is_made_from_values(part)):
+            registry.register(name)(part)
+
+
+_register(LOSS_REGISTRY, pml_ext.losses, BaseMetricLossFunction)
+_register(MINER_REGISTRY, pml_ext.miners, BaseMiner)
