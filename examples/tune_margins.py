@@ -14,10 +14,11 @@ import tempfile
 import numpy as np
 
 from pml_ext.runner.config.load import load_config
-from pml_ext.runner.data.datasets import DATASETS, OpenSet, load_train_set
+from pml_ext.runner.data.datasets import OpenSet, load_train_set
 from pml_ext.runner.data.datasets.data_set import DataSet
 from pml_ext.runner.engine.run import train
 from pml_ext.runner.launch import Launch
+from pml_ext.runner.registry import DATASET_REGISTRY
 
 TCM, NAME = "MODEL.LOSSES.TCM.MARGIN_", "HeldOutClasses"
 DATA = ["DATASETS.NAMES", (NAME,), "DATASETS.TESTS", (NAME,), "DATASETS.REC_PATH", "", "DATASETS.COMBINEALL", False]
@@ -41,7 +42,7 @@ if not 2 <= (count := round(given.share * len(classes))) <= len(classes) - 2:
     parser.error(f"--share must hold out, and leave, 2 or more of {len(classes)} classes; {given.share} is {count}")
 held_out = np.isin(images.identities, classes[:count])
 parts = [images.subset(np.flatnonzero(chosen)) for chosen in (~held_out, held_out)]
-DATASETS[NAME] = DataSet(lambda root, grey: OpenSet(*parts), "held-out classes")
+DATASET_REGISTRY.register(NAME)(DataSet(lambda root, grey: OpenSet(*parts), "held-out classes"))
 
 print(f"{count} of {len(classes)} classes held out, seeds {given.seeds}\n  m⁺     m⁻    R@1 ↑     OPIS ↓")
 found = {}

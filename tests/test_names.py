@@ -3,7 +3,7 @@ import pytest
 from pml_ext import losses
 from pml_ext._names import closest, hint
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.data.datasets import DATASETS
+from pml_ext.runner.registry import DATASET_REGISTRY
 
 
 @pytest.mark.parametrize(
@@ -14,8 +14,8 @@ from pml_ext.runner.data.datasets import DATASETS
         ("Cross_Entropy_Loss", ["CrossEntropyLoss"], ["CrossEntropyLoss"]),
         ("CrosEntropyLos", ["CrossEntropyLoss"], ["CrossEntropyLoss"]),
         ("triplet", losses.__all__, ["TripletMarginLoss", "HPHNTripletLoss", "CentroidTripletLoss"]),
-        ("Market", list(DATASETS), ["Market1501"]),
-        ("MOT17", list(DATASETS), []),
+        ("Market", list(DATASET_REGISTRY), ["Market1501"]),
+        ("MOT17", list(DATASET_REGISTRY), []),
         ("MAX_ITER", list(get_cfg().SOLVER), []),
         ("OPEN_LAYERS", list(get_cfg().MODEL), []),
         ("BCE", ["CE"], []),

@@ -130,7 +130,7 @@ LOSS_REGISTRY = Registry("MODEL.LOSSES.NAME", "pml_ext.runner.modeling.losses.bu
 """Classes or functions; called with (embeddings, labels), they return a scalar."""
 MINER_REGISTRY = Registry("MODEL.MINER.NAME", "pml_ext.runner.modeling.losses.built_in", MINER_NODES)
 """Classes of miners, as in pytorch-metric-learning."""
-DATASET_REGISTRY = Registry("DATASETS.NAMES", "pml_ext.runner.data.datasets")
+DATASET_REGISTRY = Registry("DATASETS.NAMES", "pml_ext.runner.data.datasets.built_in")
 """Classes, called with `root=`, as `pml_ext.runner.ImageDataset`."""
 
 OF_NODES = {"MODEL.LOSSES": LOSS_REGISTRY, "MODEL.MINER": MINER_REGISTRY}

@@ -9,7 +9,7 @@ from pml_ext.runner.config.part_keys import REQUIRED, keys_of
 from pml_ext.runner.config.rules import value_of
 from pml_ext.runner.data.names import OWN_DATA, SAMPLERS, TRANSFORMS
 from pml_ext.runner.modeling.names import BACKBONES, CLS_LAYERS, HEADS, POOL_LAYERS
-from pml_ext.runner.registry import OF_NODES, Entry
+from pml_ext.runner.registry import DATASET_REGISTRY, OF_NODES, Entry
 from pml_ext.runner.solver.rules import OPTIMIZERS, SCHEDULES
 
 # Keys of every loss of pytorch-metric-learning
@@ -33,9 +33,9 @@ def _about(entry: Entry, node: Mapping[str, Any]) -> str:
 
 
 def _datasets() -> dict[str, Mapping[str, str]]:
-    from pml_ext.runner.data.datasets import DATASETS  # takes seconds, and the other lists need nothing of it
+    from pml_ext.runner.data.datasets import data_set  # takes seconds, and the other lists need nothing of it
 
-    return {"DATASETS.NAMES, DATASETS.TESTS": {**{name: found.about for name, found in DATASETS.items()}, **OWN_DATA}}
+    return {"DATASETS.NAMES, DATASETS.TESTS": {**{name: data_set(name).about for name in DATASET_REGISTRY}, **OWN_DATA}}
 
 
 # kind -> config key -> name -> what it is

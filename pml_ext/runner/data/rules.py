@@ -7,7 +7,6 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._names import hint
 from pml_ext.runner.config.rules import Problem, Rule, at_least_one, fits, must, not_negative, one_of
-from pml_ext.runner.data.datasets import DATASETS
 from pml_ext.runner.data.names import (
     BY_IDENTITY,
     DATASETS_NOT_BUILT,
@@ -17,6 +16,7 @@ from pml_ext.runner.data.names import (
     SAMPLERS,
     aliases_of,
 )  # fmt: skip
+from pml_ext.runner.registry import DATASET_REGISTRY
 
 _SMALLEST, _LARGEST = 4, 2**16  # side of an image in pixels; of one pixel nothing is left
 _AS_OWN_DATA = (
@@ -80,8 +80,8 @@ def data_set(key: str, name: str, aliases: Mapping[str, str]) -> Iterator[Proble
         return
     if name in DATASETS_NOT_BUILT:
         yield Problem(key, name, f"FastReID's reader of it is not built; {_AS_OWN_DATA}", not_built=True)
-    elif name not in DATASETS:
-        yield Problem(key, name, f"unknown{hint(name, DATASETS)}. {_AS_OWN_DATA[0].upper()}{_AS_OWN_DATA[1:]}")
+    elif name not in DATASET_REGISTRY:
+        yield Problem(key, name, f"unknown{hint(name, DATASET_REGISTRY)}. {_AS_OWN_DATA[0].upper()}{_AS_OWN_DATA[1:]}")
 
 
 def _names(options: CN) -> Iterator[Problem]:

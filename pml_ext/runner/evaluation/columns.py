@@ -3,9 +3,10 @@
 from yacs.config import CfgNode as CN
 
 from pml_ext.metrics import keys
-from pml_ext.runner.data.datasets import DATASETS, OpenSet, PairSet, TemplateSet
+from pml_ext.runner.data.datasets import OpenSet, PairSet, TemplateSet, data_set
 from pml_ext.runner.data.names import read_as
 from pml_ext.runner.evaluation.results import ALL_PAIRS, TEMPLATES, VERIFICATION, named_metrics
+from pml_ext.runner.registry import DATASET_REGISTRY
 
 
 def columns_of_queries(test: CN) -> list[str]:
@@ -33,7 +34,7 @@ def best_metric(datasets: CN, test: CN) -> str:
 def columns_of_first(datasets: CN, test: CN) -> list[str]:
     """Of the first of DATASETS.TESTS, the main metric first."""
     name = read_as(next(iter(datasets.TESTS), ""), datasets.ALIASES)
-    kind = DATASETS[name].kind if name in DATASETS else OpenSet
+    kind = data_set(name).kind if name in DATASET_REGISTRY else OpenSet
     if kind is TemplateSet:
         return list(TEMPLATES)
     return list(VERIFICATION) if kind is PairSet else columns_of_queries(test)

@@ -17,7 +17,6 @@ import torch
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import (
-    DATASETS,
     ImageSet,
     OpenSet,
     PairSet,
@@ -32,6 +31,7 @@ from pml_ext.runner.data.datasets.ijb import align
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table_rows import rows_in_parts
 from pml_ext.runner.data.datasets.training_sets import TRAINING_SETS
+from pml_ext.runner.registry import DATASET_REGISTRY
 from tests.conftest import real_data
 from tests.runner.data import published_layouts as layouts
 from tests.runner.data.published_layouts import LAYOUTS, MAGIC, picture, write
@@ -69,7 +69,7 @@ def test_every_published_layout_loads_and_decodes(name: str, tmp_path: Path) -> 
         assert set(data.query.identities) & set(data.gallery.identities), "a query has a match"
 
 
-@pytest.mark.parametrize("name", [n for n in DATASETS if n not in ("Digits", "Glyphs", "Omniglot")])
+@pytest.mark.parametrize("name", [n for n in DATASET_REGISTRY if n not in ("Digits", "Glyphs", "Omniglot")])
 def test_a_wrong_layout_says_what_was_expected_and_what_is_there(name: str, tmp_path: Path) -> None:
     (tmp_path / "something_else").mkdir()
     with pytest.raises(UserError, match=r"something_else") as error:

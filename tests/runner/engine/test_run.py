@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,12 @@ from yacs.config import CfgNode as CN
 from pml_ext.cli import main
 from pml_ext.functional.retrieval import ranking
 from pml_ext.runner.config.load import load_config
-from pml_ext.runner.data.datasets import DATASETS, DataSet, OpenSet
+from pml_ext.runner.data.datasets import DataSet, OpenSet
 from pml_ext.runner.data.datasets.digits import digits_set
 from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.engine.run import evaluate_only
 from pml_ext.runner.launch import Launch, is_first, start
+from pml_ext.runner.registry import DATASET_REGISTRY
 from tests.runner.data.published_layouts import picture
 from tests.runner.engine.forked_ranks import run_on_ranks
 
@@ -728,7 +730,8 @@ def few_digits(root: Path, grey: bool) -> OpenSet:
 @pytest.mark.parametrize("config", SMALL, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_every_small_config_trains_and_evaluates(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with its own model and losses, for one epoch of some digits in its image size."""
-    monkeypatch.setitem(DATASETS, "Digits", DataSet(few_digits, ""))
+    entry = replace(DATASET_REGISTRY.entry("Digits"), part=DataSet(few_digits, ""))
+    monkeypatch.setitem(DATASET_REGISTRY._entries, "Digits", entry)
     data = ("DATASETS.NAMES", '("Digits",)', "DATASETS.TESTS", '("Digits",)', "SOLVER.IMS_PER_BATCH", "80")
     batch = ("DATALOADER.NUM_INSTANCE", "16", "SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "1")
     assert train(tmp_path, *data, *batch, config=config) == 0

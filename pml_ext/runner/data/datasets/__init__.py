@@ -11,35 +11,20 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext.runner.config.load import require
-from pml_ext.runner.data.datasets import (
-    digits,
-    face_pairs,
-    folders,
-    glyphs,
-    ijb,
-    listed_sets,
-    omniglot,
-    reid_folders,
-    retrieval,
-    training_sets,
-)
+from pml_ext.runner.data.datasets import folders
 from pml_ext.runner.data.datasets.data_set import DataSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.data.datasets.image_check import ImageCheck
+from pml_ext.runner.data.datasets.image_dataset import data_set_of
 from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.layout import dataset_root, own_path
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table import table_set
 from pml_ext.runner.data.names import OWN_DATA, read_as
+from pml_ext.runner.registry import DATASET_REGISTRY
 
 log = logging.getLogger("pml_ext")
 
-_READERS = (
-    digits, glyphs, omniglot, reid_folders, listed_sets, training_sets, retrieval, folders, face_pairs, ijb
-)  # fmt: skip
-DATASETS: dict[str, DataSet] = {name: found for reader in _READERS for name, found in reader.SETS.items()}
-
 __all__ = [
-    "DATASETS",
     "DataSet",
     "ImageCheck",
     "ImageSet",
@@ -47,6 +32,7 @@ __all__ = [
     "PairSet",
     "TemplateSet",
     "TestSet",
+    "data_set",
     "download_to_come",
     "is_made",
     "load_test_sets",
@@ -54,6 +40,12 @@ __all__ = [
     "require_files",
     "training_share",
 ]
+
+
+def data_set(name: str) -> DataSet:
+    """What is known of a registered data set; a UserError with the closest names if there is none."""
+    found = DATASET_REGISTRY.get(name)
+    return found if isinstance(found, DataSet) else data_set_of(found)
 
 
 def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None) -> ImageSet:
@@ -115,13 +107,13 @@ def _test_sets(options: CN, grey: bool, check: ImageCheck) -> dict[str, TestSet]
 def load(name: str, root: Path, grey: bool, key: str = "data set", share: float = 0) -> Loaded:
     """The data set of a name, or of a path behind one of OWN_DATA's prefixes; share: as for `own_folder`."""
     if not name.startswith(tuple(OWN_DATA)):
-        require(name, [*DATASETS, *(f"{prefix}<path>" for prefix in OWN_DATA)], key)
+        require(name, [*DATASET_REGISTRY, *(f"{prefix}<path>" for prefix in OWN_DATA)], key)
     with _named_errors(name, root):
         if name.startswith("file:"):
             return table_set(own_path(name.removeprefix("file:"), root), grey)
         if name.startswith("folder:"):
             return folders.own_folder(own_path(name.removeprefix("folder:"), root), grey, share)
-        return DATASETS[name].read(root, grey)
+        return data_set(name).read(root, grey)
 
 
 def training_share(name: str, options: CN) -> float:
@@ -134,7 +126,7 @@ def training_share(name: str, options: CN) -> float:
 
 def require_files(name: str, root: Path, grey: bool, share: float) -> None:
     """Raise what `load` finds wrong with a set's files; no picture is decoded, drawn or downloaded."""
-    check = DATASETS[name].check if name in DATASETS else None
+    check = data_set(name).check if name in DATASET_REGISTRY else None
     if check is None:
         load(name, root, grey, share=share)
         return
@@ -144,12 +136,12 @@ def require_files(name: str, root: Path, grey: bool, share: float) -> None:
 
 def is_made(name: str) -> bool:
     """Whether reading a set means to draw, download or unpack it."""
-    return name in DATASETS and DATASETS[name].check is not None
+    return name in DATASET_REGISTRY and data_set(name).check is not None
 
 
 def download_to_come(name: str, root: Path) -> str | None:
     """What a run will download of a set, in words; None where nothing."""
-    if name not in DATASETS or not DATASETS[name].to_download(root):
+    if name not in DATASET_REGISTRY or not data_set(name).to_download(root):
         return None
     return f"{name}: a run has torchvision download it to {root}"
 
@@ -160,7 +152,7 @@ def _named_errors(name: str, root: Path) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        if name not in DATASETS:
+        if name not in DATASET_REGISTRY:
             raise
         raise UserError(f"{name}: {error}") from error
     except (OSError, OverflowError, ValueError) as error:  # a folder that may not be read, a number of 5,000 digits
@@ -170,7 +162,7 @@ def _named_errors(name: str, root: Path) -> Iterator[None]:
 def _load_named(options: CN, key: str, grey: bool) -> dict[str, Loaded]:
     names = options[key]
     if not names:
-        raise UserError(f"DATASETS.{key} is empty; known: {', '.join(DATASETS)}")
+        raise UserError(f"DATASETS.{key} is empty; known: {', '.join(DATASET_REGISTRY)}")
     root, found = dataset_root(options.ROOT), dict[str, Loaded]()
     for name in names:
         path = read_as(name, options.ALIASES)
@@ -180,7 +172,7 @@ def _load_named(options: CN, key: str, grey: bool) -> dict[str, Loaded]:
 
 def _nobody(name: str, options: CN) -> tuple[int, ...]:
     read = read_as(name, options.ALIASES)
-    return DATASETS[read].nobody if read in DATASETS else (JUNK,)
+    return data_set(read).nobody if read in DATASET_REGISTRY else (JUNK,)
 
 
 def _contents(images: ImageSet, nobody: tuple[int, ...]) -> str:
