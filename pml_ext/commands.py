@@ -33,7 +33,7 @@ def train(
         cfg.defrost()
         cfg.OUTPUT_DIR = evaluation_folder(cfg.OUTPUT_DIR)
         cfg.freeze()
-        run.evaluate_only(cfg, launch)
+        run.evaluate(cfg, launch)
     else:
         cfg.defrost()
         settle(cfg.MODEL)

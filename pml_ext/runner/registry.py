@@ -51,11 +51,12 @@ class Registry:
 
     Args:
         key: the config key that takes the names.
-        built_in: the module that registers the package's own parts; it is imported when the registry is first read.
+        built_in: the module that registers the package's own parts, if there are any; it is imported when the registry
+            is first read.
         nodes: name -> node, of the package's own parts whose nodes are not their names in capitals.
     """
 
-    def __init__(self, key: str, built_in: str, nodes: Mapping[str, str] | None = None) -> None:
+    def __init__(self, key: str, built_in: str = "", nodes: Mapping[str, str] | None = None) -> None:
         self.key = key
         self.nodes = nodes or {}
         self._built_in = built_in
@@ -122,7 +123,8 @@ class Registry:
         if self._is_loaded:
             return
         self._is_loaded = True  # before the imports, whose parts register here
-        importlib.import_module(self._built_in)
+        if self._built_in:
+            importlib.import_module(self._built_in)
         import_installed()
 
 
@@ -132,6 +134,8 @@ MINER_REGISTRY = Registry("MODEL.MINER.NAME", "pml_ext.runner.modeling.losses.bu
 """Classes of miners, as in pytorch-metric-learning."""
 DATASET_REGISTRY = Registry("DATASETS.NAMES", "pml_ext.runner.data.datasets.built_in")
 """Classes, called with `root=`, as `pml_ext.runner.ImageDataset`."""
+CALLBACK_REGISTRY = Registry("CALLBACKS")
+"""Lightning's callbacks, made without arguments."""
 
 OF_NODES = {"MODEL.LOSSES": LOSS_REGISTRY, "MODEL.MINER": MINER_REGISTRY}
 """Nodes of the config -> the registry whose parts have nodes in it."""

@@ -4,12 +4,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import lightning
 import pytest
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.runner import plugins
-from pml_ext.runner.registry import LOSS_REGISTRY, Registry
+from pml_ext.runner import evaluate, load_config, plugins, train
+from pml_ext.runner.registry import CALLBACK_REGISTRY, LOSS_REGISTRY, Registry
 
 DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 LOSSES = """
@@ -39,8 +40,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(plugins, "_imported", [])
-    list(LOSS_REGISTRY)
-    monkeypatch.setattr(LOSS_REGISTRY, "_entries", dict(LOSS_REGISTRY._entries))
+    for registry in (LOSS_REGISTRY, CALLBACK_REGISTRY):
+        list(registry)
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     yield tmp_path
     for name in set(sys.modules) - before:
         del sys.modules[name]
@@ -60,6 +62,27 @@ def test_a_users_losses_train_on_two_processes_and_the_run_names_their_module(
     assert main(["eval", "run"]) == 2
     assert "run/config.yaml was made with parts of own_losses: add --import own_losses" in capfd.readouterr().err
     assert main(["eval", "run", "--import", "own_losses"]) == 0
+
+
+def test_training_from_python_with_callbacks_by_name_and_as_objects(folder: Path) -> None:
+    seen: list[str] = []
+
+    class Seen(lightning.Callback):
+        def __init__(self, name: str = "registered") -> None:
+            self.name = name
+
+        def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+            seen.append(self.name)
+
+    CALLBACK_REGISTRY.register()(Seen)
+    overrides = ["MODEL.DEVICE", "cpu", "SOLVER.MAX_EPOCH", 1, "TEST.REPORT", False, "CALLBACKS", ("Seen",)]
+    cfg = load_config("Digits/sap_tcm.yml", [*overrides, "OUTPUT_DIR", "run"])
+    results = train(cfg, callbacks=[Seen("given")])
+    assert seen == ["registered", "given"]
+    measured = load_config("run/config.yaml", ["MODEL.WEIGHTS", "run/checkpoints/last.ckpt", "OUTPUT_DIR", "again"])
+    assert evaluate(measured) == results
+    with pytest.raises(UserError, match="CALLBACKS = 'Seem': unknown; did you mean 'Seen'"):
+        train(load_config("run/config.yaml", ["CALLBACKS", ("Seem",)]))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +124,7 @@ def test_plug_ins_of_installed_packages_register_and_a_broken_one_is_a_warning(
 
 
 def test_a_name_again_from_the_same_module_replaces_the_part() -> None:
-    registry = Registry("KEY", "math")
+    registry = Registry("KEY")
     first = registry.register("part")(lambda: 1)
     second = registry.register("part")(lambda: 2)
     assert registry.get("part") is second is not first

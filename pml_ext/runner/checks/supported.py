@@ -16,6 +16,7 @@ from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.losses.factory import facts_of_name
 from pml_ext.runner.modeling.names import BACKBONES
 from pml_ext.runner.modeling.weights.imagenet import why_no_weights
+from pml_ext.runner.registry import CALLBACK_REGISTRY
 from pml_ext.runner.solver.rules import SOLVER_RULES
 
 LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
@@ -118,6 +119,7 @@ RULES: dict[str, list[Rule]] = {
     "TEST": TEST_RULES,
     "": [  # about several nodes
         one_of("LOGGERS", LOGGER_NAMES),
+        one_of("CALLBACKS", CALLBACK_REGISTRY),
         must("SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
         fits("MODEL.BACKBONE.PRETRAIN", _weights),
         fits("INPUT.REA.VALUE", _erasing),

@@ -97,6 +97,7 @@ def get_cfg() -> CN:
     cfg.SEED = 0  # ours; every random choice of a run follows from it
     cfg.OUTPUT_DIR = "logs/"
     cfg.IMPORTS = ()  # ours: the modules of --import that a run was made with; naming one here imports nothing
+    cfg.CALLBACKS = ()  # ours: names of Lightning callbacks that a module of --import registers
     cfg.LOGGERS = ("csv", "tensorboard")  # ours; wandb and mlflow where their packages are installed
     cfg.CUDNN_BENCHMARK = False
     cfg.MODEL = CN(_MODEL)

@@ -2,7 +2,7 @@
 
 import ast
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +23,8 @@ log = logging.getLogger("pml_ext")
 BASE_KEY = "_BASE_"
 
 
-def load_config(config_file: str | Path, overrides: list[str] | None = None) -> CN:
-    """The defaults, overlaid with a YAML file, its `_BASE_` files and KEY VALUE pairs (["SOLVER.MAX_EPOCH", "10", …]).
+def load_config(config_file: str | Path, overrides: Sequence[Any] | None = None) -> CN:
+    """The defaults, overlaid with a YAML file, its `_BASE_` files and KEY VALUE pairs (["SOLVER.MAX_EPOCH", 10, …]).
 
     The file may be one of the package, such as Market1501/bagtricks_R50.yml; `_BASE_` is relative to it. Spellings
     before FastReID 1.1 keep their meanings, and are logged. A UserError names every wrong key, its file and what is
@@ -67,16 +67,16 @@ def accepted(read: ReadConfig) -> CN:
     return read.cfg
 
 
-def read_config(config_file: str | Path | None, overrides: list[str] | None = None) -> ReadConfig:
+def read_config(config_file: str | Path | None, overrides: Sequence[Any] | None = None) -> ReadConfig:
     """As load_config, with the mistakes beside the config; None: overrides alone."""
     cfg, overrides, mistakes = get_cfg(), overrides or [], list[Mistake]()
     layers = Layers([] if config_file is None else _read_chain(str(config_file), Path(), (), mistakes))
     if len(overrides) % 2:
-        line = f"overrides must be KEY VALUE pairs; got an odd number of words: {' '.join(overrides)}"
+        line = f"overrides must be KEY VALUE pairs; got an odd number of words: {' '.join(map(str, overrides))}"
         mistakes.append(Mistake("", line))
     for key, value in zip(overrides[::2], overrides[1::2], strict=False):
         layers.append(Layer(COMMAND_LINE, {}))
-        layers[-1].put(key, value if _is_known(cfg, key) else _literal(value))
+        layers[-1].put(key, value if _is_known(cfg, key) or not isinstance(value, str) else _literal(value))
     if (made_with := layers.value("IMPORTS")) is not None:
         names = _coerce(made_with, cfg.IMPORTS, "IMPORTS", "the config")
         require_imported(names, str(config_file or "it"))

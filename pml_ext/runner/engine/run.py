@@ -1,7 +1,7 @@
 """Train or evaluate a config."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -50,24 +50,47 @@ from pml_ext.runner.evaluation.results import is_better, label_of
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, is_first, restarts, start
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
+from pml_ext.runner.registry import CALLBACK_REGISTRY
 
 log = logging.getLogger("pml_ext")
 
 
 def train(
-    cfg: CN, launch: Launch, *, resume: bool = False, overwrite: bool = False, profile: bool = False
+    cfg: CN,
+    launch: Launch | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    profile: bool = False,
+    callbacks: Sequence[lightning.Callback] = (),
 ) -> dict[str, dict[str, float]]:
-    """Train and evaluate, all output in OUTPUT_DIR; metrics of the final model by test set, none on ranks other than 0.
+    """Train and evaluate a config; all output is in its OUTPUT_DIR.
 
-    resume: continue from OUTPUT_DIR's last checkpoint, if any; overwrite: replace the run there; profile: log the
-    times.
+    Args:
+        cfg: of `load_config`.
+        launch: the processes; None: this one alone.
+        resume: continue from OUTPUT_DIR's last checkpoint, if there is one.
+        overwrite: replace the run that is in OUTPUT_DIR.
+        profile: log where the time went.
+        callbacks: Lightning's, beside those of the config's CALLBACKS; with several processes they are pickled.
+    Returns:
+        Metrics of the final model by test set; none on ranks other than 0.
+    Raises:
+        UserError: the config cannot run, or its data, weights or device are missing.
     """
+    launch = launch or Launch()
     if resume and overwrite:
         raise UserError("--resume goes on with the run in OUTPUT_DIR and --overwrite replaces it: give one of them")
     require_supported(cfg, processes=launch.processes)
     if launch.needs_agent:
         with _said_how_to_resume(cfg):
-            return start(launch, partial(train, cfg, resume=resume, overwrite=overwrite, profile=profile)) or {}
+            return (
+                start(
+                    launch,
+                    partial(train, cfg, resume=resume, overwrite=overwrite, profile=profile, callbacks=callbacks),
+                )
+                or {}
+            )
     with _said_how_to_resume(cfg), _in_output_folder(cfg, "train.log") as output:
         if restarts():
             log.info("restart %d of this run", restarts())
@@ -83,7 +106,8 @@ def train(
         checkpoints, profiles = output / CHECKPOINTS, [Profile()] if profile else []
         steps = steps_per_epoch(len(train_set), cfg.SOLVER.IMS_PER_BATCH)
         frozen = freeze_callbacks(cfg.MODEL.FREEZE_LAYERS, cfg.SOLVER, steps_per_epoch=steps)
-        trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *frozen)
+        named = [CALLBACK_REGISTRY.get(name)() for name in cfg.CALLBACKS]
+        trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *frozen, *named, *callbacks)
         # Lightning knows the rank of this process only now, and the samplers need it.
         loader = run_data.train_loader(cfg, train_set, trainer)
         tests = run_data.evaluation_loaders(cfg, test_sets, trainer)
@@ -176,13 +200,23 @@ def _comparison(cfg: CN, module: Baseline, before: Measured) -> list[str]:
     return [found] if found else []
 
 
-def evaluate_only(cfg: CN, launch: Launch) -> dict[str, dict[str, float]]:
-    """Measure MODEL.WEIGHTS on DATASETS.TESTS; leaves eval_metrics.json and figures in OUTPUT_DIR."""
+def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float]]:
+    """Measure MODEL.WEIGHTS on DATASETS.TESTS; eval_metrics.json, the report and figures are in OUTPUT_DIR.
+
+    Args:
+        cfg: of `load_config`.
+        launch: the processes; None: this one alone.
+    Returns:
+        Metrics by test set; none on ranks other than 0.
+    Raises:
+        UserError: the config cannot run, or its data, weights or device are missing.
+    """
+    launch = launch or Launch()
     if not cfg.MODEL.WEIGHTS:
         raise UserError("evaluation needs MODEL.WEIGHTS: the checkpoint to measure, such as logs/…/last.ckpt")
     require_supported(cfg)
     if launch.needs_agent:
-        return start(launch, partial(evaluate_only, cfg)) or {}
+        return start(launch, partial(evaluate, cfg)) or {}
     with _in_output_folder(cfg, "eval.log") as output:
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
         test_sets = run_data.evaluation_sets(cfg, output / UNREADABLE if is_first() else None)
@@ -229,7 +263,7 @@ def report_of_run(run: Path) -> Path:
     """Write report.html of a run, whose best checkpoint is measured again."""
     config = config_of_run(run)
     opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", weights_of_run(run), "TEST.REPORT", "True"]
-    evaluate_only(load_config(config, opts), Launch())
+    evaluate(load_config(config, opts), Launch())
     return run / "report.html"
 
 

@@ -29,7 +29,7 @@ from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import DataSet, OpenSet
 from pml_ext.runner.data.datasets.digits import digits_set
 from pml_ext.runner.engine.baseline import Baseline
-from pml_ext.runner.engine.run import evaluate_only
+from pml_ext.runner.engine.run import evaluate
 from pml_ext.runner.launch import Launch, is_first, start
 from pml_ext.runner.registry import DATASET_REGISTRY
 from tests.runner.data.published_layouts import picture
@@ -117,7 +117,7 @@ def _evaluate(cfg: CN, launch: Launch) -> object:
     """With a bug in what rank 1 does between two exchanges."""
     if not is_first():
         ranking.match_ranks_of = lambda *_: 1 // 0
-    return evaluate_only(cfg, launch)
+    return evaluate(cfg, launch)
 
 
 def test_a_rank_that_fails_while_others_wait_for_its_part_ends_the_evaluation(trained: Path, tmp_path: Path) -> None:
