@@ -1,36 +1,35 @@
 """Parts of a user's own module and of installed packages."""
 
+import json
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import lightning
 import pytest
+import torch
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner import evaluate, load_config, plugins, train
-from pml_ext.runner.registry import CALLBACK_REGISTRY, LOSS_REGISTRY, Registry
+from pml_ext.runner.checks.check import problems
+from pml_ext.runner.modeling.losses.factory import build_losses
+from pml_ext.runner.registry import CALLBACK_REGISTRY, DATASET_REGISTRY, LOSS_REGISTRY, Registry
 
-DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
-LOSSES = """
-import torch
+GUIDE = Path(__file__).parents[2] / "examples" / "EXTENDING.md"
+TAKEN = """
 from pml_ext.runner.registry import LOSS_REGISTRY
 
-@LOSS_REGISTRY.register()
-class OwnPairLoss(torch.nn.Module):
-    def __init__(self, margin=0.3):
-        super().__init__()
-        self.margin = margin
-
-    def forward(self, embeddings, labels):
-        distances, same = torch.cdist(embeddings, embeddings), labels[:, None] == labels
-        return (distances * same).mean() + torch.relu(self.margin - distances * ~same).mean()
-
-@LOSS_REGISTRY.register(node="LENGTH", keys={"TARGET": "length"})
-def length_loss(embeddings, labels, length=1.0):
-    return (embeddings.norm(dim=1) - length).square().mean()
+@LOSS_REGISTRY.register("CITLoss")
+def own(embeddings, labels):
+    return 0 * embeddings.sum()
 """
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(plugins, "_imported", [])
-    for registry in (LOSS_REGISTRY, CALLBACK_REGISTRY):
+    for registry in (LOSS_REGISTRY, CALLBACK_REGISTRY, DATASET_REGISTRY):
         list(registry)
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     yield tmp_path
@@ -48,20 +47,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_a_users_losses_train_on_two_processes_and_the_run_names_their_module(
+def test_the_guides_project_trains_on_two_processes_and_the_run_names_its_module(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "own_losses.py").write_text(LOSSES, encoding="utf-8")
-    own = ["--import", "own_losses", "MODEL.LOSSES.NAME", '("OwnPairLoss", "length_loss")', "MODEL.DEVICE", "cpu"]
-    own += ["MODEL.LOSSES.OWNPAIRLOSS.MARGIN", "0.5", "MODEL.LOSSES.LENGTH.TARGET", "2.5", "SOLVER.MAX_EPOCH", "1"]
-    assert main(["check-config", str(DIGITS), *own]) == 0
-    own += ["OUTPUT_DIR", "run", "TEST.REPORT", "False", "DATALOADER.NUM_INSTANCE", "8", "--num-gpus", "2"]
-    assert main(["train", "--config-file", str(DIGITS), *own]) == 0
-    assert "OwnPairLoss 0." in capfd.readouterr().err
+    (folder / "my_project.py").write_text(blocks("python")[0], encoding="utf-8")
+    (command,) = blocks("sh")
+    words = shlex.split(command)
+    assert words[:2] == ["pml-ext", "train"]
+    more = ["TEST.REPORT", "False", "DATALOADER.NUM_INSTANCE", "8", "--num-gpus", "2"]
+    assert main([*words[1:], *more]) == 0
+    shown = capfd.readouterr()
+    assert "PullPush " in shown.err and "SupConLoss" in shown.err and "epoch 1\n" in shown.out
+    found = json.loads(Path("logs/my_project/metrics.json").read_text(encoding="utf-8"))
+    assert found["results"]["SmallDigits"]["precision_at_1"] > 0.9
     monkeypatch.setattr(plugins, "_imported", [])
-    assert main(["eval", "run"]) == 2
-    assert "run/config.yaml was made with parts of own_losses: add --import own_losses" in capfd.readouterr().err
-    assert main(["eval", "run", "--import", "own_losses"]) == 0
+    assert main(["eval", "logs/my_project"]) == 2
+    assert "my_project/config.yaml was made with parts of my_project: add --import my_project" in capfd.readouterr().err
+    assert main(["eval", "logs/my_project", "--import", "my_project"]) == 0
+
+
+def test_a_function_as_a_loss_with_a_node_and_keys_of_its_own(folder: Path) -> None:
+    @LOSS_REGISTRY.register(node="LENGTH", keys={"TARGET": "length"})
+    def length_loss(embeddings: torch.Tensor, labels: torch.Tensor, length: float = 1.0) -> torch.Tensor:
+        return (embeddings.norm(dim=1) - length).square().mean()
+
+    keys = ["MODEL.LOSSES.LENGTH.TARGET", 3, "MODEL.LOSSES.LENGTH.SCALE", 0.5, "MODEL.MINER.NAME", "BatchHardMiner"]
+    cfg = load_config("Digits/sap_tcm.yml", ["MODEL.LOSSES.NAME", ("length_loss",), *keys, "MODEL.DEVICE", "cpu"])
+    (term,), losses = build_losses(cfg.MODEL.LOSSES, num_classes=3, feature_size=2)
+    assert losses["length_loss"](torch.tensor([[1.0, 0], [0, 5]]), torch.arange(2)).item() == 4
+    assert (term.scale, term.is_mined) == (0.5, False)
+    assert "MODEL.MINER.NAME = 'BatchHardMiner': none of the losses length_loss takes a miner" in problems(cfg)
 
 
 def test_training_from_python_with_callbacks_by_name_and_as_objects(folder: Path) -> None:
@@ -91,7 +106,7 @@ def test_training_from_python_with_callbacks_by_name_and_as_objects(folder: Path
         (None, "no module of that name in .* or the environment; did you mean own_loss"),
         ("import nothing_like_this", "ModuleNotFoundError: .*nothing_like_this.* line 1"),
         ("\n\n1 / 0", r"ZeroDivisionError: .*own_losses\.py, line 3"),
-        (LOSSES.replace("OwnPairLoss", "CITLoss"), "CITLoss of own_losses has the name of a part that pml_ext"),
+        (TAKEN, "CITLoss of own_losses has the name of a part that pml_ext"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_one_line(folder: Path, text: str | None, message: str) -> None:
@@ -106,7 +121,7 @@ def test_a_module_that_cannot_be_imported_is_one_line(folder: Path, text: str | 
 def test_plug_ins_of_installed_packages_register_and_a_broken_one_is_a_warning(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, text in (("good_plugin", LOSSES), ("bad_plugin", "1 / 0")):
+    for name, text in (("good_plugin", TAKEN.replace("CITLoss", "OwnLoss")), ("bad_plugin", "1 / 0")):
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
         info = folder / f"{name}-1.0.dist-info"
         info.mkdir()
@@ -116,7 +131,7 @@ def test_plug_ins_of_installed_packages_register_and_a_broken_one_is_a_warning(
     monkeypatch.setattr(plugins, "_installed", [])
     monkeypatch.setattr("pml_ext.runner.plugins.log.propagate", True)
     plugins.import_installed()
-    assert "OwnPairLoss" in LOSS_REGISTRY
+    assert "OwnLoss" in LOSS_REGISTRY
     assert "the plug-in bad_plugin of bad_plugin cannot be imported: division by zero" in caplog.text
     caplog.clear()
     plugins.import_installed()

@@ -176,11 +176,11 @@ def _nobody(name: str, options: CN) -> tuple[int, ...]:
 
 
 def _contents(images: ImageSet, nobody: tuple[int, ...]) -> str:
-    """How many images, identities and cameras; images that each have a camera of their own have none."""
+    """How many images, identities and cameras; images of one camera, or each of its own, have none."""
     known = images.identities[~np.isin(images.identities, nobody)]
     parts = [f"{len(images)} images", f"{len(np.unique(known))} identities"]
     cameras = len(np.unique(images.cameras))
-    if cameras < len(images):
+    if 1 < cameras < len(images):
         parts.append(f"{cameras} cameras")
     if len(known) < len(images):
         parts.append(f"{len(images) - len(known)} images of nobody (junk and distractors)")
