@@ -10,7 +10,6 @@ from pytorch_metric_learning.distances import BaseDistance, CosineSimilarity, Do
 from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, SelfSupervisedLoss
 from pytorch_metric_learning.miners import BaseMiner
 from pytorch_metric_learning.reducers import AvgNonZeroReducer, MeanReducer
-from pytorch_metric_learning.utils import loss_and_miner_utils
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper, DistributedMinerWrapper
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ __all__ = [
     "MeanReducer",
     "SelfSupervisedLoss",
     "distances",
-    "loss_and_miner_utils",
     "losses",
     "miners",
     "reducers",

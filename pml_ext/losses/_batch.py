@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_indices_tuple, check_labels
+from pml_ext.functional.tuples.indices import Tuples as Tuples
 
-Tuples = tuple[Tensor, ...]
-"""A miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices."""
 Labels = Tensor | None
 """(B,) class ids; None where an indices_tuple says everything."""
 

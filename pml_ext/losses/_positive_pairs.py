@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from pml_ext._pml import loss_and_miner_utils
 from pml_ext.distances.gathered import orders_if_gathered
 from pml_ext.functional.loop.partners import consecutive_pairs
+from pml_ext.functional.tuples.indices import pairs_of
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._batch import Tuples
 
@@ -17,7 +17,7 @@ def pair_masks(
     if indices_tuple is None:
         assert labels is not None
         return same_and_different(labels, None if with_itself else ref_labels)
-    a1, p, a2, n = loss_and_miner_utils.convert_to_pairs(indices_tuple, labels, ref_labels)
+    a1, p, a2, n = pairs_of(indices_tuple)
     positive, negative = torch.zeros(2, *like.shape, dtype=torch.bool, device=like.device)
     positive[a1, p] = True
     negative[a2, n] = True

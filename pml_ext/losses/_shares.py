@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from pml_ext._pml import AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, reducers
 from pml_ext.distances.injected import twin_of
+from pml_ext.functional.tuples.indices import every_triplet
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._by_name import KNOWN
 from pml_ext.losses._facts import LossFacts, Part, Sums, facts_of, own_facts
@@ -55,8 +56,7 @@ def tuples_for(loss: Any, anchors: Tensor, positives: Tensor, different: Tensor)
     """Pairs, or for a loss of triplets each positive pair with every negative of its anchor."""
     if not facts_of(type(loss)).makes_triplets:
         return anchors, positives, *different.nonzero(as_tuple=True)
-    pair, negatives = different[anchors].nonzero(as_tuple=True)
-    return anchors[pair], positives[pair], negatives
+    return every_triplet(anchors, positives, different)
 
 
 def sums_of_terms(loss: Any, x: Tensor, part: Part, call: Callable[[Any], object]) -> Sums:

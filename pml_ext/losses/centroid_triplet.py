@@ -8,8 +8,9 @@ from torch.nn.functional import softplus
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
-from pml_ext._pml import BaseDistance, LpDistance, loss_and_miner_utils
+from pml_ext._pml import BaseDistance, LpDistance
 from pml_ext.functional.losses.centroid_triplet import class_counts, class_means, means_of_others
+from pml_ext.functional.tuples.indices import pairs_of
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments
 from pml_ext.losses._batch import Tuples, is_with_itself
 from pml_ext.losses._facts import LossFacts
@@ -95,7 +96,7 @@ class CentroidTripletLoss(EmbeddingLoss):
         centroids = class_means(averaged, classes, len(known))
         is_own = labels[:, None] == known[None, :]
         if indices_tuple is not None:
-            a1, p, a2, n = loss_and_miner_utils.convert_to_pairs(indices_tuple, labels, ref_labels)
+            a1, p, a2, n = pairs_of(indices_tuple)
             mined = points.new_zeros(len(points), len(ref_points))
             mined[a1, p] = 1
             count = mined.sum(dim=1)

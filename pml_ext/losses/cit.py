@@ -8,10 +8,11 @@ from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._ops.distributed import add_transpose_of_ranks_
-from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, loss_and_miner_utils
+from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance
 from pml_ext.functional.losses.cit import concordance_index, concordance_loss, triplet_losses
 from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
 from pml_ext.functional.losses.cit_rows import concordance_sum_of_rows
+from pml_ext.functional.tuples.indices import triplets_of
 from pml_ext.functional.tuples.pairs import class_spans, count_triplets, same_and_different
 from pml_ext.losses._base import (
     NO_TRIPLET,
@@ -122,7 +123,7 @@ class CITLoss(EmbeddingLoss):
                 return self._no_terms(NO_TRIPLET)
             value = concordance_loss(similarities, among_ref, same, different, self.gamma, hinge)
             return {"loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
-        a, p, n = loss_and_miner_utils.convert_to_triplets(indices_tuple, labels, ref_labels, t_per_anchor="all")
+        a, p, n = triplets_of(indices_tuple, labels, None if ref_labels is labels else ref_labels)
         if len(a) == 0:
             return self._no_terms(NO_TRIPLET, indices_tuple)
         s_pn = None if among_ref is None else among_ref[p, n]

@@ -10,11 +10,12 @@ from typing_extensions import Unpack
 from pml_ext._checks import check_embeddings, check_labels_below, check_seed, check_switch, check_whole
 from pml_ext._ops.normalize import to_sphere
 from pml_ext._ops.precision import no_autocast
-from pml_ext._pml import LpDistance, loss_and_miner_utils, reducers
+from pml_ext._pml import LpDistance, reducers
 from pml_ext.functional.losses.centroids import check_num_classes
 from pml_ext.functional.losses.discriminative import centroid_values
 from pml_ext.functional.losses.discriminative_one_hot import one_hot_values
 from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
+from pml_ext.functional.tuples.indices import weights_of
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, describe_distance, is_on_sphere
 from pml_ext.losses._batch import Tuples, at_least_float32
 from pml_ext.losses._class_centroids import KINDS, make_centroids, problem_with_saved
@@ -156,7 +157,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         if self.paper_scale:
             per_class = len(labels) / self.num_classes
             values = values * (3 * (self.num_classes - 1) * (per_class - 1) * per_class)
-        weights = loss_and_miner_utils.convert_to_weights(indices_tuple, labels, dtype=values.dtype)
+        weights = weights_of(indices_tuple, labels, values.dtype)
         indices = torch.arange(len(labels), device=labels.device)
         return {"loss": {"losses": values * weights, "indices": indices, "reduction_type": "element"}}
 

@@ -8,8 +8,9 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_above_zero
-from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
+from pml_ext._pml import CosineSimilarity
 from pml_ext.functional.losses.recall_at_k import check_short_lists, smooth_recall_at_k
+from pml_ext.functional.tuples.indices import weights_of
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, describe_distance
 from pml_ext.losses._batch import Tuples, is_with_itself
 from pml_ext.losses._facts import LossFacts
@@ -84,8 +85,6 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         if len(queries) < len(labels):
             similarities, positive = similarities[queries], positive[queries]
         recalls = smooth_recall_at_k(similarities, positive, self.ks, self.temperature, self.rank_temperature)
-        weights = loss_and_miner_utils.convert_to_weights(
-            indices_tuple, labels, dtype=recalls.dtype, using_ref=not with_itself
-        )
+        weights = weights_of(indices_tuple, labels, recalls.dtype, with_itself=with_itself)
         losses = (1 - recalls.mean(dim=1)) * weights[queries]
         return {"loss": {"losses": losses, "indices": queries, "reduction_type": "element"}}

@@ -6,8 +6,9 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_above_zero
-from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
+from pml_ext._pml import CosineSimilarity
 from pml_ext.functional.losses.smooth_ap import smooth_average_precision
+from pml_ext.functional.tuples.indices import weights_of
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, describe_distance
 from pml_ext.losses._batch import Tuples, is_with_itself
 from pml_ext.losses._facts import LossFacts
@@ -64,8 +65,6 @@ class SmoothAPLoss(EmbeddingLoss):
         if len(queries) < len(labels):
             similarities, positive = similarities[queries], positive[queries]
         precision = smooth_average_precision(similarities, positive, self.temperature)
-        weights = loss_and_miner_utils.convert_to_weights(
-            indices_tuple, labels, dtype=precision.dtype, using_ref=not with_itself
-        )
+        weights = weights_of(indices_tuple, labels, precision.dtype, with_itself=with_itself)
         losses = (1 - precision) * weights[queries]
         return {"loss": {"losses": losses, "indices": queries, "reduction_type": "element"}}
