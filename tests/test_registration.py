@@ -1,3 +1,4 @@
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,6 +58,32 @@ def test_import_loads_only_torch_and_pml() -> None:
     )
     result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert (result.stdout.strip(), result.stderr, result.returncode) == ("[]", "", 0)
+
+
+def test_import_leaves_pml_as_it_is() -> None:
+    """Everything in its modules and in their classes, and that a memory then takes an unpickled loss of ours."""
+    code = """
+import pickle, sys
+import pytorch_metric_learning.losses as pml, pytorch_metric_learning.utils.distributed
+
+def state():
+    found = {}
+    for name in [name for name in sys.modules if name.startswith("pytorch_metric_learning")]:
+        for key, value in vars(sys.modules[name]).items():
+            found[name, key] = id(value)
+            if isinstance(value, type):
+                found.update({(name, key, member): id(part) for member, part in vars(value).items()})
+    return found
+
+before = state()
+import pml_ext.losses, pml_ext.miners, pml_ext.inspection, pml_ext.distributed
+after = state()
+print([key for key in before if before[key] != after.get(key)])
+pml.CrossBatchMemory(pickle.loads(bytes.fromhex(sys.argv[1])), embedding_size=4)
+"""
+    pickled = pickle.dumps(losses.TCMLoss()).hex()
+    done = subprocess.run([sys.executable, "-c", code, pickled], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
 def test_without_an_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import inspect
 from typing import TYPE_CHECKING
 
 from pml_ext import _pml
-from pml_ext.losses import _by_name, _in_pml_wrappers, _pml_facts  # noqa: F401
+from pml_ext.losses import _by_name, _pml_facts  # noqa: F401
 from pml_ext.losses.arc_pair_reducer import ArcPairReducer as ArcPairReducer
 from pml_ext.losses.centroid_triplet import CentroidTripletLoss as CentroidTripletLoss
 from pml_ext.losses.cit import CITLoss as CITLoss

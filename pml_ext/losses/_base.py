@@ -13,6 +13,7 @@ from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseDistance, BaseMetricLossFunction, LpDistance, MeanReducer, reducers
 from pml_ext.distances.plain_cosine import is_plain_cosine
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
+from pml_ext.losses._in_pml_wrappers import OurLoss
 from pml_ext.losses._settings import ShowsArguments, arguments_of
 
 NO_TRIPLET = "this batch has no triplet (two samples of a class and one of another)"
@@ -32,7 +33,7 @@ PML_ARGUMENTS = tuple(PMLArguments.__annotations__)
 _LIKE = {"distance": "CosineSimilarity()", "reducer": "MeanReducer()", "embedding_regularizer": "LpRegularizer()"}
 
 
-class EmbeddingLoss(ShowsArguments, BaseMetricLossFunction):
+class EmbeddingLoss(ShowsArguments, OurLoss):
     """A PML loss that checks its input before any work and computes in float32 or better.
 
     Sums over thousands of pairs lose all digits in 16 bits: half-precision embeddings become float32, autocast is off.

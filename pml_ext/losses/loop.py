@@ -18,6 +18,7 @@ from pml_ext.losses._base import is_empty
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of
+from pml_ext.losses._in_pml_wrappers import OurLoss
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.losses._shares import pair_masks_of, sums_of_terms, tuples_for, why_inner_undivided
 
@@ -44,7 +45,7 @@ def _arguments(options: dict[str, Any], build: Any) -> dict[str, Any]:
     return {**options, "loss": build(options["loss"], **measure)}
 
 
-class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
+class LoOp(SettingsOfTheWrapped, OurLoss):
     """Runs a tuple loss with each negative distance replaced by that of the closest points of two arcs.
 
     A sample and its partner of the same class span an arc on the sphere; the distance of a negative pair becomes the

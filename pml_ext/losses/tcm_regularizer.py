@@ -12,6 +12,7 @@ from pml_ext.losses._base import EmbeddingLoss, is_empty
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums
+from pml_ext.losses._in_pml_wrappers import OurLoss
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.losses._shares import sums_of, why_inner_undivided
 from pml_ext.losses.tcm import TCMLoss
@@ -25,7 +26,7 @@ def _sums(loss: "TCMRegularizer", x: Tensor, labels: Tensor, part: Part) -> Sums
     return sums, counts
 
 
-class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
+class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     """Another loss plus the threshold-consistent margin over all pairs of the batch.
 
     The loss gets what this gets: a miner's indices_tuple, ref_emb and ref_labels. TCM gets the embeddings and labels,

@@ -28,7 +28,8 @@ def test_as_in_pml(seed: int) -> None:
     theirs = pml.convert_to_triplets(None, labels, ref_labels, t_per_anchor="all")
     assert_same(triplets_of(None, labels, ref_labels), theirs)
     same, different = same_and_different(labels, ref_labels)
-    assert_same(every_triplet(*same.nonzero(as_tuple=True), different), theirs)
+    anchors, positives = same.nonzero(as_tuple=True)
+    assert_same(every_triplet(anchors, positives, different), theirs)
 
     sizes = torch.randint(0, 6, (2,)).tolist()
     positive, negative = draw(sizes[0], rows, columns), draw(sizes[1], rows, columns)
