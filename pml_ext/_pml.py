@@ -3,6 +3,7 @@
 Version 3 renames the hooks that a loss overrides; keeping every import here leaves one file to change.
 """
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 from pytorch_metric_learning import distances, losses, miners, reducers, regularizers
@@ -34,10 +35,20 @@ __all__ = [
     "distances",
     "losses",
     "miners",
+    "reducer_of_terms",
     "reducers",
     "regularizers",
     "retrieval_dataset",
 ]
+
+
+def reducer_of_terms(reducer: Any, names: tuple[str, ...]) -> Any:
+    """A user's reducer for a loss of several terms, each of which needs its own; MeanReducer gets their sum."""
+    if reducer is None or type(reducer) is MeanReducer:
+        return reducer
+    if isinstance(reducer, (reducers.MultipleReducers, reducers.DoNothingReducer)):
+        return reducer
+    return reducers.MultipleReducers({name: copy.deepcopy(reducer) for name in names})
 
 
 def retrieval_dataset(name: str) -> Any:

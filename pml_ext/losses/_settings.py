@@ -1,9 +1,12 @@
 """Settings of losses and miners: shown by repr; a wrapper's distance, reducer and regularizer are the wrapped one's."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+
+from pml_ext._pml import BaseDistance, LpDistance
 
 SETTINGS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight")
 
@@ -21,6 +24,26 @@ class ShowsArguments:
         values = {name: getattr(self, name, None) for name in arguments_of(type(self))}
         shown = (bool, int, float, str, tuple)
         return ", ".join(f"{name}={value!r}" for name, value in values.items() if isinstance(value, shown))
+
+
+class EmbeddingModule(ShowsArguments, nn.Module):
+    """Base of a loss or miner: its default distance, and what PML's record keeper finds.
+
+    Attributes:
+        default_distance: makes the distance where none is given.
+    """
+
+    default_distance: Callable[[], BaseDistance] = LpDistance
+    distance: Any
+    reducer: Any
+    add_to_recordable_attributes: Any
+
+    def get_default_distance(self) -> BaseDistance:
+        """PML 2's name for it."""
+        return type(self).default_distance()
+
+    def _record(self, *names: str, is_stat: bool = False) -> None:
+        self.add_to_recordable_attributes(list_of_names=list(names), is_stat=is_stat)
 
 
 class SettingsOfTheWrapped(ShowsArguments, nn.Module):

@@ -81,8 +81,8 @@ class _Terms(nn.Module):
     def forward(self, terms: dict[str, dict[str, Any]], embeddings: Tensor, labels: Tensor) -> Tensor:
         sums, counts = [], []
         for name, kind in self.kinds.items():
-            values = terms[name]["losses"]
-            if terms[name]["reduction_type"] == "already_reduced" or not isinstance(values, Tensor):
+            values = terms[name]["losses"] if name in terms else 0
+            if not isinstance(values, Tensor) or values.ndim == 0:
                 sums.append(embeddings[:0].sum())
                 counts.append(torch.tensor(self.empty if kind is MeanReducer else 0, device=embeddings.device))
             elif kind is MeanReducer:
@@ -129,7 +129,7 @@ def why_undivided(loss: Any) -> str:
         return why
     if any(getattr(loss, kind, None) is not None for kind in ("embedding_regularizer", "weight_regularizer")):
         return "it has a regularizer"
-    if loss.collect_stats:
+    if getattr(loss, "collect_stats", False):
         return "collect_stats must be False; it is True"
     if any(type(reducer) not in (MeanReducer, AvgNonZeroReducer) for reducer in reducers_of(loss)):
         return "its reducer is neither MeanReducer nor AvgNonZeroReducer"

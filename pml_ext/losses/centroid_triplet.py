@@ -1,5 +1,6 @@
 """The triplet loss of a sample and class centroids."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,8 +12,8 @@ from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, LpDistance
 from pml_ext.functional.losses.centroid_triplet import class_counts, class_means, means_of_others
 from pml_ext.functional.tuples.indices import pairs_of
-from pml_ext.losses._base import EmbeddingLoss, PMLArguments
-from pml_ext.losses._batch import Tuples, is_with_itself
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms, term
+from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._pml_facts import with_reducer
 
@@ -61,6 +62,7 @@ class CentroidTripletLoss(EmbeddingLoss):
     """
 
     facts = LossFacts(reads_no_pairs="it compares samples with centroids, not with samples", arguments=_arguments)
+    default_distance = staticmethod(partial(LpDistance, power=2))
     labels_because = "Centroids are of classes, an indices_tuple does not replace them"
 
     def __init__(
@@ -80,19 +82,19 @@ class CentroidTripletLoss(EmbeddingLoss):
         self.triplets_per_anchor = triplets_per_anchor
         self.negatives = negatives
         self.unit_means = unit_means
-        self.add_to_recordable_attributes(name="margin", is_stat=False)
+        self._record("margin")
 
-    def get_default_distance(self) -> LpDistance:
-        return LpDistance(power=2)
-
-    def compute_loss(
-        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Tensor
-    ) -> dict[str, Any]:
-        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
+    def _terms(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
+        with_itself = ref_emb is None
         points = self.distance.maybe_normalize(embeddings)
-        ref_points = points if with_itself else self.distance.maybe_normalize(ref_emb)
-        averaged = ref_points if self.unit_means else ref_emb
-        known, classes = torch.unique(ref_labels, return_inverse=True)
+        ref_points, averaged = points, embeddings
+        if ref_emb is not None:
+            ref_points, averaged = self.distance.maybe_normalize(ref_emb), ref_emb
+        if self.unit_means:
+            averaged = ref_points
+        known, classes = torch.unique(labels if ref_labels is None else ref_labels, return_inverse=True)
         centroids = class_means(averaged, classes, len(known))
         is_own = labels[:, None] == known[None, :]
         if indices_tuple is not None:
@@ -117,9 +119,7 @@ class CentroidTripletLoss(EmbeddingLoss):
             )
         return self._losses(points[anchors], own[anchors], centroids, is_other[anchors], anchors)
 
-    def _losses(
-        self, points: Tensor, own: Tensor, centroids: Tensor, is_other: Tensor, anchors: Tensor
-    ) -> dict[str, Any]:
+    def _losses(self, points: Tensor, own: Tensor, centroids: Tensor, is_other: Tensor, anchors: Tensor) -> Terms:
         to_own = row_distances(self.distance, points, own)
         to_others = self.distance(points, centroids)
         if self.swap:
@@ -132,7 +132,7 @@ class CentroidTripletLoss(EmbeddingLoss):
             to_own, to_others, anchors = to_own[rows], to_others[rows, columns], anchors[rows]
         violations = self.distance.margin(to_own, to_others) + self.margin
         losses = softplus(violations) if self.smooth_loss else torch.relu(violations)
-        return {"loss": {"losses": losses, "indices": anchors, "reduction_type": "element"}}
+        return {"loss": term(losses, anchors)}
 
 
 def row_distances(distance: BaseDistance, x: Tensor, others: Tensor, *, rows: int = 25) -> Tensor:

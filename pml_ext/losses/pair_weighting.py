@@ -11,8 +11,16 @@ from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import CosineSimilarity, miners
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, weighted_sums
-from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, PMLArguments, describe_distance, refuse_unknown
-from pml_ext.losses._batch import Labels, Tuples
+from pml_ext.losses._base import (
+    PML_ARGUMENTS,
+    EmbeddingLoss,
+    PMLArguments,
+    Terms,
+    describe_distance,
+    refuse_unknown,
+    term,
+)
+from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._positive_pairs import pair_masks
 from pml_ext.losses._shares import anchors_first_sums
@@ -103,7 +111,7 @@ class PairWeightingLoss(EmbeddingLoss):
             self.labels_because = "Only an indices_tuple without mining replaces them"
         self.options = options
         self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # the weighting checks its options
-        self.add_to_recordable_attributes(list_of_names=["weighting", "mining"], is_stat=False)
+        self._record("weighting", "mining")
 
     def extra_repr(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -115,10 +123,10 @@ class PairWeightingLoss(EmbeddingLoss):
             weights: Tensor = WEIGHTINGS[self.weighting](similarity, positive, negative, **self.options)
         return weights
 
-    def compute_loss(
-        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Labels
-    ) -> dict[str, dict[str, Any]]:
-        with_itself = ref_emb is embeddings
+    def _terms(
+        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
+        with_itself = ref_emb is None
         similarity = self.distance(embeddings, ref_emb)
         positive, negative = pair_masks(similarity, labels, ref_labels, indices_tuple, with_itself=with_itself)
         if self.reference_begins_with_batch:
@@ -127,10 +135,9 @@ class PairWeightingLoss(EmbeddingLoss):
             return self._no_terms("this batch has no positive or no negative pair")
         if self.mining is not None:
             miner = miners.MultiSimilarityMiner(epsilon=self.mining, distance=self.distance)
-            references = (None, None) if with_itself else (ref_emb, ref_labels)
             # The miner gets the matrix at hand: computing it is most of its cost.
             matrix = inject(self.distance, similarity.detach(), two_sets=not with_itself)
-            mined = run_with_distance(miner, matrix, embeddings, labels, *references)
+            mined = run_with_distance(miner, matrix, embeddings, labels, ref_emb, ref_labels)
             kept = pair_masks(similarity, labels, ref_labels, mined, with_itself=with_itself)
             positive, negative = positive & kept[0], negative & kept[1]
 
@@ -139,5 +146,4 @@ class PairWeightingLoss(EmbeddingLoss):
             return torch.where(positive, -weights, weights)
 
         losses = weighted_sums(similarity, weigh)
-        indices = torch.arange(len(losses), device=losses.device)
-        return {"loss": {"losses": losses, "indices": indices, "reduction_type": "element"}}
+        return {"loss": term(losses, torch.arange(len(losses), device=losses.device))}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pml_ext._pml import BaseMetricLossFunction, DistributedLossWrapper, SelfSupervisedLoss
-from pml_ext.losses._base import EmbeddingLoss, is_empty
+from pml_ext.losses._base import is_empty
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums
@@ -105,13 +105,10 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
                 raise ValueError(f"{name} must be None around {kind}, which takes none; got {type(value).__name__}")
         if is_empty(embeddings):
             return self._sum(self.loss(at_least_float32(embeddings), labels), self.tcm(embeddings, labels))
-        batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
-        embeddings, ids, ref_emb, ref_ids, *on_host = batch
-        tcm = self.tcm(embeddings, on_host[0], None, ref_emb, on_host[1])
-        if isinstance(self.loss, (EmbeddingLoss, SettingsOfTheWrapped)):  # ours read labels on the host
-            ids, ref_ids = on_host
-        given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_ids}
-        return self._sum(self.loss(embeddings, ids, **{name: given[name] for name in self._takes}), tcm)
+        embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
+        tcm = self.tcm(embeddings, labels, None, ref_emb, ref_labels)
+        given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
+        return self._sum(self.loss(embeddings, labels, **{name: given[name] for name in self._takes}), tcm)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -120,7 +117,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         if ref_emb is None:
             raise ValueError("ref_emb must be the other view of embeddings around SelfSupervisedLoss; got None")
         ids = torch.arange(len(embeddings), device=embeddings.device)
-        first, _, second, *_ = checked_batch(embeddings, ids, ref_emb, ids.clone())
+        first, _, second, _ = checked_batch(embeddings, ids, ref_emb, ids.clone())
         assert second is not None
         if self.loss.symmetric:
             tcm = self.tcm(torch.cat([first, second]), torch.cat([ids, ids]))
