@@ -10,8 +10,8 @@ from typing_extensions import Unpack
 from pml_ext._checks import check_in_range, check_switch, warn_once
 from pml_ext._names import hint
 from pml_ext._ops.precision import no_autocast
-from pml_ext._pml import BaseDistance, BaseMetricLossFunction, MeanReducer, reducers
-from pml_ext.distances.plain_cosine import is_plain_cosine
+from pml_ext._pml import BaseDistance, BaseMetricLossFunction, MeanReducer, no_terms, reducers, term
+from pml_ext.distances.settings import is_plain_cosine
 from pml_ext.losses._batch import Labels, Reference, Tuples, at_least_float32, checked_batch, on_host
 from pml_ext.losses._in_pml_wrappers import OurLoss
 from pml_ext.losses._settings import EmbeddingModule, arguments_of
@@ -98,14 +98,14 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     def compute_loss(
         self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
-        """The terms for PML's `forward`, whose version 2 names the batch as its own reference and needs one term."""
+        """The terms for PML's `forward`, whose version 2 names the batch as its own reference and needs a term."""
         if ref_emb is embeddings and ref_labels is labels:
             ref_emb = ref_labels = None
         if labels is not None and indices_tuple is None and ref_emb is None and is_mean_of_cosines(self):
             value = self._value_at_once(embeddings, labels)
             if value is not None:
                 return {"loss": term(value)}
-        return self._terms(embeddings, labels, indices_tuple, ref_emb, ref_labels) or {"loss": term(0)}
+        return self._terms(embeddings, labels, indices_tuple, ref_emb, ref_labels) or no_terms()
 
     def _terms(
         self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Any
@@ -132,25 +132,6 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     def _warn(self, what: str) -> None:
         sampler = "use a sampler that draws several samples of each of several classes"
         warn_once(self, f"{type(self).__name__}: {what}; {sampler}")
-
-
-def term(
-    losses: Tensor | int, indices: Tensor | tuple[Tensor, ...] | None = None, *, of_negatives: bool = False
-) -> dict[str, Any]:
-    """A term of a loss as PML's reducers take it.
-
-    losses, indices: (T,) values, and of which samples each is: (T,), two (T,) for pairs, three for triplets. None: a
-    value that is reduced already. of_negatives: the pairs are negative ones.
-    """
-    if indices is None:
-        kind = "already_reduced"
-    elif isinstance(indices, Tensor):
-        kind = "element"
-    elif len(indices) == 3:
-        kind = "triplet"
-    else:
-        kind = "neg_pair" if of_negatives else "pos_pair"
-    return {"losses": losses, "indices": indices, "reduction_type": kind}
 
 
 def is_empty(embeddings: object) -> bool:
@@ -192,15 +173,3 @@ def refuse_unknown(kind: type, unknown: Iterable[str], known: Iterable[str], mor
     """Raises a TypeError that suggests known arguments, followed by `more`, if any is unknown."""
     for name in sorted(unknown):
         raise TypeError(f"{kind.__name__} got unknown argument {name!r}{hint(name, known, str)}{more}")
-
-
-def is_on_sphere(distance: Any, *kinds: type) -> bool:
-    """Whether it is of one of these kinds, plain (p=2, power=1), between unit vectors."""
-    settings = [getattr(distance, name, None) for name in ("p", "power", "normalize_embeddings")]
-    return isinstance(distance, kinds) and settings == [2, 1, True]
-
-
-def describe_distance(distance: Any) -> str:
-    """For messages: LpDistance(normalize_embeddings=True, p=2, power=1)."""
-    names = [name for name in ("normalize_embeddings", "p", "power") if hasattr(distance, name)]
-    return f"{type(distance).__name__}({', '.join(f'{name}={getattr(distance, name)!r}' for name in names)})"

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 from typing_extensions import Self
 
-from pml_ext._pml import BaseMetricLossFunction, CrossBatchMemory, SelfSupervisedLoss, losses
+from pml_ext._pml import IS_3, BaseMetricLossFunction, CrossBatchMemory, SelfSupervisedLoss, losses
 from pml_ext.losses._facts import facts_of
 
 
@@ -14,7 +14,8 @@ class OurLoss(BaseMetricLossFunction):
     """Base of every loss of this package. The first one that is made, or unpickled, is the first that wrappers meet."""
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        _open_wrappers()
+        if not IS_3:
+            _open_wrappers()
         new: Self = super().__new__(cls)
         return new
 

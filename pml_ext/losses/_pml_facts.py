@@ -3,7 +3,7 @@
 from typing import Any
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
-from pml_ext._pml import AvgNonZeroReducer, DotProductSimilarity, MeanReducer, losses, regularizers
+from pml_ext._pml import FACTS, AvgNonZeroReducer, DotProductSimilarity, MeanReducer, losses, regularizers
 from pml_ext.losses._facts import PML_FACTS, LossFacts, needs
 from pml_ext.losses._shares import sample_sums, tuple_sums
 from pml_ext.losses.arc_pair_reducer import ArcPairReducer
@@ -18,7 +18,8 @@ def with_reducer(options: dict[str, Any], *_: Any) -> dict[str, Any]:
 
 
 def _angular_margin(options: dict[str, Any], *_: Any) -> dict[str, Any]:
-    return {**{key: value for key, value in options.items() if key != "logit_scale"}, "scale": options["logit_scale"]}
+    others = {key: value for key, value in options.items() if key not in ("logit_scale", "margin")}
+    return {**others, "scale": options["logit_scale"], "margin": FACTS.arc_margin(options["margin"])}
 
 
 def _dot_products(options: dict[str, Any], *_: Any) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def _dot_products(options: dict[str, Any], *_: Any) -> dict[str, Any]:
     }
 
 
-_ANCHOR_BY_ANCHOR = LossFacts(sums=tuple_sums, term_of_each_anchor=True)
+_ANCHOR_BY_ANCHOR = LossFacts(sums=tuple_sums, term_of_each_anchor=FACTS.term_of_each_anchor)
 _PAIR_BY_PAIR = LossFacts(sums=tuple_sums)
 _CLASS_VECTORS = LossFacts(compares="class vectors", sums=sample_sums)
 _TRIPLETS = LossFacts(makes_triplets=True)

@@ -2,11 +2,12 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
 
-from pml_ext._pml import BaseDistance, LpDistance
+from pml_ext._pml import BaseDistance, LpDistance, Recorded
 
 SETTINGS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight")
 
@@ -26,24 +27,20 @@ class ShowsArguments:
         return ", ".join(f"{name}={value!r}" for name, value in values.items() if isinstance(value, shown))
 
 
-class EmbeddingModule(ShowsArguments, nn.Module):
-    """Base of a loss or miner: its default distance, and what PML's record keeper finds.
+class EmbeddingModule(ShowsArguments, Recorded):
+    """Base of a loss or miner that makes its own distance.
 
     Attributes:
         default_distance: makes the distance where none is given.
     """
 
-    default_distance: Callable[[], BaseDistance] = LpDistance
+    default_distance: Callable[[], BaseDistance] = staticmethod(partial(LpDistance, normalize_embeddings=True))
     distance: Any
     reducer: Any
-    add_to_recordable_attributes: Any
 
     def get_default_distance(self) -> BaseDistance:
         """PML 2's name for it."""
         return type(self).default_distance()
-
-    def _record(self, *names: str, is_stat: bool = False) -> None:
-        self.add_to_recordable_attributes(list_of_names=list(names), is_stat=is_stat)
 
 
 class SettingsOfTheWrapped(ShowsArguments, nn.Module):

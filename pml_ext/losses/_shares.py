@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pml_ext._pml import AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, reducers
+from pml_ext._pml import FACTS, AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, reducers
 from pml_ext.distances.injected import twin_of
 from pml_ext.functional.tuples.indices import every_triplet
 from pml_ext.functional.tuples.pairs import same_and_different
@@ -122,6 +122,8 @@ def divisible() -> list[str]:
 
 def why_undivided(loss: Any) -> str:
     """Why ranks cannot divide a loss; empty where they can."""
+    if not FACTS.divisible:
+        return "the terms of losses in pytorch-metric-learning 3 are not known here"
     facts = own_facts(type(loss))
     if facts is None or facts.sums is None:
         return "its anchors are not known to be independent of each other"

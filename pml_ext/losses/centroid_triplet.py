@@ -9,10 +9,10 @@ from torch.nn.functional import softplus
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
-from pml_ext._pml import BaseDistance, LpDistance
+from pml_ext._pml import BaseDistance, LpDistance, is_similarity, normalized, term
 from pml_ext.functional.losses.centroid_triplet import class_counts, class_means, means_of_others
 from pml_ext.functional.tuples.indices import pairs_of
-from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms, term
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._pml_facts import with_reducer
@@ -62,7 +62,7 @@ class CentroidTripletLoss(EmbeddingLoss):
     """
 
     facts = LossFacts(reads_no_pairs="it compares samples with centroids, not with samples", arguments=_arguments)
-    default_distance = staticmethod(partial(LpDistance, power=2))
+    default_distance = staticmethod(partial(LpDistance, power=2, normalize_embeddings=True))
     labels_because = "Centroids are of classes, an indices_tuple does not replace them"
 
     def __init__(
@@ -88,10 +88,10 @@ class CentroidTripletLoss(EmbeddingLoss):
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
         with_itself = ref_emb is None
-        points = self.distance.maybe_normalize(embeddings)
+        points = normalized(self.distance, embeddings)
         ref_points, averaged = points, embeddings
         if ref_emb is not None:
-            ref_points, averaged = self.distance.maybe_normalize(ref_emb), ref_emb
+            ref_points, averaged = normalized(self.distance, ref_emb), ref_emb
         if self.unit_means:
             averaged = ref_points
         known, classes = torch.unique(labels if ref_labels is None else ref_labels, return_inverse=True)
@@ -122,11 +122,14 @@ class CentroidTripletLoss(EmbeddingLoss):
     def _losses(self, points: Tensor, own: Tensor, centroids: Tensor, is_other: Tensor, anchors: Tensor) -> Terms:
         to_own = row_distances(self.distance, points, own)
         to_others = self.distance(points, centroids)
+        nearest: Any = torch.min
+        farthest = torch.inf
+        if is_similarity(self.distance):
+            nearest, farthest = torch.max, -torch.inf
         if self.swap:
-            to_others = self.distance.smallest_dist(to_others, self.distance(own, centroids))
+            to_others = nearest(to_others, self.distance(own, centroids))
         if self.negatives == "hardest":
-            farthest = -torch.inf if self.distance.is_inverted else torch.inf
-            to_others = self.distance.smallest_dist(to_others.masked_fill(~is_other, farthest), dim=1)[0]
+            to_others = nearest(to_others.masked_fill(~is_other, farthest), dim=1)[0]
         else:
             rows, columns = is_other.nonzero(as_tuple=True)
             to_own, to_others, anchors = to_own[rows], to_others[rows, columns], anchors[rows]

@@ -8,7 +8,8 @@ from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._ops.distributed import add_transpose_of_ranks_
-from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance
+from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, term
+from pml_ext.distances.settings import describe_distance, is_on_sphere
 from pml_ext.functional.losses.cit import concordance_index, concordance_loss, triplet_losses
 from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
 from pml_ext.functional.losses.cit_rows import concordance_sum_of_rows
@@ -19,10 +20,7 @@ from pml_ext.losses._base import (
     EmbeddingLoss,
     PMLArguments,
     Terms,
-    describe_distance,
-    is_on_sphere,
     reduces_by_mean,
-    term,
     undivided_unless_mean_of_cosines,
 )
 from pml_ext.losses._batch import Labels, Reference, Tuples, on_host
@@ -144,18 +142,18 @@ class CITLoss(EmbeddingLoss):
     def similarities(self, embeddings: Tensor, ref_emb: Tensor | None = None) -> Tensor:
         """(B, R) S of the paper, between (B, D) and (R, D), or (B, B)."""
         matrix: Tensor = self.distance(embeddings, ref_emb)
-        if not self.distance.is_inverted:
+        if not is_similarity(self.distance):
             return 1 - matrix / 2
         return (1 + matrix) / 2 if self.similarity == "unit" else matrix
 
 
 def _check_distance(distance: BaseDistance, similarity: str) -> None:
-    if not is_on_sphere(distance, DotProductSimilarity, LpDistance):
+    if not is_on_sphere(distance, CosineSimilarity, DotProductSimilarity, LpDistance):
         raise TypeError(
             "CITLoss needs a similarity with bounds: distance must be CosineSimilarity(), or LpDistance(p=2, power=1, "
             f"normalize_embeddings=True) for S = 1 − d/2; got {describe_distance(distance)}"
         )
-    if similarity == "cosine" and not distance.is_inverted:
+    if similarity == "cosine" and not is_similarity(distance):
         raise ValueError(
             f"similarity must be 'unit' with {type(distance).__name__}, whose S is 1 − d/2; got 'cosine', "
             "which needs CosineSimilarity()"

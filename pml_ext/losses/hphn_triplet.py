@@ -5,9 +5,10 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
+from pml_ext._pml import is_similarity, term
 from pml_ext.functional.tuples.hardest import hardest_of_pairs, hardest_triplets
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, PMLArguments, Terms, term
+from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
@@ -56,7 +57,7 @@ class HPHNTripletLoss(EmbeddingLoss):
     ) -> Terms:
         with_itself = ref_emb is None
         matrix = self.distance(embeddings, ref_emb)
-        distances = -matrix if self.distance.is_inverted else matrix
+        distances = -matrix if is_similarity(self.distance) else matrix
         positive, negative = pair_masks(matrix, labels, ref_labels, indices_tuple, with_itself=with_itself)
         if self.positives == "consecutive":
             i, j = consecutive_among(positive, labels, with_itself=with_itself)

@@ -4,8 +4,9 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
+from pml_ext._pml import is_similarity, term
 from pml_ext.functional.losses.lifted_hinge import hinges_of_pairs
-from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms, term
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
@@ -55,6 +56,6 @@ class LiftedHingeLoss(EmbeddingLoss):
             anchors, positives = positive.nonzero(as_tuple=True)
         if len(anchors) == 0 or not bool(negative.any()):
             return self._no_terms("this batch has no positive or no negative pair", indices_tuple)
-        distances = -matrix if self.distance.is_inverted else matrix
+        distances = -matrix if is_similarity(self.distance) else matrix
         losses = hinges_of_pairs(distances, anchors, positives, negative, self.margin, with_itself)
         return {"loss": term(losses, (anchors, positives))}

@@ -8,17 +8,16 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
-from pml_ext._pml import CosineSimilarity, miners
-from pml_ext.distances.injected import inject, run_with_distance
-from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, weighted_sums
+from pml_ext._pml import CosineSimilarity, is_similarity, term
+from pml_ext.distances.settings import describe_distance
+from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, multi_similarity_mining, weighted_sums
+from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._base import (
     PML_ARGUMENTS,
     EmbeddingLoss,
     PMLArguments,
     Terms,
-    describe_distance,
     refuse_unknown,
-    term,
 )
 from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._facts import LossFacts
@@ -100,7 +99,7 @@ class PairWeightingLoss(EmbeddingLoss):
         if mining is not None:
             check_in_range(mining, 0, float("inf"), "mining")
         super().__init__(**pml)
-        if not self.distance.is_inverted:
+        if not is_similarity(self.distance):
             raise TypeError(
                 "PairWeightingLoss needs a similarity, such as CosineSimilarity(): its weightings are defined on "
                 f"similarities; got {describe_distance(self.distance)}"
@@ -134,11 +133,8 @@ class PairWeightingLoss(EmbeddingLoss):
         elif indices_tuple is None and not positive.any() & negative.any():
             return self._no_terms("this batch has no positive or no negative pair")
         if self.mining is not None:
-            miner = miners.MultiSimilarityMiner(epsilon=self.mining, distance=self.distance)
-            # The miner gets the matrix at hand: computing it is most of its cost.
-            matrix = inject(self.distance, similarity.detach(), two_sets=not with_itself)
-            mined = run_with_distance(miner, matrix, embeddings, labels, ref_emb, ref_labels)
-            kept = pair_masks(similarity, labels, ref_labels, mined, with_itself=with_itself)
+            assert labels is not None
+            kept = multi_similarity_mining(similarity.detach(), *same_and_different(labels, ref_labels), self.mining)
             positive, negative = positive & kept[0], negative & kept[1]
 
         def weigh(similarity: Tensor) -> Tensor:

@@ -1,12 +1,12 @@
 """The threshold-consistent margin term as a loss of its own."""
 
-
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
-from pml_ext._pml import CosineSimilarity, DotProductSimilarity, reducer_of_terms
+from pml_ext._pml import CosineSimilarity, DotProductSimilarity, reducer_of_terms, term
+from pml_ext.distances.settings import describe_distance, is_on_sphere
 from pml_ext.functional.losses.tcm import DIVISORS, hard_negatives, hard_positives
 from pml_ext.functional.losses.tcm_kernel import AT_ONCE, fast_threshold_consistency
 from pml_ext.functional.losses.tcm_rows import threshold_consistency_sums_of_rows
@@ -15,10 +15,7 @@ from pml_ext.losses._base import (
     EmbeddingLoss,
     PMLArguments,
     Terms,
-    describe_distance,
-    is_on_sphere,
     reduces_by_mean,
-    term,
     undivided_unless_mean_of_cosines,
 )
 from pml_ext.losses._batch import Labels, Reference, Tuples, on_host
@@ -98,7 +95,7 @@ class TCMLoss(EmbeddingLoss):
             )
         pml["reducer"] = reducer_of_terms(pml.get("reducer"), ("pos_loss", "neg_loss"))
         super().__init__(**pml)
-        if not is_on_sphere(self.distance, DotProductSimilarity):
+        if not is_on_sphere(self.distance, CosineSimilarity, DotProductSimilarity):
             raise TypeError(
                 "TCMLoss needs cosines, which its margins are: distance must be CosineSimilarity(); "
                 f"got {describe_distance(self.distance)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from pml_ext._pml import BaseMetricLossFunction, DistributedLossWrapper, SelfSupervisedLoss
+from pml_ext._pml import BaseMetricLossFunction, DistributedLossWrapper, SelfSupervisedLoss, around_tcm
 from pml_ext.losses._base import is_empty
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
 from pml_ext.losses._by_name import loss_by_name
@@ -72,8 +72,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         self._wrap(wrapped)
         margins = lambda_plus, lambda_minus, margin_plus, margin_minus
         tcm = TCMLoss(*margins, indicator=indicator, divide_by=divide_by)
-        is_gathered = isinstance(wrapped, DistributedLossWrapper)
-        self.tcm = DistributedLossWrapper(tcm, efficient=wrapped.efficient) if is_gathered else tcm
+        self.tcm = around_tcm(wrapped, tcm) if isinstance(wrapped, DistributedLossWrapper) else tcm
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OF_TCM:

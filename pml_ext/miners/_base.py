@@ -8,7 +8,7 @@ from typing_extensions import Unpack
 
 from pml_ext._checks import check_embeddings
 from pml_ext._ops.precision import no_autocast
-from pml_ext._pml import BaseDistance, BaseMiner
+from pml_ext._pml import BaseDistance, BaseMiner, is_similarity
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._base import check_pml_arguments
 from pml_ext.losses._batch import Labels, Reference, checked_batch
@@ -54,7 +54,7 @@ class EmbeddingMiner(EmbeddingModule, BaseMiner):
         """The tuples of a checked batch; ref_emb None: with itself."""
         same, different = same_and_different(labels, ref_labels)
         matrix = self.distance(embeddings, ref_emb)
-        similarities = matrix if self.distance.is_inverted else -matrix
+        similarities = matrix if is_similarity(self.distance) else -matrix
         return self._choose(similarities, same, different, with_itself=ref_emb is None)
 
     def _choose(
