@@ -10,11 +10,22 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytorch_metric_learning import distances, losses, miners, reducers, regularizers
-from pytorch_metric_learning.distances import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance
-from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, SelfSupervisedLoss
-from pytorch_metric_learning.miners import BaseMiner
-from pytorch_metric_learning.reducers import AvgNonZeroReducer, MeanReducer
+# `as` says that a name is exported.
+from pytorch_metric_learning import distances as distances
+from pytorch_metric_learning import losses as losses
+from pytorch_metric_learning import miners as miners
+from pytorch_metric_learning import reducers as reducers
+from pytorch_metric_learning import regularizers as regularizers
+from pytorch_metric_learning.distances import BaseDistance as BaseDistance
+from pytorch_metric_learning.distances import CosineSimilarity as CosineSimilarity
+from pytorch_metric_learning.distances import DotProductSimilarity as DotProductSimilarity
+from pytorch_metric_learning.distances import LpDistance as LpDistance
+from pytorch_metric_learning.losses import BaseMetricLossFunction as BaseMetricLossFunction
+from pytorch_metric_learning.losses import CrossBatchMemory as CrossBatchMemory
+from pytorch_metric_learning.losses import SelfSupervisedLoss as SelfSupervisedLoss
+from pytorch_metric_learning.miners import BaseMiner as BaseMiner
+from pytorch_metric_learning.reducers import AvgNonZeroReducer as AvgNonZeroReducer
+from pytorch_metric_learning.reducers import MeanReducer as MeanReducer
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -23,36 +34,15 @@ from pml_ext._errors import UserError
 IS_3 = find_spec("pytorch_metric_learning.evaluation") is not None
 
 if TYPE_CHECKING or not IS_3:
-    from pytorch_metric_learning.utils.distributed import DistributedLossWrapper, DistributedMinerWrapper
+    from pytorch_metric_learning.utils.distributed import DistributedLossWrapper as DistributedLossWrapper
+    from pytorch_metric_learning.utils.distributed import DistributedMinerWrapper as DistributedMinerWrapper
 else:
-    from pytorch_metric_learning.distributed import DistributedLossWrapper, DistributedMinerWrapper
+    from pytorch_metric_learning.distributed import DistributedLossWrapper as DistributedLossWrapper
+    from pytorch_metric_learning.distributed import DistributedMinerWrapper as DistributedMinerWrapper
 
 if TYPE_CHECKING:
-    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
-    from pytorch_metric_learning.utils.inference import FaissKMeans
-
-__all__ = [
-    "AccuracyCalculator",
-    "AvgNonZeroReducer",
-    "BaseDistance",
-    "BaseMetricLossFunction",
-    "BaseMiner",
-    "CosineSimilarity",
-    "CrossBatchMemory",
-    "DistributedLossWrapper",
-    "DistributedMinerWrapper",
-    "DotProductSimilarity",
-    "FaissKMeans",
-    "LpDistance",
-    "MeanReducer",
-    "SelfSupervisedLoss",
-    "distances",
-    "losses",
-    "miners",
-    "reducers",
-    "regularizers",
-    "retrieval_dataset",
-]
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator as AccuracyCalculator
+    from pytorch_metric_learning.utils.inference import FaissKMeans as FaissKMeans
 
 
 class _Facts(NamedTuple):

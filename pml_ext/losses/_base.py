@@ -151,10 +151,10 @@ def undivided_unless_mean_of_cosines(loss: BaseMetricLossFunction) -> str:
 
 def reduces_by_mean(loss: BaseMetricLossFunction) -> bool:
     """Whether PML's MeanReducer reduces every term."""
-    found = [loss.reducer]
-    if type(loss.reducer) is reducers.MultipleReducers:
-        found = [*loss.reducer.reducers.values(), loss.reducer.default_reducer]
-    return all(type(reducer) is MeanReducer for reducer in found)
+    reducer, found = loss.reducer, [loss.reducer]
+    if isinstance(reducer, reducers.MultipleReducers):
+        found = [*reducer.reducers.values(), reducer.default_reducer]
+    return all(type(one) is MeanReducer for one in found)
 
 
 def check_pml_arguments(kind: type, given: Mapping[str, Any], known: Iterable[str]) -> None:

@@ -58,7 +58,7 @@ class HPHNTripletLoss(EmbeddingLoss):
         with_itself = ref_emb is None
         matrix = self.distance(embeddings, ref_emb)
         distances = -matrix if is_similarity(self.distance) else matrix
-        positive, negative = pair_masks(matrix, labels, ref_labels, indices_tuple, with_itself=with_itself)
+        positive, negative = pair_masks(matrix, labels, ref_labels, indices_tuple)
         if self.positives == "consecutive":
             i, j = consecutive_among(positive, labels, with_itself=with_itself)
             assert labels is not None

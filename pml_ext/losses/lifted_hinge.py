@@ -49,7 +49,7 @@ class LiftedHingeLoss(EmbeddingLoss):
     ) -> Terms:
         with_itself = ref_emb is None
         matrix = self.distance(embeddings, ref_emb)
-        positive, negative = pair_masks(matrix, labels, ref_labels, indices_tuple, with_itself=with_itself)
+        positive, negative = pair_masks(matrix, labels, ref_labels, indices_tuple)
         if self.positives == "consecutive":
             anchors, positives = consecutive_among(positive, labels, with_itself=with_itself)
         else:

@@ -26,7 +26,7 @@ from pml_ext.losses._shares import pair_masks_of, sums_of_terms, tuples_for, why
 def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:
     """A rank's anchors are whole classes, so both ends of an arc are on one rank."""
 
-    def call(inner: Any) -> None:
+    def call(inner: Any) -> Any:
         same, different = pair_masks_of(labels, part)
         anchors, positives = same.nonzero(as_tuple=True)
         if loss.positives == "arc" and loss.pairing == "consecutive":
@@ -34,7 +34,7 @@ def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:
             positives = part.own.start + partners
         tuples = tuples_for(inner, anchors, positives, different)
         del same, different  # memory that the loss can use
-        twin_of(loss, {"loss": inner})(x[part.own], labels[part.own], tuples, x, labels)
+        return twin_of(loss, {"loss": inner})(x[part.own], labels[part.own], tuples, x, labels)
 
     return sums_of_terms(loss.loss, x, part, call)
 

@@ -125,9 +125,8 @@ class PairWeightingLoss(EmbeddingLoss):
     def _terms(
         self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
-        with_itself = ref_emb is None
         similarity = self.distance(embeddings, ref_emb)
-        positive, negative = pair_masks(similarity, labels, ref_labels, indices_tuple, with_itself=with_itself)
+        positive, negative = pair_masks(similarity, labels, ref_labels, indices_tuple)
         if self.reference_begins_with_batch:
             positive.fill_diagonal_(False)
         elif indices_tuple is None and not positive.any() & negative.any():

@@ -126,16 +126,20 @@ class TCMLoss(EmbeddingLoss):
         cosines = self.distance(embeddings, ref_emb)
         same, different = same_and_different(labels, ref_labels)
         self._warn_of_missing_pairs(positives=bool(same.any()), negatives=bool(different.any()))
-        hard = hard_positives(cosines, self.margin_plus), hard_negatives(cosines, self.margin_minus)
-        positive, negative = (-self.lambda_plus, self.margin_plus), (self.lambda_minus, self.margin_minus)
-        both = self._pairs(*positive, cosines, same, hard[0]), self._pairs(*negative, cosines, different, hard[1])
-        if reduces_by_mean(self):
-            means = [losses.mean() for losses, _ in both if len(losses)]
-            return {"loss": term(torch.stack(means).sum())} if means else {}
-        terms = {"pos_loss": term(*both[0]), "neg_loss": term(*both[1], of_negatives=True)}
-        return {name: one for name, one in terms.items() if len(one["losses"])}
+        kinds = (
+            ("pos_loss", -self.lambda_plus, self.margin_plus, same, hard_positives(cosines, self.margin_plus)),
+            ("neg_loss", self.lambda_minus, self.margin_minus, different, hard_negatives(cosines, self.margin_minus)),
+        )
+        terms = {}
+        for name, weight, margin, pairs, hard in kinds:
+            losses, listed = self._losses(weight, margin, cosines, pairs, hard)
+            if len(losses):
+                terms[name] = term(losses, listed, of_negatives=pairs is different)
+        if terms and reduces_by_mean(self):
+            return {"loss": term(sum(one["losses"].mean() for one in terms.values()))}
+        return terms
 
-    def _pairs(
+    def _losses(
         self, weight: float, margin: float, cosines: Tensor, pairs: Tensor, hard: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The losses of pairs, weight · (s − margin), whose mean is a term, and their indices.
