@@ -6,6 +6,7 @@ not known of version 3 is refused in one sentence, not guessed.
 
 import copy
 import math
+import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +33,12 @@ from torch.nn.functional import normalize
 from pml_ext._errors import UserError
 
 IS_3 = find_spec("pytorch_metric_learning.evaluation") is not None
+if IS_3 and os.environ.get("PML_EXT_TRY_PML3") != "1":
+    raise UserError(
+        "pml_ext works with pytorch-metric-learning 2.8 and 2.9, and version 3 is installed: pip install "
+        "'pytorch-metric-learning>=2.8,<3'. PML_EXT_TRY_PML3=1 in the environment tries version 3, which pml_ext was "
+        "written for from its documentation and never run with"
+    )
 
 if TYPE_CHECKING or not IS_3:
     from pytorch_metric_learning.utils.distributed import DistributedLossWrapper as DistributedLossWrapper
@@ -146,7 +153,10 @@ def normalized(distance: Any, x: Tensor) -> Tensor:
         return points
     normalizes = isinstance(distance, CosineSimilarity) or getattr(distance, "normalize_embeddings", None)
     if normalizes is None:
-        raise TypeError(f"whether {type(distance).__name__} normalises is not known; use CosineSimilarity()")
+        raise TypeError(
+            "distance must be CosineSimilarity() or LpDistance(): of others it is not known whether they normalise; "
+            f"got {type(distance).__name__}"
+        )
     return normalize(x) if normalizes else x
 
 

@@ -26,7 +26,7 @@ class PMLArguments(TypedDict, total=False):
     """What every loss of pytorch-metric-learning takes."""
 
     distance: BaseDistance | None
-    reducer: reducers.BaseReducer | None
+    reducer: "reducers.BaseReducer | None"
     embedding_regularizer: nn.Module | None
     embedding_reg_weight: float
     collect_stats: bool | None

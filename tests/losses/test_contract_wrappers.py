@@ -51,11 +51,11 @@ def test_distances_work_or_the_error_names_those_that_do(name: str, distance: st
     x, labels = batch()
     try:
         loss = make(name, distance=DISTANCES[distance])
+        value = loss(x, labels)
     except TypeError as error:
         assert "CosineSimilarity" in str(error) or "LpDistance" in str(error)
         assert type(DISTANCES[distance]).__name__ in str(error).partition("got")[2]
         return
-    value = loss(x, labels)
     assert finite_with_gradient(value, x).abs().sum() > 0
     own = make(name).distance
     if type(own) is not type(DISTANCES[distance]) and name != "TCMRegularizer":  # it was not ignored
@@ -137,7 +137,7 @@ def test_the_wrappers_in_each_other() -> None:
     x, labels = batch()
     triplet, tcm = TripletMarginLoss(), TCMLoss()
     torch.testing.assert_close(TCMRegularizer(LoOp(triplet))(x, labels), LoOp(triplet)(x, labels) + tcm(x, labels))
-    several = MultipleLosses([LoOp(triplet), CITLoss()], weights=[1, 3])
+    several = MultipleLosses({"loop": LoOp(triplet), "cit": CITLoss()}, weights={"loop": 1, "cit": 3})
     expected = LoOp(triplet)(x, labels) + 3 * CITLoss()(x, labels) + tcm(x, labels)
     torch.testing.assert_close(TCMRegularizer(several)(x, labels), expected)
 
@@ -160,7 +160,7 @@ def test_loop_around_the_regularizer_is_refused_with_the_way_out(inner: Any) -> 
     with pytest.raises(TypeError, match=r"TCMRegularizer contains another loss.*TCMRegularizer\(LoOp\(\.\.\.\)\)"):
         LoOp(TCMRegularizer(inner()))
     with pytest.raises(TypeError, match="got MultipleLosses"):
-        LoOp(MultipleLosses([inner()]))
+        LoOp(MultipleLosses({"inner": inner()}))
     with pytest.raises(TypeError, match="LoOp contains another loss; the distances are replaced already"):
         LoOp(LoOp(inner()))
 
