@@ -103,24 +103,3 @@ def test_the_package_lists_its_parts() -> None:
     assert not {"Any", "import_module", "TYPE_CHECKING"} & set(dir(pml_ext))
     contents = str(pml_ext.__doc__)
     assert all(f"pml_ext.{name} " in contents for name in pml_ext.__all__ if name not in ("__version__", "unregister"))
-
-
-def test_memories_and_second_views_take_every_loss_in_a_process_that_never_registered() -> None:
-    code = """
-import torch
-from pytorch_metric_learning.losses import CrossBatchMemory, SelfSupervisedLoss
-from tests.losses.test_contract import FACTORIES
-
-class Derived(type(FACTORIES["CITLoss"]())): pass
-
-for name, make in {**FACTORIES, "Derived": Derived}.items():
-    if name != "DiscriminativeLoss":
-        x, labels = torch.randn(8, 4, requires_grad=True), torch.arange(8) % 2
-        memory = CrossBatchMemory(make(), embedding_size=4, memory_size=16)
-        (memory(x, labels) + memory(x, labels) + SelfSupervisedLoss(make())(x, x.detach() + 1)).backward()
-        assert x.grad.isfinite().all() and x.grad.any()
-        print(name)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    names = [name for name in [*losses.OURS, *losses.CORRECTED] if name != "DiscriminativeLoss"]
-    assert sorted(done.stdout.split()) == sorted([*names, "Derived"]), done.stderr

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from pml_ext._checks import check_embeddings
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseDistance, BaseMiner, is_similarity
 from pml_ext.functional.tuples.pairs import same_and_different
@@ -76,12 +75,8 @@ def batch_to_mine(
     embeddings: Tensor, labels: Labels, ref_emb: Reference, ref_labels: Labels
 ) -> tuple[Tensor, Tensor, Reference, Labels]:
     """Checks and converts the input of a miner, which needs labels."""
-    check_embeddings(embeddings)
-    if labels is None:
-        raise ValueError(f"labels must have shape ({len(embeddings)},), one label per embedding; got None")
-    if ref_emb is not None and ref_labels is None:
-        check_embeddings(ref_emb, "ref_emb")
-        raise ValueError(f"ref_labels must have shape ({len(ref_emb)},) where ref_emb is given; got None")
+    if labels is None or (ref_emb is not None and ref_labels is None):
+        raise ValueError("labels, and ref_labels beside ref_emb, must be tensors of class ids; got None")
     points, ids, ref_points, ref_ids = checked_batch(embeddings, labels, ref_emb, ref_labels)
     assert ids is not None
     return points, ids, ref_points, ref_ids

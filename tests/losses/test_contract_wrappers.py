@@ -92,14 +92,6 @@ def test_labels_of_any_integer_type_and_size(name: str, kind: str) -> None:
         torch.testing.assert_close(loss(x, given, None, ref, given[order]), loss(x, labels, None, ref, labels[order]))
 
 
-@every_loss
-def test_embeddings_that_are_not_contiguous(name: str) -> None:
-    loss, labels = make(name), LABELS
-    x = torch.randn(8, 24)[:, ::2].T
-    assert not x.is_contiguous()
-    torch.testing.assert_close(loss(x, labels), loss(x.contiguous(), labels))
-
-
 @pytest.mark.parametrize("name", miners.OURS)
 @pytest.mark.parametrize("kind", [*SMALL, *LARGE])
 def test_miners_with_labels_of_any_integer_type_and_size(name: str, kind: str) -> None:
@@ -153,16 +145,6 @@ def test_the_wrappers_in_each_other() -> None:
         memory, memory_labels = torch.cat(seen)[-30:], LABELS.repeat(len(seen))[-30:]
         # From step 3 on the queue wraps: the same samples in another order, which LoOp's arcs feel and TCM does not.
         torch.testing.assert_close(inside(x, labels), base + tcm(x, labels, None, memory, memory_labels))
-
-
-@pytest.mark.parametrize("inner", [lambda: TripletMarginLoss(), lambda: CITLoss(gamma=0.5)])
-def test_loop_around_the_regularizer_is_refused_with_the_way_out(inner: Any) -> None:
-    with pytest.raises(TypeError, match=r"TCMRegularizer contains another loss.*TCMRegularizer\(LoOp\(\.\.\.\)\)"):
-        LoOp(TCMRegularizer(inner()))
-    with pytest.raises(TypeError, match="got MultipleLosses"):
-        LoOp(MultipleLosses({"inner": inner()}))
-    with pytest.raises(TypeError, match="LoOp contains another loss; the distances are replaced already"):
-        LoOp(LoOp(inner()))
 
 
 def test_loop_around_both_terms_of_cit_has_no_matrix_inside_the_references() -> None:
