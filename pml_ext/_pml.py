@@ -1,49 +1,194 @@
-"""The only door to pytorch-metric-learning.
+"""The only door to pytorch-metric-learning (PML), and the only file that knows which major version is installed.
 
-Version 3 renames the hooks that a loss overrides; keeping every import here leaves one file to change.
+The package speaks version 3's conventions: a loss gets ref_emb None for the batch itself and may have no term. What is
+not known of version 3 is refused in one sentence, not guessed.
 """
 
-from typing import TYPE_CHECKING, Any
+import copy
+import math
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytorch_metric_learning import distances, losses, miners, reducers, regularizers
-from pytorch_metric_learning.distances import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance
-from pytorch_metric_learning.losses import BaseMetricLossFunction, CrossBatchMemory, SelfSupervisedLoss
-from pytorch_metric_learning.miners import BaseMiner
-from pytorch_metric_learning.reducers import AvgNonZeroReducer, MeanReducer
-from pytorch_metric_learning.utils import loss_and_miner_utils
-from pytorch_metric_learning.utils.distributed import DistributedLossWrapper, DistributedMinerWrapper
+# `as` says that a name is exported.
+from pytorch_metric_learning import distances as distances
+from pytorch_metric_learning import losses as losses
+from pytorch_metric_learning import miners as miners
+from pytorch_metric_learning import reducers as reducers
+from pytorch_metric_learning import regularizers as regularizers
+from pytorch_metric_learning.distances import BaseDistance as BaseDistance
+from pytorch_metric_learning.distances import CosineSimilarity as CosineSimilarity
+from pytorch_metric_learning.distances import DotProductSimilarity as DotProductSimilarity
+from pytorch_metric_learning.distances import LpDistance as LpDistance
+from pytorch_metric_learning.losses import BaseMetricLossFunction as BaseMetricLossFunction
+from pytorch_metric_learning.losses import CrossBatchMemory as CrossBatchMemory
+from pytorch_metric_learning.losses import SelfSupervisedLoss as SelfSupervisedLoss
+from pytorch_metric_learning.miners import BaseMiner as BaseMiner
+from pytorch_metric_learning.reducers import AvgNonZeroReducer as AvgNonZeroReducer
+from pytorch_metric_learning.reducers import MeanReducer as MeanReducer
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from pml_ext._errors import UserError
+
+IS_3 = find_spec("pytorch_metric_learning.evaluation") is not None
+if IS_3 and os.environ.get("PML_EXT_TRY_PML3") != "1":
+    raise UserError(
+        "pml_ext works with pytorch-metric-learning 2.8 and 2.9, and version 3 is installed: pip install "
+        "'pytorch-metric-learning>=2.8,<3'. PML_EXT_TRY_PML3=1 in the environment tries version 3, which pml_ext was "
+        "written for from its documentation and never run with"
+    )
+
+if TYPE_CHECKING or not IS_3:
+    from pytorch_metric_learning.utils.distributed import DistributedLossWrapper as DistributedLossWrapper
+    from pytorch_metric_learning.utils.distributed import DistributedMinerWrapper as DistributedMinerWrapper
+else:
+    from pytorch_metric_learning.distributed import DistributedLossWrapper as DistributedLossWrapper
+    from pytorch_metric_learning.distributed import DistributedMinerWrapper as DistributedMinerWrapper
 
 if TYPE_CHECKING:
-    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
-    from pytorch_metric_learning.utils.inference import FaissKMeans
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator as AccuracyCalculator
+    from pytorch_metric_learning.utils.inference import FaissKMeans as FaissKMeans
 
-__all__ = [
-    "AccuracyCalculator",
-    "AvgNonZeroReducer",
-    "BaseDistance",
-    "BaseMetricLossFunction",
-    "BaseMiner",
-    "CosineSimilarity",
-    "CrossBatchMemory",
-    "DistributedLossWrapper",
-    "DistributedMinerWrapper",
-    "DotProductSimilarity",
-    "FaissKMeans",
-    "LpDistance",
-    "MeanReducer",
-    "SelfSupervisedLoss",
-    "distances",
-    "loss_and_miner_utils",
-    "losses",
-    "miners",
-    "reducers",
-    "regularizers",
-    "retrieval_dataset",
-]
+
+class _Facts(NamedTuple):
+    """Of PML's own losses in a major version.
+
+    term_of_each_anchor: of Circle, MultiSimilarity and SupCon an anchor without a pair counts as a term of 0.
+    divisible: their terms are known, so that ranks can divide them.
+    arc_margin: ArcFace's margin, from degrees.
+    """
+
+    term_of_each_anchor: bool
+    divisible: bool
+    arc_margin: Callable[[float], float]
+
+
+FACTS = _Facts(False, False, math.radians) if IS_3 else _Facts(True, True, float)
+
+WITHOUT_STATISTICS: dict[str, Any] = {} if IS_3 else {"collect_stats": False}
+"""Arguments of a distance that records no norms."""
+
+_KNOWN_DISTANCES = (CosineSimilarity, DotProductSimilarity, LpDistance, distances.SNRDistance)
+_KNOWN_REDUCERS = (MeanReducer, AvgNonZeroReducer, reducers.SumReducer)
+
+
+def term(
+    losses: Tensor | int, indices: Tensor | tuple[Tensor, ...] | None = None, *, of_negatives: bool = False
+) -> dict[str, Any]:
+    """A term of a loss as PML's reducers take it.
+
+    losses, indices: (T,) values, and of which samples each is: (T,), two (T,) for pairs, three for triplets. None: a
+    value that is reduced already. of_negatives: the pairs are negative ones.
+    """
+    if IS_3:
+        return {"losses": losses, "indices": indices}
+    if indices is None:
+        kind = "already_reduced"
+    elif isinstance(indices, Tensor):
+        kind = "element"
+    elif len(indices) == 3:
+        kind = "triplet"
+    else:
+        kind = "neg_pair" if of_negatives else "pos_pair"
+    return {"losses": losses, "indices": indices, "reduction_type": kind}
+
+
+def no_terms() -> dict[str, Any]:
+    """The terms of a loss that has nothing to compare."""
+    return {} if IS_3 else {"loss": term(0)}
+
+
+def reducer_of_terms(reducer: Any, names: tuple[str, ...]) -> Any:
+    """A user's reducer for a loss of several terms, of which each needs its own in version 2; the mean sums them up."""
+    if IS_3 or reducer is None or type(reducer) is MeanReducer:
+        return reducer
+    if isinstance(reducer, (reducers.MultipleReducers, reducers.DoNothingReducer)):
+        return reducer
+    return reducers.MultipleReducers({name: copy.deepcopy(reducer) for name in names})
+
+
+class Recorded(nn.Module):
+    """A base before PML's own: settings and statistics, which PML's record keeper finds where there is one."""
+
+    collect_stats: bool = False
+    add_to_recordable_attributes: Any
+
+    def __init__(self, **pml: Any) -> None:
+        if IS_3:
+            _refuse_unknown(type(self).__name__, pml)
+            own = {"collect_stats": bool(pml.pop("collect_stats", False))}
+            super().__init__(**pml)
+            vars(self).update(own)
+        else:
+            super().__init__(**pml)
+
+    def _record(self, *names: str, is_stat: bool = False) -> None:
+        if not IS_3:
+            self.add_to_recordable_attributes(list_of_names=list(names), is_stat=is_stat)
+
+
+def _refuse_unknown(name: str, pml: dict[str, Any]) -> None:
+    for argument, kinds in (("distance", _KNOWN_DISTANCES), ("reducer", _KNOWN_REDUCERS)):
+        given = pml.get(argument)
+        if given is not None and type(given) not in kinds:
+            raise TypeError(
+                f"{argument} of {name} must be one of {', '.join(kind.__name__ for kind in kinds)} with version 3 of "
+                f"pytorch-metric-learning, whose others are not known here; got {type(given).__name__}"
+            )
+
+
+def is_similarity(distance: Any) -> bool:
+    """Whether the distance is larger for samples that are more alike."""
+    if IS_3:
+        return isinstance(distance, (CosineSimilarity, DotProductSimilarity))
+    return bool(distance.is_inverted)
+
+
+def normalized(distance: Any, x: Tensor) -> Tensor:
+    """(N, D) as the distance compares them: on the sphere where it normalises."""
+    if not IS_3:
+        points: Tensor = distance.maybe_normalize(x)
+        return points
+    normalizes = isinstance(distance, CosineSimilarity) or getattr(distance, "normalize_embeddings", None)
+    if normalizes is None:
+        raise TypeError(
+            "distance must be CosineSimilarity() or LpDistance(): of others it is not known whether they normalise; "
+            f"got {type(distance).__name__}"
+        )
+    return normalize(x) if normalizes else x
+
+
+def around_tcm(wrapped: Any, tcm: nn.Module) -> nn.Module:
+    """TCM in a DistributedLossWrapper like the one around the other loss."""
+    if IS_3:
+        raise TypeError(
+            "TCMRegularizer(DistributedLossWrapper(...)) is for pytorch-metric-learning 2; use "
+            "DistributedLossWrapper(TCMRegularizer(...))"
+        )
+    gathered: nn.Module = DistributedLossWrapper(tcm, efficient=wrapped.efficient)
+    return gathered
+
+
+def gathering_code() -> tuple[Any, ...]:
+    """The functions of PML that call a loss, a miner or a memory with what they have gathered from all ranks."""
+    if IS_3:
+        raise TypeError(
+            "the order of the samples in the distributed wrappers of pytorch-metric-learning 3 is not known, so "
+            "consecutive samples may differ between ranks: use pairing='all' or positives='all', or one process"
+        )
+    kinds = DistributedLossWrapper.forward_regular_loss, DistributedMinerWrapper.forward
+    return *(kind.__code__ for kind in kinds), DistributedLossWrapper.forward_cross_batch.__code__
 
 
 def retrieval_dataset(name: str) -> Any:
     """PML's data set class of a name, imported only when asked for."""
+    if IS_3:
+        raise UserError(
+            f"{name} is read by pytorch-metric-learning 2, and version 3 has no data sets: pip install "
+            "'pytorch-metric-learning<3', or list the images in a file"
+        )
     from pytorch_metric_learning import datasets
 
     return getattr(datasets, name)
@@ -51,12 +196,16 @@ def retrieval_dataset(name: str) -> Any:
 
 def __getattr__(name: str) -> Any:
     """On demand, as they bring faiss and scikit-learn, which a training loop does without."""
+    if name not in ("AccuracyCalculator", "FaissKMeans"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if IS_3:
+        from pytorch_metric_learning import evaluation
+
+        return getattr(evaluation, name)
     if name == "AccuracyCalculator":
         from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
         return AccuracyCalculator
-    if name == "FaissKMeans":
-        from pytorch_metric_learning.utils.inference import FaissKMeans
+    from pytorch_metric_learning.utils.inference import FaissKMeans
 
-        return FaissKMeans
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return FaissKMeans

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_in_range, check_indices_tuple, check_labels
-from pml_ext._pml import BaseMetricLossFunction
+from pml_ext._pml import BaseMetricLossFunction, is_similarity
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._batch import at_least_float32
@@ -117,7 +117,7 @@ def similarity_dependence(
         raise ValueError("labels must have positive and negative pairs, two samples of a class and two classes")
     embeddings = embeddings.detach().double()
     matrix = _matrix(loss, embeddings)
-    closer = 1.0 if loss.distance.is_inverted else -1.0
+    closer = 1.0 if is_similarity(loss.distance) else -1.0
 
     def weights(moved: Tensor, by: float) -> Tensor:
         return _weights_at(loss, matrix + by * closer * moved, embeddings, labels, None)

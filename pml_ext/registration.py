@@ -1,5 +1,6 @@
 """register(): our losses and miners under PML's own names, for code that finds them there; unregister() undoes it."""
 
+import warnings
 from typing import Any
 
 from pml_ext import _pml, losses, miners
@@ -11,10 +12,12 @@ def register() -> list[str]:
     `getattr(losses, name)` and Hydra's `_target_: pytorch_metric_learning.losses.CITLoss` then find them.
     CrossBatchMemory and SelfSupervisedLoss take our losses without it. A second call changes nothing.
 
+    A name that PML has, too, stays PML's, with a warning; ours is then in pml_ext.losses only.
+
     Returns:
         the names that were added, none in a second call.
     Raises:
-        ValueError: another object has one of the names; nothing is added then.
+        ValueError: an object that is not PML's has one of the names; nothing is added then.
 
     >>> added = register()
     >>> _pml.losses.CITLoss is losses.CITLoss, register(), unregister() == added
@@ -23,7 +26,9 @@ def register() -> list[str]:
     missing = []
     for module, name, ours in _all_of_ours():
         present = getattr(module, name, ours)
-        if present is not ours:
+        if present is not ours and str(getattr(present, "__module__", "")).startswith("pytorch_metric_learning."):
+            warnings.warn(f"{module.__name__}.{name} stays PML's own; ours is {_full_name(ours)}", stacklevel=2)
+        elif present is not ours:
             raise ValueError(
                 f"{module.__name__}.{name} is already {_full_name(present)}; register() would put {_full_name(ours)} "
                 "there. Remove or rename the other one"

@@ -1,16 +1,13 @@
 """One order of the samples for all ranks, where PML's distributed wrappers have gathered the batch."""
 
 import sys
+from types import FrameType
 
 import torch
 from torch import Tensor
 
 from pml_ext._ops.distributed import rank_and_ranks
-from pml_ext._pml import DistributedLossWrapper, DistributedMinerWrapper
-
-# The functions of PML that call a loss or miner with what they have gathered.
-_GATHER = (DistributedLossWrapper.forward_regular_loss.__code__, DistributedMinerWrapper.forward.__code__)
-_GATHER_FOR_A_MEMORY = DistributedLossWrapper.forward_cross_batch.__code__
+from pml_ext._pml import gathering_code
 
 
 def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
@@ -20,12 +17,15 @@ def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tupl
     tensors do not show this, so we look for the wrappers among the calling functions. labels, ref_labels: (B,), (R,).
     """
     rank, world = (0, 1) if torch.compiler.is_compiling() else rank_and_ranks()
-    frame = sys._getframe(1) if world > 1 else None
-    while frame is not None and frame.f_code not in (*_GATHER, _GATHER_FOR_A_MEMORY):
+    if world == 1:
+        return None, None
+    codes = gathering_code()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in codes:
         frame = frame.f_back
     if frame is None:
         return None, None
-    if frame.f_code is _GATHER_FOR_A_MEMORY:
+    if frame.f_code is codes[-1]:  # for a memory
         _check_memory(ref_labels, len(labels) // world)
         return None, None
     blocks = [0 if i == rank else i + (i < rank) for i in range(world)]

@@ -5,9 +5,9 @@ from torch import Tensor
 
 from pml_ext._ops.normalize import to_sphere
 from pml_ext._ops.products import inner_products
-from pml_ext._pml import BaseDistance, DotProductSimilarity, LpDistance
+from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, normalized
 from pml_ext.distances.gathered import orders_if_gathered
-from pml_ext.distances.plain_cosine import is_plain_cosine
+from pml_ext.distances.settings import describe_distance, is_plain_cosine, settings_of
 from pml_ext.functional.loop.arcs import safe_sqrt
 from pml_ext.functional.loop.cosine_kernel import loop_cosines
 from pml_ext.functional.loop.pair_matrix import loop_pairs
@@ -28,17 +28,14 @@ def check_loop_distance(distance: BaseDistance, geometry: str) -> None:
             f"{type(distance).__name__} has a forward pre-hook, which could change the embeddings after LoOp has read "
             "them; remove it, or use a forward hook"
         )
-    is_lp = isinstance(distance, LpDistance) and distance.p == 2 and distance.power in (1, 2)
-    is_cosine = isinstance(distance, DotProductSimilarity) and distance.p == 2 and distance.power == 1
-    if geometry == "arc":
-        accepted = distance.normalize_embeddings and (is_lp or is_cosine)
-    else:
-        accepted = is_lp and not distance.normalize_embeddings
-    if not accepted:
+    normalizes, order, power = settings_of(distance)
+    is_lp = isinstance(distance, LpDistance) and power in (1, 2)
+    is_cosine = isinstance(distance, (CosineSimilarity, DotProductSimilarity)) and power == 1
+    accepted = {"arc": normalizes and (is_lp or is_cosine), "segment": normalizes is False and is_lp}
+    if order != 2 or not accepted[geometry]:
         raise TypeError(
             f"LoOp with geometry={geometry!r} needs one of the distances {_ACCEPTED[geometry]}; got "
-            f"{type(distance).__name__}(normalize_embeddings={distance.normalize_embeddings}, p={distance.p}, "
-            f"power={distance.power})"
+            f"{describe_distance(distance)}"
         )
 
 
@@ -82,10 +79,10 @@ def _matrix(
     own = inner_products(to_sphere(embeddings)) if is_plain else distance.forward(embeddings, ref_emb)
     points, ref_points = (None, None) if ref_emb is None else (embeddings, ref_emb)
     if points is not None and ref_points is not None:
-        points, ref_points = distance.maybe_normalize(points), distance.maybe_normalize(ref_points)
-    squares = own.square() if not distance.is_inverted and distance.power == 1 else own
+        points, ref_points = normalized(distance, points), normalized(distance, ref_points)
+    squares = own.square() if not is_similarity(distance) and distance.power == 1 else own
     closest = loop_pairs(
-        1 - squares / 2 if geometry == "arc" and not distance.is_inverted else squares,
+        1 - squares / 2 if geometry == "arc" and not is_similarity(distance) else squares,
         labels,
         ref_labels if ref_emb is not None else None,
         points=points,
@@ -93,7 +90,7 @@ def _matrix(
         pairing=pairing,
         geometry=geometry,
     )
-    if not distance.is_inverted:
+    if not is_similarity(distance):
         closest = 2 - 2 * closest if geometry == "arc" else closest
         closest = safe_sqrt(closest) if distance.power == 1 else closest.clamp_min(0)
     return torch.where(is_negative, closest, own), is_negative

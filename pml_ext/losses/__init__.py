@@ -5,7 +5,7 @@ import inspect
 from typing import TYPE_CHECKING
 
 from pml_ext import _pml
-from pml_ext.losses import _by_name, _in_pml_wrappers, _pml_facts  # noqa: F401
+from pml_ext.losses import _by_name, _pml_facts  # noqa: F401
 from pml_ext.losses.arc_pair_reducer import ArcPairReducer as ArcPairReducer
 from pml_ext.losses.centroid_triplet import CentroidTripletLoss as CentroidTripletLoss
 from pml_ext.losses.cit import CITLoss as CITLoss
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 # Ours in place of PML's of the same name, where PML 2.9 computes something else; PML's own module keeps its own.
 CORRECTED: list[str] = ["SmoothAPLoss"]
 
-_PML_LOSSES = {
-    name: loss for name, loss in vars(_pml.losses).items() if inspect.isclass(loss) and name not in CORRECTED
-}
-globals().update(_PML_LOSSES)
-
 # Ours; each also registers into PML, see pml_ext.registration.
 OURS: list[str] = [
     "CITLoss", "TCMLoss", "TCMRegularizer", "LoOp", "DiscriminativeLoss", "PairWeightingLoss",
     "RecallAtKSurrogateLoss", "HPHNTripletLoss", "LiftedHingeLoss", "CentroidTripletLoss",
 ]  # fmt: skip
+
+_PML_LOSSES = {
+    name: loss for name, loss in vars(_pml.losses).items() if inspect.isclass(loss) and name not in (*CORRECTED, *OURS)
+}
+globals().update(_PML_LOSSES)
 
 __all__ = [*OURS, *CORRECTED, *sorted(_PML_LOSSES)]
 

@@ -6,25 +6,21 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_indices_tuple, check_labels
+from pml_ext.functional.tuples.indices import Tuples as Tuples
 
-Tuples = tuple[Tensor, ...]
-"""A miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices."""
 Labels = Tensor | None
 """(B,) class ids; None where an indices_tuple says everything."""
+Reference = Tensor | None
+"""(R, D) embeddings to compare the batch with; None: the batch itself."""
 
 
 class Batch(NamedTuple):
-    """Checked input: floats of 32 bits or more, labels on their device.
-
-    on_host, ref_on_host: the labels as given. If that is on the CPU, reading them does not wait for the device.
-    """
+    """Checked input: floats of 32 bits or more, labels on their device."""
 
     embeddings: Tensor
     labels: Tensor | None
     ref_emb: Tensor | None
     ref_labels: Tensor | None
-    on_host: Tensor | None
-    ref_on_host: Tensor | None
 
 
 def checked_batch(
@@ -44,26 +40,32 @@ def checked_batch(
     if indices_tuple is not None:
         check_indices_tuple(indices_tuple, len(embeddings), len(embeddings if ref_emb is None else ref_emb))
     points = at_least_float32(embeddings)
-    given = None if labels is None else check_labels(labels, len(embeddings))
-    ids = None if given is None else given.to(embeddings.device, non_blocking=True)
+    ids = None if labels is None else _beside(embeddings, check_labels(labels, len(embeddings)))
     if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
-        return Batch(points, ids, None, None, given, None)
+        return Batch(points, ids, None, None)
     ref_points = points if ref_emb is embeddings else at_least_float32(ref_emb)
     if ref_points.shape[1] != points.shape[1] or ref_points.dtype != points.dtype:
         raise ValueError(
             f"ref_emb must have the {embeddings.shape[1]} columns of embeddings, and a type that goes with "
             f"{embeddings.dtype}; got {ref_emb.shape[1]} columns of {ref_emb.dtype}"
         )
-    if ref_labels is None:
-        return Batch(points, ids, ref_points, None, given, None)
-    ref_given = check_labels(ref_labels, len(ref_emb), "ref_labels")
-    ref_ids = ids if ref_labels is labels else ref_given.to(ref_emb.device, non_blocking=True)
-    return Batch(points, ids, ref_points, ref_ids, given, ref_given)
+    if ref_labels is None or ref_labels is labels:
+        return Batch(points, ids, ref_points, None if ref_labels is None else ids)
+    return Batch(points, ids, ref_points, _beside(ref_emb, check_labels(ref_labels, len(ref_emb), "ref_labels")))
 
 
-def is_with_itself(embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor, ref_labels: Tensor | None) -> bool:
-    """Whether the batch is compared with itself; a sample then does not pair with itself."""
-    return ref_emb is embeddings and ref_labels is labels
+def _beside(embeddings: Tensor, labels: Tensor) -> Tensor:
+    """The labels on the device of the embeddings; they remember those on the CPU, for `on_host`."""
+    moved = labels.to(embeddings.device, non_blocking=True)
+    if labels.is_cpu and moved is not labels:
+        moved.on_host = labels  # type: ignore[attr-defined]
+    return moved
+
+
+def on_host(labels: Tensor) -> Tensor:
+    """The same labels on the CPU where the user gave them there: reading them then does not wait for the device."""
+    host: Tensor = labels if torch.compiler.is_compiling() else getattr(labels, "on_host", labels)
+    return host
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -3,9 +3,13 @@
 from typing import Any
 
 from pml_ext._checks import check_in_range, check_switch
-from pml_ext._pml import DotProductSimilarity, losses, regularizers
+from pml_ext._pml import FACTS, DotProductSimilarity, losses, regularizers
 from pml_ext.losses._facts import PML_FACTS, LossFacts, needs
 from pml_ext.losses._shares import sample_sums, tuple_sums
+
+
+def _angular_margin(options: dict[str, Any], *_: Any) -> dict[str, Any]:
+    return {**options, "margin": FACTS.arc_margin(options["margin"])}
 
 
 def _dot_products(options: dict[str, Any], *_: Any) -> dict[str, Any]:
@@ -18,14 +22,14 @@ def _dot_products(options: dict[str, Any], *_: Any) -> dict[str, Any]:
     }
 
 
-_ANCHOR_BY_ANCHOR = LossFacts(sums=tuple_sums, term_of_each_anchor=True)
+_ANCHOR_BY_ANCHOR = LossFacts(sums=tuple_sums, term_of_each_anchor=FACTS.term_of_each_anchor)
 _PAIR_BY_PAIR = LossFacts(sums=tuple_sums)
 _CLASS_VECTORS = LossFacts(compares="class vectors", sums=sample_sums)
 _TRIPLETS = LossFacts(makes_triplets=True)
 
 _BY_NAME = {
     "AngularLoss": LossFacts(reads_no_pairs="it reads the embeddings themselves, not pair distances"),
-    "ArcFaceLoss": _CLASS_VECTORS,
+    "ArcFaceLoss": LossFacts(compares="class vectors", sums=sample_sums, arguments=_angular_margin),
     "CircleLoss": _ANCHOR_BY_ANCHOR,
     "ContrastiveLoss": _PAIR_BY_PAIR,
     "CosFaceLoss": _CLASS_VECTORS,
@@ -33,12 +37,14 @@ _BY_NAME = {
     "FastAPLoss": LossFacts(takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples"),
     "HistogramLoss": _TRIPLETS,
     "InstanceLoss": LossFacts(reads_no_pairs="it reads column c of the matrix as class c, so it has no negative pairs"),
+    "LargeMarginSoftmaxLoss": LossFacts(compares="class vectors"),
     "MarginLoss": _TRIPLETS,
     "MultiSimilarityLoss": _ANCHOR_BY_ANCHOR,
     "NCALoss": LossFacts(takes_all_positives="it takes all positives of a sample; a tuple only weights the samples"),
     "NormalizedSoftmaxLoss": _CLASS_VECTORS,
     "NPairsLoss": LossFacts(arguments=_dot_products),
     "NTXentLoss": _PAIR_BY_PAIR,
+    "P2SGradLoss": LossFacts(compares="class vectors"),
     "PNPLoss": LossFacts(takes_all_positives="it ranks all positives of a sample and takes no tuples"),
     "ProxyAnchorLoss": LossFacts(compares="class vectors"),
     "ProxyNCALoss": _CLASS_VECTORS,
@@ -47,6 +53,8 @@ _BY_NAME = {
         takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples"
     ),
     "SoftTripleLoss": _CLASS_VECTORS,
+    "SphereFaceLoss": LossFacts(compares="class vectors"),
+    "SubCenterArcFaceLoss": LossFacts(compares="class vectors"),
     "SupConLoss": _ANCHOR_BY_ANCHOR,
     "ThresholdConsistentMarginLoss": LossFacts(
         reads_no_pairs="it computes its cosines itself; TCMLoss is the same loss and works"

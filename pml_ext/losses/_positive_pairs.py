@@ -3,21 +3,19 @@
 import torch
 from torch import Tensor
 
-from pml_ext._pml import loss_and_miner_utils
 from pml_ext.distances.gathered import orders_if_gathered
 from pml_ext.functional.loop.partners import consecutive_pairs
+from pml_ext.functional.tuples.indices import pairs_of
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._batch import Tuples
+from pml_ext.losses._batch import Labels, Tuples
 
 
-def pair_masks(
-    like: Tensor, labels: Tensor | None, ref_labels: Tensor | None, indices_tuple: Tuples | None, *, with_itself: bool
-) -> tuple[Tensor, Tensor]:
+def pair_masks(like: Tensor, labels: Labels, ref_labels: Labels, indices_tuple: Tuples | None) -> tuple[Tensor, Tensor]:
     """(B, R) masks, like `like`, of the positive and the negative pairs of an indices_tuple, or else of the labels."""
     if indices_tuple is None:
         assert labels is not None
-        return same_and_different(labels, None if with_itself else ref_labels)
-    a1, p, a2, n = loss_and_miner_utils.convert_to_pairs(indices_tuple, labels, ref_labels)
+        return same_and_different(labels, ref_labels)
+    a1, p, a2, n = pairs_of(indices_tuple)
     positive, negative = torch.zeros(2, *like.shape, dtype=torch.bool, device=like.device)
     positive[a1, p] = True
     negative[a2, n] = True

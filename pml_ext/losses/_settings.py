@@ -1,9 +1,13 @@
 """Settings of losses and miners: shown by repr; a wrapper's distance, reducer and regularizer are the wrapped one's."""
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
+
+from pml_ext._pml import BaseDistance, LpDistance, Recorded
 
 SETTINGS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight")
 
@@ -21,6 +25,22 @@ class ShowsArguments:
         values = {name: getattr(self, name, None) for name in arguments_of(type(self))}
         shown = (bool, int, float, str, tuple)
         return ", ".join(f"{name}={value!r}" for name, value in values.items() if isinstance(value, shown))
+
+
+class EmbeddingModule(ShowsArguments, Recorded):
+    """Base of a loss or miner that makes its own distance.
+
+    Attributes:
+        default_distance: makes the distance where none is given.
+    """
+
+    default_distance: Callable[[], BaseDistance] = staticmethod(partial(LpDistance, normalize_embeddings=True))
+    distance: Any
+    reducer: Any
+
+    def get_default_distance(self) -> BaseDistance:
+        """PML 2's name for it."""
+        return type(self).default_distance()
 
 
 class SettingsOfTheWrapped(ShowsArguments, nn.Module):

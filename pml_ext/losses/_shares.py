@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pml_ext._pml import AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, reducers
+from pml_ext._pml import FACTS, AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, reducers
 from pml_ext.distances.injected import twin_of
+from pml_ext.functional.tuples.indices import every_triplet
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._by_name import KNOWN
 from pml_ext.losses._facts import LossFacts, Part, Sums, facts_of, own_facts
@@ -21,10 +22,10 @@ def sample_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
 def tuple_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
     """Of a loss of pairs or triplets: those of the anchors with all samples."""
 
-    def call(twin: Any) -> None:
+    def call(twin: Any) -> Any:
         same, different = pair_masks_of(labels, part)
         anchors, positives = same.nonzero(as_tuple=True)
-        twin(x[part.own], labels[part.own], tuples_for(loss, anchors, positives, different), x, labels)
+        return twin(x[part.own], labels[part.own], tuples_for(loss, anchors, positives, different), x, labels)
 
     return sums_of_terms(loss, x, part, call)
 
@@ -35,11 +36,11 @@ def anchors_first_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums
     The anchors come first in the reference, so that their comparisons with themselves are on the diagonal.
     """
 
-    def call(twin: Any) -> None:
+    def call(twin: Any) -> Any:
         own = part.own
         anchors_first = [torch.cat([every[own], every[: own.start], every[own.stop :]]) for every in (x, labels)]
         twin.__dict__.update(reference_begins_with_batch=True, _has_warned=True)
-        twin(x[own], labels[own], None, *anchors_first)
+        return twin(x[own], labels[own], None, *anchors_first)
 
     return sums_of_terms(loss, x, part, call)
 
@@ -55,54 +56,41 @@ def tuples_for(loss: Any, anchors: Tensor, positives: Tensor, different: Tensor)
     """Pairs, or for a loss of triplets each positive pair with every negative of its anchor."""
     if not facts_of(type(loss)).makes_triplets:
         return anchors, positives, *different.nonzero(as_tuple=True)
-    pair, negatives = different[anchors].nonzero(as_tuple=True)
-    return anchors[pair], positives[pair], negatives
+    return every_triplet(anchors, positives, different)
 
 
-def sums_of_terms(loss: Any, x: Tensor, part: Part, call: Callable[[Any], object]) -> Sums:
-    """The sums that a loss hands to its reducer; `call` calls a copy with another reducer, with the anchors."""
+def sums_of_terms(loss: Any, x: Tensor, part: Part, call: Callable[[Any], dict[str, Any]]) -> Sums:
+    """The sums that a loss hands to its reducer; `call` calls a copy that reduces nothing, with the anchors."""
+    names = loss.sub_loss_names()
     if not part.size:
-        none = x.new_zeros(len(loss.sub_loss_names()))
+        none = x.new_zeros(len(names))
         return none, none
-    terms = _Terms(loss, empty=part.size if facts_of(type(loss)).term_of_each_anchor else 0)
-    call(twin_of(loss, {"reducer": terms}))
-    return terms.sums, terms.counts
+    terms = call(twin_of(loss, {"reducer": reducers.DoNothingReducer()}))
+    empty = part.size if facts_of(type(loss)).term_of_each_anchor else 0
+    sums: list[Tensor] = []
+    counts: list[Any] = []
+    for name, reducer in zip(names, reducers_of(loss), strict=True):
+        values = terms[name]["losses"]
+        if not isinstance(values, Tensor) or values.ndim == 0:  # no pair
+            sums.append(x[:0].sum())
+            counts.append(empty if type(reducer) is MeanReducer else 0)
+        elif type(reducer) is MeanReducer:
+            sums.append(values.sum())
+            counts.append(len(values))
+        else:
+            found = values > 0
+            sums.append(torch.where(found, values, 0).sum())
+            counts.append(found.sum())
+    return torch.stack(sums), torch.stack([torch.as_tensor(count, device=x.device) for count in counts]).to(x.dtype)
 
 
-class _Terms(nn.Module):
-    """In a reducer's place: keeps sums of terms and their numbers; `empty` terms of 0 for a sub-loss without a pair."""
-
-    def __init__(self, loss: Any, *, empty: int) -> None:
-        super().__init__()
-        self.kinds = dict(zip(loss.sub_loss_names(), map(type, reducers_of(loss)), strict=True))
-        self.empty = empty
-        self.sums = self.counts = torch.zeros(0)
-
-    def forward(self, terms: dict[str, dict[str, Any]], embeddings: Tensor, labels: Tensor) -> Tensor:
-        sums, counts = [], []
-        for name, kind in self.kinds.items():
-            values = terms[name]["losses"]
-            if terms[name]["reduction_type"] == "already_reduced" or not isinstance(values, Tensor):
-                sums.append(embeddings[:0].sum())
-                counts.append(torch.tensor(self.empty if kind is MeanReducer else 0, device=embeddings.device))
-            elif kind is MeanReducer:
-                sums.append(values.sum())
-                counts.append(torch.tensor(len(values), device=values.device))
-            else:
-                found = values > 0
-                sums.append(torch.where(found, values, 0).sum())
-                counts.append(found.sum())
-        self.sums = torch.stack(sums)
-        self.counts = torch.stack(counts).to(self.sums.dtype)
-        return self.sums.sum()
-
-
-def reducers_of(loss: Any) -> list[nn.Module]:
-    """Of each sub-loss."""
-    if not isinstance(loss.reducer, reducers.MultipleReducers):
-        return [loss.reducer]
-    named = dict(loss.reducer.reducers.items())
-    return [named.get(name, loss.reducer.default_reducer) for name in loss.sub_loss_names()]
+def reducers_of(loss: Any) -> list[Any]:
+    """The reducer of each term."""
+    several = loss.reducer
+    if not isinstance(several, reducers.MultipleReducers):
+        return [several]
+    named = dict(several.reducers.items())
+    return [named.get(name, several.default_reducer) for name in loss.sub_loss_names()]
 
 
 def require_divisible(loss: nn.Module) -> None:
@@ -122,6 +110,8 @@ def divisible() -> list[str]:
 
 def why_undivided(loss: Any) -> str:
     """Why ranks cannot divide a loss; empty where they can."""
+    if not FACTS.divisible:
+        return "the terms of losses in pytorch-metric-learning 3 are not known here"
     facts = own_facts(type(loss))
     if facts is None or facts.sums is None:
         return "its anchors are not known to be independent of each other"
@@ -129,7 +119,7 @@ def why_undivided(loss: Any) -> str:
         return why
     if any(getattr(loss, kind, None) is not None for kind in ("embedding_regularizer", "weight_regularizer")):
         return "it has a regularizer"
-    if loss.collect_stats:
+    if getattr(loss, "collect_stats", False):
         return "collect_stats must be False; it is True"
     if any(type(reducer) not in (MeanReducer, AvgNonZeroReducer) for reducer in reducers_of(loss)):
         return "its reducer is neither MeanReducer nor AvgNonZeroReducer"

@@ -1,5 +1,6 @@
 """The triplet loss of a sample and class centroids."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,10 +9,11 @@ from torch.nn.functional import softplus
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
-from pml_ext._pml import BaseDistance, LpDistance, loss_and_miner_utils
+from pml_ext._pml import BaseDistance, LpDistance, is_similarity, normalized, term
 from pml_ext.functional.losses.centroid_triplet import class_counts, class_means, means_of_others
-from pml_ext.losses._base import EmbeddingLoss, PMLArguments
-from pml_ext.losses._batch import Tuples, is_with_itself
+from pml_ext.functional.tuples.indices import pairs_of
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
+from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._facts import LossFacts
 
 
@@ -59,6 +61,7 @@ class CentroidTripletLoss(EmbeddingLoss):
     """
 
     facts = LossFacts(reads_no_pairs="it compares samples with centroids, not with samples", arguments=_arguments)
+    default_distance = staticmethod(partial(LpDistance, power=2, normalize_embeddings=True))
     labels_because = "Centroids are of classes, an indices_tuple does not replace them"
 
     def __init__(
@@ -78,23 +81,23 @@ class CentroidTripletLoss(EmbeddingLoss):
         self.triplets_per_anchor = triplets_per_anchor
         self.negatives = negatives
         self.unit_means = unit_means
-        self.add_to_recordable_attributes(name="margin", is_stat=False)
+        self._record("margin")
 
-    def get_default_distance(self) -> LpDistance:
-        return LpDistance(power=2)
-
-    def compute_loss(
-        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Tensor
-    ) -> dict[str, Any]:
-        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
-        points = self.distance.maybe_normalize(embeddings)
-        ref_points = points if with_itself else self.distance.maybe_normalize(ref_emb)
-        averaged = ref_points if self.unit_means else ref_emb
-        known, classes = torch.unique(ref_labels, return_inverse=True)
+    def _terms(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
+        with_itself = ref_emb is None
+        points = normalized(self.distance, embeddings)
+        ref_points, averaged = points, embeddings
+        if ref_emb is not None:
+            ref_points, averaged = normalized(self.distance, ref_emb), ref_emb
+        if self.unit_means:
+            averaged = ref_points
+        known, classes = torch.unique(labels if ref_labels is None else ref_labels, return_inverse=True)
         centroids = class_means(averaged, classes, len(known))
         is_own = labels[:, None] == known[None, :]
         if indices_tuple is not None:
-            a1, p, a2, n = loss_and_miner_utils.convert_to_pairs(indices_tuple, labels, ref_labels)
+            a1, p, a2, n = pairs_of(indices_tuple)
             mined = points.new_zeros(len(points), len(ref_points))
             mined[a1, p] = 1
             count = mined.sum(dim=1)
@@ -115,22 +118,23 @@ class CentroidTripletLoss(EmbeddingLoss):
             )
         return self._losses(points[anchors], own[anchors], centroids, is_other[anchors], anchors)
 
-    def _losses(
-        self, points: Tensor, own: Tensor, centroids: Tensor, is_other: Tensor, anchors: Tensor
-    ) -> dict[str, Any]:
+    def _losses(self, points: Tensor, own: Tensor, centroids: Tensor, is_other: Tensor, anchors: Tensor) -> Terms:
         to_own = row_distances(self.distance, points, own)
         to_others = self.distance(points, centroids)
+        nearest: Any = torch.min
+        farthest = torch.inf
+        if is_similarity(self.distance):
+            nearest, farthest = torch.max, -torch.inf
         if self.swap:
-            to_others = self.distance.smallest_dist(to_others, self.distance(own, centroids))
+            to_others = nearest(to_others, self.distance(own, centroids))
         if self.negatives == "hardest":
-            farthest = -torch.inf if self.distance.is_inverted else torch.inf
-            to_others = self.distance.smallest_dist(to_others.masked_fill(~is_other, farthest), dim=1)[0]
+            to_others = nearest(to_others.masked_fill(~is_other, farthest), dim=1)[0]
         else:
             rows, columns = is_other.nonzero(as_tuple=True)
             to_own, to_others, anchors = to_own[rows], to_others[rows, columns], anchors[rows]
         violations = self.distance.margin(to_own, to_others) + self.margin
         losses = softplus(violations) if self.smooth_loss else torch.relu(violations)
-        return {"loss": {"losses": losses, "indices": anchors, "reduction_type": "element"}}
+        return {"loss": term(losses, anchors)}
 
 
 def row_distances(distance: BaseDistance, x: Tensor, others: Tensor, *, rows: int = 25) -> Tensor:

@@ -1,6 +1,6 @@
 """The concordance-induced triplet loss."""
 
-from typing import Any
+import math
 
 import torch
 from torch import Tensor, distributed
@@ -8,21 +8,22 @@ from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._ops.distributed import add_transpose_of_ranks_
-from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, loss_and_miner_utils
+from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, term
+from pml_ext.distances.settings import describe_distance, is_on_sphere
 from pml_ext.functional.losses.cit import concordance_index, concordance_loss, triplet_losses
 from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
 from pml_ext.functional.losses.cit_rows import concordance_sum_of_rows
+from pml_ext.functional.tuples.indices import triplets_of
 from pml_ext.functional.tuples.pairs import class_spans, count_triplets, same_and_different
 from pml_ext.losses._base import (
     NO_TRIPLET,
     EmbeddingLoss,
     PMLArguments,
-    describe_distance,
-    is_on_sphere,
+    Terms,
     reduces_by_mean,
     undivided_unless_mean_of_cosines,
 )
-from pml_ext.losses._batch import Labels, Tuples
+from pml_ext.losses._batch import Labels, Reference, Tuples, on_host
 from pml_ext.losses._facts import LossFacts, Part, Sums
 
 
@@ -94,69 +95,65 @@ class CITLoss(EmbeddingLoss):
         self.gamma = gamma
         self.similarity = similarity
         self.hinge_partial_likelihood = hinge_partial_likelihood
-        self.add_to_recordable_attributes(name="gamma", is_stat=False)
-        self.add_to_recordable_attributes(name="concordance_index", is_stat=True)
+        self._record("gamma")
+        self._record("concordance_index", is_stat=True)
 
-    def _value_at_once(self, embeddings: Tensor, labels: Tensor, on_host: Tensor) -> Tensor | None:
+    def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
         options = (self.gamma, self.similarity, self.hinge_partial_likelihood)
         if self.collect_stats:  # which need the similarities
             return None
         if torch.compiler.is_compiling():  # reading the sizes of classes would break the graph
             return fast_concordance_loss(embeddings, labels, *options)
-        spans = class_spans(on_host, embeddings.device)
+        spans = class_spans(on_host(labels), embeddings.device)
         if not 1 < spans.largest < len(labels) or (self.gamma == 1 and spans.largest > LARGEST_CLASS):
             return None
         return fast_concordance_loss(embeddings, labels, *options, spans=spans)
 
-    def compute_loss(
-        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Labels
-    ) -> dict[str, Any]:
+    def _terms(
+        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
         hinge = self.hinge_partial_likelihood
         similarities, among_ref = self._both_similarities(embeddings, ref_emb)
         if self.collect_stats:
-            self.concordance_index = _concordance_index(similarities, labels, ref_labels)
+            self.concordance_index = math.nan
+            if labels is not None and (ref_emb is None or ref_labels is not None):
+                self.concordance_index = concordance_index(similarities, labels, ref_labels).item()
         if indices_tuple is None and reduces_by_mean(self):
             assert labels is not None
-            same, different = same_and_different(labels, None if ref_labels is labels else ref_labels)
+            same, different = same_and_different(labels, ref_labels)
             if count_triplets(same, different) == 0:
                 return self._no_terms(NO_TRIPLET)
             value = concordance_loss(similarities, among_ref, same, different, self.gamma, hinge)
-            return {"loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
-        a, p, n = loss_and_miner_utils.convert_to_triplets(indices_tuple, labels, ref_labels, t_per_anchor="all")
+            return {"loss": term(value)}
+        a, p, n = triplets_of(indices_tuple, labels, ref_labels)
         if len(a) == 0:
             return self._no_terms(NO_TRIPLET, indices_tuple)
         s_pn = None if among_ref is None else among_ref[p, n]
         losses = triplet_losses(similarities[a, p], similarities[a, n], s_pn, self.gamma, hinge)
-        return {"loss": {"losses": losses, "indices": (a, p, n), "reduction_type": "triplet"}}
+        return {"loss": term(losses, (a, p, n))}
 
-    def _both_similarities(self, embeddings: Tensor, ref_emb: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _both_similarities(self, embeddings: Tensor, ref_emb: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Of the anchors to ref_emb; and, where L_p needs the pairs (positive, negative), inside ref_emb."""
         similarities = self.similarities(embeddings, ref_emb)
         if self.gamma == 1:
             return similarities, None
-        return similarities, similarities if ref_emb is embeddings else self.similarities(ref_emb, ref_emb)
+        return similarities, similarities if ref_emb is None else self.similarities(ref_emb)
 
-    def similarities(self, embeddings: Tensor, ref_emb: Tensor) -> Tensor:
-        """(B, R) S of the paper, between (B, D) and (R, D)."""
+    def similarities(self, embeddings: Tensor, ref_emb: Tensor | None = None) -> Tensor:
+        """(B, R) S of the paper, between (B, D) and (R, D), or (B, B)."""
         matrix: Tensor = self.distance(embeddings, ref_emb)
-        if not self.distance.is_inverted:
+        if not is_similarity(self.distance):
             return 1 - matrix / 2
         return (1 + matrix) / 2 if self.similarity == "unit" else matrix
 
 
-def _concordance_index(similarities: Tensor, labels: Tensor | None, ref_labels: Tensor | None) -> float:
-    if labels is None or ref_labels is None:
-        return float("nan")
-    return concordance_index(similarities, labels, None if ref_labels is labels else ref_labels).item()
-
-
 def _check_distance(distance: BaseDistance, similarity: str) -> None:
-    if not is_on_sphere(distance, DotProductSimilarity, LpDistance):
+    if not is_on_sphere(distance, CosineSimilarity, DotProductSimilarity, LpDistance):
         raise TypeError(
             "CITLoss needs a similarity with bounds: distance must be CosineSimilarity(), or LpDistance(p=2, power=1, "
             f"normalize_embeddings=True) for S = 1 − d/2; got {describe_distance(distance)}"
         )
-    if similarity == "cosine" and not distance.is_inverted:
+    if similarity == "cosine" and not is_similarity(distance):
         raise ValueError(
             f"similarity must be 'unit' with {type(distance).__name__}, whose S is 1 − d/2; got 'cosine', "
             "which needs CosineSimilarity()"

@@ -10,13 +10,15 @@ from typing_extensions import Unpack
 from pml_ext._checks import check_embeddings, check_labels_below, check_seed, check_switch, check_whole
 from pml_ext._ops.normalize import to_sphere
 from pml_ext._ops.precision import no_autocast
-from pml_ext._pml import LpDistance, loss_and_miner_utils, reducers
+from pml_ext._pml import LpDistance, reducers, term
+from pml_ext.distances.settings import describe_distance, is_on_sphere
 from pml_ext.functional.losses.centroids import check_num_classes
 from pml_ext.functional.losses.discriminative import centroid_values
 from pml_ext.functional.losses.discriminative_one_hot import one_hot_values
 from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
-from pml_ext.losses._base import EmbeddingLoss, PMLArguments, describe_distance, is_on_sphere
-from pml_ext.losses._batch import Tuples, at_least_float32
+from pml_ext.functional.tuples.indices import weights_of
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
+from pml_ext.losses._batch import Labels, Reference, Tuples, at_least_float32
 from pml_ext.losses._class_centroids import KINDS, make_centroids, problem_with_saved
 from pml_ext.losses._facts import LossFacts, needs
 from pml_ext.losses._shares import sample_sums
@@ -117,7 +119,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         self.embedding_size = embedding_size
         self.paper_scale = paper_scale
         self.seed = seed
-        self.add_to_recordable_attributes(list_of_names=["num_classes", "embedding_size"], is_stat=False)
+        self._record("num_classes", "embedding_size")
 
         values, self._layout = make_centroids(centroids, num_classes, embedding_size, centroid_size, seed)
         size = self._layout[-1]
@@ -131,10 +133,10 @@ class DiscriminativeLoss(EmbeddingLoss):
         kind, _, size = self._layout
         return f"{super().extra_repr()}, centroids={KINDS[kind]!r}, centroid_size={size}"
 
-    def compute_loss(
-        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Tensor
-    ) -> dict[str, dict[str, Any]]:
-        if ref_emb is not embeddings:
+    def _terms(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
+        if ref_emb is not None:
             raise ValueError(
                 "DiscriminativeLoss is a classification loss: it compares embeddings with its own centroids, and "
                 "ref_emb must be None. Concatenate the two batches to train on both"
@@ -156,12 +158,11 @@ class DiscriminativeLoss(EmbeddingLoss):
         if self.paper_scale:
             per_class = len(labels) / self.num_classes
             values = values * (3 * (self.num_classes - 1) * (per_class - 1) * per_class)
-        weights = loss_and_miner_utils.convert_to_weights(indices_tuple, labels, dtype=values.dtype)
-        indices = torch.arange(len(labels), device=labels.device)
-        return {"loss": {"losses": values * weights, "indices": indices, "reduction_type": "element"}}
+        weights = weights_of(indices_tuple, labels, values.dtype)
+        return {"loss": term(values * weights, torch.arange(len(labels), device=labels.device))}
 
-    def _check_labels(self, on_host: Tensor) -> None:
-        check_labels_below(on_host, self.num_classes)
+    def _check_labels(self, labels: Tensor) -> None:
+        check_labels_below(labels, self.num_classes)
 
     def tightness(self, embeddings: Tensor, labels: Tensor) -> DiscriminativeTightness:
         """Both sides of Lemma 3.1 on a balanced batch; see functional.discriminative_tightness.

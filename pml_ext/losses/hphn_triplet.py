@@ -1,16 +1,15 @@
 """The triplet loss of the hard positive and the hard negative."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
+from pml_ext._pml import is_similarity, term
 from pml_ext.functional.tuples.hardest import hardest_of_pairs, hardest_triplets
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, PMLArguments
-from pml_ext.losses._batch import Labels, Tuples, is_with_itself
+from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, PMLArguments, Terms
+from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
 
@@ -51,25 +50,24 @@ class HPHNTripletLoss(EmbeddingLoss):
         super().__init__(**pml)
         self.margin = margin
         self.positives = positives
-        self.add_to_recordable_attributes(name="margin", is_stat=False)
+        self._record("margin")
 
-    def compute_loss(
-        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Labels
-    ) -> dict[str, Any]:
-        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
+    def _terms(
+        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
+        with_itself = ref_emb is None
         matrix = self.distance(embeddings, ref_emb)
-        distances = -matrix if self.distance.is_inverted else matrix
-        positive, negative = pair_masks(matrix, labels, ref_labels, indices_tuple, with_itself=with_itself)
+        distances = -matrix if is_similarity(self.distance) else matrix
+        positive, negative = pair_masks(matrix, labels, ref_labels, indices_tuple)
         if self.positives == "consecutive":
             i, j = consecutive_among(positive, labels, with_itself=with_itself)
             assert labels is not None
             a, p, b, n = hardest_of_pairs(distances, same_and_different(labels)[0], negative, i, j)
             tuples: tuple[Tensor, ...] = (i, j)
-            kind = "pos_pair"
         else:
             tuples = a, p, n = hardest_triplets(distances, positive, negative, among_themselves=with_itself)
-            b, kind = a, "triplet"
+            b = a
         if len(a) == 0 or not bool(negative.any()):
             return self._no_terms(NO_TRIPLET, indices_tuple)
         losses = torch.relu(self.distance.margin(matrix[a, p], matrix[b, n]) + self.margin)
-        return {"loss": {"losses": losses, "indices": tuples, "reduction_type": kind}}
+        return {"loss": term(losses, tuples)}

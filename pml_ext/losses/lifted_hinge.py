@@ -1,14 +1,13 @@
 """The lifted structure loss of LoOp, with a hinge and a hard minimum."""
 
-from typing import Any
-
 from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
+from pml_ext._pml import is_similarity, term
 from pml_ext.functional.losses.lifted_hinge import hinges_of_pairs
-from pml_ext.losses._base import EmbeddingLoss, PMLArguments
-from pml_ext.losses._batch import Labels, Tuples, is_with_itself
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
+from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks
 
 
@@ -43,20 +42,20 @@ class LiftedHingeLoss(EmbeddingLoss):
         super().__init__(**pml)
         self.margin = margin
         self.positives = positives
-        self.add_to_recordable_attributes(name="margin", is_stat=False)
+        self._record("margin")
 
-    def compute_loss(
-        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Labels
-    ) -> dict[str, Any]:
-        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
+    def _terms(
+        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
+        with_itself = ref_emb is None
         matrix = self.distance(embeddings, ref_emb)
-        positive, negative = pair_masks(matrix, labels, ref_labels, indices_tuple, with_itself=with_itself)
+        positive, negative = pair_masks(matrix, labels, ref_labels, indices_tuple)
         if self.positives == "consecutive":
             anchors, positives = consecutive_among(positive, labels, with_itself=with_itself)
         else:
             anchors, positives = positive.nonzero(as_tuple=True)
         if len(anchors) == 0 or not bool(negative.any()):
             return self._no_terms("this batch has no positive or no negative pair", indices_tuple)
-        distances = -matrix if self.distance.is_inverted else matrix
+        distances = -matrix if is_similarity(self.distance) else matrix
         losses = hinges_of_pairs(distances, anchors, positives, negative, self.margin, with_itself)
-        return {"loss": {"losses": losses, "indices": (anchors, positives), "reduction_type": "pos_pair"}}
+        return {"loss": term(losses, (anchors, positives))}

@@ -15,9 +15,10 @@ from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, consecutive_pairs
 from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
 from pml_ext.losses._base import is_empty
-from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
+from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch, on_host
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of
+from pml_ext.losses._in_pml_wrappers import OurLoss
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.losses._shares import pair_masks_of, sums_of_terms, tuples_for, why_inner_undivided
 
@@ -25,7 +26,7 @@ from pml_ext.losses._shares import pair_masks_of, sums_of_terms, tuples_for, why
 def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:
     """A rank's anchors are whole classes, so both ends of an arc are on one rank."""
 
-    def call(inner: Any) -> None:
+    def call(inner: Any) -> Any:
         same, different = pair_masks_of(labels, part)
         anchors, positives = same.nonzero(as_tuple=True)
         if loss.positives == "arc" and loss.pairing == "consecutive":
@@ -33,7 +34,7 @@ def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:
             positives = part.own.start + partners
         tuples = tuples_for(inner, anchors, positives, different)
         del same, different  # memory that the loss can use
-        twin_of(loss, {"loss": inner})(x[part.own], labels[part.own], tuples, x, labels)
+        return twin_of(loss, {"loss": inner})(x[part.own], labels[part.own], tuples, x, labels)
 
     return sums_of_terms(loss.loss, x, part, call)
 
@@ -44,7 +45,7 @@ def _arguments(options: dict[str, Any], build: Any) -> dict[str, Any]:
     return {**options, "loss": build(options["loss"], **measure)}
 
 
-class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
+class LoOp(SettingsOfTheWrapped, OurLoss):
     """Runs a tuple loss with each negative distance replaced by that of the closest points of two arcs.
 
     A sample and its partner of the same class span an arc on the sphere; the distance of a negative pair becomes the
@@ -124,21 +125,20 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
             warn_once(self, "LoOp: the batch is empty, so its loss is 0")
             zero: Tensor = self.loss(at_least_float32(embeddings), labels)
             return zero
-        batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
-        embeddings, labels, ref_emb, ref_labels, *_ = batch
-        assert labels is not None and batch.on_host is not None
+        embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
+        assert labels is not None
         # Read once: the labels alone say where the arcs lie, which is found on the CPU.
-        on_host = batch.on_host.cpu()
-        ref_on_host = None if batch.ref_on_host is None else batch.ref_on_host.cpu()
+        ids = on_host(labels).cpu()
+        ref_ids = None if ref_labels is None else on_host(ref_labels).cpu()
         is_mined = indices_tuple is not None
         with no_autocast(embeddings.device):
             matrix, is_negative = loop_matrix(
-                self.distance, embeddings, on_host, ref_emb, ref_on_host, pairing=self.pairing, geometry=self.geometry
+                self.distance, embeddings, ids, ref_emb, ref_ids, pairing=self.pairing, geometry=self.geometry
             )
-            positives, negatives = count_pairs(on_host, ref_on_host)
+            positives, negatives = count_pairs(ids, ref_ids)
             is_tied = self.positives == "arc" and self.pairing == "consecutive" and ref_emb is None
             if is_tied and negatives and positives:
-                indices_tuple = self._tuples_on_arcs(on_host, indices_tuple, is_negative)
+                indices_tuple = self._tuples_on_arcs(ids, indices_tuple, is_negative)
             points = (embeddings, embeddings if ref_emb is None else ref_emb)
             injected = inject(self.distance, matrix, points=points, two_sets=ref_emb is not None)
             value: Tensor = run_with_distance(
@@ -150,7 +150,7 @@ class LoOp(SettingsOfTheWrapped, BaseMetricLossFunction):
                 f"LoOp: a batch with {positives} positive and {negatives} negative pairs has nothing to replace or "
                 "nothing to replace it with; the wrapped loss is computed as without LoOp",
             )
-        elif not injected.was_read and not is_mined and _has_triplet(on_host, ref_on_host):
+        elif not injected.was_read and not is_mined and _has_triplet(ids, ref_ids):
             raise TypeError(
                 f"{type(self.loss).__name__} did not call self.distance(embeddings, ref_emb), so LoOp cannot reach "
                 "its pairs"

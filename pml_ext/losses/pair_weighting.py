@@ -8,11 +8,18 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
-from pml_ext._pml import CosineSimilarity, miners
-from pml_ext.distances.injected import inject, run_with_distance
-from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, weighted_sums
-from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, PMLArguments, describe_distance, refuse_unknown
-from pml_ext.losses._batch import Labels, Tuples
+from pml_ext._pml import CosineSimilarity, is_similarity, term
+from pml_ext.distances.settings import describe_distance
+from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, multi_similarity_mining, weighted_sums
+from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.losses._base import (
+    PML_ARGUMENTS,
+    EmbeddingLoss,
+    PMLArguments,
+    Terms,
+    refuse_unknown,
+)
+from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._positive_pairs import pair_masks
 from pml_ext.losses._shares import anchors_first_sums
@@ -92,7 +99,7 @@ class PairWeightingLoss(EmbeddingLoss):
         if mining is not None:
             check_in_range(mining, 0, float("inf"), "mining")
         super().__init__(**pml)
-        if not self.distance.is_inverted:
+        if not is_similarity(self.distance):
             raise TypeError(
                 "PairWeightingLoss needs a similarity, such as CosineSimilarity(): its weightings are defined on "
                 f"similarities; got {describe_distance(self.distance)}"
@@ -103,7 +110,7 @@ class PairWeightingLoss(EmbeddingLoss):
             self.labels_because = "Only an indices_tuple without mining replaces them"
         self.options = options
         self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # the weighting checks its options
-        self.add_to_recordable_attributes(list_of_names=["weighting", "mining"], is_stat=False)
+        self._record("weighting", "mining")
 
     def extra_repr(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -115,23 +122,18 @@ class PairWeightingLoss(EmbeddingLoss):
             weights: Tensor = WEIGHTINGS[self.weighting](similarity, positive, negative, **self.options)
         return weights
 
-    def compute_loss(
-        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Labels
-    ) -> dict[str, dict[str, Any]]:
-        with_itself = ref_emb is embeddings
+    def _terms(
+        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
         similarity = self.distance(embeddings, ref_emb)
-        positive, negative = pair_masks(similarity, labels, ref_labels, indices_tuple, with_itself=with_itself)
+        positive, negative = pair_masks(similarity, labels, ref_labels, indices_tuple)
         if self.reference_begins_with_batch:
             positive.fill_diagonal_(False)
         elif indices_tuple is None and not positive.any() & negative.any():
             return self._no_terms("this batch has no positive or no negative pair")
         if self.mining is not None:
-            miner = miners.MultiSimilarityMiner(epsilon=self.mining, distance=self.distance)
-            references = (None, None) if with_itself else (ref_emb, ref_labels)
-            # The miner gets the matrix at hand: computing it is most of its cost.
-            matrix = inject(self.distance, similarity.detach(), two_sets=not with_itself)
-            mined = run_with_distance(miner, matrix, embeddings, labels, *references)
-            kept = pair_masks(similarity, labels, ref_labels, mined, with_itself=with_itself)
+            assert labels is not None
+            kept = multi_similarity_mining(similarity.detach(), *same_and_different(labels, ref_labels), self.mining)
             positive, negative = positive & kept[0], negative & kept[1]
 
         def weigh(similarity: Tensor) -> Tensor:
@@ -139,5 +141,4 @@ class PairWeightingLoss(EmbeddingLoss):
             return torch.where(positive, -weights, weights)
 
         losses = weighted_sums(similarity, weigh)
-        indices = torch.arange(len(losses), device=losses.device)
-        return {"loss": {"losses": losses, "indices": indices, "reduction_type": "element"}}
+        return {"loss": term(losses, torch.arange(len(losses), device=losses.device))}

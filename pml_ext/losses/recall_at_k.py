@@ -1,17 +1,18 @@
 """The recall@k surrogate loss."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_above_zero
-from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
+from pml_ext._pml import CosineSimilarity, term
+from pml_ext.distances.settings import describe_distance
 from pml_ext.functional.losses.recall_at_k import check_short_lists, smooth_recall_at_k
-from pml_ext.losses._base import EmbeddingLoss, PMLArguments, describe_distance
-from pml_ext.losses._batch import Tuples, is_with_itself
+from pml_ext.functional.tuples.indices import weights_of
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
+from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._shares import anchors_first_sums
 
@@ -64,13 +65,13 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         self.ks = tuple(int(k) for k in ks)
         self.temperature = temperature
         self.rank_temperature = rank_temperature
-        self.add_to_recordable_attributes(list_of_names=["temperature", "rank_temperature"], is_stat=False)
+        self._record("temperature", "rank_temperature")
 
-    def compute_loss(
-        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Tensor
-    ) -> dict[str, Any]:
-        with_itself = self.reference_begins_with_batch or is_with_itself(embeddings, labels, ref_emb, ref_labels)
-        positive = labels[:, None] == ref_labels[None, :]
+    def _terms(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
+        with_itself = self.reference_begins_with_batch or ref_emb is None
+        positive = labels[:, None] == (labels if ref_labels is None else ref_labels)
         one_class = bool(positive.all())
         similarities = self.distance(embeddings, ref_emb)
         if with_itself:
@@ -84,8 +85,6 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         if len(queries) < len(labels):
             similarities, positive = similarities[queries], positive[queries]
         recalls = smooth_recall_at_k(similarities, positive, self.ks, self.temperature, self.rank_temperature)
-        weights = loss_and_miner_utils.convert_to_weights(
-            indices_tuple, labels, dtype=recalls.dtype, using_ref=not with_itself
-        )
+        weights = weights_of(indices_tuple, labels, recalls.dtype, with_itself=with_itself)
         losses = (1 - recalls.mean(dim=1)) * weights[queries]
-        return {"loss": {"losses": losses, "indices": queries, "reduction_type": "element"}}
+        return {"loss": term(losses, queries)}

@@ -1,15 +1,15 @@
 """SmoothAP for any class sizes and any order of the batch."""
 
-from typing import Any
-
 from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_above_zero
-from pml_ext._pml import CosineSimilarity, loss_and_miner_utils
+from pml_ext._pml import CosineSimilarity, term
+from pml_ext.distances.settings import describe_distance
 from pml_ext.functional.losses.smooth_ap import smooth_average_precision
-from pml_ext.losses._base import EmbeddingLoss, PMLArguments, describe_distance
-from pml_ext.losses._batch import Tuples, is_with_itself
+from pml_ext.functional.tuples.indices import weights_of
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
+from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._shares import anchors_first_sums
 
@@ -47,13 +47,13 @@ class SmoothAPLoss(EmbeddingLoss):
         if not isinstance(self.distance, CosineSimilarity):
             raise TypeError(f"SmoothAPLoss needs CosineSimilarity; got {describe_distance(self.distance)}")
         self.temperature = temperature
-        self.add_to_recordable_attributes(name="temperature", is_stat=False)
+        self._record("temperature")
 
-    def compute_loss(
-        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Tensor
-    ) -> dict[str, Any]:
-        with_itself = self.reference_begins_with_batch or is_with_itself(embeddings, labels, ref_emb, ref_labels)
-        positive = labels[:, None] == ref_labels[None, :]
+    def _terms(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
+        with_itself = self.reference_begins_with_batch or ref_emb is None
+        positive = labels[:, None] == (labels if ref_labels is None else ref_labels)
         # Alone in its class, a sample has nothing to find: its precision is 1 whatever the embedding.
         queries = (positive.sum(dim=1) > int(with_itself)).nonzero().squeeze(1)
         if len(queries) == 0:
@@ -64,8 +64,6 @@ class SmoothAPLoss(EmbeddingLoss):
         if len(queries) < len(labels):
             similarities, positive = similarities[queries], positive[queries]
         precision = smooth_average_precision(similarities, positive, self.temperature)
-        weights = loss_and_miner_utils.convert_to_weights(
-            indices_tuple, labels, dtype=precision.dtype, using_ref=not with_itself
-        )
+        weights = weights_of(indices_tuple, labels, precision.dtype, with_itself=with_itself)
         losses = (1 - precision) * weights[queries]
-        return {"loss": {"losses": losses, "indices": queries, "reduction_type": "element"}}
+        return {"loss": term(losses, queries)}

@@ -1,13 +1,12 @@
 """The threshold-consistent margin term as a loss of its own."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
-from pml_ext._pml import CosineSimilarity, DotProductSimilarity
+from pml_ext._pml import CosineSimilarity, DotProductSimilarity, reducer_of_terms, term
+from pml_ext.distances.settings import describe_distance, is_on_sphere
 from pml_ext.functional.losses.tcm import DIVISORS, hard_negatives, hard_positives
 from pml_ext.functional.losses.tcm_kernel import AT_ONCE, fast_threshold_consistency
 from pml_ext.functional.losses.tcm_rows import threshold_consistency_sums_of_rows
@@ -15,12 +14,11 @@ from pml_ext.functional.tuples.pairs import class_sizes, class_spans, same_and_d
 from pml_ext.losses._base import (
     EmbeddingLoss,
     PMLArguments,
-    ReducersOfTerms,
-    describe_distance,
-    is_on_sphere,
+    Terms,
+    reduces_by_mean,
     undivided_unless_mean_of_cosines,
 )
-from pml_ext.losses._batch import Tuples
+from pml_ext.losses._batch import Labels, Reference, Tuples, on_host
 from pml_ext.losses._facts import LossFacts, Part, Sums
 
 
@@ -79,7 +77,6 @@ class TCMLoss(EmbeddingLoss):
     )
     labels_because = "TCM is defined over all pairs, an indices_tuple does not replace them"
     over_all_pairs = True  # whatever a miner picked
-    reducer: Any
 
     def __init__(
         self, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = 0.9, margin_minus: float = 0.5,
@@ -96,8 +93,9 @@ class TCMLoss(EmbeddingLoss):
                 f"margin_plus must not be below margin_minus; got {margin_plus} and {margin_minus}. Positive pairs "
                 "should be closer than negative ones"
             )
+        pml["reducer"] = reducer_of_terms(pml.get("reducer"), ("pos_loss", "neg_loss"))
         super().__init__(**pml)
-        if not is_on_sphere(self.distance, DotProductSimilarity):
+        if not is_on_sphere(self.distance, CosineSimilarity, DotProductSimilarity):
             raise TypeError(
                 "TCMLoss needs cosines, which its margins are: distance must be CosineSimilarity(); "
                 f"got {describe_distance(self.distance)}"
@@ -108,46 +106,43 @@ class TCMLoss(EmbeddingLoss):
         self.margin_minus = margin_minus
         self.indicator = indicator
         self.divide_by = divide_by
-        names = ["lambda_plus", "lambda_minus", "margin_plus", "margin_minus"]
-        self.add_to_recordable_attributes(list_of_names=names, is_stat=False)
+        self._record("lambda_plus", "lambda_minus", "margin_plus", "margin_minus")
 
-    def set_reducer(self, reducer: Any) -> None:
-        super().set_reducer(reducer)
-        if self.reducer is not reducer:  # PML's own, one for each term
-            self.reducer = ReducersOfTerms(dict(self.reducer.reducers.items()))
-
-    def _sub_loss_names(self) -> list[str]:
-        return ["pos_loss", "neg_loss"]
-
-    def _value_at_once(self, embeddings: Tensor, labels: Tensor, on_host: Tensor) -> Tensor:
-        """The weighted sum of both terms. It goes to the reducer of the first term; the second gets nothing."""
+    def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The weighted sum of both terms."""
         spans = None
         if not torch.compiler.is_compiling():  # reading the sizes of classes would break the graph
-            spans = class_spans(on_host, embeddings.device) if len(labels) > AT_ONCE else None
-            sizes = class_sizes(on_host) if spans is None else spans.sizes
+            spans = class_spans(on_host(labels), embeddings.device) if len(labels) > AT_ONCE else None
+            sizes = class_sizes(on_host(labels)) if spans is None else spans.sizes
             self._warn_of_missing_pairs(positives=len(sizes) < len(labels), negatives=len(sizes) > 1)
         options = (self.lambda_plus, self.lambda_minus, self.margin_plus, self.margin_minus)
         return fast_threshold_consistency(
             embeddings, labels, *options, indicator=self.indicator, divide_by=self.divide_by, spans=spans
         )
 
-    def compute_loss(
-        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Tensor, ref_labels: Tensor
-    ) -> dict[str, Any]:
+    def _terms(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
         cosines = self.distance(embeddings, ref_emb)
-        same, different = same_and_different(labels, None if ref_labels is labels else ref_labels)
+        same, different = same_and_different(labels, ref_labels)
         self._warn_of_missing_pairs(positives=bool(same.any()), negatives=bool(different.any()))
-        hard = hard_positives(cosines, self.margin_plus), hard_negatives(cosines, self.margin_minus)
-        positive, negative = (-self.lambda_plus, self.margin_plus), (self.lambda_minus, self.margin_minus)
-        return {
-            "pos_loss": self._sub_loss(*positive, cosines, same, hard[0], "pos_pair"),
-            "neg_loss": self._sub_loss(*negative, cosines, different, hard[1], "neg_pair"),
-        }
+        kinds = (
+            ("pos_loss", -self.lambda_plus, self.margin_plus, same, hard_positives(cosines, self.margin_plus)),
+            ("neg_loss", self.lambda_minus, self.margin_minus, different, hard_negatives(cosines, self.margin_minus)),
+        )
+        terms = {}
+        for name, weight, margin, pairs, hard in kinds:
+            losses, listed = self._losses(weight, margin, cosines, pairs, hard)
+            if len(losses):
+                terms[name] = term(losses, listed, of_negatives=pairs is different)
+        if terms and reduces_by_mean(self):
+            return {"loss": term(sum(one["losses"].mean() for one in terms.values()))}
+        return terms
 
-    def _sub_loss(
-        self, weight: float, margin: float, cosines: Tensor, pairs: Tensor, hard: Tensor, reduction_type: str
-    ) -> dict[str, Any]:
-        """A term as losses of pairs, weight · (s − margin), whose mean it is.
+    def _losses(
+        self, weight: float, margin: float, cosines: Tensor, pairs: Tensor, hard: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The losses of pairs, weight · (s − margin), whose mean is a term, and their indices.
 
         cosines, pairs, hard: (B, R); masks of the pairs of this kind, and of where such a pair is hard.
         """
@@ -158,10 +153,7 @@ class TCMLoss(EmbeddingLoss):
         elif not self.indicator and self.divide_by == "hard":
             count = int(hard[listed].sum())
             losses = losses * (len(losses) / count) if count else losses[:0]
-        if len(losses) == 0:
-            none: dict[str, Any] = self.zero_loss()
-            return none
-        return {"losses": losses, "indices": listed, "reduction_type": reduction_type}
+        return losses, listed
 
     def _warn_of_missing_pairs(self, *, positives: bool, negatives: bool) -> None:
         kinds = ("positive", positives, self.lambda_plus), ("negative", negatives, self.lambda_minus)

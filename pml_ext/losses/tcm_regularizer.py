@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from pml_ext._pml import BaseMetricLossFunction, DistributedLossWrapper, SelfSupervisedLoss
-from pml_ext.losses._base import EmbeddingLoss, is_empty
+from pml_ext._pml import BaseMetricLossFunction, DistributedLossWrapper, SelfSupervisedLoss, around_tcm
+from pml_ext.losses._base import is_empty
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch
 from pml_ext.losses._by_name import loss_by_name
 from pml_ext.losses._facts import LossFacts, Part, Sums
+from pml_ext.losses._in_pml_wrappers import OurLoss
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.losses._shares import sums_of, why_inner_undivided
 from pml_ext.losses.tcm import TCMLoss
@@ -25,7 +26,7 @@ def _sums(loss: "TCMRegularizer", x: Tensor, labels: Tensor, part: Part) -> Sums
     return sums, counts
 
 
-class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
+class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     """Another loss plus the threshold-consistent margin over all pairs of the batch.
 
     The loss gets what this gets: a miner's indices_tuple, ref_emb and ref_labels. TCM gets the embeddings and labels,
@@ -71,8 +72,7 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         self._wrap(wrapped)
         margins = lambda_plus, lambda_minus, margin_plus, margin_minus
         tcm = TCMLoss(*margins, indicator=indicator, divide_by=divide_by)
-        is_gathered = isinstance(wrapped, DistributedLossWrapper)
-        self.tcm = DistributedLossWrapper(tcm, efficient=wrapped.efficient) if is_gathered else tcm
+        self.tcm = around_tcm(wrapped, tcm) if isinstance(wrapped, DistributedLossWrapper) else tcm
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OF_TCM:
@@ -104,13 +104,10 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
                 raise ValueError(f"{name} must be None around {kind}, which takes none; got {type(value).__name__}")
         if is_empty(embeddings):
             return self._sum(self.loss(at_least_float32(embeddings), labels), self.tcm(embeddings, labels))
-        batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
-        embeddings, ids, ref_emb, ref_ids, *on_host = batch
-        tcm = self.tcm(embeddings, on_host[0], None, ref_emb, on_host[1])
-        if isinstance(self.loss, (EmbeddingLoss, SettingsOfTheWrapped)):  # ours read labels on the host
-            ids, ref_ids = on_host
-        given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_ids}
-        return self._sum(self.loss(embeddings, ids, **{name: given[name] for name in self._takes}), tcm)
+        embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
+        tcm = self.tcm(embeddings, labels, None, ref_emb, ref_labels)
+        given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
+        return self._sum(self.loss(embeddings, labels, **{name: given[name] for name in self._takes}), tcm)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -119,7 +116,7 @@ class TCMRegularizer(SettingsOfTheWrapped, BaseMetricLossFunction):
         if ref_emb is None:
             raise ValueError("ref_emb must be the other view of embeddings around SelfSupervisedLoss; got None")
         ids = torch.arange(len(embeddings), device=embeddings.device)
-        first, _, second, *_ = checked_batch(embeddings, ids, ref_emb, ids.clone())
+        first, _, second, _ = checked_batch(embeddings, ids, ref_emb, ids.clone())
         assert second is not None
         if self.loss.symmetric:
             tcm = self.tcm(torch.cat([first, second]), torch.cat([ids, ids]))

@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING, TypedDict
 
+import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from pml_ext._checks import check_embeddings
 from pml_ext._ops.precision import no_autocast
-from pml_ext._pml import BaseDistance, BaseMiner
+from pml_ext._pml import BaseDistance, BaseMiner, is_similarity
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._base import check_pml_arguments
-from pml_ext.losses._batch import Batch, checked_batch, is_with_itself
-from pml_ext.losses._settings import ShowsArguments
+from pml_ext.losses._batch import Labels, Reference, checked_batch
+from pml_ext.losses._settings import EmbeddingModule
 
 
 class PMLArguments(TypedDict, total=False):
@@ -21,7 +21,7 @@ class PMLArguments(TypedDict, total=False):
     collect_stats: bool | None
 
 
-class EmbeddingMiner(ShowsArguments, BaseMiner):
+class EmbeddingMiner(EmbeddingModule, BaseMiner):
     """A PML miner that checks its input first and computes in float32 or better. A subclass defines `_choose`."""
 
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:
@@ -41,20 +41,20 @@ class EmbeddingMiner(ShowsArguments, BaseMiner):
             (anchors, positives, negatives), indices into embeddings and, the last two, into ref_emb.
         """
         batch = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
-        with no_autocast(embeddings.device):
-            mined: tuple[Tensor, ...] = super().forward(*batch[:4])
+        with torch.no_grad(), no_autocast(embeddings.device):
+            mined = self.mine(*batch)
+        count_mined(self, mined)
         return mined
 
     if TYPE_CHECKING:
         __call__ = forward
 
-    def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
-        """The tuples, for PML's `forward`."""
-        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
-        same, different = same_and_different(labels, None if with_itself else ref_labels)
+    def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Reference, ref_labels: Labels) -> tuple[Tensor, ...]:
+        """The tuples of a checked batch; ref_emb None: with itself."""
+        same, different = same_and_different(labels, ref_labels)
         matrix = self.distance(embeddings, ref_emb)
-        similarities = matrix if self.distance.is_inverted else -matrix
-        return self._choose(similarities, same, different, with_itself=with_itself)
+        similarities = matrix if is_similarity(self.distance) else -matrix
+        return self._choose(similarities, same, different, with_itself=ref_emb is None)
 
     def _choose(
         self, similarities: Tensor, same: Tensor, different: Tensor, *, with_itself: bool
@@ -63,14 +63,20 @@ class EmbeddingMiner(ShowsArguments, BaseMiner):
         raise NotImplementedError
 
 
+def count_mined(miner: BaseMiner, mined: tuple[Tensor, ...]) -> None:
+    """The attributes of every PML miner that say how much the last batch gave."""
+    if len(mined) == 3:
+        miner.num_triplets = len(mined[0])
+    else:
+        miner.num_pos_pairs, miner.num_neg_pairs = len(mined[0]), len(mined[2])
+
+
 def batch_to_mine(
-    embeddings: Tensor, labels: Tensor | None, ref_emb: Tensor | None, ref_labels: Tensor | None
-) -> Batch:
+    embeddings: Tensor, labels: Labels, ref_emb: Reference, ref_labels: Labels
+) -> tuple[Tensor, Tensor, Reference, Labels]:
     """Checks and converts the input of a miner, which needs labels."""
-    check_embeddings(embeddings)
-    if labels is None:
-        raise ValueError(f"labels must have shape ({len(embeddings)},), one label per embedding; got None")
-    if ref_emb is not None and ref_labels is None:
-        check_embeddings(ref_emb, "ref_emb")
-        raise ValueError(f"ref_labels must have shape ({len(ref_emb)},) where ref_emb is given; got None")
-    return checked_batch(embeddings, labels, ref_emb, ref_labels)
+    if labels is None or (ref_emb is not None and ref_labels is None):
+        raise ValueError("labels, and ref_labels beside ref_emb, must be tensors of class ids; got None")
+    points, ids, ref_points, ref_ids = checked_batch(embeddings, labels, ref_emb, ref_labels)
+    assert ids is not None
+    return points, ids, ref_points, ref_ids

@@ -34,6 +34,8 @@ class ConcordanceMiner(EmbeddingMiner):
     [[1], [0], [2]]
     """
 
+    default_distance = CosineSimilarity
+
     def __init__(
         self, *, type_of_triplets: str = "discordant", margin: float = 0.2, **pml: Unpack[PMLArguments]
     ) -> None:
@@ -42,11 +44,8 @@ class ConcordanceMiner(EmbeddingMiner):
         super().__init__(**pml)
         self.type_of_triplets = type_of_triplets
         self.margin = margin
-        self.add_to_recordable_attributes(name="margin", is_stat=False)
-        self.add_to_recordable_attributes(list_of_names=[f"num_{kind}" for kind in KINDS], is_stat=True)
-
-    def get_default_distance(self) -> CosineSimilarity:
-        return CosineSimilarity()
+        self._record("margin")
+        self._record(*(f"num_{kind}" for kind in KINDS), is_stat=True)
 
     def _choose(
         self, similarities: Tensor, same: Tensor, different: Tensor, *, with_itself: bool

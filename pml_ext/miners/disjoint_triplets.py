@@ -5,6 +5,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_seed
+from pml_ext.losses._batch import Labels, Reference
 from pml_ext.miners._base import EmbeddingMiner, PMLArguments
 
 
@@ -34,12 +35,12 @@ class DisjointTripletMiner(EmbeddingMiner):
         super().__init__(**pml)
         self.seed = seed
 
-    def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
+    def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Reference, ref_labels: Labels) -> tuple[Tensor, ...]:
         """The triplets, in random order."""
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
         ids = labels.tolist()
         order = torch.randperm(len(ids), generator=generator).tolist()
-        if ref_emb is embeddings and ref_labels is labels:
+        if ref_labels is None:
             triplets = _with_negatives(*_random_pairs(order, ids), ids)
         else:
             ref_ids = ref_labels.tolist()

@@ -3,17 +3,18 @@
 import copy
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice
 from pml_ext._ops.precision import no_autocast
-from pml_ext._pml import BaseMiner
+from pml_ext._pml import IS_3, BaseMiner
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS
-from pml_ext.losses._batch import is_with_itself
+from pml_ext.losses._batch import Labels, Reference, on_host
 from pml_ext.losses._settings import SettingsOfTheWrapped
-from pml_ext.miners._base import batch_to_mine
+from pml_ext.miners._base import EmbeddingMiner, batch_to_mine, count_mined
 
 # Miners that LoOp cannot serve, by class name, and why.
 _REFUSED = {
@@ -57,6 +58,8 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
             raise TypeError(f"miner must be a miner with a `distance` (BaseMiner); got {name}")
         if isinstance(miner, LoOpMiner):
             raise TypeError("LoOpMiner cannot wrap LoOpMiner: the distances are replaced already")
+        if IS_3 and not isinstance(miner, EmbeddingMiner):
+            raise TypeError(f"how {name} of version 3 reads its distance is not known; use a miner of this package")
         for kind in type(miner).__mro__:
             if kind.__name__ in _REFUSED:
                 raise TypeError(f"LoOpMiner cannot wrap {name}: {_REFUSED[kind.__name__]}")
@@ -76,24 +79,22 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
     ) -> tuple[Tensor, ...]:
         """The wrapped miner's pairs or triplets; shapes as in the miners of this package."""
         batch = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
-        mined: tuple[Tensor, ...] = super().forward(*batch[:4])
+        check_loop_distance(self.distance, self.geometry)  # it may have changed since
+        with torch.no_grad(), no_autocast(embeddings.device):
+            mined = self._mine(*batch)
+        count_mined(self, mined)
         return mined
 
     if TYPE_CHECKING:
         __call__ = forward
 
-    def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor) -> tuple[Tensor, ...]:
-        """The tuples, for PML's `forward`."""
-        check_loop_distance(self.distance, self.geometry)  # it may have changed since
-        with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
-        other, other_ids = (None, None) if with_itself else (ref_emb, ref_labels)
-        with no_autocast(embeddings.device):
-            options = {"pairing": self.pairing, "geometry": self.geometry}
-            ref_on_host = None if other_ids is None else other_ids.cpu()
-            matrix, _ = loop_matrix(self.distance, embeddings, labels.cpu(), other, ref_on_host, **options)
-            injected = inject(self.distance, matrix, two_sets=other is not None)
-            mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, other, other_ids)
-            if len(mined) == 4:
-                plain = copy.copy(self.miner)(embeddings, labels, other, other_ids)  # a copy: it counts its pairs
-                mined = *plain[:2], *mined[2:]
+    def _mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Reference, ref_labels: Labels) -> tuple[Tensor, ...]:
+        options = {"pairing": self.pairing, "geometry": self.geometry}
+        ref_ids = None if ref_labels is None else on_host(ref_labels).cpu()
+        matrix, _ = loop_matrix(self.distance, embeddings, on_host(labels).cpu(), ref_emb, ref_ids, **options)
+        injected = inject(self.distance, matrix, two_sets=ref_emb is not None)
+        mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, ref_emb, ref_labels)
+        if len(mined) == 4:
+            plain = copy.copy(self.miner)(embeddings, labels, ref_emb, ref_labels)  # a copy: it counts its pairs
+            mined = *plain[:2], *mined[2:]
         return mined

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 import torch
-from pytorch_metric_learning import distances, losses, miners
+from pytorch_metric_learning import distances, losses
 
 from pml_ext.distances import InjectedDistance, inject, run_with_distance
 
@@ -67,14 +67,6 @@ def test_a_loss_computes_from_the_matrix_and_keeps_its_own_distance() -> None:
         other = torch.randn(8, 4)
         assert torch.equal(run_with_distance(loss, inject(own, own(other)), x, labels), loss(other, labels))
         assert loss.distance is own
-
-
-def test_a_miner_mines_from_the_matrix() -> None:
-    x, other, labels = torch.randn(8, 4), torch.randn(8, 4), torch.arange(8) // 2
-    miner = miners.BatchHardMiner()
-    found = run_with_distance(miner, inject(miner.distance, miner.distance(other)), x, labels)
-    for ours, expected in zip(found, miner(other, labels), strict=True):
-        assert torch.equal(ours, expected)
 
 
 class Raising(losses.TripletMarginLoss):

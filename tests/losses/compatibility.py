@@ -45,6 +45,16 @@ the error of that number below the table.
 This is of torch 2.14 and newer. With torch 2.8 to 2.13 everything works, the trainer too, but torch.func of CITLoss,
 TCMLoss, TCMRegularizer, DiscriminativeLoss and LoOp needs torch 2.11; "torch.compile, one graph", torch.compile of LoOp
 and second derivatives of a loss over LpDistance need torch 2.14.
+
+It is of pytorch-metric-learning 2.9, and holds for 2.8. **With version 3 `import pml_ext.losses` is an error that says
+so**: `pip install "pytorch-metric-learning>=2.8,<3"`. The losses are written in version 3's conventions, from its
+documentation, and were never run with it; `PML_EXT_TRY_PML3=1` tries it. Then the losses and miners work with
+CosineSimilarity, DotProductSimilarity, LpDistance and SNRDistance, with MeanReducer, AvgNonZeroReducer and SumReducer,
+and in CrossBatchMemory, SelfSupervisedLoss and MultipleLosses, as far as its documentation says. Other distances and
+reducers, LoOpMiner around PML's miners, ShardedLoss, consecutive pairs over several ranks and TCMRegularizer around
+DistributedLossWrapper are refused, since what they need is not documented. What cannot work: PML's trainers, testers,
+data sets (CUB-200, Cars-196, SOP and iNaturalist of the trainer come from there) and recorded statistics, which
+version 3 has no more.
 """
 
 

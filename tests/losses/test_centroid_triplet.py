@@ -175,12 +175,6 @@ def test_errors() -> None:
             CentroidTripletLoss(margin=margin)
     with pytest.raises(ValueError, match="negatives must be one of 'hardest', 'all'; got 'easy'"):
         CentroidTripletLoss(negatives="easy")
-    with pytest.raises(
-        TypeError,
-        match=r"unknown argument 'alpha'. Known: margin, swap, smooth_loss, triplets_per_anchor, negatives, "
-        "unit_means, distance",
-    ):
-        CentroidTripletLoss(alpha=1)
     with pytest.raises(ValueError, match="an indices_tuple does not replace them"):
         CentroidTripletLoss()(x, None, (labels, labels, labels))
 

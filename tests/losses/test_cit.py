@@ -50,14 +50,6 @@ def test_gradcheck_in_both_ways_of_computing(gamma):
         torch.autograd.gradcheck(lambda x, loss=loss: loss(x, labels), (x,))
 
 
-@pytest.mark.parametrize("make", [torch.ones, lambda *s: torch.ones(s) * torch.tensor([[1.0], [-1.0]] * (s[0] // 2))])
-@pytest.mark.parametrize("gamma", [0.5, 1.0])
-def test_gradient_is_finite_for_identical_and_opposite_embeddings(make, gamma):
-    x = make(6, 4).requires_grad_()
-    CITLoss(gamma=gamma)(x, torch.tensor([0, 0, 1, 1, 2, 2])).backward()
-    assert x.grad.isfinite().all()
-
-
 @pytest.mark.parametrize("gamma", [0.5, 1.0])
 def test_ref_emb_of_another_length(gamma):
     x, ref = embeddings(), embeddings(5)
@@ -84,34 +76,6 @@ def test_triplets_of_a_miner(chosen, labels_given):
     indices = tuple(torch.tensor(column) for column in zip(*chosen, strict=True))
     value = CITLoss(gamma=0.5)(x, torch.tensor(LABELS) if labels_given else None, indices)
     assert value.item() == pytest.approx(oracle.cit(similarity(x), similarity(x), chosen, 0.5), abs=1e-10)
-
-
-def test_pairs_of_a_miner_join_at_their_anchor():
-    x = embeddings()
-    pairs = tuple(torch.tensor(v) for v in ([0, 0, 1], [3, 8, 4], [0, 1, 1, 2], [1, 0, 7, 0]))
-    chosen = [(0, 3, 1), (0, 8, 1), (1, 4, 0), (1, 4, 7)]
-    value = CITLoss(gamma=0.5)(x, torch.tensor(LABELS), pairs)
-    assert value.item() == pytest.approx(oracle.cit(similarity(x), similarity(x), chosen, 0.5), abs=1e-10)
-
-
-@pytest.mark.parametrize("parts", [3, 4])
-def test_a_miner_that_found_nothing_gives_zero(parts):
-    x = embeddings().requires_grad_()
-    value = CITLoss(gamma=0.5)(x, torch.tensor(LABELS), (torch.tensor([], dtype=torch.long),) * parts)
-    value.backward()
-    assert value == 0 and not x.grad.any()
-
-
-@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [4]])
-@pytest.mark.parametrize("pml", [{}, {"reducer": _pml.AvgNonZeroReducer()}, {"collect_stats": True}])
-def test_a_batch_without_triplets_gives_zero_and_one_warning(labels, pml):
-    x, labels = torch.randn(len(labels), 3, requires_grad=True), torch.tensor(labels)
-    loss = CITLoss(gamma=0.5, **pml)
-    with pytest.warns(UserWarning, match="no triplet"):
-        value = loss(x, labels)
-    value.backward()
-    assert value == 0 and not x.grad.any()
-    assert loss(x, labels) == 0  # a second warning would be an error
 
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0])
@@ -147,7 +111,7 @@ def test_a_class_too_large_for_the_fast_way():
 def test_concordance_index_is_recorded_only_on_request():
     x, labels = embeddings(), torch.tensor(LABELS)
     loss = CITLoss(collect_stats=True)
-    loss(x, labels)
+    torch.testing.assert_close(loss(x, labels), CITLoss()(x, labels))
     assert loss.concordance_index == pytest.approx(oracle.concordance(similarity(x), oracle.triplets(LABELS)))
     assert "concordance_index" in loss._record_these_stats
     indices = (torch.tensor([0]), torch.tensor([3]), torch.tensor([1]))
@@ -156,11 +120,6 @@ def test_concordance_index_is_recorded_only_on_request():
     quiet = CITLoss()
     quiet(x, labels)
     assert not hasattr(quiet, "concordance_index")
-
-
-def test_statistics_do_not_change_the_value():
-    x, labels = embeddings(), torch.tensor(LABELS)
-    torch.testing.assert_close(CITLoss(gamma=0.5, collect_stats=True)(x, labels), CITLoss(gamma=0.5)(x, labels))
 
 
 @pytest.mark.parametrize("gamma", [-0.1, 1.1, float("nan")])
@@ -172,11 +131,7 @@ def test_gamma_out_of_range(gamma):
 @pytest.mark.parametrize(
     "distance",
     [
-        _pml.distances.SNRDistance(),
-        _pml.distances.DotProductSimilarity(normalize_embeddings=False),
         _pml.LpDistance(p=1),
-        _pml.LpDistance(power=2),
-        _pml.LpDistance(normalize_embeddings=False),
         _pml.CosineSimilarity(power=2),
         _pml.distances.BatchedDistance(_pml.CosineSimilarity()),
     ],
@@ -187,10 +142,7 @@ def test_distances_without_bounds_are_refused(distance):
 
 
 def test_other_errors():
-    x = embeddings()
     with pytest.raises(ValueError, match="similarity must be one of 'unit', 'cosine'"):
         CITLoss(similarity="euclidean")
     with pytest.raises(ValueError, match="'cosine', which needs CosineSimilarity"):
         CITLoss(similarity="cosine", distance=_pml.LpDistance())
-    with pytest.raises(ValueError, match="ref_labels"):
-        CITLoss()(x, torch.tensor(LABELS), ref_emb=x)

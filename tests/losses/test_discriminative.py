@@ -183,10 +183,6 @@ def test_errors_of_the_constructor() -> None:
 
 def test_errors_of_the_call() -> None:
     loss, (x, labels) = make(), batch()
-    with pytest.raises(ValueError, match="needs labels"):
-        loss(x)
-    with pytest.raises(ValueError, match=r"classification loss.*ref_emb must be None"):
-        loss(x, labels, ref_emb=x.clone(), ref_labels=labels)
     with pytest.raises(ValueError, match=r"must have 8 columns \(embedding_size=8\); got 7"):
         loss(x[:, :7], labels)
     with pytest.raises(ValueError, match=r"in \[0, 6\).*got ids from 1 to 6"):

@@ -103,5 +103,3 @@ def test_errors() -> None:
         LiftedHingeLoss(positives="arc")
     with pytest.raises(ValueError, match="positives='consecutive' needs labels and no ref_emb"):
         LiftedHingeLoss(positives="consecutive")(x, labels, ref_emb=x + 1, ref_labels=labels)
-    with pytest.raises(ValueError, match="or a miner's indices_tuple to choose from"):
-        LiftedHingeLoss()(x)

@@ -9,7 +9,6 @@ from tests.oracles.arcs import (
     equation_15,
     equation_16,
     hard_positive_hard_negative,
-    lifted_structure_loss,
     loop_distances,
     partners,
     triplet_loss,
@@ -110,15 +109,6 @@ def test_triplets_of_classes_of_any_size(pairing: str, positives: str, dtype: to
     d = loop_distances(x.double(), LABELS, x.double(), LABELS, pairing)
     loss = LoOp(losses.TripletMarginLoss(margin=0.2), pairing=pairing, positives=positives)
     assert loss(x, labels).item() == pytest.approx(triplet_loss(d, LABELS, 0.2, on_arcs), abs=tolerance)
-
-
-@pytest.mark.parametrize("pairing", PAIRINGS)
-def test_pmls_lifted_structure_on_loop_distances(pairing: str) -> None:
-    x, labels = batch(torch.float64)
-    expected = lifted_structure_loss(loop_distances(x, LABELS, x, LABELS, pairing), LABELS, 1.0)
-    # PML halves each pair's square itself.
-    value = LoOp(losses.LiftedStructureLoss(neg_margin=1), pairing=pairing, positives="all")(x, labels)
-    assert value.item() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
@@ -293,20 +283,6 @@ def test_indices_tuple_is_handed_on() -> None:
     assert empty.item() == 0 and x.grad is not None
 
 
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("labels", [[3, 3, 3], [1, 2, 3], [1]])
-@pytest.mark.parametrize("inner", [losses.TripletMarginLoss, losses.LiftedStructureLoss])
-def test_a_batch_without_negatives_or_positives_is_zero_and_warns_once(
-    inner: type, labels: list[int], pairing: str
-) -> None:
-    loss, x = LoOp(inner(), pairing=pairing), torch.randn(len(labels), 4, requires_grad=True)
-    with pytest.warns(UserWarning, match=r"positive and .* negative pairs"):
-        value = loss(x, torch.tensor(labels))
-    value.backward()
-    assert value.item() == 0 and x.grad is not None and x.grad.isfinite().all()
-    loss(x, torch.tensor(labels))  # a second warning would be an error
-
-
 def test_the_wrapped_loss_keeps_its_parameters_reducer_and_statistics() -> None:
     x, labels = batch()
     inner = losses.MarginLoss(learn_beta=True, num_classes=4, collect_stats=True)
@@ -363,8 +339,6 @@ def test_errors() -> None:
     loss = LoOp(losses.TripletMarginLoss())
     with pytest.raises(TypeError, match=r"Blind did not call self.distance"):
         LoOp(Blind())(x, labels)
-    with pytest.raises(ValueError, match="inside one set"):  # CIT wants the pairs (positive, negative) too
-        LoOp(CITLoss(gamma=0.5))(x, labels, ref_emb=x + 1, ref_labels=labels)
     with pytest.raises(ValueError, match="LoOp needs labels"):
         loss(x)
     with pytest.raises(ValueError, match="ref_labels beside ref_emb"):
@@ -377,18 +351,6 @@ def test_errors() -> None:
         LoOp(losses.TripletMarginLoss(), positives="consecutive")
     with pytest.raises(TypeError, match=r"needs one of the distances LpDistance.normalize_embeddings=False"):
         LoOp(losses.TripletMarginLoss(), geometry="segment")
-
-
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("inner", [losses.TripletMarginLoss, CITLoss, losses.MultiSimilarityLoss])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_the_batch_as_its_own_reference_set_is_the_batch(dtype: torch.dtype, inner: type, pairing: str) -> None:
-    x, labels = batch(dtype)
-    loss = LoOp(inner(), pairing=pairing)
-    assert loss(x, labels, ref_emb=x, ref_labels=labels).item() == loss(x, labels).item()
-    mean = losses.ContrastiveLoss(reducer=reducers.MeanReducer())
-    other = LoOp(mean, pairing=pairing)  # of other objects a sample is its own positive
-    assert other(x, labels, ref_emb=x.clone(), ref_labels=labels.clone()).item() != other(x, labels).item()
 
 
 @pytest.mark.parametrize("distance", [distances.CosineSimilarity(), distances.LpDistance()])
@@ -462,16 +424,6 @@ def test_hooks_of_the_distance_run_once_on_what_the_loss_gets(distance: distance
     with pytest.raises(TypeError, match="forward pre-hook"):
         loss(x, labels)
     handle.remove()
-
-
-def test_the_wrapped_loss_by_name() -> None:
-    x, labels = batch()
-    expected = LoOp(losses.TripletMarginLoss(margin=0.3))(x, labels)
-    named = {"class_path": "pytorch_metric_learning.losses.TripletMarginLoss", "init_args": {"margin": 0.3}}
-    assert torch.equal(LoOp(named)(x, labels), expected)
-    assert isinstance(LoOp("LiftedHingeLoss").loss, LiftedHingeLoss)
-    with pytest.raises(ValueError, match="unknown loss"):
-        LoOp("TripletMargin")
 
 
 def test_mined_pairs_that_make_no_triplet_give_zero() -> None:

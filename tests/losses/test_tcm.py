@@ -59,7 +59,9 @@ def test_value_against_loops(dtype, tolerance, fast, options):
 def test_same_arguments_and_value_as_in_pml():
     x, labels = embeddings(), torch.tensor(LABELS)
     options = {"lambda_plus": 0.3, "lambda_minus": 2.0, "margin_plus": 0.7, "margin_minus": 0.1}
-    torch.testing.assert_close(TCMLoss(**options)(x, labels), ThresholdConsistentMarginLoss(**options)(x, labels))
+    theirs = ThresholdConsistentMarginLoss(*options.values())(x, labels)
+    torch.testing.assert_close(TCMLoss(*options.values())(x, labels), theirs)
+    torch.testing.assert_close(TCMLoss(**options)(x, labels), theirs)
 
 
 @pytest.mark.parametrize(("plus", "minus"), [(0.9, 0.5), (0.5, 0.1), (0.9, -0.3)])
@@ -87,28 +89,12 @@ def test_gradcheck(reducer, options):
     torch.autograd.gradcheck(lambda x: TCMLoss(**options, reducer=reducer)(x, labels), (x,))
 
 
-@pytest.mark.parametrize("signs", [[1.0] * 6, [1.0, -1.0] * 3])
-def test_gradient_is_finite_for_identical_and_opposite_embeddings(signs):
-    x = (torch.ones(6, 4) * torch.tensor(signs)[:, None]).requires_grad_()
-    TCMLoss()(x, torch.tensor([0, 0, 1, 1, 2, 2])).backward()
-    assert x.grad.isfinite().all()
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_ref_emb_of_another_length(form):
     x, ref, ref_labels = embeddings(), embeddings(5), [0, 0, 2, 5, 1]
     value = TCMLoss(**form)(x, torch.tensor(LABELS), ref_emb=ref, ref_labels=torch.tensor(ref_labels))
     terms = oracle.terms(*oracle.split(cosines(x, ref), LABELS, ref_labels), **form)
     assert value.item() == pytest.approx(sum(terms), abs=1e-10)
-
-
-def test_ref_emb_that_is_the_batch_excludes_self_as_pml_does():
-    x, labels = embeddings(), torch.tensor(LABELS)
-    loss = TCMLoss(indicator=False)
-    torch.testing.assert_close(loss(x, labels, ref_emb=x, ref_labels=labels), loss(x, labels))
-    with_self = loss(x, labels, ref_emb=x, ref_labels=labels.clone())
-    terms = oracle.terms(*oracle.split(cosines(x), LABELS, LABELS), indicator=False)
-    assert with_self.item() == pytest.approx(sum(terms), abs=1e-10)
 
 
 @pytest.mark.parametrize("parts", [3, 4])
@@ -215,9 +201,6 @@ def test_an_unknown_divisor_is_refused():
 @pytest.mark.parametrize(
     "distance",
     [
-        _pml.LpDistance(),
-        _pml.distances.SNRDistance(),
-        _pml.DotProductSimilarity(normalize_embeddings=False),
         _pml.CosineSimilarity(power=2),
         _pml.CosineSimilarity(p=1),
     ],
@@ -225,17 +208,3 @@ def test_an_unknown_divisor_is_refused():
 def test_only_cosines(distance):
     with pytest.raises(TypeError, match=r"must be CosineSimilarity\(\)"):
         TCMLoss(distance=distance)
-
-
-def test_labels_are_needed_also_with_indices():
-    x = embeddings()
-    with pytest.raises(ValueError, match="all pairs"):
-        TCMLoss()(x, None, (torch.tensor([0]),) * 3)
-    with pytest.raises(ValueError, match="ref_labels"):
-        TCMLoss()(x, torch.tensor(LABELS), ref_emb=x)
-
-
-def test_arguments_stand_where_pml_has_them():
-    x, labels = embeddings(), torch.tensor(LABELS)
-    options = dict(lambda_plus=0.7, lambda_minus=1.3, margin_plus=0.8, margin_minus=0.2)
-    assert torch.equal(TCMLoss(*options.values())(x, labels), TCMLoss(**options)(x, labels))

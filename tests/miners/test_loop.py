@@ -87,17 +87,6 @@ def test_of_a_pair_miner_only_the_negatives_are_loops(epsilon: float) -> None:
     assert loss(x, labels, mined).item() == pytest.approx(float(sum(pos) + sum(neg)) / len(x), abs=1e-9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("miner", SERVED[:2] + SERVED[4:7], ids=lambda miner: type(miner).__name__)
-def test_the_batch_as_its_own_reference_set_is_the_batch(miner: miners.BaseMiner, dtype: torch.dtype) -> None:
-    x, labels = torch.randn(len(LABELS), 4).to(dtype), torch.tensor(LABELS)
-    loop = LoOpMiner(miner)
-    for found, expected in zip(loop(x, labels, x, labels), loop(x, labels), strict=True):
-        assert torch.equal(found, expected)
-    for found, expected in zip(loop(x, labels), loop(x.float(), labels), strict=True):
-        assert torch.equal(found, expected)
-
-
 def test_the_distance_is_that_of_the_wrapped_miner() -> None:
     x, labels = batch()
     loop = LoOpMiner(miners.BatchHardMiner())
@@ -122,14 +111,6 @@ def test_every_miner_runs_on_a_batch_and_on_a_reference_set(miner: miners.BaseMi
     mined = loop(x, labels, torch.randn(10, 8), ref_labels)
     assert (labels[mined[0]] == ref_labels[mined[1]]).all()
     assert miner.distance is own
-
-
-def test_half_precision_and_statistics() -> None:
-    x, labels = batch()
-    loop = LoOpMiner(miners.TripletMarginMiner(margin=0.5, collect_stats=True), pairing="all")
-    a, _, _ = loop(x.half(), labels)
-    assert loop.num_triplets == len(a) == loop.miner.num_triplets
-    assert loop.miner.neg_pair_dist > 0
 
 
 def test_refused_miners_and_errors() -> None:

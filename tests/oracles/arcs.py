@@ -197,17 +197,3 @@ def triplet_loss(
                     terms.append(max(0.0, d[a][p] - d[a][n] + margin))
     positive = [t for t in terms if t > 0]
     return sum(positive) / len(positive) if positive else 0.0
-
-
-def lifted_structure_loss(d: list[list[float]], labels: list[int], margin: float) -> float:
-    """PML: half the mean over positive pairs of relu(log(sum of exp(margin − negatives of both ends)) + d)²."""
-    total, count = 0.0, 0
-    for i, label in enumerate(labels):
-        for j in range(len(labels)):
-            if j == i or labels[j] != label:
-                continue
-            negatives = [d[end][k] for end in (i, j) for k in range(len(labels)) if labels[k] != label]
-            energy = math.log(sum(math.exp(margin - value) for value in negatives)) + d[i][j]
-            total += max(0.0, energy) ** 2
-            count += 1
-    return total / (2 * count)

@@ -80,19 +80,6 @@ def test_label_names_types_and_strides_do_not_matter(name: str, data: st.DataObj
         torch.testing.assert_close(value_of(make(name, batch), renamed), value)
 
 
-@every_loss
-@given(data=st.data())
-def test_indices_out_of_range_are_an_error(name: str, data: st.DataObject) -> None:
-    batch = data.draw(batches(dtypes=(torch.float32,), reference=False))
-    assume(fits(name, batch))
-    wrong = data.draw(st.sampled_from([-1, -3, len(batch.labels), len(batch.labels) + 7]))
-    place, width = data.draw(st.integers(0, 2)), data.draw(st.sampled_from([3, 4]))
-    indices = [torch.zeros(1, dtype=torch.int64) for _ in range(width)]
-    indices[place] = torch.tensor([wrong])
-    with pytest.raises(ValueError, match=r"indices_tuple"):
-        value_of(make(name, batch), batch, tuple(indices))
-
-
 def unit(x: Tensor) -> list[list[float]]:
     """Rows of length 1; zero rows stay zero."""
     rows = x.double()

@@ -180,6 +180,18 @@ def _histograms(similarity: Tensor, positive: Tensor, negative: Tensor, bins: in
     return left, nodes
 
 
+def multi_similarity_mining(
+    similarity: Tensor, positive: Tensor, negative: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """The positive pairs less than epsilon above the anchor's hardest negative, and likewise the negative ones.
+
+    Source: eqs. 10 and 11 of the paper; the pairs are those of PML's MultiSimilarityMiner.
+    """
+    most_alike = similarity.masked_fill(~negative, -torch.inf).amax(dim=1, keepdim=True)
+    least_alike = similarity.masked_fill(~positive, torch.inf).amin(dim=1, keepdim=True)
+    return positive & (similarity - epsilon < most_alike), negative & (similarity + epsilon > least_alike)
+
+
 def weighted_sums(similarity: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
     """Σ_j w_ij S_ij of each row with w = weigh(S) held constant: its gradient is w, its second derivative that of w.
 

@@ -1,0 +1,1 @@
+"""A stand-in for PML 3, from its documentation alone: what passes with it has the adapter's shape, it is not PML 3."""

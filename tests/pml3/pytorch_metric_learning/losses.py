@@ -1,0 +1,146 @@
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .distances import BaseDistance, LpDistance
+from .reducers import AvgNonZeroReducer, MeanReducer
+from .types import every_pair, every_triplet, typed
+
+Terms = dict[str, dict[str, Any]]
+
+
+class BaseMetricLossFunction(nn.Module):
+    def __init__(
+        self, *, distance: Any = None, reducer: Any = None, embedding_regularizer: Any = None,
+        embedding_reg_weight: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.distance = self.default_distance() if distance is None else distance
+        self.reducer = self.default_reducer() if reducer is None else reducer
+        self.embedding_regularizer, self.embedding_reg_weight = embedding_regularizer, embedding_reg_weight
+
+    def default_distance(self) -> BaseDistance:
+        return LpDistance()
+
+    def default_reducer(self) -> nn.Module:
+        return MeanReducer()
+
+    def compute_loss(self, embeddings: Any, labels: Any, indices_tuple: Any, ref_emb: Any, ref_labels: Any) -> Terms:
+        raise NotImplementedError
+
+    def objective_terms(
+        self,
+        embeddings: Any,
+        labels: Any = None,
+        indices_tuple: Any = None,
+        ref_emb: Any = None,
+        ref_labels: Any = None,
+    ) -> Terms:
+        if ref_emb is embeddings or (ref_emb is None) != (ref_labels is None and ref_emb is None):
+            raise ValueError("ref_emb must be another set, or None for the batch itself")
+        for x, ids in ((embeddings, labels), (ref_emb, ref_labels)):
+            if ids is not None and (ids.shape != x.shape[:1] or ids.device != x.device):
+                raise ValueError("one label a row, on its device")
+        indices = None if indices_tuple is None else typed(indices_tuple)
+        terms = self.compute_loss(embeddings, labels, indices, ref_emb, ref_labels)
+        for term in terms.values():
+            if set(term) != {"losses", "indices"} or not isinstance(term["losses"], Tensor):
+                raise TypeError(f"a term has losses, a tensor, and indices; got {term}")
+            count = term["losses"].shape
+            indexed = term["indices"] if isinstance(term["indices"], tuple) else (term["indices"],)
+            if any(part.shape != count for part in indexed if part is not None):
+                raise ValueError("one index a loss")
+        return terms
+
+    def regularization_terms(self, embeddings: Tensor) -> Terms:
+        if self.embedding_regularizer is None:
+            return {}
+        penalty = self.embedding_reg_weight * self.embedding_regularizer(embeddings)
+        return {"embedding_reg_loss": {"losses": penalty, "indices": None}}
+
+    def forward(
+        self,
+        embeddings: Any,
+        labels: Any = None,
+        indices_tuple: Any = None,
+        ref_emb: Any = None,
+        ref_labels: Any = None,
+    ) -> Tensor:
+        value = 0 * embeddings.sum()
+        for term in self.objective_terms(embeddings, labels, indices_tuple, ref_emb, ref_labels).values():
+            value = value + (term["losses"] if term["indices"] is None else self.reducer.reduce(term["losses"]))
+        for term in self.regularization_terms(embeddings).values():
+            value = value + term["losses"]
+        return value
+
+
+class TripletMarginLoss(BaseMetricLossFunction):
+    def __init__(self, margin: float = 0.2, **options: Any) -> None:
+        super().__init__(**options)
+        self.margin = margin
+
+    def default_reducer(self) -> nn.Module:
+        return AvgNonZeroReducer()
+
+    def compute_loss(self, embeddings: Any, labels: Any, indices_tuple: Any, ref_emb: Any, ref_labels: Any) -> Terms:
+        a, p, n = every_triplet(every_pair(labels, ref_labels) if indices_tuple is None else indices_tuple)
+        if len(a) == 0:
+            return {}
+        matrix = self.distance(embeddings, ref_emb)
+        losses = torch.relu(self.distance.margin(matrix[a, p], matrix[a, n]) + self.margin)
+        return {"loss": {"losses": losses, "indices": (a, p, n)}}
+
+
+class CentroidTripletLoss(BaseMetricLossFunction):
+    """A name of ours."""
+
+
+class CrossBatchMemory(nn.Module):
+    def __init__(self, loss: nn.Module, embedding_size: int, memory_size: int = 1024, miner: Any = None) -> None:
+        super().__init__()
+        self.loss, self.size = loss, memory_size
+        self.queue, self.ids = torch.zeros(0, embedding_size), torch.zeros(0, dtype=torch.long)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        queue, ids = torch.cat([self.queue, embeddings.detach()]), torch.cat([self.ids, labels])
+        queue, ids = queue[-self.size :], ids[-self.size :]
+        own = torch.arange(len(queue) - len(labels), len(queue))
+        value: Tensor = self.loss(embeddings, labels, every_pair(labels, ids, own), ref_emb=queue, ref_labels=ids)
+        self.queue, self.ids = queue, ids
+        return value
+
+
+class SelfSupervisedLoss(nn.Module):
+    def __init__(self, loss: nn.Module, symmetric: bool = True) -> None:
+        super().__init__()
+        self.loss, self.symmetric = loss, symmetric
+
+    def forward(self, embeddings: Tensor, ref_emb: Tensor) -> Tensor:
+        labels = torch.arange(len(embeddings))
+        if self.symmetric:
+            value: Tensor = self.loss(torch.cat([embeddings, ref_emb]), labels.repeat(2))
+            return value
+        other: Tensor = self.loss(embeddings, labels, ref_emb=ref_emb, ref_labels=labels.clone())
+        return other
+
+
+class MultipleLosses(nn.Module):
+    def __init__(self, losses: Mapping[str, nn.Module], miners: Any = None, weights: Any = None) -> None:
+        super().__init__()
+        self.losses, self.weights = nn.ModuleDict(losses), weights
+
+    def forward(
+        self,
+        embeddings: Any,
+        labels: Any = None,
+        indices_tuple: Any = None,
+        ref_emb: Any = None,
+        ref_labels: Any = None,
+    ) -> Tensor:
+        values = (
+            self.weights[name] * loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+            for name, loss in self.losses.items()
+        )
+        return sum(values, start=torch.zeros(()))
