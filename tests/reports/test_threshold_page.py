@@ -18,19 +18,13 @@ def report(**options: object) -> ThresholdReport:
 
 def saved_page(found: ThresholdReport, folder: Path) -> str:
     found.save_page(folder / "r.html")
-    return (folder / "r.html").read_text()
+    return (folder / "r.html").read_text(encoding="utf-8").replace("\xa0", " ")
 
 
 def test_the_page_begins_with_the_sentence_and_lists_other_thresholds(tmp_path: Path) -> None:
     found = report()
     text = saved_page(found, tmp_path)
     assert text.index(meaning(found)) < text.index("<table")
-    for fits_a_phone in (
-        '<meta name="viewport" content="width=device-width',
-        "@media(max-width:899px)",
-        'class="cards"',
-    ):
-        assert fits_a_phone in text
     assert len(found.alternatives) == 3
     first = r'<td data-name="wrongly accepted at most">'
     rows = re.findall(rf'<tr( class="marked")?>{first}(.*?)</td>(.*?)</tr>', text)
@@ -56,7 +50,8 @@ def test_the_worst_pairs_are_shown_with_their_pictures_and_rows(tmp_path: Path) 
     samples = [s for pair in (*worst.impostors, *worst.genuine) for s in (pair.one, pair.other)]
     assert len(samples) == 24
     assert text.count("data:image/jpeg;base64,") == sum(sample.path is not None for sample in samples)
-    assert all(f"<b>identity {sample.label}</b><br>row {sample.row}<" in text for sample in samples)
+    names = [(f'title="{sample.label}"', f'title="row {sample.row}"') for sample in samples]
+    assert all(label in text and row in text for label, row in names)
     assert f"<p>{refused_in_words(found)}.</p>" in text
-    assert text.count("✗ wrongly accepted") == sum(pair.cosine >= found.cosine for pair in worst.impostors) > 0
-    assert text.count("✗ wrongly rejected") == sum(pair.cosine < found.cosine for pair in worst.genuine) > 0
+    assert text.count(">✗ wrongly accepted<") == sum(pair.cosine >= found.cosine for pair in worst.impostors) > 0
+    assert text.count(">✗ wrongly rejected<") == sum(pair.cosine < found.cosine for pair in worst.genuine) > 0
