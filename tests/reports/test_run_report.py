@@ -21,7 +21,7 @@ from pml_ext.metrics import VerificationEvaluator
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.pair_lists import TemplateMedia, TemplatePairs
 from pml_ext.reports.drawing import Picture
-from pml_ext.reports.embedding_map import map_picture, principal_components, spectrum_picture
+from pml_ext.reports.embedding_map import map_picture, principal_components
 from pml_ext.reports.ranked_results import Confusion, confused_identities, first_results, results_picture
 from pml_ext.reports.run_curves import (
     curves_file,
@@ -90,7 +90,7 @@ def test_the_page_needs_nothing_but_itself(report: tuple[Path, list[Path]]) -> N
 
 
 def test_the_table_has_three_rows_in_one_notation(report: tuple[Path, list[Path]]) -> None:
-    text = report[0].read_text(encoding="utf-8").replace("\xa0", " ")
+    text = report[0].read_text(encoding="utf-8")
     assert "<th>R@1 ↑</th><th>OPIS ↓</th>" in text
     cells = (
         r'<td data-name="Set">([a-z ]+)</td><td data-name="R@1 ↑">([\d.]+ %)</td><td data-name="OPIS ↓">1.000e-03</td>'
@@ -119,9 +119,7 @@ def test_pairs_of_images_have_a_table_and_their_roc(tmp_path: Path) -> None:
     assert read_curves(curves_file(tmp_path, "LFW")) == curves_of_pairs(
         roc_of_listed_pairs(data, trained.features["LFW"])
     )
-    assert '<td data-name="LFW">trained</td><td data-name="accuracy ↑">50.00\xa0%</td>' in page.read_text(
-        encoding="utf-8"
-    )
+    assert '<td data-name="LFW">trained</td><td data-name="accuracy ↑">50.00 %</td>' in page.read_text(encoding="utf-8")
 
 
 def test_the_roc_of_templates_has_the_area_of_the_evaluation() -> None:
@@ -178,19 +176,15 @@ def test_few_queries_an_identity_end_no_report(tmp_path: Path, queries: int) -> 
     assert len(files) == 4
 
 
-def test_a_damaged_log_of_the_training_costs_its_curves_alone(
+def test_an_unforeseen_error_costs_one_picture_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "csv" / "version_0").mkdir(parents=True)
-    (tmp_path / "csv" / "version_0" / "metrics.csv").write_bytes(b"step,loss\n1,\xff\n")
     same = PairSet(image_set(np.zeros(4, int), np.zeros(4, int)), np.array([True, False]))
     trained = Measured({"LFW": {"accuracy": 0.5}}, {"LFW": [torch.randn(4, 4)]})
     monkeypatch.setattr("pml_ext.reports.run_report.pair_roc_picture", {}.__getitem__)
     page, files = write_report(tmp_path, {"LFW": same}, trained, {}, far=1e-3, utility={}, seed=0, facts={})
-    assert files == []
-    assert not_drawn(page).keys() == {"While it trained", "ROC of the pairs"}
-    assert not_drawn(page)["ROC of the pairs"].startswith("TypeError: ")
-    assert "Traceback" in caplog.text, "an error that nobody foresaw is in the log as a whole"
+    assert files == [] and not_drawn(page)["ROC of the pairs"].startswith("TypeError: ")
+    assert "Traceback" in caplog.text
 
 
 def test_two_components_and_their_share() -> None:
@@ -226,19 +220,6 @@ for embeddings in EQUAL.values():
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout == 5 * "all embeddings are equal\n"
-
-
-def test_a_map_of_few_images_says_that_it_is_pca() -> None:
-    images = image_set(np.repeat(np.arange(5), 2), np.zeros(10, int))
-    caption = map_picture(images, torch.eye(10)[:, :4] + 0.1, seed=0).caption
-    assert re.match(r"10 images of 5 classes by their first two principal components, which hold [\d.]+ % of", caption)
-
-
-def test_pictures_say_what_they_show() -> None:
-    data, features = small_set()
-    picture = measure_utility({"Set": data}, {"Set": features}, OPISSettings())["Set"].picture
-    assert "all 12 classes" in picture.caption
-    assert spectrum_picture({"trained": features[0]}).pixels.std() > 0
 
 
 def drawn_texts(picture: Picture) -> str:
@@ -287,17 +268,16 @@ def test_each_result_has_its_class_its_score_and_whether_it_is_right() -> None:
     assert len(first) == 10
 
 
-@pytest.mark.parametrize("cameras", ["many", "one each", "one"])
-def test_cameras_are_named_only_if_there_are_several(tmp_path: Path, cameras: str) -> None:
+@pytest.mark.parametrize("kind", ["several", "one each", "one"])
+def test_cameras_are_named_only_if_there_are_several(tmp_path: Path, kind: str) -> None:
     data, features = small_set()
-    parts = [data.train, data.query, data.gallery]
-    if cameras != "many":
-        offsets = [0, 0, len(data.query)]
-        each = [offset + np.arange(len(part)) for offset, part in zip(offsets, parts, strict=True)]
-        one = [np.full(len(part), place) for place, part in enumerate(parts)]
-        chosen = each if cameras == "one each" else one
-        parts = [replace(part, cameras=ids) for part, ids in zip(parts, chosen, strict=True)]
-    sets = {"Set": OpenSet(*parts)}
+    cameras = [data.query.cameras, data.gallery.cameras]
+    if kind == "one each":
+        cameras = np.split(np.arange(len(data.query) + len(data.gallery)), [len(data.query)])
+    if kind == "one":
+        cameras = [np.zeros(len(data.query)), np.ones(len(data.gallery))]
+    query, gallery = (replace(part, cameras=ids) for part, ids in zip(data.parts, cameras, strict=True))
+    sets = {"Set": OpenSet(data.train, query, gallery)}
     utility = measure_utility(sets, {"Set": features}, OPISSettings())
     page, _ = write_report(tmp_path, sets, measured(features, 0.5), {}, far=1e-2, utility=utility, seed=0, facts={})
-    assert ("camera" in page.read_text(encoding="utf-8").lower()) == (cameras == "many")
+    assert ("camera" in page.read_text(encoding="utf-8").lower()) == (kind == "several")

@@ -1,8 +1,11 @@
 import re
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 from PIL import Image
+from sklearn.metrics import auc, roc_curve
 
 from pml_ext.metrics import ThresholdReport
 from pml_ext.reports.wording import meaning, percent, refused_in_words
@@ -10,15 +13,18 @@ from pml_ext.reports.wording import meaning, percent, refused_in_words
 LABELS = torch.arange(20).repeat_interleave(6)
 
 
-def report(**options: object) -> ThresholdReport:
+def embeddings() -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(20, 6, generator=generator)[LABELS] + 0.6 * torch.randn(120, 6, generator=generator)
-    return ThresholdReport.from_embeddings(x, LABELS, **{"far": 1e-2, "splits": 2, **options})
+    return torch.randn(20, 6, generator=generator)[LABELS] + 0.6 * torch.randn(120, 6, generator=generator)
+
+
+def report(**options: object) -> ThresholdReport:
+    return ThresholdReport.from_embeddings(embeddings(), LABELS, **{"far": 1e-2, "splits": 2, **options})
 
 
 def saved_page(found: ThresholdReport, folder: Path) -> str:
     found.save_page(folder / "r.html")
-    return (folder / "r.html").read_text(encoding="utf-8").replace("\xa0", " ")
+    return (folder / "r.html").read_text(encoding="utf-8")
 
 
 def test_the_page_begins_with_the_sentence_and_lists_other_thresholds(tmp_path: Path) -> None:
@@ -55,3 +61,15 @@ def test_the_worst_pairs_are_shown_with_their_pictures_and_rows(tmp_path: Path) 
     assert f"<p>{refused_in_words(found)}.</p>" in text
     assert text.count(">✗ wrongly accepted<") == sum(pair.cosine >= found.cosine for pair in worst.impostors) > 0
     assert text.count(">✗ wrongly rejected<") == sum(pair.cosine < found.cosine for pair in worst.genuine) > 0
+
+
+def test_the_equal_error_rate_and_the_area_under_the_roc_are_those_of_all_pairs(tmp_path: Path) -> None:
+    x = embeddings()
+    first, second = torch.triu_indices(len(x), len(x), 1)
+    same = LABELS[first] == LABELS[second]
+    cosines = torch.cosine_similarity(x[first].double(), x[second].double())
+    fars, tars, _ = roc_curve(same.numpy(), cosines.numpy())
+    eer = fars[np.abs(fars + tars - 1).argmin()]
+    found = re.search(r"\(EER\) is ([\d.]+) %.*\(AUC\) is ([\d.]+) %", saved_page(report(), tmp_path))
+    assert found is not None
+    assert [float(rate) / 100 for rate in found.groups()] == pytest.approx([eer, auc(fars, tars)], abs=5e-3)
