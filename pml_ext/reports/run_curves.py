@@ -78,7 +78,7 @@ def read_curves(path: Path) -> RunCurves:
     """UserError: not a file of `save_curves`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=RunCurves)
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+    except (OSError, msgspec.DecodeError) as error:
         raise UserError(f"{path} is not a file that a run writes: {error}") from error
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 from sklearn.metrics import auc, roc_curve
 
 from pml_ext.metrics import ThresholdReport
-from pml_ext.reports.wording import meaning, percent, refused_in_words
+from pml_ext.reports.wording import meaning, with_interval
 
 LABELS = torch.arange(20).repeat_interleave(6)
 
@@ -38,9 +38,7 @@ def test_the_page_begins_with_the_sentence_and_lists_other_thresholds(tmp_path: 
         (False, "10 %"), (True, "1 % (chosen)"), (False, "0.1 %"),
     ]  # fmt: skip
     for (_, _, cells), one in zip(rows, found.alternatives, strict=True):
-        opis = "–" if one.opis is None else f"{one.opis:.3e}"
-        for shown in (f"{one.cosine:.4f}", percent(one.frr.rate), percent(one.frr.low), opis, f"{one.far_range[0]:g}"):
-            assert shown in cells
+        assert f">{one.cosine:.4f}<" in cells and f">{with_interval(one.frr)}<" in cells
 
 
 def test_the_worst_pairs_are_shown_with_their_pictures_and_rows(tmp_path: Path) -> None:
@@ -58,7 +56,6 @@ def test_the_worst_pairs_are_shown_with_their_pictures_and_rows(tmp_path: Path) 
     assert text.count("data:image/jpeg;base64,") == sum(sample.path is not None for sample in samples)
     names = [(f'title="{sample.label}"', f'title="row {sample.row}"') for sample in samples]
     assert all(label in text and row in text for label, row in names)
-    assert f"<p>{refused_in_words(found)}.</p>" in text
     assert text.count(">✗ wrongly accepted<") == sum(pair.cosine >= found.cosine for pair in worst.impostors) > 0
     assert text.count(">✗ wrongly rejected<") == sum(pair.cosine < found.cosine for pair in worst.genuine) > 0
 
