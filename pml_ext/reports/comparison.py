@@ -1,19 +1,18 @@
 """compare.html: finished runs side by side."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
+from pml_ext._files import in_file_name
 from pml_ext.metrics.keys import MEAN_AVERAGE_PRECISION_AT_R, OPIS, PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION
 from pml_ext.reports import drawing
-from pml_ext.reports.drawing import Picture, format_axis, label_above
+from pml_ext.reports.drawing import Picture, drawn, format_axis, label_above
 from pml_ext.reports.page import differences_table, metrics_table, require_page, write_page
-from pml_ext.reports.panels import drawn
-from pml_ext.reports.run_curves import compared_curves
-from pml_ext.reports.training_series import HARD_TRIPLETS, Series, read_series
+from pml_ext.reports.run_curves import HARD_TRIPLETS, Series, compared_curves, read_series
 from pml_ext.runner.config.yaml_file import read_tree
 from pml_ext.runner.evaluation.results import (
     METRICS,
@@ -27,9 +26,7 @@ from pml_ext.runner.evaluation.results import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
+    from matplotlib.axes import Axes
 
 log = logging.getLogger("pml_ext")
 
@@ -56,17 +53,14 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     if others:
         log.warning("not compared, because not all runs have them: %s", "; ".join(others))
     measured = {s: {name: found[s] for name, found in results.items()} for s in shared}
-    tables = [metrics_table(s, rows, mark_last=False) for s, rows in measured.items()]
+    tables = [metrics_table(s, rows) for s, rows in measured.items()]
     folders = dict(zip(names, runs, strict=True))
     tables.append(differences_table({name: _settings(run) for name, run in folders.items()}))
-    pictures = drawn(
-        {
-            "Accuracy and OPIS": lambda: _trade_offs(shared, results),
-            **{f"{s}: utility and ROC": partial(_set_curves, s, folders) for s in shared},
-            "Over the training": lambda: _curves({name: read_series(run) for name, run in folders.items()}),
-        },
-        of="the runs",
-    )
+    makers: dict[str, Callable[[], Iterable[Picture]]] = {"Accuracy and OPIS": partial(_trade_offs, shared, results)}
+    for s in shared:
+        makers[f"{s}: utility and ROC"] = partial(_set_curves, s, folders)
+    makers["Over the training"] = lambda: _curves({name: read_series(run) for name, run in folders.items()})
+    pictures = drawn(makers, of="the runs")
     title = f"{len(runs)} runs compared"
     facts = {name: str(run) for name, run in folders.items()}
     notes = [f"{name}: {note}" for name, run in folders.items() for note in read_notes(_metrics_file(run))]
@@ -91,8 +85,7 @@ def _trade_offs(test_sets: Sequence[str], runs: Mapping[str, Results]) -> Iterat
 
 def _trade_off(test_set: str, accuracy: str, results: Results) -> Picture:
 
-    def draw(figure: "Figure") -> None:
-        axes = figure.add_subplot()
+    def draw(axes: "Axes") -> None:
         for i, (name, values) in enumerate(results.items()):
             style = drawing.look(i) | {"linestyle": "", "markersize": 10, "markeredgecolor": drawing.BLACK}
             axes.plot(values[OPIS], values[accuracy], label=drawing.in_legend(name), **style)
@@ -102,59 +95,43 @@ def _trade_off(test_set: str, accuracy: str, results: Results) -> Picture:
         format_axis(axes.yaxis, accuracy)
         axes.margins(0.15)
         axes.grid(color=drawing.PALE)
-        drawing.add_legend(axes, beside=True)
+        drawing.add_legend(axes)
 
     caption = (
         "Accuracy against threshold inconsistency: higher is more accurate, further left treats classes more alike."
     )
-    name = drawing.picture_name("trade_off", test_set)
-    return Picture(name, f"{test_set}: accuracy and OPIS", caption, draw, 4.6)
+    return Picture(f"trade_off_{in_file_name(test_set)}", f"{test_set}: accuracy and OPIS", caption, [draw])
 
 
-def _curves(series: dict[str, dict[str, Series]]) -> Iterator[Picture]:
-    """The losses, each by itself where a run adds several, with the hard triplets; then the validation metrics."""
+def _curves(series: Mapping[str, Mapping[str, Series]]) -> list[Picture]:
+    """A panel for each loss that a run adds to others, for the hard triplets and for the main validation metrics."""
     names = list(dict.fromkeys(name for found in series.values() for name in found))
     terms = [name for name in names if name.startswith("loss/")]
-    are_added = any(sum(name in found for name in terms) > 1 for found in series.values())
-    losses = ["loss", *(terms if are_added else ()), HARD_TRIPLETS]
-    caption = "Losses of different kinds are not comparable with each other."
-    yield from _panels("losses", "Losses over the training", caption, losses, series)
-    metrics = [PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION, MEAN_AVERAGE_PRECISION_AT_R, OPIS]
-    caption = "The metrics of every validation."
-    yield from _panels("curves", "Validation over the training", caption, metrics, series)
+    are_added = any(len(found.keys() & terms) > 1 for found in series.values())
+    wanted = ["loss", *(terms if are_added else ()), HARD_TRIPLETS, PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION]
+    wanted += [MEAN_AVERAGE_PRECISION_AT_R, OPIS]
+    panels = [partial(_draw_series, key, series) for key in wanted if key in names]
+    caption = "Losses of different kinds are not comparable with each other; the metrics are those of every validation."
+    return [Picture("curves", "Over the training", caption, panels)] if panels else []
 
 
-def _panels(
-    name: str, title: str, caption: str, wanted: Sequence[str], series: dict[str, dict[str, Series]]
-) -> Iterator[Picture]:
-    """A panel for each wanted series that any run has, with a line for each run."""
-    shown = [key for key in wanted if any(key in found for found in series.values())]
-    if not shown:
-        return
-
-    def draw(figure: "Figure") -> None:
-        lines: dict[str, Line2D] = {}
-        for axes, key in zip(drawing.row_of_axes(figure, len(shown)), shown, strict=True):
-            for i, (run, found) in enumerate(series.items()):
-                steps, values = found.get(key, ([], []))
-                (lines[run],) = drawing.plot_series(axes, steps, values, drawing.in_legend(run), i)
-            axes.set(xlabel="step")
-            label_above(axes, heading(key, METRICS[key]) if key in METRICS else key)
-            if key in METRICS:
-                format_axis(axes.yaxis, key)
-        drawing.add_shared_legend(figure, [*lines.values()])
-
-    yield Picture(name, title, caption, draw, 3.6 + drawing.legend_height([*series]))
+def _draw_series(key: str, series: Mapping[str, Mapping[str, Series]], axes: "Axes") -> None:
+    for place, (run, found) in enumerate(series.items()):
+        steps, values = found.get(key, ([], []))
+        drawing.plot_series(axes, steps, values, drawing.in_legend(run), place)
+    axes.set(xlabel="step")
+    label_above(axes, heading(key, METRICS[key]) if key in METRICS else key)
+    if key in METRICS:
+        format_axis(axes.yaxis, key)
+    drawing.add_legend(axes)
 
 
 def _results(run: Path) -> Results:
     path = _metrics_file(run)
     try:
         return read_results(path)
-    except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is not a file that a run writes: {error}") from error
-    except RecursionError as error:
-        raise UserError(f"{path} is not a file that a run writes: it is nested too deep") from error
 
 
 def _metrics_file(run: Path) -> Path:
@@ -174,7 +151,7 @@ def _settings(run: Path) -> dict[str, str]:
 def _flat(tree: Any, prefix: str) -> list[tuple[str, str]]:
     if not isinstance(tree, dict):
         return [(prefix, str(tree))]
-    return [pair for key, value in tree.items() for pair in _flat(value, f"{prefix}.{key}" if prefix else str(key))]
+    return [pair for key, value in tree.items() for pair in _flat(value, f"{prefix}.{key}".removeprefix("."))]
 
 
 def _short_names(runs: Sequence[Path]) -> list[str]:

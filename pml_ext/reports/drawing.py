@@ -1,15 +1,19 @@
 """Pictures in colours that differ in grey and for colour-blind readers."""
 
 import io
-from collections.abc import Callable, Sequence
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
 import numpy as np
-from torch import Tensor
 
-from pml_ext.reports.thumbnails import shrink
+from pml_ext._progress import show_steps
 from pml_ext.runner.evaluation.results import NO_RATES
 
 if TYPE_CHECKING:
@@ -18,79 +22,102 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
+log = logging.getLogger("pml_ext")
+
 # Okabe and Ito's palette; these colours differ in lightness too. Shapes and strokes repeat what colours say.
-BLUE, ORANGE, SKY, BLACK, GREY, PALE = "#0072B2", "#D55E00", "#56B4E9", "#000000", "#767676", "#DDDDDD"
+BLUE, ORANGE, SKY, BLACK, PALE = "#0072B2", "#D55E00", "#56B4E9", "#000000", "#DDDDDD"
 COLOURS = (BLUE, ORANGE, BLACK, "#009E73", "#CC79A7")
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vP*X<>"
 
-_WIDTH = 14  # inches
-_DOTS_PER_INCH = 100
-_SHARED_COLUMNS = 5
+_WIDTH = 5.6  # inches: text of 10 points is readable on a phone, and two panels fit side by side on a screen
+_DOTS_PER_INCH = 125
+_LONGEST_OF_TWO, _LONGEST = 26, 60  # columns of a legend's label, two side by side and alone
+
+Panel = Callable[["Axes"], None]
+"""Draws on empty axes."""
+
+PicturesOf = Mapping[str, Callable[[], Iterable["Picture"]]]
+"""Functions that make pictures, by what the pictures show."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing for a page; its caption says how to read it, and `extra` is HTML below it.
+    """A figure of a page; its caption says how to read it.
 
-    draw: draws on an empty figure, 14 inches wide. None: the caption says why not.
-    height: inches.
+    panels: drawn side by side if there is room, else below each other. None of them: the figure is the caption and
+        `extra`, which is HTML.
+    height: inches of a panel without its legend.
     """
 
     name: str
     title: str
     caption: str
-    draw: Callable[["Figure"], None] | None
-    height: float
+    panels: Sequence[Panel] = ()
+    height: float = 3.6
     extra: str = ""
 
     @cached_property
-    def figure(self) -> "Figure":
-        """Drawn once for every file and page that shows it."""
-        try:
-            from matplotlib.figure import Figure
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("the pictures of a report need matplotlib: pip install matplotlib") from error
-        # A constrained layout that is not compressed cuts the labels of axes with a fixed aspect.
-        figure = Figure((_WIDTH, self.height), dpi=_DOTS_PER_INCH, layout="compressed")
-        assert self.draw is not None
-        self.draw(figure)
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # everything has its place now
-        return figure
+    def figures(self) -> list["Figure"]:
+        """The panels, drawn once for every file and page that shows them."""
+        return [_draw(panel, self.height) for panel in self.panels]
 
     @cached_property
-    def svg(self) -> bytes:
-        """For pages: sharp at every size."""
+    def svgs(self) -> list[bytes]:
+        """The panels for pages. Texts stay texts: the reader's fonts have scripts that matplotlib's font lacks."""
         import matplotlib
 
-        content = io.BytesIO()
-        with matplotlib.rc_context({"svg.hashsalt": self.name}):  # else the ids in the file are random
-            self.figure.savefig(content, format="svg", metadata={"Date": None})
-        return content.getvalue()
+        found = []
+        settings: dict[Any, Any] = {
+            "svg.hashsalt": self.name,
+            "svg.fonttype": "none",
+        }  # without a salt, ids in the file are random
+        for figure in self.figures:
+            content = io.BytesIO()
+            with matplotlib.rc_context(settings), _ignore_missing_glyphs():
+                figure.savefig(content, format="svg", metadata={"Date": None})
+            found.append(content.getvalue())
+        return found
 
     @cached_property
     def pixels(self) -> np.ndarray:
-        """(H, 1400, 3) uint8."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        canvas = FigureCanvasAgg(self.figure)
-        canvas.draw()
-        return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+        """(H, W, 3) uint8: the panels side by side."""
+        panels = [_pixels(figure) for figure in self.figures]
+        height = max(map(len, panels))
+        return np.concatenate([_padded(panel, height, panel.shape[1]) for panel in panels], axis=1)
 
 
-def as_png(*pixels: np.ndarray) -> bytes:
-    """Pictures of one width, one below the other, as a PNG."""
+def drawn(makers: PicturesOf, *, of: str) -> Iterator[Picture]:
+    """The pictures, drawn; in place of one that cannot be drawn, a heading and the reason. No picture ends a run.
+
+    of: the data set or run that they show, for the log, which has the reasons too.
+    """
+    failed: list[tuple[str, str, Exception | None]] = []
+    with show_steps(len(makers)) as begin:
+        for title, make in makers.items():
+            begin(f"drawing {title}")
+            try:
+                for picture in make():
+                    _ = picture.figures
+                    yield picture
+            except Exception as error:  # whatever it is, the numbers are there and the other pictures too
+                known = isinstance(error, ValueError)
+                reason = str(error) if known else f"{type(error).__name__}: {error}"
+                failed.append((title, reason, None if known else error))
+                yield Picture(re.sub(r"\W", "_", title.lower()), title, f"Not drawn: {reason}")
+    for title, reason, unknown in failed:
+        log.warning("no picture %r of %s: %s", title, of, reason, exc_info=unknown)
+
+
+def as_png(*pictures: np.ndarray) -> bytes:
+    """Pictures as a PNG, one below the other."""
     from PIL import Image
 
+    width = max(picture.shape[1] for picture in pictures)
     content = io.BytesIO()
-    Image.fromarray(np.concatenate(pixels)).save(content, "PNG")
+    pixels = np.concatenate([_padded(picture, len(picture), width) for picture in pictures])
+    Image.fromarray(pixels).save(content, "PNG")
     return content.getvalue()
-
-
-def row_of_axes(figure: "Figure", count: int) -> list["Axes"]:
-    """Side by side."""
-    return list(figure.subplots(1, count, squeeze=False).flat)
 
 
 def look(place: int) -> dict[str, Any]:
@@ -110,53 +137,36 @@ def plot_series(
     return axes.plot(steps, values, label=label, markevery=marks, **look(place))
 
 
-def shorten(name: str) -> str:
-    """At most 24 characters, both ends of a longer name: names often differ in their last characters alone."""
-    return name if len(name) <= 24 else f"{name[:11]}…{name[-12:]}"
-
-
-def picture_name(what: str, test_set: str) -> str:
-    """Of a picture of a test set, as `Picture.name` must be."""
-    return f"{what}_" + "".join(c if c.isalnum() else "_" for c in test_set)
+def shorten(name: str, most: int = 24) -> str:
+    """At most so many columns, both ends of a longer name: names often differ in their last characters alone."""
+    width = _columns(name)
+    half = most * len(name) // max(2 * width, 1)
+    return name if width <= most else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def in_legend(name: str) -> str:
-    """matplotlib leaves out labels that begin with an underscore."""
-    return f" {name}" if name.startswith("_") else name
+    """A name of any length; matplotlib leaves out labels that begin with an underscore."""
+    return shorten(f" {name}" if name.startswith("_") else name)
 
 
-def add_shared_legend(figure: "Figure", lines: Sequence["Line2D"]) -> None:
-    """One legend for all axes, below them."""
-    legend = figure.legend(handles=[*lines], fontsize=9, loc="outside lower center", ncols=_SHARED_COLUMNS)
-    show_as_text(legend.get_texts())
+def add_legend(axes: "Axes") -> None:
+    """A legend below the axes, where it covers no curve; the figure grows by its height."""
+    handles, names = axes.get_legend_handles_labels()
+    labels = [shorten(name, _LONGEST) for name in names]
+    columns = 2 if max(map(_columns, labels)) <= _LONGEST_OF_TWO else 1
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    legend = figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=columns)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a $ in a name starts no formula
+    figure.set_figheight(figure.get_figheight() + 0.2 * -(-len(labels) // columns) + 0.15)
 
 
-def legend_height(names: Sequence[str]) -> float:
-    """Inches of the shared legend."""
-    return 0.25 * -(-len(names) // _SHARED_COLUMNS)
-
-
-def add_legend(axes: "Axes", *, beside: bool, columns: int = 1) -> None:
-    """A legend outside the axes, where it covers no curve: beside them or below."""
-    if beside:
-        legend = axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
-    else:
-        below: dict[str, Any] = {"bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5}  # room for ticks and their label
-        legend = axes.legend(fontsize=9, loc="upper center", ncols=columns, **below)
-    show_as_text(legend.get_texts())
-
-
-def show_as_text(texts: Sequence[Any]) -> None:
-    """Labels that come from data: a $ in them starts no formula."""
-    for text in texts:
-        text.set_parse_math(False)
-
-
-def format_axis(axis: "Axis", metric: str, *, most: int = 6) -> None:
-    """At most so many ticks, written as the tables write the metric: rates in percent, OPIS with its power of ten."""
+def format_axis(axis: "Axis", metric: str) -> None:
+    """A few ticks, written as the tables write the metric: rates in percent, OPIS with its power of ten."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
-    axis.set_major_locator(MaxNLocator(most))
+    axis.set_major_locator(MaxNLocator(5))
     axis.set_major_formatter(StrMethodFormatter("{x:.2e}") if metric in NO_RATES else PercentFormatter(1, symbol=" %"))
 
 
@@ -170,15 +180,47 @@ def format_roc(axes: "Axes", impostor_pairs: int) -> None:
 
 def label_above(axes: "Axes", label: str) -> None:
     """The label of the vertical axis, written above: turned by a quarter, an arrow in it would point sideways."""
-    axes.set_title(label, loc="left", fontsize=10)
+    axes.set_title(shorten(label, _LONGEST), loc="left", fontsize=10, parse_math=False)
 
 
-def place_picture(axes: "Axes", image: Tensor, left: float, top: float, size: float, frame: dict[str, Any]) -> None:
-    """A framed picture in the square whose upper left corner is (left, top); y points down."""
-    from matplotlib.patches import Rectangle
+def _columns(text: str) -> int:
+    """Of a terminal: two for a Chinese character."""
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
-    pixels = shrink(image, 64)
-    height, width = (side / max(pixels.shape[:2]) * size for side in pixels.shape[:2])
-    x, y = left + (size - width) / 2, top + (size - height) / 2
-    axes.imshow(pixels, extent=(x, x + width, y + height, y), aspect="equal", interpolation="antialiased", zorder=2)
-    axes.add_patch(Rectangle((left, top), size, size, fill=False, zorder=3, **frame))
+
+def _draw(panel: Panel, height: float) -> "Figure":
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("the pictures of a report need matplotlib: pip install matplotlib") from error
+    # A constrained layout that is not compressed cuts the labels of axes with a fixed aspect.
+    figure = Figure((_WIDTH, height), dpi=_DOTS_PER_INCH, layout="compressed")
+    with _ignore_missing_glyphs():
+        panel(figure.add_subplot())
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # everything has its place now
+    return figure
+
+
+@contextmanager
+def _ignore_missing_glyphs() -> Iterator[None]:
+    """A PNG shows a box for a character that matplotlib's font lacks; pages show the character."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ ")
+        yield
+
+
+def _pixels(figure: "Figure") -> np.ndarray:
+    """(H, W, 3) uint8."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    with _ignore_missing_glyphs():
+        canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def _padded(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+    """With white below it and to its right."""
+    missing = (0, height - picture.shape[0]), (0, width - picture.shape[1]), (0, 0)
+    return np.pad(picture, missing, constant_values=255)

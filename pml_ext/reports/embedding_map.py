@@ -1,7 +1,7 @@
 """A map of the embeddings with their pictures, and their singular values."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -9,18 +9,18 @@ from torch import Tensor
 
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.functional.spectrum import embedding_spread
-from pml_ext.reports.drawing import BLUE, LINE_STYLES, ORANGE, PALE, Picture, as_png, place_picture
+from pml_ext.reports.drawing import PALE, Picture, add_legend, look
 from pml_ext.reports.page import render
-from pml_ext.reports.thumbnails import data_uri, shrink, why_no_pictures
+from pml_ext.reports.thumbnails import shrink, why_no_pictures
 from pml_ext.runner.data.datasets import ImageSet
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 _MOST, _PICTURES = 800, 260
 _PERPLEXITY = 20.0
 _FEWEST_FOR_TSNE = 80
-_SIDE = 32
+_SIDE = 0.055  # of a picture, as a share of the map
 
 
 def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
@@ -47,30 +47,34 @@ def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
         how = f"t-SNE, perplexity {_PERPLEXITY:g}: neighbours stay neighbours, large distances mean little"
     low, high = places.min(axis=0), places.max(axis=0)
     places = (places - low) / np.maximum(high - low, 1e-9)
+    places = _SIDE / 2 + (1 - _SIDE) * places
     missing = why_no_pictures(images)
+    _, numbers = np.unique(images.identities[rows], return_inverse=True)
 
-    def draw(figure: "Figure") -> None:
-        axes = figure.add_subplot()
-        width, size = 2.2, 0.05
-        middle = places * [width, 1] + size / 2
-        if missing:
-            looks = images.identities[rows] % 10
-            axes.scatter(middle[:, 0], middle[:, 1], s=14, c=looks, cmap="tab10")
-        else:
-            axes.plot(middle[:, 0], middle[:, 1], ".", markersize=4, color="#BBBBBB", zorder=1)
-        for row in [] if missing else _spread_out(places * [width, 1], _PICTURES, size):
-            x, y = places[row] * [width, 1]
-            place_picture(axes, images.images[int(rows[row])], x, y, size, {"edgecolor": "none"})
-        axes.set(xlim=(-0.01, width + size), ylim=(1 + size, -0.01), aspect="equal")
+    def draw(axes: "Axes") -> None:
+        axes.set(xlim=(0, 1), ylim=(1, 0))
         axes.axis("off")
+        axes.set_position((0, 0, 1, 1))  # all of the figure: the page has names above these places
+        axes.scatter(places[:, 0], places[:, 1], s=14, c=numbers % 10, cmap="tab10", zorder=1)
+        for row in [] if missing else _spread_out(places, _PICTURES):
+            pixels = shrink(images.images[int(rows[row])], 64)
+            height, width = (side / max(pixels.shape[:2]) * _SIDE / 2 for side in pixels.shape[:2])
+            x, y = places[row]
+            style: dict[str, Any] = {"aspect": "auto", "interpolation": "antialiased", "zorder": 2}
+            axes.imshow(pixels, extent=(x - width, x + width, y + height, y - height), **style)
 
-    number = len(np.unique(images.identities[rows]))
-    how_to_read = "Move over a point below to see its picture."
+    shown = "Point at an image or a point for its name"
     if missing:
-        how_to_read = f"No pictures: {missing}. Colours repeat after ten identities."
-    caption = f"{len(rows)} images of {number} identities by {how}. {how_to_read}"
-    below = "" if missing else _interactive(images, rows, places)
-    return Picture("map", "A map of the embeddings", caption, draw, 6.2, below)
+        shown = f"No images: {missing}. Point at a point for its name"
+    caption = (
+        f"{len(rows)} images of {len(np.unique(numbers))} classes by {how}. {shown}; colours repeat after ten classes."
+    )
+    names = [
+        f"{images.called(images.identities[row])}: {str(images.names[row]).rpartition('/')[2]}" for row in rows.tolist()
+    ]
+    percent = (100 * places).round(1).tolist()
+    extra = render("map.html", points=[*zip(percent, names, strict=True)], side=100 * _SIDE)
+    return Picture("map", "A map of the embeddings", caption, [draw], 5.6, extra)
 
 
 def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, float]:
@@ -85,17 +89,17 @@ def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, float]:
 def spectrum_picture(embeddings: Mapping[str, Tensor]) -> Picture:
     """Singular values of each model's (N, D) embeddings, as shares of their sum."""
 
-    def draw(figure: "Figure") -> None:
-        axes = figure.add_subplot()
-        for (name, rows), colour, style in zip(embeddings.items(), (BLUE, ORANGE), LINE_STYLES, strict=False):
+    def draw(axes: "Axes") -> None:
+        for place, (name, rows) in enumerate(embeddings.items()):
             values = torch.linalg.svdvals(unit_rows(rows)).numpy()
-            axes.plot(np.arange(1, len(values) + 1), values / values.sum(), color=colour, linestyle=style, label=name)
+            directions = np.arange(1, len(values) + 1)
+            axes.plot(directions, values / values.sum(), label=name, **(look(place) | {"marker": ""}))
         axes.set(xlabel="direction", ylabel="share of the singular values", yscale="log")
         axes.grid(color=PALE)
-        axes.legend(fontsize=9)
+        add_legend(axes)
 
     caption = "A flat curve uses all directions of the space equally; a steep one would need fewer dimensions."
-    return Picture("spectrum", "Singular values of the embeddings", caption, draw, 3.8)
+    return Picture("spectrum", "Singular values of the embeddings", caption, [draw])
 
 
 def _some_identities(identities: np.ndarray, seed: int) -> np.ndarray:
@@ -106,29 +110,10 @@ def _some_identities(identities: np.ndarray, seed: int) -> np.ndarray:
     return np.flatnonzero(np.isin(identities, ids[order[:fitting]]))[:_MOST]
 
 
-def _spread_out(places: np.ndarray, most: int, apart: float) -> list[int]:
+def _spread_out(places: np.ndarray, most: int) -> list[int]:
     """Rows whose pictures do not cover each other."""
     kept: list[int] = []
     for row, place in enumerate(places):
-        if len(kept) < most and all(np.abs(place - places[other]).max() >= apart for other in kept):
+        if len(kept) < most and all(np.abs(place - places[other]).max() >= _SIDE for other in kept):
             kept.append(row)
     return kept
-
-
-def _interactive(images: ImageSet, rows: np.ndarray, places: np.ndarray) -> str:
-    """A canvas with a point for each image, coloured by identity, and its picture beside the mouse."""
-    from PIL import Image
-
-    across = 40
-    sheet = Image.new("RGB", (across * _SIDE, -(-len(rows) // across) * _SIDE), "white")
-    for i, row in enumerate(rows.tolist()):
-        small = Image.fromarray(shrink(images.images[row], _SIDE))
-        sheet.paste(small, (i % across * _SIDE, i // across * _SIDE))
-    _, number = np.unique(images.identities[rows], return_inverse=True)
-    points = [[round(float(x), 4), round(float(y), 4), int(k)] for (x, y), k in zip(places, number, strict=True)]
-    names = [
-        f"identity {images.called(images.identities[row])}: {str(images.names[row]).rpartition('/')[2]}"
-        for row in rows.tolist()
-    ]
-    data = {"points": points, "names": names, "side": _SIDE, "across": across}
-    return render("map.html", data=data, sheet=data_uri(as_png(np.asarray(sheet))))

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from pml_ext.reports.page import render, write_html
+from pml_ext.reports.page import Card, render, write_html
+from pml_ext.reports.thumbnails import thumbnail
 
 MOST = 100
 """Queries on a page."""
@@ -31,6 +32,16 @@ class Answer:
 
 
 def write_hits(path: str | Path, answers: Sequence[Answer], facts: Mapping[str, str], *, score: str = "cosine") -> None:
-    """Write the page; score: what the hits' numbers are called."""
-    about = {"title": "The closest pictures", "about": "This search", "facts": facts.items()}
-    write_html(Path(path), render("hits.html", answers=answers, most=MOST, score=score, **about))
+    """Write the page; score: what the hits' numbers are called. The name of an image's folder is shown as its class."""
+    shown = [(answer.query, _cards(answer, score)) for answer in answers[:MOST]]
+    about = {"title": "The most similar images", "about": "This search", "facts": facts.items()}
+    write_html(Path(path), render("hits.html", answers=shown, count=len(answers), **about))
+
+
+def _cards(answer: Answer, score: str) -> list[Card]:
+    cards = [Card([(thumbnail(answer.picture), [])], verdict="query", kind="query")]
+    for place, hit in enumerate(answer.hits, start=1):
+        lines = [PurePath(hit.path).parent.name, hit.path] if hit.path else [f"row {hit.row}"]
+        verdict, kind = {None: ("", ""), True: ("accept", "right"), False: ("reject", "wrong")}[hit.accepted]
+        cards.append(Card([(thumbnail(hit.picture), lines)], f"{place}. {score} {hit.cosine:.4f}", verdict, kind))
+    return cards

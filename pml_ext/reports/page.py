@@ -1,6 +1,7 @@
 """HTML pages in one file each, with every picture embedded; text is escaped by the templates."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,27 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext.reports.drawing import Picture, as_png
-from pml_ext.reports.thumbnails import data_uri, thumbnail
+from pml_ext.reports.thumbnails import data_uri
 from pml_ext.runner.evaluation.results import as_text, heading, labels_of
 
 _MARK = b'<meta name="generator" content="pml_ext">'  # in base.html
+
+Table = tuple[list[str], list[list[str]]]
+"""Heads and rows."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One or two thumbnails in a frame.
+
+    sides: the source of each thumbnail's <img>, None if it cannot be shown, and the lines below it, a name first.
+    text, verdict: a score, and what it means; kind: a frame of `base.html`, "query", "right" or "wrong".
+    """
+
+    sides: Sequence[tuple[str | None, Sequence[str]]]
+    text: str = ""
+    verdict: str = ""
+    kind: str = ""
 
 
 @cache
@@ -21,14 +39,18 @@ def _templates() -> Environment:
     environment = Environment(
         loader=PackageLoader("pml_ext.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.globals.update(data_uri=data_uri, thumbnail=thumbnail, zip=zip)
-    environment.filters["basename"] = lambda path: Path(path).name
+    environment.globals.update(data_uri=data_uri, zip=zip)
     return environment
 
 
 def render(template: str, **values: Any) -> str:
     """A template of the folder `templates`, filled in."""
     return _templates().get_template(template).render(values)
+
+
+def as_html(*, cards: Mapping[str, Sequence[Card]] | None = None, tables: Sequence[Table] = ()) -> str:
+    """Rows of cards below their headings, then tables, for `Picture.extra`."""
+    return render("extra.html", cards=cards or {}, tables=tables)
 
 
 def require_page(path: Path) -> None:
@@ -54,41 +76,44 @@ def write_page(
     about: str,
     facts: Mapping[str, str],
     notes: Sequence[str] = (),
-    tables: Sequence[Mapping[str, Any]],
+    tables: Sequence[Table],
+    marked: int | None = None,
     pictures: Sequence[Picture],
 ) -> list[Path]:
-    """The page of a run or of several, and each picture as PNG in a folder beside it.
+    """The page of a run or of several, and each drawing as PNG in a folder beside it.
 
     The folder is `pictures` for report.html, else it has the page's name too: runs keep theirs. about and facts are
-    heading and rows of the table at the page's end; notes: the first paragraphs. Returns the PNG files.
+    heading and rows of the table at the page's end; notes: the first paragraphs; marked: a row of the tables to mark.
+    Returns the PNG files.
     """
     folder = path.parent / ("pictures" if path.stem == "report" else f"{path.stem}_pictures")
     folder.mkdir(exist_ok=True)
     files = []
-    shown = {"tables": tables, "pictures": pictures}
+    shown = {"tables": tables, "marked": marked, "pictures": pictures}
     text = render("run.html", title=title, about=about, facts=facts.items(), notes=notes, **shown)
     for picture in pictures:
-        if picture.draw:
+        if picture.panels:
             files.append(folder / f"{picture.name}.png")
             write_atomically(files[-1], as_png(picture.pixels))
     write_html(path, text)
     return files
 
 
-def metrics_table(corner: str, rows: Mapping[str, Mapping[str, float]], *, mark_last: bool = True) -> dict[str, Any]:
+def metrics_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
     """Metrics by row, written as on the terminal."""
-    labels = labels_of(dict(next(iter(rows.values()))))
-    cells = [
-        [row, *(as_text(name, values[name]) if name in values else "" for name in labels)]
-        for row, values in rows.items()
-    ]
+    labels = labels_of(next(iter(rows.values())))
     heads = [corner, *(heading(*item) for item in labels.items())]
-    return {"heads": heads, "rows": cells, "marked": len(rows) - 1 if mark_last else None}
+    cells = []
+    for row, values in rows.items():
+        cells.append([row, *(as_text(name, values[name]) if name in values else "" for name in labels)])
+    return heads, cells
 
 
-def differences_table(settings: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def differences_table(settings: Mapping[str, Mapping[str, str]]) -> Table:
     """The config keys in which runs differ, a row each."""
-    keys = dict.fromkeys(key for values in settings.values() for key in values)
-    rows = [[key, *(values.get(key, "") for values in settings.values())] for key in keys]
-    differing = [row for row in rows if len(set(row[1:])) > 1]
-    return {"heads": ["settings that differ", *settings], "rows": differing, "marked": None}
+    rows = []
+    for key in dict.fromkeys(key for values in settings.values() for key in values):
+        row = [values.get(key, "") for values in settings.values()]
+        if len(set(row)) > 1:
+            rows.append([key, *row])
+    return ["settings that differ", *settings], rows

@@ -1,47 +1,36 @@
-"""The first results of queries and the most confused identities, as lists and as pictures."""
+"""The first results of queries and the most confused identities, with their images."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.metrics import ReIDEvaluator
-from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, Picture, place_picture, row_of_axes
-from pml_ext.reports.thumbnails import why_no_pictures
-from pml_ext.runner.data.datasets import OpenSet
+from pml_ext.reports.drawing import Picture
+from pml_ext.reports.page import Card, as_html
+from pml_ext.reports.thumbnails import thumbnail
+from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.evaluation.evaluate import Features
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _SHOWN = 10
 _QUERIES_AT_ONCE = 512
-_SIDE, _GAP = 0.86, 0.45
-_ROW = 1.34
-_FRAMES: dict[bool, dict[str, Any]] = {
-    True: {"edgecolor": BLUE, "linewidth": 2.2, "linestyle": "-"},
-    False: {"edgecolor": ORANGE, "linewidth": 1.6, "linestyle": (0, (2, 1.2))},
-}
-_COLUMNS = 3  # of confused identities
-_LONGEST = 16  # characters of an identity's name
-_MARKS = {True: "✓", False: "✗"}
 
 
 @dataclass(frozen=True)
 class RankedLists:
-    """The first results of each query under the camera protocol: items (Q, K), the closest first.
+    """The first results of each query under the camera protocol: items (Q, K), the closest first, and their cosines.
 
     right, counts: (Q, K) of the query's identity, is a result at all; average_precision: (Q,), nan if nothing to find.
     """
 
     items: np.ndarray
+    cosines: np.ndarray
     right: np.ndarray
     counts: np.ndarray
     average_precision: np.ndarray
@@ -68,18 +57,16 @@ def first_results(data: OpenSet, features: Features) -> RankedLists:
     (query_ids, query_cameras), (ids, cameras) = (
         (torch.from_numpy(part.identities), torch.from_numpy(part.cameras)) for part in (data.parts[0], data.parts[-1])
     )
-    places, right, counts = [], [], []
+    found = []
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
         rows = slice(start, start + _QUERIES_AT_ONCE)
         cosines = queries[rows] @ items.T
         same = query_ids[rows, None] == ids
         cosines[(same & (query_cameras[rows, None] == cameras)) | (ids == JUNK)] = -torch.inf
         best = cosines.topk(min(_SHOWN, len(items)), dim=1)
-        places.append(best.indices)
-        right.append(same.gather(1, best.indices))
-        counts.append(best.values > -torch.inf)
+        found.append((best.indices, best.values, same.gather(1, best.indices), best.values > -torch.inf))
     ranking = ReIDEvaluator().per_query(queries, query_ids, query_cameras, items, ids, cameras)
-    columns: list[Tensor] = [torch.cat(places), torch.cat(right), torch.cat(counts), ranking.average_precision]
+    columns: list[Tensor] = [*map(torch.cat, zip(*found, strict=True)), ranking.average_precision]
     return RankedLists(*(column.numpy() for column in columns))
 
 
@@ -114,67 +101,52 @@ def results_picture(
     data: OpenSet, lists: Mapping[str, RankedLists], queries: Sequence[int], name: str, title: str, caption: str
 ) -> Picture:
     """Queries, given by their places, with their first ten results by each model."""
-
-    def draw(figure: "Figure") -> None:
-        for axes, (model, found) in zip(row_of_axes(figure, len(lists)), lists.items(), strict=True):
-            _draw_lists(axes, data, found, queries)
-            axes.set_title(model, fontsize=13, loc="left")
-
-    rows = len(queries)
-    caption += " Right: solid blue frame and ✓; wrong: dashed orange frame and ✗; below each picture its camera."
-    return Picture(name, title, caption, draw, 0.35 + 14 / len(lists) / 11.6 * rows * _ROW)
+    cameras = data.parts[-1].cameras
+    has_cameras = 1 < len(np.unique(cameras)) < len(cameras)  # else one for all, or one of its own for each image
+    rows = {}
+    for number, query in enumerate(queries, start=1):
+        asked = _side(data.query, query, has_cameras)
+        for model, found in lists.items():
+            results = _results(data.parts[-1], found, query, has_cameras)
+            by_model = f", {model}" if len(lists) > 1 else ""
+            rows[f"{number}. {asked[1][0]}{by_model}"] = [Card([asked], verdict="query", kind="query"), *results]
+    caption += (
+        " Each result has its cosine similarity to the query and its class: ✓ and a solid frame if that is the query's "
+        "class, else ✗ and a dashed frame."
+    )
+    return Picture(name, title, caption, extra=as_html(cards=rows))
 
 
 def confused_identities(data: OpenSet, found: Sequence[Confusion]) -> Picture:
-    """Pairs of identities, one of which appears in the other's results; names alone of a set without pictures."""
-    with_pictures = all(why_no_pictures(part) is None for part in data.parts)
-    height, right = (1.25, 2.35) if with_pictures else (0.7, 0)
-    rows = -(-len(found) // _COLUMNS)
-
-    def draw(figure: "Figure") -> None:
-        axes = figure.add_subplot()
-        for i, confusion in enumerate(found):
-            left, top = i % _COLUMNS * 4.6, i // _COLUMNS * height
-            if with_pictures:
-                place_picture(axes, data.query.images[confusion.query], left, top, _SIDE, _FRAMES[True])
-                axes.text(left + 1.1, top + 0.45, "→", fontsize=16, ha="center", va="center")
-                place_picture(axes, data.parts[-1].images[confusion.result], left + 1.35, top, _SIDE, _FRAMES[False])
-            pair = data.query.called(confusion.identity), data.parts[-1].called(confusion.taken_for)
-            said = f"{confusion.places} of {confusion.of} places\n{' → '.join(name[:_LONGEST] for name in pair)}"
-            axes.text(left + right, top + height / 3, said, fontsize=10, va="center", parse_math=False)
-        _bare(axes, _COLUMNS * 4.6, rows * height)
-
-    caption = (
-        "How many of the first ten results of one identity's queries (solid frame) show another identity (dashed "
-        "frame), by the trained model; below, their names in the data set."
-    )
-    if not with_pictures:
-        caption = "How many of the first ten results of one identity's queries are of another identity."
-    return Picture("confusions", "Most confused identities", caption, draw, rows * height + 0.2)
-
-
-def _draw_lists(axes: "Axes", data: OpenSet, lists: RankedLists, queries: Sequence[int]) -> None:
+    """Pairs of identities, one of which appears in the other's results."""
     searched = data.parts[-1]
-    with_cameras = len(np.unique(searched.cameras)) < len(searched)
-    for row, query in enumerate(queries):
-        top = row * _ROW
-        place_picture(axes, data.query.images[query], 0, top, _SIDE, {"edgecolor": BLACK, "linewidth": 2.2})
-        _below(axes, 0, top, "query" if not with_cameras else f"q, c{data.query.cameras[query]}")
-        for place in range(_SHOWN):
-            if place >= lists.items.shape[1] or not lists.counts[query, place]:
-                break
-            item, right = int(lists.items[query, place]), bool(lists.right[query, place])
-            left = 1 + _GAP + place
-            place_picture(axes, searched.images[item], left, top, _SIDE, _FRAMES[right])
-            camera = f" c{searched.cameras[item]}" if with_cameras else ""
-            _below(axes, left, top, f"{_MARKS[right]}{camera}", BLUE if right else ORANGE)
-    _bare(axes, _SHOWN + 1 + _GAP, len(queries) * _ROW)
+    cards = [
+        Card(
+            [_side(data.query, one.query, False), _side(searched, one.result, False)],
+            f"{one.places} of {one.of} results of the first are of the second",
+        )
+        for one in found
+    ]
+    caption = "Classes whose queries find another class most often among their first ten results, by the trained model."
+    return Picture("confusions", "Most confused classes", caption, extra=as_html(cards={"": cards}))
 
 
-def _below(axes: "Axes", left: float, top: float, text: str, colour: str = BLACK) -> None:
-    axes.text(left + _SIDE / 2, top + _SIDE + 0.06, text, fontsize=8, ha="center", va="top", color=colour)
+def _results(searched: ImageSet, lists: RankedLists, query: int, has_cameras: bool) -> list[Card]:
+    cards = []
+    for place in np.flatnonzero(lists.counts[query]):
+        side = _side(searched, int(lists.items[query, place]), has_cameras)
+        verdict, kind = ("✓", "right") if lists.right[query, place] else ("✗", "wrong")
+        cards.append(Card([side], f"{lists.cosines[query, place]:.3f}", verdict, kind))
+    return cards
 
 
-def _bare(axes: "Axes", width: float, height: float) -> None:
-    axes.set(xlim=(-0.1, width), ylim=(height, -0.1), aspect="equal")
-    axes.axis("off")
+def _side(images: ImageSet, row: int, has_cameras: bool) -> tuple[str | None, list[str]]:
+    """Thumbnail, class and, if the set has cameras, the camera of an image."""
+    try:
+        picture = thumbnail(images.images[row])
+    except UserError:  # a set of embeddings has no images
+        picture = None
+    lines = [images.called(int(images.identities[row]))]
+    if has_cameras:
+        lines.append(f"camera {images.cameras[row]}")
+    return picture, lines

@@ -1,6 +1,6 @@
 """report.html: the pictures of a run's test sets and of its training."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -15,11 +15,9 @@ from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.fields import Target, ThresholdCurves, ThresholdFields
 from pml_ext.metrics.threshold.rates import error_rates
-from pml_ext.reports.drawing import Picture
+from pml_ext.reports.drawing import Picture, PicturesOf, drawn
 from pml_ext.reports.embedding_map import map_picture, spectrum_picture
-from pml_ext.reports.page import metrics_table, write_page
-from pml_ext.reports.pair_roc import pair_roc_picture
-from pml_ext.reports.panels import Panels, drawn
+from pml_ext.reports.page import as_html, metrics_table, write_page
 from pml_ext.reports.ranked_results import (
     RankedLists,
     confused_identities,
@@ -28,10 +26,17 @@ from pml_ext.reports.ranked_results import (
     results_picture,
     worst_and_random,
 )
-from pml_ext.reports.run_curves import curves_file, curves_of_pairs, curves_of_set, save_curves
-from pml_ext.reports.thresholds import error_pictures, utility_picture
-from pml_ext.reports.thumbnails import why_no_pictures
-from pml_ext.reports.training_series import read_series, training_curves
+from pml_ext.reports.run_curves import (
+    curves_file,
+    curves_of_pairs,
+    curves_of_set,
+    pair_roc_picture,
+    read_series,
+    save_curves,
+    training_curves,
+)
+from pml_ext.reports.threshold_page import class_tables
+from pml_ext.reports.thresholds import error_picture, utility_picture
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
 from pml_ext.runner.evaluation.collapse import describe_opis
@@ -86,7 +91,7 @@ def write_report(
     path = run / "report.html"
     title = f"{', '.join(trained.results)}: what the model learned"
     page = partial(write_page, path, title=title, about="This run", facts=facts, notes=notes)
-    return path, page(tables=tables, pictures=pictures)
+    return path, page(tables=tables, marked=len(baselines), pictures=pictures)
 
 
 def measure_utility(
@@ -105,7 +110,7 @@ def measure_utility(
 
 def notes_on_opis(utility: Mapping[str, Utility], noted: Mapping[str, str]) -> list[str]:
     """A sentence for each set of which OPIS says nothing, except for those that have a note."""
-    sets = {name: found.curves for name, found in utility.items() if found.picture.draw and not noted[name]}
+    sets = {name: found.curves for name, found in utility.items() if found.picture.panels and not noted[name]}
     return [describe_opis(name, measure()) for name, measure in sets.items()]
 
 
@@ -128,23 +133,23 @@ def _panels_of_set(
     *,
     far: float,
     seed: int,
-) -> Panels:
+) -> PicturesOf:
     features = trained.features[name]
     embeddings = torch.cat(features)
     before = {row: torch.cat(m.features[name]) for row, m in baselines.items() if row != RAW_PIXELS}
     models = {row: m.features[name] for row, m in baselines.items() if row == RAW_PIXELS} | {TRAINED: features}
     lists = cache(lambda: {model: first_results(data, found) for model, found in models.items()})
     every = ImageSet.concatenated(data.parts)
-    return {
+    panels: dict[str, Callable[[], Iterable[Picture]]] = {
         "What queries find": lambda: _results_of_queries(data, lists(), seed),
-        "Most confused identities": lambda: _confusions(data, lists()[TRAINED]),
+        "Most confused classes": lambda: _confusions(data, lists()[TRAINED]),
         "Utility of each class": lambda: [utility.picture],
-        "One threshold for all pairs": lambda: _pictures_of_thresholds(
-            curves_file(run, name), data, features, utility.curves(), far
-        ),
-        "A map of the embeddings": lambda: [map_picture(every, embeddings, seed=seed)],
-        "Singular values of the embeddings": lambda: [spectrum_picture(before | {TRAINED: embeddings})],
     }
+    file = curves_file(run, name)
+    panels["One threshold for all pairs"] = lambda: _pictures_of_thresholds(file, data, features, utility.curves(), far)
+    panels["A map of the embeddings"] = lambda: [map_picture(every, embeddings, seed=seed)]
+    panels["Singular values of the embeddings"] = lambda: [spectrum_picture(before | {TRAINED: embeddings})]
+    return panels
 
 
 def _roc_of_pairs(
@@ -157,11 +162,11 @@ def _roc_of_pairs(
 
 def _results_of_queries(data: OpenSet, lists: Mapping[str, RankedLists], seed: int) -> Iterator[Picture]:
     worst, others = worst_and_random(lists[TRAINED], data.query.identities, _QUERIES, seed)
-    show = partial(results_picture, data, lists)
     caption = "Queries chosen at random, and the first ten results of each."
-    yield show(others, "ranked_random", "What random queries find", caption)
-    caption = "The queries with the lowest average precision by the trained model, at most one of each identity."
-    yield show(worst, "ranked_worst", "The worst queries", caption)
+    yield results_picture(data, lists, others, "ranked_random", "What random queries find", caption)
+    caption = "The queries with the lowest average precision by the trained model, at most one of each class."
+    trained = {TRAINED: lists[TRAINED]}
+    yield results_picture(data, trained, worst, "ranked_worst", "The worst queries", caption)
 
 
 def _confusions(data: OpenSet, found: RankedLists) -> Iterator[Picture]:
@@ -192,6 +197,6 @@ def _pictures_of_thresholds(
         Target("far", far), 1 - distance**2 / 2, *rates, None, None, len(embeddings), embeddings.shape[1], 0,
         curves=counts,
     )  # fmt: skip
-    faces = {data.query.called(identity): row for row, identity in enumerate(data.query.identities.tolist())}
-    has_pictures = why_no_pictures(data.query) is None
-    return error_pictures(found, (lambda label: data.query.images[faces[str(label)]]) if has_pictures else None)
+    caption = "The highest false accept and false reject rates at the threshold: a rate of few pairs is uncertain."
+    worst = Picture("worst_classes", "Classes with the most errors", caption, extra=as_html(tables=class_tables(found)))
+    return [error_picture(found), worst]

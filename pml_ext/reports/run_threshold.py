@@ -3,6 +3,7 @@
 import logging
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from yacs.config import CfgNode as CN
@@ -47,23 +48,20 @@ def write_threshold(
     rows = np.flatnonzero(np.isin(everything.identities, data.query.identities) & (everything.identities != JUNK))
     embeddings, identities = query_and_gallery_embeddings(data, features)
     names = everything.identity_names
+    labels = [names[identity] for identity in identities.tolist()] if names else identities
     cameras = everything.cameras[rows]
-    known = len(np.unique(cameras)) < len(cameras)  # without cameras, each image has its own
-    opis = test.OPIS
+    known = 1 < len(np.unique(cameras)) < len(cameras)  # without cameras, all images have one, or each its own
+    paths = [everything.names[row] for row in rows.tolist()]
+    samples: dict[str, Any] = {"cameras": cameras if known else None, "rows": rows.tolist(), "paths": paths}
+    samples["data"] = stem.name.removeprefix("threshold_")
+    opis: dict[str, Any] = {
+        "far_range": tuple(test.OPIS.FAR_RANGE),
+        "grid": test.OPIS.GRID,
+        "epsilon": test.OPIS.EPSILON,
+    }
+    far = test.THRESHOLD.FAR
     try:
-        report = ThresholdReport.from_embeddings(
-            embeddings,
-            [names[identity] for identity in identities.tolist()] if names else identities,
-            cameras=cameras if known else None,
-            rows=rows.tolist(),
-            paths=[everything.names[row] for row in rows.tolist()],
-            data=stem.name.removeprefix("threshold_"),
-            far=test.THRESHOLD.FAR,
-            far_range=tuple(opis.FAR_RANGE),
-            grid=opis.GRID,
-            epsilon=opis.EPSILON,
-            seed=seed,
-        )
+        report = ThresholdReport.from_embeddings(embeddings, labels, far=far, seed=seed, **samples, **opis)
         files = write_files(
             report.with_checkpoint(weights), stem, lambda sample: thumbnail(everything.images[sample.row])
         )

@@ -1,16 +1,16 @@
 """A threshold report as files for the person who decides: an HTML page, a PNG of its pictures, the JSON."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from pml_ext._files import write_atomically
-from pml_ext.metrics.threshold.fields import Sample, Target, ThresholdFields
+from pml_ext.metrics.threshold.fields import Sample, Target, ThresholdFields, WorstPair
+from pml_ext.metrics.threshold.group_fields import Between
 from pml_ext.metrics.threshold.json_file import write_report
+from pml_ext.metrics.threshold.rate_fields import ErrorRate
 from pml_ext.reports.drawing import Picture, as_png
-from pml_ext.reports.group_tables import tables_by_group
-from pml_ext.reports.page import render, require_page, write_html
+from pml_ext.reports.page import Card, Table, render, require_page, write_html
 from pml_ext.reports.searches import searches_table
 from pml_ext.reports.thresholds import threshold_pictures
 from pml_ext.reports.thumbnails import thumbnail
@@ -19,6 +19,7 @@ from pml_ext.reports.wording import (
     copies,
     facts,
     meaning,
+    overall_in_words,
     percent,
     refused_in_words,
     score_in_words,
@@ -41,26 +42,25 @@ def page_of(report: ThresholdFields, pictures: list[Picture], picture_of: Pictur
     facts_shown = [(name, text) for name, text in facts(report) if not elsewhere.fullmatch(name)]
     if report.copied_rows:
         facts_shown.append(("copies", copies(report, _COPIES)))
-    chosen = [report.target == Target("far", one.target) for one in report.alternatives]
-    return render(
-        "threshold.html",
-        title="One threshold, and what it does to each class",
-        report=report,
-        meaning=meaning(report),
-        score=score_in_words(report),
-        chosen=target_in_words(report),
-        cameras=cameras_in_words(report),
-        refused=refused_in_words(report),
-        **_alternatives(report),
-        marked=chosen.index(True) if True in chosen else None,
-        pictures=pictures,
-        picture_of=picture_of,
-        classes=_classes(report),
-        searches=searches_table(report),
-        groups=tables_by_group(report),
-        about="What was measured",
-        facts=facts_shown,
-    )
+    texts = {
+        "title": "One threshold, and what it does to each class",
+        "meaning": meaning(report),
+        "score": score_in_words(report),
+        "chosen": target_in_words(report),
+        "cameras": cameras_in_words(report),
+        "refused": refused_in_words(report),
+        "overall": overall_in_words(report),
+        "about": "What was measured",
+    }
+    alternatives, marked = _alternatives(report)
+    tables = {"alternatives": alternatives, "searches": searches_table(report), "groups": tables_by_group(report)}
+    worst = report.worst_pairs
+    pairs = {
+        "impostors": _pairs(report, worst.impostors, "accepted", picture_of) if worst else [],
+        "genuine": _pairs(report, worst.genuine, "rejected", picture_of) if worst else [],
+    }
+    shown = {"pictures": pictures, "classes": class_tables(report), "facts": facts_shown, "marked": marked}
+    return render("threshold.html", report=report, **texts, **tables, **pairs, **shown)
 
 
 def png_of(pictures: list[Picture]) -> bytes:
@@ -81,29 +81,73 @@ def write_files(report: ThresholdFields, stem: Path, picture_of: PictureOf = _of
     return files
 
 
-def _alternatives(report: ThresholdFields) -> dict[str, Any]:
-    rows = [
-        [
-            percent(one.target) + (" (chosen)" if report.target == Target("far", one.target) else ""),
-            f"{one.cosine:.4f}",
-            with_interval(one.far),
-            with_interval(one.frr),
-            "–" if one.opis is None else f"{one.opis:.3e}",
-            f"{one.far_range[0]:g} to {one.far_range[1]:g}",
-        ]
-        for one in report.alternatives
-    ]
+def _alternatives(report: ThresholdFields) -> tuple[Table, int | None]:
+    """A row for each threshold, and the row of the chosen one."""
     heads = ["wrongly accepted at most", "cosine at least", "wrongly accepted", "wrongly rejected", "OPIS", "over FAR"]
-    return {"alternative_heads": heads, "alternatives": rows}
+    rows, chosen = list[list[str]](), None
+    for one in report.alternatives:
+        at_most = percent(one.target)
+        if report.target == Target("far", one.target):
+            at_most, chosen = f"{at_most} (chosen)", len(rows)
+        opis = "–" if one.opis is None else f"{one.opis:.3e}"
+        far_range = f"{one.far_range[0]:g} to {one.far_range[1]:g}"
+        rows.append([at_most, f"{one.cosine:.4f}", with_interval(one.far), with_interval(one.frr), opis, far_range])
+    return (heads, rows), chosen
 
 
-def _classes(report: ThresholdFields) -> list[tuple[list[str], list[list[str]]]]:
-    accepted = [
-        [str(c.label), str(c.samples), percent(c.far), f"{c.false_accepts:,} of {c.impostor_pairs:,} impostor pairs"]
-        for c in report.worst_classes("far")
+def _pairs(report: ThresholdFields, pairs: Sequence[WorstPair], error: str, picture_of: PictureOf) -> list[Card]:
+    cards = []
+    for pair in pairs:
+        sides = [(picture_of(sample), _lines(sample)) for sample in (pair.one, pair.other)]
+        is_wrong = (pair.cosine >= report.cosine) == (error == "accepted")
+        verdict = f"✗ wrongly {error}" if is_wrong else "✓ decided correctly"
+        cards.append(Card(sides, f"cosine {pair.cosine:.4f}", verdict))
+    return cards
+
+
+def _lines(sample: Sample) -> list[str]:
+    file = [Path(sample.path).name] if sample.path else []
+    return [str(sample.label), f"row {sample.row}", *file]
+
+
+def class_tables(report: ThresholdFields) -> list[Table]:
+    """The classes with the highest FAR, then those with the highest FRR."""
+    accepted, rejected = list[list[str]](), list[list[str]]()
+    for c in report.worst_classes("far"):
+        count = f"{c.false_accepts:,} of {c.impostor_pairs:,}"
+        accepted.append([str(c.label), str(c.samples), percent(c.far), count])
+    for c in report.worst_classes("frr"):
+        count = f"{c.false_rejects:,} of {c.genuine_pairs:,}"
+        rejected.append([str(c.label), str(c.samples), percent(c.frr or 0), count])
+    return [
+        (["class", "samples", "wrongly accepted (FAR)", "of pairs with other classes"], accepted),
+        (["class", "samples", "wrongly rejected (FRR)", "of pairs of the class"], rejected),
     ]
-    rejected = [
-        [str(c.label), str(c.samples), percent(c.frr or 0), f"{c.false_rejects:,} of {c.genuine_pairs:,} genuine pairs"]
-        for c in report.worst_classes("frr")
-    ]
-    return [(["class", "samples", rate, "count"], rows) for rate, rows in (("FAR", accepted), ("FRR", rejected))]
+
+
+def tables_by_group(report: ThresholdFields) -> list[Table]:
+    """A row for each group, then one for each pair of them, the highest FAR first; empty where none were named."""
+    found = report.groups
+    if found is None:
+        return []
+    heads = ["group", "samples", "identities", "FAR", "FAR to the mean", "FRR", "FRR to the mean"]
+    rows, of_pairs = list[list[str]](), list[list[str]]()
+    for group in found.groups:
+        far = _rate(group.far, group.impostor_pairs, found.needed_impostor_pairs)
+        frr = _rate(group.frr, group.genuine_pairs, found.needed_genuine_pairs)
+        far_ratio, frr_ratio = (_ratio(ratios, group.label) for ratios in (found.far_ratios, found.frr_ratios))
+        counts = [str(group.label), f"{group.samples:,}", f"{group.identities:,}"]
+        rows.append([*counts, far, far_ratio, frr, frr_ratio])
+    for pair in sorted(found.between, key=lambda pair: -pair.far.rate if pair.far else 1):
+        of_pairs.append([*map(str, pair.labels), _rate(pair.far, pair.impostor_pairs, found.needed_impostor_pairs)])
+    return [(heads, rows), (["group", "and group", "FAR of pairs of both"], of_pairs)]
+
+
+def _rate(rate: ErrorRate | None, pairs: int, needed: int) -> str:
+    return with_interval(rate) if rate else f"too few pairs: {pairs:,} of {needed:,}"
+
+
+def _ratio(ratios: Sequence[Between], label: int | str) -> str:
+    """How many times the geometric mean of all groups."""
+    own = next((ratio for ratio in ratios if ratio.one == label and ratio.to is None), None)
+    return f"{own.value:.3g} × ({own.low:.3g} to {own.high:.3g})" if own else "–"

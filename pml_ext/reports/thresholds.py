@@ -1,33 +1,31 @@
-"""The pictures of one threshold: utility by class, ROC, distances of pairs, and the classes with the most errors."""
+"""The pictures of one threshold: utility by class, ROC, distances of pairs, and scores as evidence."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from pml_ext.functional.verification.likelihood_ratio import ratios_of_counts
 from pml_ext.metrics.threshold.fields import ThresholdCurves, ThresholdFields
 from pml_ext.reports import drawing
-from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, Picture, add_legend, row_of_axes, shorten
-from pml_ext.reports.evidence_picture import calibration_picture
+from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, Picture, add_legend, label_above, shorten
 from pml_ext.reports.searches import gallery_picture
-from pml_ext.reports.thumbnails import shrink
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-FaceOf = Callable[[int | str], Tensor]
-"""(1 or 3, h, w) uint8 of a class, by its label."""
-
-_WORST, _BARS, _FACE = 5, 60, 20  # classes named, bars, points of a picture's side
+_WORST, _BARS = 5, 60  # classes named, bars
 _DISTANCE = "distance d (L2, unit-norm embeddings)"
 
 
 def threshold_pictures(report: ThresholdFields) -> list[Picture]:
     """Every picture of a report; ValueError for a loaded one, whose file has no curves."""
     curves, consistency = _curves(report), report.consistency
-    pictures = error_pictures(report)
+    pictures = [error_picture(report)]
     if consistency is not None:
         names = [str(c.label) for c in report.classes if c.genuine_pairs and c.impostor_pairs]
         ranges = consistency.distances, consistency.far_range
@@ -56,64 +54,43 @@ def utility_picture(
     means = utilities[:, inside].mean(dim=1)
     worst = means.argsort(stable=True)[:_WORST].tolist()
 
-    def draw(figure: "Figure") -> None:
-        axes = figure.add_subplot()
+    def draw(axes: "Axes") -> None:
         lower, median, upper = np.quantile(utilities.numpy(), (0.1, 0.5, 0.9), axis=0)
         if is_known:
             axes.axvspan(low, high, color=PALE, label=f"FAR {far_range[0]:g} to {far_range[1]:g}")
         axes.fill_between(distances, lower, upper, color=SKY, alpha=0.6, label="10 to 90 % of classes")
         axes.plot(distances, median, color=BLACK, linewidth=2, label="median class")
-        labels = [f"identity {shorten(names[row])}" for row in worst]
         for i, row in enumerate(worst):
+            style: dict[str, Any] = {"color": ORANGE, "linestyle": drawing.LINE_STYLES[i], "linewidth": 1.3}
             # Marks at different places tell these lines apart where they lie close together.
-            axes.plot(
-                distances, utilities[row], label=labels[i], color=ORANGE, linewidth=1.3,
-                linestyle=drawing.LINE_STYLES[i], marker=drawing.MARKERS[i],
-                markevery=(0.02 * i, 0.1), markersize=6, markeredgecolor=BLACK,
-            )  # fmt: skip
+            style |= {"marker": drawing.MARKERS[i], "markevery": (0.02 * i, 0.1), "markeredgecolor": BLACK}
+            axes.plot(distances, utilities[row], label=shorten(names[row]), **style)
         shown = distances[(utilities > 0.02).any(dim=0)].tolist() or [0.0, 2.0]
         shown += [low, high] if is_known else []
         if threshold is not None:
-            labels.append(_mark(axes, threshold))
+            _mark(axes, threshold)
             shown.append(threshold.distance)
         axes.set(xlim=(min(shown) - 0.05, max(shown) + 0.05), ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility U(d)")
-        add_legend(axes, beside=True)
+        add_legend(axes)
 
     caption = (
         f"One threshold for all {len(names)} classes: where the band is wide, or a class lies far below the median, no "
         "threshold suits every class. OPIS measures the spread over the grey range. The classes with the lowest mean "
         "utility there are named."
     )
-    return Picture("utility", "Utility of each class", caption, draw, 4.6)
+    return Picture("utility", "Utility of each class", caption, [draw])
 
 
-def error_pictures(report: ThresholdFields, face_of: FaceOf | None = None) -> list[Picture]:
-    """ROC beside the distances of all pairs; the classes with the highest FAR and FRR."""
+def error_picture(report: ThresholdFields) -> Picture:
+    """ROC, and the distances of all pairs."""
     curves = _curves(report)
-
-    def draw_pairs(figure: "Figure") -> None:
-        roc, distances = row_of_axes(figure, 2)
-        _draw_roc(roc, report, curves)
-        _draw_distances(distances, report, curves)
-
-    def draw_worst(figure: "Figure") -> None:
-        far, frr = row_of_axes(figure, 2)
-        _draw_worst(far, report, "far", face_of)
-        _draw_worst(frr, report, "frr", face_of)
-
-    roc = (
+    caption = (
         "True accepts against false accepts, the threshold marked; then the distances of the pairs behind them. "
-        f"Pairs left of the dashed line are accepted. There are {report.far.pairs:,} pairs of different identities "
-        f"and {report.frr.pairs:,} of one identity."
+        f"Pairs left of the dashed line are accepted. There are {report.far.pairs:,} pairs of different classes "
+        f"and {report.frr.pairs:,} of one class."
     )
-    worst = (
-        "The classes with the highest false accept and false reject rates at the threshold, and the pairs behind "
-        "each rate: a rate of few pairs is uncertain. The dashed line is the rate of all pairs."
-    )
-    return [
-        Picture("roc", "One threshold for all pairs", roc, draw_pairs, 4.6),
-        Picture("worst_classes", "Classes with the most errors", worst, draw_worst, 4.4),
-    ]
+    panels = [partial(draw, report, curves) for draw in (_draw_roc, _draw_distances)]
+    return Picture("roc", "One threshold for all pairs", caption, panels)
 
 
 def _curves(report: ThresholdFields) -> ThresholdCurves:
@@ -122,7 +99,7 @@ def _curves(report: ThresholdFields) -> ThresholdCurves:
     return report.curves
 
 
-def _draw_roc(axes: "Axes", report: ThresholdFields, curves: ThresholdCurves) -> None:
+def _draw_roc(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes") -> None:
     far, tar = curves.impostors / report.far.pairs, curves.genuine / report.frr.pairs
     point = report.far.rate, 1 - report.frr.rate
     label = f"threshold: FAR {point[0]:.3g}, TAR {100 * point[1]:.4g} %"
@@ -132,61 +109,69 @@ def _draw_roc(axes: "Axes", report: ThresholdFields, curves: ThresholdCurves) ->
     else:
         axes.axhline(point[1], color=ORANGE, linestyle="--", label=label)
     drawing.format_roc(axes, report.far.pairs)
-    add_legend(axes, beside=False)
+    add_legend(axes)
 
 
-def _draw_distances(axes: "Axes", report: ThresholdFields, curves: ThresholdCurves) -> None:
+def _draw_distances(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes") -> None:
     accepted = (curves.genuine + curves.impostors).numpy()
     first, last = (int(np.searchsorted(accepted, count)) for count in (1, accepted[-1]))
     step = max(1, (last - first) // _BARS)
     first, last = max(0, first - step), last + step
     edges = curves.distances[first : last + 1 : step]
     looks: tuple[tuple[str, Tensor, dict[str, Any]], ...] = (
-        ("same identity", curves.genuine, {"fill": True, "color": SKY}),
-        ("different identities", curves.impostors, {"color": BLACK, "hatch": "////", "linewidth": 1.2}),
+        ("same class", curves.genuine, {"fill": True, "color": SKY}),
+        ("different classes", curves.impostors, {"color": BLACK, "hatch": "////", "linewidth": 1.2}),
     )
     for name, counts, style in looks:
         share = counts[first : last + 1 : step].double().diff() / counts[-1]
         axes.stairs(share, edges, label=f"{name} ({int(counts[-1]):,} pairs)", **style)
     _mark(axes, report)
     axes.set(xlabel=_DISTANCE, ylabel="share of pairs")
-    add_legend(axes, beside=False)
+    add_legend(axes)
 
 
-def _mark(axes: "Axes", report: ThresholdFields) -> str:
-    """Mark the threshold, and return its label."""
+def _mark(axes: "Axes", report: ThresholdFields) -> None:
     score = "cosine" if report.normalization is None else "normalised score"
-    label = f"threshold: d ≤ {report.distance:.4f}, {score} ≥ {report.cosine:.4f}"
+    label = f"threshold: {score} ≥ {report.cosine:.3f}"
     axes.axvline(report.distance, color=ORANGE, linestyle="--", linewidth=2, label=label)
-    return label
 
 
-def _draw_worst(axes: "Axes", report: ThresholdFields, kind: Literal["far", "frr"], face_of: FaceOf | None) -> None:
-    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
-    from matplotlib.ticker import MaxNLocator
+def calibration_picture(report: ThresholdFields, curves: ThresholdCurves) -> Picture | None:
+    """Log likelihood ratios by the fitted line and as measured, in steps; None for a report without calibration."""
+    found = report.calibration
+    if found is None:
+        return None
+    scores, genuine, impostors = counts_by_score(curves.distances, curves.genuine, curves.impostors)
+    line = found.intercept + found.slope * scores
 
-    classes, pooled = report.worst_classes(kind), report.frr
-    look: dict[str, Any] = {"color": BLUE}
-    counts, name = ("false_rejects", "genuine_pairs"), "false reject rate"
-    if kind == "far":
-        pooled, look = report.far, {"color": ORANGE, "hatch": "//"}
-        counts, name = ("false_accepts", "impostor_pairs"), "false accept rate"
-    rates = [getattr(c, kind) for c in classes]
-    bars = axes.barh(range(len(classes)), rates, alpha=0.8, **look)
-    texts = [" of ".join(f"{getattr(c, count):,}" for count in counts) for c in classes]
-    # On white, so that the dashed line does not cross a number.
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-    for text in axes.bar_label(bars, texts, padding=4, fontsize=9):
-        text.set(bbox=box, zorder=4)
-    for row, pixels in enumerate([shrink(face_of(c.label), 48) for c in classes] if face_of else ()):
-        face = OffsetImage(pixels, zoom=_FACE / max(pixels.shape))
-        place: dict[str, Any] = {"xybox": (-16, 0), "boxcoords": "offset points", "pad": 0.1}
-        axes.add_artist(AnnotationBbox(face, (0, row), xycoords=("axes fraction", "data"), **place))
-    axes.set_yticks(range(len(classes)), [shorten(str(c.label)) for c in classes], parse_math=False)
-    axes.tick_params(axis="y", length=0, pad=36 if face_of else 4)
-    axes.invert_yaxis()
-    axes.axvline(pooled.rate, color=BLACK, linestyle="--")
-    axes.set_xlim(0, 1.35 * max([*rates, pooled.rate]) or 1)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1])  # the rest is room for the counts
-    axes.set(ylabel="identity", xlabel=f"{name} (all pairs: {pooled.rate:.3g})")
+    def draw_ratios(axes: "Axes") -> None:
+        steps = ratios_of_counts(genuine, impostors) / math.log(10)
+        shown = steps.isfinite()
+        axes.step(scores[shown], steps[shown], where="mid", color=BLACK, linewidth=1.2, label="best increasing steps")
+        axes.plot(scores, line / math.log(10), color=BLUE, linewidth=2, label="logistic regression")
+        axes.axvline(report.cosine, color=ORANGE, linestyle="--", label=f"threshold {report.cosine:.4f}")
+        axes.set(xlabel="cosine" if report.normalization is None else "normalised score")
+        label_above(axes, "log10 of the likelihood ratio")
+        axes.grid(color=PALE)
+        add_legend(axes)
+
+    times = math.exp(min(found.intercept + found.slope * report.cosine, 700.0))
+    cost, least = (f"{of.rate:.3g} ({of.low:.3g} to {of.high:.3g})" for of in (found.cllr, found.min_cllr))
+    caption = (
+        f"A score at the threshold is {times:.3g} times as likely for pairs of one class as for others. On classes "
+        f"that the line was not fitted on, C_llr is {cost} bits, at best {least} with this order of scores: 0 is "
+        "perfect, 1 is no evidence. A ratio is too high where the line lies above the steps, and too low below them."
+    )
+    return Picture("calibration", "What a score means", caption, [draw_ratios])
+
+
+def counts_by_score(distances: Tensor, genuine: Tensor, impostors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Pairs accepted within each of (M,) ascending distances to ascending scores with the pairs of either kind there.
+
+    All float64; scores without a pair are left out.
+    """
+    edges = torch.cat([2 * distances[:1] - distances[1:2], distances])
+    scores = (1 - ((edges[1:] + edges[:-1]) / 2) ** 2 / 2).flip(0)
+    kinds = [c.diff(prepend=torch.zeros_like(c[:1])).flip(0).double() for c in (genuine, impostors)]
+    there = kinds[0] + kinds[1] > 0
+    return scores[there], kinds[0][there], kinds[1][there]

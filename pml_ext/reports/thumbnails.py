@@ -47,10 +47,8 @@ def thumbnail(picture: str | Path | Tensor | None) -> str | None:
     """
     if picture is None or (not isinstance(picture, Tensor) and not os.path.isfile(picture)):
         return None
-    try:
-        from PIL import Image, ImageOps
-    except ModuleNotFoundError:
-        return None
+    from PIL import Image, ImageOps
+
     content = io.BytesIO()
     try:
         if isinstance(picture, Tensor):

@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 
+from pml_ext.functional.verification.roc import ROC, equal_error_rate, roc_auc
 from pml_ext.metrics.threshold.fields import ClassErrors, ThresholdFields
 from pml_ext.metrics.threshold.group_fields import Between
 from pml_ext.metrics.threshold.rate_fields import ErrorRate, MeanRate
@@ -29,7 +30,8 @@ def meaning(report: ThresholdFields) -> str:
 
 def _share(rate: ErrorRate, kind: str, error: str) -> str:
     errors, pairs = as_counts(rate)
-    count = "none" if not errors else f"{errors:,}" if errors == pairs else f"about {errors:,}"
+    count = f"{errors:,}" if errors in (0, pairs) else f"about {errors:,}"
+    count = count if errors else "none"
     return f"of {pairs:,} {kind}, {count} {'is' if errors <= 1 else 'are'} wrongly {error}"
 
 
@@ -64,7 +66,7 @@ def target_in_words(report: ThresholdFields) -> str:
     if report.searches is not None and target.kind == "fpir":
         enrolled = f"{report.searches.gallery_size:,} identities"
         return (
-            f"so that at most {percent(target.value)} of searches for somebody unknown among {enrolled} find somebody"
+            f"so that at most {percent(target.value)} of searches with an unknown probe among {enrolled} return a match"
         )
     return f"so that at most {percent(target.value)} are wrongly {'accepted' if target.kind == 'far' else 'rejected'}"
 
@@ -87,6 +89,18 @@ def refused_in_words(report: ThresholdFields) -> str:
     refused = sum(rate > limit for rate in rates)
     are = "is" if refused == 1 else "are"
     return f"{refused} of {len(rates)} classes {are} refused in more than {percent(limit)} of their own pairs"
+
+
+def overall_in_words(report: ThresholdFields) -> str:
+    """Equal error rate and area under the ROC curve; empty for a loaded report, which has no curves."""
+    if report.curves is None:
+        return ""
+    roc = ROC(report.curves.distances, report.curves.genuine, report.curves.impostors)
+    eer, auc = percent(float(equal_error_rate(roc).far)), percent(float(roc_auc(roc)))
+    return (
+        f"The equal error rate (EER) is {eer}: the rate of both errors where they are equal. The area under the ROC "
+        f"curve (AUC) is {auc}: how often a pair of one class scores higher than a pair of two classes."
+    )
 
 
 def facts(report: ThresholdFields) -> list[tuple[str, str]]:
@@ -193,7 +207,7 @@ def search_in_words(one: GalleryRates) -> str:
     first = f", rank 1 {one.cmc[0]:.3g}" if one.cmc else ""
     own = "" if one.cosine is None else f"; the threshold of this size is {one.cosine:.4f}"
     own += "" if one.cosine_fnir is None else f", with FNIR {one.cosine_fnir:.3g}"
-    return f"{alike}{miss}, {one.selectivity.rate:.3g} reported of somebody unknown{first}{own}"
+    return f"{alike}{miss}, {one.selectivity.rate:.3g} matches of an unknown probe{first}{own}"
 
 
 def _groups(report: ThresholdFields) -> list[tuple[str, str]]:
@@ -203,15 +217,9 @@ def _groups(report: ThresholdFields) -> list[tuple[str, str]]:
         return []
     lines = []
     for group in found.groups:
-        kinds = [("FAR", group.far, group.impostor_pairs, found.needed_impostor_pairs)]
-        kinds += [("FRR", group.frr, group.genuine_pairs, found.needed_genuine_pairs)]
-        texts = [
-            f"{name} {rate.rate:.3g} [{rate.low:.3g}, {rate.high:.3g}]"
-            if rate
-            else f"{name} not given: {pairs:,} pairs, at least {needed:,} are needed"
-            for name, rate, pairs, needed in kinds
-        ]
-        lines.append((f"group {group.label}", f"{', '.join(texts)} ({group.identities} identities)"))
+        far = _group_rate("FAR", group.far, group.impostor_pairs, found.needed_impostor_pairs)
+        frr = _group_rate("FRR", group.frr, group.genuine_pairs, found.needed_genuine_pairs)
+        lines.append((f"group {group.label}", f"{far}, {frr} ({group.identities} identities)"))
     kinds_of_ratio = [("FAR", found.far_ratios), ("FRR", found.frr_ratios)]
     apart = [f"{name} {ratio_in_words(ratios[-1])}" for name, ratios in kinds_of_ratio if ratios]
     if found.garbe:
@@ -219,6 +227,12 @@ def _groups(report: ThresholdFields) -> list[tuple[str, str]]:
     if found.opis is not None and report.consistency is not None:
         apart.append(f"OPIS over groups {found.opis:.3e}, over classes {report.consistency.opis:.3e}")
     return [*lines, ("groups", "; ".join(apart) or "no two of them have enough pairs")]
+
+
+def _group_rate(name: str, rate: ErrorRate | None, pairs: int, needed: int) -> str:
+    if rate is None:
+        return f"{name} not given: {pairs:,} pairs, at least {needed:,} are needed"
+    return f"{name} {rate.rate:.3g} [{rate.low:.3g}, {rate.high:.3g}]"
 
 
 def ratio_in_words(ratio: Between) -> str:

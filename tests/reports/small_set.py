@@ -1,5 +1,7 @@
 """A small test set with cameras, junk and pictures that tell their identity."""
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,11 +18,15 @@ def image_set(identities: np.ndarray, cameras: np.ndarray, name: str = "image") 
 
 
 def overhang(picture: Picture) -> float:
-    """Pixels by which what is drawn reaches beyond the edges of a picture."""
-    figure = picture.figure
-    box = figure.get_tightbbox()  # inches
-    width, height = figure.get_size_inches()
-    return figure.dpi * max(0.0, -box.x0, -box.y0, box.x1 - width, box.y1 - height)
+    """Inches by which what is drawn reaches beyond the edges of a picture."""
+    beyond = [0.0]
+    for figure in picture.figures:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")  # of scripts that matplotlib's font lacks
+            box = figure.get_tightbbox()  # inches
+        width, height = figure.get_size_inches()
+        beyond += [-box.x0, -box.y0, box.x1 - width, box.y1 - height]
+    return max(beyond)
 
 
 def small_set(name: str = "image") -> tuple[OpenSet, list[Tensor]]:

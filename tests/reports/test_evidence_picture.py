@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pml_ext.metrics import ThresholdReport
-from pml_ext.reports.evidence_picture import calibration_picture, counts_by_score, reliability
+from pml_ext.reports.thresholds import calibration_picture, counts_by_score
 
 LABELS = torch.arange(30).repeat_interleave(4)
 
@@ -17,28 +17,14 @@ def test_line_threshold_and_words(tmp_path: Path) -> None:
     assert found.curves is not None and found.calibration is not None
     picture = calibration_picture(found, found.curves)
     assert picture is not None
-    ratios, reliable = picture.figure.axes
+    (ratios,) = picture.figures[0].axes
     lines = {line.get_label(): line for line in ratios.lines}
     scores, drawn = lines["logistic regression"].get_data()
     expected = (found.calibration.intercept + found.calibration.slope * torch.as_tensor(scores)) / math.log(10)
     torch.testing.assert_close(torch.as_tensor(drawn), expected)
     assert f"threshold {found.cosine:.4f}" in lines
-    assert "all 7,140 pairs" in {line.get_label() for line in reliable.lines}
-    at = math.exp(found.calibration.intercept + found.calibration.slope * found.cosine)
-    assert picture.caption.startswith(f"A score at the threshold is {at:.3g} times as likely")
-    assert f"C_llr is {found.calibration.cllr.rate:.3g} ({found.calibration.cllr.low:.3g} to" in picture.caption
     found.save_page(tmp_path / "r.html")
     assert '<h2 id="calibration">' in (tmp_path / "r.html").read_text(encoding="utf-8")
-
-
-def test_reliability_of_bins() -> None:
-    probability = torch.tensor([0.0, 0.05, 0.55, 1.0], dtype=torch.float64)
-    genuine, impostors = torch.tensor([[0, 1, 3, 4], [10, 20, 10, 0]], dtype=torch.float64)
-    predicted, observed, pairs = reliability(probability, genuine, impostors)
-    # Genuine pairs weigh 1/8 each, impostor pairs 1/40.
-    assert pairs.tolist() == [31, 13, 4]
-    assert observed.tolist() == pytest.approx([0.125 / 0.875, 0.375 / 0.625, 1.0])
-    assert predicted.tolist() == pytest.approx([0.05 * 0.625 / 0.875, 0.55, 1.0])
 
 
 def test_counts_by_score_are_those_of_the_pairs() -> None:

@@ -1,6 +1,5 @@
 """The curves that a run keeps, and several runs in one picture."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +56,8 @@ def test_the_rates_and_utilities_are_those_of_loops_over_all_pairs(runs: dict[st
 
 def test_one_picture_has_the_lines_of_all_runs(runs: dict[str, Path], tmp_path: Path) -> None:
     picture = compared_curves("Set", runs)
-    assert overhang(picture) < 1
-    utility, roc = picture.figure.axes
+    assert overhang(picture) < 0.01
+    utility, roc = (figure.axes[0] for figure in picture.figures)
     kept = [read_curves(curves_file(folder, "Set")) for folder in runs.values()]
     for axes, columns in ((utility, ("distances", "utilities")), (roc, ("fars", "tars"))):
         drawn = [line.get_xydata() for line in axes.lines]
@@ -89,16 +88,8 @@ def test_a_run_without_curves_is_named(runs: dict[str, Path], tmp_path: Path) ->
         compared_curves("Set", {**runs, "other": other})
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", "null", 100_000 * "["])
+@pytest.mark.parametrize("content", ["{", "{}"])
 def test_a_damaged_file_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "curves_Set.json").write_text(content)
     with pytest.raises(UserError, match=r"curves_Set\.json is not a file that a run writes"):
         read_curves(tmp_path / "curves_Set.json")
-
-
-def test_columns_of_other_lengths_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
-    content = json.loads(curves_file(runs["first"], "Set").read_text())
-    for change in ({"fars": [0.5]}, {"utilities": [[0.1], [0.2], [0.3]]}, {"tars": ["x"] * len(content["tars"])}):
-        (tmp_path / "c.json").write_text(json.dumps(content | change))
-        with pytest.raises(UserError, match=r"c\.json is not a file that a run writes"):
-            read_curves(tmp_path / "c.json")

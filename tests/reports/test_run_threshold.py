@@ -43,7 +43,7 @@ def test_the_page_has_the_users_names_and_the_pictures(people: OpenSet, tmp_path
     for shown in ("anna", "ben", "row 3", "0.png"):
         assert shown in page
     assert "carl" not in page and "row 4" not in page, "nobody looks for carl"
-    pictures = page.split("Different identities that look most alike")[1].split("data:image/jpeg;base64,")[1:]
+    pictures = page.split("Most similar samples of different classes")[1].split("data:image/jpeg;base64,")[1:]
     assert len(pictures) == 2 * (4 + 2), "four pairs of two people, two of one"
     Image.open(BytesIO(b64decode(pictures[0].split('"')[0]))).verify()
 

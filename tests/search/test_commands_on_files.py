@@ -80,7 +80,7 @@ def test_a_threshold_for_searches(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (found.searches.rank, found.searches.template, found.searches.gallery_size) == (5, "mean", 30)
     assert 0 < found.searches.planned.fpir.rate <= 0.05
     shown = capsys.readouterr().out
-    assert "among 30 " in shown and "at most 5 % of searches for somebody unknown among 30 identities" in (
+    assert "among 30 " in shown and "at most 5 % of searches with an unknown probe among 30 identities" in (
         tmp_path / "threshold.html"
     ).read_text(encoding="utf-8")
 

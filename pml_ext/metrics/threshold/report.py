@@ -348,7 +348,7 @@ class ThresholdReport(ThresholdFields):
         return report
 
     def save_figure(self, path: str | Path) -> None:
-        """Draw utilities, ROC, distances and the classes with the most errors as a PNG (needs matplotlib, `curves`)."""
+        """Draw utilities, ROC, distances and likelihood ratios as a PNG (needs matplotlib, `curves`)."""
         from pml_ext.reports.threshold_page import png_of
         from pml_ext.reports.thresholds import threshold_pictures
 

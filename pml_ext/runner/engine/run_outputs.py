@@ -60,7 +60,7 @@ def report_run(
     for name, data in module.test_sets.items():
         if isinstance(data, OpenSet):
             in_file = in_file_name(name)
-            if utility[name].picture.draw:
+            if utility[name].picture.panels:
                 figure = files[f"figure {name}"] = output / f"utility_{in_file}.png"
                 write_atomically(figure, as_png(utility[name].picture.pixels))
             if cfg.TEST.THRESHOLD.ENABLED:

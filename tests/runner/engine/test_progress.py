@@ -223,7 +223,7 @@ def test_a_run_leaves_its_report_and_makes_it_again(tmp_path: Path, capfd: pytes
     assert str(tmp_path / "report.html") in capfd.readouterr().out
     images = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0})
     images.Reload()
-    assert {"ranked_random", "utility", "map", "curves"} <= set(images.Tags()["images"])
+    assert {"utility", "roc", "map", "curves"} <= set(images.Tags()["images"])
     (tmp_path / "report.html").unlink()
     assert main(["report", str(tmp_path)]) == 0
     assert "What random queries find" in (tmp_path / "report.html").read_text(encoding="utf-8")
