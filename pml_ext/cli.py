@@ -165,7 +165,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     target = subparsers.choices["threshold"].add_mutually_exclusive_group(required=True)
     target.add_argument("--far", type=float, metavar="RATE", help="the largest false accept rate")
     target.add_argument("--frr", type=float, metavar="RATE", help="the largest false reject rate")
-    does = "the largest share of searches for somebody unknown that find somebody; with --gallery-size"
+    does = "the largest share of searches for unknown identities that return a match; with --gallery-size"
     target.add_argument("--fpir", type=float, metavar="RATE", help=does)
     target.add_argument("--max-utility", action="store_true", help="the best harmonic mean of 1 - FAR and 1 - FRR")
     does = "test a saved threshold on new data; exit status 0: it holds, 1: it does not, 3: the data cannot tell"
