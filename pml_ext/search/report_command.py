@@ -21,8 +21,8 @@ from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 from pml_ext.runner.evaluation.baselines import Measured
 from pml_ext.runner.evaluation.collapse import describe_collapse
 from pml_ext.runner.evaluation.results import results_table, write_metrics
-from pml_ext.search.embedding_set import pictures_inside
-from pml_ext.search.query_and_gallery import OPIS_SETTINGS, Part, measure_parts, read_parts
+from pml_ext.search.evaluate_command import OPIS_SETTINGS, Part, measure_parts, read_parts
+from pml_ext.search.readers import images_inside
 
 _FAR = 1e-3  # that of TEST.THRESHOLD
 
@@ -79,7 +79,7 @@ def _pictures(file: str, paths: np.ndarray | None, count: int, images: str | Non
     if paths is None:
         return _no_pictures(count, f"{file} has no paths of pictures")
     folder = Path(file).parent if images is None else Path(images)
-    found, outside = pictures_inside(map(str, paths), folder)
+    found, outside = images_inside(map(str, paths), folder)
     if outside is not None:
         warn_caller(outside)
     there = [path if path is not None and path.is_file() else None for path in found]
