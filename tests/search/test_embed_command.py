@@ -18,7 +18,7 @@ from pml_ext.cli import main
 from pml_ext.search import embed_command, embedding_loop
 from pml_ext.search.embedding_file import EmbeddingFile
 from pml_ext.search.embedding_loop import Shard, Shards
-from pml_ext.search.embedding_set import read_embeddings
+from pml_ext.search.readers import read_embeddings
 from tests.search.models import small_model
 from tests.search.pictures import extract
 

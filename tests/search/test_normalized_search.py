@@ -16,7 +16,7 @@ from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
 from pml_ext.search import exact_or_indexed
 from pml_ext.search.embedding_blocks import Block
 from pml_ext.search.embedding_file import EmbeddingFile, write_embeddings
-from pml_ext.search.embedding_set import read_embeddings
+from pml_ext.search.readers import read_embeddings
 from pml_ext.search.model_record import CohortUse, ModelRecord
 from pml_ext.search.nearest import Reranked
 from pml_ext.search.normalized_scores import as_queries, indexed_vectors

@@ -13,7 +13,7 @@ from pml_ext.cli import main
 from pml_ext.metrics import ThresholdReport
 from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.engine.exporting import export
-from pml_ext.search.embedding_set import read_embeddings
+from pml_ext.search.readers import read_embeddings
 from tests.search.models import small_model
 from tests.search.pictures import extract
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from pml_ext._errors import UserError
-from pml_ext.search.embedding_set import EmbeddingSet, read_embeddings
+from pml_ext.search.readers import EmbeddingSet, read_embeddings
 
 X = np.arange(1.0, 13.0, dtype=np.float32).reshape(4, 3)
 Y, CAMERAS = np.array([5, 5, -1, 2**40]), np.array([0, 1, 0, 2])
