@@ -13,7 +13,7 @@ from torch import Tensor
 from pml_ext._errors import UserError, import_library
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import to_sphere
-from pml_ext.metrics import AccuracyCalculator, IdentificationEvaluator, StreamingVerification, keys
+from pml_ext.metrics import AccuracyCalculator, keys
 from pml_ext.metrics.gallery_cohort import Normalization
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.normalized import describe_cohort
@@ -145,6 +145,8 @@ def measure_among_distractors(query: Part, gallery: Part, distractors: str) -> d
 
     UserError: files that do not fit; and as `_distractor_blocks`.
     """
+    from pml_ext.metrics import IdentificationEvaluator, StreamingVerification  # import torchmetrics and torchvision
+
     kept = [part.labels != JUNK for part in (query, gallery)]
     probes, enrolled = (
         (part.data.embeddings.float()[rows], part.labels[rows], part.cameras[rows])

@@ -147,7 +147,9 @@ def _existing(path: str | Path) -> Path:
     if is_gallery(path):
         return path
     if path.suffix not in READERS:
-        raise UserError(f"{path} must be a gallery or a file that ends in {', '.join(READERS)}; got {path.suffix!r}")
+        raise UserError(
+            f"{path} is no gallery, and a file of embeddings must end in {', '.join(READERS)}; got {path.suffix!r}"
+        )
     if not path.is_file():
         raise UserError(f"no file of embeddings at {path}")
     return path

@@ -213,7 +213,7 @@ def test_errors_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
         (["threshold", "--embeddings", source, "--far", "0.1", "--checkpoint", "none.ckpt"], "no checkpoint at none"),
         (["threshold", "--embeddings", source, "--far", "0.1", "--out", source], "File exists"),
         (["threshold", "--embeddings", "none.npz", "--far", "0.1"], "no file of embeddings at none.npz"),
-        (["eval", "--embeddings", "none.csv"], "must be one of .npz, .pt, .pth, .safetensors, .parquet; got '.csv'"),
+        (["eval", "--embeddings", "none.csv"], "must end in .npz, .pt, .pth, .safetensors, .parquet; got '.csv'"),
         (["eval", "--embeddings", source, "--gallery", other], "labels must be of the same kind in both files"),
         (["eval", "--embeddings", source, "--gallery", seen], "in both files or in none; only the gallery has them"),
         (["eval", "--embeddings", source, "--gallery", narrow], "n.npz must have 64 dimensions, as "),
