@@ -163,9 +163,11 @@ class Gallery:
         return search_sides(embeddings, offsets, self.cohort.strength)[0]
 
     def take(self, rows: Sequence[int], columns: Sequence[str]) -> Any:
-        """A pyarrow Table of some rows, which must be sorted; reads only their row groups."""
+        """A pyarrow RecordBatch of some rows, which must be sorted; reads only their row groups."""
         import pyarrow
 
+        if not rows:
+            return next(self.batches(columns))[1].slice(0, 0)
         wanted, tables = np.asarray(rows, dtype=np.int64), []
         for name, first in self.first_rows().items():
             inside = wanted[(wanted >= first) & (wanted < first + self.manifest.parts[name])] - first
@@ -174,12 +176,14 @@ class Gallery:
                 places = np.searchsorted(groups, inside // _GROUP) * _GROUP + inside % _GROUP
                 with open_part(self.part(name)) as file:
                     tables.append(file.read_row_groups(groups.tolist(), [*columns]).take(places))
-        return pyarrow.concat_tables(tables)
+        (batch,) = pyarrow.concat_tables(tables).combine_chunks().to_batches()
+        return batch
 
     def describe(self, rows: Sequence[int]) -> tuple[list[str], list[str] | None]:
         """Paths, relative to the folder that the gallery is in, and labels of some sorted rows."""
-        table = self.take(rows, ["path", "label"] if self.manifest.has_labels else ["path"])
-        return table["path"].to_pylist(), table["label"].to_pylist() if self.manifest.has_labels else None
+        has_labels = self.manifest.has_labels
+        batch = self.take(rows, ["path", "label"] if has_labels else ["path"])
+        return batch["path"].to_pylist(), batch["label"].to_pylist() if has_labels else None
 
     def labelled_blocks(self) -> Iterator[tuple[np.ndarray, list[str] | None]]:
         """Embeddings (n, D) and labels, if there are any."""
@@ -267,17 +271,15 @@ class Gallery:
     def _vector_columns(self) -> list[str]:
         return ["embedding", "offset"] if self.manifest.is_normalized else ["embedding"]
 
-    def _vectors_of(self, table: Any) -> np.ndarray:
-        embeddings = self._embeddings_of(table)
+    def _vectors_of(self, batch: Any) -> np.ndarray:
+        embeddings = self._embeddings_of(batch)
         if self.cohort is None:
             return embeddings
-        return search_sides(embeddings, table["offset"].to_numpy(), self.cohort.strength)[1]
+        return search_sides(embeddings, batch["offset"].to_numpy(), self.cohort.strength)[1]
 
-    def _embeddings_of(self, table: Any) -> np.ndarray:
-        """The embeddings (n, D) of a pyarrow Table or RecordBatch."""
-        column = table["embedding"]
-        arrays = column.chunks if hasattr(column, "chunks") else [column]
-        return np.concatenate([array.flatten().to_numpy() for array in arrays]).reshape(-1, self.dim)
+    def _embeddings_of(self, batch: Any) -> np.ndarray:
+        embeddings: np.ndarray = batch["embedding"].flatten().to_numpy().reshape(-1, self.dim)
+        return embeddings
 
 
 def is_gallery(folder: str | Path) -> bool:

@@ -46,49 +46,52 @@ def search(
     own_cohort = None if report is None else _check_scores(report, str(threshold), target, index)
     names, embeddings, query_images = _query_embeddings(query, target, index, overrides)
     facts = {"index": f"{index}, {target.rows:,} rows of {target.dim} dimensions"}
+    kind = "score"
     if own_cohort is not None:
         found = _search_normalised_by_itself(target, own_cohort, embeddings, k)
-        scores = f"normalised by the index itself (k = {own_cohort.k}, strength = {own_cohort.strength:g})"
+        facts["scores"] = f"normalised by the index itself (k = {own_cohort.k}, strength = {own_cohort.strength:g})"
     else:
         found = search_target(target, target.as_queries(embeddings), k)
-        scores = "" if target.cohort is None else f"normalised by {_cohort_text(target.cohort)}"
+        if target.cohort is None:
+            kind = "cosine"
+        else:
+            facts["scores"] = f"normalised by {_cohort_text(target.cohort)}"
     facts["searched"] = found.how
-    if scores:
-        facts["scores"] = scores
     least = None
     if report is not None:
-        least, facts["threshold"] = _least_score(report, str(threshold), target, "score" if scores else "cosine")
-    hits = _hits(target, found, least, images or Path(index).parent if page is not None else None)
-    answers = [Answer(*answer) for answer in zip(names, query_images, hits, strict=True)]
+        least, facts["threshold"] = _least_score(report, str(threshold), target, kind)
+    rows = np.unique(found.rows[found.rows >= 0]).tolist()
+    hit_names, files = _names_and_files(target, rows, None if page is None else images or Path(index).parent)
+    answers, lines = list[Answer](), list[str]()
+    for name, image, scores, hit_rows in zip(names, query_images, found.scores, found.rows, strict=True):
+        hits = [
+            Hit(row, score, hit_names[row], files[row], None if least is None else score >= least)
+            for score, row in zip(scores.tolist(), hit_rows.tolist(), strict=True)
+            if row >= 0
+        ]
+        answers.append(Answer(name, image, hits))
+        lines += _lines(answers[-1])
     if page is not None:
-        write_hits(page, answers, facts, score="score" if scores else "cosine")
-    lines = [line for answer in answers for line in _lines(answer)]
+        write_hits(page, answers, facts, score=kind)
     lines += ["", *(f"{name}: {printable(text)}" for name, text in facts.items()), *([page] if page else [])]
     return "\n".join(lines)
 
 
-def _hits(target: Target, found: Neighbours, least: float | None, images: str | Path | None) -> list[list[Hit]]:
-    """The hits of each query; images: the folder of those to show on a page."""
-    rows = np.unique(found.rows[found.rows >= 0]).tolist()
+def _names_and_files(
+    target: Target, rows: list[int], folder: str | Path | None
+) -> tuple[dict[int, str], dict[int, Path | None]]:
+    """The path and label of each row, and the image to show if it is in the folder."""
     paths, labels = target.describe(rows)
-    files: list[Path | None] = [None] * len(rows)
-    if images is not None and any(paths):
-        files, warning = images_inside(paths, images)
+    names = {row: path or f"row {row}" for row, path in zip(rows, paths, strict=True)}
+    files: dict[int, Path | None] = dict.fromkeys(rows)
+    if labels is not None:
+        names = {row: f"{names[row]}  [{label}]" for row, label in zip(rows, labels, strict=True)}
+    if folder is not None and any(paths):
+        inside, warning = images_inside(paths, folder)
+        files = dict(zip(rows, inside, strict=True))
         if warning is not None:
             log.warning("%s", warning)
-    place_of = {row: place for place, row in enumerate(rows)}
-    answers = []
-    for scores, hit_rows in zip(found.scores.tolist(), found.rows.tolist(), strict=True):
-        hits = []
-        for score, row in zip(scores, hit_rows, strict=True):
-            if row >= 0:
-                place = place_of[row]
-                name = paths[place] or f"row {row}"
-                if labels is not None:
-                    name += f"  [{labels[place]}]"
-                hits.append(Hit(row, score, name, files[place], None if least is None else score >= least))
-        answers.append(hits)
-    return answers
+    return names, files
 
 
 def _lines(answer: Answer) -> list[str]:

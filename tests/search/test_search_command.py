@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -145,6 +147,29 @@ def test_a_file_of_queries(
     shown = capsys.readouterr().out
     assert [path for _, _, path in hits(shown)] == [path for row in range(3) for _, path in ranked(folder, row)[:2]]
     assert [line for line in shown.splitlines() if line.startswith("row")] == ["row 0", "row 1", "row 2"]
+
+
+def test_a_file_of_another_program_needs_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = EMBEDDINGS.numpy()
+    for suffix in (".npz", ".parquet"):
+        file = tmp_path / f"own{suffix}"
+        if suffix == ".npz":
+            np.savez(file, embeddings=x, labels=np.arange(40) // 4)
+        else:
+            pyarrow.parquet.write_table(pyarrow.table({"embedding": list(x), "label": np.arange(40) // 4}), file)
+        np.savez(tmp_path / "q.npz", embeddings=x[9:10])
+        report = ThresholdReport.from_embeddings(EMBEDDINGS, torch.arange(40) // 4, far=0.3, splits=0)
+        report.save(tmp_path / "t.json")
+        words = ["search", str(tmp_path / "q.npz"), "--index", str(file), "-k", "40", "--threshold"]
+        assert main([*words, str(tmp_path / "t.json")]) == 0
+        shown = capsys.readouterr()
+        unit = x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)
+        cosines = unit @ unit[9]
+        order = (-cosines).argsort()
+        assert [path for _, _, path in hits(shown.out)] == [f"row {row}  [{row // 4}]" for row in order]
+        decided = ["accept" if cosine >= report.cosine else "reject" for cosine in cosines[order]]
+        assert [decision for _, decision, _ in hits(shown.out)] == decided and len(set(decided)) == 2
+        assert "does not say which model made it: make sure that it is the one of" in shown.err
 
 
 def test_pictures_outside_are_not_shown(
