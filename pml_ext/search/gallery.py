@@ -28,7 +28,7 @@ from pml_ext.metrics import CohortNormalization
 from pml_ext.search.model_record import KEY, ModelRecord, load_cohort_of
 
 PART_ROWS = 16_384
-_GROUP = 4_096  # rows; a hit is read with its group, 2 MB of 128 dimensions
+_GROUP = 1_024  # rows; a hit is read with its group, 0.5 MB of 128 dimensions
 _MANIFEST, _COHORT = "manifest.json", "cohort.npz"
 
 

@@ -1,7 +1,8 @@
 """Nearest-neighbour search in a gallery: exact up to EXACT_UP_TO rows, with a faiss index above that.
 
-The index is an inverted file of 8-bit codes whose candidates are ranked again from 16-bit rows. The first search that
-needs it builds it and keeps it in the gallery, where it is read memory-mapped. Scores of hits are exact in either case.
+The index is an inverted file of 4-bit product codes whose candidates are ranked again from 16-bit rows. The first search
+that needs it builds it and keeps it in the gallery, where it is read memory-mapped. Scores of hits are exact in either
+case.
 Rows that the index does not cover are all compared; above EXACT_UP_TO of them the index is built again.
 """
 
@@ -20,11 +21,12 @@ from pml_ext.search.readers import EmbeddingSet
 
 log = logging.getLogger("pml_ext")
 
-EXACT_UP_TO = 200_000  # rows; comparing as many of 256 dimensions takes 0.2 s, and building their index 10 s
+EXACT_UP_TO = 200_000  # rows; comparing as many of 128 dimensions takes 0.2 s, and building their index 6 s
 RECALL = 0.95
 _MOST_LISTS = 1024
 _TRAINED_ON = 64  # rows for each list
-_CANDIDATES = 4  # for each neighbour that is requested
+_CODE_DIM = 4  # dimensions of a code of 4 bits; a random rotation spreads the variance over the codes
+_CANDIDATES = 50  # for each neighbour; on 200,000 rows whose variance falls as 1/j, 10 of them lose 5 %, and 50 0.2 %
 _QUERIES, _NEIGHBOURS = 200, 10  # rows that recall is measured on, and how many neighbours of each
 
 
@@ -105,7 +107,8 @@ def _exact_scores(gallery: Gallery, queries: np.ndarray, rows: np.ndarray) -> np
 def _parameters(probes: int | None, selector: Any = None) -> Any:
     faiss = load_faiss()
     of_lists = faiss.SearchParametersIVF(nprobe=probes, sel=selector)
-    return faiss.IndexRefineSearchParameters(k_factor=_CANDIDATES, base_index_params=of_lists)
+    rotated = faiss.SearchParametersPreTransform(index_params=of_lists)
+    return faiss.IndexRefineSearchParameters(k_factor=_CANDIDATES, base_index_params=rotated)
 
 
 def _open_index(gallery: Gallery, exact_up_to: int) -> tuple[IndexRecord, Any] | None:
@@ -139,7 +142,9 @@ def _build(gallery: Gallery) -> None:
     lists = min(round(math.sqrt(gallery.rows)), _MOST_LISTS)
     step = max(1, gallery.rows // (lists * _TRAINED_ON))
     sample = np.concatenate([vectors[-first % step :: step] for first, vectors in gallery.vectors()])
-    index = faiss.index_factory(sample.shape[1], f"IVF{lists},SQ8,Refine(SQfp16)", faiss.METRIC_INNER_PRODUCT)
+    codes = math.ceil(sample.shape[1] / _CODE_DIM)
+    recipe = f"RR{codes * _CODE_DIM},IVF{lists},PQ{codes}x4fs,Refine(SQfp16)"
+    index = faiss.index_factory(sample.shape[1], recipe, faiss.METRIC_INNER_PRODUCT)
     index.train(sample)
     chosen = np.linspace(0, len(sample) - 1, _QUERIES).astype(np.int64)
     queries = sample[chosen]

@@ -16,7 +16,7 @@ from pml_ext.runner.config.network_keys import config_of
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.gallery import Gallery, search_sides
 from pml_ext.search.images import embed_images, list_images
-from pml_ext.search.index import EXACT_UP_TO, Neighbours, search_all
+from pml_ext.search.index import Neighbours, search_all
 from pml_ext.search.index import search as search_target
 from pml_ext.search.model_record import ModelRecord, load_report_of
 from pml_ext.search.readers import READERS, EmbeddingSet, images_inside, is_readable, open_embeddings, read_embeddings
@@ -24,6 +24,7 @@ from pml_ext.search.readers import READERS, EmbeddingSet, images_inside, is_read
 log = logging.getLogger("pml_ext")
 
 Target = Gallery | EmbeddingSet
+_MOST_IN_COHORT = 100_000  # rows of a gallery that is its own cohort: each is compared with each
 
 
 def search(
@@ -177,10 +178,10 @@ def _check_scores(report: ThresholdReport, path: str, target: Target, index: str
             )
     wanted, cohort = report.normalization, target.cohort
     if wanted is not None and wanted.cohort == "gallery" and cohort is None:
-        if not wanted.k < target.rows <= EXACT_UP_TO:
+        if not wanted.k < target.rows <= _MOST_IN_COHORT:
             raise UserError(
                 f"{path} has the gallery as cohort, which must have from {wanted.k + 1} (k = {wanted.k}) to "
-                f"{EXACT_UP_TO:,} rows; {index} has {target.rows:,}: embed with --normalize and a cohort, and make the "
+                f"{_MOST_IN_COHORT:,} rows; {index} has {target.rows:,}: embed with --normalize and a cohort, and make the "
                 "report with it"
             )
         return GalleryCohort(wanted.k, wanted.strength)
