@@ -59,7 +59,7 @@ def embed(
         ))  # fmt: skip
         return
     cfg, embedder = _load_model(config_file, model, overrides, half)
-    listed = list_images(images, output.parent)
+    listed = list_images(images, Path(os.path.abspath(output)).parent)
     cohort = None if normalize is None else Path(normalize).expanduser()
     with one_message(output.parent), _process_group(launch.timeout) as (rank, processes):
         missing = list[Listed]()
@@ -82,8 +82,7 @@ def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: boo
     with ThreadPoolExecutor(min(8, 2 * (os.cpu_count() or 1))) as pool:
         same = pool.map(lambda image: is_unchanged(image.path, hashes[row_of[image.name]]), known)
         changed = {image.name for image, is_same in zip(known, same, strict=True) if not is_same}
-    base = gallery.folder.parent.resolve()
-    lost = {path for path in row_of if not (base / path).exists()}
+    lost = {path for path in row_of if not (gallery.base / path).exists()}
     if lost:
         does = "their rows are removed" if prune else "--prune removes their rows"
         log.warning("%d images of %s no longer exist, such as %s: %s", len(lost), gallery.folder, min(lost), does)

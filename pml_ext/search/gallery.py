@@ -10,6 +10,7 @@ Parts never change. A part and the manifest that names it are written atomically
 leaves a complete gallery, and several processes may add parts at the same time.
 """
 
+import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -77,22 +78,26 @@ class Gallery:
     @classmethod
     def create(cls, folder: Path, record: ModelRecord, *, has_labels: bool, cohort: Path | None) -> "Gallery":
         """Create a gallery, or open one for more embeddings of the same kind; cohort: for normalised scores."""
+        import_library("pyarrow", needed_for=f"{folder}: a gallery", install="pyarrow")
+        given = None if cohort is None else load_cohort_of(cohort, record)
         if not is_gallery(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            others = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
-            if set(others) - {_COHORT}:
+            others = {path.name for path in folder.iterdir() if not path.name.startswith(".")} - {_COHORT}
+            if others:
                 raise UserError(f"{folder} is a folder with other files ({min(others)}): give --output a new folder")
-            with lock_of(folder):
-                if not is_gallery(folder):
-                    (folder / "parts").mkdir(exist_ok=True)
-                    if cohort is not None:
-                        write_atomically(folder / _COHORT, cohort.read_bytes())
-                    _write_manifest(folder, Manifest(record, has_labels, cohort is not None, {}))
+        with lock_of(folder):
+            if not is_gallery(folder):
+                (folder / "parts").mkdir(exist_ok=True)
+                if cohort is not None:
+                    write_atomically(folder / _COHORT, cohort.read_bytes())
+                _write_manifest(folder, Manifest(record, has_labels, cohort is not None, {}))
         gallery = cls(folder, _read_manifest(folder))
-        gallery._require_same_kind(record, has_labels, cohort)
+        gallery._require_same_kind(record, has_labels, given)
+        with gallery._changing() as manifest:
+            manifest.parts = {name: rows for name, rows in manifest.parts.items() if gallery.part(name).is_file()}
         return gallery
 
-    def _require_same_kind(self, record: ModelRecord, has_labels: bool, cohort: Path | None) -> None:
+    def _require_same_kind(self, record: ModelRecord, has_labels: bool, cohort: CohortNormalization | None) -> None:
         manifest, old = self.manifest, self.record
         if not old.same_model(record):
             raise UserError(
@@ -102,10 +107,15 @@ class Gallery:
         if manifest.has_labels != has_labels:
             advice = "give --label-by-folder" if manifest.has_labels else "leave out --label-by-folder"
             raise UserError(f"{self.folder} has {'' if manifest.has_labels else 'no '}labels: {advice}")
-        if cohort is not None:
-            given, own = load_cohort_of(cohort, record), self.cohort
-            if own is None or (own.k, own.strength, own.sha256) != (given.k, given.strength, given.sha256):
-                raise UserError(f"{self.folder} was made without the cohort {cohort}: give another --output")
+        if cohort is not None and not is_same_cohort(self.cohort, cohort):
+            raise UserError(
+                f"{self.folder} was made without this cohort: leave out --normalize, or give another --output"
+            )
+
+    @property
+    def base(self) -> Path:
+        """The folder that paths are relative to."""
+        return Path(os.path.abspath(self.folder)).parent
 
     @property
     def record(self) -> ModelRecord:
@@ -293,6 +303,13 @@ def search_sides(unit: np.ndarray, offsets: np.ndarray, strength: float) -> tupl
     return np.column_stack([unit, column, ones]), np.column_stack([unit, ones, column])
 
 
+def is_same_cohort(one: Any, other: Any) -> bool:
+    """Whether two normalisations, as cohorts or as records, are the same; None is that of plain cosines."""
+    if one is None or other is None:
+        return one is other
+    return bool((one.k, one.strength, one.sha256) == (other.k, other.strength, other.sha256))
+
+
 @contextmanager
 def open_part(path: Path) -> Iterator[Any]:
     """An open Parquet file; what pyarrow raises in the block becomes a UserError."""
@@ -306,10 +323,12 @@ def open_part(path: Path) -> Iterator[Any]:
     except UserError:
         raise
     except Exception as error:  # undocumented
-        raise UserError(
-            f"{path} is not a readable .parquet file: it is damaged, or pml-ext embed has just replaced it; run the "
-            f"command again, and if that fails, remove the file's folder and embed again ({error})"
-        ) from error
+        advice = "is it complete?"
+        if is_gallery(path.parent.parent):
+            advice = (
+                "run this command again if pml-ext embed is running; otherwise remove the file and run pml-ext embed"
+            )
+        raise UserError(f"{path} is not a readable .parquet file: {advice} ({error})") from error
 
 
 @contextmanager

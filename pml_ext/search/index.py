@@ -1,9 +1,8 @@
 """Nearest-neighbour search in a gallery: exact up to EXACT_UP_TO rows, with a faiss index above that.
 
-The index is an inverted file of 4-bit product codes whose candidates are ranked again from 16-bit rows. The first search
-that needs it builds it and keeps it in the gallery, where it is read memory-mapped. Scores of hits are exact in either
-case.
-Rows that the index does not cover are all compared; above EXACT_UP_TO of them the index is built again.
+The index is an inverted file of 4-bit product codes; candidates are ranked again from 16-bit rows, and hits by their
+exact scores. The first search that needs it builds it and keeps it in the gallery, where it is read memory-mapped. Rows
+that it does not cover are all compared; above EXACT_UP_TO of them it is built again.
 """
 
 import logging
@@ -21,7 +20,7 @@ from pml_ext.search.readers import EmbeddingSet
 
 log = logging.getLogger("pml_ext")
 
-EXACT_UP_TO = 200_000  # rows; comparing as many of 128 dimensions takes 0.2 s, and building their index 6 s
+EXACT_UP_TO = 200_000  # rows; comparing as many of 128 dimensions takes 0.3 s, and building their index 6 s
 RECALL = 0.95
 _MOST_LISTS = 1024
 _TRAINED_ON = 64  # rows for each list
@@ -113,29 +112,34 @@ def _parameters(probes: int | None, selector: Any = None) -> Any:
 
 def _open_index(gallery: Gallery, exact_up_to: int) -> tuple[IndexRecord, Any] | None:
     """The gallery's index, built if needed; None if all lists hold too few neighbours, or if it cannot be written."""
-    for attempt in range(2):
-        record = gallery.manifest.index
-        if record is not None:
-            covered = sum(rows for name, rows in record.parts.items() if name in gallery.manifest.parts)
-            if gallery.rows - covered <= exact_up_to:
-                if record.probes is None:
-                    return None
-                try:
-                    faiss = load_faiss()
-                    return record, faiss.read_index(str(gallery.folder / record.file), faiss.IO_FLAG_MMAP_IFC)
-                except RuntimeError as error:  # a damaged or missing file
-                    log.warning("the index of %s cannot be read: %s", gallery.folder, error)
-        if attempt == 0:
-            log.info("%s: building an index of %d rows", gallery.folder, gallery.rows)
-            try:
-                _build(gallery)
-            except OSError as error:
-                log.warning("the index cannot be written: %s", error)
-                return None
-    return None
+    record = gallery.manifest.index
+    index = None if record is None else _read_index(gallery, record)
+    covered = 0 if record is None else sum(gallery.manifest.parts.get(name, 0) for name in record.parts)
+    is_usable = record is not None and (index is not None or record.probes is None)
+    if not is_usable or gallery.rows - covered > exact_up_to:
+        log.info("%s: building an index of %d rows", gallery.folder, gallery.rows)
+        try:
+            record = _build(gallery)
+        except OSError as error:
+            log.warning("the index cannot be written: %s", error)
+            return None
+        index = _read_index(gallery, record)
+    return None if record is None or index is None else (record, index)
 
 
-def _build(gallery: Gallery) -> None:
+def _read_index(gallery: Gallery, record: IndexRecord) -> Any:
+    """The index, memory-mapped; None if there is none, or a damaged one."""
+    if record.probes is None:
+        return None
+    faiss = load_faiss()
+    try:
+        return faiss.read_index(str(gallery.folder / record.file), faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:
+        log.warning("the index of %s cannot be read: %s", gallery.folder, error)
+        return None
+
+
+def _build(gallery: Gallery) -> IndexRecord:
     """Build the index, measure how many lists a query must visit for RECALL, and keep both in the gallery."""
     faiss = load_faiss()
     parts = dict(gallery.manifest.parts)
@@ -164,6 +168,7 @@ def _build(gallery: Gallery) -> None:
         faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
 
     gallery.keep_index(record, None if probes is None else write)
+    return record
 
 
 def _choose_probes(

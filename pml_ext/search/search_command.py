@@ -1,6 +1,7 @@
 """`pml-ext search`: the images of a gallery that are closest to one image, or to each of several."""
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pml_ext.metrics import GalleryCohort, ThresholdReport
 from pml_ext.reports.hits_page import Answer, Hit, write_hits
 from pml_ext.runner.config.network_keys import config_of
 from pml_ext.search.embedder import Embedder
-from pml_ext.search.gallery import Gallery, search_sides
+from pml_ext.search.gallery import Gallery, is_same_cohort, search_sides
 from pml_ext.search.images import embed_images, list_images
 from pml_ext.search.index import Neighbours, search_all
 from pml_ext.search.index import search as search_target
@@ -62,7 +63,9 @@ def search(
     if report is not None:
         least, facts["threshold"] = _least_score(report, str(threshold), target, kind)
     rows = np.unique(found.rows[found.rows >= 0]).tolist()
-    hit_names, files = _names_and_files(target, rows, None if page is None else images or Path(index).parent)
+    hit_names, files = _names_and_files(
+        target, rows, None if page is None else images or Path(os.path.abspath(index)).parent
+    )
     answers, lines = list[Answer](), list[str]()
     for name, image, scores, hit_rows in zip(names, query_images, found.scores, found.rows, strict=True):
         hits = [
@@ -180,15 +183,11 @@ def _check_scores(report: ThresholdReport, path: str, target: Target, index: str
     if wanted is not None and wanted.cohort == "gallery" and cohort is None:
         if not wanted.k < target.rows <= _MOST_IN_COHORT:
             raise UserError(
-                f"{path} has the gallery as cohort, which must have from {wanted.k + 1} (k = {wanted.k}) to "
-                f"{_MOST_IN_COHORT:,} rows; {index} has {target.rows:,}: embed with --normalize and a cohort, and make the "
-                "report with it"
+                f"{path} has the gallery as cohort, which must have from {wanted.k + 1} to {_MOST_IN_COHORT:,} rows; "
+                f"{index} has {target.rows:,}: embed with --normalize and a cohort, and make the report with it"
             )
         return GalleryCohort(wanted.k, wanted.strength)
-    same = (cohort is None) == (wanted is None)
-    if cohort is not None and wanted is not None:
-        same = (cohort.k, cohort.strength, cohort.sha256) == (wanted.k, wanted.strength, wanted.sha256)
-    if not same:
+    if not is_same_cohort(cohort, wanted):
         of_report = "plain cosines" if wanted is None else f"normalised by {_cohort_text(wanted)}"
         of_index = "plain cosines" if cohort is None else f"normalised by {_cohort_text(cohort)}"
         raise UserError(

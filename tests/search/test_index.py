@@ -9,7 +9,7 @@ import torch
 
 from pml_ext.metrics import CohortNormalization
 from pml_ext.search import index
-from pml_ext.search.gallery import Gallery
+from pml_ext.search.gallery import Gallery, IndexRecord
 from pml_ext.search.index import Neighbours, search
 from pml_ext.search.readers import read_embeddings
 from tests.search.galleries import add, clustered, create
@@ -23,9 +23,9 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The numbers of rows of the indices that are built."""
     built, build = list[int](), index._build
 
-    def counted(gallery: Gallery) -> None:
+    def counted(gallery: Gallery) -> IndexRecord:
         built.append(gallery.rows)
-        build(gallery)
+        return build(gallery)
 
     monkeypatch.setattr(index, "_build", counted)
     yield built

@@ -121,7 +121,7 @@ def test_more_images_have_offsets_too(shop: Shop, tmp_path: Path, capsys: pytest
     assert main([*words, *map(str, pictures[:20]), "--normalize", str(shop.folder / "cohort.npz")]) == 0
     shop.normalization.fit(torch.from_numpy(shop.rows["cohort"]), 11).save(tmp_path / "o.npz", checkpoint=shop.weights)
     assert main([*words, *map(str, pictures), "--normalize", str(tmp_path / "o.npz")]) == 2
-    assert f"{gallery} was made without the cohort {tmp_path / 'o.npz'}" in capsys.readouterr().err
+    assert f"{gallery} was made without this cohort" in capsys.readouterr().err
     Image.open(pictures[4]).rotate(90).save(pictures[7])
     pictures[2].unlink()
     assert main([*words, *map(str, [*pictures[:2], *pictures[3:]]), "--prune"]) == 0  # the gallery has the cohort
