@@ -178,9 +178,8 @@ def embed(images: list[str], output: str, **options: Any) -> None:
     from pml_ext.runner.launch import Launch
     from pml_ext.search import embed_command
 
-    names = ("config_file", "model", "half", "prune", "label_by_folder", "normalize", "overrides")
-    own = {name: options.pop(name) for name in names}
-    embed_command.embed(images, output, Launch(**options), **own)
+    processes = {name: options.pop(name) for name in Launch.__dataclass_fields__}
+    embed_command.embed(images, output, Launch(**processes), **options)
 
 
 def search(query: str, index: str, **options: Any) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,26 +25,20 @@ from pml_ext.runner.launch import Launch, start
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.gallery import PART_ROWS, Gallery
 from pml_ext.search.images import Embedded, Listed, embed_images, is_unchanged, list_images
-from pml_ext.search.onnx_model import OnnxModel
 from pml_ext.search.readers import READERS
 
 log = logging.getLogger("pml_ext")
 
+T = TypeVar("T")
+
 PART_SECONDS = 60.0  # the most work that a killed process loses
-_SHOWN = 20  # images in the log that could not be embedded; a file names all
 
 
-def embed(
-    images: Sequence[str], output: str | Path, launch: Launch, *, config_file: str | None, model: str | None,
-    overrides: Sequence[str], half: bool, prune: bool, label_by_folder: bool, normalize: str | None,
-) -> None:  # fmt: skip
+def embed(images: Sequence[str], output: str | Path, launch: Launch, **options: Any) -> None:
     """Embed the images that are not in the gallery yet, or whose content has changed.
 
     Args:
-        prune: drop the rows of images that no longer exist.
-        normalize: a saved cohort, whose mean cosines with each image are kept, so that searches have normalised scores.
-        model: a run or an exported file, whose overrides only say where and how fast it runs; config_file: in place of
-            it, with MODEL.WEIGHTS.
+        options: see `_embed`.
     """
     launch = launch.joined()
     output = Path(output).expanduser()
@@ -53,23 +47,36 @@ def embed(
     if not output.parent.is_dir():
         raise UserError(f"no folder {output.parent} for {output.name}")
     if launch.needs_agent:
-        start(launch, partial(
-            embed, images, output, config_file=config_file, model=model, overrides=overrides, half=half, prune=prune,
-            label_by_folder=label_by_folder, normalize=normalize,
-        ))  # fmt: skip
-        return
+        start(launch, partial(embed, images, output, **options))
+    else:
+        _embed(images, output, launch.timeout, **options)
+
+
+def _embed(
+    images: Sequence[str], output: Path, timeout: float, *, config_file: str | None, model: str | None,
+    overrides: Sequence[str], half: bool, prune: bool, label_by_folder: bool, normalize: str | None,
+) -> None:  # fmt: skip
+    """One process of `embed`.
+
+    Args:
+        prune: drop the rows of images that no longer exist.
+        normalize: a saved cohort, whose mean cosines with each image are kept, so that searches have normalised scores.
+        model: a run or an exported file, whose overrides only say where and how fast it runs; config_file: in place of
+            it, with MODEL.WEIGHTS.
+    """
     cfg, embedder = _load_model(config_file, model, overrides, half)
     listed = list_images(images, Path(os.path.abspath(output)).parent)
     cohort = None if normalize is None else Path(normalize).expanduser()
-    with one_message(output.parent), _process_group(launch.timeout) as (rank, processes):
+    with one_message(output.parent), _process_group(timeout) as (rank, processes):
         missing = list[Listed]()
         if rank == 0:
             gallery = Gallery.create(output, embedder.record, has_labels=label_by_folder, cohort=cohort)
             missing = _remove_stale_rows(gallery, listed, prune=prune)
-        missing = _broadcast(missing)
+        missing = _exchange(missing)[0]
         gallery = Gallery.open(output, may_be_empty=True)
         workers = cfg.DATALOADER.NUM_WORKERS
-        problems = _gather(_embed_missing(gallery, embedder, missing[rank::processes], workers, show=rank == 0))
+        own = _embed_missing(gallery, embedder, missing[rank::processes], workers, show=rank == 0)
+        problems = [problem for problems in _exchange(own) for problem in problems]
         if rank == 0:
             _report(Gallery.open(output, may_be_empty=True), problems, len(missing))
 
@@ -127,9 +134,7 @@ def _report(gallery: Gallery, problems: Sequence[str], count: int) -> None:
     gallery.write_unreadable(problems)
     if problems:
         file = gallery.folder / "unreadable.txt"
-        log.warning("%d of %d images could not be embedded, all of them in %s:", len(problems), count, file)
-        for problem in problems[:_SHOWN]:
-            log.warning("  %s", problem)
+        log.warning("%d of %d images could not be embedded, see %s: %s …", len(problems), count, file, problems[0])
     if not gallery.rows:
         raise UserError(f"none of {count} images could be embedded: {problems[0]}")
     log.info("%s: %d embeddings of %d dimensions", gallery.folder, gallery.rows, gallery.dim)
@@ -148,47 +153,37 @@ def _process_group(timeout: float) -> Iterator[tuple[int, int]]:
         torch.distributed.destroy_process_group()
 
 
-def _broadcast(images: list[Listed]) -> list[Listed]:
-    """The list of rank 0, in all processes."""
-    shared = [images]
-    if torch.distributed.is_initialized():
-        torch.distributed.broadcast_object_list(shared)
-    return shared[0]
-
-
-def _gather(problems: list[str]) -> list[str]:
-    """Those of all processes, when all are done."""
+def _exchange(value: list[T]) -> list[list[T]]:
+    """The values of all processes."""
     if not torch.distributed.is_initialized():
-        return problems
-    gathered: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(gathered, problems)
-    return [problem for each in gathered for problem in each]
+        return [value]
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
 
 
 def _load_model(
     config_file: str | None, model: str | None, overrides: Sequence[str], half: bool
 ) -> tuple[CN, Embedder]:
-    """The config to run with, for an exported file the one recorded in it; and the model, on this process's device."""
+    """The config to run with, and the model on this process's device."""
     if (config_file is None) == (model is None):
         raise UserError("embed needs either --model, a run or an ONNX file, or --config-file with MODEL.WEIGHTS")
-    if model is not None and Path(model).suffix != ".onnx":
-        config_file, overrides = config_of_run(model), ["MODEL.WEIGHTS", weights_of_run(model), *overrides]
-    if config_file is not None:
-        cfg = load_for_embedding(config_file, [*overrides])
+    if model is not None and Path(model).suffix == ".onnx":
+        fixed = [key for key in overrides[::2] if key.startswith((*SHAPING, "MODEL.WEIGHTS"))]
+        if fixed or half:
+            raise UserError(f"{', '.join(fixed) or '--half'}: an exported file computes as it was exported")
+        cfg = load_for_embedding(None, ["MODEL.DEVICE", "auto", *overrides])
         require_network(cfg)
-        embedder = Embedder.of(cfg, device=_device(cfg), half=half, batch_size=cfg.TEST.IMS_PER_BATCH)
-        weights = str(Path(cfg.MODEL.WEIGHTS).expanduser().resolve())
-        embedder.record = replace(embedder.record, weights=weights)
+        embedder = Embedder.from_onnx(model, device=_device(cfg), batch_size=cfg.TEST.IMS_PER_BATCH)
+        embedder.record = replace(embedder.record, onnx=str(Path(model).expanduser().resolve()))
         return cfg, embedder
-    fixed = [key for key in overrides[::2] if key.startswith((*SHAPING, "MODEL.WEIGHTS"))]
-    if fixed or half:
-        raise UserError(f"{', '.join(fixed) or '--half'}: an exported file computes as it was exported")
-    assert model is not None
-    words = [str(word) for pair in OnnxModel(model, "cpu").record.config.items() for word in pair]
-    cfg = load_for_embedding(None, [*words, "MODEL.DEVICE", "auto", *overrides])
+    if model is not None:
+        config_file, overrides = config_of_run(model), ["MODEL.WEIGHTS", weights_of_run(model), *overrides]
+    cfg = load_for_embedding(config_file, [*overrides])
     require_network(cfg)
-    embedder = Embedder.from_onnx(model, device=_device(cfg), batch_size=cfg.TEST.IMS_PER_BATCH)
-    embedder.record = replace(embedder.record, onnx=str(Path(model).expanduser().resolve()))
+    embedder = Embedder.of(cfg, device=_device(cfg), half=half, batch_size=cfg.TEST.IMS_PER_BATCH)
+    weights = str(Path(cfg.MODEL.WEIGHTS).expanduser().resolve())
+    embedder.record = replace(embedder.record, weights=weights)
     return cfg, embedder
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -139,9 +140,8 @@ class Gallery:
 
     def first_rows(self) -> dict[str, int]:
         """The number of each part's first row."""
-        counts = list(self.manifest.parts.values())
-        firsts = np.cumsum([0, *counts])[:-1].tolist()
-        return dict(zip(self.manifest.parts, firsts, strict=True))
+        counts = self.manifest.parts.values()
+        return dict(zip(self.manifest.parts, accumulate(counts, initial=0), strict=False))
 
     def batches(self, columns: Sequence[str], parts: Iterable[str] | None = None) -> Iterator[tuple[int, Any]]:
         """The number of the first row and a pyarrow RecordBatch, again and again, for some parts or all."""

@@ -15,6 +15,7 @@ from pml_ext._errors import UserError, import_library
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.search.gallery import Gallery, is_gallery, open_part
+from pml_ext.search.model_record import ModelRecord
 
 NAMES = ("embeddings", "labels", "cameras", "paths")
 _COLUMNS = {"embeddings": "embedding (or e0, e1, …)", "labels": "label", "cameras": "camera", "paths": "path"}
@@ -28,13 +29,12 @@ class EmbeddingSet:
     also: arrays like labels that were requested by name.
     """
 
-    path: Path
     embeddings: Tensor
     labels: np.ndarray
     cameras: np.ndarray | None
     paths: np.ndarray | None = None
     also: dict[str, np.ndarray] = field(default_factory=dict)
-    record = None  # the model is not known
+    record: ModelRecord | None = None  # of a gallery
     cohort = None
 
     @property
@@ -120,7 +120,9 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequenc
     paths = ids.get("paths")
     if paths is not None and paths.dtype.kind != "U":
         raise UserError(f"{path}: paths must be strings; got {paths.dtype}")
-    return EmbeddingSet(path, embeddings, labels, ids.get("cameras"), paths, {name: ids[name] for name in also})
+    record = Gallery.open(path).record if path.is_dir() else None
+    more = {name: ids[name] for name in also}
+    return EmbeddingSet(embeddings, labels, ids.get("cameras"), paths, more, record)
 
 
 def images_inside(paths: Iterable[str], folder: str | Path) -> tuple[list[Path | None], str | None]:
@@ -200,22 +202,23 @@ def _read_torch(path: Path, names: Sequence[str]) -> _Read:
         ) from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold a dict of tensors; got {type(content).__name__}")
-    return map(str, content), {name: _to_numpy(content[name]) for name in names if name in content}
+    return _as_arrays(content, names)
 
 
-def _to_numpy(value: Any) -> Any:
-    """A tensor as an array, bfloat16 as float32; torch refuses sparse, quantized and meta tensors."""
-    if isinstance(value, Tensor):
-        return (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
-    return value
+def _as_arrays(content: dict[Any, Any], names: Sequence[str]) -> _Read:
+    """Tensors as arrays, bfloat16 as float32; torch refuses sparse, quantized and meta tensors."""
+    arrays = {name: content[name] for name in names if name in content}
+    for name, value in arrays.items():
+        if isinstance(value, Tensor):
+            arrays[name] = (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
+    return map(str, content), arrays
 
 
 def _read_safetensors(path: Path, names: Sequence[str]) -> _Read:
     import_library("safetensors", needed_for=f"{path}: reading it", install="safetensors")
     from safetensors.torch import load_file
 
-    content = load_file(path)
-    return content, {name: _to_numpy(content[name]) for name in names if name in content}
+    return _as_arrays(load_file(path), names)
 
 
 def _read_gallery(path: Path, names: Sequence[str]) -> _Read:
@@ -236,33 +239,23 @@ def _read_tables(files: Sequence[Path], path: Path, names: Sequence[str]) -> _Re
     with open_part(files[0]) as file:
         columns = file.schema_arrow.names
     numbered = sorted((name for name in columns if re.fullmatch(r"e\d+", name)), key=lambda name: int(name[1:]))
-    if gaps := [f"e{i}" for i, name in enumerate(numbered) if name != f"e{i}"]:
-        raise UserError(f"{path} must have a column for every dimension; it has {', '.join(numbered)} but no {gaps[0]}")
-    if numbered and "embedding" in columns:
-        raise UserError(f"{path} must have either embedding or e0, e1, …; it has both")
-    more = names[len(NAMES) :]
-    known = dict.fromkeys(["label", "camera", "path", "embedding", *numbered, *more])
-    wanted = [name for name in known if name in columns]
+    vectors = ["embedding"] if "embedding" in columns else numbered
+    texts = [name for name in ("label", "camera", "path") if name in columns]
+    more = [name for name in names[len(NAMES) :] if name in columns]
     tables = []
     for part in files:
         with open_part(part) as file:
-            tables.append(file.read(columns=wanted))
+            tables.append(file.read(columns=list(dict.fromkeys([*texts, *vectors, *more]))))
     table = pyarrow.concat_tables(tables)
-    if holes := [name for name in wanted if table[name].null_count]:
-        raise UserError(f"{path} has missing values in {', '.join(holes)}")
-    arrays: dict[str, Any] = {f"{name}s": table[name].to_pylist() for name in wanted if f"{name}s" in NAMES[1:]}
-    arrays |= {name: table[name].to_pylist() for name in more if name in columns}
-    if numbered:
-        arrays["embeddings"] = np.stack([table[name].to_numpy() for name in numbered], axis=1)
-    elif "embedding" in columns:
+    arrays: dict[str, Any] = {f"{name}s": table[name].to_pylist() for name in texts}
+    arrays |= {name: table[name].to_pylist() for name in more}
+    if vectors == ["embedding"]:
         lists = table["embedding"].combine_chunks()
-        lengths = unique(list_value_length(lists)).to_pylist()
-        if len(lengths) > 1:
-            raise UserError(f"{path}: embedding must have the same length in every row; got {sorted(lengths)}")
-        flat = lists.flatten()
-        if flat.null_count:
-            raise UserError(f"{path} has missing values in embedding")
-        arrays["embeddings"] = flat.to_numpy(zero_copy_only=False).reshape(len(lists), -1)
+        if len(lengths := unique(list_value_length(lists)).to_pylist()) > 1:
+            raise UserError(f"{path}: embedding must have the same length in every row; got {lengths}")
+        arrays["embeddings"] = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)
+    elif vectors:
+        arrays["embeddings"] = np.stack([table[name].to_numpy() for name in vectors], axis=1)
     return columns, arrays
 
 

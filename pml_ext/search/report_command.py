@@ -82,14 +82,9 @@ def _pictures(file: str, paths: np.ndarray | None, count: int, images: str | Non
     found, outside = images_inside(map(str, paths), folder)
     if outside is not None:
         warn_caller(outside)
-    there = [path if path is not None and path.is_file() else None for path in found]
-    missing = there.count(None)
-    if missing == count:
+    if not any(path is not None and path.is_file() for path in found):
         return _no_pictures(count, f"none of the {count} pictures of {file} is in {folder}: give --images their folder")
-    if missing > found.count(None):
-        first = next(p for p, t in zip(found, there, strict=True) if p is not None and t is None)
-        warn_caller(f"{missing} of {count} pictures of {file} are not there and shown blank, such as {first}")
-    return LazyImages(there, partial(_read_or_blank, set()))
+    return LazyImages(found, partial(_read_or_blank, set()))
 
 
 def _no_pictures(count: int, reason: str) -> LazyImages:

@@ -138,9 +138,8 @@ def _query_rows(query: str, target: Target, index: str) -> tuple[list[str], np.n
     given = read_embeddings(query, need_labels=False)
     if given.dim != target.dim:
         raise UserError(f"{query} must have {target.dim} dimensions, as {index}; got {given.dim}")
-    opened = open_embeddings(query)
-    if opened.record and target.record and not opened.record.same_model(target.record):
-        models = f"{opened.record.weights} and {target.record.weights}"
+    if given.record and target.record and not given.record.same_model(target.record):
+        models = f"{given.record.weights} and {target.record.weights}"
         raise UserError(f"{query} and {index} are of models that cannot be compared: {models}")
     names = [f"row {row}" for row in range(given.rows)] if given.paths is None else given.paths.tolist()
     return names, np.concatenate([vectors for _, vectors in given.vectors()]), [None] * given.rows
