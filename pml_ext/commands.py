@@ -186,7 +186,8 @@ def search(query: str, index: str, **options: Any) -> None:
     """find the images in a gallery that are most similar to a query, or to each of several"""
     from pml_ext.search import search_command
 
-    print(search_command.search(query, index, **options))
+    with _plain_warnings():
+        print(search_command.search(query, index, **options))
 
 
 def _list_or_copy(stock: "Stock", copy: str | None, folder: str) -> None:

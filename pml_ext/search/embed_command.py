@@ -24,7 +24,7 @@ from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, start
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.gallery import PART_ROWS, Gallery
-from pml_ext.search.images import Embedded, Listed, embed_images, is_unchanged, list_images
+from pml_ext.search.images import Embedded, Listed, embed_images, is_unchanged, join_batches, list_images
 from pml_ext.search.readers import READERS
 
 log = logging.getLogger("pml_ext")
@@ -123,17 +123,16 @@ def _embed_missing(
 
 
 def _add_part(gallery: Gallery, batches: Sequence[Embedded]) -> None:
-    images = [image for batch in batches for image in batch.images]
-    if images:
-        hashes = [content_hash for batch in batches for content_hash in batch.hashes]
-        embeddings = np.concatenate([batch.embeddings for batch in batches])
+    if any(batch.images for batch in batches):
+        images, embeddings, hashes, _ = join_batches(batches)
         gallery.add([image.name for image in images], [image.folder for image in images], hashes, embeddings)
 
 
 def _report(gallery: Gallery, problems: Sequence[str], count: int) -> None:
-    gallery.write_unreadable(problems)
+    file = gallery.folder / "unreadable.txt"
+    file.unlink(missing_ok=True)
     if problems:
-        file = gallery.folder / "unreadable.txt"
+        file.write_text("".join(f"{problem}\n" for problem in problems), encoding="utf-8")
         log.warning("%d of %d images could not be embedded, see %s: %s …", len(problems), count, file, problems[0])
     if not gallery.rows:
         raise UserError(f"none of {count} images could be embedded: {problems[0]}")

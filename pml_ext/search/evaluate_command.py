@@ -173,7 +173,9 @@ def _distractor_blocks(path: str, query: Part, dim: int) -> Iterator[tuple[Tenso
         raise UserError(f"{path} must have {dim} dimensions, as {query.file}; got {target.dim}")
     known, numbers = set(query.identity_names.values()), dict[str, int]()
     first = max(query.identity_names) + 1
-    for embeddings, labels in target.labelled_blocks():
+    for row, vectors in target.vectors():
+        embeddings = vectors[:, :dim]  # without the columns of normalised scores
+        labels = target.describe(range(row, row + len(vectors)))[1]
         if labels is None:
             ids = torch.arange(first, first + len(embeddings))
             first += len(ids)

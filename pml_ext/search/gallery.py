@@ -195,12 +195,6 @@ class Gallery:
         batch = self.take(rows, ["path", "label"] if has_labels else ["path"])
         return batch["path"].to_pylist(), batch["label"].to_pylist() if has_labels else None
 
-    def labelled_blocks(self) -> Iterator[tuple[np.ndarray, list[str] | None]]:
-        """Embeddings (n, D) and labels, if there are any."""
-        has_labels = self.manifest.has_labels
-        for _, batch in self.batches(["embedding", "label"] if has_labels else ["embedding"]):
-            yield self._embeddings_of(batch), batch["label"].to_pylist() if has_labels else None
-
     def identities(self) -> int | None:
         """The number of different labels; None if there are none."""
         return len(set(self.column("label"))) if self.manifest.has_labels else None
@@ -241,14 +235,6 @@ class Gallery:
                 with replacing(self.folder / record.file) as file:
                     write(file)
             manifest.index = record
-
-    def write_unreadable(self, problems: Sequence[str]) -> None:
-        """Write unreadable.txt, or remove it if there are no problems."""
-        path = self.folder / "unreadable.txt"
-        with lock_of(self.folder):
-            path.unlink(missing_ok=True)
-            if problems:
-                write_atomically(path, "".join(f"{problem}\n" for problem in problems))
 
     def _write_part(self, manifest: Manifest, table: Any) -> None:
         from pyarrow import parquet
@@ -293,7 +279,7 @@ class Gallery:
 
 
 def is_gallery(folder: str | Path) -> bool:
-    return (Path(folder).expanduser() / _MANIFEST).is_file()
+    return Path(os.path.expanduser(folder), _MANIFEST).is_file()
 
 
 def search_sides(unit: np.ndarray, offsets: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,6 +74,11 @@ class Embedded(NamedTuple):
     embeddings: np.ndarray
     hashes: list[str]
     problems: list[str]
+
+
+def join_batches(batches: Sequence[Embedded]) -> Embedded:
+    images, embeddings, hashes, problems = zip(*batches, strict=True)
+    return Embedded([*chain(*images)], np.concatenate(embeddings), [*chain(*hashes)], [*chain(*problems)])
 
 
 def embed_images(

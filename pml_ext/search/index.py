@@ -24,7 +24,7 @@ EXACT_UP_TO = 200_000  # rows; comparing as many of 128 dimensions takes 0.3 s, 
 RECALL = 0.95
 _MOST_LISTS = 1024
 _TRAINED_ON = 64  # rows for each list
-_CODE_DIM = 4  # dimensions of a code of 4 bits; a random rotation spreads the variance over the codes
+_CODES, _WIDEST = 128, 4  # codes of 4 bits up to 512 dimensions, and dimensions of a code at most
 _CANDIDATES = 50  # for each neighbour; on 200,000 rows whose variance falls as 1/j, 10 of them lose 5 %, and 50 0.2 %
 _QUERIES, _NEIGHBOURS = 200, 10  # rows that recall is measured on, and how many neighbours of each
 
@@ -146,10 +146,16 @@ def _build(gallery: Gallery) -> IndexRecord:
     lists = min(round(math.sqrt(gallery.rows)), _MOST_LISTS)
     step = max(1, gallery.rows // (lists * _TRAINED_ON))
     sample = np.concatenate([vectors[-first % step :: step] for first, vectors in gallery.vectors()])
-    codes = math.ceil(sample.shape[1] / _CODE_DIM)
-    recipe = f"RR{codes * _CODE_DIM},IVF{lists},PQ{codes}x4fs,Refine(SQfp16)"
-    index = faiss.index_factory(sample.shape[1], recipe, faiss.METRIC_INNER_PRODUCT)
+    dim = sample.shape[1]
+    width = min(math.ceil(dim / _CODES), _WIDEST)
+    codes = math.ceil(dim / width)
+    # The random rotation spreads the variance over the codes.
+    recipe = f"RR{codes * width},IVF{lists},PQ{codes}x4fs,Refine(SQfp16)"
+    index = faiss.index_factory(dim, recipe, faiss.METRIC_INNER_PRODUCT)
     index.train(sample)
+    refined = faiss.downcast_index(index.refine_index)
+    refined.codes.resize(gallery.rows * refined.code_size)  # reserved, as growing it would take twice the memory
+    refined.codes.resize(0)
     chosen = np.linspace(0, len(sample) - 1, _QUERIES).astype(np.int64)
     queries = sample[chosen]
     if gallery.cohort is not None:

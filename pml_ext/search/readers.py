@@ -1,5 +1,6 @@
 """Embeddings, labels, cameras and paths of images from a gallery or a file of any program."""
 
+import os
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pml_ext._checks import warn_caller
 from pml_ext._errors import UserError, import_library
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
@@ -70,12 +72,6 @@ class EmbeddingSet:
         paths = [""] * len(rows) if self.paths is None else self.paths[rows].tolist()
         return paths, self.labels[rows].astype(str).tolist() if self.has_labels else None
 
-    def labelled_blocks(self) -> Iterator[tuple[np.ndarray, list[str] | None]]:
-        """Unit rows (n, D) and labels, if there are any."""
-        for row, vectors in self.vectors():
-            labels = self.labels[row : row + len(vectors)].astype(str).tolist()
-            yield vectors, labels if self.has_labels else None
-
     def identities(self) -> int | None:
         """The number of different labels; None if there are none."""
         return len(np.unique(self.labels)) if self.has_labels else None
@@ -125,27 +121,23 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequenc
     return EmbeddingSet(embeddings, labels, ids.get("cameras"), paths, more, record)
 
 
-def images_inside(paths: Iterable[str], folder: str | Path) -> tuple[list[Path | None], str | None]:
-    """The images in a folder or below it, None for others; and a warning about those, if there are any.
+def images_inside(paths: Iterable[str], folder: str | Path) -> list[Path | None]:
+    """The images in a folder or below it; None for others, after a warning.
 
     A file from elsewhere must not put images from outside this folder on a page.
     """
     root = Path(folder).expanduser().resolve()
     found = [(root / path).resolve() for path in paths]
     inside = [path if path.is_relative_to(root) else None for path in found]
-    if not (outside := inside.count(None)):
-        return inside, None
-    return (
-        inside,
-        f"{outside} of {len(found)} pictures lie outside {root} and are not shown: give --images their folder",
-    )
+    if outside := inside.count(None):
+        warn_caller(
+            f"{outside} of {len(found)} images lie outside {root} and are not shown: give --images their folder"
+        )
+    return inside
 
 
 def _existing(path: str | Path) -> Path:
-    try:
-        path = Path(path).expanduser()
-    except RuntimeError as error:  # ~nouser
-        raise UserError(f"no file of embeddings at {path}: {error}") from error
+    path = Path(os.path.expanduser(path))  # leaves ~nobody as it is
     if is_gallery(path):
         return path
     if path.suffix not in READERS:
@@ -179,17 +171,7 @@ def _read_npz(path: Path, names: Sequence[str]) -> _Read:
     # Opened here: numpy leaves a file open that it cannot read.
     with path.open("rb") as opened:
         file = np.load(opened, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise UserError(f"{path} holds one array; expected an archive made with numpy.savez")
-        try:
-            return file.files, {name: file[name] for name in names if name in file.files}
-        except ValueError as error:
-            if "Object arrays" not in str(error):
-                raise
-            raise UserError(
-                f"{path} is not a readable .npz file: it holds an array of Python objects, which is not loaded; save "
-                "strings as numpy.array(names, dtype=str)"
-            ) from error
+        return file.files, {name: file[name] for name in names if name in file.files}
 
 
 def _read_torch(path: Path, names: Sequence[str]) -> _Read:
@@ -200,8 +182,6 @@ def _read_torch(path: Path, names: Sequence[str]) -> _Read:
             f"{path} is not a readable {path.suffix} file: it is damaged, or holds more than tensors, numbers and "
             "strings in dicts and lists, which is not loaded; save a dict of tensors with torch.save"
         ) from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} must hold a dict of tensors; got {type(content).__name__}")
     return _as_arrays(content, names)
 
 

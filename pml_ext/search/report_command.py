@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -79,12 +78,10 @@ def _pictures(file: str, paths: np.ndarray | None, count: int, images: str | Non
     if paths is None:
         return _no_pictures(count, f"{file} has no paths of pictures")
     folder = Path(file).parent if images is None else Path(images)
-    found, outside = images_inside(map(str, paths), folder)
-    if outside is not None:
-        warn_caller(outside)
+    found = images_inside(map(str, paths), folder)
     if not any(path is not None and path.is_file() for path in found):
         return _no_pictures(count, f"none of the {count} pictures of {file} is in {folder}: give --images their folder")
-    return LazyImages(found, partial(_read_or_blank, set()))
+    return LazyImages(found, _read_or_blank)
 
 
 def _no_pictures(count: int, reason: str) -> LazyImages:
@@ -96,12 +93,10 @@ def _no_pictures(count: int, reason: str) -> LazyImages:
     return LazyImages(range(count), refuse)
 
 
-def _read_or_blank(reported: set[Path], path: Path | None) -> Tensor:
+def _read_or_blank(path: Path | None) -> Tensor:
     if path is not None:
         try:
             return read_image(path, grey=False)
         except UserError as error:
-            if path not in reported:
-                warn_caller(f"{error} It is shown blank")
-            reported.add(path)
+            warn_caller(f"{error} It is shown blank")
     return torch.full((3, 64, 64), 220, dtype=torch.uint8)

@@ -16,7 +16,7 @@ from pml_ext.reports.hits_page import Answer, Hit, write_hits
 from pml_ext.runner.config.network_keys import config_of
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.gallery import Gallery, is_same_cohort, search_sides
-from pml_ext.search.images import embed_images, list_images
+from pml_ext.search.images import embed_images, join_batches, list_images
 from pml_ext.search.index import Neighbours, search_all
 from pml_ext.search.index import search as search_target
 from pml_ext.search.model_record import ModelRecord, load_report_of
@@ -91,10 +91,7 @@ def _names_and_files(
     if labels is not None:
         names = {row: f"{names[row]}  [{label}]" for row, label in zip(rows, labels, strict=True)}
     if folder is not None and any(paths):
-        inside, warning = images_inside(paths, folder)
-        files = dict(zip(rows, inside, strict=True))
-        if warning is not None:
-            log.warning("%s", warning)
+        files = dict(zip(rows, images_inside(paths, folder), strict=True))
     return names, files
 
 
@@ -123,15 +120,13 @@ def _query_embeddings(
             f"({', '.join(READERS)}) as QUERY, or make the index with pml-ext embed"
         )
     listed = list_images([query], Path.cwd())
-    batches = list(embed_images(_load_embedder(target.record, overrides), listed))
-    images = [image for batch in batches for image in batch.images]
-    problems = [problem for batch in batches for problem in batch.problems]
+    images, embeddings, _, problems = join_batches(list(embed_images(_load_embedder(target.record, overrides), listed)))
     if not images:
         raise UserError(problems[0])
     if problems:
         log.warning("%d of %d query images cannot be used and are skipped: %s", len(problems), len(listed), problems[0])
     names = [image.name for image in images] if path.is_dir() else [query]
-    return names, np.concatenate([batch.embeddings for batch in batches]), [image.path for image in images]
+    return names, embeddings, [image.path for image in images]
 
 
 def _query_rows(query: str, target: Target, index: str) -> tuple[list[str], np.ndarray, list[Path | None]]:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from pml_ext._checks import warn_caller
 from pml_ext._errors import UserError
 from pml_ext.metrics import CohortNormalization, ThresholdReport
 from pml_ext.metrics.threshold.model_comparison import compare_models
@@ -168,7 +167,4 @@ def _picture_paths(data: EmbeddingSet, rows: np.ndarray, file: str, images: str 
             raise UserError(f"--images needs the pictures' paths; {file} has none")
         return None
     paths = map(str, data.paths[rows])
-    inside, outside = images_inside(paths, Path(file).parent if images is None else images)
-    if outside is not None:
-        warn_caller(outside)
-    return inside
+    return images_inside(paths, Path(file).parent if images is None else images)

@@ -157,7 +157,7 @@ def test_pictures_are_opened_inside_the_files_folder_alone(tmp_path: Path, capfd
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["threshold", "--embeddings", source, "--far", "0.01", "--out", str(tmp_path)]) == 0
-    assert f"warning: 225 of 300 pictures lie outside {inside.resolve()} and are not shown" in capfd.readouterr().err
+    assert f"warning: 225 of 300 images lie outside {inside.resolve()} and are not shown" in capfd.readouterr().err
     text = ["threshold", "--embeddings", source, "--far", "0.01", "--out", str(tmp_path), "--images", str(tmp_path)]
     assert main([*text[:-1], str(outside)]) == 0
     without = file(tmp_path, "without.npz")

@@ -132,7 +132,10 @@ def test_bfloat16_tensors(tmp_path: Path) -> None:
         ({"embeddings": np.where(X == 5, np.nan, X), "labels": Y}, "1 of 4 embeddings are not finite, first row 1"),
         ({"embeddings": np.where(X == 5, np.inf, X), "labels": Y}, "1 of 4 embeddings are not finite, first row 1"),
         ({"embeddings": np.where(X > 6, 0, X), "labels": Y}, "2 of 4 embeddings are zero, first row 2"),
-        ({"embeddings": X, "labels": NAMES.astype(object)}, "not a readable .npz file: .* Python objects.*dtype=str"),
+        (
+            {"embeddings": X, "labels": NAMES.astype(object)},
+            "file of arrays, without pickled objects",
+        ),
         (
             {"embeddings": X, "labels": Y, "camids": CAMERAS},
             "but camids: name it cameras, or remove it if",
@@ -197,11 +200,11 @@ def test_files_stay_data(name: str, tmp_path: Path) -> None:
 
 def test_other_contents(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "e.pt")
-    with pytest.raises(UserError, match="must hold a dict of tensors; got list"):
+    with pytest.raises(UserError, match="lacks embeddings, labels; it holds 1, 2"):
         read_embeddings(tmp_path / "e.pt")
     with (tmp_path / "e.npz").open("wb") as file:
         np.save(file, X)
-    with pytest.raises(UserError, match=r"holds one array; expected an archive made with numpy\.savez"):
+    with pytest.raises(UserError, match=r"not a readable \.npz file"):
         read_embeddings(tmp_path / "e.npz")
 
 
@@ -247,7 +250,7 @@ def test_embeddings_that_are_none(embeddings: torch.Tensor, tmp_path: Path) -> N
 
 
 def test_a_home_that_does_not_exist() -> None:
-    with pytest.raises(UserError, match=r"no file of embeddings at ~nouser/e\.npz: Could not determine home"):
+    with pytest.raises(UserError, match=r"no file of embeddings at ~nouser/e\.npz"):
         read_embeddings("~nouser/e.npz")
 
 

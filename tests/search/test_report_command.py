@@ -99,7 +99,7 @@ def test_queries_search_a_gallery_without_pictures(
     assert f"<td>searched</td><td>{tmp_path}/g.npz</td>" in page
 
 
-@pytest.mark.filterwarnings("always")
+@pytest.mark.filterwarnings("default")
 def test_pictures_that_are_missing_or_damaged_are_blank(
     trained: tuple[Path, Arrays], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -172,6 +172,7 @@ def test_a_file_of_another_program_needs_no_model(tmp_path: Path, capsys: pytest
         assert "does not say which model made it: make sure that it is the one of" in shown.err
 
 
+@pytest.mark.filterwarnings("default")
 def test_pictures_outside_are_not_shown(
     indexed: tuple[Path, Path, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,7 +181,7 @@ def test_pictures_outside_are_not_shown(
     np.savez(tmp_path / "f.npz", embeddings=np.eye(3, 6) + 0.1, paths=np.array(paths))
     words = ["search", str(tmp_path / "f.npz"), "--index", str(tmp_path / "f.npz"), "-k", "1"]
     assert main([*words, "--page", str(tmp_path / "hits.html")]) == 0
-    assert "2 of 3 pictures lie outside" in capsys.readouterr().err
+    assert "2 of 3 images lie outside" in capsys.readouterr().err
     page = (tmp_path / "hits.html").read_text()
     assert "data:image" not in page and "<script>" not in page and "&lt;script&gt;" in page
     assert main([*words, "--page", str(tmp_path / "hits.html"), "--images", str(folder)]) == 0
