@@ -14,7 +14,6 @@ from pml_ext._names import hint
 from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
 from pml_ext.config_words import split_pairs, take_config, take_files
-from pml_ext.search.file_format_help import LAYOUT
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
 # Beside names of pictures, such as DSC_0001.JPG.
@@ -27,6 +26,21 @@ _INSTALL = """One of these lines, once; a new shell then completes:
   pml-ext completion fish > ~/.config/fish/completions/pml-ext.fish
 """
 
+_LAYOUT = """Embeddings, labels, cameras and paths of images: a gallery of `pml-ext embed`, or a file of any program.
+
+A file holds one set of N samples:
+
+- `.npz`: arrays `embeddings` (N, D), `labels` (N,) and, optionally, `cameras` (N,) and `paths` (N,) of pictures. No
+  pickled objects.
+- `.pt`, `.pth`: a dict of tensors with these names; labels, cameras and paths may be lists of strings.
+- `.safetensors`: tensors with these names.
+- `.parquet`: one row per sample; columns `label`, `camera` and `path` (both optional), and either `embedding` (a list
+  of numbers) or one numeric column per dimension: `e0`, `e1`, … Needs pyarrow.
+
+Other names are ignored, except misspelt cameras, which are an error. Embeddings are finite floating-point numbers, and
+no row is zero. Labels and cameras are integers or strings. With cameras, samples of label −1 are junk and ignored.
+Paths are relative to the file's folder, and no picture outside it is opened.
+"""
 
 STDOUT_CLOSED = 128 + 13  # as a shell has it for SIGPIPE
 
@@ -133,7 +147,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         parser.set_defaults(function=function, key=key, continue_by=continue_by)
         return parser.add_argument
 
-    layout: dict[str, Any] = {"epilog": LAYOUT, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    layout: dict[str, Any] = {"epilog": _LAYOUT, "formatter_class": argparse.RawDescriptionHelpFormatter}
     add = command("train", commands.train, _KEY)
     _add_config(add, "IMAGES | FILE [KEY VALUE]…", "a folder of images, a table or a config file, and config overrides")
     _add_data(add)
@@ -228,30 +242,27 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     add("runs", nargs="+", metavar="RUN", help="their OUTPUT_DIRs")
     add("--output", default="compare.html", metavar="FILE", help="default: compare.html")
 
-    again = "; the same command goes on after its last part"
+    again = "; run the same command again to resume"
     add = command("embed", commands.embed, _KEY_AMONG_FILES, again)
-    add("images", nargs="*", metavar="IMAGES [KEY VALUE]…", help="files and folders; overrides")
+    add("images", nargs="*", metavar="IMAGES [KEY VALUE]…", help="image files and folders, and config overrides")
     _add_import(add)
     add("--model", metavar="RUN", help="a run's OUTPUT_DIR, or a file of `pml-ext export --format onnx`")
     add("--config-file", metavar="FILE", help="in place of --model: a config file; set MODEL.WEIGHTS in it or behind")
-    add("--output", required=True, metavar="FILE", help="a .parquet, or a .npz")
+    add("--output", required=True, metavar="GALLERY", help="folder for the gallery, or an existing gallery")
     add("--half", action="store_true", help="compute all but the heads in 16 bits")
-    add("--add", action="store_true", help="put the pictures into the output that is there; changed ones again")
-    add("--prune", action="store_true", help="of --add: drop the rows of pictures that do not exist any more")
-    add("--overwrite", action="store_true", help="replace the output that is there")
-    add("--label-by-folder", action="store_true", help="label each picture by its folder's name")
+    add("--prune", action="store_true", help="remove the rows of images that no longer exist")
+    add("--label-by-folder", action="store_true", help="label each image by its folder's name")
     add("--normalize", metavar="COHORT", help="a cohort.npz of pml-ext threshold: searches have normalised scores")
     _add_processes(add)
 
     add = command("search", commands.search, _KEY_AMONG_FILES)
-    add("query", metavar="QUERY", help="an image, a folder of images, or a file of embeddings")
+    add("query", metavar="QUERY", help="an image, a folder of images, a gallery or a file of embeddings")
     _add_import(add)
-    add("--index", required=True, metavar="FILE", help="what `pml-ext embed` wrote")
-    add("-k", type=int, default=10, help="how many to find; default: 10")
-    add("--threshold", metavar="FILE", help="a threshold report of the model: accept or reject each")
-    add("--normalize", metavar="COHORT", help="where the index's cohort.npz is now; default: where it was")
-    add("--page", metavar="FILE", help="a page with the pictures")
-    add("--images", metavar="FOLDER", help="of the index's pictures; default: the index's folder")
+    add("--index", required=True, metavar="GALLERY", help="a gallery of `pml-ext embed`, or a file of embeddings")
+    add("-k", type=int, default=10, help="number of hits for each query [default: 10]")
+    add("--threshold", metavar="FILE", help="a threshold report of the model: accept or reject each hit")
+    add("--page", metavar="FILE", help="write an HTML page with the images")
+    add("--images", metavar="FOLDER", help="folder of the index's images [default: the folder that the index is in]")
 
     add = command("completion", commands.completion, epilog=_INSTALL, formatter_class=layout["formatter_class"])
     add("shell", choices=["bash", "zsh", "fish"])

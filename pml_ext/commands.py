@@ -173,25 +173,21 @@ def compare(runs: list[str], output: str) -> None:
     comparison.compare([Path(run) for run in runs], Path(output))
 
 
-def embed(
-    images: list[str], output: str, *, config_file: str | None, model: str | None, half: bool, add: bool,
-    prune: bool, overwrite: bool, label_by_folder: bool, normalize: str | None, overrides: list[str], **processes: Any,
-) -> None:  # fmt: skip
-    """write the embeddings of pictures into a file; a run that was killed goes on where it was"""
+def embed(images: list[str], output: str, **options: Any) -> None:
+    """embed images into a gallery; run it again to resume, or after images were added or changed"""
     from pml_ext.runner.launch import Launch
     from pml_ext.search import embed_command
 
-    embed_command.embed(
-        images, output, Launch(**processes), config_file=config_file, model=model, half=half, add=add,
-        prune=prune, overwrite=overwrite, label_by_folder=label_by_folder, normalize=normalize, overrides=overrides,
-    )  # fmt: skip
+    processes = {name: options.pop(name) for name in Launch.__dataclass_fields__}
+    embed_command.embed(images, output, Launch(**processes), **options)
 
 
 def search(query: str, index: str, **options: Any) -> None:
     """find the images in a gallery that are most similar to a query, or to each of several"""
     from pml_ext.search import search_command
 
-    print(search_command.search(query, index, **options))
+    with _plain_warnings():
+        print(search_command.search(query, index, **options))
 
 
 def _list_or_copy(stock: "Stock", copy: str | None, folder: str) -> None:

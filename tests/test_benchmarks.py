@@ -37,7 +37,7 @@ def test_tables_and_files(tmp_path: Path) -> None:
     [
         ("large_batch.py", "--sizes 16 --chunks 8 --side 16 --budget 0.1", "| 16 | undivided | "),
         ("metrics.py", "--quick --cases OPIS", "opis(exact=True)"),
-        ("search.py", "--rows 2000 --dim 8 --kind clustered", "recall of 10 1,"),
+        ("search.py", "--rows 2000 --dim 8", "recall of 10 1,"),
         ("startup.py", "--rows 60000 --identities 6000 --lines 2000", " met |"),
         ("pipeline.py", "--pictures 2 --seconds 0.01 --rounds 1", "| "),
     ],

@@ -5,13 +5,13 @@ import shlex
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from pml_ext import Embedder
 from pml_ext.cli import main
+from pml_ext.search.readers import read_embeddings
 from tests.conftest import real_data
 
 GUIDE = Path(__file__).parents[1] / "examples" / "OWN_IMAGES.md"
@@ -55,12 +55,10 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytes
 
     path = next(Path("queries").iterdir())
     embedding = Embedder.from_run("logs/products")(Image.open(path))
-    with np.load("gallery.npz") as gallery:
-        assert gallery["embeddings"].shape == (128, 1280)
-    assert main(["embed", str(path), "--model", "logs/products", "--output", "one.npz"]) == 0
-    with np.load("one.npz") as one:
-        assert torch.allclose(embedding, torch.from_numpy(one["embeddings"]), atol=1e-5)
-    assert main(["threshold", "--embeddings", "one.npz", "--far", "0.01"]) == 2
+    assert read_embeddings("gallery").embeddings.shape == (128, 1280)
+    assert main(["embed", str(path), "--model", "logs/products", "--output", "one"]) == 0
+    assert torch.allclose(embedding, read_embeddings("one", need_labels=False).embeddings, atol=1e-5)
+    assert main(["threshold", "--embeddings", "one", "--far", "0.01"]) == 2
     assert "`pml-ext embed --label-by-folder` labels images by their folders" in capfd.readouterr().err
     assert main(["train", "product"]) == 2
     assert "no folder of images and no config file at product; did you mean products?" in capfd.readouterr().err

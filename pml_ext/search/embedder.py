@@ -16,14 +16,13 @@ from pml_ext._checks import check_embeddings, check_items, check_switch, check_w
 from pml_ext._errors import UserError
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.checks.supported import require_network
-from pml_ext.runner.config.network_keys import load_for_embedding
+from pml_ext.runner.config.network_keys import config_of, load_for_embedding, shaping
 from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.modeling.cuda import kind_and_index, missing_device
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.search.crops import Crop, crop_tensors
-from pml_ext.search.model_record import ModelRecord
-from pml_ext.search.normalized_scores import load_cohort_of
+from pml_ext.search.model_record import ModelRecord, load_cohort_of
 from pml_ext.search.onnx_model import OnnxModel
 
 log = logging.getLogger("pml_ext")
@@ -61,7 +60,7 @@ class Embedder:
         check_whole(batch_size, "batch_size", 1)
         self.normalization = None if cohort is None else load_cohort_of(cohort, record)
         self.network, self.record, self.device, self.batch_size = network, record, device, batch_size
-        cfg = record.cfg
+        cfg = config_of(record.config)
         self.is_grey, self._size = len(cfg.MODEL.PIXEL_MEAN) == 1, list(cfg.INPUT.SIZE_TEST)
         self.prepare = build_transform(cfg.INPUT, training=False)
 
@@ -132,7 +131,7 @@ class Embedder:
         if half and where.type == "cpu":
             log.warning("half=True on a CPU is slower than 32 bits")
         network = PixelsToEmbedding.load(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED).requires_grad_(False)
-        record = ModelRecord.of(cfg, embedding_dim=network.embedding_dim, half=half)
+        record = ModelRecord.of(shaping(cfg), cfg.MODEL.WEIGHTS, embedding_dim=network.embedding_dim, half=half)
         network = (network.to_float16() if half else network).to(where)
         return cls(network, record, device=where, batch_size=batch_size, cohort=cohort)
 

@@ -1,142 +1,120 @@
-"""The model that made an embedding, as a file of embeddings and an exported model record it."""
+"""The model that made an embedding, as galleries and exported files record it, and the files that must be of it."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._files import sha256_of
 from pml_ext._version import __version__
-from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.cohort_file import Strength
-from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report
+from pml_ext.metrics import CohortNormalization, ThresholdReport
+from pml_ext.metrics.cohort_file import read_cohort
+from pml_ext.metrics.threshold.fields import Checkpoint
+from pml_ext.metrics.threshold.json_file import read_report
 from pml_ext.metrics.threshold.rate_fields import CountAbove0, Sha256
-from pml_ext.runner.config.network_keys import config_of, shaping
-from pml_ext.search.embedding_blocks import checksum_of_facts
 
 KEY = "pml_ext"  # the record's name in a file's metadata
-_FORMAT = "pml_ext model 2"
 INPUT, OUTPUT = "images", "embeddings"  # of an exported model
 
 
 @dataclass(frozen=True)
-class CohortUse:
-    """Which saved cohort normalises scores: the file's absolute path, and k, strength and SHA-256 of what it holds."""
-
-    file: str
-    k: CountAbove0
-    strength: Strength
-    sha256: Sha256
-
-    def same_as(self, other: "CohortUse | None") -> bool:
-        return other is not None and replace(self, file="") == replace(other, file="")
-
-    def __str__(self) -> str:
-        return f"{self.file} (k = {self.k}, strength = {self.strength:g}, SHA-256 {self.sha256[:12]}…)"
-
-
-@dataclass(frozen=True)
 class ModelRecord:
-    """The model that made an embedding: its config's keys that shape the network and its input, and its files.
+    """The config keys that shape the network and its input, and the checkpoint.
 
-    weights: the file's name or absolute path, sha256: of its content; precision float16: all but the heads; onnx: the
-    exported file's absolute path, None for the network; graph: the SHA-256 of an ONNX file but for this record;
-    normalization: the cohort that the file's offsets are of.
+    weights: the checkpoint's name or absolute path, sha256: of its content; precision float16: all but the heads; onnx:
+    the absolute path of the exported file, None for the network.
     """
 
-    config: Mapping[str, Any]
+    config: dict[str, Any]
     weights: str
     sha256: Sha256
     embedding_dim: CountAbove0
     precision: Literal["float32", "float16"] = "float32"
     onnx: str | None = None
-    graph: Sha256 | None = None
-    normalization: CohortUse | None = None
+    format: Literal["pml_ext model 3"] = "pml_ext model 3"
 
     @classmethod
-    def of(cls, cfg: CN, *, embedding_dim: int, half: bool) -> "ModelRecord":
-        """The record of a config with MODEL.WEIGHTS."""
-        path = Path(cfg.MODEL.WEIGHTS).expanduser()
-        return cls(shaping(cfg), path.name, checkpoint_of(path).sha256, embedding_dim, "float16" if half else "float32")
-
-    @property
-    def cfg(self) -> CN:
-        return config_of(self.config)
-
-    @property
-    def input_size(self) -> list[int]:
-        """Height and width, or one number for both."""
-        inputs = self.cfg.INPUT
-        return list(inputs.CROP.SIZE if inputs.CROP.ENABLED else inputs.SIZE_TEST)
+    def of(cls, config: dict[str, Any], weights: str | Path, *, embedding_dim: int, half: bool) -> "ModelRecord":
+        """The record of a checkpoint and the keys that `runner.config.network_keys.shaping` gives."""
+        path = Path(weights).expanduser()
+        return cls(config, path.name, sha256_of(path), embedding_dim, "float16" if half else "float32")
 
     def same_model(self, other: "ModelRecord") -> bool:
         """Whether both give an image the same embedding, apart from rounding."""
-        return self.sha256 == other.sha256 and _plain(self.config) == _plain(other.config)
+        return self.sha256 == other.sha256 and _comparable(self.config) == _comparable(other.config)
 
     def as_json(self) -> str:
-        """The fields, and what other programs need to know about the input and the output, for a file."""
-        cfg = self.cfg
+        """The fields, and what other programs need to know about the input and the output."""
+        config = self.config
+        size = config["INPUT.CROP.SIZE"] if config["INPUT.CROP.ENABLED"] else config["INPUT.SIZE_TEST"]
         about = {
-            "size": self.input_size,
-            "pixel_order": "grey" if len(cfg.MODEL.PIXEL_MEAN) == 1 else "RGB",
+            "version": __version__,
+            "size": size,
+            "pixel_order": "grey" if len(config["MODEL.PIXEL_MEAN"]) == 1 else "RGB",
             "pixel_range": (0, 255),
-            "flip_test": cfg.TEST.FLIP.ENABLED,
+            "flip_test": config["TEST.FLIP.ENABLED"],
+            "input": INPUT,
+            "output": OUTPUT,
         }
-        about |= {"input": INPUT, "output": OUTPUT}
-        content = {"format": _FORMAT, "version": __version__, **about, **asdict(self)}
-        return json.dumps(content | {"checksum": checksum_of_facts(content)}, allow_nan=False)
+        return json.dumps(about | asdict(self), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str | Path) -> "ModelRecord":
         """Read what `as_json` wrote; `source` is the file, for messages."""
         try:
-            content = msgspec.json.decode(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{source}: the record of its model is damaged: {error}") from error
-        given = content.get("format") if isinstance(content, dict) else None
-        if given != _FORMAT:
-            raise UserError(f'{source}: expected a record of the format "{_FORMAT}"; got {given!r:.80}')
-        expected = [field.name for field in fields(cls)] + ["checksum"]
-        if missing := [name for name in expected if name not in content]:
-            raise UserError(f"{source}: the record of its model lacks {', '.join(missing)}")
-        try:
-            record = msgspec.convert(content, cls)
-        except msgspec.ValidationError as error:
-            raise UserError(f"{source}: the record of its model is damaged: {error}") from error
-        if content.pop("checksum") != checksum_of_facts(content):
-            raise UserError(f"{source}: the record of its model was changed after it was written")
-        return record
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise UserError(
+                f"{source}: the record of its model is damaged, or of another version of pml_ext: {error}"
+            ) from error
+
+    def require(self, what: str | Path, dim: int, checkpoint: Checkpoint | None, advice: str) -> None:
+        """Raise UserError unless a file about embeddings is of this model."""
+        if dim != self.embedding_dim:
+            raise UserError(
+                f"{what} is about embeddings of {dim} dimensions; the model's embeddings have {self.embedding_dim}"
+            )
+        if checkpoint is None:
+            raise UserError(f"{what} names no model, so it may be another model's: {advice}")
+        if checkpoint.sha256 != self.sha256:
+            raise UserError(
+                f"{what} is of the model {checkpoint.file} (SHA-256 {checkpoint.sha256[:12]}…), the embeddings are of "
+                f"{self.weights} ({self.sha256[:12]}…): {advice}"
+            )
 
 
-def report_for(report: str | Path, record: ModelRecord) -> ThresholdReport:
-    """Read a threshold report that is about a model's embeddings; a UserError where it is not."""
+def load_report_of(path: str | Path, record: ModelRecord | None) -> ThresholdReport:
+    """Read a threshold report; UserError if it is of another model than the record's."""
     try:
-        found = ThresholdReport(**vars(read_report(Path(report), None)))  # compared with the record below
+        report = ThresholdReport(**vars(read_report(Path(path), None)))
     except ValueError as error:
         raise UserError(str(error)) from error
-    if found.embedding_dim != record.embedding_dim:
-        dims = f"{found.embedding_dim} dimensions; here they have {record.embedding_dim}"
-        raise UserError(f"{report} is about embeddings of {dims}: make it with this model")
-    advice = "make it by pml-ext threshold --checkpoint with the file of weights that the embeddings are from"
-    if found.checkpoint is None:
-        raise UserError(f"{report} names no model, so its threshold may be another model's: {advice}")
-    if found.checkpoint.sha256 != record.sha256:
-        raise UserError(
-            f"{report} is of the model {found.checkpoint.file} (SHA-256 {found.checkpoint.sha256[:12]}…), the "
-            f"embeddings are of {record.weights} ({record.sha256[:12]}…): {advice}"
-        )
-    return found
+    if record is not None:
+        advice = "make it by pml-ext threshold --checkpoint with the file of weights that the embeddings are from"
+        record.require(path, report.embedding_dim, report.checkpoint, advice)
+    return report
 
 
-def _plain(config: Mapping[str, Any]) -> dict[str, str]:
-    """Values that compare equal whether they come from a file or not: tuples are lists there.
+def load_cohort_of(path: str | Path, record: ModelRecord) -> CohortNormalization:
+    """Read a saved cohort; UserError if it is of another model than the record's."""
+    try:
+        cohort, found = read_cohort(Path(path).expanduser())
+        normalization = CohortNormalization(cohort, found.k, found.strength, checkpoint=found.checkpoint)
+    except FileNotFoundError as error:
+        raise UserError(f"no cohort at {path}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(str(error)) from error
+    normalization.cohort = cohort  # bit for bit: its checksum is that of the file
+    advice = "make it by pml-ext threshold --normalize with --checkpoint, the file of weights"
+    record.require(path, found.embedding_dim, found.checkpoint, advice)
+    return normalization
 
-    Without FEAT_DIM, which may be left to the backbone; the weights have the size.
-    """
-    plain = {key: str(list(value) if isinstance(value, (list, tuple)) else value) for key, value in config.items()}
-    plain.pop("MODEL.BACKBONE.FEAT_DIM", None)
-    return plain
+
+def _comparable(config: dict[str, Any]) -> dict[str, str]:
+    """Values as text: tuples become lists in JSON. FEAT_DIM may be left to the backbone; the weights have the size."""
+    texts = {key: str(list(value) if isinstance(value, (list, tuple)) else value) for key, value in config.items()}
+    texts.pop("MODEL.BACKBONE.FEAT_DIM", None)
+    return texts

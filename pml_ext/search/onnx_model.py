@@ -1,16 +1,17 @@
 """An exported ONNX file, run by onnxruntime."""
 
 import hashlib
-import os
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from pml_ext._errors import UserError, import_library
+from pml_ext._files import sha256_of
 from pml_ext.runner.modeling.cuda import kind_and_index
 from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
+
+_SHA256 = f"{KEY}_sha256"  # of everything before this entry, the last of the file
 
 
 class OnnxModel:
@@ -34,15 +35,15 @@ class OnnxModel:
         options.intra_op_num_threads = torch.get_num_threads()
         try:
             self._session = runtime.InferenceSession(str(file), options, providers=[*cuda, "CPUExecutionProvider"])
-            text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
+            metadata = self._session.get_modelmeta().custom_metadata_map
         except Exception as error:  # what onnxruntime raises on damaged input is not documented
             raise UserError(f"{path} is not an ONNX file that onnxruntime can run: {error}") from error
-        if text is None:
-            raise UserError(
-                f"{path} has no record of its model, as files of pml-ext export --format onnx have: export it with that"
-            )
-        self.record = ModelRecord.from_json(text, path)
-        if _checksum_without(_entry(text), file) != self.record.graph:
+        if KEY not in metadata:
+            raise UserError(f"{path} has no record of its model: write it with pml-ext export --format onnx")
+        self.record = ModelRecord.from_json(metadata[KEY], path)
+        sha256 = metadata.get(_SHA256, "")
+        content, end = file.read_bytes(), _entry(_SHA256, sha256)
+        if not content.endswith(end) or hashlib.sha256(content[: -len(end)]).hexdigest() != sha256:
             raise UserError(f"{file} was changed after it was exported: its checksum is another. Export it again")
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -51,30 +52,19 @@ class OnnxModel:
 
 
 def append_record(file: Path, record: ModelRecord) -> None:
-    """Put the record into an ONNX file that has none, with a checksum of the file as it is."""
-    entry = _entry(replace(record, graph=_checksum_without(b"", file)).as_json())
+    """Append the record to an ONNX file, then the checksum of the file."""
     with file.open("ab") as opened:
-        opened.write(entry)
+        opened.write(_entry(KEY, record.as_json()))
+    with file.open("ab") as opened:
+        opened.write(_entry(_SHA256, sha256_of(file)))
 
 
-def _checksum_without(end: bytes, file: Path) -> str | None:
-    """The SHA-256 of a file without its last bytes; None if these are others."""
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        left = opened.seek(0, os.SEEK_END) - len(end)
-        opened.seek(0)
-        while left > 0 and (piece := opened.read(min(left, 2**20))):
-            digest.update(piece)
-            left -= len(piece)
-        return digest.hexdigest() if opened.read() == end else None
+def _entry(name: str, text: str) -> bytes:
+    """An entry of a model's metadata: protobuf's field 14 of ModelProto, of two texts, 1 and 2.
 
-
-def _entry(text: str) -> bytes:
-    """The record as an entry of a model's metadata: protobuf's field 14 of ModelProto, of two texts, 1 and 2.
-
-    Protobuf reads messages that follow each other as one, so that an entry may be added at the end of the file.
+    Protobuf reads messages that follow each other as one, so an entry may be appended to the file.
     """
-    return _field(14, _field(1, KEY.encode()) + _field(2, text.encode()))
+    return _field(14, _field(1, name.encode()) + _field(2, text.encode()))
 
 
 def _field(number: int, content: bytes) -> bytes:

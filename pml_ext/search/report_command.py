@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +20,8 @@ from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 from pml_ext.runner.evaluation.baselines import Measured
 from pml_ext.runner.evaluation.collapse import describe_collapse
 from pml_ext.runner.evaluation.results import results_table, write_metrics
-from pml_ext.search.embedding_set import pictures_inside
-from pml_ext.search.query_and_gallery import OPIS_SETTINGS, Part, measure_parts, read_parts
+from pml_ext.search.evaluate_command import OPIS_SETTINGS, Part, measure_parts, read_parts
+from pml_ext.search.readers import images_inside
 
 _FAR = 1e-3  # that of TEST.THRESHOLD
 
@@ -79,17 +78,10 @@ def _pictures(file: str, paths: np.ndarray | None, count: int, images: str | Non
     if paths is None:
         return _no_pictures(count, f"{file} has no paths of pictures")
     folder = Path(file).parent if images is None else Path(images)
-    found, outside = pictures_inside(map(str, paths), folder)
-    if outside is not None:
-        warn_caller(outside)
-    there = [path if path is not None and path.is_file() else None for path in found]
-    missing = there.count(None)
-    if missing == count:
+    found = images_inside(map(str, paths), folder)
+    if not any(path is not None and path.is_file() for path in found):
         return _no_pictures(count, f"none of the {count} pictures of {file} is in {folder}: give --images their folder")
-    if missing > found.count(None):
-        first = next(p for p, t in zip(found, there, strict=True) if p is not None and t is None)
-        warn_caller(f"{missing} of {count} pictures of {file} are not there and shown blank, such as {first}")
-    return LazyImages(there, partial(_read_or_blank, set()))
+    return LazyImages(found, _read_or_blank)
 
 
 def _no_pictures(count: int, reason: str) -> LazyImages:
@@ -101,12 +93,10 @@ def _no_pictures(count: int, reason: str) -> LazyImages:
     return LazyImages(range(count), refuse)
 
 
-def _read_or_blank(reported: set[Path], path: Path | None) -> Tensor:
+def _read_or_blank(path: Path | None) -> Tensor:
     if path is not None:
         try:
             return read_image(path, grey=False)
         except UserError as error:
-            if path not in reported:
-                warn_caller(f"{error} It is shown blank")
-            reported.add(path)
+            warn_caller(f"{error} It is shown blank")
     return torch.full((3, 64, 64), 220, dtype=torch.uint8)

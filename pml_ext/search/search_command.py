@@ -1,95 +1,143 @@
-"""`pml-ext search`: the pictures of an index that are closest to one picture, or to each of several embeddings."""
+"""`pml-ext search`: the images of a gallery that are closest to one image, or to each of several."""
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from pml_ext._errors import UserError
 from pml_ext._text import printable
-from pml_ext.metrics import CohortNormalization, GalleryCohort
+from pml_ext.metrics import GalleryCohort, ThresholdReport
 from pml_ext.reports.hits_page import Answer, Hit, write_hits
 from pml_ext.runner.config.network_keys import config_of
 from pml_ext.search.embedder import Embedder
-from pml_ext.search.embedding_file import EmbeddingFile
-from pml_ext.search.embedding_loop import Embedded, Pictures
-from pml_ext.search.embedding_set import pictures_inside
-from pml_ext.search.exact_or_indexed import EXACT_UP_TO, open_nearest, search_gallery_as_cohort
-from pml_ext.search.file_formats import READERS
-from pml_ext.search.image_list import list_images
-from pml_ext.search.model_record import ModelRecord, report_for
-from pml_ext.search.nearest import Reranked
-from pml_ext.search.normalized_scores import (
-    gallery_cohort_of,
-    load_cohort_of,
-    offsets_of,
-    require_same_scores,
-    search_vectors,
-    use_of,
-)
+from pml_ext.search.gallery import Gallery, is_same_cohort, search_sides
+from pml_ext.search.images import embed_images, join_batches, list_images
+from pml_ext.search.index import Neighbours, search_all
+from pml_ext.search.index import search as search_target
+from pml_ext.search.model_record import ModelRecord, load_report_of
+from pml_ext.search.readers import READERS, EmbeddingSet, images_inside, is_readable, open_embeddings, read_embeddings
 
 log = logging.getLogger("pml_ext")
 
+Target = Gallery | EmbeddingSet
+_MOST_IN_COHORT = 100_000  # rows of a gallery that is its own cohort: each is compared with each
+
 
 def search(
-    query: str, index: str, *, k: int, threshold: str | None, normalize: str | None, page: str | None,
-    images: str | None, overrides: Sequence[str],
+    query: str, index: str, *, k: int, threshold: str | None, page: str | None, images: str | None,
+    overrides: Sequence[str],
 ) -> str:  # fmt: skip
     """Search for an image, a folder of images, or the rows of a file; returns a line for each hit, below each query.
 
-    threshold: a threshold report of the model; one with the gallery as cohort makes the index's rows the cohort;
-    normalize: where the cohort of an index of normalised scores is, None where it was; page: an HTML page to write;
-    images: the folder that the index's paths are relative to, None for its own; overrides: MODEL.WEIGHTS if the model's
-    file has moved, MODEL.DEVICE.
+    Args:
+        index: a gallery, or a file of embeddings.
+        threshold: a threshold report of the model; one with the gallery as cohort normalises scores by the gallery.
+        page: an HTML page to write.
+        images: the folder that the paths of the index are relative to, None for the folder that the index is in.
+        overrides: MODEL.WEIGHTS if the model's file has moved, MODEL.DEVICE.
     """
     if k < 1:
         raise UserError(f"-k must be 1 or more; got {k}")
-    file = EmbeddingFile.open(index)
-    cosine, chosen, own_cohort = _threshold(file, threshold)
-    use = file.record.normalization if file.record else None
-    if normalize is not None and use is None:
-        raise UserError(f"{file.path} has plain cosines: leave out --normalize, or embed it with --normalize")
+    target = open_embeddings(index)
+    report = None if threshold is None else load_report_of(threshold, target.record)
+    own_cohort = None if report is None else _check_scores(report, str(threshold), target, index)
+    names, embeddings, query_images = _query_embeddings(query, target, index, overrides)
+    facts = {"index": f"{index}, {target.rows:,} rows of {target.dim} dimensions"}
+    kind = "score"
     if own_cohort is not None:
-        cohort, nearest = search_gallery_as_cohort(file, own_cohort)
-        scored = f"normalised by the index itself (k = {cohort.k}, strength = {cohort.strength:g})"
+        found = _search_normalised_by_itself(target, own_cohort, embeddings, k)
+        facts["scores"] = f"normalised by the index itself (k = {own_cohort.k}, strength = {own_cohort.strength:g})"
     else:
-        cohort, nearest = None, open_nearest(file)
-        scored = f"normalised by {use}" if use else ""
-    names, vectors, shown = _queries(query, file, overrides, normalize, cohort)
-    cosines, rows = nearest.search(vectors, k)
-    found = np.unique(rows[rows >= 0]).tolist()
-    paths = dict(zip(found, file.paths(found) or [""] * len(found), strict=True))
-    pictures: dict[int, Path | None] = {}
-    if page is not None and any(paths.values()):
-        inside, warning = pictures_inside(paths.values(), Path(index).parent if images is None else images)
-        pictures = dict(zip(paths, inside, strict=True))
-        if warning is not None:
-            log.warning("%s", warning)
+        found = search_target(target, target.as_queries(embeddings), k)
+        if target.cohort is None:
+            kind = "cosine"
+        else:
+            facts["scores"] = f"normalised by {_cohort_text(target.cohort)}"
+    facts["searched"] = found.how
+    least = None
+    if report is not None:
+        least, facts["threshold"] = _least_score(report, str(threshold), target, kind)
+    rows = np.unique(found.rows[found.rows >= 0]).tolist()
+    hit_names, files = _names_and_files(
+        target, rows, None if page is None else images or Path(os.path.abspath(index)).parent
+    )
     answers, lines = list[Answer](), list[str]()
-    for name, picture, scores, places in zip(names, shown, cosines.tolist(), rows.tolist(), strict=True):
+    for name, image, scores, hit_rows in zip(names, query_images, found.scores, found.rows, strict=True):
         hits = [
-            Hit(row, score, paths[row], pictures.get(row), None if cosine is None else score >= cosine)
-            for score, row in zip(scores, places, strict=True)
+            Hit(row, score, hit_names[row], files[row], None if least is None else score >= least)
+            for score, row in zip(scores.tolist(), hit_rows.tolist(), strict=True)
             if row >= 0
         ]
-        answers.append(Answer(name, picture, hits))
-        lines.append(printable(name))
-        for place, hit in enumerate(hits, start=1):
-            decision = {None: "", True: "  accept", False: "  reject"}[hit.accepted]
-            lines.append(f"{place:4d}  {hit.cosine:7.4f}{decision}  {printable(hit.path) or f'row {hit.row}'}")
-    if isinstance(nearest, Reranked):
-        share = f"{nearest.recall:.1%} of the true ten neighbours"
-        compared = f"{nearest.probes} of {nearest.lists} lists, which hold {share}"
-    else:
-        compared = "all rows compared"
-    facts = {"index": f"{index}, {file.rows:,} rows of {file.dim} dimensions", "searched": compared}
-    facts |= {name: text for name, text in (("scores", scored), ("threshold", chosen)) if text}
+        answers.append(Answer(name, image, hits))
+        lines += _lines(answers[-1])
     if page is not None:
-        write_hits(page, answers, facts, score="score" if scored else "cosine")
+        write_hits(page, answers, facts, score=kind)
     lines += ["", *(f"{name}: {printable(text)}" for name, text in facts.items()), *([page] if page else [])]
     return "\n".join(lines)
+
+
+def _names_and_files(
+    target: Target, rows: list[int], folder: str | Path | None
+) -> tuple[dict[int, str], dict[int, Path | None]]:
+    """The path and label of each row, and the image to show if it is in the folder."""
+    paths, labels = target.describe(rows)
+    names = {row: path or f"row {row}" for row, path in zip(rows, paths, strict=True)}
+    files: dict[int, Path | None] = dict.fromkeys(rows)
+    if labels is not None:
+        names = {row: f"{names[row]}  [{label}]" for row, label in zip(rows, labels, strict=True)}
+    if folder is not None and any(paths):
+        files = dict(zip(rows, images_inside(paths, folder), strict=True))
+    return names, files
+
+
+def _lines(answer: Answer) -> list[str]:
+    decisions = {None: "", True: "  accept", False: "  reject"}
+    lines = [printable(answer.query)]
+    for place, hit in enumerate(answer.hits, start=1):
+        lines.append(f"{place:4d}  {hit.cosine:7.4f}{decisions[hit.accepted]}  {printable(hit.path)}")
+    return lines
+
+
+def _query_embeddings(
+    query: str, target: Target, index: str, overrides: Sequence[str]
+) -> tuple[list[str], np.ndarray, list[Path | None]]:
+    """Names, unit vectors (Q, D), and images of the queries."""
+    path = Path(query).expanduser()
+    if is_readable(path):
+        if overrides:
+            raise UserError(f"{' '.join(overrides)}: only an image needs the model; {query} holds embeddings")
+        return _query_rows(query, target, index)
+    if not path.exists():
+        raise UserError(f"no image, folder, gallery or file of embeddings at {query}")
+    if target.record is None:
+        raise UserError(
+            f"{index} does not say which model made it, so an image cannot be embedded: give a file of embeddings "
+            f"({', '.join(READERS)}) as QUERY, or make the index with pml-ext embed"
+        )
+    listed = list_images([query], Path.cwd())
+    images, embeddings, _, problems = join_batches(list(embed_images(_load_embedder(target.record, overrides), listed)))
+    if not images:
+        raise UserError(problems[0])
+    if problems:
+        log.warning("%d of %d query images cannot be used and are skipped: %s", len(problems), len(listed), problems[0])
+    names = [image.name for image in images] if path.is_dir() else [query]
+    return names, embeddings, [image.path for image in images]
+
+
+def _query_rows(query: str, target: Target, index: str) -> tuple[list[str], np.ndarray, list[Path | None]]:
+    given = read_embeddings(query, need_labels=False)
+    if given.dim != target.dim:
+        raise UserError(f"{query} must have {target.dim} dimensions, as {index}; got {given.dim}")
+    if given.record and target.record and not given.record.same_model(target.record):
+        models = f"{given.record.weights} and {target.record.weights}"
+        raise UserError(f"{query} and {index} are of models that cannot be compared: {models}")
+    names = [f"row {row}" for row in range(given.rows)] if given.paths is None else given.paths.tolist()
+    return names, np.concatenate([vectors for _, vectors in given.vectors()]), [None] * given.rows
 
 
 def _load_embedder(record: ModelRecord, overrides: Sequence[str]) -> Embedder:
@@ -117,96 +165,68 @@ def _load_embedder(record: ModelRecord, overrides: Sequence[str]) -> Embedder:
     return embedder
 
 
-def _queries(
-    query: str, file: EmbeddingFile, overrides: Sequence[str], normalize: str | None, cohort: CohortNormalization | None
-) -> tuple[list[str], np.ndarray, list[Path | None]]:
-    """Names, vectors (Q, D) or of normalised scores (Q, D + 2), and pictures of the queries."""
-    names, embeddings, offsets, shown = _query_embeddings(query, file, overrides)
-    use = file.record.normalization if file.record else None
-    if use is not None:
-        assert file.record is not None
-        if offsets is None:
-            cohort = load_cohort_of(normalize or use.file, file.record)
-            if not use.same_as(use_of(normalize or use.file, cohort)):
-                raise UserError(f"{normalize or use.file} is not the cohort of {file.path}, {use}")
-    elif cohort is None:
-        return names, embeddings, shown
-    strength = use.strength if use else cohort.strength if cohort else 0.0
-    if cohort is not None:
-        offsets = offsets_of(cohort, embeddings)
-    assert offsets is not None
-    return names, search_vectors(embeddings, offsets, strength)[0], shown
-
-
-def _query_embeddings(
-    query: str, file: EmbeddingFile, overrides: Sequence[str]
-) -> tuple[list[str], np.ndarray, np.ndarray | None, list[Path | None]]:
-    """Names, unit vectors (Q, D), offsets (Q,) by the file's cohort if they are known, and pictures of the queries."""
-    path = Path(query).expanduser()
-    if path.suffix in READERS:
-        if overrides:
-            raise UserError(f"{' '.join(overrides)}: only a picture needs the model; {query} holds embeddings")
-        asked = EmbeddingFile.open(path)
-        if asked.dim != file.dim:
-            raise UserError(f"{query} must have {file.dim} dimensions, as {file.path}; got {asked.dim}")
-        if asked.record and file.record and not asked.record.same_model(file.record):
-            models = f"{asked.record.weights} and {file.record.weights}"
-            raise UserError(f"{query} and {file.path} are of models that cannot be compared: {models}")
-        names = asked.paths() or [f"row {row}" for row in range(asked.rows)]
-        blocks, use = list(asked.blocks()), asked.record.normalization if asked.record else None
-        same = use is not None and use.same_as(file.record.normalization if file.record else None)
-        offsets = np.concatenate([block.offsets for block in blocks if block.offsets is not None]) if same else None
-        return names, np.concatenate([block.embeddings for block in blocks]), offsets, [None] * asked.rows
-    if not path.exists():
-        raise UserError(f"no image, folder or file of embeddings at {query}")
-    if file.record is None:
+def _check_scores(report: ThresholdReport, path: str, target: Target, index: str) -> GalleryCohort | None:
+    """The cohort if it is the gallery itself; UserError unless the threshold is of the scores that the index has."""
+    if target.record is None:
+        log.warning("%s does not say which model made it: make sure that it is the one of %s", index, path)
+        if report.embedding_dim != target.dim:
+            raise UserError(
+                f"{path} is about embeddings of {report.embedding_dim} dimensions; {index} has {target.dim}"
+            )
+    wanted, cohort = report.normalization, target.cohort
+    if wanted is not None and wanted.cohort == "gallery" and cohort is None:
+        if not wanted.k < target.rows <= _MOST_IN_COHORT:
+            raise UserError(
+                f"{path} has the gallery as cohort, which must have from {wanted.k + 1} to {_MOST_IN_COHORT:,} rows; "
+                f"{index} has {target.rows:,}: embed with --normalize and a cohort, and make the report with it"
+            )
+        return GalleryCohort(wanted.k, wanted.strength)
+    if not is_same_cohort(cohort, wanted):
+        of_report = "plain cosines" if wanted is None else f"normalised by {_cohort_text(wanted)}"
+        of_index = "plain cosines" if cohort is None else f"normalised by {_cohort_text(cohort)}"
         raise UserError(
-            f"{file.path} does not say which model made it, so a picture cannot be embedded: give a file of embeddings "
-            f"({', '.join(READERS)}) as QUERY, or make the index with pml-ext embed"
+            f"{path} is of scores that are {of_report}, those of {index} are {of_index}: embed into another gallery "
+            "with --normalize and the cohort.npz beside the report, or make the report with the index's cohort"
         )
-    listed = list_images([query], Path.cwd())
-    embedder = _load_embedder(file.record, overrides)
-    pictures, found = Pictures(listed, embedder), Embedded.none()
-    for start in range(0, len(listed), embedder.batch_size):
-        rows = range(start, min(start + embedder.batch_size, len(listed)))
-        found.add([pictures[row] for row in rows], embedder, listed)
-    problems = found.problems
-    if not found.rows:
-        raise UserError(problems[0])
-    if problems:
-        log.warning("%d of %d query images cannot be used and are skipped: %s", len(problems), len(listed), problems[0])
-    names = [listed[row].name for row in found.rows] if path.is_dir() else [query]
-    return names, torch.stack(found.vectors).numpy(), None, [listed[row].path for row in found.rows]
+    return None
 
 
-def _threshold(file: EmbeddingFile, report: str | None) -> tuple[float | None, str, GalleryCohort | None]:
-    """The least score of an accepted hit, a line that describes it, and the cohort if it is the gallery."""
-    if report is None:
-        return None, "", None
-    if file.record is None:
-        may = f"so {report} may be about another: make the index with pml-ext embed"
-        raise UserError(f"{file.path} does not say which model made it, {may}")
-    found = report_for(report, file.record)
-    own = gallery_cohort_of(found, report, file, EXACT_UP_TO)
-    if own is None:
-        require_same_scores(found, report, file.record.normalization, file.path)
-    if found.target.kind == "fpir":
-        identities = file.identities()
+def _cohort_text(cohort: Any) -> str:
+    """cohort: k, strength and sha256 of a normalisation."""
+    sha256 = "the gallery" if cohort.sha256 is None else f"SHA-256 {cohort.sha256[:12]}…"
+    return f"a cohort (k = {cohort.k}, strength = {cohort.strength:g}, {sha256})"
+
+
+def _search_normalised_by_itself(target: Target, cohort: GalleryCohort, embeddings: np.ndarray, k: int) -> Neighbours:
+    """Compare all rows by scores that the rows themselves normalise; each leaves itself out."""
+    rows = np.concatenate([vectors for _, vectors in target.vectors()])
+    fitted = cohort.fit(torch.from_numpy(rows))
+    offsets = fitted.offsets(fitted.cohort, rows=torch.arange(len(rows))).numpy()
+    query_offsets = fitted.offsets(torch.from_numpy(embeddings)).numpy()
+    searched = search_sides(rows, offsets, fitted.strength)[1]
+    queries = search_sides(embeddings, query_offsets, fitted.strength)[0]
+    scores, found = search_all([(0, searched)], queries, min(k, len(rows)))
+    return Neighbours(scores, found, f"all {len(rows):,} rows compared")
+
+
+def _least_score(report: ThresholdReport, path: str, target: Target, kind: str) -> tuple[float | None, str]:
+    """The least score of an accepted hit, and a line that describes it."""
+    if report.target.kind == "fpir":
+        labels = target.identities()
+        identities = target.rows if labels is None else labels
         try:
-            size = found.for_gallery(identities)
+            size = report.for_gallery(identities)
         except ValueError as error:
-            raise UserError(f"{report}: {error}") from error
-        enrolled = "identities" if "labels" in file.texts else "rows, each taken for an identity"
+            raise UserError(f"{path}: {error}") from error
+        enrolled = "rows, each taken for an identity" if labels is None else "identities"
         of_size = f"for galleries of up to {size.enrolled:,} (the index has {identities:,} {enrolled})"
         fnir = "unknown" if size.cosine_fnir is None else f"{size.cosine_fnir:.3g}"
-        return size.cosine, f"cosine {size.cosine:.4f}, {of_size}: FPIR {found.target.value:g}, FNIR {fnir}", None
-    chosen = f"{found.target.kind} {'' if found.target.value is None else format(found.target.value, 'g')}".strip()
-    chosen += f" on {found.data}" if found.data else ""
-    rates = f"FAR {found.far.rate:.3g}, FRR {found.frr.rate:.3g}"
+        return size.cosine, f"cosine {size.cosine:.4f}, {of_size}: FPIR {report.target.value:g}, FNIR {fnir}"
+    chosen = str(report.target.kind)
+    if report.target.value is not None:
+        chosen += f" {report.target.value:g}"
+    if report.data:
+        chosen += f" on {report.data}"
+    rates = f"FAR {report.far.rate:.3g}, FRR {report.frr.rate:.3g}"
     pairs = "of single comparisons; of searches among many more are wrong (pml-ext threshold --fpir)"
-    text = f"{_kind(file) if own is None else 'score'} {found.cosine:.4f}, chosen for {chosen}: {rates} {pairs}"
-    return found.cosine, text, own
-
-
-def _kind(file: EmbeddingFile) -> str:
-    return "score" if file.record and file.record.normalization else "cosine"
+    return report.cosine, f"{kind} {report.cosine:.4f}, chosen for {chosen}: {rates} {pairs}"

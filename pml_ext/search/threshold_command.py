@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from pml_ext._checks import warn_caller
 from pml_ext._errors import UserError
 from pml_ext.metrics import CohortNormalization, ThresholdReport
 from pml_ext.metrics.threshold.model_comparison import compare_models
 from pml_ext.metrics.threshold.validity import check_threshold, is_across_cameras
 from pml_ext.reports.model_page import write_model_page
 from pml_ext.reports.threshold_page import write_files
-from pml_ext.search.cohort_option import choose_normalization, is_saved_cohort, load_cohort
-from pml_ext.search.embedding_set import EmbeddingSet, pictures_inside, read_embeddings
+from pml_ext.search.cohorts import choose_normalization, is_saved_cohort, load_cohort
+from pml_ext.search.readers import EmbeddingSet, images_inside, read_embeddings
 
 _NOT_WRITTEN = "nothing was written; --out FOLDER writes {}"
 
@@ -168,7 +167,4 @@ def _picture_paths(data: EmbeddingSet, rows: np.ndarray, file: str, images: str 
             raise UserError(f"--images needs the pictures' paths; {file} has none")
         return None
     paths = map(str, data.paths[rows])
-    inside, outside = pictures_inside(paths, Path(file).parent if images is None else images)
-    if outside is not None:
-        warn_caller(outside)
-    return inside
+    return images_inside(paths, Path(file).parent if images is None else images)

@@ -157,7 +157,7 @@ def test_pictures_are_opened_inside_the_files_folder_alone(tmp_path: Path, capfd
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["threshold", "--embeddings", source, "--far", "0.01", "--out", str(tmp_path)]) == 0
-    assert f"warning: 225 of 300 pictures lie outside {inside.resolve()} and are not shown" in capfd.readouterr().err
+    assert f"warning: 225 of 300 images lie outside {inside.resolve()} and are not shown" in capfd.readouterr().err
     text = ["threshold", "--embeddings", source, "--far", "0.01", "--out", str(tmp_path), "--images", str(tmp_path)]
     assert main([*text[:-1], str(outside)]) == 0
     without = file(tmp_path, "without.npz")
@@ -213,7 +213,7 @@ def test_errors_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
         (["threshold", "--embeddings", source, "--far", "0.1", "--checkpoint", "none.ckpt"], "no checkpoint at none"),
         (["threshold", "--embeddings", source, "--far", "0.1", "--out", source], "File exists"),
         (["threshold", "--embeddings", "none.npz", "--far", "0.1"], "no file of embeddings at none.npz"),
-        (["eval", "--embeddings", "none.csv"], "must be one of .npz, .pt, .pth, .safetensors, .parquet; got '.csv'"),
+        (["eval", "--embeddings", "none.csv"], "must end in .npz, .pt, .pth, .safetensors, .parquet; got '.csv'"),
         (["eval", "--embeddings", source, "--gallery", other], "labels must be of the same kind in both files"),
         (["eval", "--embeddings", source, "--gallery", seen], "in both files or in none; only the gallery has them"),
         (["eval", "--embeddings", source, "--gallery", narrow], "n.npz must have 64 dimensions, as "),

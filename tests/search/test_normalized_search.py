@@ -10,16 +10,10 @@ import torch
 from PIL import Image
 
 from pml_ext import Embedder
-from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
-from pml_ext.search import exact_or_indexed
-from pml_ext.search.embedding_blocks import Block
-from pml_ext.search.embedding_file import EmbeddingFile, write_embeddings
-from pml_ext.search.embedding_set import read_embeddings
-from pml_ext.search.model_record import CohortUse, ModelRecord
-from pml_ext.search.nearest import Reranked
-from pml_ext.search.normalized_scores import as_queries, indexed_vectors
+from pml_ext.search.gallery import Gallery
+from pml_ext.search.readers import read_embeddings
 from tests.search.models import small_model
 from tests.search.pictures import extract
 
@@ -62,10 +56,9 @@ class Shop:
                 rows["validation"], labels, far=0.3, splits=0, normalize=normalize
             )  # fmt: skip
             report.save(folder / f"{name}.json", checkpoint=self.weights)
-        assert main(["embed", *self.model, *map(str, self.gallery), "--output", str(folder / "plain.npz")]) == 0
-        words = [*map(str, self.gallery), "--normalize", str(folder / "cohort.npz"), "--output"]
-        for suffix in (".npz", ".parquet"):
-            assert main(["embed", *self.model, *words, str(folder / f"g{suffix}")]) == 0
+        assert main(["embed", *self.model, *map(str, self.gallery), "--output", str(folder / "plain")]) == 0
+        words = [*map(str, self.gallery), "--normalize", str(folder / "cohort.npz"), "--output", str(folder / "g")]
+        assert main(["embed", *self.model, *words]) == 0
 
     def embed(self, pictures: list[Path]) -> torch.Tensor:
         return self.embedder([Image.open(picture) for picture in pictures])
@@ -82,13 +75,11 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     return Shop(tmp_path_factory.mktemp("shop"))
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_a_search_has_normalised_scores_and_decides_by_them(
-    shop: Shop, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    index, page = shop.folder / f"g{suffix}", tmp_path / "hits.html"
-    file = EmbeddingFile.open(index)
-    kept = np.concatenate([block.offsets for block in file.blocks(size=7) if block.offsets is not None])
+    index, page = shop.folder / "g", tmp_path / "hits.html"
+    kept = Gallery.open(index).take(range(40), ["offset"])["offset"]
     np.testing.assert_allclose(kept, offsets_by_loops(shop.rows["gallery"], shop.rows["cohort"], 12), atol=1e-6)
     words = ["search", str(shop.validation[3]), "--index", str(index), "-k", "40", "MODEL.DEVICE", "cpu"]
     assert main([*words, "--threshold", str(shop.folder / "cohort.json"), "--page", str(page)]) == 0
@@ -116,7 +107,7 @@ def test_a_search_has_normalised_scores_and_decides_by_them(
 
 
 def test_the_gallery_as_cohort(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["search", str(shop.validation[5]), "--index", str(shop.folder / "plain.npz"), "-k", "40"]
+    words = ["search", str(shop.validation[5]), "--index", str(shop.folder / "plain"), "-k", "40"]
     assert main([*words, "--threshold", str(shop.folder / "gallery.json"), "MODEL.DEVICE", "cpu"]) == 0
     shown = capsys.readouterr().out
     expected = np.sort(shop.scores(5, 9, 0.5, shop.rows["gallery"], own=True))[::-1]
@@ -124,51 +115,19 @@ def test_the_gallery_as_cohort(shop: Shop, capsys: pytest.CaptureFixture[str]) -
     assert "scores: normalised by the index itself (k = 9, strength = 0.5)" in shown
 
 
-def test_more_pictures_have_offsets_too(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pictures, output = extract(tmp_path / "pictures", 30), str(tmp_path / "f.npz")
-    cohort = ["--normalize", str(shop.folder / "cohort.npz")]
-    words = ["embed", *shop.model, "--output", output]
-    assert main([*words, *map(str, pictures[:20]), *cohort]) == 0
-    assert main([*words, *map(str, pictures), "--add"]) == 2
-    assert f"scores normalised by {shop.folder / 'cohort.npz'} (k = 12" in capsys.readouterr().err
+def test_more_images_have_offsets_too(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures, gallery = extract(tmp_path / "pictures", 30), tmp_path / "g"
+    words = ["embed", *shop.model, "--output", str(gallery)]
+    assert main([*words, *map(str, pictures[:20]), "--normalize", str(shop.folder / "cohort.npz")]) == 0
+    shop.normalization.fit(torch.from_numpy(shop.rows["cohort"]), 11).save(tmp_path / "o.npz", checkpoint=shop.weights)
+    assert main([*words, *map(str, pictures), "--normalize", str(tmp_path / "o.npz")]) == 2
+    assert f"{gallery} was made without this cohort" in capsys.readouterr().err
     Image.open(pictures[4]).rotate(90).save(pictures[7])
     pictures[2].unlink()
-    assert main([*words, *map(str, [*pictures[:2], *pictures[3:]]), "--add", "--prune", *cohort]) == 0
-    (block,) = EmbeddingFile.open(output).blocks()
-    assert len(block.paths) == 29 and block.offsets is not None
-    np.testing.assert_allclose(
-        block.offsets, offsets_by_loops(block.embeddings, shop.rows["cohort"], 12), atol=1e-6
-    )  # fmt: skip
-
-
-def test_an_index_searches_by_normalised_scores(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    centres = generator.standard_normal((60, 8))
-    x = (centres[generator.integers(0, 60, 1500)] + 0.3 * generator.standard_normal((1500, 8))).astype(np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    cohort = CohortNormalization.fit(torch.from_numpy(x[:300]), 10, 1.0)
-    offsets = cohort.offsets(torch.from_numpy(x)).numpy()
-    use = CohortUse("cohort.npz", 10, 1.0, cohort.sha256)
-
-    def written(use: CohortUse) -> EmbeddingFile:
-        record = ModelRecord({}, "w", "0" * 64, 8, normalization=use)
-        block = Block(x, [f"{i}.jpg" for i in range(1500)], offsets=offsets)
-        return write_embeddings(tmp_path / "f.npz", [block], record)
-
-    for strength in (1.0, 0.5):  # another strength is another index
-        use = CohortUse("cohort.npz", 10, strength, cohort.sha256)
-        file = written(use)
-        for _ in range(2):
-            found = exact_or_indexed.open_nearest(file, exact_up_to=500)
-            assert isinstance(found, Reranked) and found.recall >= 0.95
-            (block,) = file.blocks()
-            queries = as_queries(indexed_vectors(block, use), use)[::30]
-            scores, rows = found.search(queries, 10)
-            half = 0.5 * strength * offsets
-            expected = x[::30].astype(float) @ x.T.astype(float) - half[::30, None] - half
-            np.testing.assert_allclose(scores, np.take_along_axis(expected, rows, 1), atol=1e-5)
-            true = np.argsort(-expected, axis=1)[:, :10]
-            assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(rows, true, strict=True)]) > 0.9
+    assert main([*words, *map(str, [*pictures[:2], *pictures[3:]]), "--prune"]) == 0  # the gallery has the cohort
+    table = Gallery.open(gallery).take(range(29), ["embedding", "offset"])
+    embeddings = np.array(table["embedding"].to_pylist())
+    np.testing.assert_allclose(table["offset"], offsets_by_loops(embeddings, shop.rows["cohort"], 12), atol=1e-6)
 
 
 def test_an_embedder_with_a_cohort(shop: Shop) -> None:
@@ -188,7 +147,6 @@ def test_scores_that_do_not_belong_together(shop: Shop, tmp_path: Path, capsys: 
         "other.npz": CohortNormalization.fit(cohort, 12).with_checkpoint(tmp_path / "other.pth"),
         "nameless.npz": CohortNormalization.fit(cohort, 12),
         "wide.npz": CohortNormalization.fit(torch.eye(7), 2).with_checkpoint(shop.weights),
-        "fewer.npz": CohortNormalization.fit(cohort[:50], 12).with_checkpoint(shop.weights),
     }
     for name, normalization in made.items():
         normalization.save(tmp_path / name)
@@ -196,42 +154,25 @@ def test_scores_that_do_not_belong_together(shop: Shop, tmp_path: Path, capsys: 
         record = json.loads(str(arrays["record"]))
         np.savez(tmp_path / "k.npz", cohort=arrays["cohort"], record=json.dumps(record | {"k": 61}))
     picture, query = str(shop.gallery[0]), str(shop.validation[0])
-    embed = ["embed", *shop.model, picture, "--output", str(tmp_path / "f.npz"), "--normalize"]
-    plain, normalised = (["search", query, "--index", str(shop.folder / name)] for name in ("plain.npz", "g.npz"))
+    embed = ["embed", *shop.model, picture, "--output", str(tmp_path / "h"), "--normalize"]
+    plain, normalised = (["search", query, "--index", str(shop.folder / name)] for name in ("plain", "g"))
     for words, message in (
-        ([*embed, str(tmp_path / "other.npz")], r"other.npz has a cohort of the model other.pth \(SHA-256 .*are of"),
-        ([*embed, str(tmp_path / "nameless.npz")], r"nameless.npz names no model, so its cohort may be another"),
-        ([*embed, str(tmp_path / "wide.npz")], r"has a cohort of 7 dimensions; the model's embeddings have 6"),
+        ([*embed, str(tmp_path / "other.npz")], r"other.npz is of the model other.pth \(SHA-256 .*are of"),
+        ([*embed, str(tmp_path / "nameless.npz")], r"nameless.npz names no model, so it may be another"),
+        ([*embed, str(tmp_path / "wide.npz")], r"is about embeddings of 7 dimensions; the model's embeddings have 6"),
         ([*embed, str(tmp_path / "k.npz")], r"k must be from 1 to 60, the samples of the cohort; got 61"),
-        ([*embed, str(shop.folder / "plain.npz")], r"plain.npz is not a saved cohort normalization"),
-        ([*embed, str(tmp_path / "none.npz")], r"no cohort at .*none.npz: say where its .npz is now"),
-        ([*plain, "--threshold", str(shop.folder / "cohort.json")], r"is of scores normalised by .* are plain cosines"),
-        ([*normalised, "--threshold", str(shop.folder / "plain.json")], r"of plain cosines, and the scores of .*norma"),
-        ([*normalised, "--threshold", str(shop.folder / "gallery.json")], r"has the gallery as cohort, and .*g.npz /"),
-        ([*plain, "--normalize", str(shop.folder / "cohort.npz")], r"has plain cosines: leave out --normalize, or"),
-        ([*normalised, "--normalize", str(tmp_path / "fewer.npz")], r"fewer.npz is not the cohort of .*g.npz"),
-        ([*normalised, "--normalize", str(tmp_path / "other.npz")], r"has a cohort of the model other.pth"),
+        ([*embed, str(tmp_path / "other.pth")], r"other.pth is not a saved cohort normalization"),
+        ([*embed, str(tmp_path / "none.npz")], r"no cohort at .*none.npz"),
+        (
+            [*plain, "--threshold", str(shop.folder / "cohort.json")],
+            r"of scores that are normalised by .* plain cos",
+        ),
+        ([*normalised, "--threshold", str(shop.folder / "plain.json")], r"are plain cosines, those of .*g are normali"),
+        ([*normalised, "--threshold", str(shop.folder / "gallery.json")], r"normalised by a cohort .*the gallery\)"),
     ):
         assert main(words) == 2, words
         said = capsys.readouterr().err
         (error,) = [line for line in said.splitlines() if not line.startswith("weights from")]
         assert re.search(message, error), said
-    read = read_embeddings(shop.folder / "g.parquet", need_labels=False)  # as other commands do
+    read = read_embeddings(shop.folder / "g", need_labels=False)  # as other commands do
     np.testing.assert_allclose(read.embeddings, shop.rows["gallery"], atol=1e-6)
-
-
-def test_offsets_are_checked(shop: Shop, tmp_path: Path) -> None:
-    with np.load(shop.folder / "g.npz") as arrays:
-        whole = dict(arrays)
-    offsets = whole["offsets"]
-    for changed, message in (
-        (None, "is of normalised scores and must have offsets of float32"),
-        (offsets.astype(str), "is of normalised scores and must have offsets of float32"),
-        (offsets[:5], r"offsets must have shape \(40,\), one per embedding; got \(5,\)"),
-        (offsets * np.float32(np.nan), "offsets must be cosines, from -1 to 1: is it damaged"),
-        (offsets[::-1], "was changed or damaged after it was written"),
-    ):
-        content = {name: value for name, value in (whole | {"offsets": changed}).items() if value is not None}
-        np.savez(tmp_path / "f.npz", **content)  # type: ignore[arg-type]
-        with pytest.raises(UserError, match=message):
-            list(EmbeddingFile.open(tmp_path / "f.npz").blocks())

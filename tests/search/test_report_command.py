@@ -99,7 +99,7 @@ def test_queries_search_a_gallery_without_pictures(
     assert f"<td>searched</td><td>{tmp_path}/g.npz</td>" in page
 
 
-@pytest.mark.filterwarnings("always")
+@pytest.mark.filterwarnings("default")
 def test_pictures_that_are_missing_or_damaged_are_blank(
     trained: tuple[Path, Arrays], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,7 +111,7 @@ def test_pictures_that_are_missing_or_damaged_are_blank(
     words = ["--embeddings", str(tmp_path / "e.npz"), "--out", str(tmp_path)]
     assert main(["report", *words, "--images", str(folder)]) == 0
     said = capfd.readouterr().err
-    assert f"1 of 40 pictures of {tmp_path}/e.npz are not there and shown blank, such as {folder}/gone.png" in said
+    assert f"{folder}/gone.png" in said and "It is shown blank" in said
     assert said.count("damaged.png cannot be decoded") == 1
     assert "Not drawn" not in (tmp_path / "report.html").read_text()
 

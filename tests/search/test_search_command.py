@@ -6,14 +6,19 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 
+from pml_ext._files import sha256_of
+from pml_ext._ops.normalize import unit_rows
 from pml_ext.cli import main
 from pml_ext.metrics import ThresholdReport
 from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.engine.exporting import export
-from pml_ext.search.embedding_set import read_embeddings
+from pml_ext.search.readers import read_embeddings
+from tests.search.galleries import add, create
 from tests.search.models import small_model
 from tests.search.pictures import extract
 
@@ -23,11 +28,11 @@ EMBEDDINGS = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)) + 3
 
 @pytest.fixture(scope="module")
 def indexed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[Path]]:
-    """The folder with f.npz, of its model and pictures."""
+    """The folder with the gallery g, of its model and pictures."""
     folder = tmp_path_factory.mktemp("indexed")
     config, weights = small_model(folder / "model")
     pictures = extract(folder, 24)
-    words = ["embed", "--config-file", str(config), "MODEL.WEIGHTS", str(weights), "--output", str(folder / "f.npz")]
+    words = ["embed", "--config-file", str(config), "MODEL.WEIGHTS", str(weights), "--output", str(folder / "g")]
     assert main([*words, *map(str, pictures)]) == 0
     return folder, weights, pictures
 
@@ -40,7 +45,7 @@ def hits(shown: str) -> list[tuple[float, str, str]]:
 
 def ranked(folder: Path, row: int) -> list[tuple[float, str]]:
     """By hand: cosines and paths, the closest first."""
-    data = read_embeddings(folder / "f.npz", need_labels=False)
+    data = read_embeddings(folder / "g", need_labels=False)
     assert data.paths is not None
     cosines = data.embeddings @ data.embeddings[row]
     order = cosines.argsort(descending=True).tolist()
@@ -49,12 +54,12 @@ def ranked(folder: Path, row: int) -> list[tuple[float, str]]:
 
 def test_a_picture_finds_its_like(indexed: tuple[Path, Path, list[Path]], capsys: pytest.CaptureFixture[str]) -> None:
     folder, _, pictures = indexed
-    assert main(["search", str(pictures[5]), "--index", str(folder / "f.npz"), "-k", "4", "MODEL.DEVICE", "cpu"]) == 0
+    assert main(["search", str(pictures[5]), "--index", str(folder / "g"), "-k", "4", "MODEL.DEVICE", "cpu"]) == 0
     shown = capsys.readouterr().out
     expected = ranked(folder, 5)[:4]
     assert [path for _, _, path in hits(shown)] == [path for _, path in expected]
     assert [cosine for cosine, _, _ in hits(shown)] == pytest.approx([cosine for cosine, _ in expected], abs=1e-4)
-    assert "24 rows of 6 dimensions" in shown and "searched: all rows compared" in shown
+    assert "24 rows of 6 dimensions" in shown and "searched: all 24 rows compared" in shown
 
 
 def test_the_threshold_decides_and_the_page_shows_it(
@@ -64,7 +69,7 @@ def test_the_threshold_decides_and_the_page_shows_it(
     labels = torch.arange(40) // 4
     report = ThresholdReport.from_embeddings(EMBEDDINGS, labels, far=0.3, splits=0)
     report.save(tmp_path / "t.json", checkpoint=weights)
-    words = ["search", str(pictures[0]), "--index", str(folder / "f.npz"), "-k", "24", "--threshold"]
+    words = ["search", str(pictures[0]), "--index", str(folder / "g"), "-k", "24", "--threshold"]
     assert main([*words, str(tmp_path / "t.json"), "--page", str(tmp_path / "hits.html")]) == 0
     shown = capsys.readouterr().out
     for cosine, decision, _ in hits(shown):
@@ -90,13 +95,15 @@ def test_a_search_takes_the_threshold_of_its_size(
     x = torch.randn(80, 6, generator=torch.Generator().manual_seed(0)) + 3
     report = ThresholdReport.from_embeddings(x, torch.arange(80) // 2, fpir=0.3, gallery_size=12, splits=0)
     report.save(tmp_path / "t.json", checkpoint=weights)
-    with np.load(folder / "f.npz") as arrays:
-        np.savez(tmp_path / "labelled.npz", **arrays, labels=np.arange(24) // 4)
+    labelled = add(
+        create(tmp_path / "labelled", 6, sha256=sha256_of(weights), labels=True), unit_rows(x[:6]).numpy()
+    ).folder
+    np.savez(tmp_path / "q.npz", embeddings=x[:3])
     for index, size, why in (
-        (folder / "f.npz", 24, "the index has 24 rows, each taken for an identity"),
-        (tmp_path / "labelled.npz", 6, "the index has 6 identities"),
+        (folder / "g", 24, "the index has 24 rows, each taken for an identity"),
+        (labelled, 6, "the index has 6 identities"),
     ):
-        words = ["search", str(folder / "f.npz"), "--index", str(index), "--threshold", str(tmp_path / "t.json")]
+        words = ["search", str(tmp_path / "q.npz"), "--index", str(index), "--threshold", str(tmp_path / "t.json")]
         assert main(words) == 0
         shown, chosen = capsys.readouterr().out, report.for_gallery(size)
         assert chosen.enrolled == size and chosen.cosine is not None
@@ -106,7 +113,7 @@ def test_a_search_takes_the_threshold_of_its_size(
     ThresholdReport.from_embeddings(x, torch.arange(80) // 2, fpir=0.3, gallery_size=2, splits=0).save(
         tmp_path / "t.json", checkpoint=weights
     )
-    assert main([*words[:3], str(folder / "f.npz"), *words[4:]]) == 2
+    assert main([*words[:3], str(folder / "g"), *words[4:]]) == 2
     assert "up to 20 identities; got 24: make it with a larger gallery_size" in capsys.readouterr().err
 
 
@@ -120,7 +127,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_both_commands_run_without_fcntl(indexed: tuple[Path, Path, list[Path]], tmp_path: Path) -> None:
     _, weights, pictures = indexed
-    index = str(tmp_path / "f.npz")
+    index = str(tmp_path / "g")
     config = ["--config-file", str(weights.parent / "config.yml"), "MODEL.WEIGHTS", str(weights)]
     for words in (
         ["embed", *map(str, pictures[:3]), "--output", index, *config],
@@ -134,14 +141,38 @@ def test_a_file_of_queries(
     indexed: tuple[Path, Path, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = indexed[0]
-    data = read_embeddings(folder / "f.npz", need_labels=False)
+    data = read_embeddings(folder / "g", need_labels=False)
     np.savez(tmp_path / "q.npz", embeddings=data.embeddings[:3].numpy() * 5, labels=np.arange(3))
-    assert main(["search", str(tmp_path / "q.npz"), "--index", str(folder / "f.npz"), "-k", "2"]) == 0
+    assert main(["search", str(tmp_path / "q.npz"), "--index", str(folder / "g"), "-k", "2"]) == 0
     shown = capsys.readouterr().out
     assert [path for _, _, path in hits(shown)] == [path for row in range(3) for _, path in ranked(folder, row)[:2]]
     assert [line for line in shown.splitlines() if line.startswith("row")] == ["row 0", "row 1", "row 2"]
 
 
+def test_a_file_of_another_program_needs_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = EMBEDDINGS.numpy()
+    for suffix in (".npz", ".parquet"):
+        file = tmp_path / f"own{suffix}"
+        if suffix == ".npz":
+            np.savez(file, embeddings=x, labels=np.arange(40) // 4)
+        else:
+            pyarrow.parquet.write_table(pyarrow.table({"embedding": list(x), "label": np.arange(40) // 4}), file)
+        np.savez(tmp_path / "q.npz", embeddings=x[9:10])
+        report = ThresholdReport.from_embeddings(EMBEDDINGS, torch.arange(40) // 4, far=0.3, splits=0)
+        report.save(tmp_path / "t.json")
+        words = ["search", str(tmp_path / "q.npz"), "--index", str(file), "-k", "40", "--threshold"]
+        assert main([*words, str(tmp_path / "t.json")]) == 0
+        shown = capsys.readouterr()
+        unit = x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)
+        cosines = unit @ unit[9]
+        order = (-cosines).argsort()
+        assert [path for _, _, path in hits(shown.out)] == [f"row {row}  [{row // 4}]" for row in order]
+        decided = ["accept" if cosine >= report.cosine else "reject" for cosine in cosines[order]]
+        assert [decision for _, decision, _ in hits(shown.out)] == decided and len(set(decided)) == 2
+        assert "does not say which model made it: make sure that it is the one of" in shown.err
+
+
+@pytest.mark.filterwarnings("default")
 def test_pictures_outside_are_not_shown(
     indexed: tuple[Path, Path, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,7 +181,7 @@ def test_pictures_outside_are_not_shown(
     np.savez(tmp_path / "f.npz", embeddings=np.eye(3, 6) + 0.1, paths=np.array(paths))
     words = ["search", str(tmp_path / "f.npz"), "--index", str(tmp_path / "f.npz"), "-k", "1"]
     assert main([*words, "--page", str(tmp_path / "hits.html")]) == 0
-    assert "2 of 3 pictures lie outside" in capsys.readouterr().err
+    assert "2 of 3 images lie outside" in capsys.readouterr().err
     page = (tmp_path / "hits.html").read_text()
     assert "data:image" not in page and "<script>" not in page and "&lt;script&gt;" in page
     assert main([*words, "--page", str(tmp_path / "hits.html"), "--images", str(folder)]) == 0
@@ -169,7 +200,7 @@ def test_names_of_files_do_no_harm(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e]", shown)
     assert (tmp_path / "hits.html").read_text().count("<b>query</b>") == 5
     assert main(["search", "\x1b[2J.jpg", "--index", str(tmp_path / "f.npz")]) == 2
-    assert "error: no image, folder or file of embeddings at \\x1b[2J.jpg" in capsys.readouterr().err
+    assert "error: no image, folder, gallery or file of embeddings at \\x1b[2J.jpg" in capsys.readouterr().err
 
 
 def test_the_model_may_have_moved_and_may_be_an_exported_one(
@@ -184,8 +215,8 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(
     export(cfg, tmp_path / "model.onnx", "onnx")
     embedding = ["embed", *map(str, pictures[:6]), "--model", str(tmp_path / "model.onnx")]
     embedding += ["DATALOADER.NUM_WORKERS", "0"]
-    assert main([*embedding, "--output", str(tmp_path / "o.npz"), "MODEL.DEVICE", "cpu"]) == 0
-    searching = ["search", str(pictures[2]), "--index", str(tmp_path / "o.npz"), "-k", "1", "MODEL.DEVICE", "cpu"]
+    assert main([*embedding, "--output", str(tmp_path / "o"), "MODEL.DEVICE", "cpu"]) == 0
+    searching = ["search", str(pictures[2]), "--index", str(tmp_path / "o"), "-k", "1", "MODEL.DEVICE", "cpu"]
     searching += ["--threshold", str(tmp_path / "t.json")]
     assert main(searching) == 0
     first = hits(capsys.readouterr().out)
@@ -202,7 +233,7 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(
     torch.save(state, other)
     assert main([*searching, "MODEL.WEIGHTS", str(other)]) == 2
     assert "is not the model of the index: its weights have SHA-256" in capsys.readouterr().err
-    assert main([*embedding, "--output", str(tmp_path / "p.npz"), "TEST.FLIP.ENABLED", "True"]) == 2
+    assert main([*embedding, "--output", str(tmp_path / "p"), "TEST.FLIP.ENABLED", "True"]) == 2
     assert "TEST.FLIP.ENABLED: an exported file computes as it was exported" in capsys.readouterr().err
 
 
@@ -212,18 +243,18 @@ def test_mistakes_are_named(
     folder, _, pictures = indexed
     np.savez(tmp_path / "wide.npz", embeddings=np.ones((2, 7)))
     (tmp_path / "bad.jpg").write_text("no picture")
-    index, picture = ["--index", str(folder / "f.npz")], str(pictures[0])
+    index, picture = ["--index", str(folder / "g")], str(pictures[0])
     for words, message in (
         ([picture, "--index", str(tmp_path / "none.npz")], "no file of embeddings at"),
-        ([picture, "--index", str(tmp_path / "bad.jpg")], "the kind of file must be one of .npz"),
+        ([picture, "--index", str(tmp_path / "bad.jpg")], "is no gallery, and a file of embeddings must end in .npz"),
         ([picture, *index, "-k", "0"], "-k must be 1 or more; got 0"),
-        ([str(tmp_path / "none.jpg"), *index], "no image, folder or file of embeddings at"),
+        ([str(tmp_path / "none.jpg"), *index], "no image, folder, gallery or file of embeddings at"),
         ([str(tmp_path / "bad.jpg"), *index], "bad.jpg cannot be decoded"),
-        ([str(tmp_path / "wide.npz"), *index], r"must have 6 dimensions, as .*f.npz; got 7"),
-        ([str(tmp_path / "wide.npz"), *index, "MODEL.DEVICE", "cpu"], "only a picture needs the model"),
+        ([str(tmp_path / "wide.npz"), *index], r"must have 6 dimensions, as .*g; got 7"),
+        ([str(tmp_path / "wide.npz"), *index, "MODEL.DEVICE", "cpu"], "only an image needs the model"),
         ([picture, *index, "INPUT.SIZE_TEST", "[9, 9]"], "search takes MODEL.WEIGHTS and MODEL.DEVICE"),
         ([picture, *index, "MODEL.WEIGHTS"], "error: MODEL.WEIGHTS needs a value"),
-        ([picture, "--index", str(tmp_path / "wide.npz")], "does not say which model made it, so a picture cannot"),
+        ([picture, "--index", str(tmp_path / "wide.npz")], "does not say which model made it, so an image cannot"),
         ([picture, *index, "--threshold", str(tmp_path / "none.json")], "No such file"),
         ([picture, *index, "--page", str(tmp_path / "no" / "hits.html")], "No such file"),
     ):

@@ -14,6 +14,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError, import_library
 from pml_ext.runner.checks.supported import require_network
+from pml_ext.runner.config.network_keys import shaping
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
@@ -48,7 +49,7 @@ def export(cfg: CN, output: str | Path, file_format: str, *, half: bool = False)
     draft = output.with_name(f".{output.name}.draft")
     try:
         with torch.no_grad():
-            record = ModelRecord.of(cfg, embedding_dim=model.embedding_dim, half=half)
+            record = ModelRecord.of(shaping(cfg), cfg.MODEL.WEIGHTS, embedding_dim=model.embedding_dim, half=half)
             expected = model(images)
             write(model.to_float16() if half else model, images[:2], record, draft)
             difference = float((read(draft, images) - expected).abs().max())

@@ -8,7 +8,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import load_test_sets, load_train_set
-from pml_ext.search.image_list import list_images
+from pml_ext.search.images import list_images
 
 FLAT = [f"{name}/{i}.jpg" for name in ("kiwi", "apple", "lime", "fig", "date") for i in range(2)]
 

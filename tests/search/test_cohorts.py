@@ -11,7 +11,7 @@ from pml_ext.cli import main
 from pml_ext.metrics import OPIS, CohortNormalization, GalleryCohort
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.evaluation.evaluate import gallery_cohort
-from pml_ext.search.cohort_option import USUAL_GALLERY
+from pml_ext.search.cohorts import USUAL_GALLERY
 from tests.metrics.test_cohort_tuning import crowded
 
 pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")

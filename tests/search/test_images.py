@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pml_ext._errors import UserError
-from pml_ext.search.image_list import list_images
+from pml_ext.search.images import list_images
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -31,7 +31,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     for words, message in (
         ([], "name image files, or folders with some"),
         ([str(tmp_path / "MODL.WEIGHTS")], "no image or folder at .*MODL.WEIGHTS"),
-        ([str(tmp_path)], "no pictures in this folder or below it; known are .jpg"),
+        ([str(tmp_path)], "no images in this folder or below it; known are .jpg"),
     ):
         with pytest.raises(UserError, match=message):
             list_images(words, tmp_path)

@@ -1,4 +1,4 @@
-"""The option --normalize: a saved cohort, a file of embeddings that becomes one, or the gallery itself."""
+"""The option --normalize: a saved cohort, embeddings that become one, or the gallery itself."""
 
 from pathlib import Path
 from zipfile import ZipFile, is_zipfile
@@ -9,7 +9,7 @@ from pml_ext._errors import UserError
 from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
 from pml_ext.metrics.gallery_cohort import Normalization
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes
-from pml_ext.search.embedding_set import read_embeddings
+from pml_ext.search.readers import read_embeddings
 
 GALLERY = "gallery"
 USUAL_GALLERY = GalleryCohort(k=20, strength=1.0)  # TEST.NORMALIZE's defaults, without an import of the runner

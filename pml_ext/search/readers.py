@@ -1,0 +1,279 @@
+"""Embeddings, labels, cameras and paths of images from a gallery or a file of any program."""
+
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pml_ext._checks import warn_caller
+from pml_ext._errors import UserError, import_library
+from pml_ext._identities import JUNK
+from pml_ext._ops.normalize import unit_rows
+from pml_ext.search.gallery import Gallery, is_gallery, open_part
+from pml_ext.search.model_record import ModelRecord
+
+NAMES = ("embeddings", "labels", "cameras", "paths")
+_COLUMNS = {"embeddings": "embedding (or e0, e1, …)", "labels": "label", "cameras": "camera", "paths": "path"}
+_BLOCK = 16_384  # rows
+
+
+@dataclass(frozen=True)
+class EmbeddingSet:
+    """embeddings: (N, D) floating, on the CPU. labels, cameras: (N,) arrays of int64 or strings; paths: of strings.
+
+    also: arrays like labels that were requested by name.
+    """
+
+    embeddings: Tensor
+    labels: np.ndarray
+    cameras: np.ndarray | None
+    paths: np.ndarray | None = None
+    also: dict[str, np.ndarray] = field(default_factory=dict)
+    record: ModelRecord | None = None  # of a gallery
+    cohort = None
+
+    @property
+    def has_labels(self) -> bool:
+        return self.labels.dtype.kind != "U" or bool(np.char.str_len(self.labels).any())
+
+    @property
+    def is_junk(self) -> np.ndarray:
+        """(N,) whether a sample has the label −1, which ReID ignores, in a set with cameras."""
+        if self.cameras is None or self.labels.dtype.kind == "U":
+            return np.zeros(len(self.labels), dtype=bool)
+        junk: np.ndarray = self.labels == JUNK
+        return junk
+
+    @property
+    def rows(self) -> int:
+        return len(self.embeddings)
+
+    @property
+    def dim(self) -> int:
+        return self.embeddings.shape[1]
+
+    def vectors(self) -> Iterator[tuple[int, np.ndarray]]:
+        """First row numbers and unit rows (n, D) as float32."""
+        for row in range(0, self.rows, _BLOCK):
+            yield row, unit_rows(self.embeddings[row : row + _BLOCK].float()).numpy()
+
+    def as_queries(self, embeddings: np.ndarray) -> np.ndarray:
+        return embeddings
+
+    def describe(self, rows: Sequence[int]) -> tuple[list[str], list[str] | None]:
+        """Paths, empty where the file has none, and labels of some rows."""
+        paths = [""] * len(rows) if self.paths is None else self.paths[rows].tolist()
+        return paths, self.labels[rows].astype(str).tolist() if self.has_labels else None
+
+    def identities(self) -> int | None:
+        """The number of different labels; None if there are none."""
+        return len(np.unique(self.labels)) if self.has_labels else None
+
+
+def open_embeddings(path: str | Path) -> Gallery | EmbeddingSet:
+    """A gallery, whose embeddings are not read yet, or a file, labels optional."""
+    return Gallery.open(path) if is_gallery(path) else read_embeddings(path, need_labels=False)
+
+
+def is_readable(path: str | Path) -> bool:
+    """Whether a path is that of a gallery, or has the suffix of a file of embeddings."""
+    return is_gallery(path) or Path(path).suffix in READERS
+
+
+def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequence[str] = ()) -> EmbeddingSet:
+    """Read a gallery or a file (see `pml-ext threshold --help`).
+
+    need_labels False: missing labels are empty strings; also: names of more arrays or columns of integers or strings.
+
+    UserError: something is missing, damaged or does not fit.
+    """
+    path = _existing(path)
+    is_table = path.is_dir() or path.suffix == ".parquet"
+    try:
+        read = _read_gallery if path.is_dir() else READERS[path.suffix]
+        present, arrays = read(path, (*NAMES, *also))
+    except UserError:
+        raise
+    except Exception as error:  # what readers raise on damaged input is not documented
+        raise UserError(
+            f"{path} is not a readable {path.suffix} file of arrays, without pickled objects; is it complete? ({error})"
+        ) from error
+    _require_names(path, _COLUMNS if is_table else {}, [*present], arrays, [*NAMES[: 1 + need_labels], *also])
+    embeddings = _check_floats(arrays["embeddings"], path)
+    ids = {
+        name: _check_ids(value, len(embeddings), f"{path}: {name}")
+        for name, value in arrays.items()
+        if name != "embeddings"
+    }
+    labels = ids.get("labels", np.full(len(embeddings), ""))
+    paths = ids.get("paths")
+    if paths is not None and paths.dtype.kind != "U":
+        raise UserError(f"{path}: paths must be strings; got {paths.dtype}")
+    record = Gallery.open(path).record if path.is_dir() else None
+    more = {name: ids[name] for name in also}
+    return EmbeddingSet(embeddings, labels, ids.get("cameras"), paths, more, record)
+
+
+def images_inside(paths: Iterable[str], folder: str | Path) -> list[Path | None]:
+    """The images in a folder or below it; None for others, after a warning.
+
+    A file from elsewhere must not put images from outside this folder on a page.
+    """
+    root = Path(folder).expanduser().resolve()
+    found = [(root / path).resolve() for path in paths]
+    inside = [path if path.is_relative_to(root) else None for path in found]
+    if outside := inside.count(None):
+        warn_caller(
+            f"{outside} of {len(found)} images lie outside {root} and are not shown: give --images their folder"
+        )
+    return inside
+
+
+def _existing(path: str | Path) -> Path:
+    path = Path(os.path.expanduser(path))  # leaves ~nobody as it is
+    if is_gallery(path):
+        return path
+    if path.suffix not in READERS:
+        raise UserError(
+            f"{path} is no gallery, and a file of embeddings must end in {', '.join(READERS)}; got {path.suffix!r}"
+        )
+    if not path.is_file():
+        raise UserError(f"no file of embeddings at {path}")
+    return path
+
+
+def _require_names(
+    path: Path, columns: dict[str, str], present: list[str], arrays: dict[str, Any], required: list[str]
+) -> None:
+    if missing := [columns.get(name, name) for name in required if name not in arrays]:
+        hint = "; `pml-ext embed --label-by-folder` labels images by their folders" if "labels" not in arrays else ""
+        raise UserError(f"{path} lacks {', '.join(missing)}; it holds {', '.join(present) or 'nothing'}{hint}")
+    others = [name for name in present if name.lower().startswith("cam")]
+    if "cameras" not in arrays and others:  # to ignore them would change every result
+        expected = columns.get("cameras", "cameras")
+        raise UserError(
+            f"{path} has no {expected}, but {', '.join(others)}: name it {expected}, or remove it if cameras do not "
+            "matter"
+        )
+
+
+_Read = tuple[Iterable[str], dict[str, Any]]  # all names in the file; the requested arrays that it has
+
+
+def _read_npz(path: Path, names: Sequence[str]) -> _Read:
+    # Opened here: numpy leaves a file open that it cannot read.
+    with path.open("rb") as opened:
+        file = np.load(opened, allow_pickle=False)
+        return file.files, {name: file[name] for name in names if name in file.files}
+
+
+def _read_torch(path: Path, names: Sequence[str]) -> _Read:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # torch's own text advises running the file's code
+        raise UserError(
+            f"{path} is not a readable {path.suffix} file: it is damaged, or holds more than tensors, numbers and "
+            "strings in dicts and lists, which is not loaded; save a dict of tensors with torch.save"
+        ) from error
+    return _as_arrays(content, names)
+
+
+def _as_arrays(content: dict[Any, Any], names: Sequence[str]) -> _Read:
+    """Tensors as arrays, bfloat16 as float32; torch refuses sparse, quantized and meta tensors."""
+    arrays = {name: content[name] for name in names if name in content}
+    for name, value in arrays.items():
+        if isinstance(value, Tensor):
+            arrays[name] = (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
+    return map(str, content), arrays
+
+
+def _read_safetensors(path: Path, names: Sequence[str]) -> _Read:
+    import_library("safetensors", needed_for=f"{path}: reading it", install="safetensors")
+    from safetensors.torch import load_file
+
+    return _as_arrays(load_file(path), names)
+
+
+def _read_gallery(path: Path, names: Sequence[str]) -> _Read:
+    gallery = Gallery.open(path)
+    return _read_tables([gallery.part(name) for name in gallery.manifest.parts], path, names)
+
+
+def _read_parquet(path: Path, names: Sequence[str]) -> _Read:
+    return _read_tables([path], path, names)
+
+
+def _read_tables(files: Sequence[Path], path: Path, names: Sequence[str]) -> _Read:
+    """The rows of Parquet files with the same columns."""
+    import_library("pyarrow", needed_for=f"{path}: reading it", install="pyarrow")
+    import pyarrow
+    from pyarrow.compute import list_value_length, unique
+
+    with open_part(files[0]) as file:
+        columns = file.schema_arrow.names
+    numbered = sorted((name for name in columns if re.fullmatch(r"e\d+", name)), key=lambda name: int(name[1:]))
+    vectors = ["embedding"] if "embedding" in columns else numbered
+    texts = [name for name in ("label", "camera", "path") if name in columns]
+    more = [name for name in names[len(NAMES) :] if name in columns]
+    tables = []
+    for part in files:
+        with open_part(part) as file:
+            tables.append(file.read(columns=list(dict.fromkeys([*texts, *vectors, *more]))))
+    table = pyarrow.concat_tables(tables)
+    arrays: dict[str, Any] = {f"{name}s": table[name].to_pylist() for name in texts}
+    arrays |= {name: table[name].to_pylist() for name in more}
+    if vectors == ["embedding"]:
+        lists = table["embedding"].combine_chunks()
+        if len(lengths := unique(list_value_length(lists)).to_pylist()) > 1:
+            raise UserError(f"{path}: embedding must have the same length in every row; got {lengths}")
+        arrays["embeddings"] = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)
+    elif vectors:
+        arrays["embeddings"] = np.stack([table[name].to_numpy() for name in vectors], axis=1)
+    return columns, arrays
+
+
+READERS: dict[str, Callable[[Path, Sequence[str]], _Read]] = {
+    ".npz": _read_npz,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+    ".safetensors": _read_safetensors,
+    ".parquet": _read_parquet,
+}
+
+
+def _check_floats(values: Any, path: Path) -> Tensor:
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
+        given = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise UserError(f"{path}: embeddings must be an array of floating type; got {given}")
+    # torch needs the machine's byte order, at most 64 bits, and memory that it may write to.
+    x = torch.from_numpy(np.require(values, f"f{min(values.dtype.itemsize, 8)}", ["C", "W"]))
+    if x.ndim != 2 or 0 in x.shape:
+        raise UserError(f"{path}: embeddings must have shape (N, D), one row per sample; got {tuple(x.shape)}")
+    for what, bad in (("not finite", ~torch.isfinite(x).all(dim=1)), ("zero", (x == 0).all(dim=1))):
+        if bad.any():
+            first = int(bad.nonzero()[0])
+            raise UserError(f"{path}: {int(bad.sum())} of {len(x)} embeddings are {what}, first row {first}")
+    return x
+
+
+def _check_ids(values: Any, count: int, what: str) -> np.ndarray:
+    """Labels, cameras or paths as an array (N,) of int64 or of strings."""
+    if isinstance(values, (list, tuple)):
+        kinds = sorted({type(value).__name__ for value in values})
+        if len(kinds) > 1:  # numpy would turn [1, "a"] into strings
+            raise UserError(f"{what} must be all integers or all strings; got {', '.join(kinds)}")
+    ids = np.asarray(values)
+    if ids.shape != (count,):
+        raise UserError(f"{what} must have shape ({count},), one per embedding; got {ids.shape}")
+    if ids.dtype.kind not in "iuU":
+        raise UserError(f"{what} must be integers or strings; got {ids.dtype}")
+    if ids.dtype == np.uint64 and (ids > np.iinfo(np.int64).max).any():
+        raise UserError(f"{what} must be below 2^63; got {ids.max()}")
+    return ids if ids.dtype.kind == "U" else ids.astype(np.int64)

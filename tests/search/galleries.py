@@ -1,0 +1,37 @@
+"""Galleries without a network or images."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pml_ext.search.gallery import Gallery
+from pml_ext.search.model_record import ModelRecord
+
+CONFIG: dict[str, Any] = {
+    "INPUT.CROP.ENABLED": False, "INPUT.SIZE_TEST": [12, 8], "MODEL.PIXEL_MEAN": [0.0], "TEST.FLIP.ENABLED": False,
+}  # fmt: skip
+
+
+def clustered(count: int, dim: int = 8, seed: int = 0) -> np.ndarray:
+    """Unit rows around one of 60 centres."""
+    generator = np.random.default_rng(seed)
+    centres = np.random.default_rng(5).standard_normal((60, dim))
+    x = centres[generator.integers(0, 60, count)] + 0.3 * generator.standard_normal((count, dim))
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+def create(
+    folder: Path, dim: int, *, sha256: str = "0" * 64, labels: bool = False, cohort: Path | None = None
+) -> Gallery:
+    return Gallery.create(folder, ModelRecord(CONFIG, "w", sha256, dim), has_labels=labels, cohort=cohort)
+
+
+def add(gallery: Gallery, x: np.ndarray, *, first: int = 0, parts: int = 1) -> Gallery:
+    """Rows of images first.jpg, …, as so many parts."""
+    for rows in np.array_split(np.arange(len(x)), parts):
+        names = [f"{first + row}.jpg" for row in rows]
+        gallery.add(
+            names, [f"class {(first + row) % 7}" for row in rows], [f"hash of {name}" for name in names], x[rows]
+        )
+    return gallery

@@ -1,0 +1,198 @@
+"""Galleries against arrays in memory: rows that are added, kept, read by row, damaged, and written by two processes."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+
+from pml_ext._errors import UserError
+from pml_ext.cli import main
+from pml_ext.metrics import CohortNormalization
+from pml_ext.search.gallery import Gallery
+from pml_ext.search.model_record import KEY, ModelRecord
+from pml_ext.search.readers import read_embeddings
+from tests.search.galleries import add, clustered, create
+
+
+def contents(gallery: Gallery) -> dict[str, np.ndarray]:
+    vectors = np.concatenate([block for _, block in gallery.vectors()])
+    return dict(zip(gallery.column("path"), vectors, strict=True))
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_rows_come_back(tmp_path: Path, labels: bool) -> None:
+    x = clustered(50)
+    gallery = add(create(tmp_path / "g", 8, labels=labels), x, parts=3)
+    gallery = Gallery.open(tmp_path / "g")
+    assert (gallery.rows, gallery.dim, list(gallery.manifest.parts.values())) == (50, 8, [17, 17, 16])
+    assert [first for first, _ in gallery.vectors()] == [0, 17, 34]
+    np.testing.assert_array_equal(np.stack([*contents(gallery).values()]), x)
+    rows = [0, 5, 16, 17, 33, 34, 49]
+    np.testing.assert_array_equal(gallery.take_vectors(rows), x[rows])
+    expected = [f"class {row % 7}" for row in rows] if labels else None
+    assert gallery.describe(rows) == ([f"{row}.jpg" for row in rows], expected)
+    assert gallery.identities() == (7 if labels else None)
+    found = read_embeddings(tmp_path / "g", need_labels=labels)
+    np.testing.assert_array_equal(found.embeddings, x)
+    assert found.paths is not None and found.paths.tolist() == [f"{row}.jpg" for row in range(50)]
+    assert found.has_labels == labels
+
+
+def test_a_row_of_any_group_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pml_ext.search.gallery._GROUP", 4)
+    x = clustered(50)
+    gallery = add(create(tmp_path / "g", 8), x, parts=2)
+    for rows in ([3, 4, 24, 25, 26, 49], [40], list(range(50))):
+        np.testing.assert_array_equal(gallery.take_vectors(rows), x[rows])
+
+
+def test_parts_are_plain_parquet_with_the_model(tmp_path: Path) -> None:
+    add(create(tmp_path / "g", 8, labels=True), clustered(5))
+    (part,) = (tmp_path / "g" / "parts").iterdir()
+    schema = pyarrow.parquet.read_schema(part)
+    types = {name: schema.field(name).type for name in schema.names}
+    vector = types.pop("embedding")
+    assert (vector.list_size, vector.value_type) == (8, pyarrow.float32())
+    assert types == dict.fromkeys(["path", "content_hash", "label"], pyarrow.string())
+    record = ModelRecord.from_json(schema.metadata[KEY.encode()], part)
+    assert (record.weights, record.embedding_dim) == ("w", 8)
+
+
+def test_rows_are_removed(tmp_path: Path) -> None:
+    x = clustered(40)
+    gallery = add(create(tmp_path / "g", 8), x, parts=4)
+    before = [gallery.part(name) for name in gallery.manifest.parts]
+    stays = np.ones(40, dtype=bool)
+    stays[[3, *range(20, 30)]] = False  # one of the first part, and all of the third
+    gallery.keep(stays)
+    for found in (gallery, Gallery.open(tmp_path / "g")):
+        rows = contents(found)
+        assert sorted(rows) == sorted(f"{row}.jpg" for row in np.flatnonzero(stays))
+        assert all(np.array_equal(x[int(name.removesuffix(".jpg"))], row) for name, row in rows.items())
+    assert [part.is_file() for part in before] == [False, True, False, True]
+    assert {*gallery.folder.glob("parts/*")} == {gallery.part(name) for name in gallery.manifest.parts}
+
+
+def test_what_a_killed_process_leaves_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = clustered(30)
+    gallery = add(create(tmp_path / "g", 8), x[:10])
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # after the part, before the manifest
+        patch.setattr("pml_ext.search.gallery._write_manifest", killed)
+        with pytest.raises(KeyboardInterrupt):
+            add(gallery, x[10:20], first=10)
+    (tmp_path / "g" / ".12.part").touch()
+    (tmp_path / "g" / "index.12.faiss").touch()
+    assert len([*(tmp_path / "g" / "parts").iterdir()]) == 2 and Gallery.open(tmp_path / "g").rows == 10
+    add(gallery, x[20:], first=20)
+    assert sorted(contents(gallery)) == sorted(f"{row}.jpg" for row in [*range(10), *range(20, 30)])
+    assert len([*(tmp_path / "g" / "parts").iterdir()]) == 2
+    assert {path.name for path in (tmp_path / "g").iterdir()} == {".lock", "manifest.json", "parts"}
+
+
+ADD = """
+import sys
+from pathlib import Path
+from pml_ext.search.gallery import Gallery
+from tests.search.galleries import add, clustered
+gallery, first = Gallery.open(Path(sys.argv[1]), may_be_empty=True), int(sys.argv[2])
+add(gallery, clustered(60)[first : first + 30], first=first, parts=15)
+"""
+
+
+def test_two_processes_add_parts_at_the_same_time(tmp_path: Path) -> None:
+    create(tmp_path / "g", 8)
+    command = [sys.executable, "-c", ADD, str(tmp_path / "g")]
+    writers = [subprocess.Popen([*command, first], cwd=Path(__file__).parents[2]) for first in ("0", "30")]
+    assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
+    gallery = Gallery.open(tmp_path / "g")
+    assert len(gallery.manifest.parts) == 30
+    rows = contents(gallery)
+    assert sorted(rows) == sorted(f"{row}.jpg" for row in range(60))
+    assert all(np.array_equal(row, clustered(60)[int(name.removesuffix(".jpg"))]) for name, row in rows.items())
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    place = content.find(clustered(1)[0].tobytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("parts/*", cut, "is not a readable .parquet file"),
+        ("parts/*", flip, "is not a readable .parquet file"),
+        ("parts/*", Path.unlink, "is not a readable .parquet file"),
+        ("manifest.json", cut, "manifest.json is damaged, or of another version of pml_ext"),
+        ("manifest.json", lambda path: path.write_text('{"format": "other"}'), "is damaged, or of another version"),
+        ("manifest.json", lambda path: path.write_bytes(b"\xff"), "is damaged, or of another version"),
+    ],
+)
+def test_a_damaged_gallery_is_one_message(
+    tmp_path: Path, file: str, damage: Callable[[Path], object], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "g"
+    add(create(folder, 8, labels=True), clustered(20))
+    damage(next(folder.glob(file)))
+    np.savez(tmp_path / "q.npz", embeddings=clustered(2))
+    for words in (
+        ["search", str(tmp_path / "q.npz"), "--index", str(folder)],
+        ["threshold", "--embeddings", str(folder), "--far", "0.1"],
+    ):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert message in said and len(said.splitlines()) == 1, said
+    if file == "parts/*":  # the way out that the message names
+        for part in folder.glob(file):
+            part.unlink()
+        assert Gallery.open(folder).rows == 20
+        assert add(create(folder, 8, labels=True), clustered(20)).rows == 20
+
+
+def test_other_kinds_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "g"
+    add(create(folder, 8), clustered(5))
+    with pytest.raises(UserError, match=r"g is of w \(SHA-256 000000000000…\): its embeddings and those of w \(1111"):
+        create(folder, 8, sha256="1" * 64)
+    with pytest.raises(UserError, match="has no labels: leave out --label-by-folder"):
+        create(folder, 8, labels=True)
+    with pytest.raises(UserError, match="has no embeddings yet: run pml-ext embed"):
+        Gallery.open(create(tmp_path / "empty", 8).folder)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").touch()
+    with pytest.raises(UserError, match=r"is a folder with other files \(notes.txt\): give --output a new folder"):
+        create(tmp_path / "other", 8)
+
+
+def test_offsets_follow_their_rows(tmp_path: Path) -> None:
+    x = clustered(30)
+    (tmp_path / "w").write_bytes(b"weights")
+    cohort = CohortNormalization.fit(torch.from_numpy(clustered(40, seed=2)), 5).with_checkpoint(tmp_path / "w")
+    cohort.save(tmp_path / "cohort.npz")
+    assert cohort.checkpoint is not None
+    made = create(tmp_path / "g", 8, sha256=cohort.checkpoint.sha256, cohort=tmp_path / "cohort.npz")
+    gallery = add(made, x, parts=2)
+    stays = np.arange(30) % 3 > 0
+    gallery.keep(stays)
+    offsets = cohort.offsets(torch.from_numpy(x)).double().numpy()
+    rows = np.array([int(name.removesuffix(".jpg")) for name in gallery.column("path")])
+    searched = np.concatenate([block for _, block in gallery.vectors()])
+    scores = gallery.as_queries(x[:4]) @ searched.T
+    expected = x[:4].astype(float) @ x[rows].T.astype(float) - 0.5 * (offsets[:4, None] + offsets[rows])
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+    np.testing.assert_allclose(gallery.take_vectors([0, 19]), searched[[0, 19]])
