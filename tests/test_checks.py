@@ -103,7 +103,7 @@ def test_wrong_arguments_of_pml_are_refused_at_once(kind: type) -> None:
 
 def test_functions_that_pml_would_call_later_are_checked() -> None:
     for name in ("knn_func", "kmeans_func", "label_comparison_fn"):
-        with pytest.raises(TypeError, match=f"{name} must be a function, or None for PML's; got 5"):
+        with pytest.raises(TypeError, match=f"{name} must be a function, or None for the default; got 5"):
             metrics.AccuracyCalculator(**{name: 5})
 
 
