@@ -10,7 +10,8 @@ from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseMiner
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
-from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS
+from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing
+from pml_ext.losses._base import is_empty
 from pml_ext.losses._batch import is_with_itself
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.miners._base import batch_to_mine
@@ -49,7 +50,7 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
 
     WRAPPED = "miner"
 
-    def __init__(self, miner: BaseMiner, *, pairing: str = "consecutive", geometry: str = "arc") -> None:
+    def __init__(self, miner: BaseMiner, *, pairing: Pairing = "consecutive", geometry: Curve = "arc") -> None:
         check_choice(pairing, PAIRINGS, "pairing")
         check_choice(geometry, GEOMETRIES, "geometry")
         name = type(miner).__name__
@@ -75,6 +76,9 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """The wrapped miner's pairs or triplets; shapes as in the miners of this package."""
+        if is_empty(embeddings) or is_empty(ref_emb):
+            none: tuple[Tensor, ...] = self.miner(embeddings[:0], labels[:0])
+            return none
         batch = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
         mined: tuple[Tensor, ...] = super().forward(*batch[:4])
         return mined
@@ -88,9 +92,16 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         with_itself = is_with_itself(embeddings, labels, ref_emb, ref_labels)
         other, other_ids = (None, None) if with_itself else (ref_emb, ref_labels)
         with no_autocast(embeddings.device):
-            options = {"pairing": self.pairing, "geometry": self.geometry}
             ref_on_host = None if other_ids is None else other_ids.cpu()
-            matrix, _ = loop_matrix(self.distance, embeddings, labels.cpu(), other, ref_on_host, **options)
+            matrix, _ = loop_matrix(
+                self.distance,
+                embeddings,
+                labels.cpu(),
+                other,
+                ref_on_host,
+                pairing=self.pairing,
+                geometry=self.geometry,
+            )
             injected = inject(self.distance, matrix, two_sets=other is not None)
             mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, other, other_ids)
             if len(mined) == 4:
