@@ -156,10 +156,6 @@ class AccuracyCalculator:
             raise ValueError("avg_of_avgs and return_per_class exclude each other; got True for both")
         if k is not None and k != "max_bin_count":
             check_whole(k, 'k, unless it is None or "max_bin_count",', 1)
-        functions = {"label_comparison_fn": label_comparison_fn, "knn_func": knn_func, "kmeans_func": kmeans_func}
-        for name, function in functions.items():
-            if function is not None and not callable(function):
-                raise TypeError(f"{name} must be a function, or None for the default; got {function!r}")
         self.avg_of_avgs, self.return_per_class = avg_of_avgs, return_per_class
         self.k, self.normalize = k, normalize
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -315,24 +311,23 @@ class AccuracyCalculator:
 
     def _given_to_own(self, own: Sequence[str], measured: EvaluationSet) -> dict[str, Any]:
         """The keyword arguments that PML's calculator hands to calculate_<name>."""
-        labels, reference_labels = measured.float_labels
+        labels = measured.query_labels.float()  # as in PML
         given = {
             "query": measured.query,
             "reference": measured.reference,
             "query_labels": labels,
-            "reference_labels": reference_labels,
+            "reference_labels": measured.reference_labels.float(),
             "ref_includes_query": measured.ref_includes_query,
             "label_comparison_fn": self.label_comparison_fn,
         }
         if any(name in self.requires_knn() for name in own):
-            distances, indices = measured.neighbors
             has_match = measured.matches > 0
             known, place = torch.unique(labels, dim=0, return_inverse=True)
             counts = torch.zeros(len(known), dtype=torch.int64, device=labels.device)
             counts[place] = measured.matches + int(measured.ref_includes_query)
             given |= {
-                "knn_distances": distances,
-                "knn_labels": reference_labels[indices],
+                "knn_distances": measured.neighbors[0],
+                "knn_labels": measured.neighbor_labels,
                 "label_counts": (known, counts),
                 "lone_query_labels": torch.unique(labels[~has_match], dim=0),
                 "not_lone_query_mask": has_match,
@@ -360,16 +355,9 @@ class AccuracyCalculator:
                 )
         if by_camera or self.normalize is not None:
             what = "cameras" if by_camera else "normalised scores"
-            if blind := [name for name in names if name in self._own]:
-                raise ValueError(
-                    f"{', '.join(blind)} cannot take {what} into account: exclude them or leave "
-                    f"{'cameras' if by_camera else 'normalize'} out"
-                )
-            neighbours = [name for name in names if name in keys.names_over(keys.NEIGHBORS)]
-            if self.knn_func is not None and neighbours:
-                raise ValueError(
-                    f"knn_func knows no {what}, and {', '.join(neighbours)} would not use it: leave out one of them"
-                )
+            unaware = {*self._own, *(keys.names_over(keys.NEIGHBORS) if self.knn_func else ())}
+            if blind := [name for name in names if name in unaware]:
+                raise ValueError(f"{', '.join(blind)} cannot take {what} into account by knn_func or in a subclass: exclude them")
 
 
 def _value(name: str, measured: EvaluationSet) -> Any:

@@ -45,9 +45,9 @@ class EvaluationSet:
     ref_includes_query: bool
     query_cameras: Tensor | None
     reference_cameras: Tensor | None
+    label_comparison: Callable[[Tensor, Tensor], Tensor] | None
     k: int | str | None
     opis: OPISSettings
-    label_comparison: Callable[[Tensor, Tensor], Tensor] | None
     knn_func: Callable[..., tuple[Tensor, Tensor]] | None = None
     kmeans_func: Callable[[Tensor, int], Any] | None = None
     ranks_both_ways: bool = False
@@ -137,28 +137,23 @@ class EvaluationSet:
         return found.values, found.indices
 
     @property
-    def float_labels(self) -> tuple[Tensor, Tensor]:
-        """Of queries and references, as PML hands them to functions of users."""
-        return self.query_labels.float(), self.reference_labels.float()
+    def neighbor_labels(self) -> Tensor:
+        """(Q, k), as floats: so PML hands labels to functions of users."""
+        return self.reference_labels[self.neighbors[1].to(self.reference_labels.device)].float()
 
     @cached_property
     def _of_neighbors(self) -> Ranking:
         """PML's metrics from the list of neighbours; what needs all references is nan."""
-        labels, reference_labels = self.float_labels
-        neighbor_labels = reference_labels[self.neighbors[1].to(labels.device)]
-        is_match = (self.label_comparison or torch.eq)(labels[:, None], neighbor_labels) != 0
+        is_match = (self.label_comparison or torch.eq)(self.query_labels[:, None].float(), self.neighbor_labels) != 0
         place = torch.arange(1, is_match.shape[1] + 1, device=is_match.device)
         precision = (is_match.cumsum(dim=1) * is_match).double() / place
         is_within = place <= self.matches[:, None]
         first = torch.where(is_match.any(dim=1), 1.0 + is_match.int().argmax(dim=1), torch.nan).double()
-        return Ranking(
-            matches=self.matches,
-            first_match_rank=first,
-            average_precision=precision.sum(dim=1) / self.matches,
-            inverse_negative_penalty=torch.full_like(first, torch.nan),
-            average_precision_at_r=(precision * is_within).sum(dim=1) / self.matches,
-            r_precision=(is_match & is_within).sum(dim=1).double() / is_within.sum(dim=1),
-        )
+        average_precision = precision.sum(dim=1) / self.matches
+        at_r = (precision * is_within).sum(dim=1) / self.matches
+        r_precision = (is_match & is_within).sum(dim=1).double() / is_within.sum(dim=1)
+        unknown = torch.full_like(first, torch.nan)
+        return Ranking(self.matches, first, average_precision, unknown, at_r, r_precision)
 
     @cached_property
     def _of_unit_rows(self) -> bool:
@@ -263,12 +258,10 @@ def make_evaluation_set(
     ref_includes_query = ref_includes_query or reference is query
     if (query[2] is None) != (reference[2] is None):
         raise ValueError("query_cameras and reference_cameras must be given together; got only one of them")
-    x, labels, cameras = _tensors("query", query, device, is_id=label_comparison is None)
-    ref_x, ref_labels, ref_cameras = (
-        (x, labels, cameras)
-        if reference is query
-        else _tensors("reference", reference, device, is_id=label_comparison is None)
-    )
+    is_id = label_comparison is None
+    first = _tensors("query", query, device, is_id=is_id)
+    second = first if reference is query else _tensors("reference", reference, device, is_id=is_id)
+    (x, labels, cameras), (ref_x, ref_labels, ref_cameras) = first, second
     if x.shape[1] != ref_x.shape[1]:
         raise ValueError(f"reference must have the query's {x.shape[1]} columns; got {ref_x.shape[1]}")
     dtype = torch.promote_types(x.dtype, ref_x.dtype)
@@ -279,7 +272,7 @@ def make_evaluation_set(
         if cameras is not None and ref_cameras is not None:
             _check_start(cameras, ref_cameras, "reference_cameras")
     ids, ref_ids = labels, ref_labels
-    if label_comparison is None:
+    if is_id:
         numbered = torch.unique(torch.cat([labels, ref_labels]), return_inverse=True)[1]
         ids, ref_ids = numbered[: len(labels)], numbered[len(labels) :]
     if cameras is not None and ref_cameras is not None:
@@ -288,8 +281,7 @@ def make_evaluation_set(
         ref_x, ref_ids, ref_cameras = ref_x[ref_known], ref_ids[ref_known], ref_cameras[ref_known]
     if not len(x) or not len(ref_x):
         raise ValueError(f"query and reference must not be empty; got {len(x)} and {len(ref_x)} samples")
-    settings |= {"label_comparison": label_comparison}
-    return EvaluationSet(x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, **settings)
+    return EvaluationSet(x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, label_comparison, **settings)
 
 
 def _tensors(
@@ -304,14 +296,11 @@ def _tensors(
     if x.ndim != 2 or not x.shape[1]:
         raise ValueError(f"{name} must have shape (N, D), one row per sample; got {tuple(x.shape)}")
     check_finite(x, name)
-    if labels is None:
-        raise ValueError(f"{name}_labels must be given with {name}; got None")
     y = _tensor(labels, device, f"{name}_labels")
-    if not y.ndim or len(y) != len(x):
-        given = len(y) if y.ndim else "one number"
-        raise ValueError(f"{name}_labels must have {len(x)} entries, one label per embedding; got {given}")
     if is_id:
         y = check_labels(y, len(x), f"{name}_labels")
+    elif y.shape[:1] != (len(x),):
+        raise ValueError(f"{name}_labels must have {len(x)} entries, one label per embedding; got {tuple(y.shape)}")
     if cameras is None:
         return x, y, None
     return x, y, check_labels(_tensor(cameras, device, f"{name}_cameras"), len(x), f"{name}_cameras")
@@ -332,8 +321,6 @@ def _tensor(values: Any, device: torch.device, name: str) -> Tensor:
 
 def _check_start(query: Tensor, reference: Tensor, name: str) -> None:
     start = reference[: len(query)]
-    if start.data_ptr() == query.data_ptr() and start.shape == query.shape and start.stride() == query.stride():
-        return  # the same memory: nothing to compare
     equal = torch.isclose if query.is_floating_point() else torch.eq
     if start.shape != query.shape or not bool(equal(start, query).all()):
         raise ValueError(f"{name} must start with the query's entries when ref_includes_query is True; it does not")

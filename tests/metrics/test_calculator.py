@@ -113,7 +113,7 @@ def test_errors() -> None:
         calculator().get_accuracy(x, y, x, y, query_cameras=cameras)
     with pytest.raises(ValueError, match="need reference"):
         calculator().get_accuracy(x, y, reference_cameras=cameras)
-    with pytest.raises(ValueError, match="query_labels must have 80 entries"):
+    with pytest.raises(ValueError, match=r"query_labels must have shape \(80,\), one label per embedding"):
         calculator().get_accuracy(x, y[1:])
     with pytest.raises(ValueError, match="reference_labels must start with the query's entries"):
         calculator().get_accuracy(x, y, x, y + 1, ref_includes_query=True)
@@ -123,7 +123,7 @@ def test_errors() -> None:
     assert everything["f1"] == calculator(include=("f1",)).get_accuracy(x, y)["f1"]  # as PML's NMI
     with pytest.raises(ValueError, match=r"avg_of_avgs needs metrics with a value per class, .*; got f1: exclude"):
         calculator(avg_of_avgs=True, include=("f1", "cmc_rank_1")).get_accuracy(x, y)
-    with pytest.raises(ValueError, match="knn_func knows no cameras, and precision_at_1"):
+    with pytest.raises(ValueError, match="precision_at_1 cannot take cameras into account by knn_func"):
         calculator(knn_func=lambda *a: None, include=("precision_at_1",)).get_accuracy(x, y, query_cameras=cameras)
     for options, message in (
         ({"grid": 3}, "grid must be at least 10"),
@@ -212,18 +212,3 @@ def test_embeddings_in_any_memory_layout() -> None:
     wide = torch.stack([x, -x], dim=2)
     for view in (x.T.contiguous().T, wide[:, :, 0], np.asfortranarray(x.numpy())):
         assert calculator().get_accuracy(view, y) == pytest.approx(expected, nan_ok=True)
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (torch.tensor([0.0, 0.5, 1.0, 1.0]), r"query_labels must be of integer type .* with 0\.5"),
-        (torch.tensor([0, 1, 1, 0]) * 1j, "query_labels must be of integer type .* got torch.complex64"),
-        (torch.eye(4), r"query_labels must have shape \(4,\), one label per embedding; got \(4, 4\)"),
-        (["a", "b", "a", "b"], "query_labels must be a tensor or an array of numbers; got list"),
-        (7, "query_labels must have 4 entries, one label per embedding; got one number"),
-    ],
-)
-def test_labels_are_checked_without_cameras_too(labels: Any, message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        AccuracyCalculator(include=("precision_at_1",)).get_accuracy(torch.randn(4, 3), labels)

@@ -80,20 +80,6 @@ def test_with_cameras_every_ranking_metric_respects_them(separate: bool) -> None
     assert {name: found[name] for name in expected} == pytest.approx({n: v.mean() for n, v in expected.items()})
 
 
-@pytest.mark.parametrize("k", [None, 3, "max_bin_count"])
-@pytest.mark.parametrize("option", ["avg_of_avgs", "return_per_class", None])
-def test_cameras_that_remove_nothing_leave_pmls_values(k: Any, option: str | None) -> None:
-    x, y, _ = a_set()
-    options: dict[str, Any] = {"k": k, "include": KNN} | ({option: True} if option else {})
-    reference = (x[:40], y[:40], x[40:], y[40:])
-    expected = calculator(PMLAccuracyCalculator, **options).get_accuracy(*reference)
-    zeros = torch.zeros(40).long()
-    found = calculator(**options).get_accuracy(*reference, query_cameras=zeros, reference_cameras=zeros + 1)
-    assert found.keys() == expected.keys()
-    for name in KNN:
-        assert found[name] == pytest.approx(expected[name], rel=1e-6), name
-
-
 def test_per_class_values() -> None:
     x, y, _ = a_set()
     by_class = calculator(return_per_class=True, include=(*KNN, *PER_QUERY)).get_accuracy(x, y)
@@ -158,11 +144,3 @@ def test_a_k_too_small_for_a_metric_is_logged(caplog: pytest.LogCaptureFixture) 
     x, y, _ = a_set()
     calculator(include=("r_precision",), k=1).get_accuracy(x, y)
     assert "k=1 is less than the 12 matches of a query" in caplog.text
-
-
-def test_embeddings_of_any_kind_give_pmls_values() -> None:
-    x, y, _ = a_set()
-    half = (x * torch.rand(len(x), 1)).half()
-    expected = calculator(PMLAccuracyCalculator, include=KNN).get_accuracy(half, y)
-    assert calculator(include=KNN).get_accuracy(half, y) == pytest.approx(expected, rel=1e-6)
-    assert calculator(include=KNN).get_accuracy(half.numpy(), y.numpy()) == pytest.approx(expected, rel=1e-6)
