@@ -357,7 +357,9 @@ class AccuracyCalculator:
             what = "cameras" if by_camera else "normalised scores"
             unaware = {*self._own, *(keys.names_over(keys.NEIGHBORS) if self.knn_func else ())}
             if blind := [name for name in names if name in unaware]:
-                raise ValueError(f"{', '.join(blind)} cannot take {what} into account by knn_func or in a subclass: exclude them")
+                raise ValueError(
+                    f"{', '.join(blind)} cannot take {what} into account by knn_func or in a subclass: exclude them"
+                )
 
 
 def _value(name: str, measured: EvaluationSet) -> Any:
